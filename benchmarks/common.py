@@ -61,18 +61,6 @@ def print_times(title: str, times: dict[str, list[float]], baseline: Sequence[st
     return medians
 
 
-def with_threads(threads: int, run: Callable[[], object]) -> Callable[[], None]:
-    """Return a call that sets PyTorch's threads first."""
-
-    import torch
-
-    def call() -> None:
-        torch.set_num_threads(threads)
-        run()
-
-    return call
-
-
 def cache() -> Path:
     """Return the user's cache folder of these scripts."""
     return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "hanse" / "benchmarks"

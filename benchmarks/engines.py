@@ -145,7 +145,7 @@ def settings(job: Job, most: int) -> list[EngineChoice]:
     counts = sorted({1, min(2, most), min(4, most), most})
     for name in ("stacked", "vmapped", "sequential"):
         pairs = [(threads, 1) for threads in counts]
-        if name != "vmapped":
+        if name == "sequential":
             pairs += [(1, side) for side in sorted({min(side, len(job.jobs)) for side in counts} - {1})]
         try:
             found |= {job.choice(name, threads, workers): None for threads, workers in pairs}

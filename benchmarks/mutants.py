@@ -7,8 +7,9 @@ A mutant is one comparison, sum, number, truth value, condition, return value or
 are left alone, since no test should depend on every word of a message. As many are drawn from each room (of those that
 stand in both trees), the same ones with the same seed. Each meets its room's tests (``tests/ROOM``, without the slow
 ones), those files first that import the changed module, until one fails or hangs; if none does, all other test files
-that import that module, the fastest first. With ``--base`` it meets the tests of that commit too, and after the table
-by room those are named that were killed then and are alive now; more than two: exit code 1.
+that import that module, the fastest first. With ``--base`` those that are alive meet the tests of that commit too
+(first, if it is known already what these say), and after the table by room those are named that were killed then and
+are alive now; more than two: exit code 1. The rooms take turns, so that whatever is done says something of each.
 
 All works on copies. A process that has the libraries loaded is forked for each mutant; a test file that fails without
 any change is left out and named. Each result is a line of ``--out``: the same command goes on with what is left, and
@@ -34,6 +35,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -170,8 +172,8 @@ def twin(one: Mutant, source: Path) -> Mutant | None:
 
 
 def drawn(sources: Sequence[Path], rooms: Sequence[str], count: int, seed: int) -> list[tuple[Mutant, ...]]:
-    """Return ``count`` mutants, as many of each room, each with its twin in the other trees."""
-    found: list[tuple[Mutant, ...]] = []
+    """Return ``count`` mutants, as many of each room, the rooms in turns, each with its twin in the other trees."""
+    found: list[list[tuple[Mutant, ...]]] = []
     for number, room in enumerate(rooms):
         wanted = count // len(rooms) + (number < count % len(rooms))
         files = sorted((sources[0] / room).rglob("*.py"))  # a room that a tree lacks gives none
@@ -185,8 +187,8 @@ def drawn(sources: Sequence[Path], rooms: Sequence[str], count: int, seed: int) 
             twins = [twin(one, source) for source in sources[1:]]
             if None not in twins:
                 of_room.append((one, *(other for other in twins if other is not None)))
-        found += of_room
-    return found
+        found.append(of_room)
+    return [ones for turn in zip_longest(*found) for ones in turn if ones is not None]
 
 
 def in_child(work: Callable[[], int], limit_s: float) -> int:
@@ -307,8 +309,8 @@ def meet(tree: Tree, one: Mutant, results: Results) -> Mapping[str, Any]:
         finally:
             path.write_text(text)
             os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-        if code == 98:
-            raise RuntimeError(f"{tree.name}, {one.name}: pytest could not be run")
+        if code in (98, -signal.SIGTERM):
+            raise RuntimeError(f"{tree.name}, {one.name}: pytest could not be run, or somebody ended it")
         if code:
             by = stage
             break
@@ -332,19 +334,18 @@ def copied(name: str, tree: Path, folder: Path) -> Tree:
 
 def report(trees: Sequence[Tree], results: Results, names: Sequence[tuple[Mutant, ...]]) -> int:
     """Print the table by room and the mutants that are alive now and were killed before; return how many these are."""
-    pairs = [[results.find(tree=t.name, mutant=m.name) for t, m in zip(trees, ms, strict=True)] for ms in names]
-    done = [pair for pair in pairs if None not in pair]
-    rooms = dict.fromkeys(ms[0].room for ms in names)
-    lines = []
-    for room in (*rooms, "all"):
-        some = [pair for pair in done if room in (pair[0]["room"], "all")]  # type: ignore[index]
-        kills = [sum(pair[at]["killed"] for pair in some) for at in range(len(trees))]  # type: ignore[index]
-        lines.append((room, len(some), *kills))
-    print(markdown(("room", "mutants", *(f"killed, {tree.name}" for tree in trees)), lines))
-    print(f"{len(done)} of {len(names)} mutants have met the tests")
-    lost = [pair[-1] for pair in done if pair[0]["killed"] and not pair[-1]["killed"]]  # type: ignore[index]
-    for line in lost:
-        print(f"killed before, alive now: {line['mutant']}")  # type: ignore[index]
+    lines, lost = [], []
+    for room in dict.fromkeys(ones[0].room for ones in names):
+        found = [
+            [results.find(tree=tree.name, mutant=one.name) for tree, one in zip(trees, ones, strict=True)]
+            for ones in names
+            if ones[0].room == room
+        ]
+        lost += [pair[-1]["mutant"] for pair in found if None not in pair and pair[0]["killed"] > pair[-1]["killed"]]
+        ends = [[line["killed"] for line in column if line] for column in zip(*found, strict=True)]
+        lines.append((room, len(found), *(f"{sum(end)} and {end.count(False)}" for end in ends)))
+    print(markdown(("room", "drawn", *(f"killed and alive, {tree.name}" for tree in trees)), lines))
+    print(*(f"killed before, alive now: {name}" for name in lost), sep="\n")
     return len(lost)
 
 
@@ -369,10 +370,14 @@ def main() -> int:
         for library in ("pytest", "hypothesis", "torch", "scipy.stats", "sqlalchemy", "pydantic"):
             __import__(library)
         for number, ones in enumerate(chosen[part - 1 :: parts], 1):
-            lines = [meet(tree, one, results) for tree, one in zip(trees, ones, strict=True)]
-            words = ", ".join(f"{t.name.split()[0]} {'killed' if x['killed'] else 'ALIVE'} {x['seconds']} s"
-                              for t, x in zip(trees, lines, strict=True))  # fmt: skip
-            print(f"{number}/{len(chosen[part - 1 :: parts])} {ones[0].name}: {words}", flush=True)
+            both, words = list(zip(trees, ones, strict=True)), []
+            known = results.find(tree=trees[0].name, mutant=ones[0].name)
+            for tree, one in both if known else both[::-1]:
+                line = meet(tree, one, results)
+                words += [f"{tree.name.split()[0]} {'killed' if line['killed'] else 'ALIVE'} {line['seconds']} s"]
+                if line["killed"] == (tree is trees[-1]):  # killed now, or alive before: it is not lost
+                    break
+            print(f"{number}/{len(chosen[part - 1 :: parts])} {ones[-1].name}: {', '.join(words)}", flush=True)
         lost = report(trees, results, chosen)
     return 1 if lost > 2 else 0
 

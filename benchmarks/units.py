@@ -20,7 +20,6 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from hanse.reports.statement_fit import MainFit, _beside, _OwnTest
 
 from hanse.data.build import build, with_own
 from hanse.data.doubts import MOST_COLUMNS, of_columns
@@ -30,6 +29,7 @@ from hanse.data.spec import parse_spec
 from hanse.games.jackknife import SURE, split_error
 from hanse.learning.intervals import Interval
 from hanse.learning.metrics import ACCURACY, Predictions, build_metrics
+from hanse.reports.fits import OwnTest, _of_main, surely
 
 CLIENTS, SPLITS, TEST, RIDGE = 3, 5, 0.3, 1.0
 
@@ -40,7 +40,7 @@ def fitted(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return np.linalg.solve(x.T @ x + RIDGE * np.eye(x.shape[1]), x.T @ (2.0 * y - 1))
 
 
-def judged(weights: np.ndarray, x: np.ndarray, y: np.ndarray, units: np.ndarray | None) -> _OwnTest:
+def judged(weights: np.ndarray, x: np.ndarray, y: np.ndarray, units: np.ndarray | None) -> OwnTest:
     """Return a model's test as a client records it: accuracy, its interval, and the accuracy without each block."""
     score = np.clip(0.5 + 0.5 * (x @ weights[:-1] + weights[-1]), 0.001, 0.999)
     says = Predictions(y, np.stack([1 - score, score], axis=1), np.zeros(len(y)), units)
@@ -48,16 +48,16 @@ def judged(weights: np.ndarray, x: np.ndarray, y: np.ndarray, units: np.ndarray 
     without = metric.without_blocks(says)
     count = None if units is None else len(np.unique(units))
     value, between = metric.of(says)[0], metric.interval(says, without)
-    return _OwnTest(0, None, value, len(y), None, value, "", without, between, count)
+    return OwnTest(0, None, value, len(y), None, value, "", without, between, count)
 
 
-def gain(joined: _OwnTest, alone: _OwnTest) -> tuple[float, Interval]:
+def gain(joined: OwnTest, alone: OwnTest) -> tuple[float, Interval]:
     """Return the gain and its interval, as a statement has them."""
-    mine = MainFit(reading=ACCURACY, values=(joined.main,), recorded=joined.interval, blocks=len(joined.without))
-    fit = _beside(mine, joined, alone, True)
-    assert fit.difference is not None
-    assert fit.difference_interval is not None
-    return fit.difference, fit.difference_interval
+    assert joined.main is not None
+    assert alone.main is not None
+    between = _of_main(ACCURACY, joined.main, joined, alone.main, alone)
+    assert between is not None
+    return joined.main - alone.main, between
 
 
 def gains(frame: pd.DataFrame, group: str, seed: int, by_units: bool = True) -> list[tuple]:
@@ -94,13 +94,15 @@ def patients(draw: np.random.Generator, count: int, table: np.ndarray | None) ->
     return frame.assign(patient=[f"p{i}" for i in of], hospital=hospital, state=state.astype(int))
 
 
-def noise(sets: int) -> None:
+def noise(sets: int, first: int) -> None:
     """Print how often somebody is told to gain or lose by joining, and how often patients are noticed."""
-    sure, total, any_sure, rows_sure, told = 0, 0, 0, 0, {"with the column": 0, "without it": 0}
-    for k in range(sets):
+    sure, total, any_sure, counted, rows_sure, told = 0, 0, 0, 0, 0, {"with the column": 0, "without it": 0}
+    for k in range(first, first + sets):
         frame = patients(np.random.default_rng(k), 120, None)
-        signs = [low > 0 or high < 0 for _, (low, high), *_ in gains(frame, "patient", k)]
+        each = [(gain, *ends) for gain, ends, *_ in gains(frame, "patient", k)]
+        signs = [low > 0 or high < 0 for _, low, high in each]
         sure, total, any_sure = sure + sum(signs), total + len(signs), any_sure + any(signs)
+        counted += any(surely(each))
         rows_sure += sum(low > 0 or high < 0 for _, (low, high), *_ in gains(frame, "none", k))
         features = [c for c in frame if c.startswith("x")]
         told["with the column"] += bool(as_dataset(frame, "state", "hospital", features).doubt)
@@ -108,11 +110,12 @@ def noise(sets: int) -> None:
             as_dataset((frame[features].to_numpy(), frame.state.to_numpy(), frame.hospital)).doubt
         )
     print(f"{sets} sets, {CLIENTS} clients each; units named: {sure} of {total} gains called sure ({any_sure} sets)")
+    print(f"counted as sure among all clients in {counted} sets")
     print(f"group = 'none': {rows_sure} of {total} gains called sure")
     print("doubted unasked:", ", ".join(f"{name} {count} of {sets}" for name, count in told.items()))
 
 
-def coverage(draws: int) -> None:
+def coverage(draws: int, first: int) -> None:
     """Print how often intervals of the gain of joining hold the truth."""
     from sklearn.datasets import load_breast_cancer
 
@@ -126,12 +129,12 @@ def coverage(draws: int) -> None:
 
     held = {"units": [], "rows in their place": []}
     over_splits: list[list[tuple[float, float, float]]] = []
-    for k in range(draws):
+    for k in range(first, first + draws):
         frame = patients(np.random.default_rng(k), 150, table)
         for name, by_units in (("units", True), ("rows in their place", False)):
             for _, (low, high), joined, alone in gains(frame, "patient", k, by_units):
                 held[name].append(low <= truth(joined) - truth(alone) <= high)
-        if k < draws // SPLITS:
+        if k < first + draws // SPLITS:
             each = [gains(frame, "patient", seed) for seed in range(SPLITS)]
             over_splits.append([
                 (
@@ -175,5 +178,11 @@ if __name__ == "__main__":
     parser.add_argument("what", choices=("noise", "coverage", "ordinary"))
     parser.add_argument("--sets", type=int, default=200)
     parser.add_argument("--draws", type=int, default=1000)
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
     given = parser.parse_args()
-    {"noise": lambda: noise(given.sets), "coverage": lambda: coverage(given.draws), "ordinary": ordinary}[given.what]()
+    if given.what == "noise":
+        noise(given.sets, given.first)
+    elif given.what == "coverage":
+        coverage(given.draws, given.first)
+    else:
+        ordinary()

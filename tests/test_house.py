@@ -46,28 +46,6 @@ def test_nothing_of_a_run_or_a_node_is_kept_in_the_repository() -> None:
     assert folders == {".ci", ".github", "benchmarks", "docs", "examples", "papers", "src", "tests"}
 
 
-def test_code_is_counted_without_docstrings_comments_and_blank_lines(house: ModuleType, tmp_path: Path) -> None:
-    text = '"""Doc.\n\nMore."""\n\n# why\ndef f():\n    """Doc."""\n\n    return (  # because\n        1)\n'
-    assert house.lines_of_code(text) == 3
-    text += 'x = """a\n\nb"""\n'
-    places = (
-        "src/hanse/one/a.py",
-        "src/hanse/wings/two/deep/b.py",
-        "src/hanse/c.py",
-        "papers/src/p/f.py",
-        "tests/d/e.py",
-    )
-    for place in places:
-        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / place).write_text(text)
-    rooms = ("src/hanse/one", "src/hanse/wings/two", "src/hanse/*.py", "papers", "tests")
-    assert house.lines_of_rooms(tmp_path) == dict.fromkeys(rooms, 6)
-    small = {"rooms": {"src/hanse/one": {"now": 4, "end": 3}, "tests": {"now": 1, "end": 9}}}
-    assert house.above({"src/hanse/one": 6, "tests": 6, "src/hanse/new": 6}, small) == {
-        "src/hanse/one": 2, "src/hanse/new": 6,
-    }  # fmt: skip
-
-
 def test_every_public_name_says_what_it_is(house: ModuleType) -> None:
     paths = [*(ROOT / "src" / "hanse").rglob("*.py"), *(ROOT / "papers" / "src").rglob("*.py")]
     found = [public for path in paths for public in house.publics(ast.parse(path.read_text()), path.name)]

@@ -22,7 +22,7 @@ from jobs import JOBS, PeerJob, write_job
 from measure import Measured, measure
 
 import hanse
-from hanse.learning.products import processor
+from hanse.learning.agreement import processor
 
 RESULTS = HERE.parent / "RESULTS.md"
 BEGIN, END = "<!-- peers: begin -->", "<!-- peers: end -->"

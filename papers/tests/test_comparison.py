@@ -82,25 +82,6 @@ def test_files(tmp_path: Path) -> None:
     assert paths[3].stat().st_size > 5000
 
 
-@pytest.mark.slow
-def test_smoke_run_of_table1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("HANSE_DATA", raising=False)
-    monkeypatch.setattr("hanse.data.sources.cache_dir", lambda: tmp_path)
-    app = typer.Typer()
-    app.command()(reproduce)
-    given = ["greedyfed", "table1", "--seeds", "2", "--workers", "1", "--out", str(tmp_path)]
-    done = CliRunner().invoke(app, [*given, "--only", "clamped", "--json"])
-    assert done.exit_code == 0, done.output
-    found = json.loads(done.stdout)
-    assert (found["table"], found["scale"], found["seeds"], len(found["rows"])) == ("table1", "smoke", 2, 7)
-    assert all(r["n"] == 2 and 0 < r["mean"] <= 100 and r["sd"] is not None for r in found["rows"])
-    assert found["rows"][0]["published"] == 94.06
-    assert [path.name for path in tmp_path.glob("*.json")] == ["table1-smoke-only-clamped.json"]  # not the whole's name
-    shown = CliRunner().invoke(app, [*given, "--only", "clamped"])
-    assert shown.exit_code == 0
-    assert "digits stands in for MNIST" in " ".join(shown.stdout.split())
-
-
 def test_a_failure_ends_with_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bad = Variant("", {**sections(), "train": {"lr": 66.0}})
     monkeypatch.setattr("hanse_papers.catalogue.find_table", lambda *_: table(cell("a", bad), cell("b")))

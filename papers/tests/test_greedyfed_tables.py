@@ -7,7 +7,7 @@ import pytest
 from hanse.base.errors import UserError
 from hanse_papers.catalogue import find_table
 from hanse_papers.runner import expand
-from hanse_papers.tables import PaperTable, Printed, filtered, on_device, with_seeds
+from hanse_papers.tables import PaperTable, filtered, on_device, with_seeds
 
 CELLS = {
     (name, cell.group, cell.column, cell.algorithm): cell.published
@@ -15,30 +15,6 @@ CELLS = {
     for cell in find_table("greedyfed", name, "paper").cells
     if cell.published is not None
 }
-
-
-# typed from the paper's pages, apart from the data in the package
-@pytest.mark.parametrize(
-    ("where", "mean", "sd"),
-    [
-        (("table1", "MNIST", "alpha=1e-4 (clamped)", "GreedyFed"), 94.06, 0.19),
-        (("table1", "MNIST", "alpha=0.1", "FedAvg"), 88.86, 2.09),
-        (("table1", "FMNIST", "alpha=1e-4 (clamped)", "Power-Of-Choice"), 69.46, 7.34),
-        (("table1", "CIFAR-10", "alpha=100", "Centralized"), 53.22, 1.06),
-        (("table1", "CIFAR-10", "alpha=0.1", "UCB"), 43.02, 2.75),
-        (("table2", "MNIST", "T=150", "GreedyFed"), 91.12, 0.32),
-        (("table2", "MNIST", "T=350", "FedAvg"), 89.50, 0.88),
-        (("table2", "FMNIST", "T=250", "FedAvg"), 72.64, 12.22),
-        (("table2", "CIFAR-10", "T=100", "S-FedAvg"), 34.38, 7.00),
-        (("table3", "MNIST", "x=0.9", "FedProx"), 88.45, 5.77),
-        (("table3", "FMNIST", "x=0.9", "S-FedAvg"), 74.66, 10.17),
-        (("table4", "MNIST", "sigma=0.1", "GreedyFed"), 87.33, 0.68),
-        (("table4", "CIFAR-10", "sigma=0.1", "S-FedAvg"), 31.89, 12.33),
-        (("table4", "FMNIST", "sigma=0.05", "Power-Of-Choice"), 69.47, 5.08),
-    ],
-)
-def test_printed_cells(where: tuple[str, str, str, str], mean: float, sd: float) -> None:
-    assert CELLS[where] == Printed(mean, sd)
 
 
 def test_all_cells_are_there_and_the_shared_column_is_the_same() -> None:

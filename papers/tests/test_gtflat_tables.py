@@ -48,25 +48,6 @@ def paper(name: str) -> PaperTable:
     return find_table("gtflat", name, "paper")
 
 
-# typed from the paper's pages, apart from the data in the package
-@pytest.mark.parametrize(
-    ("where", "mean", "sd"),
-    [
-        (("MNIST", 0.05, "FedAvg"), 89.65, 2.05),
-        (("MNIST", 1.0, "GTFedGen"), 96.19, 0.24),
-        (("FMNIST", 0.05, "GTFedAvg"), 71.78, 1.08),
-        (("FMNIST", 1.0, "FedProx"), 76.74, 0.84),
-        (("EMNIST", 0.05, "GTFedProx"), 59.43, 2.77),
-        (("EMNIST", 1.0, "FedAvg"), 72.15, 2.35),
-        (("CIFAR-10", 0.05, "FedGen"), 29.82, 0.59),
-        (("CIFAR-10", 1.0, "GTFedProx"), 39.44, 0.14),
-    ],
-)
-def test_printed_accuracies(where: tuple[str, float, str], mean: float, sd: float) -> None:
-    assert (ACCURACY[where].mean, ACCURACY[where].sd) == (mean, sd)
-    assert len(ACCURACY) == 4 * 2 * 6
-
-
 def test_printed_rounds_agree_with_eq_13_but_for_two() -> None:
     assert len(ROUNDS) == 4 * 2 * 3
     wrong = {}

@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 
 import hanse
-from hanse.cli.demo import market_experiment, scene
-from hanse.federation.profiles import TABLE_5
 from hanse.reports.audit import audit_run, load_market
 from hanse.reports.groups import group_runs
 from hanse.reports.market import load_trades, market_charts, sweep_chart
@@ -64,24 +62,6 @@ def test_runs_without_a_market_are_refused(tmp_path: Path) -> None:
     hanse.run(hanse.Experiment(data={"clients": 4}, mechanism={"name": "local"}, run={"rounds": 1}), out=tmp_path / "x")
     with pytest.raises(hanse.UserError, match="nobody pays in it"):
         audit_run(tmp_path / "x")
-
-
-@pytest.mark.slow
-def test_the_demos_scene(tmp_path: Path) -> None:
-    found = scene(tmp_path)
-    assert found.audit.holds
-    assert found.picture.stat().st_size > 10_000
-    by_role = {role: [i for i, r in enumerate(TABLE_5) if r == role] for role in TABLE_5}
-    sums = found.audit.clients
-    assert all(sums[i].sold > 0 == sums[i].bought for i in by_role["seller"])
-    assert all(sums[i].bought > 0 == sums[i].sold for i in by_role["buyer"])
-    assert sums[11].rounds_traded == 0
-    assert min(c.utility for c in sums) >= 0
-    together, alone = (r.tested["test_accuracy"] for r in (found.market, found.alone))
-    buying = by_role["buyer"] + by_role["trader"]
-    assert np.array_equal(together[by_role["seller"]], alone[by_role["seller"]])  # as in Table 5
-    assert together[buying].mean() >= alone[buying].mean()
-    assert market_experiment().run.rounds == len(found.market.metrics)
 
 
 def test_charts_of_the_market(folder: Path) -> None:

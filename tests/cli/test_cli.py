@@ -6,7 +6,6 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from commands import hanse
@@ -14,7 +13,7 @@ from typer.testing import CliRunner
 from watching import untimed
 
 from hanse.base.errors import UserError
-from hanse.cli import app, entry
+from hanse.cli import app
 from hanse.data.choices import PARTITIONS, SOURCE_KINDS
 from hanse.federation.policy import POLICIES
 from hanse.mechanisms.registry import PARTS
@@ -53,48 +52,6 @@ def folder(tmp_path: Path) -> Path:
 
 def lines(path: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()]
-
-
-@pytest.mark.slow
-def test_run_compare_and_report(folder: Path) -> None:
-    done = process("run", "exp.toml", cwd=folder)
-    assert done.returncode == 0, done.stderr
-    run = folder / "runs" / "exp"
-    assert "4 rounds" in done.stdout
-    metrics = lines(run / "metrics.jsonl")
-    assert [m["round"] for m in metrics] == [0, 1, 2, 3]
-    assert all(0 <= m["test/accuracy"] <= 1 for m in metrics)
-    seats = lines(run / "clients.jsonl")
-    assert len(seats) == 8
-    assert {s["client"] for s in seats[:6]} == set(range(6))
-    assert all({"round", "client", "start", "samples", "value", "cumulative_value"} <= s.keys() for s in seats)
-    for m in metrics:
-        values = [s["value"] for s in seats if s["round"] == m["round"]]
-        assert m["value/sum"] == pytest.approx(sum(values))
-    assert (run / "config.toml").read_text().count("\n[") == 11
-    assert len(list((run / "rounds").glob("*.npz"))) == 4
-    assert json.loads((run / "environment.json").read_text())["packages"]["torch"]
-
-    other = hanse("run", "exp.toml", "--set", "mechanism.weigh=uniform", "--out", "runs/uniform", cwd=folder)
-    assert other.returncode == 0, other.stderr
-    compared = hanse("compare", "runs/exp", "runs/uniform", "--json", cwd=folder)
-    assert compared.returncode == 0, compared.stderr
-    rows = json.loads(compared.stdout)
-    assert len(rows) >= 2
-    report = hanse("report", "runs/exp", "runs/uniform", "--out", "both", cwd=folder)
-    assert report.returncode == 0, report.stderr
-    page = (folder / "both" / "report.html").read_text()
-    assert "greedyfed" in page.lower()
-    assert list((folder / "both" / "figures").glob("*.png"))
-
-
-def test_the_same_seed_gives_the_same_lines_and_another_seed_others(folder: Path) -> None:
-    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
-        done = hanse("run", "exp.toml", "--out", name, "--set", f"run.seed={seed}", cwd=folder)
-        assert done.returncode == 0, done.stderr
-    assert untimed(folder / "a/metrics.jsonl") == untimed(folder / "b/metrics.jsonl")
-    assert (folder / "a/clients.jsonl").read_bytes() == (folder / "b/clients.jsonl").read_bytes()
-    assert untimed(folder / "a/metrics.jsonl") != untimed(folder / "c/metrics.jsonl")
 
 
 EXACT = "mechanism.value=exact"
@@ -235,32 +192,6 @@ def test_list_of_an_unknown_name_says_which_is_near() -> None:
 
     with pytest.raises(UserError, match=r"NAME: 'atacker'.*'attacker'"):
         list_("atacker")
-
-
-def test_explain_says_which_engine_and_why(folder: Path) -> None:
-    done = hanse("run", "exp.toml", "--explain", cwd=folder)
-    assert "stacked" in done.stdout
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["resume", "runs/exp"], "resume DIR"),
-        (["network", "run", "harvest"], "SuperLink plays"),
-    ],
-)
-def test_ctrl_c_says_what_goes_on(
-    words: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def interrupted(**_: Any) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(entry, "app", interrupted)
-    monkeypatch.setattr(sys, "argv", ["hanse", *words])
-    with pytest.raises(SystemExit) as ended:
-        entry._main()
-    assert ended.value.code == 1
-    assert said in " ".join(capsys.readouterr().err.split())
 
 
 def test_brackets_in_a_name_are_no_markup(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import shlex
 import sys
 from collections.abc import Iterator
@@ -13,7 +12,6 @@ import pytest
 import torch
 import typer
 from commands import run_hanse
-from rich.console import Console
 
 import hanse
 from hanse.base.errors import UserError
@@ -21,7 +19,6 @@ from hanse.cli import app
 from hanse.data import build as build_data
 from hanse.data.samples import Samples
 from hanse.runs.config import Experiment
-from hanse.runs.observers import counting
 from hanse.runs.setup import build
 
 Command = tuple[tuple[str, ...], click.Command]
@@ -163,18 +160,3 @@ class Without:
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:
         if name.split(".")[0] == self._name:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-
-def test_from_two_seconds_on_a_bar_shows_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    now, drawn = [0.0], io.StringIO()
-    monkeypatch.setattr("hanse.runs.observers.time.monotonic", lambda: now[0])
-    console = Console(file=drawn, width=80, force_terminal=True)
-    with counting("quick", console) as progress:
-        progress(1, 3)
-    assert drawn.getvalue() == ""
-    with counting("drawing", console) as progress:
-        progress(0, 3)
-        now[0] = 2.5
-        progress(1, 3)
-    assert "drawing" in drawn.getvalue()
-    assert "1/3" in drawn.getvalue()

@@ -1,5 +1,7 @@
 """Units and times: no split divides a unit, later rows are never trained on, and intervals count units."""
 
+import math
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -14,6 +16,7 @@ from hanse.games.jackknife import split_error
 from hanse.learning.blocks import sample_blocks, unit_error
 from hanse.learning.intervals import wilson
 from hanse.learning.metrics import Predictions, build_metrics
+from hanse.reports.fits import surely
 
 HOSPITALS = ("Bremen", "Kiel", "Visby")
 
@@ -349,24 +352,53 @@ def test_one_row_a_patient_is_not_doubted(seed):
 
 def test_a_doubt_is_the_first_line_and_withholds_answers(tmp_path):
     import hanse
+    from hanse.reports.answers import answers_of
+    from hanse.reports.facts import facts
     from hanse.reports.invoice import invoice
 
     frame = patients(most=20).drop(columns="admitted")
     source = {"target": "state", "client_column": "hospital", "features": ["a", "b", "c"]}
-    spec = {"data": {"source": source}, "model": "logistic", "mechanism": "fedavg", "run": {"rounds": 2}}
+    spec = {"data": {"source": source, "client_test": 0.3}, "model": "logistic", "mechanism": "fedavg", "run": {"rounds": 2}}
     run = hanse.run(hanse.Experiment(**spec), data=frame, value=True, out=tmp_path / "run")
     assert "'patient'" in run.record.about.doubt
     assert run.record.about.doubt in run.record.doubts[0]
     with pytest.raises(UserError):
         invoice(tmp_path / "run", "100", "EUR")
+    run.alone()
+    with pytest.raises(UserError):
+        run.joining()
+    rows = facts(tmp_path / "run").clients
+    assert [(row.paid_to_join, row.gain) for row in rows] == [("unknown", None)] * 3
+    assert [note.code for note in answers_of(tmp_path / "run").joining] == ["joining_withheld"]
     options = {"model": "logistic", "rounds": 2, "mechanisms": ["fedavg"], "progress": False}
     columns = {"target": "state", "client": "hospital", "features": ["a", "b", "c"]}
     with pytest.raises(UserError) as wrong:
         hanse.who_gains(frame, **columns, **options)
     assert wrong.value.lines[0].startswith("data: ")
-    spec["data"] = {"source": {**source, "group": "none"}}
+    spec["data"]["source"] = {**source, "group": "none"}
     hanse.run(hanse.Experiment(**spec), data=frame, value=True, out=tmp_path / "said")
     assert invoice(tmp_path / "said", "100", "EUR").total == 10_000
     found = hanse.who_gains(frame, group="patient", **columns, **options)
     assert found.unit == "patient"
     assert all(gain.units < gain.samples for gain in found.gains)
+
+
+# ---- how many are surely better off
+
+
+def test_counts_of_clients_are_wrong_in_one_of_twenty_sets():
+    from scipy.stats import t
+
+    draw, freedom = np.random.default_rng(0), 19
+    gains = draw.standard_t(freedom, size=(4000, 8))
+    half = t.ppf(0.975, freedom)
+    alone = (np.abs(gains) > half).any(axis=1).mean()
+    together = np.mean([any(surely([(g, g - half, g + half) for g in own], freedom)) for own in gains.tolist()])
+    assert alone > 0.3
+    assert together == pytest.approx(0.05, abs=0.01)
+
+
+def test_whoever_is_much_better_off_is_still_counted():
+    gains = [(0.5, 0.4, 0.6)] * 5 + [(-0.5, -0.6, -0.4)] * 3 + [(0.1, 0.001, 0.199), (math.nan,) * 3]
+    assert surely(gains) == [1] * 5 + [-1] * 3 + [1, 0]  # of the last one alone is left: 5 % are all its own
+    assert surely([*gains, (0.1, -0.1, 0.3)])[8] == 0

@@ -1,32 +1,22 @@
 """Every code block of the documentation runs, or says why it cannot; every mechanism and part has its place in it."""
 
-import re
 import sys
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from doc_pages import PAGES, ROOT, Session, WrongPageError, blocks
+from doc_pages import PAGES, ROOT, Session, blocks
 from rotation import in_turn, rotating
 
 import hanse
-from hanse.core.entry import TOKEN
-from hanse.core.part import View
-from hanse.data.sources import GENERATED, SOURCES
-from hanse.federation.behaviour import BEHAVIOURS
-from hanse.federation.policy import POLICIES
-from hanse.mechanisms.registry import MECHANISMS, PARTS
-from hanse.runs.experiment import Observer
-from hanse.runs.round import Played
+from hanse.mechanisms.registry import MECHANISMS
 
 RUN = ("python", "toml", "bash")
 WITH_CODE = [page for page in PAGES if any(b.language in RUN for b in blocks(page))]
 MECHANISM_PAGES = sorted((ROOT / "docs" / "mechanisms").glob("*.md"))
 TABLES = {"docs/tutorials/whom-does-joining-pay.md"}  # pages that need the extra "tables"
-TUTORIAL = ROOT / "docs" / "tutorials" / "write-a-mechanism.md"
 
 
 def name(page: Path) -> str:
@@ -63,43 +53,6 @@ def test_the_page_runs_in_full(page: Path, folder: Path) -> None:
     Session(folder, slow=True).run(page)
 
 
-def test_blocks_that_do_not_run_say_why_and_are_few() -> None:
-    found = [b for page in PAGES for b in blocks(page) if b.language in RUN]
-    marked = [b for b in found if "not-run" in b.options]
-    for block in found:
-        assert block.options.keys() <= {"not-run", "slow", "title", "needs"}, block.place
-        for mark in ("not-run", "slow"):
-            assert len(block.options.get(mark, "a good reason").strip()) > 5, block.place
-    assert len(found) > 80
-    assert len(marked) <= 0.15 * len(found), [b.place for b in marked]
-
-
-def write(folder: Path, text: str) -> Path:
-    page = ROOT / "docs" / "index.md"
-    wrong = folder / "page.md"
-    wrong.write_text(text)
-    assert page.exists()
-    return wrong
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("```python\nassert 1 == 2\n```\n", "page.md:1: AssertionError"),
-        ('```python\nprint(3)\n```\n\n```text output="above"\n4\n```\n', "but it prints\n3"),
-        ("```toml\n[train]\nlrr = 1\n```\n", "no such key"),
-        ("```toml\n[mechanism]\nname = 'fedavg'\nselect = 'greedy'\n```\n", "a value part"),
-        ("```toml\n[tool.x]\ny = 1\n```\n", "not a section"),
-        ("```bash\nhanse rnu\n```\n", "ended with 2"),
-        ("```bash\nrm x\n```\n", "only hanse is run"),
-    ],
-)
-def test_a_wrong_block_is_found(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str, expected: str) -> None:
-    monkeypatch.setattr("doc_pages.ROOT", folder)
-    with pytest.raises(WrongPageError, match=re.escape(expected)):
-        Session(folder, rounds=1).run(write(folder, text))
-
-
 @pytest.mark.parametrize("mechanism", rotating([*MECHANISMS], 3))
 def test_every_mechanism_has_an_example_that_trains(mechanism: str) -> None:
     examples = [tomllib.loads(b.text) for page in MECHANISM_PAGES for b in blocks(page) if b.language == "toml"]
@@ -116,71 +69,3 @@ def _own_value(mechanism: dict[str, Any]) -> bool:
     """Whether a mechanism's table keeps the mechanism's own value part, perhaps with other options."""
     value = mechanism.get("value", {})
     return isinstance(value, dict) and "name" not in value
-
-
-def test_every_part_is_named_on_a_mechanism_page_or_in_the_list_of_papers() -> None:
-    text = "\n".join(p.read_text() for p in [*MECHANISM_PAGES, ROOT / "docs" / "papers.md"])
-    internal = {"the_one", "cluster", "own"}  # made for one mechanism, in the table of parts
-    for slot, parts in PARTS.items():
-        for part in parts.keys() - internal:
-            used = f"`{part}`" in text or f'"{part}"' in text or part in MECHANISMS
-            assert used or slot in ("train", "weigh", "deploy"), (slot, part)
-
-
-def test_every_source_behaviour_and_policy_is_named() -> None:
-    data = (ROOT / "docs" / "data.md").read_text()
-    assert [name for name in (*SOURCES, *GENERATED) if f"`{name}`" not in data] == []
-    text = "\n".join(page.read_text() for page in PAGES)
-    named = (*BEHAVIOURS, *POLICIES)
-    assert [name for name in named if f"`{name}`" not in text and f'"{name}"' not in text] == []
-
-
-class Watch(Observer):
-    """Keeps the views of the rounds."""
-
-    def __init__(self) -> None:
-        self.views: list[View] = []
-
-    def on_round(self, metrics: Mapping[str, Any], played: Played) -> None:
-        self.views.append(played.view)
-
-
-def test_the_tutorials_mechanism_does_what_it_says(folder: Path) -> None:
-    for file in ("club.py", "policy.py"):
-        (folder / file).write_text("".join(b.text for b in blocks(TUTORIAL) if b.text.startswith(f"# {file}")))
-    assert len((folder / "club.py").read_text().splitlines()) < 130
-    (folder / "odd.py").write_text(
-        "class Odd:\n    def join(self, me, round, told):\n        return {'join': me.id % 2 == 1 and round > 0}\n"
-    )
-    watch = Watch()
-    run = hanse.run(
-        hanse.Experiment(
-            data={"clients": 12},
-            mechanism={"name": "club:club", "fee": 3, "every": 2},
-            clients={"policy": "odd:Odd"},
-            engine={"train": "stacked", "threads": 1},
-            run={"rounds": 4},
-        ),
-        observers=[watch],
-    )
-    assert [line["club/members"] for line in run.metrics] == [0, 6, 6, 6]
-    club = hanse.Experiment(mechanism={"name": "club:club"}).mechanism.built.train
-    [chart] = club.tells(frozenset({"train"})).charts
-    assert chart.metric in run.metrics[0]
-    odd = [c % 2 == 1 for c in range(12)]
-    for r, view in enumerate(watch.views):
-        server, release = view.table.row("server"), view.table.row("release")
-        assert view.deployment.rows.tolist() == [server if r and mine else release for mine in odd]
-        after = run.table if r == 3 else watch.views[r + 1].table
-        assert torch.equal(after.rows[release], view.table.rows[server if r % 2 == 0 else release])
-    first = run.table.rows[run.table.row("release")]
-    assert torch.equal(first, watch.views[2].table.rows[watch.views[2].table.row("server")])
-    paid = sum(run.book.balance(f"client/{c}") for c in range(12)) + run.book.balance("pool/club")
-    assert paid == 1200 * TOKEN
-    earned = {c: run.book.balance(f"client/{c}") - (91 if odd[c] else 100) * TOKEN for c in range(12)}
-    assert all(units >= 0 for units in earned.values())
-    assert sum(earned.values()) == 3 * 6 * 3 * TOKEN
-    assert all(units == 0 for c, units in earned.items() if not any(s["client"] == c for s in run.clients))
-    last = {s["client"]: s["member_rounds"] for s in run.clients if s["round"] == 3}
-    assert last == {c: 3.0 if odd[c] else 0.0 for c in last}
-    assert len(last) == 6

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
-from watching import Watch
 
 import hanse
 from hanse.core.recipe import Recipe
@@ -41,13 +38,6 @@ def test_every_engine_trains_on_the_same_copies() -> None:
     plain = hanse.run(experiment(augment=None))
     assert not torch.allclose(rows(one), rows(plain), atol=1e-2)
     assert [line["samples"] for line in one.clients] == [line["samples"] for line in plain.clients]
-
-
-def test_a_resumed_run_goes_on_with_the_same_copies(tmp_path: Path) -> None:
-    whole = hanse.run(experiment())
-    with pytest.raises(KeyboardInterrupt):
-        hanse.run(experiment(), out=tmp_path / "run", observers=[Watch(until=1)])
-    assert torch.equal(rows(hanse.resume(tmp_path / "run")), rows(whole))
 
 
 def test_the_copies_lie_in_the_order_of_the_batches() -> None:

@@ -61,16 +61,6 @@ def test_told_but_loyal_clients_change_no_result() -> None:
     assert [m["test/accuracy"] for m in plain.metrics] == [m["test/accuracy"] for m in told.metrics]
 
 
-def test_leaving_survives_a_resume(tmp_path: Path) -> None:
-    whole = hanse.run(experiment(told=True, policy={"name": "quits", "rounds": 1}), out=tmp_path / "run")
-    for file in (tmp_path / "run" / "checkpoints").glob("*"):
-        if int(file.stem) > 10:
-            file.unlink()
-    again = hanse.resume(tmp_path / "run")
-    assert [m["present"] for m in again.metrics] == [m["present"] for m in whole.metrics]
-    assert [m["test/loss"] for m in again.metrics] == [m["test/loss"] for m in whole.metrics]
-
-
 @pytest.mark.parametrize(
     ("clients", "line"),
     [

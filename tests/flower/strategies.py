@@ -5,7 +5,6 @@ import ctypes
 import functools
 import itertools
 import os
-import socket
 import threading
 import time
 from collections.abc import Callable
@@ -68,22 +67,11 @@ class SavingMedian(FedMedian):
 
     def aggregate_train(self, server_round: int, replies: Any) -> Any:
         arrays, metrics = super().aggregate_train(server_round, replies)
-        if self.how == "torch":
-            import torch
-
-            torch.save(server_round, str(self.folder / "last.pt"))
-        elif self.how == "text":
+        if self.how == "text":
             with (self.folder / "log.txt").open("a") as log:
                 log.write(f"{server_round}\n")
-        elif self.how == "folder":
-            (self.folder / f"round {server_round}").mkdir()
         elif self.how == "fifo":
             os.mkfifo(self.folder / f"round {server_round}")
-        elif self.how == "owner":
-            os.chown(self.folder, -1, -1)
-        elif self.how == "datagram":
-            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as out:
-                out.sendmsg([b"x"], [], 0, ("127.0.0.1", 9))
         else:
             ctypes.CDLL(None).getpid()
         return arrays, metrics
@@ -149,7 +137,6 @@ class First(FedAvg):
 
 
 HISTORY: list[int] = []
-DRAW = np.random.default_rng(1)
 POOL = ThreadPoolExecutor(1)
 
 
@@ -173,46 +160,9 @@ def remember(number: int) -> int:
     return len(HISTORY)
 
 
-@functools.cache
-def generator() -> np.random.Generator:
-    return np.random.default_rng(1)
-
-
-def counted(function: Any) -> Any:
-    calls = 0
-
-    @functools.wraps(function)
-    def counting(*given: Any) -> float:
-        nonlocal calls
-        calls += 1
-        return calls
-
-    return counting
-
-
 class Helped(Shifted):
     def by(self, number: int) -> float:
         return remember(number)
-
-
-class Drawing(Shifted):
-    def by(self, number: int) -> float:
-        return DRAW.normal()
-
-
-class Cached(Shifted):
-    def by(self, number: int) -> float:
-        return generator().normal()
-
-
-class Decorated(Shifted):
-    by = counted(Shifted.by)
-
-
-class Defaults(Shifted):
-    def by(self, number: int, seen: list[int] = []) -> float:  # noqa: B006 (that is the mistake)
-        seen.append(number)
-        return len(seen)
 
 
 class Bound(Shifted):
@@ -231,47 +181,6 @@ class Partly(Bound):
         super().__init__()
         seen = self.seen
         self.add = functools.partial(lambda n: seen.append(n))
-
-
-class Slotted(Shifted):
-    class Memory:
-        __slots__ = ("note",)
-
-        def __init__(self) -> None:
-            seen: list[int] = []
-            self.note: Callable[[int], float] = lambda n: (seen.append(n), len(seen))[1]
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.memory = self.Memory()
-
-    def by(self, number: int) -> float:
-        return self.memory.note(number)
-
-
-class Counter:
-    calls = 0
-
-
-class ByCounter(Shifted):
-    """The class of what it has remembers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.counter = Counter()
-
-    def by(self, number: int) -> float:
-        Counter.calls += 1
-        return Counter.calls
-
-
-def forget() -> None:
-    HISTORY.clear()
-    DRAW.bit_generator.state = np.random.default_rng(1).bit_generator.state
-    generator.cache_clear()
-    Counter.calls = 0
-    Defaults.by.__defaults__[0].clear()  # type: ignore[index]
-    Decorated.by = counted(Shifted.by)
 
 
 class Threaded(Shifted):

@@ -5,6 +5,7 @@ import inspect
 import io
 import json
 import os
+import sys
 import time
 import zipfile
 from collections.abc import Callable, Mapping
@@ -38,9 +39,10 @@ from hanse.core.declared import UnsoundError
 from hanse.core.part import Part, View
 from hanse.core.payload import Payload
 from hanse.core.port import Ask, Confusion, Gradient, Mixture, Nearest, Request, Score, Test, Train
+from hanse.federation.codec import WireError
 from hanse.federation.local import LocalFederation
 from hanse.federation.node import EVIDENCE
-from hanse.flower import server
+from hanse.flower import node_log, server
 from hanse.flower.agreed import Binding, take
 from hanse.flower.agreement import Agreement, AskedOf, QuestionTally, added, counted, digest_of, sources
 from hanse.flower.new import new
@@ -48,10 +50,12 @@ from hanse.flower.node_log import NodeLog
 from hanse.flower.operator_key import PINNED as PINNED_FILE
 from hanse.flower.operator_key import make_operator_key, public_key
 from hanse.flower.witnesses import ShownHeads
+from hanse.learning import loop
 from hanse.learning.loop import Loop
 from hanse.ledger.receipts import read_receipts
 from hanse.ledger.record import LogHead
-from hanse.ledger.witness import SplitViewError, Witness, alarms
+from hanse.ledger.store import Ledger
+from hanse.ledger.witness import Prover, SplitViewError, Witness, alarms
 from hanse.mechanisms.registry import MECHANISMS
 from hanse.runs.run_record import load_run
 from hanse.wings.operate import server_access
@@ -200,7 +204,6 @@ def test_an_honest_server_that_is_restarted_is_never_refused(data: st.DataObject
 
 ASKING = ("fedfomo", "fedsoft", "ifca", "power_of_choice", "pifl", "ipfl", "ditto", "scaffold")
 VARIANTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
-    ({"name": "ipfl", "evidence": 0.5}, {}),
     ({"name": "ipfl", "by": "posted"}, {}),
     ({"name": "fedavg", "weigh": {"name": "qfedavg"}}, {}),
     ({"name": "fedavg", "value": "path"}, {"clients": {"told": True}}),
@@ -327,9 +330,30 @@ def test_a_part_that_does_not_say_what_it_asks_is_no_part_of_an_agreement(monkey
 def test_the_code_that_is_named_by_import_path_is_agreed_too() -> None:
     none: dict[str, Any] = {"model": {"name": "mlp"}, "mechanism": {}, "clients": {}, "eval": {}}
     found = sources({**none, "train": {"loop": "hanse.learning.loop:Loop"}})
-    assert found == {"hanse.learning.loop:Loop": digest_of(Loop)}
+    assert found == {"hanse.learning.loop:Loop": digest_of("hanse.learning.loop:Loop", Loop)}
+    assert found == {"hanse.learning.loop:Loop": hashlib.sha256(Path(loop.__file__).read_bytes()).hexdigest()}
     with pytest.raises(UserError, match="there is no module"):
         sources({**none, "train": {"loop": "nobody:loop"}})
+
+
+@pytest.mark.parametrize("made", ["Loop.of", "partial(fit, lr=1)", "Box()", "fit"])
+def test_a_change_in_the_file_that_an_import_path_names_is_a_change_of_what_is_agreed(
+    made: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of an object whose class or function is another file's."""
+    monkeypatch.syspath_prepend(tmp_path)
+    begin = (
+        "from functools import partial\nfrom hanse.learning.loop import Loop\nclass Box:\n    def __call__(self): ...\n"
+    )
+    begin += "def fit(lr): ...\n"
+    (tmp_path / "owns_it.py").write_text(f"{begin}thing = {made}\n")
+    none: dict[str, Any] = {"model": {"name": "mlp"}, "mechanism": {}, "clients": {}, "eval": {}}
+    try:
+        before = sources({**none, "train": {"loop": "owns_it:thing"}})
+        (tmp_path / "owns_it.py").write_text(f"{begin}thing = {made}  # changed\n")
+        assert sources({**none, "train": {"loop": "owns_it:thing"}}) != before
+    finally:
+        sys.modules.pop("owns_it", None)
 
 
 # ---- nodes
@@ -493,6 +517,28 @@ def test_heads_that_stop_are_refused_in_the_first_round_that_must_show_a_newer_o
         assert (first, len(evidence(tmp_path / "node1", KEY)) > 0) == (3, True)
     else:  # it is behind the receipts before it is behind the agreement: both heads are the evidence
         assert (first, len(alarms(tmp_path / "node1")) > 0) == (4, True)
+
+
+def test_heads_of_books_that_were_not_agreed_are_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From round 2 on each request shows a head of another new book, which the operator has signed."""
+    honest, books = ShownHeads.to, list[Ledger]()
+
+    def to(shown: ShownHeads, client: int) -> dict[str, Any]:
+        found: dict[str, Any] = honest(shown, client)
+        if not found or LogHead.read(found["head"]).round < 1:
+            return found
+        books.append(Ledger.open(tmp_path / f"{len(books)}.jsonl", book=f"book{len(books)}", key=KEY))
+        for round in range(3):
+            books[-1].close_round(round)
+        head = Prover(books[-1]).head()
+        assert head is not None
+        return {**found, "head": head.note(), "since": 0, "proof": ""}
+
+    monkeypatch.setattr(ShownHeads, "to", to)
+    play(grid_of(paying(6), tmp_path), paying(6), tmp_path / "run")
+    assert len(books) > 5
+    assert len(list((tmp_path / "node1" / "heads").iterdir())) == 1
+    assert evidence(tmp_path / "node1", KEY)
 
 
 def test_a_head_behind_the_newest_receipt_is_refused_although_older_heads_were_seen(tmp_path: Path) -> None:
@@ -805,6 +851,18 @@ def test_every_edit_of_a_log_is_found(tmp_path_factory: pytest.TempPathFactory, 
     (home / ASKED_HEAD).unlink()
     with pytest.raises(UserError):
         log.until(root)
+
+
+def test_a_log_that_is_too_long_takes_no_request_and_still_notes_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = NodeLog(tmp_path, clock=lambda: 0.0)
+    assert log.took("0", kind="request")
+    monkeypatch.setattr(node_log, "MOST", (tmp_path / ASKED).stat().st_size)
+    with pytest.raises(WireError):
+        log.took("1", kind="request")
+    log.add("0")
+    assert [line["event"] for line in log.verified()] == ["asked", "answered"]
 
 
 def test_a_log_written_anew_lacks_the_root_that_was_noted(tmp_path: Path) -> None:

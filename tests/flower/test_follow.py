@@ -1,10 +1,8 @@
 """What ``hanse network run`` shows of a run, how it ends, and that it is alone; a script in the place of Flower's."""
 
-import io
 import json
 import logging
 import os
-import textwrap
 import threading
 from contextlib import nullcontext
 from pathlib import Path
@@ -16,14 +14,12 @@ import pytest
 pytest.importorskip("flwr", reason="needs the extra 'flower'")
 
 from deployed import until
-from flwr.app import Message
-from test_flower_in_process import N, everyone, experiment, grid_of, swap
+from test_flower_in_process import N, everyone, experiment, grid_of
 from test_letters import After
-from test_newcomers import key_of, run_with
+from test_newcomers import run_with
 
-from hanse.base.errors import MachineError, RunFailedError, UserError
+from hanse.base.errors import RunFailedError, UserError
 from hanse.flower import server
-from hanse.flower.narrator import MARK, speaking
 from hanse.flower.server import server_app
 from hanse.mechanisms.weigh import BySamples
 from hanse.wings.operate import loopback
@@ -96,14 +92,6 @@ def test_the_second_of_two_runs_is_refused_and_the_first_has_its_own_outcome(
     assert not (tmp_path / "streamed2").exists()
 
 
-def test_our_lines_are_shown_as_they_come_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lines = ["INFO : noise", "hanse: round 0: own accuracy 0.5", "", "hanse: round 1: own accuracy 0.7"]
-    net = network(tmp_path, monkeypatch, {"lines": lines, "status": "finished:completed"})
-    shown: list[str] = []
-    assert net.play(show=shown.append).splitlines()[1:] == lines
-    assert shown == ["round 0: own accuracy 0.5", "round 1: own accuracy 0.7"]
-
-
 def test_a_stream_that_breaks_off_is_taken_up_again_and_no_line_is_shown_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,64 +139,7 @@ def test_a_superlink_that_has_gone_is_one_line_with_the_next_commands(
     )
 
 
-def test_an_admitted_key_is_told_in_our_words_and_flowers_box_in_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def boxed(said: str) -> str:
-        """As Flower 1.41 and 1.42 print an error."""
-        lines = [line.ljust(76) for line in textwrap.wrap(said, 76)]
-        box = "\n".join(("╭─ Error ─╮", *(f"│ {line} │" for line in lines), "╰────╯"))
-        return f"import sys; print('Using SuperLink: here'); print({box!r}, file=sys.stderr); sys.exit(1)"
-
-    net = network(tmp_path, monkeypatch)
-    monkeypatch.setattr(loopback.Processes, "pid", lambda self, name: 1)
-    monkeypatch.setattr(loopback, "_MANY", boxed("[code: 23] Public key already in use."))
-    with pytest.raises(UserError) as wrong:
-        net.register([("clinic.pub", "the clinic")])
-    assert str(wrong.value) == "KEY.pub: clinic.pub: is admitted already; whoever has it can join"
-    unavailable = "Connection to the SuperLink is unavailable. Please check your network connection and 'address'."
-    monkeypatch.setattr(loopback, "_MANY", boxed(unavailable))
-    with pytest.raises(UserError) as wrong:
-        net.register([("clinic.pub", "the clinic")])
-    assert str(wrong.value) == f"flwr supernode register: failed: {unavailable}"
-    monkeypatch.setattr(loopback.Processes, "pid", lambda self, name: None)
-    with pytest.raises(UserError) as wrong:
-        net.register([("clinic.pub", "the clinic")])
-    assert wrong.value.lines[0] == f"the SuperLink is not running (flwr supernode register: failed: {unavailable})"
-
-
-def test_a_server_app_that_is_not_ours_fails_with_what_flower_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    details = "ServerApp failed with exception: no such file\nand more"
-    run = {"lines": ["Traceback"], "status": "finished:failed", "details": details}
-    with pytest.raises(RunFailedError) as wrong:
-        network(tmp_path, monkeypatch, run).play()
-    assert wrong.value.lines[1:-1] == (details.splitlines()[0],)
-
-
 # ---- what the server says
-
-
-def test_rounds_accuracy_and_who_was_refused_are_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    exp = everyone(run={"rounds": 2}, eval={"every": 1})
-
-    def unwilling(node: int, message: Message, reply: Message) -> Message:
-        if node != 101 or message.content["hanse"].get("kind") == "hello":
-            return reply
-        return Message(swap(reply.content, refused="I do not\nwant to"), reply_to=message)
-
-    run = run_with(grid_of(exp, tmp_path, meddle=unwilling), exp, tmp_path / "run")
-    said = [r.getMessage() for r in caplog.records]
-    for number, line in enumerate(run.metrics):
-        figure = f"own accuracy {line['client/test_accuracy']:.3f}"
-        assert any(s.startswith(f"round {number}: {figure}, 4 of 5 seats answered ({number + 1} of 2") for s in said)
-    who = f"client 1 (client 1, key {key_of(101)})"
-    refused = list(dict.fromkeys(s for s in said if "refused" in s and not s.startswith("round 2")))
-    assert refused == [f"round {i}: {who}: refused: I do not?want to" for i in range(2)]
-    assert said[0] == f"{tmp_path / 'run'}: 0 of 2 rounds are played; 5 members are here"
-    assert f"{tmp_path / 'run'}" in said[-1]
 
 
 def test_rounds_in_which_a_part_fails_are_said_with_who_sat_and_end_the_run(
@@ -253,20 +184,3 @@ def test_a_run_in_which_nothing_was_mixed_fails_for_flower_too(monkeypatch: Any,
         with nullcontext() if why is None else pytest.raises(RunFailedError):
             server_app(experiment("fedavg"), out=tmp_path, members=2)(None, None)  # type: ignore[arg-type]
     assert [record.getMessage() for record in caplog.records if why in record.getMessage()] == [f"error: {why}"]
-
-
-def test_flowers_log_has_no_traceback_of_what_was_told(capsys: pytest.CaptureFixture[str]) -> None:
-    flower, out = logging.getLogger("flwr"), io.StringIO()
-    handler = logging.StreamHandler(out)
-    flower.addHandler(handler)
-    try:
-        for wrong in (UserError("members: one", "two"), MachineError("the disk is full"), KeyError("odd")):
-            with pytest.raises(type(wrong)), speaking():
-                raise wrong
-            flower.error("a server app raised an exception", exc_info=wrong)
-    finally:
-        flower.removeHandler(handler)
-    told = [line for line in capsys.readouterr().out.splitlines() if line.startswith(MARK)]
-    assert told == [f"{MARK}mistake: members: one", f"{MARK}mistake: two", f"{MARK}error: the disk is full"]
-    assert (out.getvalue().count("raised"), out.getvalue().count("odd")) == (3, 1)
-    assert "disk" not in out.getvalue()

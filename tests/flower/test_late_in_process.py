@@ -15,7 +15,6 @@ from flwr.app import Message
 from inprocess import InProcessGrid, client_app, play
 
 import hanse
-from hanse.base.errors import UserError
 from hanse.data import build
 from hanse.federation.codec import Message as Packed
 from hanse.flower import ClientData
@@ -105,17 +104,6 @@ def test_late_updates_of_nodes_are_mixed_later_and_a_simulation_repeats_the_bits
     assert again.clients == run.clients
     alone = hanse.run(experiment())
     assert not torch.equal(alone.table.rows, run.table.rows)
-
-
-def test_late_updates_of_nodes_are_dropped_if_that_is_wanted(tmp_path: Path) -> None:
-    run = over_flower(experiment(enough=3), tmp_path, LATER)
-    assert staleness(run) == {}
-    assert [m["answered"] for m in run.metrics] == [4, 3, 3, 3, 4, 4]
-    # who still trains is not asked, and neither in the round in which its answer comes
-    asked = {(line["client"], line["round"]) for line in run.clients}
-    assert {r for c, r in asked if c == 2} == {0, 4, 5}
-    again = hanse.run(experiment(enough=3, replay=str(tmp_path / "run")))
-    assert torch.equal(again.table.rows, run.table.rows)
 
 
 def test_a_dead_node_gets_no_task_until_it_is_back(tmp_path: Path) -> None:
@@ -210,26 +198,6 @@ def test_what_was_under_way_when_the_server_was_restarted_is_recorded_as_lost(tm
     assert reasons(tmp_path, 2) == [(2, "its update of round 1: lost, the server was restarted")]
     assert [m["answered"] for m in run.metrics] == [5, 4, 5, 5]  # it is asked again
     assert [m["late/under_way"] for m in run.metrics] == [0, 1, 0, 0]
-
-
-def test_private_rows_on_a_network_refuse_late_updates(tmp_path: Path) -> None:
-    sections = experiment(late="next").model_dump()
-    ditto = hanse.Experiment(**{**sections, "mechanism": {"name": "ditto"}})
-    with pytest.raises(UserError, match=r"federation\.late: 'next'.*'ditto'"):
-        over_flower(ditto, tmp_path, {})
-    bounded = experiment(late="next", refuse="norm_bound")
-    with pytest.raises(UserError, match=r"federation\.refuse"):
-        over_flower(bounded, tmp_path, {})
-
-
-def test_an_answer_that_comes_after_it_was_given_up_is_never_heard(tmp_path: Path) -> None:
-    def power(grid: Slow, round: int) -> None:
-        grid.online = set(grid.apps) - {102} if round == 1 else set(grid.apps)
-
-    run = over_flower(experiment(6, enough=4, late="next"), tmp_path, {(2, 1): 4}, power)
-    assert staleness(run) == {}
-    assert reasons(tmp_path, 3) == [(2, "its update of round 1: its node was away meanwhile")]
-    assert {line["round"] for line in run.clients if line["client"] == 2 and "refused" not in line} == {0, 4, 5}
 
 
 @pytest.mark.parametrize("lie", ["another round", "its own arrival"])

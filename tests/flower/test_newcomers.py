@@ -387,6 +387,16 @@ def test_where_nobody_can_take_part_the_run_ends_with_the_reasons_at_once(tmp_pa
     assert all("'hanse'" in line for line in each)
 
 
+def test_what_a_mechanism_lacks_at_the_server_is_said_before_members_are_waited_for(tmp_path: Path) -> None:
+    exp = experiment("greedyfed")
+    grid = grid_of(exp, tmp_path)
+    with pytest.raises(UserError) as wrong:
+        play(grid, exp, tmp_path / "run", data=lambda: (None, None), patience_s=600.0)
+    assert [line.partition(":")[0] for line in wrong.value.lines] == ["mechanism.value"]
+    assert "load_server_data" in wrong.value.lines[0]
+    assert grid.sent == []
+
+
 def test_nodes_that_were_all_kept_out_do_not_count_as_here(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     exp = experiment("fedavg")
     other = Samples(torch.zeros(4, 3), torch.zeros(4, dtype=torch.int64))

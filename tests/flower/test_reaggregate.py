@@ -5,8 +5,6 @@ import os
 import sys
 import threading
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,58 +24,15 @@ from typer.testing import CliRunner
 import hanse
 from hanse.base.errors import UserError
 from hanse.cli.entry import app
-from hanse.flower.valued import reaggregate
 from hanse.flower.valued.reaggregate import Reaggregation
 from hanse.runs.run_record import load_run
 
 pytestmark = pytest.mark.by_turns(5)  # each starts a process of its own for each aggregate that it makes again
 
-QUIET = logging.getLogger("bystander")
-
 
 def loss(arrays: ArrayRecord) -> dict[str, float]:
     """An evaluation that draws nothing."""
     return {"loss": float(sum(np.square(a.numpy() - 0.2).sum() for a in arrays.values()))}
-
-
-class Bystander(logging.Handler):
-    """A thread that logs, as long as a block runs."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.count = 0
-        self.heard: list[str] = []
-        self._stop = threading.Event()
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.heard.append(record.getMessage())
-
-    def _work(self) -> None:
-        while not self._stop.wait(0.0005):
-            self.count += 1
-            QUIET.critical("line %d", self.count)
-
-    @contextmanager
-    def working(self) -> Iterator[None]:
-        thread = threading.Thread(target=self._work)
-        QUIET.addHandler(self)
-        thread.start()
-        try:
-            yield
-        finally:
-            self._stop.set()
-            thread.join()
-            QUIET.removeHandler(self)
-
-
-@pytest.mark.usefixtures("warm")
-def test_another_threads_lines_are_those_of_a_run_without_hanse(tmp_path: Path) -> None:
-    other = Bystander()
-    with hanse.valued(FedMedian(), out=tmp_path / "run", validation=loss) as strategy, other.working():
-        strategy.start(RecordedGrid(6), first_arrays(), num_rounds=ROUNDS)
-    assert gaps(tmp_path / "run") == [None] * ROUNDS
-    assert other.heard == [f"line {i}" for i in range(1, other.count + 1)]
-    assert other.count > 100
 
 
 def process() -> dict[str, Any]:
@@ -140,12 +95,6 @@ def test_a_strategy_that_hangs_or_dies_is_a_gap(
     assert gaps(tmp_path / "run") == [said] * ROUNDS
 
 
-def test_one_that_takes_too_long_to_import_is_a_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reaggregate, "START_S", 0.0)
-    assert watched(FedMedian(), tmp_path / "run") == plain(FedMedian())
-    assert all("to import it in a process of its own" in str(gap) for gap in gaps(tmp_path / "run"))
-
-
 def test_a_class_of_the_program_or_of_a_function_is_a_gap_that_says_so(tmp_path: Path) -> None:
     class Local(FedMedian):
         pass
@@ -176,7 +125,7 @@ def test_the_process_ends_with_the_run_and_with_its_parent(tmp_path: Path) -> No
     listening = hanse.valued(FedMedian(), out=tmp_path / "run", validation=loss)
     with listening as strategy:
         strategy.start(RecordedGrid(), first_arrays(), num_rounds=1)
-        started = listening.watch.again._process
+        started = listening.again._process
         assert started.poll() is None
     assert started.returncode is not None
     again = Reaggregation()
@@ -235,19 +184,3 @@ def test_a_run_is_loaded_without_trusting_it_unless_it_names_other_modules(tmp_p
     config.write_text(config.read_text().replace("valued.mechanism:flower", "valued.mechanism:watching"))
     with pytest.raises(UserError, match=r"mechanism:watching': is an import path"):
         _ = hanse.load(tmp_path / "run").experiment
-
-
-@pytest.mark.usefixtures("warm", "undrawn")
-def test_the_time_that_valuing_took_is_counted_once(tmp_path: Path) -> None:
-    watched(FedMedian(), tmp_path / "run")
-    done = CliRunner().invoke(app, ["report", str(tmp_path / "run")])
-    assert done.exit_code == 0, done.output
-    [header, *rows] = [line.split(",") for line in (tmp_path / "run/figures/time.csv").read_text().splitlines()]
-    stages = [name for row in rows for name in row if name in ("value", "valued", "play", "other")]
-    assert "value" in stages + header
-    assert not {"valued", "play"} & {*stages, *header}
-    record = load_run(tmp_path / "run")
-    for line in record.metrics:
-        parts = [seconds for name, seconds in line.items() if name.startswith("time/")]
-        whole = line["time/round_s"]
-        assert sum(parts) - whole - line["time/play_s"] <= line["time/play_s"] <= whole

@@ -20,20 +20,12 @@ from recorded import RecordedGrid, first_arrays
 from strategies import (
     HISTORY,
     Bound,
-    ByCounter,
-    Cached,
-    Counter,
-    Decorated,
-    Defaults,
-    Drawing,
     Helped,
     Last,
     Partly,
-    Slotted,
     Switching,
     Threaded,
     Wrapper,
-    forget,
 )
 from test_valued import ROUNDS, evaluate, gaps, plain, watched
 
@@ -46,31 +38,25 @@ pytestmark = [pytest.mark.by_turns(3), pytest.mark.usefixtures("warm")]
 REMEMBERS = "it has state that a copy does not carry"
 SHARING: dict[type[Strategy], str] = {
     Helped: REMEMBERS,
-    Drawing: REMEMBERS,
-    Cached: REMEMBERS,
-    Decorated: REMEMBERS,
-    Defaults: REMEMBERS,
     Bound: "",
     Partly: "it cannot be pickled",
-    Slotted: "it cannot be pickled",
-    ByCounter: REMEMBERS,
 }
 
 
 @pytest.mark.parametrize("kind", SHARING)
 def test_state_outside_of_the_strategy_is_left_as_it_is(kind: type[Strategy], tmp_path: Path) -> None:
-    forget()
-    without, calls = comparable(plain(kind())), (list(HISTORY), Counter.calls)
-    forget()
+    HISTORY.clear()
+    without, calls = comparable(plain(kind())), list(HISTORY)
+    HISTORY.clear()
     assert comparable(watched(kind(), tmp_path / "run")) == without
-    assert (HISTORY, Counter.calls) == calls
+    assert calls == HISTORY
     assert all(SHARING[kind] in str(gap) and bool(gap) == bool(SHARING[kind]) for gap in gaps(tmp_path / "run"))
 
 
 def comparable(told: Any) -> Any:
     """Functions and objects of a strategy are other ones in another run."""
     numbers, (kind, state), drawn = told
-    return numbers, kind, {k: v for k, v in state.items() if k not in ("add", "memory", "counter")}, drawn
+    return numbers, kind, {k: v for k, v in state.items() if k not in ("add",)}, drawn
 
 
 @pytest.mark.parametrize("how", ["thread", "pool", "new pool"])

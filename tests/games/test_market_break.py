@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hanse.games.market import Market, learn_graph
-from hanse.games.market_checks import local_optimality
+from hanse.games.market import Market, learn_graph, local_optimality
 from hanse.games.market_numbers import marginal, threshold
 
 

@@ -10,8 +10,7 @@ import torch
 from games_cases import best_graph, close, golden
 
 from hanse.games import market
-from hanse.games.market import Market
-from hanse.games.market_checks import local_optimality
+from hanse.games.market import Market, local_optimality
 from hanse.games.market_models import centre_weights, cosine_gram, distances
 
 INPUTS = ("d", "n", "c", "K", "lam")

@@ -7,8 +7,7 @@ import pytest
 from games_cases import best_graph
 
 from hanse.games import market
-from hanse.games.market import Market
-from hanse.games.market_checks import local_optimality
+from hanse.games.market import Market, local_optimality
 from hanse.games.market_prices import critical_prices
 
 

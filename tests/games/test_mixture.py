@@ -15,7 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hanse.games import shapley
-from hanse.games.least_core import least_core
 from hanse.games.mixture import (
     MixtureFit,
     _group,
@@ -464,31 +463,6 @@ def test_players_of_no_weight_and_equal_worths() -> None:
     assert same.values == pytest.approx(np.zeros(n), abs=1e-12)
     only_empty = mixture(Counting(np.concatenate([[0.0], np.ones(2**n - 1)])), n, np.ones(n), budget=20)
     assert only_empty.values == pytest.approx(np.full(n, 1 / n), abs=1e-12)
-
-
-def test_least_core() -> None:
-    def of(v: Sequence[float]) -> Any:
-        n = len(v).bit_length() - 1
-        return mixture(Counting(np.array(v)), n, np.ones(n), budget=2**n).fit.least_core()
-
-    majority = of([0, 0, 0, 1, 0, 1, 1, 1])
-    assert majority.values == pytest.approx([1 / 3] * 3, abs=1e-7)
-    assert majority.deficit == pytest.approx(1 / 3, abs=1e-7)
-    glove = of([0, 0, 0, 1, 0, 1, 0, 1])
-    assert glove.values == pytest.approx([1, 0, 0], abs=1e-7)
-    assert glove.deficit == pytest.approx(0, abs=1e-7)
-    assert of([2.0, 5.0]).values == pytest.approx([3.0])
-    table = loaded("mnist_a01_r20_n10_i2000_loss.npz")
-    exact, few = fitted(table, 1024, 0).least_core(), fitted(table, 200, 0).least_core()
-    assert exact.values.sum() == pytest.approx(table["v"][-1] - table["v"][0])
-    members = np.array([[bool(mask >> i & 1) for i in range(10)] for mask in range(1, 1023)])
-    gains = table["v"][1:1023] - table["v"][0] - members @ exact.values
-    assert gains.max() == pytest.approx(exact.deficit, abs=1e-7)
-    assert few.deficit == pytest.approx(exact.deficit, abs=0.01)
-    assert np.linalg.norm(few.values - exact.values) < 0.1 * np.linalg.norm(exact.values)
-    assert (few.standard_errors > 0).any()
-    alone, _ = least_core(members, gains * 0, 5.0)
-    assert alone == pytest.approx(np.full(10, 0.5))  # of many, the one with the least squares
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [

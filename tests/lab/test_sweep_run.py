@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from sweep_cases import EXPERIMENT, made_up, points_of
 from typer.testing import CliRunner
-from watching import untimed
+from watching import Watch, untimed
 
 import hanse
 from hanse.base.errors import UserError
@@ -80,27 +80,11 @@ def test_a_run_is_the_same_with_and_without_a_folder_and_alone(tmp_path: Path) -
     assert Path(kept["folder"]).name == f"train.lr=0.5-{point.job.key[:8]}"
 
 
-class Stops:
-    """Ends a run as a kill would, after some rounds."""
-
-    def __init__(self, after: int) -> None:
-        self.left = after
-
-    def on_start(self, experiment: Any, first_round: int, said: Any) -> None: ...
-
-    def on_round(self, metrics: Any, played: Any) -> None:
-        self.left -= 1
-        if not self.left:
-            raise KeyboardInterrupt
-
-    def on_end(self, result: Any) -> None: ...
-
-
 def test_goes_on_inside_a_run(tmp_path: Path) -> None:
     (point,) = points_of(tmp_path, "train.lr=0.5", more="checkpoint_every = 1")
     path = folder_of(tmp_path / "runs", point.job)
     with pytest.raises(KeyboardInterrupt):
-        hanse.run(point.job.experiment, out=path, observers=[Stops(2)])
+        hanse.run(point.job.experiment, out=path, observers=[Watch(1)])
     steps: list[int] = []
     found = play_kept(point.job, steps.append, runs=tmp_path / "runs")
     assert steps == [2, 1, 1]  # two rounds were there

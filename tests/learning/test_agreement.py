@@ -220,8 +220,9 @@ def test_every_term_of_training_is_compared(
 
 def test_statistics_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     problem, row = build_problem("mlp", (3, 4), 5, 1, batch_norm=True)
-    engine = make_engine(EngineChoice("stacked", 1, 1), problem)
-    engine.specs = [replace(spec, decay=0.2) for spec in engine.specs]  # type: ignore[attr-defined]
+    misread = replace(problem)
+    vars(misread)["stack"] = [replace(spec, decay=0.2) for spec in problem.stack or []]
+    engine = make_engine(EngineChoice("stacked", 1, 1), misread)
     reason = disagreement(engine, problem, row, made((3, 4), 5), CPU)
     assert reason == "trains to other statistics than the module itself"
 

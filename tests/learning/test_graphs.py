@@ -19,11 +19,9 @@ from hanse.core.recipe import Recipe
 from hanse.learning import stacked
 from hanse.learning.batches import Batches, Segment, plan_seats
 from hanse.learning.engines import choose
-from hanse.learning.graphs import Graphs
 from hanse.learning.job import TrainedRows
 from hanse.learning.models import build_problem
-from hanse.learning.program import Program
-from hanse.learning.stacked import StackedEngine
+from hanse.learning.stacked import Graphs, Program, StackedEngine
 from tests.learning.helpers import jobs_of, made
 
 
@@ -120,7 +118,7 @@ def test_a_step_needs_nothing_of_the_processor(model: str) -> None:
     recipe, meta = Recipe(epochs=1, batch_size=10, momentum=0.5), torch.device("meta")
     jobs = jobs_of(row, [30, 30], mu=0.3)
     batches = Batches.of(plan_seats(jobs, recipe, 2), meta, torch.float32)
-    program = Program(problem, StackedEngine(problem).specs, 2, 10, meta, torch.float32)
+    program = Program(problem, 2, 10, meta, torch.float32)
     program.start(jobs, recipe)
     [(begin, end, active, width)] = batches.segments
     bound = program.bind(active, width)
@@ -146,5 +144,5 @@ def test_where_there_are_no_graphs() -> None:
         chosen()
     with pytest.raises(UserError, match=r"engine.graphs.*'sequential'"):
         chosen(device="cuda", train="sequential")
-    with pytest.raises(UserError, match=r"engine.graphs.*engine.workers"):
+    with pytest.raises(UserError, match=r"engine.workers.*'stacked'"):
         chosen(device="cuda", workers=2)

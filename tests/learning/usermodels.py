@@ -32,13 +32,6 @@ class Centred(Residual):
         return super().forward(x - x.mean(0))
 
 
-class Failing(Residual):
-    def forward(self, x: Tensor) -> Tensor:
-        if self.training:
-            raise ArithmeticError("this module does not like its samples")
-        return super().forward(x)
-
-
 def residual(input_shape: tuple[int, ...], num_classes: int | None, width: int = 8) -> nn.Module:
     return Residual(prod(input_shape), num_classes or 1, width)
 
@@ -54,10 +47,6 @@ def centred(input_shape: tuple[int, ...], num_classes: int | None) -> nn.Module:
 def normalised(input_shape: tuple[int, ...], num_classes: int | None) -> nn.Module:
     layers = [nn.Linear(torch.Size(input_shape).numel(), 8), nn.BatchNorm1d(8), nn.ReLU()]
     return nn.Sequential(nn.Flatten(), *layers, nn.Linear(8, num_classes or 1))
-
-
-def failing(input_shape: tuple[int, ...], num_classes: int | None) -> nn.Module:
-    return Failing(prod(input_shape), num_classes or 1)
 
 
 def nothing(input_shape: tuple[int, ...], num_classes: int | None) -> str:

@@ -10,10 +10,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
 import hanse
-from hanse.cli import app
 from hanse.core.entry import LOG
 from hanse.ledger.log import heads_of
 from hanse.runs.replay import wrong_books
@@ -75,21 +73,3 @@ def test_a_cut_is_found_at_any_head(
     copy = tmp_path_factory.mktemp("cut") / "copy"
     where = cut_anywhere(played, copy, draw)
     assert wrong_books(copy), where
-
-
-def test_both_commands_say_so_in_their_first_line(played: Path, tmp_path: Path) -> None:
-    copy = tmp_path / "copy"
-    shutil.copytree(played, copy)
-    assert wrong_books(copy) is None
-    cut(copy, len(NOTE.findall(heads_of(copy / LOG).read_bytes())) - 1)
-    for index in (True, False):
-        if not index:
-            (copy / "ledger.db").unlink(missing_ok=True)
-        told = CliRunner().invoke(app, ["ledger", "verify", str(copy)])
-        assert told.exit_code == 1
-        assert "hold" not in told.stdout
-        assert "lacks the last settlement" in told.stderr.splitlines()[0]
-    told = CliRunner().invoke(app, ["audit", "run", str(copy)])
-    assert told.exit_code == 1
-    hanse.resume(copy)  # what it was told to do
-    assert wrong_books(copy) is None

@@ -115,6 +115,18 @@ def test_another_book_raises_the_alarm(tmp_path: Path, other) -> None:  # type: 
     see(witness, go_on, seen.count)
 
 
+def test_alarms_end_somewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    witness, true = Witness(tmp_path / "home"), book(tmp_path / "true.jsonl", 5)
+    see(witness, true, 0)
+    shown, _ = rolled_back(tmp_path)
+    for number in range(4):
+        if number == 2:
+            monkeypatch.setattr("hanse.ledger.witness.MOST_ALARMS", (tmp_path / "home" / "alarm.jsonl").stat().st_size)
+        with pytest.raises(SplitViewError):
+            see(witness, shown, 5)
+    assert len(alarms(tmp_path / "home")) == 2
+
+
 @pytest.mark.parametrize(("more", "round"), [(0, 9), (1, 4), (1, 3)])
 def test_a_round_has_one_head_and_rounds_do_not_go_back(tmp_path: Path, more: int, round: int) -> None:
     """The log is the same or goes on, as the proof shows, and the operator has signed another round."""

@@ -35,11 +35,16 @@ ROUNDS = some.integers(1, 6).flatmap(
 )
 
 
-def paid(rounds: Any, rate: float = 10.0, stake: float = 1.0, grant: int = 10**12) -> np.ndarray:
-    """Return what each of m members was paid in each round, in units, ``[R, m]``, if all train in all rounds."""
+def paid(
+    rounds: Any, rate: float = 10.0, stake: float = 1.0, grant: int = 10**12, earlier: tuple[int, ...] = ()
+) -> np.ndarray:
+    """Return what each of m members was paid in each round, in units, ``[R, m]``, if all train in all rounds.
+
+    In ``earlier`` rounds the first members were paid nothing, so that their limits are as many stakes wider.
+    """
     rule, worth = ByValue(rate, stake), np.array(rounds, float)
     everybody, found = np.arange(worth.shape[1]), np.zeros(worth.shape, np.int64)
-    state: Any = Paid.nothing(0).state()
+    state: Any = Paid(np.zeros(len(earlier), np.int64), np.array(earlier, np.int64), np.zeros(len(earlier))).state()
     for r, values in enumerate(worth):
         units, state = rule.amounts(everybody, grant + found.sum(0), everybody, {"value": values}, state)
         found[r] = units
@@ -66,14 +71,15 @@ def test_who_brought_more_over_the_rounds_was_paid_more_and_sums_and_limits_hold
 @settings(max_examples=80, deadline=None)
 @given(WORTH, some.floats(-5, 5), some.floats(-5, 5), some.floats(1e-3, 100))
 @example([1.0], 5.0, -1.0, 51.0)  # alone, the key that sends nothing would lose more than its stake
+@example([0.0, 0.0, 0.0, 8.0], 5.0, -2.5, 64.0)  # 152 tokens; one key is cut at its stake, and both have 50
 def test_two_keys_that_send_opposite_things_have_what_one_alone_brings(
     others: list[float], mine: float, added: float, rate: float
 ) -> None:
-    """d and nothing against d + z and -z: the same, and where others are at their limits at most a stake more."""
-    plain = sum(paid([[mine, 0.0, *others]], rate, 100.0)[0, :2])
-    pair = sum(paid([[mine + added, -added, *others]], rate, 100.0)[0, :2])
-    unlimited = sum(paid([[mine, 0.0, *others]], rate, 1e9, 10**18)[0, :2])
-    assert pair <= max(plain, unlimited, 0) + 100 * TOKEN
+    """d + z and -z: as much as d and nothing, and never more than these would have without limits of their own."""
+    alone, split = [[mine, 0.0, *others]], [[mine + added, -added, *others]]
+    plain, pair = (sum(paid(worth, rate, 100.0)[0, :2]) for worth in (alone, split))
+    unlimited = sum(paid(alone, rate, 100.0, 10**15, earlier=(10**4, 10**4))[0, :2])
+    assert pair <= max(unlimited, 0) + 4
     if max(abs(mine), abs(added), *(abs(v) for v in others)) * rate * 4 < 100:  # nobody comes near its stake
         assert abs(pair - plain) <= 4
 

@@ -1,7 +1,6 @@
 """Any part of one mechanism with any part of another: it runs and matters, or is refused with the reason."""
 
 from functools import cache
-from pathlib import Path
 from typing import Any
 from zlib import crc32
 
@@ -13,8 +12,6 @@ from hanse.base.factories import defaults
 from hanse.cli.listing import Combination, combinations
 from hanse.mechanisms.fits import WORDS
 from hanse.mechanisms.registry import MECHANISMS, PARTS
-
-GOLDEN = Path(__file__).parents[1] / "golden"
 
 # the rows that a train part lays out, and those of them that somebody must make anew for it
 ROWS = {

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from watching import Watch, untimed
+from watching import Watch
 
 import hanse
 from hanse.core.entry import TOKEN
 from hanse.core.entry import client as account
 from hanse.core.port import Answered, Reply, Request, Train, Trained
 from hanse.core.recipe import Recipe
-from hanse.federation.behaviour import Attacker, Drift, Liar, Me
+from hanse.federation.behaviour import Attacker, Liar, Me
 from hanse.federation.profiles import at_round, build_profiles
 from hanse.games import market
 from hanse.ledger.run_ledger import reading
@@ -241,17 +241,6 @@ def test_a_living_market(tmp_path: Path) -> None:
     assert sum(run.book.balances.values()) == 0
 
 
-def test_a_drifting_client_holds_other_classes() -> None:
-    me = Me(1, 3, 0, Recipe(batch_size=4), 10)
-    targets = torch.tensor([0, 1, 2, 3, 0, 1, 2, 3, 0, 1])
-    index = torch.tensor([0, 1, 2, 3, 4, 5, 6, 7])
-    drift = Drift(clients=[1], share=0.5, rounds=4)
-    assert targets[drift.holds(me, 0, targets, index)].tolist() == [0, 1, 0, 1]
-    assert targets[drift.holds(me, 2, targets, index)].tolist() == [1, 2, 1, 2]
-    assert targets[drift.holds(me, 9, targets, index)].tolist() == [2, 3, 2, 3]
-    assert drift.holds(Me(0, 3, 0, Recipe(batch_size=4), 10), 0, targets, index) is index
-
-
 def reply(row: torch.Tensor) -> tuple[Request, Reply]:
     start = torch.linspace(-1, 1, 12)
     request = Request(1, (Train(0, 1, start), Train(1, 7, start, private=True)))
@@ -303,18 +292,6 @@ def test_critical_prices_are_never_above_the_papers(tmp_path: Path) -> None:
     for pricing, memo in (("marginal", "iPFL eq. (10)"), ("critical", "critical price")):
         with reading(tmp_path / pricing) as ledger:
             assert {r.transaction.memo for r in ledger.history() if r.transaction.kind == "market"} == {memo}
-
-
-def test_same_bits_after_a_kill(tmp_path: Path) -> None:
-    whole = hanse.run(experiment(rounds=4, policy={"name": "test_ipfl:Impatient"}), out=tmp_path / "whole")
-    hanse.run(experiment(rounds=4, policy={"name": "test_ipfl:Impatient"}), out=tmp_path / "cut")
-    for kept in sorted((tmp_path / "cut" / "checkpoints").glob("*.safetensors"))[1:]:
-        kept.unlink()
-    again = hanse.resume(tmp_path / "cut")
-    assert torch.equal(again.table.rows, whole.table.rows)
-    assert again.book == whole.book
-    assert again.home.tolist() == whole.home.tolist()
-    assert untimed(again.metrics) == untimed(whole.metrics)
 
 
 def test_profiles_of_table_6() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,12 +16,8 @@ from hanse.base.errors import PartError, UserError
 from hanse.core.part import Aggregate, AggregatePart, Along, Group, Settlement, SettlePart, State, View
 from hanse.games import path
 from hanse.mechanisms import server_steps
-from hanse.reports.contributions import contribution_charts
-from hanse.reports.groups import group_runs
-from hanse.reports.statement import statements
 from hanse.runs import round as rounds
 from hanse.runs.round import first_state, play_round
-from hanse.runs.run_record import load_run
 from hanse.runs.setup import Own, Session, build
 
 
@@ -354,42 +349,7 @@ def test_a_model_without_a_gradient_is_refused_before_round_0(rounded: bool) -> 
 # ---- statement and report
 
 
-def test_a_statement_says_how_much_of_the_fall_came_through_the_client_and_the_report_stacks_them(
-    tmp_path: Path,
-) -> None:
-    run = hanse.run(experiment("fedavg", rounds=4, clients=10), out=tmp_path / "run")
-    record = load_run(tmp_path / "run")
-    fell, [mine] = column(run, "gain").sum(), statements(record, [1])
-    assert mine.run.fall == pytest.approx(fell)
-    assert mine.client.value == pytest.approx(sum(s["value"] for s in run.clients if s["client"] == 1))
-    assert mine.above + mine.below + mine.besides == pytest.approx(fell)
-    assert mine.client.value_error is not None
-    [chart] = [c for c in contribution_charts(group_runs([record])) if c.key.startswith("contribution-stack")]
-    *bands, whole = chart.marks.lines
-    assert len(bands) == 8  # seven clients, and the others together
-    assert whole.y[-1] == pytest.approx(fell)
-    ends = [band.y[-1] for band in bands]  # the outermost edges: all that helped less all that harmed
-    assert max(0.0, *ends) + min(0.0, *ends) == pytest.approx(whole.y[-1], rel=0.01)
-
-
 # ---- PI-FL's eq. (1) is the rule with one point at the end
-
-
-def test_pifl_eq_1_is_one_point_at_the_end_of_the_path() -> None:
-    world = world_of(experiment({"name": "fedavg", "value": {"name": "first_order", "normalised": False}}))
-    state = first_state(world)
-    view = play_round(world, play_round(world, state).state).view
-    found = view.values
-    width = view.context.layout.num_parameters
-    n, old = view.trained.num_samples, view.table.rows[0]
-    new = view.mixed.rows(view.trained.rows, view.table.rows)[0]
-    slope = -view.judge.gradient(new[None])[0, :width].double()
-    shares = n / n.sum()
-    rows = view.trained.rows[:, :width].double()
-    at_the_end = np.array([float(q * (slope @ (row - old[:width]))) for q, row in zip(shares, rows, strict=True)])
-    # eq. (1) measures models from the origin, not from the old row: the difference is the same for all, times the share
-    origin = shares * float(slope @ old[:width].double())
-    np.testing.assert_allclose(found.per_seat, at_the_end + origin, rtol=1e-4, atol=1e-6)
 
 
 # ---- turned on in a plain way

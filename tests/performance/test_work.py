@@ -22,11 +22,10 @@ from work_jobs import BATCH, MLP, a_round, cnn_step, coalition_work, gtg_models,
 
 from hanse.learning import scoring
 from hanse.learning.blocks import BLOCKS
-from hanse.learning.layers import Linear
 from hanse.learning.local import Trainer
 from hanse.learning.native.library import library
-from hanse.learning.program import ActiveProgram
 from hanse.learning.scoring import Scorer
+from hanse.learning.stacked import ActiveProgram, Linear
 
 PARAMETERS = sum(a * b + b for a, b in MLP)
 FORWARD = sum(a * b for a, b in MLP)  # multiplications a sample

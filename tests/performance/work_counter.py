@@ -17,8 +17,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from hanse.learning import products
-
 # no kernel runs: these only say where a tensor begins and how it steps
 _VIEWS = {
     *("view", "t", "transpose", "unsqueeze", "squeeze", "slice", "select", "expand", "permute", "as_strided", "alias"),
@@ -80,13 +78,10 @@ def counting() -> Iterator[Work]:
 
 @contextmanager
 def same_everywhere() -> Iterator[None]:
-    """Use the ordinary products: the faster ones of some processors need other numbers of calls."""
-    before = products.wide_vectors
-    products.wide_vectors = lambda: False  # type: ignore[assignment]
+    """Use one thread: with several, operators are cut into other parts."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         yield
     finally:
-        products.wide_vectors = before
         torch.set_num_threads(threads)

@@ -202,21 +202,6 @@ def test_a_time_is_kept(clock: Any, method: Any, seconds: float, evaluated: int 
         assert evaluated is None or found.evaluated in (evaluated, evaluated - 1)  # pairs of coalitions
 
 
-@pytest.mark.parametrize(
-    ("method", "line"),
-    [
-        ("mixture", "seconds: 5: method = 'mixture' needs 20 more evaluations of about 1 s, 21 s in all"),
-        ("exact", "seconds: 5: method = 'exact' needs 1,022 more evaluations"),
-        ("leave_one_out", "seconds: 5: method = 'leave_one_out' needs 10 more"),
-        ("monte_carlo", "seconds: 5: method = 'monte_carlo' (2 orders) needs 20 more"),
-    ],
-)
-def test_too_little_time_is_told_before_it_is_spent(clock: Any, method: Any, line: str) -> None:
-    with pytest.raises(UserError) as wrong:
-        hanse.value(RNG.normal(size=(10, 3)), clock, method=method, seconds=5)
-    assert wrong.value.lines[0].startswith(line)
-
-
 # ---- scikit-learn
 
 X = RNG.normal(size=(240, 3))

@@ -12,10 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rotation import rotating
 
 from hanse.reports.chart import Bars, Chart, Curve, Graph, Heat, Lines, Series, to_csv
-from hanse.reports.vega import save, small_svg, to_svg, to_vegalite
+from hanse.reports.vega import save, to_vegalite
 
 BAD = "=1+1 <b>$x$</b>"
 X = np.array([1.0, 2.0])
@@ -79,46 +78,3 @@ def test_texts_from_outside_are_data_and_never_part_of_an_expression(kind: str) 
     found = list(expressions({key: value for key, value in spec.items() if key != "datasets"}))
     assert found
     assert not any("$x$" in text for text in found)
-
-
-def test_a_small_picture_describes_itself() -> None:
-    root = ElementTree.fromstring(small_svg(Chart("k", "s", "t", 'says "<b>"', MARKS["upright"])))
-    assert root.attrib["role"] == "img"
-    assert root.attrib["aria-label"] == 'says "<b>"'
-    assert float(root.attrib["width"]) < 480
-    assert not [e for e in root.iter() if "style" in e.attrib]  # a page that forbids styles shows it all the same
-
-
-WORDS = ["__proto__", "constructor", "toString", "image", "title", "s", "x", "a\nb", "a\u2028b"]
-
-
-@pytest.mark.parametrize("case", rotating([(kind, word) for kind in MARKS for word in WORDS], 7))
-def test_words_that_the_drawing_library_knows_are_names_like_others(case: tuple[str, str]) -> None:
-    """An object of JavaScript has some of these already, the tooltip means something by others, and a line break ends
-    an expression.
-    """
-    kind, name = case
-    marks: dict[str, Any] = {
-        "lines": Lines((Curve(name, X, X), Curve("b", X, X + 1))),
-        "bars": Bars((name, "b"), (Series(name, X), Series("t", X))),
-        "upright": Bars((name, "b"), (Series(name, X),), upright=True),
-        "heat": Heat((name, "b"), (name, "c"), np.eye(2), name),
-        "graph": Graph((name, "b"), (name, "seller"), np.array([[0, 1.0], [0, 0]]), ("-1", "+1"), "tokens"),
-    }
-    chart = Chart("k", "s", name, name, marks[kind], x=name, y=name)
-    shown = "".join(ElementTree.fromstring(to_svg(to_vegalite(chart))).itertext())
-    assert name.replace("\n", " ").replace("\u2028", " ") in shown.replace("\u00a0", " ")
-    ElementTree.fromstring(to_svg(to_vegalite(chart, page=True) | {"width": 300}))
-
-
-@pytest.mark.parametrize("value", rotating([1e308, -1e308, 5e-324, -0.0, 1e-7], 2))
-def test_the_largest_and_the_smallest_numbers_are_drawn(value: float) -> None:
-    y = np.array([value, -value])
-    for marks in (
-        Lines((Curve("a", X, y, y - 1, y + 1), Curve("b", X, y))),
-        Bars(("a", "b"), (Series("s", y, np.abs(y)),)),
-        Heat(("r",), ("c", "d"), y[None], "unit", around_zero=True),
-    ):
-        svg = to_svg(to_vegalite(Chart("k", "s", "t", "c", marks)))
-        assert "NaN" not in svg
-        assert "Infinity" not in svg

@@ -20,11 +20,9 @@ from hanse.cli import app
 from hanse.core.entry import MINT, Transaction
 from hanse.ledger.run_ledger import reading
 from hanse.ledger.split import split
-from hanse.reports.contributions import Standings, contribution
-from hanse.reports.groups import SeedGroup
+from hanse.reports.contributions import Standings
 from hanse.reports.invoice import Invoice, InvoiceLine, _unsure, as_csv, as_page, invoice
 from hanse.reports.statement import statement
-from hanse.runs.run_record import load_run
 
 DIGITS = {"source": "digits", "clients": 4}
 
@@ -42,21 +40,6 @@ def valued(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     hanse.run(experiment, out=folder)
     return folder
-
-
-@pytest.mark.parametrize("settle", ["by_value", "none"])
-def test_payments_that_follow_unsure_values_are_doubted_where_the_books_split(settle: str, tmp_path: Path) -> None:
-    experiment = hanse.Experiment(
-        data={**DIGITS, "validation": 0.02}, model="logistic", run={"rounds": 2}, train={"steps": 2},
-        mechanism={"name": "fedavg", "value": "path"} | ({"settle": settle} if settle != "none" else {}),
-    )  # fmt: skip
-    hanse.run(experiment, out=tmp_path / "run")
-    found = contribution(SeedGroup("", (load_run(tmp_path / "run"),)))
-    assert found is not None
-    [unsure] = _unsure(found.sums)
-    assert unsure in invoice(tmp_path / "run", "100", "EUR", "value").notes
-    if settle == "by_value":
-        assert unsure in invoice(tmp_path / "run", "100", "EUR", "balance").notes
 
 
 def test_each_gets_its_part_of_the_values_and_the_parts_sum_to_the_cent(valued: Path) -> None:

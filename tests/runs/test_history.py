@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -100,16 +99,6 @@ def test_a_client_trains_from_shared_parameters_with_its_own_statistics_at_its_o
             right += int((problem.module.eval()(pool.x[index]).argmax(1) == pool.y[index]).sum())
     assert result.metrics[-1]["client/test_accuracy_weighted"] == pytest.approx(right / (6 * len(index)), abs=2e-3)
     assert "test/accuracy" not in result.metrics[-1]  # the server has no statistics
-
-
-def test_a_resumed_run_remembers(tmp_path: Path) -> None:
-    given = experiment(lr_decay=0.5, lr_decay_by="last", order="by_class", statistics="own")
-    whole = hanse.run(given)
-    with pytest.raises(KeyboardInterrupt):
-        hanse.run(given, out=tmp_path / "run", observers=[Watch(until=1)])
-    again = hanse.resume(tmp_path / "run")
-    assert torch.equal(again.table.rows, whole.table.rows)
-    assert [m.get("client/test_accuracy") for m in again.metrics] == [m["client/test_accuracy"] for m in whole.metrics]
 
 
 def test_both_engines_agree_on_batches_by_class() -> None:

@@ -269,6 +269,19 @@ def test_a_sample_is_erased_and_the_others_are_still_proved(copy: Path) -> None:
         recompute(copy, validation_file(copy))
 
 
+def test_the_units_of_samples_are_committed_to(tmp_path: Path) -> None:
+    x, y = torch.arange(8.0).reshape(4, 2), torch.zeros(4, dtype=torch.int64)
+    held = CommittedSet.of(Samples(x, y, units=torch.tensor([0, 0, 1, 2])))
+    held.write(tmp_path / "set.npz")
+    found = CommittedSet.read(tmp_path / "set.npz")
+    assert found.samples.units is not None
+    assert found.samples.units.tolist() == [0, 0, 1, 2]
+    assert found.wrong(held.commitments) == ""
+    other = replace(held, samples=Samples(x, y, units=torch.tensor([0, 1, 1, 2])))
+    assert other.wrong(held.commitments).startswith("sample 2 of 4")
+    assert held.without([1]).wrong(held.commitments) == ""
+
+
 def test_a_salt_hides_a_sample() -> None:
     """Two sets of the same samples have nothing in common that a guess could be held against."""
     samples = Samples(torch.zeros(4, 2), torch.zeros(4, dtype=torch.int64))

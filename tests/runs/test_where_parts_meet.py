@@ -14,7 +14,7 @@ from torch import nn
 import hanse
 from hanse.base.errors import UserError
 from hanse.runs.names import client_of
-from tests.runs.test_objects import NAMES, experiment, frame
+from tests.runs.test_objects import experiment, frame
 from tests.runs.test_reading import same
 
 
@@ -25,15 +25,6 @@ def test_a_client_s_model_is_the_one_that_it_holds_not_the_one_it_starts_from(tm
         rows = [found.problem.layout.flatten(found.model(c)) for c in range(3)]
         assert all(torch.equal(row, own[c]) for c, row in enumerate(rows))
     assert not torch.equal(own[0], own[1])
-
-
-def test_a_run_that_was_read_has_its_names_and_a_model_of_one_output(tmp_path: Path) -> None:
-    train = {"lr": 0.1, "loss": "bce"}
-    given = experiment(train=train, model={"name": "mlp", "hidden": [3]}, eval={"metrics": ["auc"]})
-    run = hanse.run(given, data=frame(), out=tmp_path / "run")
-    found = hanse.load(tmp_path / "run")
-    assert found.names == run.names == NAMES
-    assert same(found.model("Hope"), run.model("Hope"))
 
 
 def net() -> nn.Module:

@@ -64,11 +64,11 @@ class Recipe:
     """
 
     epochs: Positive = 1
-    batch_size: Positive | None = 32
+    batch_size: Positive | None = 10
     batches_per_epoch: Positive | None = None
     steps: Positive | None = None
     batch_share: PositiveShare | None = None
-    lr: Rate = 0.01
+    lr: Rate = 0.1
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     weight_decay: Weight = 0.0
     lr_decay: PositiveShare = 1.0

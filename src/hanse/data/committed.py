@@ -2,7 +2,7 @@
 
 Each sample has a salt of 32 random bytes, and SHA-256 of salt and sample is its *commitment*. The commitments are the
 leaves of a Merkle tree (RFC 9162), whose root is published. Without the salt, a commitment reveals nothing about its
-sample. So a sample can be erased together with its salt, while the others are still provable
+sample. Where samples have units, a commitment is to the sample's unit, too. So a sample can be erased together with its salt, while the others are still provable
 (:meth:`CommittedSet.without`).
 """
 
@@ -26,7 +26,7 @@ from hanse.data.commitment import sample_bytes
 from hanse.data.samples import Inputs, Samples
 
 SALT = 32  # bytes
-_KINDS = {"x": "fi", "y": "fi", "salts": "u", "erased": "i", "kept": "u"}  # of the arrays in a file, by numpy
+_KINDS = {"units": "i", "x": "fi", "y": "fi", "salts": "u", "erased": "i", "kept": "u"}  # of the arrays in a file, by numpy
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,10 @@ class CommittedSet:
     @property
     def commitments(self) -> list[bytes]:
         """The commitment of each sample, 32 bytes."""
-        salted = zip(self.salts, sample_bytes(self.samples), strict=True)
-        hashes = [hashlib.sha256(salt.tobytes() + one).digest() for salt, one in salted]
+        of = self.samples.units
+        units = [b""] * len(self.samples) if of is None else [one.tobytes() for one in of.numpy().astype("<i8")]
+        salted = zip(self.salts, sample_bytes(self.samples), units, strict=True)
+        hashes = [hashlib.sha256(salt.tobytes() + one + unit).digest() for salt, one, unit in salted]
         for place, commitment in zip(self.erased.tolist(), self.kept, strict=True):
             hashes[place] = commitment.tobytes()
         return hashes
@@ -86,7 +88,10 @@ class CommittedSet:
         kept = np.frombuffer(b"".join(before[i] for i in gone.tolist()), np.uint8).reshape(-1, SALT)
         x, y, salts = self.samples.x.clone(), self.samples.y.clone(), self.salts.copy()
         x[gone], y[gone], salts[gone] = 0, 0, 0
-        return CommittedSet(Samples(x, y, self.samples.inputs), salts, gone, kept)
+        units = None if self.samples.units is None else self.samples.units.clone()
+        if units is not None:
+            units[gone] = -1
+        return CommittedSet(Samples(x, y, self.samples.inputs, units), salts, gone, kept)
 
     def wrong(self, commitments: Sequence[bytes]) -> str:
         """Return which sample does not match its commitment, or ""."""
@@ -103,7 +108,8 @@ class CommittedSet:
         """Write samples, labels and salts into a file that others cannot read. Nothing in it is pickled."""
         blob = io.BytesIO()
         x, y = (t.detach().cpu().numpy() for t in (self.samples.x, self.samples.y))
-        np.savez(blob, x=x, y=y, salts=self.salts, erased=self.erased, kept=self.kept)
+        units = {} if self.samples.units is None else {"units": self.samples.units.numpy()}
+        np.savez(blob, x=x, y=y, salts=self.salts, erased=self.erased, kept=self.kept, **units)
         write_whole(file, blob.getvalue(), private=True)
 
     @staticmethod
@@ -118,16 +124,19 @@ class CommittedSet:
             UserError: the file was not written by :meth:`write`.
         """
         arrays = read_arrays(file)
+        without = "units" not in arrays
+        arrays = {"units": np.zeros(0, np.int64), **arrays}
         odd = [name for name, kind in _KINDS.items() if name not in arrays or arrays[name].dtype.kind not in kind]
         if odd:
             raise UserError(f"{file}: has no array '{odd[0]}' of the right type; it must have {', '.join(_KINDS)}")
         whole = (np.atleast_1d(arrays[name]) for name in _KINDS)
-        x, y, salts, erased, kept = (array.astype(array.dtype.newbyteorder("="), copy=False) for array in whole)
+        units, x, y, salts, erased, kept = (array.astype(array.dtype.newbyteorder("="), copy=False) for array in whole)
         n, k = len(x), len(erased)
-        if n == 0 or len(y) != n or salts.shape != (n, SALT) or erased.shape != (k,) or kept.shape != (k, SALT):
+        if n == 0 or {len(y), n if without else len(units)} != {n} or salts.shape != (n, SALT) or erased.shape != (k,) or kept.shape != (k, SALT):
             raise UserError(
                 f"{file}: its arrays do not belong together: {n} samples, {len(y)} labels, {len(salts)} salts"
             )
         if k and not 0 <= erased.min() <= erased.max() < n:
             raise UserError(f"{file}: erased: has a place that no sample has: must be from 0 to {n - 1}")
-        return CommittedSet(Samples(torch.from_numpy(x), torch.from_numpy(y), inputs), salts, erased, kept)
+        of = None if without else torch.from_numpy(units.astype(np.int64))
+        return CommittedSet(Samples(torch.from_numpy(x), torch.from_numpy(y), inputs, of), salts, erased, kept)

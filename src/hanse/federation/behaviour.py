@@ -526,15 +526,14 @@ class Attacker(OfSome):
         """Return the reply with the client's uploads replaced; private rows are not changed."""
         if me.id not in self.clients or round < self.since:
             return reply
+        return with_updates(request, reply, lambda task, r: replace(r, row=self.spoilt(me, round, task, r.row)))
 
-        def spoil(task: Train, result: Trained) -> Trained:
-            draw = stream(me.seed, "attack", round=round, client=me.id, start=task.row)
-            width = me.num_parameters
-            row = result.row.clone()
-            row[:width] = self._spoilt(draw, task.start[:width].to(row.device), row[:width])
-            return replace(result, row=row)
-
-        return with_updates(request, reply, spoil)
+    def spoilt(self, me: Me, round: int, task: Train, row: Tensor) -> Tensor:
+        """Return the model that is sent instead of a trained one, ``row [P]``. Its buffers are kept."""
+        draw, width = stream(me.seed, "attack", round=round, client=me.id, start=task.row), me.num_parameters
+        start, sent = task.start[:width].to(row.device), row.clone()
+        sent[:width] = self._turned(draw, row[:width]) if self.of == "model" else self._moved(draw, start, row[:width])
+        return sent
 
     def tells(self, num_clients: int, seed: int) -> Conduct:
         """Return the attackers, as cheats, and what they send instead of their models."""
@@ -542,10 +541,8 @@ class Attacker(OfSome):
         told = f"Attackers send {what} instead of what they trained, from round {self.since} on."
         return Conduct("attackers", told, self.those(num_clients), cheats=True)
 
-    def _spoilt(self, draw: np.random.Generator, start: Tensor, row: Tensor) -> Tensor:
+    def _moved(self, draw: np.random.Generator, start: Tensor, row: Tensor) -> Tensor:
         """Return the parameters that are sent instead of ``row [P]``, trained from ``start [P]``."""
-        if self.of == "model":
-            return self.scale * self._turned(draw, row)
         update = row - start
         spread = float(update.double().square().mean().sqrt())
         if self.kind == "random":
@@ -559,12 +556,12 @@ class Attacker(OfSome):
         return start + self.scale * spread * self._normal(draw, row)
 
     def _turned(self, draw: np.random.Generator, row: Tensor) -> Tensor:
-        """Return what becomes of a whole model ``row [P]``."""
+        """Return what is sent of a whole model ``row [P]``."""
         if self.kind == "shuffle":
-            return row[torch.from_numpy(draw.permutation(len(row))).to(row.device)]
+            return self.scale * row[torch.from_numpy(draw.permutation(len(row))).to(row.device)]
         if self.kind in ("flip", "same"):
-            return -row if self.kind == "flip" else torch.ones_like(row)
-        return self._normal(draw, row)
+            return self.scale * (-row if self.kind == "flip" else torch.ones_like(row))
+        return self.scale * self._normal(draw, row)
 
     @staticmethod
     def _normal(draw: np.random.Generator, row: Tensor) -> Tensor:

@@ -186,7 +186,7 @@ def unpack(message: Message, held: Arrays | None = None) -> Any:
         MissingError: arrays are neither in the message nor held.
         WireError: it is not a message of the port.
     """
-    return _unpack(message, _Reader(message.arrays, held or {}))
+    return _unpack(message, _HeaderReader(message.arrays, held or {}))
 
 
 def unpack_reply(message: Message, room: Room) -> port.Reply:
@@ -203,7 +203,7 @@ def unpack_reply(message: Message, room: Room) -> port.Reply:
     """
     if len(message.header) > room.header:
         raise WireError(f"a header of {len(message.header)} characters; {room.header} are allowed")
-    reply = _unpack(message, _Reader(message.arrays, {}, room.tensors))
+    reply = _unpack(message, _HeaderReader(message.arrays, {}, room.tensors))
     if not isinstance(reply, port.Reply):
         raise WireError("not a reply")
     return reply
@@ -217,15 +217,11 @@ def unpack_kept(message: Message) -> Any:
     Raises:
         WireError: it is not a message of the port.
     """
-    found = _Reader(message.arrays, {})
-    value = found.read(json.loads(message.header, parse_int=_whole), 0)
-    if found.missing:
-        raise MissingError(sorted(found.missing))
-    return value
+    return _unpack(message, _HeaderReader(message.arrays, {}), sound=False)
 
 
-def _unpack(message: Message, found: _Reader) -> Any:
-    """Return the value that a header describes, checked against the types that its dataclass declares."""
+def _unpack(message: Message, found: _HeaderReader, *, sound: bool = True) -> Any:
+    """Return the value that a header describes; if it must be sound, checked against the types of its dataclass."""
     try:
         header = json.loads(message.header, parse_int=_whole)
     except (json.JSONDecodeError, RecursionError):
@@ -234,7 +230,7 @@ def _unpack(message: Message, found: _Reader) -> Any:
     if found.missing:
         raise MissingError(sorted(found.missing))
     try:
-        return _SOUND[type(value)].check(value) if type(value) in _SOUND else value
+        return _SOUND[type(value)].check(value) if sound and type(value) in _SOUND else value
     except UnsoundError as wrong:
         raise WireError(str(wrong)) from None
 
@@ -246,7 +242,7 @@ def _whole(digits: str) -> int:
     return int(digits)
 
 
-class _Reader:
+class _HeaderReader:
     """Reads a header, looks up arrays, and records missing ones; tensors may expand to ``room`` bytes."""
 
     def __init__(self, sent: Arrays, held: Arrays, room: int | None = None) -> None:

@@ -445,15 +445,21 @@ def sources(said: Mapping[str, Any]) -> dict[str, str]:
         UserError: something is not there.
     """
     paths = sorted({path for name in _MAY_IMPORT for path in _paths(said[name])})
-    return {path: digest_of(import_path(path, "agreement", ())) for path in paths}
+    return {path: digest_of(path, import_path(path, "agreement", ())) for path in paths}
 
 
-def digest_of(thing: Any) -> str:
-    """Return SHA-256 of the file in which a function or class is defined; of nothing if there is no such file."""
-    module = getattr(thing, "__module__", None)
-    file = None if module is None else getattr(importlib.import_module(module), "__file__", None)
-    found = file and inspect.getsourcefile(importlib.import_module(str(module)))
-    return hashlib.sha256(Path(found).read_bytes() if found else b"").hexdigest()
+def digest_of(path: str, thing: Any) -> str:
+    """Return SHA-256 of the file that an import path names, with that of the object's class or function behind it if
+    this is another one; of nothing if there is no such file.
+
+    Args:
+        path: the import path, ``"package.module:name"``.
+        thing: the object there.
+    """
+    names = dict.fromkeys([path.partition(":")[0], getattr(thing, "__module__", None) or "builtins"])
+    modules = [importlib.import_module(name) for name in names]
+    files = [inspect.getsourcefile(one) for one in modules if getattr(one, "__file__", None)]
+    return hashlib.sha256(b"".join(Path(file).read_bytes() for file in files if file)).hexdigest()
 
 
 def _paths(said: Any) -> Iterator[str]:

@@ -157,14 +157,14 @@ def client_app(
         if type(values.get("round")) is not int:
             raise WireError("its round is not a whole number")
         round, letter, job = values["round"], values["kind"] == "letter", Assignment.from_json(str(values["job"]))
-        beside["round"], pinned = round, bytes.fromhex(bound.agreement.operator)
-        beside |= _of_the_books(values, pinned, home, witnesses)
-        head = str(values.get("head", ""))
-        shown = LogHead.read(head) if head else None
+        beside["round"], pinned, shown = round, bytes.fromhex(bound.agreement.operator), _shown(values)
         asked = AskedOf(round, day_of(time.time()), json.loads(job.to_json()), head=shown, letter=letter)
+        if shown is not None and not Witness(home).knows(shown):  # before a file is made for it
+            bound.check(asked)
+        beside |= _of_the_books(values, shown, pinned, home, witnesses)
         bound.check(asked)
         agreed = bound.agreement.imported
-        if wrong := [path for path in things if path in agreed and agreed[path] != digest_of(things[path])]:
+        if wrong := [path for path in things if path in agreed and agreed[path] != digest_of(path, things[path])]:
             raise WireError(f"{wrong[0]}: the file in which it is defined is not the one that was agreed")
         if "waits" in beside:
             return Message("null")
@@ -223,8 +223,16 @@ def _once(load_data: LoadData) -> LoadData:
     return data_of
 
 
+def _shown(values: Mapping[str, Any]) -> LogHead | None:
+    """Return the head of the books that a request shows, or None. Raises WireError if it is none."""
+    try:
+        return LogHead.read(str(values["head"])) if values.get("head") else None
+    except ValueError as wrong:
+        raise WireError(f"the head of the books: {wrong}") from None
+
+
 def _of_the_books(
-    values: Mapping[str, Any], operator: bytes, home: Path, witnesses: str | Path | None
+    values: Mapping[str, Any], shown: LogHead | None, operator: bytes, home: Path, witnesses: str | Path | None
 ) -> dict[str, Any]:
     """Return what a node answers to the head that a request shows: ``cosigned``, and ``waits``, how many members have
     cosigned it, if it waits for more than half of them.
@@ -233,11 +241,12 @@ def _of_the_books(
         UnprovenError: it comes without a proof, and one is needed.
         WireError: it contradicts what this node has seen, or is not the operator's. The log has it, too.
     """
-    said, head, file = dict[str, Any](), str(values.get("head", "")), witnesses or os.environ.get(WITNESSES)
+    said, file = dict[str, Any](), witnesses or os.environ.get(WITNESSES)
+    if shown is None:  # whether one is due, the agreement says
+        return said
     try:
-        if head:
-            proof = int(values["since"]), str(values["proof"])
-            said["cosigned"] = Witness(home).see(head, *proof, operator, int(time.time()))
+        proof = int(values["since"]), str(values["proof"])
+        said["cosigned"] = Witness(home).see(str(values["head"]), *proof, operator, int(time.time()))
     except UnprovenError:
         raise
     except SplitViewError as wrong:
@@ -245,11 +254,11 @@ def _of_the_books(
         raise WireError(f"ALARM: {wrong}") from None
     except ValueError as wrong:
         raise WireError(f"the head of the books: {wrong}") from None
-    if not file or not head or values["kind"] != "request":  # whether a head is due, the agreement says
+    if not file or values["kind"] != "request":
         return said
     keys = read_witnesses(Path(file))
     lines = [*(f"{line}\n" for line in str(values.get("cosignatures", "")).split("\n")), said["cosigned"]]
-    found = len(cosigned(LogHead.read(head), lines, keys))
+    found = len(cosigned(shown, lines, keys))
     return said if 2 * found > len(keys) else said | {"waits": found}
 
 

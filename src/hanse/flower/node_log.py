@@ -26,7 +26,7 @@ from hanse.base.merkle import Tree, grow, root_of
 from hanse.core.declared import Count, Declared, Digest
 from hanse.federation.codec import Message, WireError
 
-LARGEST = 1 << 30  # bytes of a log that is read
+MOST = 1 << 26  # bytes of a log, which is read at each request; with more, none is taken until its owner moves it away
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class NodeLog:
         path = self.home / ASKED
         if not path.exists():
             raise UserError(f"{path}: there is no log: this node was never asked anything")
-        data, head = read_text(path, LARGEST).encode(), self._head()
+        data, head = read_text(path, 2 * MOST).encode(), self._head()
         if head is None or len(data) < head.size:
             raise UserError(f"{path}: {'has lost its ' + ASKED_HEAD if head is None else 'was cut'}")
         lines, tree = data[: head.size].splitlines(), Tree()
@@ -144,6 +144,10 @@ class NodeLog:
                 # whoever can write it can take a nonce out, and the request would be acted upon again
                 if now.st_mode & 0o022 or now.st_uid != os.geteuid():
                     raise WireError(f"{path}: others may write it, so no request is acted upon: chmod 600")
+                if nonce and now.st_size >= MOST:  # what was taken before may still be answered
+                    raise WireError(
+                        f"{path}: has {now.st_size} bytes: move it and {ASKED_HEAD} away, and a new log begins"
+                    )
                 fcntl.flock(file, fcntl.LOCK_EX)
                 data, head = file.read(), self._head()
                 if nonce and f'"nonce":"{nonce}"'.encode() in data:

@@ -12,14 +12,12 @@ from __future__ import annotations
 import itertools
 import json
 import logging
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from hanse.base.errors import MachineError, UserError
 from hanse.base.files import going_on, private_folder, write_whole
@@ -27,6 +25,7 @@ from hanse.base.wings import Names
 from hanse.core.book import LedgerError
 from hanse.federation.codec import WireError
 from hanse.ledger.issuer import Issuer
+from hanse.ledger.note import is_signed, sign
 from hanse.ledger.run_ledger import open_ledger
 from hanse.runs.config import Experiment
 from hanse.runs.experiment import Run
@@ -35,8 +34,8 @@ from hanse.runs.run_record import load_run
 
 STATEMENTS: Mapping[str, Callable[[Path, int], str]] = Names({}, "statements")  # make a client's page of a run
 _PAGE = '{"page":'  # a line with a statement begins so; all others are receipts
-_SIGNED = "<!-- signed by the operator: {} -->\n"
-_WHAT = b"hanse statement 1\n"  # so the signature is under nothing else
+SIGNER = "hanse/statement"  # the name under which the operator signs
+_WHAT = "hanse statement 1\n"  # so the signature is under nothing else
 
 
 def signed_page(page: str, key: Ed25519PrivateKey) -> str:
@@ -47,20 +46,13 @@ def signed_page(page: str, key: Ed25519PrivateKey) -> str:
         key: the operator's private key.
     """
     text = page.rstrip("\n") + "\n"
-    return text + _SIGNED.format(key.sign(_WHAT + text.encode()).hex())
+    return f"{text}<!-- {sign(_WHAT + text, SIGNER, key).strip()} -->\n"
 
 
 def is_signed_page(page: str, public: bytes) -> bool:
     """Return whether a page ends with the signature of a key (32 bytes) under all that is above it."""
     text, newline, last = page.removesuffix("\n").rpartition("\n")
-    found = re.fullmatch(_SIGNED.format("([0-9a-f]{128})").strip(), last)
-    if found is None:
-        return False
-    try:
-        Ed25519PublicKey.from_public_bytes(public).verify(bytes.fromhex(found[1]), _WHAT + (text + newline).encode())
-    except InvalidSignature:
-        return False
-    return True
+    return is_signed(_WHAT + text + newline, last.removeprefix("<!-- ").removesuffix(" -->"), SIGNER, public)
 
 
 def keep_pages(letter: str, folder: Path, public: bytes) -> str:

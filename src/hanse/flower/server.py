@@ -45,7 +45,7 @@ from hanse.learning.loop import LOOP
 from hanse.learning.losses import build_objective
 from hanse.learning.models import build_problem
 from hanse.learning.sequences import is_text
-from hanse.mechanisms.fits import clashes
+from hanse.mechanisms.fits import WORDS, clashes, unmet_needs
 from hanse.runs.config import Experiment
 from hanse.runs.experiment import Observer, Run, run_remote
 from hanse.runs.guards import completed
@@ -167,6 +167,9 @@ def play(
         job = assignments(experiment, agreement)
         register = Members.read(out / MEMBERS if remember else None)
         validation, test = (None, None) if load_server_data is None else load_server_data()
+        lacking = {"root"} if validation else {"root", "validation"}
+        if unmet := unmet_needs(experiment.mechanism.built, WORDS.keys() - lacking):  # before any member is waited for
+            raise UserError(*(one.line for one in unmet))
 
         letters = Letters.read(out / "letters.json")
         own = [samples for samples in (validation, test) if samples is not None]

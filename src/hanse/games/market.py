@@ -28,6 +28,7 @@ __all__ = [
     "gain",
     "gains",
     "learn_graph",
+    "local_optimality",
     "objective",
     "payments",
     "prices",
@@ -365,3 +366,26 @@ def objective(
     picked = found != 0
     total = np.where(picked, market.price(slice(0, market.size)), 0.0).sum(axis=1)
     return np.asarray(total - gains(found, market.sizes, market.eagerness))
+
+
+def local_optimality(market: Market, graph: NDArray[np.generic]) -> tuple[float, float]:
+    """Return two numbers that say by how much single imports violate iPFL eq. (9), if at all.
+
+    Args:
+        market: the market.
+        graph: ``[m, m]``: 1 if the row's client imports the column's model, else 0.
+
+    Returns:
+        The largest ``phi(A) - phi(A - E_j)`` over edges, and the largest ``phi(A) - phi(A + E_j)`` over pairs without
+        an edge. Eq. (9) holds if the first is negative and the second at most 0. A number is minus infinity if there
+        are no such pairs.
+    """
+    picked = np.asarray(graph) != 0
+    n, K = market.sizes, market.eagerness[:, None]
+    price = market.price(slice(0, market.size))
+    total = n + picked @ n
+    without = totals_without(n, np.where(picked, n[None, :], 0.0))
+    removal = price - marginal(without, n[None, :], K)
+    addition = marginal(total[:, None], n[None, :], K) - price
+    others = ~picked & ~np.eye(len(n), dtype=bool)
+    return float(removal[picked].max(initial=-np.inf)), float(addition[others].max(initial=-np.inf))

@@ -10,7 +10,7 @@ surrogate has a closed form (:mod:`hanse.games.mixture_kernel`), so the surrogat
 :func:`mixture` does everything at once. In steps: :func:`design` chooses the coalitions, you evaluate them, and
 :func:`fit` fits the surrogate. The resulting :class:`MixtureFit` answers questions: :meth:`MixtureFit.estimate` gives a
 semivalue with its errors, and :meth:`MixtureFit.values` the values for other utilities of the same coalitions. The
-others are :meth:`MixtureFit.interactions`, :meth:`MixtureFit.least_core` and :meth:`MixtureFit.predict`.
+others are :meth:`MixtureFit.interactions` and :meth:`MixtureFit.predict`.
 
 Three kinds of values are computed:
 
@@ -43,8 +43,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hanse.games.coalitions import Coalition, Floats, Memo, Utility, generator, players, positive_or_zero, whole_number
-from hanse.games.jackknife import SURE, jackknife_errors
-from hanse.games.least_core import LeastCore, least_core
+from hanse.games.jackknife import SURE
 from hanse.games.mixture_kernel import (
     kernel_interactions,
     kernel_values,
@@ -71,8 +70,6 @@ _LEAST = 3  # pairs of each size, if the budget allows
 _FAR = 4.0  # times the median distance from the median worth: from there on a player is far from the others
 _FAR_SIZES = 3  # up to this size of the smaller side, the far player's pairs are strata of their own
 _ENUMERATED = 20_000  # pairs: strata up to here are listed and shuffled, larger ones drawn
-_ALL_CONSTRAINTS = 14  # players: up to here the least core heeds every coalition
-_CONSTRAINTS = 4000  # coalitions that it heeds beyond
 _ALIKE = 0.01  # of the sum of the positive values: players that differ by less need no ranking
 _SMALLEST = 1e-6  # a weight below this share of the mean weight counts as this share
 _ROUNDING = 1e-8  # how far a Gram matrix may be from symmetric and positive semidefinite, relative to its largest entry
@@ -584,45 +581,12 @@ class MixtureFit:
             if bad:
                 raise ValueError(f"coalition {sorted(coalition)} names a player outside 0..{len(row) - 1}")
             row[list(coalition)] = True
-        return self._predicted(members, np.arange(self.design.pairs))
-
-    @_on_one_thread
-    def least_core(self) -> LeastCore:
-        """Return the game's least core (Maschler, Peleg, Shapley 1979).
-
-        With up to 14 players, every coalition is used. With more, the evaluated coalitions and a sample of 4,000 are
-        used, so the payments are approximate.
-        """
-        n = self.design.players
-        if n <= _ALL_CONSTRAINTS:
-            members = (np.arange(1, 2**n - 1)[:, None] >> np.arange(n) & 1).astype(bool)
-        else:  # those that are known, and as many of each size as a sample holds
-            draw = generator(0, "least core")
-            sizes = draw.integers(1, n, size=_CONSTRAINTS)
-            order = draw.random((_CONSTRAINTS, n)).argsort(axis=1)
-            members = np.unique(np.concatenate([self._sides(), order < sizes[:, None]]), axis=0)
-        empty, full = float(self.worth[0]), float(self.worth[1])
-
-        def solved(pairs: Ints) -> tuple[Floats, float]:
-            """Return the payments and the deficit of the game as predicted from these pairs only."""
-            return least_core(members, self._predicted(members, pairs) - empty, full - empty)
-
-        values, deficit = solved(np.arange(self.design.pairs))
-        count = int(self.folds.max(initial=-1)) + 1
-        without = [solved(np.flatnonzero(self.folds != fold))[0] for fold in range(count)]
-        exact = np.zeros(n) if self.design.complete else np.full(n, np.nan)
-        return LeastCore(values, jackknife_errors(np.stack(without, axis=1)) if without else exact, deficit)
-
-    def _predicted(self, members: Bools, pairs: Ints) -> Floats:
-        """Return the worths ``[c]`` of coalitions ``members [c, n]``, as these sampled pairs predict them."""
-        k = self.design.pairs
-        rows = np.concatenate([[0, 1], 2 + pairs, 2 + k + pairs])
-        known = {self.design.members[row].tobytes(): float(self.worth[row]) for row in rows.tolist()}
+        known = {row.tobytes(): worth for row, worth in zip(self.design.members, self.worth.tolist(), strict=True)}
         worths = np.array([known.get(row.tobytes(), math.nan) for row in members], dtype=np.float64)
         new = np.flatnonzero(np.isnan(worths))
         if new.size:
             assert self.kernel is not None  # otherwise all are known
-            x, worth = self._mixtures()[rows[1:] - 1], self.worth[rows[1:]]
+            x, worth = self._mixtures(), self.worth[1:]
             mean = float(worth.mean())
             solved = _solve(_factor(self.kernel.between(x, x), self.kernel.noise), worth - mean)
             worths[new] = mean + self.kernel.between(_mixtures(members[new], self.weights, self.game), x) @ solved

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import platform
 import re
 import sys
 import warnings
@@ -35,7 +36,6 @@ from hanse.learning.forward import read_convolutions
 from hanse.learning.job import Engine, Problem, SeatJob, smallest_batch
 from hanse.learning.local import Precision, Trainer, gradients_of, loss_of
 from hanse.learning.process import untouched
-from hanse.learning.products import processor
 from hanse.learning.scoring import outcomes_of
 
 
@@ -301,6 +301,20 @@ def _fingerprint(
     model = str(problem.module), layers, problem.layout.names, problem.frozen, problem.loss
     digest.update(str((choice.label, precision, model, shapes, machine)).encode())
     return digest.hexdigest()
+
+
+def processor(field: str = "model name") -> str:
+    """Return a field of Linux's processor information, such as "vendor_id".
+
+    Other systems give Python's own information.
+    """
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith(field):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor()
 
 
 def _agreed() -> list[str]:

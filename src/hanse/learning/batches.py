@@ -3,7 +3,7 @@
 :func:`plan_seats` finds each seat's batches as positions in the pool. Which seats train together in one program is
 decided by :func:`group_seats`, and which worker gets which seats by :func:`deal_seats`. :class:`Batches` pads the batch
 plans of a group to one array, step by step. It cuts this array into runs of steps with the same seats and the same
-width. :class:`FlatPool` keeps the pool's samples as rows on the device.
+width. :func:`flat` lays a pool's samples out as rows.
 """
 
 from __future__ import annotations
@@ -25,26 +25,13 @@ _STEP_COST = 2e7  # the overhead of one batched step, in multiplications: what a
 _GROUP_BYTES = 256 << 20  # parameters and velocities of one group of seats
 
 
-class FlatPool:
-    """Caches a pool's samples as rows ``[n, d]`` and its targets on a device."""
-
-    def __init__(self, problem: Problem, device: torch.device, dtype: torch.dtype) -> None:
-        self.problem, self.device, self.dtype = problem, device, dtype
-        self._kept: tuple[Samples, Tensor, Tensor] | None = None
-
-    def of(self, pool: Samples) -> tuple[Tensor, Tensor]:
-        """Return the samples ``[n, d]``, and labels ``[n]`` or targets ``[n, k]``."""
-        if self._kept is None or self._kept[0] is not pool:
-            x = pool.x.reshape(len(pool), -1).to(device=self.device, dtype=self.dtype).contiguous()
-            y = pool.y.to(self.device)
-            if self.problem.regression:
-                y = y.to(self.dtype).reshape(len(pool), -1)
-            self._kept = (pool, x, y.contiguous())
-        return self._kept[1], self._kept[2]
-
-    def clear(self) -> None:
-        """Forget the pool, so its memory can be freed."""
-        self._kept = None
+def flat(pool: Samples, problem: Problem, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Return the samples of a pool as rows ``[n, d]``, and labels ``[n]`` or targets ``[n, k]``, without copying them
+    if they lie so already.
+    """
+    x = pool.x.reshape(len(pool), -1).to(dtype).contiguous()
+    y = pool.y.to(dtype).reshape(len(pool), -1) if problem.regression else pool.y
+    return x, y.contiguous()
 
 
 @dataclass(frozen=True)

@@ -69,8 +69,7 @@ class EngineChoice:
     def label(self) -> str:
         """The choice in words, such as "stacked (2 threads)"."""
         if self.workers > 1:
-            what = "stacks" if self.engine == "stacked" else "seats"
-            return f"{self.engine} ({self.workers} {what} side by side, 1 thread each)"
+            return f"{self.engine} ({self.workers} seats side by side, 1 thread each)"
         graphs = ", CUDA graphs" if self.graphs else ""
         return f"{self.engine} ({self.threads} thread{'s' if self.threads > 1 else ''}{graphs})"
 
@@ -154,8 +153,8 @@ def choose(
         graphs: whether to record training steps as CUDA graphs. None: the rule decides.
 
     Raises:
-        UserError: the requested engine cannot train this model, several workers have more than one thread each, or
-            graphs are requested but impossible, or another engine than "sequential" would compute in bf16.
+        UserError: the requested engine cannot train this model, has no workers, several workers have more than one
+            thread each, graphs are requested but impossible, or another engine than "sequential" would compute in bf16.
     """
     if threads and workers and threads > 1 and workers > 1:
         raise UserError(f"engine.threads is {threads} and engine.workers {workers}; several workers use 1 thread each")
@@ -171,9 +170,14 @@ def choose(
         if choice.engine == "native":  # it has workers only: engine.threads means them, too
             threads, workers = 1, threads if workers in (None, 1) else workers
         choice = replace(choice, threads=threads or 1, workers=workers or 1)
+    if choice.workers > 1 and choice.engine in ("stacked", "vmapped"):
+        raise UserError(
+            f"engine.workers is {choice.workers}, but engine {choice.engine!r} trains all seats in one program: set "
+            "engine.threads, or leave it out"
+        )
     if graphs:
         _refuse_graphs(choice, device)
-    choice = replace(choice, graphs=choice.graphs and choice.workers == 1 if graphs is None else graphs)
+    choice = replace(choice, graphs=choice.graphs if graphs is None else graphs)
     if precision == "bf16" and choice.engine != "sequential":
         raise UserError(
             f"engine.precision is 'bf16', but engine {choice.engine!r} computes in float32; allowed: leave it out, or "
@@ -207,8 +211,6 @@ def _refuse_graphs(choice: EngineChoice, device: str) -> None:
         raise UserError(f"engine.graphs is true, but the device is {device!r}; CUDA graphs need a CUDA device")
     if choice.engine != "stacked":
         raise UserError(f"engine.graphs is true, but the engine is {choice.engine!r}; only 'stacked' has graphs")
-    if choice.workers > 1:
-        raise UserError(f"engine.graphs is true, and engine.workers {choice.workers}; graphs need 1 worker")
 
 
 def _kind(
@@ -279,7 +281,7 @@ def make_engine(
         case "stacked":
             from hanse.learning.stacked import StackedEngine  # late: the usual engine is another
 
-            return StackedEngine(problem, device, choice.threads, choice.workers, graphs=choice.graphs)
+            return StackedEngine(problem, device, choice.threads, graphs=choice.graphs)
         case "vmapped":
             from hanse.learning.vmapped import VmappedEngine
 

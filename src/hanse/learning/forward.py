@@ -23,7 +23,6 @@ from torch import Tensor, nn
 
 from hanse.learning.job import Problem
 from hanse.learning.module_layers import Spec, flattens, is_changed, layers_in_order, read_layers, tensors_of
-from hanse.learning.products import product
 
 
 def forward(specs: Sequence[Spec], blocks: dict[str, Tensor], x: Tensor) -> Tensor:
@@ -66,9 +65,9 @@ def _linear(spec: Spec, blocks: dict[str, Tensor], value: Tensor) -> Tensor:
         return torch.bmm(weight, value) if bias is None else torch.baddbmm(bias, weight, value)
     models, outputs = weight.shape[:2]
     if models == 1:  # the samples as the left factor split better over threads; the transposed view costs nothing
-        flat = product(value.t(), weight[0]).t().unsqueeze(0)
+        flat = torch.mm(value.t(), weight[0].t()).t().unsqueeze(0)
     else:
-        flat = product(weight.reshape(models * outputs, -1), value.t()).view(models, outputs, -1)
+        flat = torch.mm(weight.reshape(models * outputs, -1), value).view(models, outputs, -1)
     return flat if bias is None else flat.add_(bias)
 
 

@@ -40,7 +40,6 @@ from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
 from hanse.learning.job import LoopResult, Problem, SeatJob, TrainedRows, smallest_batch
 from hanse.learning.process import drawn_so_far, seed_all, untouched
-from hanse.learning.scoring import ScoringEngine
 from hanse.learning.sequential import SequentialEngine, work_of
 from hanse.learning.threads import intra_op
 
@@ -351,22 +350,24 @@ class _Seat:
     said: LoopResult
 
 
-class LoopEngine(ScoringEngine):
-    """Trains seats by a user's loop, one after another or on the worker threads of another engine, which also scores.
+class LoopEngine(SequentialEngine):
+    """Trains seats by a user's loop, one after another or on worker threads.
 
     If a loop draws from the process's generators, a single worker trains its seats. Whether it does is detected at the
     first seat, and monitored while there are several workers.
 
     Args:
-        scoring: the engine that scores the models, and whose threads are used.
+        scoring: the engine whose problem, device and threads are used; it is not used itself.
         loop: the user's function.
     """
 
     name = "loop"
 
     def __init__(self, scoring: SequentialEngine, loop: Loop) -> None:
-        self.scoring, self.loop, self.problem = scoring, loop, scoring.problem
-        self.scorer, self.threads = scoring.scorer, scoring.threads
+        super().__init__(
+            scoring.problem, scoring.device, scoring.threads, scoring.crew.workers, scoring.precision, scoring.dtype
+        )
+        self.loop = loop
         self._draws: bool | None = None
         self._logged: set[str] = set()
         self._counts = threading.local()
@@ -390,8 +391,8 @@ class LoopEngine(ScoringEngine):
             done[seat] = self._train_seat(pool, jobs[seat], recipe, lr)
 
         seats = sorted(range(len(jobs)), key=lambda s: -work_of(jobs[s], recipe))
-        crew, device = self.scoring.crew, self.scoring.device
-        with untouched(device), self._counting(), intra_op(1 if crew.workers > 1 else self.scoring.threads):
+        crew, device = self.crew, self.device
+        with untouched(device), self._counting(), intra_op(1 if crew.workers > 1 else self.threads):
             if crew.workers > 1 and self._draws is None and seats:
                 self._draws = self._alone(one, seats[:1], jobs, watched=True)
             left = [s for s in seats if s not in done]
@@ -408,7 +409,7 @@ class LoopEngine(ScoringEngine):
         self, one: Callable[[int, int], None], seats: Sequence[int], jobs: Sequence[SeatJob], *, watched: bool = False
     ) -> bool:
         """Train seats one after another, with generators seeded for each; return whether any drew, if ``watched``."""
-        device, drew = self.scoring.device, False
+        device, drew = self.device, False
         for seat in seats:
             seed, number, client, start = jobs[seat].key
             seed_all(torch_seed(seed, "loop", round=number, client=client, start=start), device)
@@ -419,20 +420,16 @@ class LoopEngine(ScoringEngine):
 
     def _rows(self, done: Sequence[_Seat]) -> TrainedRows:
         """Return what the seats left, as the rows of an engine."""
-        rows = torch.full((len(done), self.problem.layout.size), math.nan, device=self.scoring.device)
+        rows = torch.full((len(done), self.problem.layout.size), math.nan, device=self.device)
         for s, seat in enumerate(done):
             if seat.row is not None:
                 rows[s] = seat.row
         losses, steps = np.array([seat.loss for seat in done]), np.array([seat.steps for seat in done], np.int64)
         return TrainedRows(rows, losses, steps, [seat.said for seat in done])
 
-    def close(self) -> None:
-        """End the worker threads."""
-        self.scoring.close()
-
     def _train_seat(self, pool: Samples, job: SeatJob, recipe: Recipe, lr: float) -> _Seat:
         """Train one seat on a copy of the module; whatever the loop does wrong becomes the reason why it is refused."""
-        problem, device = self.problem, self.scoring.device
+        problem, device = self.problem, self.device
         if job.payload is not None:
             return _refused(f"a training loop of one's own does not add the loss of the payload {job.payload.name!r}")
         if not self.loop.takes_penalty and (job.tilt is not None or (job.centre is not None and job.mu)):

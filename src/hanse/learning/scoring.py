@@ -1,6 +1,6 @@
 """Loss and accuracy of many models on many samples.
 
-Engines score with a :class:`Scorer` (through :class:`ScoringEngine`), and so does :mod:`hanse.learning.coalitions`.
+Engines are such a :class:`Scorer`, and :mod:`hanse.learning.coalitions` has one.
 Models are rows, or mixtures of rows (:class:`ModelRows`). Results come as one :class:`Chunk` at a time, with the losses
 and which answers are right.
 
@@ -54,7 +54,7 @@ _WIDE = 24  # the most mixtures that become the channels of one wide convolution
 _KEEP = 1 << 27  # numbers: up to this the first layer's outputs of mixed rows are kept, else computed for every chunk
 _BLOCK = 1 << 19  # numbers: the first layer's mixed outputs of a chunk of models on a block of samples
 _TOGETHER = 16  # models of a chunk: mixtures, or rows that become the channels of one wide convolution
-_KEPT = 2  # sets of samples on a card: those that are trained on, and those of the test
+_KEPT = 4  # sets of samples on a card: those that are trained on, and those of the tests
 _NONE = torch.zeros((), dtype=torch.bool)
 
 
@@ -194,37 +194,8 @@ class Resident:
         self._kept = []
 
 
-class ScoringEngine:
-    """The common base of engines in this process: scores with ``scorer`` on ``threads`` intra-op threads."""
-
-    scorer: Scorer
-    threads: int | None
-
-    def score(self, rows: Tensor, pool: Samples, index: Sequence[Tensor] | None = None) -> ModelScores:
-        """Score ``rows [C, P]`` on the pool, or model c on ``pool[index[c]]``."""
-        with intra_op(self.threads):
-            return self.scorer.score(rows, pool, index)
-
-    def score_some(self, rows: Tensor, pool: Samples, some: NDArray[np.int64]) -> ModelScores:
-        """Score those of ``rows [C, P]`` at the positions ``some [m]`` on the pool. Other scores may be NaN."""
-        with intra_op(self.threads):
-            return self.scorer.score_some(rows, pool, some)
-
-    def score_each(self, rows: Tensor, pool: Samples, index: Sequence[Tensor]) -> Sequence[ModelScores]:
-        """Score all of ``rows [C, P]`` on each list of samples ``pool[index[i]]``: one :class:`ModelScores` for
-        each list.
-        """
-        with intra_op(self.threads):
-            return self.scorer.score_each(rows, pool, index)
-
-    def outputs(self, rows: Tensor, pool: Samples, index: Sequence[Tensor] | None = None) -> list[ModelOutputs]:
-        """Return the outputs of ``rows [C, P]`` on the pool, or of model c on ``pool[index[c]]``."""
-        with intra_op(self.threads):
-            return self.scorer.outputs(rows, pool, index)
-
-
 class Scorer:
-    """Scores rows of one problem.
+    """Scores rows of one problem; engines in this process are scorers that train, too.
 
     Args:
         problem: the models and their loss (:class:`hanse.learning.job.Problem`).
@@ -234,6 +205,7 @@ class Scorer:
         crew: threads that share the work. None: only the caller's thread works.
         rights: whether right answers are counted, too.
         native: compiled code for the outputs of models on the same samples. None: PyTorch alone is used.
+        threads: intra-op threads. None: PyTorch's setting is kept.
 
     Examples:
         >>> from hanse.core.table import Layout
@@ -252,8 +224,10 @@ class Scorer:
         crew: Crew | None = None,
         rights: bool = True,
         native: Compiled | None = None,
+        threads: int | None = None,
     ) -> None:
         self.problem, self.device, self.dtype, self.precision = problem, device, dtype, precision
+        self.threads = threads
         self.specs = problem.stack
         self.convolutions = read_convolutions(problem) if self.specs is None and precision == "float32" else None
         self.crew, self.rights, self.native = crew or Crew(1), rights, native
@@ -294,10 +268,11 @@ class Scorer:
         models = len(given)
         count = np.array([len(pool)] * models if index is None else [len(i) for i in index], dtype=np.int64)
         loss, squares, right = np.zeros(models), np.zeros(models), np.zeros(models)
-        for which, losses, rights in self.outcomes(given, pool, index):
-            loss[which] += losses.sum(1, dtype=torch.float64).cpu().numpy()
-            squares[which] += losses.double().square().sum(1).cpu().numpy()
-            right[which] += rights.sum(1).cpu().numpy()
+        with intra_op(self.threads):
+            for which, losses, rights in self.outcomes(given, pool, index):
+                loss[which] += losses.sum(1, dtype=torch.float64).cpu().numpy()
+                squares[which] += losses.double().square().sum(1).cpu().numpy()
+                right[which] += rights.sum(1).cpu().numpy()
         with np.errstate(invalid="ignore", divide="ignore"):
             mean = np.where(count > 0, loss / np.maximum(count, 1), np.nan)
             share = np.where(count > 0, right / np.maximum(count, 1), np.nan)
@@ -320,11 +295,12 @@ class Scorer:
             joined = torch.cat([index[i] for i in part]).to(pool.x.device)
             losses, rights = np.empty((models, len(joined))), np.empty((models, len(joined)))
             done = [0] * models
-            for which, found, right in self.outcomes(rows, pool, joined):
-                span = slice(done[which[0]], done[which[0]] + found.shape[1])
-                losses[which, span], rights[which, span] = found.cpu().numpy(), right.cpu().numpy()
-                for c in which:
-                    done[c] = span.stop
+            with intra_op(self.threads):
+                for which, found, right in self.outcomes(rows, pool, joined):
+                    span = slice(done[which[0]], done[which[0]] + found.shape[1])
+                    losses[which, span], rights[which, span] = found.cpu().numpy(), right.cpu().numpy()
+                    for c in which:
+                        done[c] = span.stop
             size = counts[part][:, None]
             loss[part] = np.add.reduceat(losses, starts, axis=1).T / size
             if not self.problem.regression:
@@ -345,9 +321,21 @@ class Scorer:
             kept.keep(chunk)
             return chunk.loss, chunk.right
 
-        for _ in self.outcomes(rows, pool, index, keep):
-            pass
+        with intra_op(self.threads):
+            for _ in self.outcomes(rows, pool, index, keep):
+                pass
         return [ModelOutputs(*kept.of(model)) for model in range(len(rows))]
+
+    def close(self) -> None:
+        """End the threads, and release the samples."""
+        self._pool.clear()
+        self.crew.close()
+
+    def trainers(self) -> list[Trainer]:
+        """Return a copy of the module for each worker, made at the first call."""
+        while len(self._trainers) < self.crew.workers:
+            self._trainers.append(Trainer(self.problem, self.device, self.dtype, self.precision))
+        return self._trainers
 
     def outcomes(
         self,
@@ -556,8 +544,6 @@ class Scorer:
         self, models: ModelRows, pool: Samples, index: Sequence[Tensor] | None, reduce: Reduce
     ) -> Iterator[Outcome]:
         """Score model after model in blocks of samples; of mixtures, a few rows are made at a time."""
-        while len(self._trainers) < self.crew.workers:
-            self._trainers.append(Trainer(self.problem, self.device, self.dtype, self.precision))
         for part in _parts(len(models), _TOGETHER if models.shares is not None else max(1, len(models))):
             members = range(len(models))[part]
             counts = {c: len(pool if index is None else index[c]) for c in members}
@@ -575,10 +561,10 @@ class Scorer:
         self, rows: Tensor, members: range, pool: Samples, index: Sequence[Tensor] | None, reduce: Reduce
     ) -> Callable[[int, tuple[int, slice]], Outcome]:
         """Return what scores one of the ``members``, whose rows these are, on a chunk of its samples."""
-        loaded = [-1] * self.crew.workers
+        loaded, trainers = [-1] * self.crew.workers, self.trainers()
 
         def one(worker: int, place: tuple[int, slice]) -> Outcome:
-            (c, cut), trainer = place, self._trainers[worker]
+            (c, cut), trainer = place, trainers[worker]
             if loaded[worker] != c:
                 trainer.load(rows[c - members.start])
                 loaded[worker] = c

@@ -16,8 +16,8 @@ import torch
 from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
 from hanse.learning.job import Problem, SeatJob, TrainedRows
-from hanse.learning.local import Precision, Trainer
-from hanse.learning.scoring import Resident, Scorer, ScoringEngine
+from hanse.learning.local import Precision
+from hanse.learning.scoring import Scorer
 from hanse.learning.threads import Crew, intra_op
 
 
@@ -28,7 +28,7 @@ def work_of(job: SeatJob, recipe: Recipe) -> int:
     return len(job.index) * (recipe.epochs if job.work is None else job.work)
 
 
-class SequentialEngine(ScoringEngine):
+class SequentialEngine(Scorer):
     """Trains seats one after another, or ``workers`` at a time on separate threads.
 
     Modules that draw random numbers in training share one generator. A single worker therefore trains them in order.
@@ -65,11 +65,7 @@ class SequentialEngine(ScoringEngine):
         precision: Precision = "float32",
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        self.problem, self.device, self.dtype = problem, torch.device(device), dtype
-        self.threads, self.precision, self.crew = threads, precision, Crew(workers)
-        self.scorer = Scorer(problem, self.device, dtype, precision, self.crew)
-        self._pool = Resident(self.device)
-        self._trainers = [Trainer(problem, self.device, dtype, precision) for _ in range(workers)]
+        super().__init__(problem, torch.device(device), dtype, precision, Crew(workers), threads=threads)
 
     def train(self, pool: Samples, jobs: Sequence[SeatJob], recipe: Recipe, lr: float) -> TrainedRows:
         """Train every job and return the rows in the order of the jobs; a row that diverged is NaN or infinite.
@@ -87,14 +83,14 @@ class SequentialEngine(ScoringEngine):
         rows = torch.empty((len(jobs), self.problem.layout.size), dtype=self.dtype, device=self.device)
         losses = np.full(len(jobs), np.nan)
         steps = np.zeros(len(jobs), dtype=np.int64)
+        trainers = self.trainers()
 
         def one(worker: int, seat: int) -> None:
-            trainer = self._trainers[worker]
-            rows[seat], losses[seat], steps[seat] = trainer.train(pool, jobs[seat], recipe, lr)
+            rows[seat], losses[seat], steps[seat] = trainers[worker].train(pool, jobs[seat], recipe, lr)
 
         with intra_op(self.threads):
             longest_first = sorted(range(len(jobs)), key=lambda s: -work_of(jobs[s], recipe))
-            alone = self.crew.workers == 1 or (len(jobs) > 0 and self._trainers[0].draws(pool))
+            alone = self.crew.workers == 1 or (len(jobs) > 0 and trainers[0].draws(pool))
             if alone:
                 with intra_op(1 if self.crew.workers > 1 else None):
                     for seat in range(len(jobs)):
@@ -102,8 +98,3 @@ class SequentialEngine(ScoringEngine):
             else:
                 self.crew.deal(one, longest_first)
         return TrainedRows(rows, losses, steps)
-
-    def close(self) -> None:
-        """End the worker threads, and release the samples."""
-        self._pool.clear()
-        self.crew.close()

@@ -21,12 +21,12 @@ from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
 from hanse.learning.batches import Batches, SeatPlan, group_seats, plan_seats
 from hanse.learning.job import Problem, SeatJob, TrainedRows, has_buffers, refuse_unfit
-from hanse.learning.scoring import Resident, Scorer, ScoringEngine
+from hanse.learning.scoring import Scorer
 from hanse.learning.sequences import IGNORED, is_text
 from hanse.learning.threads import intra_op
 
 
-class VmappedEngine(ScoringEngine):
+class VmappedEngine(Scorer):
     """Trains seats as one batched program, ``vmap(grad(...))`` of the module.
 
     Args:
@@ -50,11 +50,9 @@ class VmappedEngine(ScoringEngine):
     ) -> None:
         if has_buffers(problem):
             raise ValueError("the model keeps statistics as it trains (batch norm), which cannot be vmapped")
-        self.problem, self.device, self.threads, self.dtype = problem, torch.device(device), threads, dtype
+        super().__init__(problem, torch.device(device), dtype, threads=threads)
         self.module = copy.deepcopy(problem.module).to(device=self.device, dtype=dtype).train()
         self.places = _places(self.module)
-        self._pool = Resident(self.device)
-        self.scorer = Scorer(problem, self.device, dtype)
         self._step = vmap(grad(self._loss, has_aux=True))
 
     def _loss(self, parameters: dict[str, Tensor], x: Tensor, y: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
@@ -140,10 +138,6 @@ class VmappedEngine(ScoringEngine):
         part = source.index_select(0, taken).to(self.device)
         part = part.to(self.dtype) if part.is_floating_point() else part
         return part.view(seats, width, *source.shape[1:])
-
-    def close(self) -> None:
-        """Release the samples."""
-        self._pool.clear()
 
 
 def _places(module: nn.Module) -> dict[str, list[str]]:

@@ -59,7 +59,7 @@ def is_signed(text: str, line: str, name: str, public: bytes) -> bool:
         UserError: the package ``cryptography`` is not installed.
     """
     blob = _blob(line, name, _SIGNED, public)
-    return len(blob) == 64 and _is_signature(text.encode(), blob, public)
+    return len(blob) == 64 and is_signature(text.encode(), blob, public)
 
 
 def cosign(text: str, name: str, key: Ed25519PrivateKey, time: int) -> str:
@@ -84,7 +84,7 @@ def cosigned_at(text: str, line: str, name: str, public: bytes) -> int | None:
     if len(blob) != 72:
         return None
     [time] = struct.unpack(">Q", blob[:8])
-    return int(time) if _is_signature(_with_time(text, time), blob[8:], public) else None
+    return int(time) if is_signature(_with_time(text, time), blob[8:], public) else None
 
 
 def public_of(key: Ed25519PrivateKey) -> bytes:
@@ -162,7 +162,8 @@ def _blob(line: str, name: str, kind: bytes, public: bytes) -> bytes:
     return blob[4:] if blob[:4] == _id(name, kind, public) else b""
 
 
-def _is_signature(said: bytes, signature: bytes, public: bytes) -> bool:
+def is_signature(said: bytes, signature: bytes, public: bytes) -> bool:
+    """Return whether bytes were signed (Ed25519) with the private key of a public key (32 bytes)."""
     _, form = _ed25519()
     from cryptography.exceptions import InvalidSignature
 

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 KEY, PUBLIC, HEADS, ALARM = "witness.key", "witness.pub", "heads", "alarm.jsonl"  # in a participant's folder
 LARGEST = 1 << 14  # characters of a head or of a proof that are read
+MOST_ALARMS = 1 << 24  # bytes of alarm.jsonl, behind which no more is written: one alarm convicts as well as many
 
 
 class UnprovenError(ValueError):
@@ -136,6 +137,10 @@ class Witness:
                 os.fsync(file.fileno())
         return line
 
+    def knows(self, head: LogHead) -> bool:
+        """Return whether a head of this log was seen before."""
+        return self._seen(head).exists()
+
     def compare(self, head: LogHead) -> None:
         """Compare a head that arrived in another way, for instance in a receipt, with those already seen.
 
@@ -163,7 +168,8 @@ class Witness:
         """Write down two heads that contradict each other, and return the error that says so."""
         said = json.dumps({"why": why, "seen": last.note(), "shown": head.note()})
         with os.fdopen(os.open(self.folder / ALARM, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a") as file:
-            file.write(said + "\n")
+            if file.tell() < MOST_ALARMS:
+                file.write(said + "\n")
         return SplitViewError(f"{why}; both heads are in {self.folder / ALARM}")
 
 

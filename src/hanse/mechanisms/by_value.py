@@ -8,7 +8,8 @@ A stake for each round limits what a member can gain or lose, and the limit is o
 brings five in the next would lose one stake and gain one. What the limit cuts is therefore kept, and counts in later
 rounds; what was gained before can be lost again. So of members that train in the same rounds, one with a higher sum of
 values never has less. The limit holds for gains as well as losses. Two keys that send d + z and -z get together what d
-alone brings, as long as nobody is at a limit.
+alone brings, as long as nobody is at a limit. At limits, which each key has, splitting d can bring more (one key is cut
+at its stake, two at two), but never more than d and nothing would bring without a limit on these two keys.
 """
 
 from __future__ import annotations

@@ -55,7 +55,9 @@ class Word:
 
 
 WORDS: Mapping[str, Word] = {
-    "validation": Word("a validation set at the server", "data.validation > 0"),
+    "validation": Word(
+        "a validation set at the server", "data.validation > 0; on a network load_server_data returns it"
+    ),
     "client_validation": Word("a validation share at each client", "data.client_validation > 0"),
     "root": Word("a root set at the server, for itself to train on", "data.root > 0"),
     "clients": Word("several clients; with data.partition = 'pooled' there is one", "'centralised' trains it"),

@@ -42,7 +42,6 @@ from hanse.core.part import (
     SelectPart,
     Settlement,
     SettlePart,
-    Size,
     State,
     TrainPart,
     View,
@@ -56,10 +55,7 @@ from hanse.core.table import PER_CLIENT, Block, Floats, Ints, Replace, Seats
 from hanse.core.telling import FREE, BeforeJoining, Check, Fact, Kind, Plot, Telling, Terms, Worth
 from hanse.federation.profiles import MOST, amount, at_round
 from hanse.games.gram import inner_products
-from hanse.games.market import Graph, Market, best_imports, gains, utilities_of
-from hanse.games.market_checks import local_optimality
-from hanse.games.market_evidence import LEAST, size_caps
-from hanse.games.market_evidence import MOST as MOST_JUDGED
+from hanse.games.market import Graph, Market, best_imports, gains, local_optimality, utilities_of
 from hanse.games.market_models import Kind as Distance
 from hanse.games.market_models import (
     centre_weights,
@@ -88,7 +84,6 @@ CosineGram = tuple[Floats, Floats]  # cosines [m, m] and lengths [m]
 Bill = dict[int, int]  # what a buyer owes: units by the seller's place at the market
 
 OWN = "own model"  # the question for a model's validation score
-EVIDENCE = "evidence"  # the question for the losses of others' first models
 FAR = 1e9  # longer models are left out of the market; up to this, squares of squared lengths fit into float32
 UNPAYABLE = LARGEST + 1  # units: more than any account can hold
 MOST_STEPS = 10_000  # after more, a pulled model is where the pull leads
@@ -139,8 +134,6 @@ class Trade:
         graph: ``[m, m]``; ``graph[i, j]`` is 1 if client i imports the model of j. At posted prices it is the share of
             j's size with which i imports it.
         truth: the clients' true traits.
-        claimed: the sizes before they were capped by evidence, ``[m]``.
-        caps: ``[m]``, the most samples of each client that count; infinite without evidence of sizes.
         least: ``[m]``, the lowest price in tokens at which each client would sell; 0 where prices go by size.
     """
 
@@ -148,23 +141,7 @@ class Trade:
     market: Market
     graph: Graph | Floats
     truth: Traits
-    claimed: Floats
-    caps: Floats
     least: Floats
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """Tells later parts a round's evidence of sizes, if any. From the next market on, it limits the sizes that count.
-
-    Attributes:
-        losses: ``[N, N]``; entry ``[i, j]`` is the loss of client j's first model on client i's data, or NaN if not
-            known.
-        sizes: ``[N]``, what clients claim.
-    """
-
-    losses: Floats
-    sizes: Floats
 
 
 @dataclass(frozen=True)
@@ -261,10 +238,6 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
             imports it ("weight"). By weight, a seller also names the lowest price at which it sells, and buyers are
             shown this. A buyer may also buy only a share of a model's size; the model then moves the centre at most
             that share of the way towards itself.
-        evidence: a limit on the sizes that count. At most, a size counts as the number that the evidence suggests,
-            times ``exp(evidence * error)``. The error is the standard error of that number's logarithm
-            (:mod:`hanse.games.market_evidence`). In its first round a client trains alone, and all others score its
-            model on their validation shares. The resulting evidence holds from the next market on. None: no evidence.
         start: what a client that imports models trains from: its "own" model or its "centre". The minimum of eq. (7) is
             the same.
 
@@ -300,7 +273,6 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
     flat: Weight = Tariff.flat
     per_thousand: Weight = Tariff.per_thousand
     related: Weight | None = None
-    evidence: Weight | None = None
     start: Start = "own"
     by: By = "size"
 
@@ -308,9 +280,6 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         """Fill in the default of ``mu``. Raises UserError for a tariff without effect."""
         if self.mu is None:  # eq. (7): lambda / (2 eta) |theta - centre|^2
             object.__setattr__(self, "mu", self.lam / self.eta)
-        if self.evidence is not None:
-            needs = {**self.needs, "weigh": self.needs["weigh"] | {"client_validation"}}
-            object.__setattr__(self, "needs", by_slot(**needs))
         if self.related is not None and self.distance != "cosine":
             raise UserError(f"related: {self.related:g}: needs distance = 'cosine'; must be 'none'")
         if self.tariff is None and Tariff(self.flat, self.per_thousand, self.by) != Tariff():
@@ -342,19 +311,11 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
             "own": torch.zeros((n, context.layout.num_parameters if self.of in ("own", "first") else 0)),
             "bought": np.zeros(n, bool),  # who has ever got a centre of others' models
             **_nothing(n),
-            **({} if self.evidence is None else _unseen(n)),
         }
-
-    def unfit(self, size: Size) -> Sequence[str]:
-        """Return a line for evidence among too few clients, or too many."""
-        if self.evidence is None or LEAST < size.clients <= MOST_JUDGED:
-            return ()
-        allowed = f"allowed: {LEAST + 1} to {MOST_JUDGED}, who score one another's models"
-        return (f"mechanism.evidence: {self.evidence:g} with {size.clients} clients; {allowed}",)
 
     def questions(self, clients: int, rows: int) -> Mapping[str, Most]:
         """Return what :meth:`asks` asks at most."""
-        return {"Ask": Most(3, 0), "Score": Most(2, clients + 1, "validation")}
+        return {"Ask": Most(3, 0), "Score": Most(1, 1, "validation")}
 
     def asks(self, view: View, state: State) -> Sequence[Request]:
         """Ask whether clients stay ("open"), for cost and eagerness ("train"), and to score models ("close").
@@ -372,9 +333,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
             return news(view, state, lambda client: _market_news(view, state, client))
         if view.stage == "train" and "weigh" in here and view.choice is not None:
             info = {c.id: c for c in view.roster}
-            chosen = view.choice.clients
-            caps = zip(chosen.tolist(), _caps(state, chosen).tolist(), strict=True)
-            return [self._terms_of_sale(view, info[c], cap) for c, cap in caps]
+            return [self._terms_of_sale(view, info[c]) for c in view.choice.clients.tolist()]
         if view.stage != "close" or "weigh" not in here:
             return ()
         updates, asked = view.trained, []
@@ -383,53 +342,18 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
                 Request(c, (Score(OWN, updates.rows[s : s + 1], "validation"),))
                 for s, c in enumerate(updates.seats.client.tolist())
             ]
-        if not self._over(view):
-            asked += self._evidence_asked(view, state)
         if self.tariff is None or self._over(view) or len(updates) == 0:
             return asked
         offers = self._offers(view, state)
         return Questions.of([*asked, *self._shop_windows(view, offers)], offers)
 
-    def _terms_of_sale(self, view: View, info: ClientInfo, cap: float) -> Request:
+    def _terms_of_sale(self, view: View, info: ClientInfo) -> Request:
         """Return the question that a client answers with its training: what it declares, or whether it sells."""
         told: dict[str, Any] = {"profile": dict(info.profile), "round": view.round}
         if self.tariff is None:
             return Request(info.id, (Ask("declare", told),))
-        told |= {"price": float(self.tariff.price(min(info.num_samples, LARGEST_COUNT, cap))), "cost": self.cost}
+        told |= {"price": float(self.tariff.price(min(info.num_samples, LARGEST_COUNT))), "cost": self.cost}
         return Request(info.id, (Ask("offer", told | ({"flat": self.flat} if self.by == "weight" else {})),))
-
-    def _newly_seen(self, view: View, state: State) -> Ints:
-        """Return the places ``[new]`` among the updates of clients that have trained for the first time, and alone."""
-        if self.evidence is None:
-            return np.zeros(0, np.int64)
-        return np.flatnonzero(~state["seen"][view.trained.seats.client])
-
-    def _evidence_asked(self, view: View, state: State) -> list[Request]:
-        """Return requests to all who trained to score the new clients' models."""
-        new = self._newly_seen(view, state)
-        if not len(new):
-            return []
-        task = Score(EVIDENCE, view.trained.rows[torch.from_numpy(new)], "validation")
-        return [Request(c, (task,)) for c in view.trained.seats.client.tolist()]
-
-    def _evidence_heard(self, view: View, state: State) -> tuple[tuple[Evidence, ...], State]:
-        """Return what the answers say of new clients' sizes, and the state with the caps that follow."""
-        new, clients = self._newly_seen(view, state), view.trained.seats.client
-        if not len(new) or self.evidence is None:
-            return (), state
-        losses, seen, found = state["losses"].copy(), state["seen"].copy(), clients[new]
-        seen[found] = True
-        for c in clients.tolist():
-            said = view.answers.get((c, EVIDENCE))
-            if isinstance(said, Scored) and said.num_samples > 0:
-                loss = np.asarray(said.loss, np.float64)
-                loss = np.where(np.isfinite(loss), loss, np.inf)  # what cannot be scored shows no samples
-                losses[c, found] = np.where(found == c, np.nan, loss)  # nobody is its own judge
-        sizes = np.zeros(len(losses))
-        for info in view.roster:
-            sizes[info.id] = min(info.num_samples, LARGEST_COUNT)
-        caps = size_caps(losses, sizes, self.evidence)
-        return (Evidence(losses, sizes),), {**state, "losses": losses, "seen": seen, "cap": caps}
 
     def _shop_windows(self, view: View, offers: Offers) -> list[Request]:
         """Return the offers that each buyer is asked to choose from. Who reports no samples is not asked (papers.md
@@ -526,7 +450,6 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         if self._over(view):
             return Weighed(kept, home=home), state  # nothing is trained after it: no graph, no payment
         trade, centres, out = self._market(view, state)
-        evidence, state = self._evidence_heard(view, state)
         if self.of in ("own", "first"):
             own = state["own"].clone()
             own[clients] = self._went(view, state).cpu()
@@ -540,7 +463,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         if math.isfinite(worst) and self.tariff is None:  # there, buyers choose for themselves
             metrics["market/eq9"] = worst  # above 0: an import too many, or one left out
         refused = tuple((int(clients[s]), f"not at the market: {why}") for s, why in sorted(out.items()))
-        found = (trade, Centres(clients, np.asarray(trade.graph.any(axis=1))), *evidence)
+        found = (trade, Centres(clients, np.asarray(trade.graph.any(axis=1))))
         return Weighed((*kept, centres), (), home, metrics, refused, found), state
 
     def _over(self, view: View) -> bool:
@@ -563,7 +486,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         else:
             graph = self._imports(market)
         truth = Traits.true_of(view, clients, self.cost, self.eagerness)
-        trade = Trade(clients, market, graph, truth, _claimed(view), _caps(state, clients), offers.least)
+        trade = Trade(clients, market, graph, truth, offers.least)
         return trade, self._centres(view, trade, offers), wrong
 
     def _offers(self, view: View, state: State) -> Offers:
@@ -661,7 +584,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         updates, out = view.trained, dict[int, str]()
         lengths = torch.linalg.vector_norm(measured, dim=1).tolist()
         costs, eager = np.full(len(updates), math.inf), np.zeros(len(updates))
-        sizes = np.minimum(_claimed(view), _caps(state, updates.seats.client))
+        sizes = np.where(updates.num_samples >= 1, updates.num_samples, 0.0)  # less than one are none
         tariff = self.tariff
         for s, c in enumerate(updates.seats.client.tolist()):
             said = view.said(c, "offer" if tariff else "declare")
@@ -776,10 +699,6 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
             "market/withheld": float((~paid).sum()),
             **_metrics(after, utility),
         }
-        if self.evidence is not None:
-            arrays |= {"market_claimed": trade.claimed, "market_cap": trade.caps}
-        if (evidence := view.get(Evidence)) is not None:
-            arrays |= {"evidence_loss": evidence.losses, "evidence_size": evidence.sizes}
         withheld = frozenset(view.at("centre", trade.clients[~paid]).tolist())
         return Settlement(withheld, transactions, metrics, arrays, (settled,)), after
 
@@ -886,21 +805,6 @@ _ASKED = {
     "size": "it is not asked for its cost or its eagerness",
     "weight": "it says the least that it sells for, which buyers are shown, and is not asked for its eagerness",
 }
-
-
-def _unseen(n: int) -> State:
-    """Return the state of evidence before anybody's model has been scored, and whose has been (``seen``)."""
-    return {"losses": np.full((n, n), np.nan), "seen": np.zeros(n, bool), "cap": np.full(n, np.inf)}
-
-
-def _caps(state: State, clients: Ints) -> Floats:
-    """Return how many samples of each of these clients count at most, ``[m]``; infinite without evidence."""
-    return state["cap"][clients] if "cap" in state else np.full(len(clients), np.inf)
-
-
-def _claimed(view: View) -> Floats:
-    """Return how many samples clients say they have, or have proved, ``[m]``; less than one are none."""
-    return np.where(view.trained.num_samples >= 1, view.trained.num_samples, 0.0)
 
 
 def _without_rows(rows: Tensor, out: Mapping[int, str]) -> Tensor:
@@ -1300,7 +1204,6 @@ def ipfl_posted(
     keep_best: bool = True,
     adapters: Literal["factors", "products"] = "factors",
     related: Weight | None = 3.0,
-    evidence: Weight | None = None,
     start: Start = "centre",
     by: By = "weight",
 ) -> Mechanism:
@@ -1326,8 +1229,6 @@ def ipfl_posted(
         keep_best: whether each client keeps its best model.
         adapters: "factors" or "products".
         related: how much two clients' changes must have in common for them to trade. "none": nothing.
-        evidence: by how many standard errors a size may exceed what others' losses suggest. Samples beyond that do not
-            count. "none": losses do not matter.
         start: whether a client with imports trains from its "own" model or from its "centre".
         by: which samples ``per_thousand`` counts: all samples of the model's owner ("size"), or only as many as the
             buyer's weight for the model stands for ("weight").

@@ -18,12 +18,11 @@ from hanse.core.entry import TOKEN, Transaction
 from hanse.core.entry import client as account
 from hanse.core.part import PostedRound
 from hanse.core.telling import Check, Fact
-from hanse.games.market import best_imports, utilities_of
-from hanse.games.market_checks import local_optimality
-from hanse.games.market_evidence import size_caps
+from hanse.games.market import best_imports, local_optimality, utilities_of
 from hanse.games.market_posted import on_sale, sold
 from hanse.games.market_prices import due
 from hanse.mechanisms.market_record import MarketRound, market_of
+from hanse.mechanisms.token_checks import unlike
 
 SLACK = 1e-6  # tokens, one unit: what rounding a payment down to the unit may cost a seller
 MOST_LEFT_OUT = 20  # rounds that are named
@@ -44,14 +43,13 @@ def checks(rounds: Iterable[PostedRound], parts: Mapping[str, Any]) -> Iterator[
         "payments": (wrong_payments, "every payment is its price, rounded down to the unit"),
         "delivery": (wrong_delivery, "clients that did not pay got nothing"),
     }
-    wrong, count = dict.fromkeys((*looks, "bills", "evidence"), ""), 0
-    sizes = EvidenceCheck(getattr(parts.get("weigh"), "evidence", None))
+    wrong, count = dict.fromkeys((*looks, "bills"), ""), 0
     for posted in rounds:
         market = market_of(posted.number, posted.arrays)
         said = {"bills": unlike_bills(market, posted.posted) or wrong_clearing(market, posted)}
         if market is not None:
             count += 1
-            said |= {name: look(market) for name, (look, _) in looks.items()} | {"evidence": sizes.unlike(market)}
+            said |= {name: look(market) for name, (look, _) in looks.items()}
         for name, error in said.items():
             wrong[name] = wrong[name] or (f"round {posted.number}: {error}" if error else "")
     if not count and not any(wrong.values()):
@@ -61,9 +59,6 @@ def checks(rounds: Iterable[PostedRound], parts: Mapping[str, Any]) -> Iterator[
     yield Check(
         "bills", not wrong["bills"], wrong["bills"] or f"the books have the bills of {count} markets, unit by unit"
     )
-    if wrong["evidence"] or sizes.seen:
-        meaning = "no size counted for more than others' losses had shown by then"
-        yield Check("evidence", not wrong["evidence"], wrong["evidence"] or meaning)
 
 
 def promises(rounds: Iterable[PostedRound], parts: Mapping[str, Any]) -> Iterator[Check | Fact]:
@@ -137,38 +132,6 @@ def unlike_settings(parts: Mapping[str, Any]) -> Callable[[MarketRound], str]:
     return wrong
 
 
-class EvidenceCheck:
-    """Compares the sizes of markets, in their order, with the claimed ones as limited by earlier rounds' evidence.
-
-    Args:
-        z: how many standard errors a size may exceed the evidence, from the settings. None: there is no evidence.
-
-    Attributes:
-        seen: whether settings or records name any evidence.
-    """
-
-    def __init__(self, z: float | None) -> None:
-        self._z, self._caps, self.seen = z, np.zeros(0), z is not None
-
-    def unlike(self, r: MarketRound) -> str:
-        """Return the first size of the next market that is not as it should be, or ""."""
-        self.seen |= r.cap is not None
-        if (r.cap is None or r.claimed is None) != (self._z is None):
-            return "evidence of sizes is in the record or in the settings, and not in both"
-        if self._z is None or r.cap is None or r.claimed is None:
-            return ""
-        clients = int(r.clients.max(initial=-1)) + 1
-        self._caps = np.pad(self._caps, (0, max(0, clients - len(self._caps))), constant_values=np.inf)
-        expected = np.minimum(r.claimed, self._caps[r.clients])
-        bad = np.flatnonzero((r.cap != self._caps[r.clients]) | ((r.market.sizes != expected) & (r.market.sizes != 0)))
-        if r.evidence is not None:
-            self._caps = size_caps(*r.evidence, self._z)
-        if not len(bad):
-            return ""
-        j = bad[0]
-        return f"the size of client {r.clients[j]} was {r.market.sizes[j]:g}, and by evidence it is {expected[j]:g}"
-
-
 def unlike_bills(r: MarketRound | None, posted: Sequence[Transaction]) -> str:
     """Return the first payment in which a market's record and the ledger differ, or "".
 
@@ -180,20 +143,9 @@ def unlike_bills(r: MarketRound | None, posted: Sequence[Transaction]) -> str:
     if r is not None:
         clients = r.clients.tolist()
         for buyer, bill in zip(clients, r.money.tolist(), strict=True):
-            if any(bill):
-                paid = {account(seller): units for seller, units in zip(clients, bill, strict=True) if units}
-                owed[f"market/{buyer}"] = {account(buyer): -sum(bill)} | paid
-    for transaction in (one for one in posted if one.kind == "market"):
-        expected, payer = owed.pop(transaction.step, None), transaction.step.partition("/")[2]
-        if expected is None:
-            return f"the ledger moved client {payer}'s units, and no record explains it"
-        # not as a dictionary: an account may stand in several postings, of which it would keep the last
-        if sorted(transaction.postings) != sorted(expected.items()):
-            units = max(0, -expected[account(int(payer))])
-            return f"the ledger moved client {payer}'s units otherwise than the record's {units}"
-    for step in owed:
-        return f"client {step.partition('/')[2]} paid by the record, and the ledger has nothing of it"
-    return ""
+            paid = {account(seller): units for seller, units in zip(clients, bill, strict=True)}
+            owed[f"market/{buyer}"] = paid | {account(buyer): -sum(bill)}
+    return unlike([one for one in posted if one.kind == "market"], owed)
 
 
 def wrong_clearing(r: MarketRound | None, posted: PostedRound) -> str:

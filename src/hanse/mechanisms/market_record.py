@@ -33,10 +33,9 @@ MARKET: Mapping[str, tuple[int, str]] = {
 TRUTH = ("market_true_size", "market_true_cost", "market_true_eagerness")
 SOME: Mapping[str, tuple[int, str]] = {  # what not every market has
     **dict.fromkeys(TRUTH, (1, "iuf")),
-    **dict.fromkeys(("market_least", "market_claimed", "market_cap"), (1, "f")),
+    "market_least": (1, "f"),
 }
-EVIDENCE = ("evidence_loss", "evidence_size")
-NEEDED = (*MARKET, *SOME, *EVIDENCE, "withheld", "market_stop", "market_tariff")
+NEEDED = (*MARKET, *SOME, "withheld", "market_stop", "market_tariff")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,9 +58,6 @@ class MarketRound:
         tariff: the posted prices, if ``pricing`` is "posted". The market's costs are then prices (infinite for a model
             that is not on sale), and no eagerness was declared.
         least: ``[m]``, the lowest price at which each client sold, in tokens. None: prices depend on size.
-        claimed: ``[m]``, the sizes before evidence limited them. None: the market uses no evidence.
-        cap: ``[m]``, the caps.
-        evidence: the losses ``[N, N]`` and the claimed sizes ``[N]`` from which later limits follow. It may be empty.
 
     Examples:
         The market that a small round of iPFL records:
@@ -86,9 +82,6 @@ class MarketRound:
     stop: Stop = "skip"  # what Algorithm 2 did at a seller that does not pay
     tariff: Tariff | None = None
     least: NDArray[np.float64] | None = None
-    claimed: NDArray[np.float64] | None = None
-    cap: NDArray[np.float64] | None = None
-    evidence: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
 
     @property
     def realised(self) -> NDArray[np.generic]:
@@ -148,17 +141,7 @@ def _checked_market(number: int, record: Arrays) -> MarketRound:
         stop="break" if str(record.get("market_stop", "skip")) == "break" else "skip",
         tariff=_tariff(record) if pricing == "posted" else None,
         least=record.get("market_least"),
-        claimed=record.get("market_claimed"),
-        cap=record.get("market_cap"),
-        evidence=_evidence(*(record[name] for name in EVIDENCE)) if "evidence_loss" in record else None,
     )
-
-
-def _evidence(losses: NDArray[Any], sizes: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return a round's evidence of sizes. Raises ValueError for another form."""
-    if losses.dtype.kind != "f" or sizes.dtype.kind != "f" or losses.shape != (len(sizes),) * 2:
-        raise ValueError(f"evidence_loss is {losses.dtype} {losses.shape} with {sizes.shape} sizes")
-    return losses, sizes
 
 
 def _tariff(record: Arrays) -> Tariff:

@@ -277,7 +277,7 @@ def tier_choice(rows: Ints, groups: Sequence[Ints], metrics: dict[str, float]) -
 
 
 @dataclass(frozen=True)
-class PretrainedTiers(SelectPart):
+class PretrainedTiers(Tiers):
     """Like "tiers", but after rounds of pre-training, from which the first tiers are formed (PI-FL sec. 3.1, eq. 5).
 
     In pre-training, everybody who is present trains one model. Then clients whose local models are alike form a tier.
@@ -293,21 +293,12 @@ class PretrainedTiers(SelectPart):
     """
 
     needs = SCHEDULED | {"validation", "server_classes"}
-    gives = frozenset({"schedule"})
     rounds: Positive = 1
     rho: Positive | None = None
-    by_contribution: Count = 8
-    at_random: Count = 2
-    contribution: Literal["last", "mean"] = "last"
-
-    @property
-    def then(self) -> Tiers:
-        """The scheduler of all later rounds."""
-        return Tiers(self.by_contribution, self.at_random, self.contribution)
 
     def init(self, context: Context) -> State:
         """Return the scheduler's state, and a label of -1, which means unknown, for each client."""
-        return {**self.then.init(context), "label": np.full(context.num_clients, -1, np.int64)}
+        return {**super().init(context), "label": np.full(context.num_clients, -1, np.int64)}
 
     def select(self, view: View, state: State) -> tuple[Choice, State]:
         """Return everybody at the first tier's row (pre-training), later the first tiers, and then the choice by bids.
@@ -320,8 +311,8 @@ class PretrainedTiers(SelectPart):
         if view.round < self.rounds:
             return Choice(view.present, np.full(len(view.present), first, np.int64)), state
         if view.round == self.rounds:
-            return self.then.dealt(view, state["label"], int(first)), state
-        return self.then._scheduled(view, state), state
+            return self.dealt(view, state["label"], int(first)), state
+        return self._scheduled(view, state), state
 
     def learn(self, outcome: View, state: State) -> State:
         """Form the first tiers at the end of pre-training, and remember contributions after it.
@@ -336,7 +327,7 @@ class PretrainedTiers(SelectPart):
             label = self._labels(outcome)
         if outcome.round < self.rounds:
             return {**state, "label": label}
-        return {**self.then.learn(outcome, state), "label": label}
+        return {**super().learn(outcome, state), "label": label}
 
     def _labels(self, outcome: View) -> Ints:
         """Return the number of each client's first tier, ``[N]``."""
@@ -910,7 +901,7 @@ def pifl(
         invited: whether clients that train without a bid share in the pool: "earn" as in the paper, or "unpaid". With
             "unpaid", several seats in a round also earn a client no more than one.
     """
-    chosen = PretrainedTiers(pretraining, None, by_contribution, at_random) if pretraining else None
+    chosen = PretrainedTiers(by_contribution, at_random, rounds=pretraining) if pretraining else None
     return Mechanism(
         name="pifl",
         select=chosen or Tiers(by_contribution, at_random),

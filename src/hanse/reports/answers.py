@@ -22,7 +22,7 @@ from hanse.games.jackknife import SURE
 from hanse.reports.alone import ALONE, by_python, find_alone
 from hanse.reports.chart import Bars, Chart, Series
 from hanse.reports.contributions import Contribution, contribution, ends
-from hanse.reports.facts import RunOf, facts_of, mean_interval
+from hanse.reports.facts import Answer, RunOf, facts_of, mean_interval, paid_to_join
 from hanse.reports.groups import SeedGroup, group_runs
 from hanse.reports.words import Note, said
 from hanse.runs.chance import nothing_left
@@ -135,9 +135,11 @@ def _joining(group: SeedGroup, found: Sequence[RunOf], beside: Sequence[RunRecor
     first, reading = group.runs[0], next(iter(found[0].fits.values())).reading if found[0].fits else group.runs[0].main
     if first.mechanism in APART:
         return [Note("nobody_joins", "note", {"alone": first.mechanism == ALONE})]
+    if first.about.doubt:  # which stands above all answers
+        return [Note("joining_withheld", "warning")]
     honest = [[row for row in one.clients if row.honest and row.joined is not None] for one in found]
-    counts = [Counter(row.paid_to_join for row in rows if row.paid_to_join != "unknown") for rows in honest]
-    whole = sum(counts, Counter[str]())
+    counts = [paid_to_join([row for row in rows if row.paid_to_join != "unknown"]) for rows in honest]
+    whole = sum(counts, Counter[Answer]())
     notes = []
     if whole:
         fields = {**{answer: whole[answer] for answer in ("yes", "no", "even")}, "of": whole.total(),

@@ -25,7 +25,7 @@ from hanse.games.jackknife import SURE, t_quantile
 from hanse.reports.accuracy import utilities
 from hanse.reports.contributions import Contribution, contribution, gained
 from hanse.reports.digits import number
-from hanse.reports.fits import Fit, finite_or_none, fits_of
+from hanse.reports.fits import Fit, finite_or_none, fits_of, surely
 from hanse.reports.groups import SeedGroup, honest_of
 from hanse.reports.money import Account, read_books
 from hanse.reports.text_table import TextTable
@@ -198,6 +198,21 @@ class RoundFacts:
     own: float | None = _in("metric")
     seconds: float | None = _in("seconds")
     megabytes: float | None = _in("MB")
+
+
+def paid_to_join(clients: Sequence[ClientFacts]) -> Counter[Answer]:
+    """Return how many clients have which answer. With 95 % none of those counted as "yes" or "no" is wrong; each row
+    alone says so of its own client only (:func:`hanse.reports.fits.surely`).
+    """
+
+    def known(end: float | None) -> float:
+        return math.nan if end is None else end
+
+    together = surely([(known(row.gain), known(row.gain_low), known(row.gain_high)) for row in clients])
+    counts = Counter[Answer]()
+    for row, one in zip(clients, together, strict=True):
+        counts["even" if row.paid_to_join in ("yes", "no") and not one else row.paid_to_join] += 1
+    return counts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -508,7 +523,7 @@ class RunOf:
         """The row of the run."""
         run, found = self.record, self.valued
         honest = [row for row in self.clients if row.honest]
-        counts = Counter(row.paid_to_join for row in honest)
+        counts = paid_to_join(honest)
         gain, low, high = mean_interval([row.gain for row in honest if row.gain is not None])
         own = [row.joined for row in honest if row.joined is not None]
         tested = run.series(f"test/{run.main.key}")[1]

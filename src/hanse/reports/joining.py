@@ -38,7 +38,7 @@ from hanse.learning.models import Factory
 from hanse.reports.alone import ALONE
 from hanse.reports.chart import Chart, Curve, Lines, slug
 from hanse.reports.evaluations import progress as shown
-from hanse.reports.fits import fits_of
+from hanse.reports.fits import fits_of, surely
 from hanse.reports.showing import Displayed, Picture, frame
 from hanse.reports.words import said
 from hanse.runs import experiment as running
@@ -129,10 +129,19 @@ class Joining(Displayed):
         return gains
 
     def sentences(self) -> Sequence[str]:
-        """Return which mechanism is best, and for each one who gains, who loses, and for whom that is not clear."""
-        known = {name: [g for g in self.of(name) if np.isfinite(g.gain)] for name in self.mechanisms}
-        counts = {name: [sum(self.sign(g) == s for g in own) for s in (1, -1, 0)] for name, own in known.items() if own}
-        mean = {name: float(np.mean([g.gain for g in known[name]])) for name in counts}
+        """Return which mechanism is best, and for each one who gains, who loses, and for whom that is not clear.
+
+        All these claims together hold with 95 % (:func:`hanse.reports.fits.surely`), so that fewer clients may be
+        counted as sure than have a :meth:`sign`.
+        """
+        freedom = self.splits - 1 if self.splits >= FEW_SPLITS else math.inf
+        together = surely([(g.gain, g.low, g.high) for g in self.gains], freedom)
+        known: dict[str, list[tuple[float, int]]] = {name: [] for name in self.mechanisms}
+        for g, one in zip(self.gains, together, strict=True):
+            if np.isfinite(g.gain):
+                known[g.mechanism].append((g.gain, self.sign(g) if one else 0))
+        counts = {name: [[s for _, s in own].count(side) for side in (1, -1, 0)] for name, own in known.items() if own}
+        mean = {name: float(np.mean([gain for gain, _ in known[name]])) for name in counts}
         ahead = {name: up - down for name, (up, down, _) in counts.items()}
         best = max(counts, key=lambda name: (ahead[name], mean[name]), default=None)
         first = said("nobody_known") if best is None else said("who_gains", best, len(self.clients), *counts[best])
@@ -296,8 +305,7 @@ def who_gains(
     source["test"] = _OF_SERVER if any(map(_judges, called.values())) else 0.0
     read = _Source(data, source, prepare)
     dataset = _owned(read, target, client, seed)
-    if dataset.doubt:
-        raise UserError(f"{dataset.doubt}: until then nobody can tell whether joining pays")
+    withhold(dataset.doubt)
     by_units, usual = dataset.train.units is not None, ACCURACY if dataset.num_classes is not None else None
     named = metric if metric is not None else None if usual is None else usual.key
     plan = _Plan(
@@ -329,6 +337,12 @@ def who_gains(
     gains_found = tuple(_mean(gains, test) for gains in zip(*results, strict=True))
     unit = str(group) if by_units and group is not None else "unit" if by_units else "row"
     return Joining(gains_found, reading, splits, told, (*dict.fromkeys(notes),), unit)
+
+
+def withhold(doubt: str) -> None:
+    """Raise UserError if there is a doubt of what rows are."""
+    if doubt:
+        raise UserError(f"{doubt}: until then nobody can tell whether joining pays")
 
 
 def _check_numbers(test: Any, **counts: tuple[Any, int]) -> None:
@@ -523,7 +537,11 @@ def gains_of(joined: RunRecord, alone: RunRecord, label: str) -> list[Gain]:
         joined: the run of the federation.
         alone: the run of the mechanism ``local`` on the same data.
         label: the name of the federation's mechanism.
+
+    Raises:
+        UserError: the data look like several rows of one person, and nobody has said so or denied it.
     """
+    withhold(joined.about.doubt)
     gains = []
     for client, fit in fits_of(joined, alone).items():
         ours, theirs, gain, low, high = (math.nan if one is None else one for one in (fit.last, fit.alone, *fit.gain))

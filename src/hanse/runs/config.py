@@ -29,11 +29,11 @@ from pydantic import (
 
 from hanse.base import toml
 from hanse.base.errors import UserError, import_path, nearest, path_of
-from hanse.base.factories import Count, Positive, Rate, Weight, defaults, named_choice
+from hanse.base.factories import Count, Positive, defaults, named_choice
 from hanse.base.files import SMALL
 from hanse.core.declared import Digest
 from hanse.core.part import Mechanism
-from hanse.core.recipe import Optimizer, Recipe
+from hanse.core.recipe import Recipe
 from hanse.data.choices import OBJECT
 from hanse.data.spec import DataSpec, mistakes
 from hanse.learning.models import MODELS, Send
@@ -160,8 +160,8 @@ def _named(given: Any) -> Any:
 Named = Annotated[str | dict[str, Any], BeforeValidator(_named)]
 
 
-class TrainSection(Section):
-    """``[train]``: how each client trains in a round. The keys mean the same as in :class:`hanse.core.recipe.Recipe`.
+class TrainSection(Section, Recipe):
+    """``[train]``: how each client trains in a round: a :class:`hanse.core.recipe.Recipe`, a loop and a loss.
 
     Set the amount of training in one of three ways: ``epochs`` with ``batch_size``; ``epochs`` with
     ``batches_per_epoch``; or ``steps`` with ``batch_size`` or ``batch_share``.
@@ -196,21 +196,6 @@ class TrainSection(Section):
     """
 
     loop: Function | None = None
-    epochs: Positive = 1
-    batch_size: Positive | None = None
-    batches_per_epoch: Positive | None = None
-    steps: Positive | None = None
-    batch_share: Annotated[float, Field(gt=0, le=1)] | None = None
-    lr: Rate = 0.1
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    weight_decay: Weight = 0.0
-    lr_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
-    optimizer: Optimizer = "sgd"
-    rho: Annotated[float, Field(ge=0, le=1)] = 0.9
-    eps: Annotated[float, Field(gt=0, le=1)] = 1e-6
-    lr_decay_by: Literal["round", "last"] = "round"
-    order: Literal["shuffled", "by_class"] = "shuffled"
-    statistics: Literal["averaged", "own"] = "averaged"
     loss: Named | None = None
 
     @model_validator(mode="before")
@@ -237,13 +222,14 @@ class TrainSection(Section):
                     raise ValueError("give only one of batch_share, batch_size and batches_per_epoch")
                 if given.get("steps") is None:
                     raise ValueError("give batch_share with steps: it is what each step draws")
-                return given
-            if given.get("batches_per_epoch") is None and given.get("batch_size") is None:
-                return {**given, "batch_size": 10}
-            if given.get("batches_per_epoch") is not None and given.get("batch_size") is not None:
-                raise ValueError("give batch_size or batches_per_epoch, not both")
-            if given.get("batches_per_epoch") is not None and given.get("steps") is not None:
-                raise ValueError("give steps with batch_size, not with batches_per_epoch")
+                return {**given, "batch_size": None}
+            if given.get("batches_per_epoch") is not None:
+                if given.get("batch_size") is not None:
+                    raise ValueError("give batch_size or batches_per_epoch, not both")
+                if given.get("steps") is not None:
+                    raise ValueError("give steps with batch_size, not with batches_per_epoch")
+                return {**given, "batch_size": None}
+            return {name: value for name, value in given.items() if name != "batch_size" or value is not None}
         return given
 
     @property

@@ -460,8 +460,16 @@ class RunRecord:
                 pairs = zip(stored["refused"].tolist(), stored["reason"].tolist(), strict=False)
                 yield from ((line["round"], int(client), str(reason)) for client, reason in pairs)
             else:
-                mine = (s for s in self.clients if s.round == line["round"] and s.refused is not None)
-                yield from ((s.round, s.client, s.refused or "") for s in mine)
+                yield from ((s.round, s.client, s.refused or "") for s in self._refused_seats.get(line["round"], ()))
+
+    @cached_property
+    def _refused_seats(self) -> dict[int, list[Seat]]:
+        """The seats without a usable update, by their round."""
+        found: dict[int, list[Seat]] = {}
+        for seat in self.clients:
+            if seat.refused is not None:
+                found.setdefault(seat.round, []).append(seat)
+        return found
 
 
 def load_run(path: str | Path) -> RunRecord:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,9 @@ from typer.testing import CliRunner
 
 import hanse
 from hanse.cli import app
-from hanse.lab.job import Job, Step, play, seeded
-from hanse.wings.attack import cheat_table, search
+from hanse.lab.job import Job, Step, seeded
+from hanse.lab.kept import KeptFile
+from hanse.wings.attack import cheat_table
 from hanse.wings.attack.attack_command import table_sentences
 from hanse.wings.attack.cheat_table import (
     CheatCell,
@@ -27,10 +27,8 @@ from hanse.wings.attack.cheat_table import (
     read_rules,
 )
 from hanse.wings.attack.deviant import Deviant
-from hanse.wings.attack.search import Outcome, gained, table_of
+from hanse.wings.attack.search import KeptOutcomes, Outcome, gained, play_with_outcome, table_of
 
-ROOT = Path(__file__).parents[3]
-KEPT = ROOT / "benchmarks" / "results" / "attack"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 GAINS = {"flat": [0.0] * 4, "same": [0.5] * 4, "short": [0.9, 1.0, 1.1], "good": [0.9, 1.0, 1.1, 1.0]}
 
@@ -252,35 +250,11 @@ def test_what_a_cheat_buys_is_as_far_as_for_its_honest_self() -> None:
     assert gained(outcome(12.0, [0, 2.0], [0, 0.1]), outcome(10.0, [0, 0], [0, np.nan]), [0]) == pytest.approx(2)
 
 
-def git(*words: str) -> str:
-    return subprocess.run(["git", "-C", str(ROOT), *words], check=True, capture_output=True, text=True).stdout.strip()
-
-
-def test_the_kept_tables_seeds_were_drawn_after_its_rules() -> None:
-    drawn, rules = json.loads((KEPT / "drawn.json").read_text()), "src/hanse/lab/cheats.toml"  # where they stood then
-    assert drawn["rules"] == read_rules().digest
-    if not (ROOT / ".git").exists() or git("rev-parse", "--is-shallow-repository") != "false":
-        pytest.skip("the commits are not here")
-    assert git("show", f"{drawn['commit']}:{rules}") == search.RULES.read_text().strip()
-    last = git("log", "-1", "--format=%H", drawn["commit"], "--", rules)
-    assert last != drawn["commit"]  # a later commit, whose hash nobody knew
-
-
-def test_the_kept_tables_words_follow_from_its_gains() -> None:
-    if not (KEPT / "table.json").exists():
-        pytest.skip("the kept table is not finished: hanse attack --table --out benchmarks/results/attack")
-    said = json.loads((KEPT / "table.json").read_text())
-    cells = [CheatCell(c["mechanism"], c["cheat"], c["gains"], c["failed"]) for c in said["cells"]]
-    rules = read_rules()
-    found = judged(cells, rules.seeds, rules.margin)
-    assert [cell.word for cell in found] == [c["word"] for c in said["cells"]]
-    assert (KEPT / "table.md").read_text().strip() in (ROOT / "docs" / "attack.md").read_text()
-
-
 def test_runs_of_a_table_with_drawn_seeds_are_found_again(tmp_path: Path) -> None:
     sections = {**read_rules(smoke=True).columns["path values"], "run": {"rounds": 1}}
-    job = seeded(sections, 3, "honest")
-    cheat_table._Lean(tmp_path).write(job, play(job, lambda *step: None))
-    found = cheat_table._Lean(tmp_path).read(job)
+    job, store = seeded(sections, 3, "honest"), KeptOutcomes(KeptFile(tmp_path), 8, [0])
+    store.write(job, play_with_outcome(job, lambda *step: None))
+    found = KeptOutcomes(KeptFile(tmp_path), 8, [0]).read(job)
     assert found is not None
     assert found["key"] == job.key
+    assert KeptOutcomes(KeptFile(tmp_path), 7, [0]).read(job) is None

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from watching import Watch
 
 import hanse
 from hanse.reports.report import write_report
@@ -61,31 +62,11 @@ def test_adapters_in_the_market_from_training_to_report(llm: None, tmp_path: Pat
     page = write_report([tmp_path / "run"], tmp_path / "report.html")
     assert "market" in page.read_text().lower()
     # again to the end from the first round's checkpoint: the same bits
-    again = hanse.run(adapters(IPFL, 3), out=tmp_path / "again", observers=[_Stop(1)])
-    assert again.interrupted
+    with pytest.raises(KeyboardInterrupt):
+        hanse.run(adapters(IPFL, 3), out=tmp_path / "again", observers=[Watch(0)])
     resumed = hanse.resume(tmp_path / "again")
     assert torch.equal(resumed.table.rows, straight.table.rows)
     assert resumed.book.head == straight.book.head
-
-
-class _Stop:
-    """Ends a run after some rounds, as Ctrl-C does."""
-
-    def __init__(self, rounds: int) -> None:
-        self.rounds = rounds
-
-    def on_start(self, *_: object) -> None:
-        """Nothing has been played."""
-
-    def on_round(self, metrics: dict[str, Any], played: object) -> None:
-        import os
-        import signal
-
-        if metrics["round"] + 1 == self.rounds:
-            os.kill(os.getpid(), signal.SIGINT)
-
-    def on_end(self, *_: object) -> None:
-        """It has ended."""
 
 
 @pytest.mark.parametrize(

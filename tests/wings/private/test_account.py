@@ -10,7 +10,7 @@ import pytest
 from rotation import rotating
 
 from hanse.base.errors import UserError
-from hanse.wings.private.account import KEPT, Account, AccountFile, Release, account_from, noise_for, spent
+from hanse.wings.private.account import KEPT, AccountFile, PrivacyAccount, Release, account_from, noise_for, spent
 
 dp = pytest.importorskip("dp_accounting")
 
@@ -27,7 +27,7 @@ def directly(releases: list[Release], delta: float) -> float:
 
 
 def counted(releases: list[Release]) -> tuple[tuple[Release, int], ...]:
-    return Account(1.0, 0.5).charged(releases).releases
+    return PrivacyAccount(1.0, 0.5).charged(releases).releases
 
 
 @pytest.mark.parametrize("seed", rotating(range(50), 10))
@@ -55,8 +55,8 @@ def test_one_gaussian_is_the_analytic_one() -> None:
 
 
 def test_nothing_costs_nothing_and_more_costs_more() -> None:
-    assert Account(1.0, 1e-5).spent == 0
-    costs = [Account(8.0, 1e-5).charged([Release(2.0)] * n).spent for n in range(12)]
+    assert PrivacyAccount(1.0, 1e-5).spent == 0
+    costs = [PrivacyAccount(8.0, 1e-5).charged([Release(2.0)] * n).spent for n in range(12)]
     assert costs == sorted(costs)
     assert len(set(costs)) == 12
 
@@ -64,7 +64,7 @@ def test_nothing_costs_nothing_and_more_costs_more() -> None:
 @pytest.mark.parametrize("epsilon", [0.5, 2.0, 8.0])
 @pytest.mark.parametrize("one", [Release(1.0), Release(1.0, 0.1, 5)])
 def test_the_noise_that_a_budget_asks_for_is_enough_and_the_least(epsilon: float, one: Release) -> None:
-    noise = noise_for(Account(epsilon, 1e-5), [one] * 6)
+    noise = noise_for(PrivacyAccount(epsilon, 1e-5), [one] * 6)
     cost = [
         spent(((Release(factor * noise, one.rate, one.steps), 6),), 1e-5) for factor in (1.0, 0.99)
     ]  # a percent less would be too little
@@ -73,7 +73,7 @@ def test_the_noise_that_a_budget_asks_for_is_enough_and_the_least(epsilon: float
 
 def test_a_budget_that_no_noise_meets() -> None:
     with pytest.raises(UserError, match="epsilon: 1e-05"):
-        noise_for(Account(1e-5, 1e-15), [Release(1.0)] * 1000)
+        noise_for(PrivacyAccount(1e-5, 1e-15), [Release(1.0)] * 1000)
 
 
 def test_no_schedule_with_kills_and_resumes_exceeds_a_budget(tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_no_schedule_with_kills_and_resumes_exceeds_a_budget(tmp_path: Path) -> 
     file = AccountFile(tmp_path / "privacy.json")
     for seed in range(1000):
         rng = np.random.default_rng(seed)
-        budget = Account(float(rng.uniform(0.5, 10)), 1e-5)
+        budget = PrivacyAccount(float(rng.uniform(0.5, 10)), 1e-5)
         levels, left = [Release(float(n)) for n in rng.choice([1.0, 2.0, 3.0, 5.0], 2)], list[Release]()
         durable = seed < 10  # these through the disk
         now = budget
@@ -106,7 +106,7 @@ def test_no_schedule_with_kills_and_resumes_exceeds_a_budget(tmp_path: Path) -> 
 
 
 def test_the_same_bytes_again_cost_nothing_and_only_the_last_are_remembered() -> None:
-    account = Account(100.0, 1e-5).charged([Release(5.0)], "a")
+    account = PrivacyAccount(100.0, 1e-5).charged([Release(5.0)], "a")
     assert account.charged([Release(5.0)], "a") is account
     assert account.charged([Release(5.0)], "b").releases == ((Release(5.0), 2),)
     for n in range(KEPT):
@@ -118,7 +118,7 @@ def test_the_same_bytes_again_cost_nothing_and_only_the_last_are_remembered() ->
 def test_a_file_keeps_an_account_as_it_is(tmp_path: Path) -> None:
     file = AccountFile(tmp_path / "own" / "privacy.json")
     assert file.read() is None
-    account = Account(8.0, 1e-5, "sample").charged([Release(1.0, 0.1, 5), Release(2.5)], "0a")
+    account = PrivacyAccount(8.0, 1e-5, "sample").charged([Release(1.0, 0.1, 5), Release(2.5)], "0a")
     with file.held():
         file.write(account)
     assert file.read() == account
@@ -141,5 +141,5 @@ def test_a_damaged_file_is_no_empty_account(text: str, tmp_path: Path) -> None:
 def test_an_account_goes_through_plain_values() -> None:
     from dataclasses import asdict
 
-    account = Account(8.0, 1e-5).charged([Release(2.0)] * 3)
+    account = PrivacyAccount(8.0, 1e-5).charged([Release(2.0)] * 3)
     assert account_from(asdict(account)) == account

@@ -25,13 +25,9 @@ from hanse.federation.check import refusal
 from hanse.federation.codec import pack, unpack
 from hanse.federation.node import Assignment, ClientData, Node
 from hanse.learning.loop import Loop, LoopEngine
-from hanse.reports.participation import sitting_out
 from hanse.reports.statement import _too_little, statement
-from hanse.runs.config import TrainSection
-from hanse.runs.observers import mostly_refused
 from hanse.runs.recorded_seats import Seat
 from hanse.runs.rehearsal import rehearse
-from hanse.runs.run_record import load_run
 from hanse.runs.sat_out import told_used_up, used_up
 from hanse.runs.setup import build
 from hanse.wings.private.account import AccountFile, Release, spent
@@ -401,11 +397,6 @@ def test_a_job_that_no_experiment_could_have_is_refused_in_one_line(train: Any, 
     assert list(wrong.value.lines) == [line]
 
 
-def test_a_recipe_has_the_bounds_of_the_experiments_section() -> None:
-    section, recipe = (typing.get_type_hints(kind, include_extras=True) for kind in (TrainSection, Recipe))
-    assert {name: repr(section[name]) for name in recipe} == {name: repr(kind) for name, kind in recipe.items()}
-
-
 def test_privacy_that_is_no_table_and_gradients_of_no_models_are_nothing(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"federation.private"):
         node(tmp_path, [1])
@@ -522,34 +513,6 @@ def test_accounts_count_as_they_did_on_resume() -> None:
         guard.resumed(kept, 3, np.full(4, 20))
 
 
-def test_a_budget_that_is_too_small_for_one_answer_is_told_at_once_and_in_the_statement(tmp_path: Path) -> None:
-    given = GIVEN | {"stricter": [{"clients": [1], "epsilon": 0.5, "noise": 2.0}]}
-    [line] = [one for one in build(experiment(2, given)).said if "sit out" in one]
-    cost = spent(((Release(2.0), 1),), 1e-5)
-    why = f"too small for one answer: epsilon 0.5 at delta 1e-05, and one costs {cost:.4g}; needs more noise"
-    assert line.startswith(
-        f"warning: federation.private.epsilon: client 1 will sit out every round: the budget is {why}"
-    )
-    hanse.run(experiment(2, given), out=tmp_path / "run")
-    said = statement(tmp_path / "run", 1).privacy.fields
-    assert said["why"].startswith(f"its privacy budget is {why}")
-    assert (said["out"], said["of"]) == (2, 2)
-    assert sitting_out(load_run(tmp_path / "run")) == [f"Client 1 sat out every round: {said['why']}."]
-
-
-def test_budgets_that_are_used_up_on_the_way_are_told_at_the_end_and_on_resume(tmp_path: Path) -> None:
-    given = GIVEN | {"epsilon": 4.0, "stricter": [{"clients": [1], "epsilon": 2.0, "noise": 2.0}]}
-    run = hanse.run(experiment(4, given), out=tmp_path / "run")
-    line = "privacy budgets are used up: client 1 from round 1 on, clients 0, 2, 3 from round 3 on"
-    assert mostly_refused(run.clients) == [line]
-    assert sitting_out(load_run(tmp_path / "run")) == [f"P{line[1:]}."]
-    config = tmp_path / "run" / "config.toml"
-    config.write_text(config.read_text().replace("rounds = 4", "rounds = 5"))
-    [one, more] = [said for said in hanse.resume(tmp_path / "run").said if "sit out" in said]
-    assert "clients 0, 2, 3 will sit out every round: the budget is used up: epsilon 3.709 of 4" in one
-    assert "client 1 will sit out every round: the budget is used up: epsilon 1.993 of 2" in more
-
-
 def test_a_client_that_answers_again_has_not_used_up_its_budget() -> None:
     out = "its privacy budget is used up: epsilon 1"
     seats = [(c, 0, None) for c in range(9)] + [(c, c, out) for c in range(1, 9)] + [(1, 2, None), (2, 9, "no reply")]
@@ -594,50 +557,6 @@ def test_a_wrong_setting_is_one_line(private: dict[str, Any], line: str) -> None
     with pytest.raises(UserError) as wrong:
         hanse.run(experiment(1, GIVEN | private))
     assert list(wrong.value.lines) == [line]
-
-
-@pytest.mark.parametrize(("clients", "delta", "refused"), [(100, 0.01, True), (99, 0.01, False), (1000, 1e-3, True)])
-def test_delta_is_below_one_in_the_clients(clients: int, delta: float, refused: bool) -> None:
-    rule = dataclasses.replace(RULE, delta=delta)
-    if not refused:
-        assert rule.bearing(clients, 10**9) == rule
-        return
-    with pytest.raises(UserError, match=f"delta: {delta:g}: must be below 1/{clients}, one in the clients"):
-        rule.bearing(clients, 1)
-
-
-def test_a_budget_that_teaches_nothing_gets_advice() -> None:
-    line = "epsilon: 1e-09: adds to each number noise that is 5.64e+04 times as large as the largest"
-    said = build(experiment(2, {"clip": 1.0, "epsilon": 1e-9, "delta": 1e-5})).said
-    assert [one for one in said if one.startswith(f"warning: federation.private.{line}")]
-    assert not [one for one in build(experiment(2)).said if "federation.private" in one]
-
-
-def test_a_budget_that_no_noise_meets_says_which_one_would() -> None:
-    given = {"clip": 1.0, "epsilon": 1e-5, "delta": 1e-300}
-    with pytest.raises(UserError) as wrong:
-        build(experiment(4, given))
-    [line] = wrong.value.lines
-    least = float(line.split("must be above ")[1])
-    assert line.startswith("federation.private.epsilon: 1e-05: no noise up to 1e+06 is enough at delta 1e-300;")
-    build(experiment(4, given | {"epsilon": 1.01 * least}))
-
-
-def test_a_budget_that_what_is_said_of_the_clip_exceeds_names_bits_and_the_entry() -> None:
-    given = {"clip": 1.0, "epsilon": 8.0, "delta": 1e-5, "quantile": 0.5}
-    cost = spent(((Release(4.0), 4),), 1e-5)
-    for private, where in (
-        (given | {"stricter": [{"clients": [0], "epsilon": 1.0}, {"clients": [1], "epsilon": 0.1}]}, ".stricter[0]"),
-        (given | {"epsilon": 0.1}, ""),
-    ):
-        epsilon = 1 if where else 0.1
-        with pytest.raises(UserError) as wrong:
-            build(experiment(4, private))
-        assert list(wrong.value.lines) == [
-            f"federation.private{where}.epsilon: {epsilon}: what a client says of the clip with noise bits = 4 costs "
-            f"{cost:.3g} in 4 answers; needs larger bits, or no quantile"
-        ]
-    build(experiment(4, given | {"epsilon": 1.01 * cost}))
 
 
 @pytest.mark.parametrize(

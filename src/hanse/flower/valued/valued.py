@@ -1,29 +1,19 @@
 """``hanse.valued``: values the clients' updates in a Flower app that has its own strategy.
 
-:func:`valued` checks its arguments and returns a :class:`Valued`, a context manager. Inside its ``with`` block the app
-starts its own strategy as usual, and :class:`hanse.flower.valued.watch.Watch` records what happens as a run.
-
-Flower's ``Strategy.start`` calls ``configure_train``, ``aggregate_train`` and ``aggregate_evaluate`` of the strategy.
-The block gets the strategy as a second object (:func:`_listened`): of a class derived from its own, with the same
-attributes, whose methods of these names record what happens and call those of the first object. That one is never
-changed, so a strategy that copies or saves itself there does so as its author wrote it.
+:func:`valued` checks its arguments and returns a :class:`hanse.flower.valued.watch.Valued`, a context manager. Inside
+its ``with`` block the app starts its own strategy as usual.
 """
 
 from __future__ import annotations
 
-import copy
 import inspect
-import logging
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial, wraps
+from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Generic, TypeVar, cast
+from typing import Any
 
-from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import Strategy
 from torch import nn
 
@@ -31,14 +21,11 @@ from hanse.base import toml
 from hanse.base.errors import UserError, in_python
 from hanse.base.lock import Hold
 from hanse.core.part import Mechanism
-from hanse.flower.valued.watch import LOG, Watch, as_before, averages, guarded
+from hanse.flower.valued.watch import LOG, S, Valued, as_before, averages
 from hanse.flower.valued.worth import judge_of, why_no_slope
 from hanse.mechanisms.fits import CLIENTS_GIVE, asking, unmet_needs
 from hanse.runs.config import Experiment
-from hanse.runs.rundir import claim_anew
 
-S = TypeVar("S", bound=Strategy)
-LISTENED = ("start", "configure_train", "aggregate_train", "aggregate_evaluate")  # methods
 GIVEN = frozenset({"strategy", "validation", "values", "groups", "clients", "average"})  # needs that such a run meets
 MECHANISM = "hanse.flower.valued.mechanism:flower"  # what the run's config.toml names
 # settings of an experiment, and the arguments that they are here
@@ -139,12 +126,9 @@ def valued(
         >>> [(seat["client"], seat["value"]) for seat in run.clients]
         [(0, 0.875), (1, -0.125)]
     """
-    if isinstance(strategy, type):
-        raise UserError(f"strategy: the class {strategy.__name__}: must be an object, such as {strategy.__name__}()")
     if not isinstance(strategy, Strategy):
-        raise UserError(f"strategy: {type(strategy).__name__}: must be a flwr.serverapp.strategy.Strategy")
-    if not hasattr(strategy, "__dict__"):
-        raise UserError(f"strategy: {type(strategy).__name__}: has __slots__, so nobody can listen to it")
+        kind = f"the class {strategy.__name__}" if isinstance(strategy, type) else type(strategy).__name__
+        raise UserError(f"strategy: {kind}: must be an object of a flwr.serverapp.strategy.Strategy, such as FedAvg()")
     if not isinstance(out, str | os.PathLike) or not os.fspath(out):
         raise UserError(f"out: {out!r}: must be the path of a new folder")
     by_id = isinstance(names, Mapping) and all(isinstance(node, int) for node in names)
@@ -172,152 +156,7 @@ def valued(
                 run={"rounds": 0, "seed": seed},
             )  # fmt: skip
             _check(experiment.mechanism.built, slope)
-    return Valued(strategy, Watch(experiment, worth, strategy, Hold(Path(out)), names or {}, overwrite))
-
-
-class Valued(Generic[S]):
-    """A strategy that is observed inside a ``with`` block; :func:`valued` makes it.
-
-    Attributes:
-        strategy: the app's strategy.
-        watch: the run that is kept of it.
-        listened: the strategy as the block gets it.
-    """
-
-    def __init__(self, strategy: S, watch: Watch) -> None:
-        self.strategy, self.watch = strategy, watch
-        self.listened = _listened(strategy, self.call)
-
-    @property
-    def gaps(self) -> Sequence[str]:
-        """A line for each round that could not be valued, with the reason."""
-        return tuple(self.watch.gaps)
-
-    def start(self, *given: Any, **more: Any) -> Any:
-        """Raise UserError: start the strategy instead, inside the ``with`` block."""
-        raise UserError("start: write 'with hanse.valued(...) as strategy:', and start the strategy inside it")
-
-    def __enter__(self) -> S:
-        """Return the strategy to start. Raises UserError if ``out`` is taken."""
-        claim_anew(self.watch.hold, overwrite=self.watch.overwrite)
-        return self.listened
-
-    def __exit__(
-        self, kind: type[BaseException] | None, wrong: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Finish the run's record, also when an exception ends the block."""
-        watch = self.watch
-        guarded(watch, watch.close)
-        watch.again.close()
-        watch.hold.release()
-        if watch.state is None and kind is None:
-            LOG.warning("hanse: no round was seen: start what 'with hanse.valued(...) as strategy' gives")
-        elif watch.state is not None and (rounds := watch.state.round):
-            said = f"{rounds - len(watch.gaps)} of {rounds} rounds have values"
-            logging.getLogger("flwr").info("hanse: %s; see: hanse report %s", said, watch.hold.folder)
-
-    # ---- listening
-
-    def call(self, name: str, *given: Any, **more: Any) -> Any:
-        """Call one of the strategy's own methods, and observe its arguments and result.
-
-        Args:
-            name: the method, one of ``LISTENED``.
-            given: the method's positional arguments.
-            more: the method's keyword arguments.
-        """
-        own = getattr(self.strategy, name)
-        if name == "start" and name not in vars(self.strategy):  # it calls methods that are listened to
-            own = partial(type(self.strategy).start, self.listened)
-        try:
-            # by Flower's own names; a wrapper of the user's often takes *args alone, which name nothing
-            said = inspect.signature(partial(getattr(Strategy, name), None)).bind(*given, **more).arguments
-        except TypeError:  # called in a way of its own, which is not heard
-            return own(*given, **more)
-        if name == "start":
-            if callable(judge := said.get("evaluate_fn")):
-                given, more = _swapped(given, more, judge, self._judging(judge))
-            self._starts(said["initial_arrays"], said.get("num_rounds"))
-            return own(*given, **more)
-        replies = said.get("replies", ())
-        heard = list(replies)
-        if isinstance(replies, Iterator):  # which can be read only once
-            given, more = _swapped(given, more, replies, iter(heard))
-        said["replies"] = [copy.deepcopy(reply) for reply in heard]
-        return getattr(self, f"_{name}")(said, partial(own, *given, **more))
-
-    def _starts(self, arrays: object, rounds: object) -> None:
-        """Hear the start: the initial arrays and how many rounds are planned."""
-        with as_before():  # a start of the user's own may take other arguments
-            if isinstance(arrays, ArrayRecord) and isinstance(rounds, int | None):
-                self.watch.begins(arrays, rounds)
-
-    def _judging(self, judge: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the server's own evaluation, which ends a round, so that what it says is heard."""
-        watch = self.watch
-        watch.judged = True
-
-        @wraps(judge)
-        def heard(*given: Any, **more: Any) -> Any:
-            found = judge(*given, **more)
-            guarded(watch, lambda: watch.says("server", found))
-            guarded(watch, watch.ends)
-            return found
-
-        return heard
-
-    def _configure_train(self, said: dict[str, Any], own: Callable[[], Any]) -> Any:
-        """Hear which round begins from which arrays, and who is asked."""
-        watch = self.watch
-        guarded(watch, lambda: watch.asks(said["server_round"], said["arrays"]))
-        messages = list(own())
-        guarded(watch, lambda: watch.asked([message.metadata.dst_node_id for message in messages]))
-        return messages
-
-    def _aggregate_train(self, said: dict[str, Any], own: Callable[[], Any]) -> Any:
-        """Hear the replies before the strategy may change them, and afterwards what it made of them."""
-        watch = self.watch
-        guarded(watch, lambda: watch.comes(said["replies"]))
-        found = own()
-        guarded(watch, lambda: watch.makes(*found))
-        return found
-
-    def _aggregate_evaluate(self, said: dict[str, Any], own: Callable[[], Any]) -> Any:
-        """Hear the evaluate replies; the round ends here, unless the server evaluates models itself."""
-        watch = self.watch
-        guarded(watch, lambda: watch.tests(said["replies"]))
-        found = own()
-        guarded(watch, lambda: watch.says("evaluate", found))
-        if not watch.judged:
-            guarded(watch, watch.ends)
-        return found
-
-
-def _listened(strategy: S, call: Callable[..., Any]) -> S:
-    """Return a second object of a strategy, with the same attributes, whose methods ``LISTENED`` go through ``call``.
-
-    A copy of it, or what is read back after it was pickled, is the strategy's own kind again.
-    """
-
-    def listening(name: str) -> property:
-        """Return a method that comes before what the strategy may set under its name, which ``call`` then finds."""
-        return property(lambda self: partial(call, name), lambda self, own: vars(self).update({name: own}))
-
-    kind, members = type(strategy), dict[str, Any]({name: listening(name) for name in LISTENED})
-    members["__copy__"] = lambda self: copy.copy(strategy)
-    # read back, it is what the first object is read back as; cast only returns it
-    members["__reduce_ex__"] = lambda self, protocol: (cast, (None, strategy))
-    made: S = object.__new__(type(kind.__name__, (kind,), members))
-    made.__dict__ = vars(strategy)
-    return made
-
-
-def _swapped(
-    given: tuple[Any, ...], more: dict[str, Any], old: Any, new: Any
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments of a call with one object in the place of another."""
-    named = {name: new if one is old else one for name, one in more.items()}
-    return tuple(new if one is old else one for one in given), named
+    return Valued(strategy, experiment, worth, Hold(Path(out)), names or {}, overwrite)
 
 
 # ---- what was asked for

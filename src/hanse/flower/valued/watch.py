@@ -1,23 +1,28 @@
-"""Keeps a Flower strategy's rounds as a run of hanse: values, payments, books and the run directory.
+"""Listens to a Flower strategy, and keeps its rounds as a run of hanse: values, payments, books and the run directory.
 
-:class:`Valued <hanse.flower.valued.valued.Valued>` tells a :class:`Watch` what the strategy does. At the end of
-each round the watch plays it with the mechanism of :mod:`hanse.flower.valued.mechanism` and appends it to the run
-directory.
+Flower's ``Strategy.start`` calls ``configure_train``, ``aggregate_train`` and ``aggregate_evaluate`` of the strategy.
+The block of a :class:`Valued` gets the strategy as a second object (:func:`_listened`): of a class derived from its
+own, with the same attributes, whose methods of these names record what happens and call those of the first object. That
+one is never changed, so a strategy that copies or saves itself there does so as its author wrote it. At the end of each
+round it is played with the mechanism of :mod:`hanse.flower.valued.mechanism` and appended to the run directory.
 
-Nothing here may affect the training, so all calls go through :func:`guarded`. A round that cannot be valued is recorded
-with the reason, its *gap*. If the run directory cannot be written, a warning says so and recording ends.
+Nothing here may affect the training. A round that cannot be valued is recorded with the reason, its *gap*. If the run
+directory cannot be written, a warning says so and recording ends.
 """
 
 from __future__ import annotations
 
+import copy
 import hashlib
+import inspect
 import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import replace
+from functools import partial, wraps
+from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 import torch
@@ -55,11 +60,13 @@ from hanse.runs.judge import ServerJudge
 from hanse.runs.loop import settled
 from hanse.runs.round import LoopState, failed_round, first_state, play_round
 from hanse.runs.round_record import RoundRecord
-from hanse.runs.rundir import RunDir
+from hanse.runs.rundir import RunDir, claim_anew
 from hanse.runs.session import Session
 from hanse.runs.testing import Figures, figures_of
 
+S = TypeVar("S", bound=Strategy)
 LOG = logging.getLogger("hanse.valued")
+LISTENED = ("start", "configure_train", "aggregate_train", "aggregate_evaluate")  # methods
 LONGEST = 300  # the most characters of a recorded gap
 MOST_KEYS = 12  # of what clients report, in a warning
 SETTINGS = (
@@ -86,83 +93,149 @@ def as_before() -> Iterator[None]:
                     put(was)  # type: ignore[operator]
 
 
-@dataclass
-class Watch:
-    """A run that is being watched.
+class Valued(Generic[S]):
+    """A strategy that is observed inside a ``with`` block, and the run that is kept of it; :func:`hanse.valued` makes
+    it.
 
-    The listener calls :meth:`begins` once. In each round it calls :meth:`asks`, :meth:`asked`, :meth:`comes`,
-    :meth:`makes`, :meth:`tests` and :meth:`ends`, in this order. At the end it calls :meth:`close`.
-
-    Attributes:
+    Args:
+        strategy: the app's strategy.
         experiment: the run's experiment, as in ``config.toml``.
         worth: what judges models.
-        strategy: the strategy that is watched.
         hold: the lock of the run directory.
         names: the nodes' names, by Flower's node id. Alternatively, the key of a value that nodes report, which becomes
             their name.
         overwrite: whether a run in the directory may be replaced.
+
+    Attributes:
+        listened: the strategy as the block gets it.
         members: the nodes that have come so far, as clients.
+        again: makes aggregates again, in a process of its own.
         state: the loop's state after the last recorded round; None before the run directory exists.
-        gaps: a line for each round without values.
+        gaps: a line for each round without values, with the reason.
         rounds: how many rounds are planned. 0: not known.
         broken: whether recording was given up.
-        again: makes aggregates again, in a process of its own.
         judged: whether the server evaluates models itself, at the end of a round.
-
-    Examples:
-        A round of two clients, told by hand as :class:`hanse.flower.valued.valued.Valued` does it:
-
-        >>> from pathlib import Path
-        >>> from flwr.app import Array
-        >>> from hanse.flower.in_process import InProcessGrid
-        >>> def model(*w):
-        ...     return ArrayRecord({"w": Array(np.array(w, np.float32))})
-        >>> def answer(message, context):
-        ...     arrays = model(1, 0) if context.node_id == 100 else model(0, 1)
-        ...     metrics = MetricRecord({"num-examples": 10, "train_loss": 0.5})
-        ...     return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
-        >>> grid, worth = InProcessGrid({100: answer, 101: answer}), ByFunction(lambda arrays: arrays["w"].numpy()[0])
-        >>> mechanism = {"name": "hanse.flower.valued.mechanism:flower"}
-        >>> experiment = Experiment(mechanism=mechanism, data={"clients": 10})
-        >>> with Hold(Path("run")) as hold:
-        ...     watch = Watch(experiment, worth, FedAvg(), hold)
-        ...     watch.begins(model(0, 0), rounds=1)
-        ...     watch.asks(1, model(0, 0))
-        ...     watch.asked([100, 101])
-        ...     question = RecordDict({"arrays": model(0, 0)})
-        ...     messages = [Message(question, dst_node_id=node, message_type="train") for node in (100, 101)]
-        ...     watch.comes(grid.send_and_receive(messages))
-        ...     watch.makes(model(0.5, 0.5))
-        ...     watch.tests([])
-        ...     watch.ends()
-        ...     watch.close()
-        >>> watch.state.round, watch.gaps, Path("run", "metrics.jsonl").exists()
-        (1, [], True)
     """
 
-    experiment: Experiment
-    worth: Worth
-    strategy: Strategy
-    hold: Hold
-    names: Mapping[int, str] | str = field(default_factory=dict)
-    overwrite: bool = False
-    members: Members = field(default_factory=Members)
-    state: LoopState | None = None
-    gaps: list[str] = field(default_factory=list)
-    rounds: int = 0
-    broken: bool = False
-    again: Reaggregation = field(default_factory=Reaggregation)
-    judged: bool = False
-    _session: Session | None = None
-    _folder: RunDir | None = None
-    _nobody: WatchedRound | None = None  # a round to which nobody has come
-    _now: WatchedRound | None = None
-    _number: int = 0
-    _tests: Mapping[int, tuple[float, float]] = field(default_factory=dict)
-    _figures: Figures = field(default_factory=Figures)
-    _begun: float = 0.0
-    _said: dict[str, float] = field(default_factory=dict)
-    _warned: bool = False
+    def __init__(
+        self,
+        strategy: S,
+        experiment: Experiment,
+        worth: Worth,
+        hold: Hold,
+        names: Mapping[int, str] | str,
+        overwrite: bool,
+    ) -> None:
+        self.strategy, self.experiment, self.worth, self.hold = strategy, experiment, worth, hold
+        self.names, self.overwrite = names, overwrite
+        self.listened = _listened(strategy, self.call)
+        self.members, self.again, self.gaps = Members(), Reaggregation(), list[str]()
+        self.state: LoopState | None = None
+        self.rounds, self.broken, self.judged = 0, False, False
+        self._session: Session | None = None
+        self._folder: RunDir | None = None
+        self._nobody: WatchedRound | None = None  # a round to which nobody has come
+        self._now: WatchedRound | None = None
+        self._tests: Mapping[int, tuple[float, float]] = {}
+        self._figures, self._said, self._warned = Figures(), dict[str, float](), False
+        self._number, self._begun = 0, 0.0
+
+    def start(self, *given: Any, **more: Any) -> Any:
+        """Raise UserError: start the strategy instead, inside the ``with`` block."""
+        raise UserError("start: write 'with hanse.valued(...) as strategy:', and start the strategy inside it")
+
+    def __enter__(self) -> S:
+        """Return the strategy to start. Raises UserError if ``out`` is taken."""
+        claim_anew(self.hold, overwrite=self.overwrite)
+        return self.listened
+
+    def __exit__(self, kind: type[BaseException] | None, wrong: object, trace: object) -> None:
+        """Finish the run's record, also when an exception ends the block."""
+        self._quietly(self.close)
+        self.again.close()
+        self.hold.release()
+        if self.state is None and kind is None:
+            LOG.warning("hanse: no round was seen: start what 'with hanse.valued(...) as strategy' gives")
+        elif self.state is not None and (rounds := self.state.round):
+            said = f"{rounds - len(self.gaps)} of {rounds} rounds have values"
+            logging.getLogger("flwr").info("hanse: %s; see: hanse report %s", said, self.hold.folder)
+
+    # ---- listening
+
+    def call(self, name: str, *given: Any, **more: Any) -> Any:
+        """Call one of the strategy's own methods, and observe its arguments and result.
+
+        Args:
+            name: the method, one of ``LISTENED``.
+            given: the method's positional arguments.
+            more: the method's keyword arguments.
+        """
+        own = getattr(self.strategy, name)
+        if name == "start" and name not in vars(self.strategy):  # it calls methods that are listened to
+            own = partial(type(self.strategy).start, self.listened)
+        try:
+            # by Flower's own names; a wrapper of the user's often takes *args alone, which name nothing
+            said = inspect.signature(partial(getattr(Strategy, name), None)).bind(*given, **more).arguments
+        except TypeError:  # called in a way of its own, which is not heard
+            return own(*given, **more)
+        if name == "start":
+            if callable(judge := said.get("evaluate_fn")):
+                given, more = _swapped(given, more, judge, self._judging(judge))
+            arrays, rounds = said["initial_arrays"], said.get("num_rounds")
+            if isinstance(arrays, ArrayRecord) and isinstance(
+                rounds, int | None
+            ):  # a start of the user's own may differ
+                with as_before():
+                    self.begins(arrays, rounds)
+            return own(*given, **more)
+        if name == "configure_train":
+            self._quietly(self.asks, said["server_round"], said["arrays"])
+            messages = list(own(*given, **more))
+            self._quietly(lambda: self.asked([message.metadata.dst_node_id for message in messages]))
+            return messages
+        heard = list(said["replies"])
+        if isinstance(said["replies"], Iterator):  # which can be read only once
+            given, more = _swapped(given, more, said["replies"], iter(heard))
+        train = name == "aggregate_train"
+        self._quietly(self.comes if train else self.tests, copy.deepcopy(heard))  # before the strategy may change them
+        found = own(*given, **more)
+        if train:
+            self._quietly(lambda: self.makes(*found))
+            return found
+        self._quietly(self.says, "evaluate", found)
+        if not self.judged:
+            self._quietly(self.ends)
+        return found
+
+    def _judging(self, judge: Callable[..., Any]) -> Callable[..., Any]:
+        """Return the server's own evaluation, which ends a round, so that what it says is heard."""
+        self.judged = True
+
+        @wraps(judge)
+        def heard(*given: Any, **more: Any) -> Any:
+            found = judge(*given, **more)
+            self._quietly(self.says, "server", found)
+            self._quietly(self.ends)
+            return found
+
+        return heard
+
+    def _quietly(self, listen: Callable[..., None], *given: Any) -> None:
+        """Call ``listen`` without any effect on the training.
+
+        Generators and settings are restored. An exception ends the recording with a warning. Later calls then do
+        nothing.
+        """
+        if self.broken:
+            return
+        try:
+            with as_before():
+                listen(*given)
+        except Exception as wrong:
+            self.broken = True
+            line = str(wrong) if isinstance(wrong, UserError | MachineError) else first_line(wrong)
+            LOG.warning("hanse: the run in %s is kept no further: %s", self.hold.folder, line)
+            LOG.debug("where it was", exc_info=True)
 
     # ---- what the strategy tells
 
@@ -220,16 +293,14 @@ class Watch:
         now = self._now
         if now is None:
             return
-        messages, reported, refused = dict[int, Message](), set[str](), dict[int, str]()
-        records, trained = dict[int, ArrayRecord](), dict[int, Trained]()
+        messages, records, trained = dict[int, Message](), dict[int, ArrayRecord](), dict[int, Trained]()
+        refused, reported = dict[int, str](), set[str]()
         for reply in replies:
             node = reply.metadata.src_node_id
             self.asked([node])
-            client = self._client(node)
-            try:
-                content = content_of(reply, "the client")
-            except WireError as wrong:
-                refused[client] = str(wrong)
+            client, content = self._client(node), read_safely(content_of, reply, "the client")
+            if isinstance(content, str):
+                refused[client] = content
                 continue
             reported |= self._named(node, content)
             read = read_safely(self._read, content, now.form)
@@ -245,9 +316,8 @@ class Watch:
         now.roster = self._roster(trained)
         if isinstance(self.names, str) and reported and not self._warned and self.names not in reported:
             told = ", ".join(f"{name!r:.80}" for name in sorted(reported)[:MOST_KEYS])
-            LOG.warning(
-                "hanse: names: no client reports %r, so they are called by node id; they report %s", self.names, told
-            )
+            said = f"no client reports {self.names!r}, so they are called by node id; they report {told}"
+            LOG.warning("hanse: names: %s", said)
         self._warned = self._warned or bool(reported)
         if averages(self.strategy) or isinstance(now.worth, ByClients):  # which ask for no coalition's model
             return
@@ -467,21 +537,31 @@ def _hello(name: str) -> Hello:
     return Hello(0, (), None, name=name[:NAME])
 
 
-def guarded(watch: Watch, listen: Callable[[], None]) -> None:
-    """Call ``listen`` without any effect on the training.
+def _listened(strategy: S, call: Callable[..., Any]) -> S:
+    """Return a second object of a strategy, with the same attributes, whose methods ``LISTENED`` go through ``call``.
 
-    Generators and settings are restored. An exception ends the recording with a warning. Later calls then do nothing.
+    A copy of it, or what is read back after it was pickled, is the strategy's own kind again.
     """
-    if watch.broken:
-        return
-    try:
-        with as_before():
-            listen()
-    except Exception as wrong:
-        watch.broken = True
-        line = str(wrong) if isinstance(wrong, UserError | MachineError) else first_line(wrong)
-        LOG.warning("hanse: the run in %s is kept no further: %s", watch.hold.folder, line)
-        LOG.debug("where it was", exc_info=True)
+
+    def listening(name: str) -> property:
+        """Return a method that comes before what the strategy may set under its name, which ``call`` then finds."""
+        return property(lambda self: partial(call, name), lambda self, own: vars(self).update({name: own}))
+
+    kind, members = type(strategy), dict[str, Any]({name: listening(name) for name in LISTENED})
+    members["__copy__"] = lambda self: copy.copy(strategy)
+    # read back, it is what the first object is read back as; cast only returns it
+    members["__reduce_ex__"] = lambda self, protocol: (cast, (None, strategy))
+    made: S = object.__new__(type(kind.__name__, (kind,), members))
+    made.__dict__ = vars(strategy)
+    return made
+
+
+def _swapped(
+    given: tuple[Any, ...], more: dict[str, Any], old: Any, new: Any
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments of a call with one object in the place of another."""
+    named = {name: new if one is old else one for name, one in more.items()}
+    return tuple(new if one is old else one for one in given), named
 
 
 def averages(strategy: Strategy) -> bool:

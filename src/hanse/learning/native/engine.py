@@ -17,11 +17,11 @@ from torch import Tensor
 
 from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
-from hanse.learning.batches import FlatPool, SeatPlan, deal_seats, plan_seats
+from hanse.learning.batches import SeatPlan, deal_seats, flat, plan_seats
 from hanse.learning.job import Problem, SeatJob, TrainedRows, constant_of, refuse_unfit
 from hanse.learning.native.library import NativeLayer, NativeLayers, NativeSeat, library, read_native, why_not_native
 from hanse.learning.native.outputs import NativeOutputs
-from hanse.learning.scoring import Scorer, ScoringEngine
+from hanse.learning.scoring import Scorer
 from hanse.learning.threads import Crew, idle_share, wrap_around
 
 _HANDS = 8  # portions of seats for each thread, so a thread on a busy core can take fewer of them
@@ -68,7 +68,7 @@ def _beyond(numbers: Tensor, end: int) -> tuple[int, int] | None:
     return None if least >= 0 and most < end else (least, most)
 
 
-class NativeEngine(ScoringEngine):
+class NativeEngine(Scorer):
     """Trains linear layers with ReLU or tanh between them, and convolutions before them, with SGD on the CPU.
 
     To the last bit, a seat's result depends on the processor's vector width, but not on other seats or the number of
@@ -88,12 +88,10 @@ class NativeEngine(ScoringEngine):
         reason, compiled, layers = why_not_native(problem), library(), read_native(problem)
         if reason is not None or isinstance(compiled, str) or layers is None:
             raise ValueError(reason)
-        self.problem, self.threads, self.crew = problem, 1, Crew(workers)
+        native = None if layers.convolutions else NativeOutputs(layers, compiled)
+        super().__init__(problem, torch.device("cpu"), crew=Crew(workers), native=native, threads=1)
         self._train = compiled.hanse_train
         self._read: NativeLayers = layers
-        self._pool = FlatPool(problem, torch.device("cpu"), torch.float32)
-        native = None if layers.convolutions else NativeOutputs(layers, compiled)
-        self.scorer = Scorer(problem, torch.device("cpu"), crew=self.crew, native=native)
 
     def train(self, pool: Samples, jobs: Sequence[SeatJob], recipe: Recipe, lr: float) -> TrainedRows:
         """Train every job and return the rows in the order of the jobs; a row that diverged is NaN or infinite.
@@ -110,7 +108,7 @@ class NativeEngine(ScoringEngine):
             MemoryError: there is not enough memory.
         """
         refuse_unfit(jobs, recipe, self.name)
-        x, y = self._pool.of(pool)
+        x, y = flat(pool, self.problem, torch.float32)
         layers = self._read.on(pool.x.shape[1:])
         self._refuse_beyond(jobs, x, y, layers[-1].outputs)
         plans = plan_seats(jobs, recipe, 1)
@@ -216,8 +214,3 @@ class NativeEngine(ScoringEngine):
         for seat, plan in zip(seats, plans, strict=True):
             so_far.steps[plan.seat] += seat.steps
             so_far.losses[plan.seat], so_far.counted[plan.seat] = seat.loss, seat.counted
-
-    def close(self) -> None:
-        """Release the threads and the pool."""
-        self._pool.clear()
-        self.crew.close()

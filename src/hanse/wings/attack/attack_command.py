@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from click.core import ParameterSource
+from rich.markdown import Markdown
 from rich.table import Table as RichTable
 
 from hanse.base.errors import UserError
@@ -30,6 +31,14 @@ SecondKey = Annotated[
 SeedsFrom = Annotated[
     str | None, typer.Option("--seeds-from", metavar="COMMIT", help="With --table: draw its seeds from this hash.")
 ]
+
+
+# the options that each way of searching uses, beside those of all
+USED = {
+    "table": {"table", "smoke", "seeds_from"},
+    "replay": {"replay", "second_key", "seeds", "seed"},
+    "search": {"client", "pair", "second_key", "tries", "seeds", "seed"},
+}
 
 
 def attack(
@@ -73,7 +82,7 @@ def attack(
     from hanse.runs.observers import counting
     from hanse.wings.attack.search import deviation_in, search
 
-    _check_options(ctx, what, replay=replay, table=table)
+    _check_options(ctx, "table" if table else "replay" if replay else "search")
     many = cores() if workers is None else workers
     if table:
         _on_table(what, set_ or [], out_dir, many, smoke, seeds_from, as_json)
@@ -102,27 +111,21 @@ def attack(
         say(f"{' '.join(['hanse attack', str(folder / 'attack.toml'), '--replay', *flags])} measures it again")
 
 
-def _check_options(ctx: typer.Context, what: str | None, *, replay: bool, table: bool) -> None:
-    """Raise UserError for an option that was given and that the command would not use."""
-    how = {"what", "seed", "set_", "out_dir", "as_json"}
-    if table:
-        allowed = {"table", "smoke", "seeds_from", "workers", *how} - {"seed"}
-        why = "--table goes with --smoke, --seeds-from, --set, --workers, --out and --json only"
-        if ctx.params["seeds_from"] is not None and (what or ctx.params["smoke"] or ctx.params["set_"]):
-            raise UserError("--seeds-from: is for the rules' whole table: not with a file, a name, --smoke or --set")
-    elif ctx.params["smoke"] or ctx.params["seeds_from"] is not None:
-        raise UserError(f"{'--smoke' if ctx.params['smoke'] else '--seeds-from'}: not here: goes with --table only")
-    elif replay:
-        allowed = {"replay", "second_key", "seeds", "workers", *how}
-        why = "--replay takes who deviates, and how, from the file"
-    elif ctx.params["pair"] and ctx.params["second_key"]:
+def _check_options(ctx: typer.Context, way: str) -> None:
+    """Raise UserError for an option that was given and that this way of searching would not use."""
+    given = {
+        one.name: one.opts[0]
+        for one in ctx.command.params
+        if one.name and ctx.get_parameter_source(one.name) is ParameterSource.COMMANDLINE
+    }
+    for name in sorted(given.keys() - USED[way] - {"what", "set_", "workers", "out_dir", "as_json"}):
+        raise UserError(
+            f"{given[name]}: not here: " + ("goes with --table only" if way == "search" else f"--{way} does not use it")
+        )
+    if "seeds_from" in given and given.keys() & {"what", "smoke", "set_"}:
+        raise UserError("--seeds-from: is for the rules' whole table: not with a file, a name, --smoke or --set")
+    if given.keys() >= {"pair", "second_key"}:
         raise UserError("--pair, --second-key: only one of them")
-    else:
-        return
-    for option in ctx.command.params:
-        given = option.name is not None and ctx.get_parameter_source(option.name) is ParameterSource.COMMANDLINE
-        if given and option.name not in allowed:
-            raise UserError(f"{option.opts[0]}: not here: {why}")
 
 
 def _on_table(
@@ -154,10 +157,7 @@ def _on_table(
     else:
         for line in table_sentences(found):
             say(line, wrap=True)
-        grid = RichTable("cheat", *(column.name for column in found.columns))
-        for name, row in found.rows().items():
-            grid.add_row(name, *row)
-        out.print(grid)
+        out.print(Markdown(found.markdown()))
         say(f"{folder / 'table.md'} has the intervals, {folder / 'table.json'} everything; the same command goes on")
     if found.failed or not found.cells:
         raise typer.Exit(1)

@@ -25,7 +25,6 @@ from hanse.base import toml
 from hanse.base.errors import UserError
 from hanse.base.files import read_text, write_whole
 from hanse.base.toml import flat
-from hanse.lab.job import Job
 from hanse.lab.kept import KeptFile, Store
 from hanse.runs.config import Experiment
 from hanse.runs.observers import ProgressCallback, untold
@@ -285,7 +284,7 @@ def play_table(
         raise UserError(*(f"{column.name}: {column.why}" for column in columns))
     asked = [{n: cheat for n, cheat in rules.cheats.items() if possible(cheat, column)} for column in columns]
     left = [len(seeds) * (1 + len(cheats)) * (c.why is None) for c, cheats in zip(columns, asked, strict=True)]
-    inner, played = Store(folder / "jobs") if commit is None else _Lean(folder), 0
+    inner, played = Store(folder / "jobs") if commit is None else KeptFile(folder), 0
     gains: dict[tuple[str, str], list[float]] = {}
     failed: dict[tuple[str, str], str] = {}
     scales: dict[str, list[float]] = {column.name: [] for column in columns}
@@ -331,18 +330,6 @@ def play_table(
     write_whole(folder / "table.json", (json.dumps(table.as_json(), indent=1) + "\n").encode())
     write_whole(folder / "table.md", table.markdown().encode())
     return table
-
-
-class _Lean(KeptFile):
-    """A file of results without tests, curves and times, which no table uses."""
-
-    def write(self, job: Job, result: Mapping[str, Any]) -> None:
-        """Add a result as a line."""
-        kept = {
-            key: value for key, value in result.items() if key not in ("stages_ms", "clients", "traceback", "bytes")
-        }
-        # no tests, since a result that has some counts as cut if it lacks their curves, and would be played again
-        super().write(job, kept | ({"curves": {}, "tested": []} if "curves" in kept else {}))
 
 
 def judged(cells: Sequence[CheatCell], seeds: int, margin: float) -> list[CheatCell]:

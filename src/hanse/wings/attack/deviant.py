@@ -176,22 +176,16 @@ class Deviant(OfSome):
         for client, (request, reply) in sorted(told.items()):
             if client in self.clients or self._copied() is None:
                 for task, result in updates(request, reply):
-                    self._note(client, task, result)
+                    self.steps[client] = result.row - task.start.to(result.row.device)
+                    if client in self.clients:  # how the model that it was sent differs from the one before
+                        self.moved[client] = task.start - self.starts.get(client, task.start)
+                        self.starts[client] = task.start
 
     def on_reply(self, me: Me, round: int, request: Request, reply: Reply) -> Reply:
         """Return the reply with the client's deviations."""
         if me.id not in self.clients or round < self.since:
             return reply
-        if self.second in ("copied", "mean"):
-            reply = with_updates(request, reply, lambda task, r: self._shared(me, task, r))
-        reply = self._update(me, round, request, reply)
-        if self.start == "kept":
-            for _, result in updates(request, reply):
-                self.kept[me.id] = result.row
-        if self.second == "opposed":
-            reply = with_updates(request, reply, lambda task, r: self._opposed(me, round, task, r))
-        if self.gradient:
-            self.sent.update({(me.id, task.row): (round, result.row) for task, result in updates(request, reply)})
+        reply = with_updates(request, reply, lambda task, r: replace(r, row=self._row(me, round, task, r.row)))
         asked = {task.name: task for task in request.tasks if isinstance(task, Ask | Gradient)}
         told = (self._told(round, asked.get(getattr(r, "name", "")), r) for r in reply.results)
         return replace(reply, results=tuple(told))
@@ -201,78 +195,57 @@ class Deviant(OfSome):
         told = f"Deviants do what would pay them: {said_of(self)}."
         return Conduct("deviants", told, self.those(num_clients), cheats=True, rank=5)
 
-    def _update(self, me: Me, round: int, request: Request, reply: Reply) -> Reply:
-        """Return the reply with the update that is sent."""
+    def _row(self, me: Me, round: int, task: Train, row: Tensor) -> Tensor:
+        """Return the model that is sent instead of the trained ``row [P]``; buffers follow the update."""
+        start, width, lead = task.start.to(row.device), me.num_parameters, me.id == self.clients[0]
+        mine = [step for client, step in self.steps.items() if client in self.clients]
+
+        def moved(step: Tensor | None) -> Tensor:
+            """Return the received model with a step; None: no step."""
+            return start.clone() if step is None else start + step.to(start.device)
+
+        if self.second == "mean":
+            row = moved(torch.stack(mine).mean(0) if mine else None)
+        elif self.second == "copied" and not lead:
+            row = moved(self.steps.get(self.clients[0]))
+        copied = self._copied()
         if self.sends in KINDS:
             attacker = Attacker(self.clients, kind=cast(Attack, self.sends), scale=self.scale, of=self.of)
-            reply = attacker.on_reply(me, round, request, reply)
-        elif self.sends != "trained" or self.scale != 1:
-            reply = with_updates(request, reply, lambda task, r: self._instead(me, task, r))
-        return with_updates(request, reply, lambda task, r: self._added(me, round, task, r)) if self.adds else reply
-
-    def _instead(self, me: Me, task: Train, result: Trained) -> Trained:
-        """Return the result with another step than the trained one; buffers follow it."""
-        start, width = task.start.to(result.row.device), me.num_parameters
-        if self.sends == "trained":
-            row = result.row.clone()
+            row = attacker.spoilt(me, round, task, row)
+        elif self.sends == "echo":
+            first = self.first.setdefault(me.id, task.start)  # the model from which the client first deviated
+            if task.centre is not None and task.mu:  # or it has bought nothing
+                bought = (task.centre - first).to(row.device)
+                row = moved((row - start).norm() * (self.scale * bought / (bought.norm() + 1e-12)))
+        elif self.sends != "trained":
+            step = {"copied": copied, "last": self.moved.get(me.id)}.get(self.sends)
+            row = moved(None if step is None else self.scale * step)
+        elif self.scale != 1:
+            row = row.clone()
             row[:width] = start[:width] + self.scale * (row[:width] - start[:width])
-            return replace(result, row=row)
-        if self.sends == "echo":
-            return self._echoed(me, task, result)
-        step = self._copied() if self.sends == "copied" else None
-        step = self.moved.get(me.id) if self.sends == "last" else step
-        return self._step(task, result, None if step is None else self.scale * step)
-
-    def _added(self, me: Me, round: int, task: Train, result: Trained) -> Trained:
-        """Return the result with what the client adds to its update."""
-        start, width = task.start.to(result.row.device), me.num_parameters
-        step = result.row - start
-        added, copied = torch.zeros_like(step), self._copied()
-        if copied is not None:
-            added += self.adds.get("copied", 0.0) * copied.to(step.device)
-        if share := self.adds.get("noise", 0.0):
-            added[:width] += share * step[:width].norm() * _direction(me, "added noise", round, width, me.id).to(step)
-        return replace(result, row=result.row + added)
+        if self.adds:
+            step = row - start
+            added = torch.zeros_like(step)
+            if copied is not None:
+                added += self.adds.get("copied", 0.0) * copied.to(step.device)
+            if share := self.adds.get("noise", 0.0):
+                noise = _direction(me, "added noise", round, width, me.id).to(step)
+                added[:width] += share * step[:width].norm() * noise
+            row = row + added
+        if self.start == "kept":
+            self.kept[me.id] = row
+        if self.second == "opposed":
+            noise, lead_step = torch.zeros_like(row), self.steps.get(self.clients[0])
+            if lead_step is not None:
+                noise[:width] = 3 * lead_step[:width].norm() * _direction(me, "opposed", round, width).to(noise)
+            row = row + noise if lead else moved(-noise)
+        if self.gradient:
+            self.sent[me.id, task.row] = round, row
+        return row
 
     def _copied(self) -> Tensor | None:
         """Return this round's update of the honest client with the lowest id. None: nobody honest trained."""
         return next((step for client, step in self.steps.items() if client not in self.clients), None)
-
-    def _shared(self, me: Me, task: Train, result: Trained) -> Trained:
-        """Return the result with the update that the deviants agreed on."""
-        if self.second == "mean":
-            mine = [step for client, step in self.steps.items() if client in self.clients]
-            return self._step(task, result, torch.stack(mine).mean(0) if mine else None)
-        return result if me.id == self.clients[0] else self._step(task, result, self.steps.get(self.clients[0]))
-
-    def _echoed(self, me: Me, task: Train, result: Trained) -> Trained:
-        """Return the result with a step to what was bought, seen from where the client first deviated."""
-        first = self.first.setdefault(me.id, task.start)
-        if task.centre is None or not task.mu:
-            return result  # it has bought nothing
-        bought, moved = task.centre - first, result.row - task.start.to(result.row.device)
-        step = self.scale * bought.to(moved.device) / (bought.norm() + 1e-12)
-        return self._step(task, result, moved.norm() * step)
-
-    def _note(self, client: int, task: Train, result: Trained) -> None:
-        """Note a client's true update, and how the model that a deviant was sent differs from the one before."""
-        self.steps[client] = result.row - task.start.to(result.row.device)
-        if client in self.clients:
-            self.moved[client] = task.start - self.starts.get(client, task.start)
-            self.starts[client] = task.start
-
-    def _step(self, task: Train, result: Trained, step: Tensor | None) -> Trained:
-        """Return the result with this step from the received model; None: no step."""
-        start = task.start.to(result.row.device)
-        return replace(result, row=start.clone() if step is None else start + step.to(start.device))
-
-    def _opposed(self, me: Me, round: int, task: Train, result: Trained) -> Trained:
-        """Return the first one's result with noise added, or another's with only the opposite noise."""
-        width, first = me.num_parameters, self.steps.get(self.clients[0])
-        noise = torch.zeros_like(result.row)
-        if first is not None:
-            noise[:width] = 3 * first[:width].norm() * _direction(me, "opposed", round, width).to(noise)
-        return replace(result, row=result.row + noise) if me.id == self.clients[0] else self._step(task, result, -noise)
 
     def _told(self, round: int, asked: Ask | Gradient | None, result: Result) -> Result:
         """Return a result as reported."""

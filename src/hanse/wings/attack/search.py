@@ -47,7 +47,7 @@ RULES = Path(__file__).with_name("cheats.toml")
 FACTORS = (0.1, 0.5, 0.9, 1.1, 2.0, 10.0)
 SEARCHED = 3  # seeds that the search plays its best deviations with
 LEAST = 0.01  # of what honesty brings: a smaller gain is not called one
-MEASURES = ("utility", "balance", "nothing")
+UNUSED = ("stages_ms", "clients", "traceback", "bytes")  # of a job's result
 _BATCH, _KEEPS, _HEARD = 8, 6, 3
 _SECOND = ("copied", "opposed", "turns", "mean")
 Work = Callable[[Job, Step], dict[str, Any]]  # plays one job
@@ -560,10 +560,6 @@ class Game:
         self.told(self.played, max(self.most, self.played), self.figure)
 
 
-def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and math.isfinite(value)
-
-
 class KeptOutcomes:
     """The results of a search: those that have the outcome of every client.
 
@@ -574,27 +570,24 @@ class KeptOutcomes:
     """
 
     def __init__(self, inner: Results, members: int, watched: Sequence[int]) -> None:
-        self.inner, self.members, self.watched = inner, members, {str(c) for c in watched}
+        self.inner, self.members, self.watched = inner, members, set(watched)
 
     def read(self, job: Job) -> dict[str, Any] | None:
         """Return a finished result with outcomes; None if it must be played."""
-        found = self.inner.read(job) or {}
-        outcome, trades = found.get("outcome"), found.get("trades_of")
-        sound = (
-            found.get("measure") in MEASURES
-            and _is_number(found.get("granted"))
-            and isinstance(outcome, list)
-            and len(outcome) == self.members
-            and all(o is None or _is_number(o) for o in outcome)
-            # a result of before these were kept is played again: its distances are those that cheats feign
-            and (found["measure"] != "utility" or isinstance(trades, dict))
-            and (not trades or self.watched <= trades.keys())
+        kept = self.inner.read(job)
+        try:
+            found = None if kept is None else Outcome.of(kept)
+        except (KeyError, TypeError, ValueError):  # edited, or of before these were kept
+            return None
+        lacks = (
+            found is None or len(found.held) != self.members or (found.trades and self.watched - found.trades.keys())
         )
-        return found if sound else None
+        return None if lacks else kept
 
     def write(self, job: Job, result: Mapping[str, Any]) -> None:
-        """Keep a result. Raises MachineError if it cannot be written."""
-        self.inner.write(job, result)
+        """Keep a result without tests, curves and times, which nobody uses here. Raises MachineError."""
+        kept = {key: value for key, value in result.items() if key not in UNUSED}
+        self.inner.write(job, kept | ({"curves": {}, "tested": []} if "curves" in kept else {}))
 
 
 @dataclass(frozen=True)
@@ -617,7 +610,8 @@ class Outcome:
     @staticmethod
     def of(kept: Mapping[str, Any]) -> Outcome:
         """Return the outcome in a result of :func:`play_with_outcome`."""
-        trades = {int(c): [np.array(row, float) for row in rows] for c, rows in kept.get("trades_of", {}).items()}
+        of = kept["trades_of"] if kept["measure"] == "utility" else {}
+        trades = {int(c): [np.array(row, float) for row in rows] for c, rows in of.items()}
         return Outcome(kept["measure"], np.array(kept["outcome"], float), float(kept["granted"]), trades)
 
 

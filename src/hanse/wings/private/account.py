@@ -1,8 +1,8 @@
 """A client's privacy account: what its answers have cost so far, and whether one more fits into the budget.
 
-Every noised answer is a :class:`Release` of the Gaussian mechanism. An :class:`Account` counts releases and says which
-epsilon they add up to at its delta. The composition of costs is computed by Google's dp-accounting. Gaussians compose
-to one Gaussian, whose epsilon is exact (Balle, Wang 2018, theorem 8). With subsampled ones, the privacy loss
+Every noised answer is a :class:`Release` of the Gaussian mechanism. A :class:`PrivacyAccount` counts releases and says
+which epsilon they add up to at its delta. The composition of costs is computed by Google's dp-accounting. Gaussians
+compose to one Gaussian, whose epsilon is exact (Balle, Wang 2018, theorem 8). With subsampled ones, the privacy loss
 distribution is convolved (PLD). :class:`AccountFile` keeps an account in a participant's folder.
 
 The choice of clients amplifies nothing, because the server makes that choice and knows it. Only samples that a client
@@ -107,7 +107,7 @@ def _event(releases: Counted) -> Any:
 
 
 @dataclass(frozen=True)
-class Account:
+class PrivacyAccount:
     """What a client may spend, and what it has spent.
 
     Attributes:
@@ -118,7 +118,7 @@ class Account:
         sent: digests of the last answers.
 
     Examples:
-        >>> mine = Account(epsilon=8.0, delta=1e-5)
+        >>> mine = PrivacyAccount(epsilon=8.0, delta=1e-5)
         >>> answer = [Release(noise=2.0)]
         >>> mine.affords(answer * 11), mine.affords(answer * 12)
         (True, False)
@@ -141,7 +141,7 @@ class Account:
         """Return whether these releases fit into what is left."""
         return not releases or self.charged(releases).spent <= self.epsilon
 
-    def charged(self, releases: Sequence[Release], digest: str = "") -> Account:
+    def charged(self, releases: Sequence[Release], digest: str = "") -> PrivacyAccount:
         """Return the account after these releases.
 
         Args:
@@ -156,7 +156,7 @@ class Account:
         sent = (*self.sent, digest)[-KEPT:] if digest else self.sent
         return replace(self, releases=tuple(sorted(counts.items())), sent=sent)
 
-    def within(self, epsilon: float, delta: float) -> Account:
+    def within(self, epsilon: float, delta: float) -> PrivacyAccount:
         """Return the account with the lesser of its own terms and these."""
         return replace(self, epsilon=min(self.epsilon, epsilon), delta=min(self.delta, delta))
 
@@ -175,7 +175,7 @@ class Account:
         )
 
 
-def noise_for(account: Account, releases: Sequence[Release]) -> float:
+def noise_for(account: PrivacyAccount, releases: Sequence[Release]) -> float:
     """Return, to one part in a thousand, the least noise with which an account can afford these releases.
 
     Args:
@@ -186,11 +186,11 @@ def noise_for(account: Account, releases: Sequence[Release]) -> float:
         UserError: no noise up to 1e6 is enough; the line begins with the option's name.
 
     Examples:
-        >>> round(noise_for(Account(8.0, 1e-5), [Release(1.0)] * 10), 2)  # ten answers
+        >>> round(noise_for(PrivacyAccount(8.0, 1e-5), [Release(1.0)] * 10), 2)  # ten answers
         1.9
     """
 
-    def after(noise: float) -> Account:
+    def after(noise: float) -> PrivacyAccount:
         return account.charged([replace(one, noise=noise) for one in releases])
 
     def fits(noise: float) -> bool:
@@ -213,10 +213,10 @@ def noise_for(account: Account, releases: Sequence[Release]) -> float:
     return high
 
 
-_ACCOUNT = Declared[Account](Account)
+_ACCOUNT = Declared[PrivacyAccount](PrivacyAccount)
 
 
-def account_from(kept: Mapping[str, Any]) -> Account:
+def account_from(kept: Mapping[str, Any]) -> PrivacyAccount:
     """Return the account that plain values describe, as ``dataclasses.asdict`` makes them.
 
     Raises:
@@ -235,7 +235,7 @@ class AccountFile:
 
     path: Path
 
-    def read(self) -> Account | None:
+    def read(self) -> PrivacyAccount | None:
         """Return the account, or None if there is none yet.
 
         Raises:
@@ -249,7 +249,7 @@ class AccountFile:
             said = str(wrong).splitlines()[0]
             raise UserError(f"{self.path}: the privacy account cannot be read: {said}") from None
 
-    def write(self, account: Account) -> None:
+    def write(self, account: PrivacyAccount) -> None:
         """Write the account, whole and through to the disk, readable by this user alone."""
         with whole_file(self.path, durable=True, private=True) as file:
             file.write(json.dumps(asdict(account)).encode())

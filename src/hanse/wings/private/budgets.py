@@ -18,7 +18,7 @@ from hanse.learning.loop import Loop
 from hanse.runs.config import Experiment
 from hanse.runs.guards import Guard
 from hanse.runs.sat_out import SAT_OUT, clients_named
-from hanse.wings.private.account import Account
+from hanse.wings.private.account import PrivacyAccount
 from hanse.wings.private.clipping import AdaptiveClip
 from hanse.wings.private.privacy import InState, Privacy, Private, Stricter
 from hanse.wings.private.private_loop import dp_sgd
@@ -114,7 +114,7 @@ class PrivateGuard(Guard):
         self.accounts, run = InState(self.terms), self.experiment
         return Private(inner, self.terms, self.accounts, run.train.recipe, sizes, run.run.seed)
 
-    def resumed(self, kept: Mapping[int, Account] | None, round: int, sizes: Ints) -> list[str]:
+    def resumed(self, kept: Mapping[int, PrivacyAccount] | None, round: int, sizes: Ints) -> list[str]:
         """Go on from kept accounts. Budgets may change: the lesser one binds.
 
         Raises:

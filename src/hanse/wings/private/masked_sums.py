@@ -176,11 +176,11 @@ class MaskedSums(Wrapped):
         asked = to_train(requests)
         if not asked:
             return self.inner.exchange(round, requests, deadline_s, closing)
-        work = _Round(self, round, asked, [r for r in requests if r.client not in asked], deadline_s)
+        work = _RoundUnderMasks(self, round, asked, [r for r in requests if r.client not in asked], deadline_s)
         return work.replies()
 
 
-class _Round:
+class _RoundUnderMasks:
     """The four exchanges of one round."""
 
     def __init__(

@@ -40,6 +40,7 @@ from hanse.federation.codec import WireError, pack
 from hanse.federation.mask_steps import ASKED, context_of, masked_with, statement
 from hanse.federation.node import MEMBERS
 from hanse.federation.private import private_arrays
+from hanse.ledger.note import is_signature
 from hanse.ledger.witness import Witness, read_witnesses
 from hanse.wings.private import masks
 from hanse.wings.private.secure_sums import SecureSums
@@ -361,7 +362,7 @@ class Masker:
             if c != me and identity not in trusted.keys:
                 raise WireError(f"client {c} has the key {said['identity'][:16]}..., which is not in {MEMBERS} here")
             signed = statement(state.context, int(c), said)
-            if not masks.is_signed(signed, bytes.fromhex(said["signature"]), identity):
+            if not is_signature(signed, bytes.fromhex(said["signature"]), identity):
                 raise WireError(
                     f"client {c} has not signed these keys for this round, group and model: it was told something else"
                 )
@@ -382,7 +383,7 @@ class Masker:
         said = masked_with(state.context, _masking(state))
         for c in map(str, survivors):
             identity = bytes.fromhex(state.keys[c]["identity"])
-            if not masks.is_signed(said, bytes.fromhex(signatures.get(c, "")), identity):
+            if not is_signature(said, bytes.fromhex(signatures.get(c, "")), identity):
                 raise WireError(f"client {c} has not signed that it was given shares of the same members as this one")
 
     def _sealing(self, state: State, dealer: int, holder: int) -> bytes:

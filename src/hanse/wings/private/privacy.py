@@ -38,7 +38,7 @@ from hanse.federation.codec import pack
 from hanse.federation.wrapped import Wrapped
 from hanse.learning.client_payloads import declaration
 from hanse.learning.loop import LOOP
-from hanse.wings.private.account import Account, AccountFile, Release, Unit, library, noise_for
+from hanse.wings.private.account import AccountFile, PrivacyAccount, Release, Unit, library, noise_for
 
 log = logging.getLogger("hanse.federation")
 
@@ -187,11 +187,11 @@ class Privacy:
             "large as the largest update, so that nothing is learned; 1 is a strong budget already"
         ]
 
-    def opened(self) -> Account:
+    def opened(self) -> PrivacyAccount:
         """Return a new account with nothing spent."""
-        return Account(self.epsilon, self.delta, self.unit)
+        return PrivacyAccount(self.epsilon, self.delta, self.unit)
 
-    def over(self, account: Account | None) -> Account:
+    def over(self, account: PrivacyAccount | None) -> PrivacyAccount:
         """Return an account with the smaller of its own terms and these; without an account, one that is opened now."""
         return self.opened() if account is None else account.within(self.epsilon, self.delta)
 
@@ -300,17 +300,17 @@ class InState:
     """
 
     rule: Privacy
-    accounts: Mapping[int, Account] = field(default_factory=dict)
+    accounts: Mapping[int, PrivacyAccount] = field(default_factory=dict)
 
-    def opened(self, clients: int) -> dict[int, Account]:
+    def opened(self, clients: int) -> dict[int, PrivacyAccount]:
         """Return everybody's account as a run begins, so that later terms also bind clients that never answered."""
         return {client: self.rule.of(client).opened() for client in range(clients)}
 
-    def of(self, client: int) -> Account:
+    def of(self, client: int) -> PrivacyAccount:
         """Return a client's account, with the lesser of its budget and the rule's."""
         return self.rule.of(client).over(self.accounts.get(client))
 
-    def charge(self, client: int, releases: Sequence[Release], digest: Callable[[], str]) -> Account | None:
+    def charge(self, client: int, releases: Sequence[Release], digest: Callable[[], str]) -> PrivacyAccount | None:
         """Charge an answer, if it fits into the budget. A simulation's clients are asked once for each answer."""
         if not self.of(client).affords(releases):
             return None
@@ -334,11 +334,11 @@ class InFile:
     file: AccountFile
     rule: Privacy
 
-    def of(self, client: int) -> Account:
+    def of(self, client: int) -> PrivacyAccount:
         """Return the account, with the lesser of its budget and the rule's."""
         return self.rule.over(self.file.read())
 
-    def charge(self, client: int, releases: Sequence[Release], digest: Callable[[], str]) -> Account | None:
+    def charge(self, client: int, releases: Sequence[Release], digest: Callable[[], str]) -> PrivacyAccount | None:
         """Charge an answer and write the account to disk, if the budget allows it; None if not.
 
         The same answer given again costs nothing.
@@ -493,7 +493,7 @@ def _standing_still(request: port.Request, reply: port.Reply) -> port.Reply:
     return replace(reply, refused=None, results=tuple(results))
 
 
-def _saying(task: port.Task, result: port.Result, account: Account) -> port.Result:
+def _saying(task: port.Task, result: port.Result, account: PrivacyAccount) -> port.Result:
     """Return an update that says what its client has spent of which budget, which is no secret."""
     if not isinstance(result, port.Trained) or (isinstance(task, port.Train) and task.private):
         return result
