@@ -94,6 +94,19 @@ def test_trade_wears_the_distance_down_unless_own_gradients_are_compared(tmp_pat
     assert at_last < first - 0.4
 
 
+@pytest.mark.parametrize("cheat", [{"sends": "echo"}, {"sends": "nothing"}, {"adds": {"copied": 2.0}}, {"scale": 3.0}])
+def test_after_the_first_look_nothing_that_is_sent_changes_who_is_alike(cheat: Any, tmp_path: Path) -> None:
+    """Client 0 has bought in round 0; what it copies or feigns from round 1 on leaves all its distances as they are."""
+    behaviour = {"deviant": {"clients": [0], "since": 1, **cheat}}
+    lied = markets(tmp_path, behaviour, related=3.0, of="first")
+    honest = markets(tmp_path, {}, related=3.0, of="first")
+    assert lied[0].graph[0].sum() > 0
+    for deviant, own in zip(lied, honest, strict=True):
+        np.testing.assert_array_equal(deviant.market.distance[0, :8], own.market.distance[0, :8])
+    # who has not bought yet is looked at again: the one that never buys
+    assert (lied[0].market.distance[1:8, ATTACKER] != lied[-1].market.distance[1:8, ATTACKER]).any()
+
+
 def went(factor: float, mu: float, own: tuple[float, float], says: int = 10, centre: bool = False) -> list[float]:
     """Return how far a client counts as gone that sends ``factor`` times its update of 10 steps: its model is (1, 0),
     its centre (3, 0), from which it may have started. It says that it took so many steps.
@@ -152,6 +165,6 @@ def test_the_share_of_the_pull_is_what_sgd_makes_of_it(steps: int, mu: float, mo
 def test_settings_that_go_with_nothing_are_refused() -> None:
     with pytest.raises(UserError, match=r"related: 3.*'cosine'"):
         ipfl_posted(distance="squared_l2")
-    adam = {"mechanism": "ipfl_posted", "train": {"optimizer": "adamw"}}
+    adam = {"mechanism": {"name": "ipfl_posted", "of": "own"}, "train": {"optimizer": "adamw"}}
     with pytest.raises(UserError, match=r"mechanism.weigh.of: 'own'.*train.optimizer"):
         hanse.run(hanse.Experiment(data={"clients": 4}, model="logistic", run={"rounds": 1}, **adam))

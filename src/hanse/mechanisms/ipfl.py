@@ -78,7 +78,7 @@ from hanse.mechanisms.weigh import Centres
 
 Cost = Annotated[float, Field(ge=0)]
 Eagerness = Annotated[float, Field(ge=0, le=MOST)]
-Of = Literal["travel", "models", "updates", "own"]
+Of = Literal["travel", "models", "updates", "own", "first"]
 Start = Literal["own", "centre"]
 CosineGram = tuple[Floats, Floats]  # cosines [m, m] and lengths [m]
 Bill = dict[int, int]  # what a buyer owes: units by the seller's place at the market
@@ -212,9 +212,11 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         distance: "cosine" (``1 - cos``) or "squared_l2" (half of the squared Euclidean distance; papers.md I15).
             Centres take the gradient of the same distance.
         of: what is compared: the models' changes since the initial one ("travel"), the "models" themselves, the round's
-            "updates", or the changes that each client's "own" gradients made. The last leave out the pull to the
-            centre, so buying from somebody does not bring a client closer to the seller. With "own", centres use
-            "travel".
+            "updates", the changes that each client's "own" gradients made, or what each changed at "first", before it
+            bought anything. The last two leave out the pull to the centre, so buying from somebody does not bring a
+            client closer to the seller. "own" guesses that pull from what was sent; "first" looks only where there was
+            none, so that nothing which a client copies or is told later makes it alike to anybody. With these two,
+            centres use "travel".
         related: clients trade only if their changes are more alike than random ones: their cosine must exceed ``related
             / sqrt(P)``, for P parameters (random directions have about ``1 / sqrt(P)``). The market takes their
             distance as 1e9. None: all may trade. It needs distances by "cosine".
@@ -306,7 +308,8 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
             "unpaid": np.zeros(n, np.int64),
             "pulled": np.zeros(n, bool),  # whose centre is made of others' models, and was delivered
             "best": np.full(n, -np.inf),  # the validation score of each client's best model
-            "own": torch.zeros((n, context.layout.num_parameters if self.of == "own" else 0)),
+            "own": torch.zeros((n, context.layout.num_parameters if self.of in ("own", "first") else 0)),
+            "bought": np.zeros(n, bool),  # who has ever got a centre of others' models
             **_nothing(n),
         }
 
@@ -447,7 +450,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         if self._over(view):
             return Weighed(kept, home=home), state  # nothing is trained after it: no graph, no payment
         trade, centres, out = self._market(view, state)
-        if self.of == "own":
+        if self.of in ("own", "first"):
             own = state["own"].clone()
             own[clients] = self._went(view, state).cpu()
             state = {**state, "own": own}
@@ -499,7 +502,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         gram = cosine_gram(measured) if self.distance == "cosine" else None
         if self.adapters == "products":
             apart = self._product_distances(view)
-        elif self.of == "own":
+        elif self.of in ("own", "first"):
             apart = distances(_without_rows(self._went(view, state), out), self.distance)
         else:
             apart = distances(measured, self.distance) if gram is None else cosine_distances(gram[0])
@@ -528,6 +531,9 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
     def _went(self, view: View, state: State) -> Tensor:
         """Return how far their own gradients have taken the clients so far, ``[m, parameters]``, this round included.
 
+        By the "first" look, the rounds of a client count until it has bought something: so far nothing has pulled it.
+
+        By "own" distances all rounds count.
         A round of SGD takes a client by ``U - start = s (centre - own model) + own``, with the share s of
         :func:`pull_share`, or s = 0 if it started from the centre. Who sends a multiple of its update has gone further
         that way, and would come closer to those it bought from. So if a client that was pulled went a larger share of
@@ -537,13 +543,16 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         updates, recipe = view.trained, view.context.recipe
         seats, width = updates.seats, view.context.layout.num_parameters
         start, centre = view.table.rows[seats.start, :width], view.at("centre", seats.client)
+        moved = updates.rows[:, :width] - start
+        if self.of == "first":
+            moved[torch.from_numpy(state["bought"][seats.client]).to(moved.device)] = 0.0
+            return moved.add(state["own"][seats.client].to(moved.device))
         mu = np.zeros(len(updates)) if seats.mu is None else seats.mu
         asked = [recipe.sampling(int(n))[1] for n in updates.num_samples.tolist()]
         steps = np.maximum(updates.steps, asked).tolist()
         from_own = np.where(seats.start == centre, 0.0, mu).tolist()
         pulls = [pull_share(recipe, view.round, m, n) for m, n in zip(from_own, steps, strict=True)]
         towards = view.table.rows[centre, :width] - view.table.rows[seats.target, :width]
-        moved = updates.rows[:, :width] - start
         along = (moved * towards).sum(dim=1) / towards.square().sum(dim=1).clamp(min=1e-30)
         shares = torch.tensor(pulls, dtype=start.dtype, device=start.device)
         shares = torch.where(torch.from_numpy(mu > 0).to(start.device), torch.maximum(shares, along), shares)
@@ -710,10 +719,11 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         pulled, centres, bills = state["pulled"].copy(), outcome.get(Centres), outcome.get(Bills)
         if centres is not None:
             pulled[centres.clients] = centres.imports
-        after["pulled"] = pulled
+        if bills is not None:
+            pulled[bills.clients[~bills.paid]] = False
+        after |= {"pulled": pulled, "bought": state["bought"] | pulled}
         if bills is None:
             return after
-        pulled[bills.clients[~bills.paid]] = False
         after |= with_worth(state, bills.clients, bills.utility)
         after["bill"][bills.clients] = bills.units.sum(axis=1)
         after["authorised"][bills.clients] = bills.authorised
@@ -1170,7 +1180,7 @@ def ipfl(
         cost: in tokens, for clients whose profile has none.
         eagerness: for clients whose profile has none.
         distance: "cosine" or "squared_l2".
-        of: "travel", "models", "updates" or "own".
+        of: "travel", "models", "updates", "own" or "first".
         bounded: whether centres stay within reach of the imported models.
         pricing: "marginal" or "critical". For posted prices, use :func:`ipfl_posted`.
         keep_best: whether each client keeps its best model.
@@ -1189,7 +1199,7 @@ def ipfl_posted(
     cost: Cost = 0.5,
     eagerness: Eagerness = 5e5,
     distance: Distance = "cosine",
-    of: Of = "own",
+    of: Of = "first",
     bounded: bool = True,
     keep_best: bool = True,
     adapters: Literal["factors", "products"] = "factors",
@@ -1201,8 +1211,9 @@ def ipfl_posted(
 
     The operator posts what a model of n samples costs. A client is asked whether it sells at that price, and each buyer
     chooses from the offers itself (:mod:`hanse.games.market_posted`). Clients whose models have nothing in common do
-    not trade. Trading does not bring clients closer to each other, because distances compare only what each client's
-    own gradients changed. Everything else is as in :func:`ipfl`.
+    not trade. Neither trading nor copying brings clients closer to each other, because distances compare only what each
+    client changed before it first bought anything. So they do not follow data that change later. Everything else is as
+    in :func:`ipfl`.
 
     Args:
         flat: the price of any model, in tokens, before its size counts. The best choice is the lowest cost that sharing
@@ -1213,7 +1224,7 @@ def ipfl_posted(
         cost: the true cost, in tokens, of clients whose profile has none. A price below it sells nothing.
         eagerness: the true eagerness of clients whose profile has none.
         distance: "cosine" or "squared_l2".
-        of: "travel", "models", "updates" or "own".
+        of: "travel", "models", "updates", "own" or "first".
         bounded: whether centres stay within reach of the imported models.
         keep_best: whether each client keeps its best model.
         adapters: "factors" or "products".
