@@ -123,10 +123,11 @@ def _as_first_written(sections: Mapping[str, Any]) -> Mapping[str, Any]:
 
     Results of that time are kept by the keys under which they were planned. So ``judges = "all"`` of first-order values
     at clients, ``invited = "earn"``, and ``statistics = "averaged"`` of GTFLAT's network are left out, and the defaults
-    of today, which would look the same, are named.
+    of today, which would look the same, are named. (What GTFLAT's authors set was named then, too.)
     """
     train = sections.get("train")
-    if sections.get("model") == {"name": "cnn_fedgen"} and isinstance(train, Mapping):  # batch norm was averaged
+    fedgen = sections.get("model") == {"name": "cnn_fedgen"}  # its batch norm was averaged
+    if fedgen and isinstance(train, Mapping) and "lr_decay_by" not in train:
         statistics = train.get("statistics", "anew")
         train = {key: value for key, value in train.items() if key != "statistics"}
         sections = {**sections, "train": train if statistics == "averaged" else {**train, "statistics": statistics}}

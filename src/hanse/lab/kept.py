@@ -36,6 +36,10 @@ from hanse.lab.job import Job, key_of, named
 
 NAME = "kept.jsonl.gz"
 VERSION = 1
+WITHOUT_STATISTICS = (
+    "logistic", "mlp", "cnn", "cnn_pifl", "cnn_greedyfed", "cnn_small", "cnn_femnist", "lenet", "lstm", "lora",
+)  # fmt: skip
+"""Built-in models without batch norm, unless an option adds it."""
 _LARGEST = 1e100  # of a kept number; a larger one is damage, and its square would be infinite
 _MOST = 1 << 32  # bytes that a file of results may unpack to
 # hanse's own accuracies in the curves of any experiment
@@ -355,7 +359,7 @@ def is_of(found: Mapping[str, Any], job: Job, ids: Mapping[str, str] = MappingPr
 
     The key covers only the settings that the job mentions. Other defaults may have changed since, so they are compared,
     too. Settings that only one of the two versions of hanse has are ignored. Adding an option therefore does not
-    invalidate finished runs.
+    invalidate finished runs. Nor does the default of batch norm's statistics, where a model has none.
 
     Args:
         found: the line.
@@ -366,6 +370,9 @@ def is_of(found: Mapping[str, Any], job: Job, ids: Mapping[str, str] = MappingPr
         return False
     then = dict(flat(named(found["given"], ids))) | dict(flat(named(found["experiment"], ids)))
     now = dict(flat(named(json.loads(json.dumps(job.experiment.sections())), ids)))
+    plain = now.get("model.name") in WITHOUT_STATISTICS and not now.get("model.batch_norm")
+    if plain and "own" not in (then.get("train.statistics"), now["train.statistics"]):
+        then.pop("train.statistics", None)
     return all(then[name] == now[name] for name in then.keys() & now.keys())
 
 
