@@ -3,6 +3,7 @@
 import sys
 import types
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -110,6 +111,17 @@ def test_labels_that_clients_call_otherwise_are_renamed(form: str, monkeypatch: 
     assert found.client_names == due.client_names
     assert found.train.y.tolist() == due.train.y.tolist() or form == "arrays of each"
     assert np.bincount(found.train.y).tolist() == np.bincount(due.train.y).tolist()
+
+
+def test_a_new_name_that_no_row_has_is_refused_beside_names_that_rows_have() -> None:
+    called = frame()
+    called["ill"] = called.ill.where(called.hospital != "Hope", called.ill.map({"yes": "oui", "no": "non"}))
+    read = partial(as_dataset, called, "ill", "hospital")
+    assert read(labels={"oui": "yes", "non": "no"}).num_classes == 2
+    assert read(labels={"oui": "1", "yes": "1", "non": "0", "no": "0"}).num_classes == 2  # all have new names
+    for labels in ({"oui": "yes", "non": "nope"}, {"Hope": {"oui": "yes", "non": "nope"}}):
+        (line,) = lines_of(read, labels=labels)
+        assert line.startswith("data.source.labels: 'nope'")
 
 
 @pytest.mark.parametrize("labels", [{"krank": "yes"}, {"Hope": {"krank": "yes"}}, {"Kiel": {"no": "yes"}}])

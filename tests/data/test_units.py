@@ -10,6 +10,7 @@ import torch
 from hanse.base.errors import UserError
 from hanse.data import DataSpec, Samples, as_dataset, build
 from hanse.data.build import with_own
+from hanse.data.frames import units_of
 from hanse.data.spec import parse_spec
 from hanse.data.units import split_times, split_units
 from hanse.games.jackknife import split_error
@@ -417,3 +418,11 @@ def test_whoever_is_much_better_off_is_still_counted():
     gains = [(0.5, 0.4, 0.6)] * 5 + [(-0.5, -0.6, -0.4)] * 3 + [(0.1, 0.001, 0.199), (math.nan,) * 3]
     assert surely(gains) == [1] * 5 + [-1] * 3 + [1, 0]  # of the last one alone is left: 5 % are all its own
     assert surely([*gains, (0.1, -0.1, 0.3)])[8] == 0
+
+
+def test_units_that_differ_by_case_only_are_no_two_people() -> None:
+    """Half of the rows of some say p1, the others P1: as two units, one person would be on both sides of a split."""
+    told = [f"{'pP'[k % 2]}{k // 4}" for k in range(40)]
+    with pytest.raises(UserError, match="cannot be told apart"):
+        units_of(told, "data: group")
+    assert len(set(units_of([one.lower() for one in told], "data: group"))) == 10

@@ -62,6 +62,7 @@ def test_harmful_is_whose_absence_surely_helps_and_in_most_classes(
     assert facts(run).clients[0].without is None
     codes = [note.code for note in answers_of(run).contributed]
     assert ("do_harm" in codes) == harmful
+    assert ("no_harm_shown" in codes) == (not harmful)
 
 
 def test_the_interval_holds_the_draw_of_samples_which_all_starts_share(tmp_path: Path) -> None:

@@ -41,9 +41,12 @@ class Renamed:
     """
 
     def __init__(self, labels: Labels) -> None:
+        if not isinstance(labels, Mapping):
+            raise UserError(f'data.source.labels: {labels!r:.80}: must be a table, such as {{ krank = "ill" }}')
         self._of_client = {name: _by_text(own) for name, own in labels.items() if isinstance(own, Mapping)}
         self._of_all = _by_text({name: one for name, one in labels.items() if not isinstance(one, Mapping)})
         self._found: set[tuple[str, str]] = set()
+        self._kept: set[str] = set()  # labels of rows that are called as before
 
     def of(self, column: Any, owner: NDArray[Any] | None) -> NDArray[Any]:
         """Return targets ``[n]`` with new labels, as objects; ``owner [n]`` has the client of each, or is None."""
@@ -54,15 +57,24 @@ class Renamed:
                     values[i] = known[text]
                     self._found.add((where, text))
                     break
+            else:
+                self._kept.add(plain(values[i]))
         return values
 
     def refuse_unused(self) -> None:
-        """Raise UserError for labels that no row had."""
+        """Raise UserError for labels that no row had, and for a new name beside names that other rows have."""
         given = [(where, text) for where, own in (("", self._of_all), *self._of_client.items()) for text in own]
         if unused := [one for one in given if one not in self._found]:
             where, text = unused[0]
             of = f" of client '{where}'" if where else ""
             raise UserError(f"data.source.labels: {text!r}: no row{of} has this label; leave it out")
+        new = {plain(one): one for own in (self._of_all, *self._of_client.values()) for one in own.values()}
+        if self._kept & new.keys() and (odd := sorted(new.keys() - self._kept)):
+            known = ", ".join(sorted(self._kept)[:5])
+            raise UserError(
+                f"data.source.labels: {new[odd[0]]!r}: no row has this label, and other new names are labels of rows "
+                f"({known}): must be one of them"
+            )
 
 
 def _by_text(labels: Mapping[str, Any]) -> dict[str, Any]:
@@ -207,7 +219,11 @@ def coded(column: Any) -> Coded:
 
 
 def units_of(values: Any, where: str) -> NDArray[Any]:
-    """Return the unit of each row as text, ``[n]``: 1 and "1" are the same. Raises UserError for a row without one."""
+    """Return the unit of each row as text, ``[n]``: 1 and "1" are the same.
+
+    Raises:
+        UserError: a row has none, or two differ by upper and lower case only, as nobody's ids do.
+    """
     if isinstance(values, str | Mapping) or np.ndim(values) != 1:
         raise UserError(f"{where}: {values!r:.80}: must be a list or an array of one unit for each row")
     given = objects(values)
@@ -215,7 +231,10 @@ def units_of(values: Any, where: str) -> NDArray[Any]:
         raise UserError(
             f"{where}: no unit in {rows_of(gaps, None)}: give each of them a value of its own, or drop them"
         )
-    return np.array([plain(one) for one in given], dtype=np.str_)
+    units = np.array([plain(one) for one in given], dtype=np.str_)
+    if both := alike((one, 0) for one in np.unique(units).tolist()):
+        raise UserError(f"{where}: the units {both} cannot be told apart reliably: {ALIKE}")
+    return units
 
 
 def times_of(column: Any, where: str) -> NDArray[np.float64]:

@@ -124,7 +124,8 @@ def _column(column: Any, where: str) -> _Column | str:
     if len(kinds) > MOST_KINDS:
         return (
             f"{where}: column '{name}': {len(kinds)} different words, such as {kinds[0]!r}; at most {MOST_KINDS} "
-            "become columns: group them, or leave the column out"
+            "become columns: if it says of whom each row is, name it as data.source.group; else put words together, or "
+            "leave the column out"
         )
     return _Column(name, lambda one: _as_kinds(one, kinds), False, False)
 

@@ -18,7 +18,7 @@ import numpy as np
 from markupsafe import escape
 
 from hanse.base.files import MEMBERS
-from hanse.reports.alone import ALONE, by_python, find_alone
+from hanse.reports.alone import ALONE, by_python, find_alone, names_code
 from hanse.reports.chart import Chart
 from hanse.reports.contributions import Contribution, contribution, picture_of
 from hanse.reports.facts import Answer, RunOf, facts_of, mean_interval, paid_to_join
@@ -109,6 +109,9 @@ def answers(groups: Sequence[SeedGroup]) -> Answers:
     if harmful:
         names = [row.name for row in harmful[:_MOST_NAMED]] if len(harmful) <= _MOST_NAMED else []
         gave.append(Note("do_harm", "warning", {"names": names, "many": len(harmful), "starts": harmful[0].starts}))
+    if spared := [row for row in found[0].clients if row.without is not None and not row.harmful]:
+        names = [row.name for row in spared[:_MOST_NAMED]] if len(spared) <= _MOST_NAMED else []
+        gave.append(Note("no_harm_shown", "note", {"names": names, "many": len(spared), "starts": spared[0].starts}))
     next_ = _next(group, found, {note.code for note in pays}, None if valued is None else valued[1])
     return Answers(tuple(pays), tuple(gave), next_, picture, tuple(doubts_of(groups)))
 
@@ -276,10 +279,14 @@ def _next(group: SeedGroup, found: Sequence[RunOf], codes: set[str], worth: Cont
         "try_seeds": len(group.runs) == 1 and here,
     }
     named = harmful or suspects
+    code = next((code for code, holds in choices.items() if holds), "give_statements")
+    folder, python = shlex.quote(str(run.path)), by_python(run)
+    if code == "compare_alone" and not python and names_code(run):
+        python = f"hanse statement {folder} --all --train-alone --trust"
     fields = {
-        "folder": shlex.quote(str(run.path)),
-        "python": by_python(run),
+        "folder": folder,
+        "python": python,
         "names": named if len(named) <= _MOST_NAMED else [],
         "many": len(named),
     }
-    return Note(next((code for code, holds in choices.items() if holds), "give_statements"), "note", fields)
+    return Note(code, "note", fields)

@@ -122,7 +122,7 @@ def retrain(
         raise UserError(
             f"--retrain: {folder}: data or model were objects in Python: name both in the experiment's file"
         )
-    clients = [run.client_of(name) for name in left_out]
+    clients = [run.client_of(name, "--without") for name in left_out]
     if not clients and run.num_clients > MOST:
         raise UserError(f"--retrain: {run.num_clients} clients: name those to leave out, as in --without 3")
     if wrong := [client for client in clients if not 0 <= client < run.num_clients]:

@@ -308,7 +308,7 @@ def _next(run: RunRecord, row: ClientFacts, fit: Fit, notes: Sequence[Note], *, 
         "stay": fit.sign == 1,
     }
     command = "" if (run.path / MEMBERS).exists() else by_python(run) or "--train-alone"
-    counted = f"{fit.counted} {'samples' if row.unit == 'row' else f'{row.unit}s'}"
+    counted = f"{fit.counted} {f'{row.unit}s' if row.unit not in ('', 'row') else 'samples'}"
     fields = {"samples": counted, "command": command}
     return Note(next((code for code, holds in choices.items() if holds), "weigh_costs"), "note", fields)
 

@@ -259,13 +259,13 @@ class RunRecord:
         """The clients' names by number: from the directory, or else from their lines."""
         return client_names(self.path) | {seat.client: seat.name for seat in self.clients if seat.name}
 
-    def client_of(self, name: str) -> int:
-        """Return the number of the client with this number or name.
+    def client_of(self, name: str, where: str = "--client") -> int:
+        """Return the number of the client with this number or name; ``where`` begins an error's line.
 
         Raises:
             UserError: no client or several clients have this name (see :func:`hanse.runs.names.client_of`).
         """
-        return client_of(name, [self.client_label(c) for c in range(self.num_clients)])
+        return client_of(name, [self.client_label(c) for c in range(self.num_clients)], where)
 
     @cached_property
     def lost(self) -> Mapping[int, str]:
