@@ -27,14 +27,8 @@ from hanse.data.commitment import sample_bytes
 from hanse.data.samples import Inputs, Samples
 
 SALT = 32  # bytes
-_KINDS = {
-    "units": "i",
-    "x": "fi",
-    "y": "fi",
-    "salts": "u",
-    "erased": "i",
-    "kept": "u",
-}  # of the arrays in a file, by numpy
+# of the arrays in a file, by numpy
+_KINDS = {"units": "i", "x": "fi", "y": "fi", "salts": "u", "erased": "i", "kept": "u"}
 
 
 @dataclass(frozen=True)

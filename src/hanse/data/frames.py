@@ -52,13 +52,16 @@ class Renamed:
         """Return targets ``[n]`` with new labels, as objects; ``owner [n]`` has the client of each, or is None."""
         values = objects(column)
         for i, client in enumerate([""] * len(values) if owner is None else owner):
+            if values[i] is None:
+                continue  # a gap has no label
+            text = plain(values[i])
             for where, known in ((client, self._of_client.get(client, {})), ("", self._of_all)):
-                if values[i] is not None and (text := plain(values[i])) in known:
+                if text in known:
                     values[i] = known[text]
                     self._found.add((where, text))
                     break
             else:
-                self._kept.add(plain(values[i]))
+                self._kept.add(text)
         return values
 
     def refuse_unused(self) -> None:

@@ -80,6 +80,7 @@ Cost = Annotated[float, Field(ge=0)]
 Eagerness = Annotated[float, Field(ge=0, le=MOST)]
 Of = Literal["travel", "models", "updates", "own", "first"]
 Start = Literal["own", "centre"]
+_ALONE = ("own", "first")  # what is compared then is what clients did without others
 CosineGram = tuple[Floats, Floats]  # cosines [m, m] and lengths [m]
 Bill = dict[int, int]  # what a buyer owes: units by the seller's place at the market
 
@@ -308,7 +309,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
             "unpaid": np.zeros(n, np.int64),
             "pulled": np.zeros(n, bool),  # whose centre is made of others' models, and was delivered
             "best": np.full(n, -np.inf),  # the validation score of each client's best model
-            "own": torch.zeros((n, context.layout.num_parameters if self.of in ("own", "first") else 0)),
+            "own": torch.zeros((n, context.layout.num_parameters if self.of in _ALONE else 0)),
             "bought": np.zeros(n, bool),  # who has ever got a centre of others' models
             **_nothing(n),
         }
@@ -450,7 +451,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         if self._over(view):
             return Weighed(kept, home=home), state  # nothing is trained after it: no graph, no payment
         trade, centres, out = self._market(view, state)
-        if self.of in ("own", "first"):
+        if self.of in _ALONE:
             own = state["own"].clone()
             own[clients] = self._went(view, state).cpu()
             state = {**state, "own": own}
@@ -502,7 +503,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         gram = cosine_gram(measured) if self.distance == "cosine" else None
         if self.adapters == "products":
             apart = self._product_distances(view)
-        elif self.of in ("own", "first"):
+        elif self.of in _ALONE:
             apart = distances(_without_rows(self._went(view, state), out), self.distance)
         else:
             apart = distances(measured, self.distance) if gram is None else cosine_distances(gram[0])
@@ -531,9 +532,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
     def _went(self, view: View, state: State) -> Tensor:
         """Return how far their own gradients have taken the clients so far, ``[m, parameters]``, this round included.
 
-        By the "first" look, the rounds of a client count until it has bought something: so far nothing has pulled it.
-
-        By "own" distances all rounds count.
+        By the "first" look, only the rounds until a client has bought something count: nothing has pulled it in these.
         A round of SGD takes a client by ``U - start = s (centre - own model) + own``, with the share s of
         :func:`pull_share`, or s = 0 if it started from the centre. Who sends a multiple of its update has gone further
         that way, and would come closer to those it bought from. So if a client that was pulled went a larger share of

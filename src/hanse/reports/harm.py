@@ -20,7 +20,7 @@ import torch
 
 from hanse.base.errors import UserError
 from hanse.base.files import MEMBERS, read_json, table, write_whole
-from hanse.core.table import Floats
+from hanse.core.table import Floats, Ints, Table
 from hanse.games.jackknife import SURE, interval_errors, t_quantile
 from hanse.learning.blocks import sample_blocks
 from hanse.reports.alone import by_python
@@ -141,32 +141,37 @@ def retrain(
             )
             if played.interrupted:
                 raise UserError(f"--retrain: stopped; the same command goes on with training {number} of this start")
-            write_whole(place / _JUDGED, json.dumps(judged.found))
+            write_whole(place / _JUDGED, json.dumps(judged.judged()))
 
 
 class _Judged:
-    """An observer that judges the models before the first round and after each, on blocks of the validation samples."""
+    """An observer that keeps the models before the first round and after the last, to be judged."""
 
     def __init__(self) -> None:
-        self.found: dict[str, Any] = {}
+        self._models: dict[str, tuple[Table, Ints]] = {}
 
     def on_round(self, metrics: Mapping[str, Any], played: Played) -> None:
-        """Keep how good the models are."""
+        """Keep the models. Raises UserError if there is nothing to judge them by."""
         judge = played.view.judge
         if not isinstance(judge, ServerJudge) or judge.validation is None:
             raise UserError("--retrain: the server has no validation samples to judge by (data.validation)")
-        blocks = sample_blocks(len(judge.validation), judge.validation.units)
-        models = {"last": (played.state.table, played.state.home)}
-        if not self.found:
-            models["first"] = (played.view.table, played.view.home)
-            self.found["shares"] = [len(block) / len(judge.validation) for block in blocks]
-        parts = {"blocks": blocks, "classes": by_class(judge.problem, judge.validation)}
-        for (when, (rows, home)), (of, index) in product(models.items(), parts.items()):
+        self._judge, self._samples = judge, judge.validation
+        first = self._models.get("first", (played.view.table, played.view.home))
+        self._models = {"first": first, "last": (played.state.table, played.state.home)}
+
+    def judged(self) -> dict[str, Any]:
+        """Return how good both are, on blocks of the validation samples and on each class."""
+        judge, samples = self._judge, self._samples
+        blocks = sample_blocks(len(samples), samples.units)
+        found: dict[str, Any] = {"shares": [len(block) / len(samples) for block in blocks]}
+        parts = {"blocks": blocks, "classes": by_class(judge.problem, samples)}
+        for (when, (rows, home)), (of, index) in product(self._models.items(), parts.items()):
             which, held = np.unique(home, return_counts=True)
-            scores = judge.engine.score_each(rows.rows[torch.from_numpy(which)], judge.validation, index)
+            scores = judge.engine.score_each(rows.rows[torch.from_numpy(which)], samples, index)
             for key, sign in (("loss", -1.0), ("accuracy", 1.0)):
                 means = [sign * float(np.average(getattr(one, key), weights=held)) for one in scores]
-                self.found[f"{when}_{key}_{of}"] = [None if math.isnan(mean) else mean for mean in means]
+                found[f"{when}_{key}_{of}"] = [None if math.isnan(mean) else mean for mean in means]
+        return found
 
 
 def harms_of(run: RunRecord) -> Mapping[int, Without]:
