@@ -1,8 +1,19 @@
 """The charter: what a consortium signs is what is played.
 
-``capped.py`` weighs by member, with caps, fixed weights, a clip and a floor.
+``charter.py`` has its file and what it sets in an experiment, ``guard.py`` what surrounds the clients: members only, a
+quorum, no question beyond it. ``capped.py`` weighs by member, with caps, fixed weights, a clip and a floor.
+``amendment.py`` is about amendments and their signatures, ``command.py`` has ``hanse charter``.
 """
 
-from hanse.base.wings import Wing
+from hanse.base.wings import Command, Wing
 
-WING = Wing("charter", names={"weigh": {"capped": "hanse.wings.charter.capped:Capped"}})
+WING = Wing(
+    "charter",
+    commands=(Command("charter", "hanse.wings.charter.command:app", "Run something", plays=True),),
+    names={
+        "sections": {"charter": "hanse.wings.charter.charter:sections_under"},
+        "amends": {"charter": "hanse.wings.charter.charter:amended"},
+        "guards": {"charter": "hanse.wings.charter.guard:CharterGuard"},
+        "weigh": {"capped": "hanse.wings.charter.capped:Capped"},
+    },
+)
