@@ -13,6 +13,8 @@ from hanse.base.errors import UserError
 from hanse.cli import main
 from hanse.ledger.note import own_key, public_of
 from hanse.wings.charter.charter import Charter, charter_of
+from hanse.wings.charter.rehearse import rehearsed
+from hanse.wings.charter.shift import Shifts
 
 MEMBERS = {
     "north": {"clients": ["client 0", "client 1"]},
@@ -143,3 +145,21 @@ def test_a_quorum_amends_a_run_from_a_round_on(tmp_path: Path) -> None:
     assert [line["weigh/largest_member"] for line in run.metrics] == pytest.approx([0.4, 0.4, 0.35])
     assert {name: after.answered_by(name) for name in MEMBERS} == {"north": None, "west": None, "south": ("Train",)}
     assert amended(tmp_path, "old.toml", "-o", "new.toml") == 2  # no amendment
+
+
+def test_a_rehearsal_attacks_every_round_and_stays_below_the_bound() -> None:
+    said = charter(length=1.5, floor=True)
+    watch = Shifts(2)
+    played = hanse.run(experiment(said), observers=[watch])
+    assert sorted(watch.books) == [line["round"] for line in played.metrics]
+    shift, limit, share, who = watch.found[1]
+    assert 0 < shift <= limit < 2 * 2 * 0.4 * 1.5
+    assert 0.4 < share <= 1 + 1e-5
+    assert who in MEMBERS
+    assert watch.found[2][1] == float("inf")  # two of three
+    introduction, tables = rehearsed(experiment(said, data={"client_test": 0.2}), 1)
+    assert charter_of(played.experiment).hash in introduction
+    assert [[row[0] for row in table.rows] for table in tables] == [[*MEMBERS], ["1"], ["nobody", "north"]]
+    assert float(tables[2].rows[1][1]) > 2 * float(tables[2].rows[1][2])  # what the charter is for
+    with pytest.raises(UserError):
+        rehearsed(hanse.Experiment(mechanism="fedavg"), 1)

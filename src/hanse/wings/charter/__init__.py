@@ -2,7 +2,8 @@
 
 ``charter.py`` has its file and what it sets in an experiment, ``guard.py`` what surrounds the clients: members only, a
 quorum, no question beyond it. ``capped.py`` weighs by member, with caps, fixed weights, a clip and a floor.
-``amendment.py`` is about amendments and their signatures, ``command.py`` has ``hanse charter``.
+``amendment.py`` is about amendments and their signatures. ``rehearse.py`` plays a charter before it is signed, and
+``shift.py`` says how far a few members can move a model in a round. ``command.py`` has ``hanse charter``.
 """
 
 from hanse.base.wings import Command, Wing

@@ -9,10 +9,35 @@ import typer
 
 from hanse.base.errors import UserError
 from hanse.base.files import write_whole
-from hanse.cli.options import say
+from hanse.cli.options import Changes, ExperimentFile, err, say
 
 app = typer.Typer(help="A consortium's charter: rehearse it, amend it.", no_args_is_help=True)
 Charters = Annotated[Path, typer.Argument(metavar="CHARTER", help="The charter, or an amendment in force.")]
+
+
+@app.command()
+def rehearse(
+    experiment: ExperimentFile,
+    changes: Changes = None,
+    most: Annotated[int, typer.Option("--members", "-k", min=1, max=5, help="The most members that act together.")] = 2,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Also write the page, as Markdown.")] = None,
+) -> None:
+    """Play an experiment under its charter: who gains, who could capture it, what a leaver lacks.
+
+    Examples:
+        hanse charter rehearse exp.toml --out rehearsal.md
+    """
+    from hanse.runs.config import Experiment
+    from hanse.wings.charter.rehearse import rehearsed
+
+    with err.status("playing"):
+        introduction, tables = rehearsed(Experiment.read(experiment, changes or ()), most)
+    say(introduction, wrap=True)
+    for table in tables:
+        say(table.printed())
+    if out is not None:
+        page = "\n".join(f"## {table.title}\n\n{table.markdown()}" for table in tables)
+        write_whole(out, f"# Rehearsal\n\n{introduction}\n\n{page}")
 
 
 @app.command()
