@@ -9,8 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from typing import TYPE_CHECKING
 
 from hanse.base.errors import UserError
 from hanse.base.files import read_text, write_whole
@@ -19,6 +18,9 @@ from hanse.runs.config import Experiment, read_file
 from hanse.runs.round_record import METRICS
 from hanse.runs.run_record import played_lines
 from hanse.wings.charter.charter import Charter, charter_of
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 SIGNER = "hanse/charter"  # the name under which members sign
 

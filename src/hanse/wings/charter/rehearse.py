@@ -18,6 +18,7 @@ from hanse.runs.played_run import PlayedRun
 from hanse.wings.charter.charter import Charter, charter_of
 from hanse.wings.charter.shift import Shifts
 
+METRICS = ("test/accuracy", "test/loss", "train/loss")  # the first that a run has is shown
 FLIPPED = {"kind": "flip", "scale": 10.0}  # ten times the opposite of what was learnt
 
 
@@ -94,22 +95,15 @@ def _shifts(watch: Shifts) -> TextTable:
 
 def _attacked(experiment: Experiment, clients: Mapping[str, list[int]], together: PlayedRun) -> TextTable:
     """Return the last test of the server's with and without the charter, if the largest member attacks or nobody."""
-    samples = {
-        member: sum(int(one["samples"]) for one in together.clients if one["client"] in mine)
-        for member, mine in clients.items()
-    }
-    worst = max(samples, key=lambda member: samples[member])
-    sections = experiment.sections()
+    sizes = {one["client"]: one.get("samples", 0.0) for one in together.clients}
+    worst = max(clients, key=lambda member: sum(sizes.get(c, 0.0) for c in clients[member]))
+    sections, number = experiment.sections(), next(n for n in METRICS if n in together.metrics[-1])
     bare: dict[str, Any] = {name: section for name, section in sections.items() if name != "charter"}
     bare["mechanism"] = {**sections["mechanism"], "weigh": sections["mechanism"]["weigh"]["of"]}
-    behaviour = {**sections["behaviour"], "attacker": {"clients": clients[worst], **FLIPPED}}
-    played = [
-        ("nobody", together, run(Experiment(**bare))),
-        (worst, *(run(Experiment(**{**one, "behaviour": behaviour})) for one in (sections, bare))),
-    ]
-    number = next(
-        (name for name in ("test/accuracy", "test/loss", "clients/accuracy") if name in together.metrics[-1]), ""
-    )
-    rows = tuple((who, *(f"{one.metrics[-1].get(number, float('nan')):.3f}" for one in both)) for who, *both in played)
+    rows = []
+    for who, acting in (("nobody", {}), (worst, {"attacker": {"clients": clients[worst], **FLIPPED}})):
+        behaviour = {**sections["behaviour"], **acting}
+        ends = [run(Experiment(**{**one, "behaviour": behaviour})).metrics[-1] for one in (sections, bare)]
+        rows.append((who, *(f"{end[number]:.3f}" for end in ends)))
     title = f"One member sends ten times the opposite of its updates ({number} at the end)"
-    return TextTable(("who attacks", "with the charter", "without"), rows, title)
+    return TextTable(("who attacks", "with the charter", "without"), tuple(rows), title)
