@@ -26,7 +26,8 @@ FARTHEST = 5.0
 """Numbers are clipped at this many deviations from their mean, so a single huge one does not dominate a step."""
 MOST_KINDS = 50
 """Different words in a column that becomes one column for each."""
-_DAY = 86_400  # seconds
+DAY = 86_400
+"""Seconds of a day."""
 
 Statistics = Literal["own", "pooled"]
 Matrix = NDArray[np.float32]
@@ -80,7 +81,7 @@ class TableColumn:
         """Return the mean and the deviation by which values are scaled: as agreed, or those of these values."""
         if self.mean is not None and self.deviation is not None:
             return self.mean, self.deviation
-        return (0.0, 1.0) if self.kind == "words" else spread(values / _DAY if self.kind == "dates" else values)
+        return (0.0, 1.0) if self.kind == "words" else spread(values / DAY if self.kind == "dates" else values)
 
     def features(self, values: NDArray[Any], of: tuple[float, float]) -> list[Matrix]:
         """Return the column's features, ``[n]`` each.
@@ -94,9 +95,9 @@ class TableColumn:
         if self.kind == "numbers":
             return scaled(values, of, self.gaps)
         there = ~np.isnan(values)
-        days = values[there] / _DAY
+        days = values[there] / DAY
         turns = [days % 365.2425 / 365.2425, np.floor(days) % 7 / 7, *([days % 1] if self.clock else [])]
-        made = scaled(values / _DAY, of, self.gaps)
+        made = scaled(values / DAY, of, self.gaps)
         for circle in [wave(2 * np.pi * turn) for turn in turns for wave in (np.sin, np.cos)]:
             made.append(np.zeros(len(values), np.float32))
             made[-1][there] = circle
@@ -145,7 +146,7 @@ def _column(column: Any, where: str) -> TableColumn | str:
         return f"{where}: column '{name}': has no value in any row: leave it out of the features"
     gaps = bool(found.gaps.any())
     if found.kind == "dates":
-        return TableColumn("dates", gaps=gaps, clock=bool((_values(column.dropna(), "dates") % _DAY != 0).any()))
+        return TableColumn("dates", gaps=gaps, clock=bool((_values(column.dropna(), "dates") % DAY != 0).any()))
     if found.kind != "words" and not found.category:
         endless = np.isinf(found.values)
         line = "" if found.exact else "whole numbers above 9,007,199,254,740,992 become others as floats: leave ids out"
