@@ -143,7 +143,7 @@ class Underway:
     clock: float = 0.0
     flights: Mapping[int, Flight] = field(default_factory=dict)
 
-    def here(self, roster: Roster, round: int, waiting: Waiting) -> Roster:
+    def here(self, roster: Roster, round: int, waiting: Waiting, left: Collection[int] = ()) -> Roster:
         """Return the clients that can be asked in a round.
 
         In a simulation these are the present clients that do not still train. (On a network, the federation itself
@@ -153,7 +153,9 @@ class Underway:
             roster: the present clients.
             round: the round's number.
             waiting: what becomes of late updates.
+            left: the clients that have left the run.
         """
+        roster = Roster(c for c in roster if c.id not in left) if left else roster
         if waiting.replay is not None:
             there = waiting.replay.present.get(round)
             return roster if there is None else Roster(c for c in roster if c.id in there)

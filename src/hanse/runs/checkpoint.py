@@ -215,6 +215,7 @@ def store(path: Path, snapshot: Snapshot) -> None:
         "version": VERSION,
         "round": state.round,
         "finished": state.finished,
+        "left": sorted(state.left),
         "slots": list(state.states),
         "blocks": [asdict(block) for block in state.table.blocks],
         "plain": plain,
@@ -290,7 +291,7 @@ def load(path: Path, device: torch.device) -> Snapshot:
         personal=personal, finished=known["finished"], moved=moved, history=history, underway=underway,
         held=tensors["table/held"].numpy() if "table/held" in tensors else None,
         on_server=tensors["on_server"].numpy() if "on_server" in tensors else None,
-        accounts=None if kept is None else restored(kept),
+        accounts=None if kept is None else restored(kept), left=frozenset(known.get("left", ())),
     )  # fmt: skip
     pending = tuple(
         (r, Transaction(step, kind, tuple((account, units) for account, units in rows), memo))

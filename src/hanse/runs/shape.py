@@ -59,8 +59,7 @@ def model_made_for(data: FederatedData, problem: Problem) -> dict[str, Any]:
         shape["inputs"] = [{"name": part.name, "shape": part.shape, "whole": part.whole} for part in data.inputs.parts]
     if problem.unsent:
         shape["frozen"] = problem.unsent
-    guess = guess_of(data, problem)
-    if guess is not None:
+    if (guess := guess_of(data, problem)) is not None:
         shape["guess"] = asdict(guess)
     return shape
 
