@@ -140,7 +140,7 @@ def _by_schema(spec: DataSpec, source: SchemaTables) -> tuple[DataSpec, Dataset]
     for key, share in changed.items():
         if key in spec.model_fields_set and getattr(spec, key) != share:
             raise UserError(f"data.{key}: {getattr(spec, key):g}: the schema says {share:g}; leave it out")
-    tables = read_sites(source.files, schema.client_column)
+    tables = read_sites(source.files or (), schema.client_column)
     dataset = joined(fitted(tables, schema), source.name, *doubts(tables, schema))
     changed |= {"source": replace(source, sha256=found)}
     if "clients" not in spec.model_fields_set:

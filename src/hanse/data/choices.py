@@ -132,7 +132,7 @@ class SchemaTables:
 
     name: str
     schema: str
-    files: list[str] = field(default_factory=list)
+    files: list[str] | None = None
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = None
 
     @property

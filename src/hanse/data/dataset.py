@@ -68,6 +68,7 @@ class Dataset:
         cut: whether the date that divides them is each client's own, or one for all.
         shares: ``[n_train]``, int8, the share of its client that each train sample is in: 0, 1 or 2 for train,
             validation or test, -1 for none. None: the experiment's shares are drawn.
+        left_out: rows that are in neither set, since their units have rows on both sides of a date.
 
     Raises:
         UserError: the fields contradict each other, a label is out of range, or there are no train samples.
@@ -100,6 +101,7 @@ class Dataset:
     cut: Cut = "each_client"
     doubt: str = ""
     shares: NDArray[np.int8] | None = None
+    left_out: int = 0
 
     def __post_init__(self) -> None:
         if self.inputs:

@@ -576,10 +576,8 @@ def _dataset(rows: Rows, test: float | Rows, min_samples: int, seed: int, name: 
     if not len(kept):
         raise UserError(f"{where}: no row is left to train on: too few units or dates; lower data.source.test")
     own, tested = (samples.take(torch.from_numpy(index)) for index in (kept, later))
-    if dropped := len(samples) - len(kept) - len(later):
-        line = f"{where}: {dropped} rows are left out: their units have rows on both sides of the date"
-        known["notes"] = (*known["notes"], line)
     known |= {"time": None if rows.time is None else rows.time[kept], "cut": cut}
+    known |= {"left_out": len(samples) - len(kept) - len(later)}
     if ids is not None:
         known |= {"client_of": ids[kept], "test_client_of": ids[later]}
     return Dataset(name, own, tested, classes, shape, **known)

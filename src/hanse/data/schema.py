@@ -30,7 +30,7 @@ from hanse.base.errors import UserError
 from hanse.base.factories import Count, call
 from hanse.base.streams import stream
 from hanse.data.dataset import Dataset
-from hanse.data.doubts import Coded, maybe_gaps, maybe_id, of_columns, other_words
+from hanse.data.doubts import Coded, maybe_gaps, maybe_id, of_columns, of_near_rows, other_words
 from hanse.data.kinds import LISTED, NUMBER, Held, lost, natural_order
 from hanse.data.preparing import TableColumn
 from hanse.data.samples import Samples
@@ -390,7 +390,7 @@ def joined(sites: Sequence[SiteTable], name: str, notes: Sequence[str] = (), dou
         client_names=tuple(one.name for one in sites),
         shares=np.concatenate([one.shares for one in sites]),
         notes=tuple(notes),
-        doubt=doubt,
+        doubt=doubt or ("" if schema.group else of_near_rows(samples.x.numpy(), Coded.of(samples.y.numpy()), "data")),
     )
 
 

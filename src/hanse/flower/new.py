@@ -70,7 +70,10 @@ def schema(
     time: Annotated[str, typer.Option(help="The column that says when a row was observed.")] = "",
     leave_out: Annotated[list[str] | None, typer.Option(help="A column that is no feature; may be repeated.")] = None,
     statistics: Annotated[
-        str, typer.Option(help="Means and deviations: agreed, in the schema, or each site's own.")
+        str,
+        typer.Option(
+            help="Means and deviations: agreed, in the file, which lost least on three tables; or each site's own."
+        ),
     ] = "agreed",
     test: Annotated[float, typer.Option(help="The share of a site's rows that it keeps for testing.")] = 0.2,
     validation: Annotated[float, typer.Option(help="The share that it keeps for validation.")] = 0.0,
