@@ -384,6 +384,21 @@ class Values:
 
 
 @dataclass(frozen=True)
+class Unproved:
+    """Tells later parts who has not proved that it trained (``[evidence] training``).
+
+    Their updates are worth 0 at most, and their models are not for sale.
+
+    Attributes:
+        clients: their ids, ``[n]``.
+        arrays: arrays by name that are recorded with the round, for an audit.
+    """
+
+    clients: Ints
+    arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Settlement:
     """SETTLE: who pays whom, and which rows are withheld from those who did not pay.
 

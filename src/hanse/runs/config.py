@@ -336,6 +336,18 @@ class SizesSection(Section):
     auditors: list[Digest] = []
 
 
+class EvidenceSection(Section):
+    """``[evidence]``: what members prove beside their sizes (:mod:`hanse.wings.evidence.training`).
+
+    Attributes:
+        training: whether members prove that they trained on the samples that they committed to, ``{}`` or a table of
+            options (:class:`hanse.wings.evidence.training.ProofOfTraining`). It needs ``sizes.proved = true``. The
+            update of a member that does not pass is worth 0 at most, and its model is not for sale.
+    """
+
+    training: dict[str, Any] | None = None
+
+
 class LedgerSection(Section):
     """``[ledger]``: where the books are.
 
@@ -455,6 +467,7 @@ class Experiment(BaseModel):
         behaviour: deviating behaviours of some clients, by name, such as ``{"noisy": {"sigma": 0.1}}``.
         federation: where the clients are, and how long a round waits.
         sizes: whether members prove how many samples they have.
+        evidence: whether members prove that they trained.
         ledger: where the books are.
         engine: the engine that trains clients in this process.
         eval: when and how models are tested.
@@ -488,6 +501,7 @@ class Experiment(BaseModel):
     behaviour: dict[str, dict[str, Any]] = {}
     federation: FederationSection = FederationSection()
     sizes: SizesSection = SizesSection()
+    evidence: EvidenceSection = EvidenceSection()
     ledger: LedgerSection = LedgerSection()
     engine: EngineSection = EngineSection()
     eval: EvalSection = EvalSection()
@@ -653,6 +667,7 @@ _TABLES = {
     "federation.secure": "{ group = 3 }, or { } for one without options",
     "federation.refuse": '{ name = "norm_bound" }',
     "sizes": "{ proved = true }",
+    "evidence": "{ training = { } }",
     "ledger": "{ floor = 0.0 }",
     "engine": '{ device = "cpu" }',
     "eval": "{ every = 5 }",

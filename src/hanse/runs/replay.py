@@ -44,7 +44,7 @@ from hanse.runs.round_record import METRICS, Arrays, lost_rounds, round_file, ro
 from hanse.runs.settle_inputs import NotRecordedError, RecordedInputs
 
 MOST_KEPT = 1 << 26  # bytes of all rounds' arrays that stay in memory for a second pass
-REPLAYS: Mapping[str, Any] = Names({}, "replays")  # what wings post beside the payment rule, by section
+REPLAYS: Mapping[str, Any] = Names({}, "replays")  # what wings post beside the rule, and check
 
 
 def unlike_rows(table: Table, record: Arrays) -> str:
@@ -384,5 +384,8 @@ def replay_books(folder: Path, ledger: Ledger, trust: bool = False) -> Replayed:
         return Replayed(wrong=wrong)
     parts, why_not = rule_of(folder, trust)
     checks, again = checked(rounds, parts, why_not)
+    config = read_toml(folder / "config.toml")
+    if "training" in table(config, "evidence") and "training" in REPLAYS:
+        checks += tuple(REPLAYS["training"](rounds, config))
     error = next((check.said for check in checks if not check.holds), "") or again.wrong
     return Replayed(again.rounds, again.why_not, checks, error or None, beyond=beyond_the_book(rounds.beyond))

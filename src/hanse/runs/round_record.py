@@ -26,6 +26,7 @@ from torch import Tensor
 from hanse.base.errors import UserError
 from hanse.base.files import json_lines, opened
 from hanse.core.entry import Transaction
+from hanse.core.part import Unproved
 from hanse.core.table import Made
 from hanse.learning.loop import NO_STEP
 from hanse.learning.metrics import ACCURACY, MetricStyle
@@ -333,6 +334,8 @@ def _arrays_of(played: Played) -> dict[str, np.ndarray]:
     if view.settlement is not None:
         arrays |= view.settlement.arrays
         arrays["withheld"] = np.array(sorted(view.settlement.withheld), np.int64)
+    if (unproved := view.get(Unproved)) is not None:
+        arrays |= unproved.arrays
     # homes rarely change, and a run of many clients would repeat them in every file
     if not np.array_equal(mixed.home, view.home) or view.round == 0:
         arrays["home"] = mixed.home
