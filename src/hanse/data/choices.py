@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar, Literal, Protocol
 from pydantic import Field
 
 from hanse.base.errors import UserError, named, nearest
-from hanse.base.factories import Positive, Rate, Weight, call
+from hanse.base.factories import OBJECT, Positive, Rate, Weight, call
 from hanse.base.wings import Names
 from hanse.data.kinds import Column
 from hanse.data.mixtures import check_mix
@@ -22,9 +22,6 @@ from hanse.data.partitions import Choose, Sampler, SizeLaw
 from hanse.data.preparing import Statistics
 from hanse.data.sources import GENERATED, IMAGES, SOURCES, Scale
 from hanse.data.units import Cut
-
-OBJECT = "object"
-"""The source of data that are given as an object."""
 
 Part = Annotated[float, Field(ge=0, lt=1)]
 

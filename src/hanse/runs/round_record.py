@@ -21,20 +21,19 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from hanse.base.errors import UserError
 from hanse.base.files import json_lines, opened
 from hanse.core.entry import Transaction
-from hanse.core.table import Floats, Made
-from hanse.learning.loop import NO_STEP
 from hanse.learning.metrics import ACCURACY, MetricStyle
 from hanse.ledger import closing
 from hanse.ledger.run_ledger import latest_claim
-from hanse.runs.settle_inputs import SettleInputs, packed
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from hanse.core.part import View
+    from hanse.core.table import Floats, Made
     from hanse.runs.recomputable import RoundAnswers
     from hanse.runs.round import Played
     from hanse.runs.testing import Figures
@@ -255,6 +254,8 @@ def _mean_loss(loss: Floats) -> float | None:
 
 def _seats_of(played: Played) -> list[dict[str, Any]]:
     """Return a round's lines of ``clients.jsonl``: one per seat, with its value or the reason of its refusal."""
+    from hanse.learning.loop import NO_STEP  # late: reports read this module, and read without torch
+
     view = played.view
     if view.seats is None:
         return []
@@ -345,6 +346,8 @@ def _arrays_of(played: Played) -> dict[str, np.ndarray]:
     # homes rarely change, and a run of many clients would repeat them in every file
     if not np.array_equal(mixed.home, view.home) or view.round == 0:
         arrays["home"] = mixed.home
+    from hanse.runs.settle_inputs import SettleInputs, packed  # late: reports read this module, and read without torch
+
     return arrays | packed(view.get(SettleInputs), view.context, arrays)
 
 
