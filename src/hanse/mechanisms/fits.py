@@ -269,7 +269,7 @@ def unmet_needs(
     """
     slots, blocks, withheld = mechanism.slots(), mechanism.train.blocks(Context.tiny()), dict(withheld)
     made = None if mechanism.value is None else tried(mechanism.weigh)
-    if made is not None and made.beyond_weights - said(mechanism.value, "accepts", "value"):
+    if made and (wanted := made.beyond_weights) and wanted.isdisjoint(said(mechanism.value, "accepts", "value")):
         rule = word_of(mechanism.weigh, "weigh")
         withheld["average"] = f", and {rule} in mechanism.weigh is applied again to the updates of each coalition"
     if FINISHED in said(mechanism.weigh, "gives", "weigh"):

@@ -22,7 +22,7 @@ from hanse.base.errors import UserError, library
 from hanse.base.files import table, write_csv
 from hanse.flower.members import Orders
 from hanse.games.jackknife import SURE, t_quantile
-from hanse.reports.chart import Floats
+from hanse.reports.chart import Floats, slug
 from hanse.reports.contributions import Contribution, contribution, gained
 from hanse.reports.digits import number
 from hanse.reports.fits import Fit, finite_or_none, fits_of, surely
@@ -172,6 +172,11 @@ class ClientFacts:
     delta: float | None = None
 
     @property
+    def fact(self) -> str:
+        """What the row is called in a page's tags."""
+        return f"clients.{self.client}"
+
+    @property
     def net(self) -> int:
         """What taking part brought or cost, in units: what was received less what was paid, without the grant."""
         return (self.received or 0) - (self.paid or 0)
@@ -285,6 +290,11 @@ class RunFacts:
     value: float | None = _in("utility")
     fall: float | None = _in("utility")
     refused: int | None = _in("updates")
+
+    @property
+    def fact(self) -> str:
+        """What the row is called in a page's tags."""
+        return f"runs.{slug(self.run)}"
 
     @property
     def others(self) -> int:

@@ -23,6 +23,7 @@ pytest.importorskip("flwr", reason="needs the extra 'flower'")
 
 import httpx
 from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_TOLERANCE
+from flwr.supercore.retry import make_simple_http_retry_invoker
 
 import hanse.wings.operate.certificates as making
 from hanse.base.errors import UserError
@@ -172,6 +173,26 @@ def test_a_node_that_is_taken_for_online_is_let_in_in_the_end(
     assert (answer, len(link.stamps), "minute" in line) == ("200", 3, True)
     monkeypatch.setattr(clocks, "ONLINE_S", 0.0)
     assert asked(serve(0, 412), made / "ca.crt", monkeypatch) == ["412"]  # Flower says the rest
+
+
+def test_what_ails_the_superlink_or_cuts_a_connection_does_not_end_a_node(
+    serve: Serve, made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends = make_simple_http_retry_invoker().should_giveup
+    assert asked(serve(0, 500), made / "ca.crt", monkeypatch) == ["503"]
+    for said, wrong in (
+        ("EOF occurred in violation of protocol (_ssl.c:1016)", False),
+        ("self-signed certificate", True),
+    ):
+
+        def cut(*_: Any, said: str = said, **__: Any) -> None:
+            raise httpx.ConnectError(f"[SSL] {said}")
+
+        monkeypatch.setattr(httpx.Client, "send", cut)
+        name_refusals(lambda _: None)
+        with httpx.Client() as client, pytest.raises(httpx.ConnectError) as raised:
+            client.get("https://127.0.0.1:1")
+        assert ends(raised.value) == wrong
 
 
 class TestRunOut:

@@ -96,7 +96,8 @@ def name_refusals(say: Callable[[str], None]) -> None:
 
     Where a certificate's dates fail, the SuperLink is told this machine's time, without any key, over a connection that
     is not verified, and its own is looked at: of two wrong clocks it is then known at both ends. A node that is not let
-    in asks again: the SuperLink may still take its predecessor for online.
+    in asks again: the SuperLink may still take its predecessor for online. It also asks again where Flower would end it
+    because of what passes: a certificate that has run out, a connection cut in the making, a fault of the SuperLink.
     """
     import httpx
 
@@ -110,13 +111,20 @@ def name_refusals(say: Callable[[str], None]) -> None:
         except httpx.ConnectError as wrong:
             if why := why_unverified(str(wrong), begun):
                 told(why + _unverified(request.url))
-            raise
+            elif "certificate" in str(wrong):  # another operator's
+                raise
+            # in other words: whatever names TLS ends a SuperNode, be it a SuperLink that hung up while it was stopped
+            raise httpx.ConnectError("no connection; it is tried again") from wrong
         told(_apart(response, begun))
         while request.url.path == ACTIVATE and response.status_code == 412 and time.monotonic() < end:
             why = "its key was not admitted, or a node with it was stopped less than a minute ago"
             told(f"the SuperLink does not let this node in ({why}); it is asked again for {ONLINE_S:.0f} s")
             time.sleep(APART_S)
             response = send(self, request, **how)
+        if response.status_code == httpx.codes.INTERNAL_SERVER_ERROR:
+            # what ails the SuperLink (its disk is full) passes; after this answer a node would end, or send no signs of
+            # life any more
+            response.status_code = httpx.codes.SERVICE_UNAVAILABLE
         return response
 
     def _unverified(url: httpx.URL) -> str:

@@ -269,6 +269,57 @@ def gate_apps(home: Path) -> None:
     node._pull_and_store_message, node._verify_fab = pulled, agreed  # type: ignore[assignment]
 
 
+def answer_in_turn() -> None:
+    """From now on, let this SuperNode answer each message that it takes, whatever became of those before.
+
+    Flower takes a message, waits until some answer is there, and sends what is there. If it gave up a message that the
+    app was answering already (the SuperLink was restarted, and the run is over), that answer is left over: it is sent
+    in place of the next one, and from then on every answer comes one message late. Here each message is waited for by
+    its own name. If the app has ended and left no answer, Flower would wait for ever: here the answer is an error.
+    """
+    from flwr.app import Error, Message
+    from flwr.common.constant import ErrorCode, Status
+    from flwr.supernode import start_client_internal as node
+
+    pull, push, taken = node._pull_and_store_message, node._push_messages, list[Message]()
+
+    def pulled(*, receive: Callable[[], Any], **given: Any) -> int | None:
+        """Take a message as before, and note it."""
+
+        def received() -> Any:
+            """Return what the SuperLink has for this node."""
+            found = receive()
+            taken[:] = [] if found is None else [found[0]]
+            return found
+
+        return pull(receive=received, **given)
+
+    def pushed(*, state: Any, object_store: Any, send: Callable[..., Any], **given: Any) -> None:
+        """Send answers until that to the message is among them."""
+        [message], answered, asked = taken, set[str](), type(state).get_messages_legacy
+
+        def there(**which: Any) -> Any:
+            """Return the answers that are there."""
+            # asked first: an app leaves its answer before it ends
+            ended = not state.get_tasks(statuses=[Status.PENDING, Status.STARTING, Status.RUNNING])
+            found = asked(state, **which)
+            if ended and not found:
+                lost = Error(ErrorCode.CLIENT_APP_CRASHED, "its app ended without an answer")
+                node._insert_message(Message(lost, reply_to=message), state, object_store)
+            return found
+
+        def noted(answer: Message, *more: Any) -> Any:
+            """Send an answer, and note to what."""
+            answered.add(answer.metadata.reply_to_message_id)
+            return send(answer, *more)
+
+        state.get_messages_legacy = there
+        while message.metadata.message_id not in answered:
+            push(state=state, object_store=object_store, send=noted, **given)
+
+    node._pull_and_store_message, node._push_messages = pulled, pushed  # type: ignore[assignment]
+
+
 def run(name: str, arguments: Sequence[str]) -> None:
     """Run one of Flower's servers in this process, behind its gates.
 
@@ -285,6 +336,7 @@ def run(name: str, arguments: Sequence[str]) -> None:
         print(f"hanse: this node runs the SuperLink's app as user id {os.geteuid()}: {BOUNDS}", flush=True)
         name_refusals(partial(print, flush=True))
         gate_apps(home_of())
+        answer_in_turn()
     elif "--ssl-certfile" in arguments:
         shown = arguments[arguments.index("--ssl-certfile") + 1]
         watch_certificates(Path(shown).parent, partial(print, flush=True))
