@@ -23,6 +23,7 @@ import gzip
 import hashlib
 import itertools
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
@@ -30,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from common import markdown
 from rich.console import Console
 
 from hanse.base import toml
@@ -42,6 +44,8 @@ from hanse.games.jackknife import SURE, split_error
 from hanse.lab.job import Job, Step, made, seeded
 from hanse.lab.kept import KeptFile
 from hanse.lab.player import play_all
+from hanse.reports.chart import Chart, Curve, Lines, to_csv
+from hanse.reports.vega import to_svg, to_vegalite
 from hanse.runs.setup import build
 from hanse.runs.testing import ask_tests
 from hanse.wings.attack.cheat_table import MOST_KEYS, column_of, possible
@@ -172,6 +176,11 @@ def groups_without(members: int) -> list[str]:
     return [WITHOUT + " ".join(map(str, out)) for size in sizes for out in itertools.combinations(range(members), size)]
 
 
+def people_of(line: Mapping[str, Any]) -> list[int]:
+    """Return the members that cheat in a kept run."""
+    return list(line["given"]["behaviour"]["deviant"]["clients"])
+
+
 @dataclass
 class Watched:
     """An observer that keeps what no job's result has.
@@ -299,10 +308,6 @@ class Figure:
             return None
         return Figure(float(known.mean()), SURE * float(split_error(known, test)), len(known))
 
-    def said(self, scale: float = 100.0, digits: int = 1) -> str:
-        """Return it in points or per cent."""
-        return f"{scale * self.mean:+.{digits}f} ± {scale * self.half:.{digits}f}"
-
 
 def crossed(table: Floats, choose: Callable[[Floats], Any]) -> tuple[Floats, list[int]]:
     """Return each split's number in the column that was chosen by the splits of the other half, and these columns.
@@ -378,90 +383,82 @@ class Kept:
         pairs = itertools.product(self.settings.problems, self.settings.mechanisms)
         return {(problem, mechanism): self._cell(problem, mechanism) for problem, mechanism in pairs}
 
+    @property
+    def few(self) -> int:
+        """The fewest splits of which a number is shown."""
+        return 2 if self.settings.smoke else int(self.settings.given["few"])
+
     def figure(self, problem: str, mechanism: str, measure: str) -> Figure | None:
         """Return a measure, or None where it has too few splits."""
         found = self.cells[problem, mechanism].figure(measure)
-        return (
-            found
-            if found is not None and found.splits >= (2 if self.settings.smoke else self.settings.given["few"])
-            else None
-        )
+        return None if found is None or found.splits < self.few else found
 
     def _cell(self, problem: str, mechanism: str) -> Cell:
         of, cheats = self.settings.problems[problem], self.occasions(problem, mechanism)
-        honest = {s: one for s in range(of["splits"]) if (one := self.line(problem, mechanism, HONEST, s))}
+        test, splits = of["data"]["client_test"], range(of["splits"])
+        honest = {s: one for s in splits if (one := self.line(problem, mechanism, HONEST, s))}
         alone = {s: one for s in honest if (one := self.line(problem, ALONE, HONEST, s))}
-        cheated = {
-            (cheat, s): one
-            for cheat in cheats
-            for s in range(of["cheated"])
-            if (one := self.line(problem, mechanism, cheat, s))
-        }
+        plays = itertools.product(cheats, range(of["cheated"]))
+        cheated = {play: one for play in plays if (one := self.line(problem, mechanism, *play))}
         done, planned = (len(honest), len(cheated)), (of["splits"], len(cheats) * of["cheated"])
         if not alone:
-            return Cell(of["data"]["client_test"], done=done, planned=planned)
-        both = [(honest[s], alone[s]) for s in alone]
-        order = [
-            np.arange(of["clients"]) if of["own"] else np.argsort(other["sizes"], kind="stable") for _, other in both
-        ]
-        mains = np.array([np.array(one["main"], float)[by] for (one, _), by in zip(both, order, strict=True)])
-        gains = mains - np.array(
-            [np.array(other["main"], float)[by] for (_, other), by in zip(both, order, strict=True)]
-        )
+            return Cell(test, done=done, planned=planned)
+        own = of["own"]
+        order = {s: np.arange(of["clients"]) if own else np.argsort(alone[s]["sizes"], kind="stable") for s in alone}
+        mains = np.array([np.array(honest[s]["main"], float)[order[s]] for s in alone])
+        gains = mains - np.array([np.array(alone[s]["main"], float)[order[s]] for s in alone])
         worst, members = crossed(gains, np.nanargmin)
-        names = both[0][1]["names"] if of["own"] else [f"{k + 1}. smallest" for k in range(of["clients"])]
+        names = next(iter(alone.values()))["names"] if own else [f"{k + 1}. smallest" for k in range(of["clients"])]
+        moved = [[one, *(line for (_, at), line in cheated.items() if at == s)] for s, one in honest.items()]
+        shifts = [[np.nan if one["shift"] is None else one["shift"] for one in lines] for lines in moved]
         values = {
-            "gain": np.nanmean(gains, axis=1),
-            "better": (gains > 0).mean(axis=1),
-            "worst": worst,
+            "gain": np.nanmean(gains, axis=1), "better": (gains > 0).mean(axis=1), "worst": worst,
             "main": np.nanmean(mains, axis=1),
-        }
-        values |= {
-            "models": np.array([one["trained"] for one, _ in both], float),
-            "seconds": np.array([one["cpu_seconds"] for one, _ in both]),
-            "megabytes": np.array([sum(one["bytes"].values()) / 1e6 for one, _ in both]),
-            "shift": np.array([one["shift"] for one, _ in both], float),
-            "any shift": np.array([one["shift"] for one in (*honest.values(), *cheated.values())], float),
-        }
-        chosen = {"worst": " or ".join(names[m] for m in members)}
-        whole = (
-            [s for s in alone if s < of["cheated"] and all((cheat, s) in cheated for cheat in cheats)] if cheats else []
-        )
+            "shift": np.array([own for own, *_ in shifts]),
+            "any shift": np.array([max(each) for each in shifts]),
+            "models": np.array([one["trained"] for one in honest.values()], float),
+            "megabytes": np.array([sum(one["bytes"].values()) / 1e6 for one in honest.values()]),
+            "seconds": np.array([one["cpu_seconds"] for one in honest.values()]),
+        }  # fmt: skip
+        chosen = {"worst": " or ".join(names[member] for member in members)}
+        whole = [s for s in alone if cheats and all((cheat, s) in cheated for cheat in cheats)]
         if whole:
-            under = np.array([[self._others(cheated[c, s], alone[s], s) for c in cheats] for s in whole])
-            values["under"], at = crossed(under, np.nanargmin)
-            chosen["under"] = " or ".join(cheats[c] for c in at)
+            under = np.array([[self._others(cheated[c, s], alone[s]) for c in cheats] for s in whole])
+            values["under"], columns = crossed(under, np.nanargmin)
+            chosen["under"] = " or ".join(cheats[column] for column in columns)
         if self.settings.mechanisms[mechanism].get("paid"):
             held = {s: Outcome.of(one) for s, one in honest.items()}
-            pay = [one.held - one.granted for one in held.values()]
-            values |= {
-                "sum": np.array([np.nansum(one) for one in pay]),
-                "least": np.array([np.nanmin(one) for one in pay]),
-            }
-            if whole:
-                values["keeps"], at = crossed(self._gains(cheated, held, cheats, whole, of["clients"]), np.nanargmax)
-                chosen["keeps"] = " or ".join(cheats[c] for c in at)
+            pays = [one.held - one.granted for one in held.values()]
+            values |= {"sum": np.nansum(pays, axis=1), "least": np.nanmin(pays, axis=1)}
             worths = {s: worth for s in held if (worth := self._worth(problem, s)) is not None}
-            along = [
-                np.corrcoef(held[s].held, worth)[0, 1] if np.std(held[s].held) else np.nan
-                for s, worth in worths.items()
-            ]
-            values |= {"worth": np.array(along)} if along else {}
-        return Cell(of["data"]["client_test"], values, chosen, done, planned)
+            values |= (
+                {"worth": np.array([np.corrcoef(held[s].held, worths[s])[0, 1] for s in worths])} if worths else {}
+            )
+            if whole:
+                values["keeps"], columns = crossed(self._gains(cheated, held, cheats, whole), np.nanargmax)
+                chosen["keeps"] = " or ".join(cheats[column] for column in columns)
+        return Cell(test, values, chosen, done, planned)
 
-    def _others(self, cheated: Mapping[str, Any], alone: Mapping[str, Any], split: int) -> float:
+    @staticmethod
+    def _others(cheated: Mapping[str, Any], alone: Mapping[str, Any]) -> float:
         """Return what members that do not cheat gain over training alone."""
         gains = np.array(cheated["main"], float) - np.array(alone["main"], float)
-        return float(np.nanmean(np.delete(gains, cheated["given"]["behaviour"]["deviant"]["clients"])))
+        return float(np.nanmean(np.delete(gains, people_of(cheated))))
 
+    @staticmethod
     def _gains(
-        self, cheated: Mapping[tuple[str, int], Any], held: Mapping[int, Outcome], cheats: Sequence[str],
-        splits: Sequence[int], members: int,
-    ) -> Floats:  # fmt: skip
+        cheated: Mapping[tuple[str, int], Any],
+        held: Mapping[int, Outcome],
+        cheats: Sequence[str],
+        splits: Sequence[int],
+    ) -> Floats:
         """Return the gains of cheats ``[splits, cheats]`` over honest play, in shares of honest pay."""
-        scale = np.mean([scale_of([held[s]], cheats_of(s, members)[:1]) for s in splits]) or np.nan
-        people = {key: line["given"]["behaviour"]["deviant"]["clients"] for key, line in cheated.items()}
-        each = [[gained(Outcome.of(cheated[c, s]), held[s], people[c, s]) for c in cheats] for s in splits]
+        scale = np.mean([scale_of([held[s]], people_of(cheated[cheats[0], s])[:1]) for s in splits]) or np.nan
+        lines = [[cheated[cheat, s] for cheat in cheats] for s in splits]
+        each = [
+            [gained(Outcome.of(one), held[s], people_of(one)) for one in row]
+            for s, row in zip(splits, lines, strict=True)
+        ]
         return np.array(each) / scale
 
     def _worth(self, problem: str, split: int) -> Floats | None:
@@ -483,6 +480,183 @@ class Kept:
         return np.asarray(shapley.exact(value, members))
 
 
+# ---- what the page says
+
+MEASURES = {
+    "gain": ("mean gain", 100, "{:+.1f} ± {:.1f}"),
+    "better": ("better off, %", 100, "{:.0f}"),
+    "worst": ("worst-off member", 100, "{:+.1f} ± {:.1f}"),
+    "under": ("the others under the worst cheat", 100, "{:+.1f} ± {:.1f}"),
+    "keeps": ("the best cheat gains, %", 100, "{:+.0f} ± {:.0f}"),
+    "worth": ("pay and retrained share", 1, "{:+.2f} ± {:.2f}"),
+    "shift": ("largest shift", 1, "{:.2f}"),
+    "any shift": ("under any play", 1, "{:.2f}"),
+    "sum": ("sum of money", 1, "{:+.2f}"),
+    "least": ("least money", 1, "{:+.2f}"),
+    "main": ("metric", 100, "{:.1f}"),
+    "models": ("models", 1, "{:.0f}"),
+    "megabytes": ("MB", 1, "{:.2f}"),
+    "seconds": ("s", 1, "{:.2f}"),
+}
+"""What the tables show: title, factor, and how mean and half of the interval are written."""
+MONEY = ("keeps", "worth", "sum", "least")  # measures of mechanisms that pay
+LESS = ("keeps",)  # measures of which less is better
+REGIMES = ("pays", "does not", "depends")
+
+
+def regime(kept: Kept, problem: str) -> str | None:
+    """Return whether joining "pays", "does not" or "depends", by the plain runs; None if there are too few."""
+    rule = kept.settings.given["regimes"]
+    gain, better = (kept.figure(problem, rule["plain"], measure) for measure in ("gain", "better"))
+    if gain is None or better is None:
+        return None
+    if gain.mean - gain.half > 0 and better.mean >= rule["better"]:
+        return "pays"
+    return "does not" if gain.mean + gain.half < kept.settings.given["smallest"] else "depends"
+
+
+def best_of(kept: Kept, need: Mapping[str, Any], problems: Sequence[str]) -> str:
+    """Return the mechanism of a need with the best mean of its measure over problems that have it for all."""
+    sign = -1 if need["by"] in LESS else 1
+    found = {name: [kept.figure(p, name, need["by"]) for p in problems] for name in need["among"]}
+    return max(found, key=lambda name: sign * sum(one.mean for one in found[name] if one is not None))
+
+
+def within(kept: Kept, need: Mapping[str, Any], problem: str, name: str) -> bool:
+    """Return whether a mechanism is as good as the best one on a problem: 0 lies in the interval of their difference,
+    or the difference does not matter.
+    """
+    measure, given = need["by"], kept.settings.given
+    pair = [kept.cells[problem, one].values[measure] for one in (best_of(kept, need, [problem]), name)]
+    count = min(map(len, pair))
+    apart = Figure.of(pair[0][:count] - pair[1][:count], kept.cells[problem, name].test)
+    smallest = given["margin"] if measure in LESS else given["smallest"]
+    return apart is not None and abs(apart.mean) <= max(apart.half, smallest)
+
+
+def ready(kept: Kept, need: Mapping[str, Any]) -> dict[str, str]:
+    """Return the problems on which all mechanisms of a need have its measure, with their regimes."""
+    found = {problem: regime(kept, problem) for problem in kept.settings.problems}
+    return {
+        problem: word
+        for problem, word in found.items()
+        if word and all(kept.figure(problem, name, need["by"]) for name in need["among"])
+    }
+
+
+def left_out(kept: Kept, need: Mapping[str, Any]) -> tuple[int, int]:
+    """Return on how many problems the rule named a mechanism as good as the best one without having seen them, and on
+    how many it was tried. Problems of the same regime decide, or where there is none, all others.
+    """
+    of, hits = ready(kept, need), []
+    for problem in of if len(of) > 1 else ():
+        others = [other for other in of if other != problem]
+        alike = [other for other in others if of[other] == of[problem]]
+        hits.append(within(kept, need, problem, best_of(kept, need, alike or others)))
+    return sum(hits), len(hits)
+
+
+def shown(kept: Kept, problem: str, mechanism: str, measure: str) -> str:
+    """Return a measure of a cell as the pages show it; "-" if the mechanism has none, or that it is not played yet."""
+    cell, (_, factor, form) = kept.cells[problem, mechanism], MEASURES[measure]
+    if (figure := kept.figure(problem, mechanism, measure)) is not None:
+        chosen = f" ({cell.chosen[measure]})" if measure in cell.chosen else ""
+        return form.format(factor * figure.mean, factor * figure.half) + chosen
+    paid, few = kept.settings.mechanisms[mechanism].get("paid"), kept.settings.problems[problem]["clients"] <= SMALL
+    none = (
+        (measure in MONEY and not paid) or (measure == "worth" and not few) or (measure, mechanism) == ("under", POOLED)
+    )
+    return "-" if none or len(cell.values.get(measure, ())) >= kept.few else "not played yet"
+
+
+def tables(kept: Kept) -> list[str]:
+    """Return the table of each problem, a row a mechanism."""
+    lines: list[str] = []
+    for problem, of in kept.settings.problems.items():
+        rows = [
+            [
+                name,
+                *(shown(kept, problem, name, measure) for measure in MEASURES),
+                *map("{} of {}".format, cell.done, cell.planned),
+            ]
+            for name in kept.settings.mechanisms
+            for cell in [kept.cells[problem, name]]
+        ]
+        head = ["mechanism", *(title for title, *_ in MEASURES.values()), "honest runs", "cheats"]
+        splits = f"{of['splits']} splits by {of['unit']}, {of['cheated']} of them with cheats"
+        facts = f"{of['eval']['metrics'][0]}; {splits}; joining: {regime(kept, problem) or 'not played yet'}."
+        lines += [f"## {problem}: {of['title']}", "", facts, "", *wide(head, rows)]
+    commits = Counter(str(line["made"]["commit"])[:8] for line in kept.lines.values())
+    played = ", ".join(f"{commit} ({count:,})" for commit, count in commits.most_common()) or "none"
+    return [*lines, f"Settings `{kept.settings.digest}`. Commits that played, with their runs: {played}."]
+
+
+def wide(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a table that may be wider than the page."""
+    return ['<div class="wide" markdown>', "", markdown(head, rows), "", "</div>", ""]
+
+
+def advice(kept: Kept) -> list[str]:
+    """Return what the decision page has of the kept runs: the regimes, what to take for each need, the picture."""
+    settings, plain = kept.settings, kept.settings.given["regimes"]["plain"]
+    done, planned = (sum(sum(getattr(cell, name)) for cell in kept.cells.values()) for name in ("done", "planned"))
+    asked = ("gain", "better", "worst")
+    rows = [
+        [of["title"], *(shown(kept, problem, plain, one) for one in asked), regime(kept, problem) or "not played yet"]
+        for problem, of in settings.problems.items()
+    ]
+    lines = [f"Played so far: {done:,} of at least {planned:,} runs (settings `{settings.digest}`).", ""]
+    lines += wide(["problem", *(f"FedAvg: {MEASURES[one][0]}" for one in asked), "joining"], rows)
+    rows = []
+    for need in settings.given["needs"]:
+        (hits, tried), of = left_out(kept, need), ready(kept, need)
+        sure = hits >= settings.given["passes"] * tried
+        for joining in [word for word in REGIMES if word in of.values()]:
+            problems = [problem for problem in of if of[problem] == joining]
+            name = best_of(kept, need, problems)
+            warned = "keeps" if settings.mechanisms[name].get("paid") else "under"
+            because, beware = (
+                "; ".join(f"{problem} {shown(kept, problem, name, one)}" for problem in problems)
+                for one in ("worst", warned)
+            )
+            take = f"`{name}`" if sure else f"cannot say (`{name}`)"
+            take += ", provisionally" if sure and tried < settings.given["least"] else ""
+            title = f"{MEASURES[warned][0]}: "
+            rows.append([need["asks"], joining, take, because, title + beware, f"{hits} of {tried}"])
+        rows += [] if of else [[need["asks"], "", "not played yet", "", "", ""]]
+    head = ["your federation", "joining", "take", "because: the worst-off member gains", "beware", "left out"]
+    return lines + wide(head, rows)
+
+
+def picture(kept: Kept) -> Chart:
+    """Return the worst-off member's gain against what the best cheat gains, a point a mechanism and problem."""
+    curves = []
+    for name, row in kept.settings.mechanisms.items():
+        names, points = [], []
+        for problem in kept.settings.problems if name != ALONE else ():
+            worst, keeps = (kept.figure(problem, name, measure) for measure in ("worst", "keeps"))
+            keeps = keeps if row.get("paid") else Figure(0.0, 0.0, 0)
+            if worst is not None and keeps is not None:
+                names.append(problem)
+                points.append([100 * (one.mean + side * one.half) for one in (keeps, worst) for side in (0, -1, 1)])
+        if points:
+            x, left, right, y, low, high = np.array(points).T
+            hollow = not row.get("paid")
+            curves.append(Curve(name, x, y, low, high, None, True, tuple(names), left, right, hollow))
+    title, caption = "The worst-off member, and the best cheat", "Each point is a mechanism on a problem."
+    axes = {"x": "the best cheat gains (% of honest pay)", "y": "the worst-off member gains (points)"}
+    return Chart("decision", "Choose", title, caption, Lines(tuple(curves), zero=True, whole=False, named=True), **axes)
+
+
+def pages(kept: Kept, folder: Path) -> dict[Path, str]:
+    """Return the files that are made of what is kept, by path. Of a page, what stands between its two marks is made."""
+    found = {folder / "decision.csv": to_csv(picture(kept))}
+    for name, lines in (("index.md", advice(kept)), ("measured.md", tables(kept))):
+        before, _, rest = (folder / name).read_text().partition(BEGIN)
+        found[folder / name] = "\n".join([before + BEGIN, "", *lines, "", END + rest.partition(END)[2]])
+    return found
+
+
 def main(words: Sequence[str] | None = None) -> int:
     """Do what the command line asks for; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -490,6 +664,9 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="mechanisms of decision.toml")
     parser.add_argument("--out", type=Path, help="the folder of kept runs, and of a smoke table's pages")
     parser.add_argument("--workers", type=int, default=1)
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--pages", action="store_true", help="write the pages and play nothing")
+    what.add_argument("--check", action="store_true", help="compare the pages with what is kept")
     given = parser.parse_args(words)
     smoke = given.scale == "smoke"
     try:
@@ -497,10 +674,24 @@ def main(words: Sequence[str] | None = None) -> int:
         if unknown := [name for name in given.only if name not in settings.mechanisms]:
             raise UserError(f"--only {unknown[0]}: must be one of {', '.join(settings.mechanisms)}")
         folder = given.out or (Path("decision-smoke") if smoke else RESULTS)
-        failed = played(settings, folder, given.only, given.workers)
+        failed = 0 if given.pages or given.check else played(settings, folder, given.only, given.workers)
+        kept, place = Kept(settings, folder), folder if smoke else MECHANISMS
+        if smoke:
+            for name in ("index.md", "measured.md"):
+                write_whole(place / name, f"{BEGIN}\n{END}\n".encode())
+        made_now = pages(kept, place)
     except UserError as wrong:
         print(*(f"decision: {line}" for line in wrong.lines), sep="\n", file=sys.stderr)
         return 2
+    if given.check:
+        wrong_now = [path.name for path, text in made_now.items() if not path.exists() or path.read_text() != text]
+        for name in wrong_now:
+            print(f"decision: {name} is not what is kept; python benchmarks/decision.py --pages", file=sys.stderr)
+        return 1 if wrong_now else 0
+    for path, text in made_now.items():
+        write_whole(path, text.encode())
+    write_whole(place / "decision.svg", to_svg(to_vegalite(picture(kept))).encode())
+    print(f"wrote {', '.join(path.name for path in made_now)} and decision.svg in {place}")
     return 1 if failed else 0
 
 
