@@ -41,7 +41,7 @@ format: $(READY)
 bench: $(READY)  ## the speed figures of benchmarks/RESULTS.md; HANSE_DATA names the folder with the data sets
 	$(BIN)/python benchmarks/run_all.py
 
-.PHONY: tables trials
+.PHONY: tables trials decision
 tables: $(READY)  ## the papers' tables at the smallest scale, compared with an earlier commit's; goes on where it was stopped
 	nice -n 19 $(BIN)/python benchmarks/tables.py
 
@@ -50,6 +50,9 @@ trials: $(READY)  ## what people (or programs) reached by the documentation alon
 
 decide: $(READY)  ## an idle core works on the papers' claims, from a checkout of its own; ends and goes on at any time
 	$(BIN)/python benchmarks/decide.py
+
+decision: $(READY)  ## which mechanism to take: plays what is missing, then the table, the page and the picture; goes on where it was stopped
+	nice -n 19 $(BIN)/python benchmarks/decision.py
 
 docs: $(READY)  ## the documentation site, in build/site; opens without a server
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
