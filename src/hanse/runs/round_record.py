@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from hanse.core.part import View
-    from hanse.core.table import Floats, Made
+    from hanse.core.table import Made
     from hanse.runs.recomputable import RoundAnswers
     from hanse.runs.round import Played
     from hanse.runs.testing import Figures
