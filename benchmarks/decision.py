@@ -22,6 +22,7 @@ import argparse
 import gzip
 import hashlib
 import itertools
+import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -574,7 +575,9 @@ def shown(kept: Kept, problem: str, mechanism: str, measure: str) -> str:
         return form.format(factor * figure.mean, factor * figure.half) + chosen
     paid, few = kept.settings.mechanisms[mechanism].get("paid"), kept.settings.problems[problem]["clients"] <= SMALL
     none = (
-        (measure in MONEY and not paid) or (measure == "worth" and not few) or (measure, mechanism) == ("under", POOLED)
+        (measure in MONEY and not paid)
+        or (measure == "worth" and not few)
+        or (measure in ("under", "any shift") and mechanism == POOLED)
     )
     return "-" if none or len(cell.values.get(measure, ())) >= kept.few else "not played yet"
 
@@ -637,25 +640,33 @@ def advice(kept: Kept) -> list[str]:
             )
         rows += [] if of else [[need["asks"], "", "not played yet", "", "", ""]]
     head = ["your federation", "joining", "take", "because: the worst-off member gains", "beware", "left out"]
-    return lines + wide(head, rows)
+    shows = ", ".join(pictured(kept)) or "nothing yet"
+    return [*lines, *wide(head, rows), f"The picture shows means over the problems that are played whole: {shows}."]
+
+
+def pictured(kept: Kept) -> list[str]:
+    """Return the problems that the picture is of: those on which every mechanism has both of its measures."""
+    asked = {
+        name: ("worst", "keeps") if row.get("paid") else ("worst",) for name, row in kept.settings.mechanisms.items()
+    }
+    return [p for p in kept.settings.problems if all(kept.figure(p, m, one) for m, two in asked.items() for one in two)]
 
 
 def picture(kept: Kept) -> Chart:
-    """Return the worst-off member's gain against what the best cheat gains, a point a mechanism and problem."""
-    curves = []
-    for name, row in kept.settings.mechanisms.items():
-        names, points = [], []
-        for problem in kept.settings.problems if name != ALONE else ():
-            worst, keeps = (kept.figure(problem, name, measure) for measure in ("worst", "keeps"))
-            keeps = keeps if row.get("paid") else Figure(0.0, 0.0, 0)
-            if worst is not None and keeps is not None:
-                names.append(problem)
-                points.append([100 * (one.mean + side * one.half) for one in (keeps, worst) for side in (0, -1, 1)])
-        if points:
-            x, left, right, y, low, high = np.array(points).T
-            hollow = not row.get("paid")
-            curves.append(Curve(name, x, y, low, high, None, True, tuple(names), left, right, hollow))
-    title, caption = "The worst-off member, and the best cheat", "Each point is a mechanism on a problem."
+    """Return the worst-off member's gain against what the best cheat gains, a point a mechanism."""
+    curves, problems = [], pictured(kept)
+    for name, row in kept.settings.mechanisms.items() if problems else ():
+        ends = []
+        for measure in ("keeps", "worst"):
+            each = [f for p in problems if (f := kept.figure(p, name, measure)) is not None]
+            mean, half = (100 * sum(f.mean for f in each), 100 * math.hypot(*(f.half for f in each)))
+            ends.append([np.array([one / len(problems)]) for one in (mean, mean - half, mean + half)])
+        (x, left, right), (y, low, high) = ends
+        curves.append(Curve(name, x, y, low, high, None, True, (), left, right, hollow=not row.get("paid")))
+    title, caption = (
+        "The worst-off member, and the best cheat",
+        f"Means over {', '.join(problems) or 'no problem yet'}.",
+    )
     axes = {"x": "the best cheat gains (% of honest pay)", "y": "the worst-off member gains (points)"}
     return Chart("decision", "Choose", title, caption, Lines(tuple(curves), zero=True, whole=False, named=True), **axes)
 
