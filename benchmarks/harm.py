@@ -27,8 +27,22 @@ CLIENTS = 8
 ASKED = {"labels": (7, 3), "rare": (0, 3), "plain": (7, 3)}  # the one that the case is about, and an honest one
 
 
-def digits(case: str, seed: int = 0) -> Dataset:
-    """Return the digits of a case."""
+def labels(seed: int = 0) -> Dataset:
+    """Return digits of which the largest client has half of its labels at random."""
+    return _digits(seed, "labels")
+
+
+def rare(seed: int = 0) -> Dataset:
+    """Return digits of which the smallest client has all nines, and the others none."""
+    return _digits(seed, "rare")
+
+
+def plain(seed: int = 0) -> Dataset:
+    """Return digits as they are."""
+    return _digits(seed, "plain")
+
+
+def _digits(seed: int, case: str) -> Dataset:
     draw = np.random.default_rng(seed)
     x, y = load_digits(return_X_y=True)
     order = draw.permutation(len(y))
@@ -58,7 +72,7 @@ def main() -> None:
         for seed in range(options.seeds):
             place = folder / f"{case}-{seed}"
             experiment = hanse.Experiment(
-                data={"source": {"name": "harm:digits", "case": case}, "partition": "natural", "seed": seed},
+                data={"source": f"harm:{case}", "partition": "natural", "seed": seed},
                 model="logistic",
                 mechanism={"name": "fedavg", "clients_per_round": CLIENTS, "value": "path"},
                 train={"lr": 0.1, "epochs": 2},

@@ -21,11 +21,11 @@ import torch
 from numpy.typing import NDArray
 
 from hanse.base.errors import UserError
+from hanse.base.factories import OBJECT
 from hanse.base.streams import stream
 from hanse.data.augment import Augment
 from hanse.data.choices import (
     BY_LABEL,
-    OBJECT,
     PARTITIONS,
     Cluster,
     Dirichlet,
@@ -38,6 +38,7 @@ from hanse.data.choices import (
     OwnData,
     Pathological,
     Pooled,
+    SchemaTables,
     Skew,
     Split,
 )
@@ -62,6 +63,7 @@ from hanse.data.partitions import (
     skew,
 )
 from hanse.data.samples import Samples
+from hanse.data.schema import Schema, digest, doubts, fitted, joined, read_sites
 from hanse.data.sources import imported, load
 from hanse.data.spec import DataSpec
 from hanse.data.synthetic import GeneratedData, Synthetic
@@ -89,6 +91,8 @@ def with_own(spec: DataSpec, given: Any = None) -> tuple[DataSpec, Dataset | Non
     source = spec.source
     if given is not None:
         source = replace(source, name=OBJECT) if isinstance(source, OwnData) else OwnData(OBJECT)
+    if isinstance(source, SchemaTables):
+        return _by_schema(spec, source)
     if not isinstance(source, OwnData):
         return spec, None
     if given is None and source.name == OBJECT:
@@ -117,6 +121,30 @@ def with_own(spec: DataSpec, given: Any = None) -> tuple[DataSpec, Dataset | Non
     by_owner = isinstance(partition, Natural) and partition.ids is None
     if owners is not None and by_owner and "clients" not in given_keys:
         changed["clients"] = len(np.unique(owners)) * cast(Natural, partition).per_owner
+    return spec.model_copy(update=changed), dataset
+
+
+def _by_schema(spec: DataSpec, source: SchemaTables) -> tuple[DataSpec, Dataset]:
+    """Return the spec with the shares and clients of a schema's tables, and their data set.
+
+    Raises:
+        UserError: another schema was agreed on, the spec names other shares, or a table does not fit.
+    """
+    if (found := digest(source.schema)) != source.agreed:
+        raise UserError(
+            f"data.source.sha256: {source.schema} has {found}, and {source.sha256} was agreed on: restore the file, or "
+            "agree on the new one"
+        )
+    schema = Schema.read(source.schema)
+    changed: dict[str, Any] = {"client_test": schema.test, "client_validation": schema.validation}
+    for key, share in changed.items():
+        if key in spec.model_fields_set and getattr(spec, key) != share:
+            raise UserError(f"data.{key}: {getattr(spec, key):g}: the schema says {share:g}; leave it out")
+    tables = read_sites(source.files or (), schema.client_column)
+    dataset = joined(fitted(tables, schema), source.name, *doubts(tables, schema))
+    changed |= {"source": replace(source, sha256=found)}
+    if "clients" not in spec.model_fields_set:
+        changed["clients"] = len(tables)
     return spec.model_copy(update=changed), dataset
 
 

@@ -28,8 +28,8 @@ def client_shares(
 ) -> list[tuple[NDArray[np.int64], ...]]:
     """Return each client's sorted (train, validation, test) indices.
 
-    The split is random, keyed by ``(seed, client)``, or in the given order. Shares drawn by the partition itself take
-    precedence. Units and times are those of all clients together (:mod:`hanse.data.units`).
+    The split is random, keyed by ``(seed, client)``, or in the given order. Shares drawn by the partition, or by who
+    made the data set, take precedence. Units and times are those of all clients together (:mod:`hanse.data.units`).
 
     Args:
         partition: the samples of each client.
@@ -41,6 +41,8 @@ def client_shares(
     """
     if partition.kept is not None:
         return [(own, *kept) for own, kept in zip(partition.train, partition.kept, strict=True)]
+    if (share_of := dataset.shares) is not None:
+        return [tuple(own[share_of[own] == share] for share in range(3)) for own in partition.train]
     if dataset.train.units is not None or dataset.time is not None:
         return _shares_of_units(partition, client_test, client_validation, seed, dataset)
     ends = share_ends(partition.sizes, client_test, client_validation)

@@ -24,22 +24,9 @@ from hanse.base.errors import UserError
 from hanse.core.port import Closing, Reply, Request, Roster, Trained
 from hanse.core.table import Seats, Table, Updates, as_one
 from hanse.federation.check import heard, refusal
+from hanse.runs.recorded_seats import STILL, RecordedArrivals
 
 LOST = "lost with a round that failed"
-STILL = "still trains: the round did not wait for it"
-
-
-@dataclass(frozen=True)
-class RecordedArrivals:
-    """Who was present and whose updates were accepted in each round of another run, to replay its order of arrival.
-
-    Attributes:
-        present: ids of the clients that were present, by round.
-        came: ``(client, round in which it was sent its task)`` of the updates that were accepted, by round.
-    """
-
-    present: Mapping[int, frozenset[int]]
-    came: Mapping[int, frozenset[tuple[int, int]]]
 
 
 @dataclass(frozen=True)

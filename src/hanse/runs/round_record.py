@@ -21,20 +21,19 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from hanse.base.errors import UserError
 from hanse.base.files import json_lines, opened
 from hanse.core.entry import Transaction
-from hanse.core.table import Made
-from hanse.learning.loop import NO_STEP
 from hanse.learning.metrics import ACCURACY, MetricStyle
 from hanse.ledger import closing
 from hanse.ledger.run_ledger import latest_claim
-from hanse.runs.settle_inputs import SettleInputs, packed
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from hanse.core.part import View
+    from hanse.core.table import Made
     from hanse.runs.recomputable import RoundAnswers
     from hanse.runs.round import Played
     from hanse.runs.testing import Figures
@@ -246,6 +245,8 @@ def _metrics_of(played: Played, tested: Mapping[str, float | None], seconds: Map
 
 def _seats_of(played: Played) -> list[dict[str, Any]]:
     """Return a round's lines of ``clients.jsonl``: one per seat, with its value or the reason of its refusal."""
+    from hanse.learning.loop import NO_STEP  # late: reports read this module, and read without torch
+
     view = played.view
     if view.seats is None:
         return []
@@ -333,6 +334,12 @@ def _arrays_of(played: Played) -> dict[str, np.ndarray]:
     if view.settlement is not None:
         arrays |= view.settlement.arrays
         arrays["withheld"] = np.array(sorted(view.settlement.withheld), np.int64)
+    # late: reports read this module, and read without torch
+    from hanse.core.part import Unproved
+    from hanse.runs.settle_inputs import SettleInputs, packed
+
+    if (unproved := view.get(Unproved)) is not None:
+        arrays |= unproved.arrays
     # homes rarely change, and a run of many clients would repeat them in every file
     if not np.array_equal(mixed.home, view.home) or view.round == 0:
         arrays["home"] = mixed.home
