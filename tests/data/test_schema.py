@@ -62,10 +62,10 @@ def test_a_draft_is_what_the_columns_are_and_its_file_reads_as_it(tmp_path: Path
     made = drafted(tmp_path)
     kinds = {name: (one.kind, one.unit, one.words, one.gaps) for name, one in made.columns.items()}
     assert kinds == {
-        "age": ("numbers", "", (), True),
-        "pressure": ("numbers", "mm Hg", (), False),
-        "since": ("dates", "", (), False),
-        "ward": ("words", "", ("a", "b, upper", "c"), True),
+        "age": ("numbers", "", [], True),
+        "pressure": ("numbers", "mm Hg", [], False),
+        "since": ("dates", "", [], False),
+        "ward": ("words", "", ["a", "b, upper", "c"], True),
     }
     assert (made.labels, made.gaps) == (["ill", "well"], ["", "NA"])
     (tmp_path / "schema.toml").write_text(made.text)
@@ -181,6 +181,8 @@ def test_a_schema_of_another_version_or_with_mistakes_is_refused(tmp_path: Path)
         ("test = 0.25", "test = 1.5", "test"),
         ('target = "outcome"', 'target = "age"', "columns.age"),
         ("deviation = ", "deviatoin = ", "deviatoin"),
+        ("[sites]", '[sites]\nKiel = { ward = { x = "d" } }', "sites.Kiel.ward"),
+        ("[sites]", '[sites]\nKiel = { wart = { x = "a" } }', "sites.Kiel.wart"),
         ("[schema]", "[schema", "is no schema"),
     ):
         assert old in text

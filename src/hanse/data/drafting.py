@@ -104,4 +104,4 @@ def _column(texts: set[str], gaps: Sequence[str], comma: bool) -> TableColumn:
             f"{len(found)} different words, such as {found[0]!r}; at most {MOST_KINDS} become columns: name it as "
             "--group if it says of whom each row is, else put words together, or --leave-out it"
         )
-    return TableColumn("words", words=tuple(found), gaps=missing)
+    return TableColumn("words", words=found, gaps=missing)
