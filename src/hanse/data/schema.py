@@ -28,13 +28,12 @@ from pydantic import Field
 from hanse.base import toml
 from hanse.base.errors import UserError
 from hanse.base.factories import Count, call
-from hanse.base.streams import stream
 from hanse.data.dataset import Dataset
 from hanse.data.doubts import Coded, maybe_gaps, maybe_id, of_columns, of_near_rows, other_words
 from hanse.data.kinds import LISTED, NUMBER, Held, lost, natural_order
 from hanse.data.preparing import TableColumn
 from hanse.data.samples import Samples
-from hanse.data.units import cut_rows
+from hanse.data.units import cut_shares
 
 NONE = "none"
 SHARES = ("train", "validation", "test")
@@ -290,21 +289,9 @@ class SiteTable:
         """
         schema, n = self.schema, len(self.y)
         units = np.arange(n) if self.units is None else np.unique(self.units, return_inverse=True)[1]
-        labels, left = self.y if schema.labels else None, np.arange(n)
-        made = np.full(n, -1, np.int8)
-        for kind, share in ((2, schema.test), (1, schema.validation / (1 - schema.test))):
-            rest, cut = cut_rows(
-                np.zeros(len(left), np.int64),
-                None if labels is None else labels[left],
-                share,
-                stream(schema.seed, f"schema {SHARES[kind]}"),
-                units[left],
-                None if self.time is None else self.time[left],
-                "each_client",
-            )
-            made[left[cut]], left = kind, left[rest]
-        made[left] = 0
-        if not len(left):
+        labels, shares = self.y if schema.labels else None, (schema.test, schema.validation)
+        made = cut_shares(np.zeros(n, np.int64), labels, *shares, schema.seed, units, self.time, "each_client")
+        if not (made == 0).any():
             raise UnfitTableError("rows", f"site {self.name!r}: no row is left to train on: too few units or dates")
         return made
 
