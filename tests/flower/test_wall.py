@@ -352,7 +352,7 @@ def net(tmp_path: Path) -> Iterator[Loopback]:
 
 
 @pytest.mark.slow
-@pytest.mark.by_turns(3, 0)
+@pytest.mark.by_turns(5, 0)
 def test_nobody_without_an_admitted_key_can_ask_anything_and_honest_nodes_work(net: Loopback, tmp_path: Path) -> None:
     exp = experiment("pifl", nodes=2, rounds=2, mechanism={"by_contribution": 1, "at_random": 1})
     net.up()
@@ -400,7 +400,7 @@ def test_nobody_without_an_admitted_key_can_ask_anything_and_honest_nodes_work(n
 
 
 @pytest.mark.slow
-@pytest.mark.by_turns(3, 2)
+@pytest.mark.by_turns(5, 1)
 @pytest.mark.parametrize(
     "gate", [True, pytest.param(False, marks=pytest.mark.nightly)], ids=["at the gate", "at the node"]
 )

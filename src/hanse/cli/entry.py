@@ -215,7 +215,8 @@ def _finish(result: object) -> None:
     stopped, or has no result.
     """
     from hanse.learning.metrics import readings_of
-    from hanse.reports.answers import answers_of
+    from hanse.reports.answers import answers
+    from hanse.reports.groups import group_runs
     from hanse.runs.experiment import PlayedRun
     from hanse.runs.observers import mostly_refused, valued_otherwise
     from hanse.runs.run_record import load_run
@@ -245,7 +246,7 @@ def _finish(result: object) -> None:
     for line in lines:
         say(f"warning: {line}", style="yellow")
     if record is not None:
-        for question, answer in answers_of(record.path).lines.items():
+        for question, answer in answers(group_runs([record])).lines.items():
             say(f"{question} {answer}", wrap=True)
     picture = f"; a picture of it: hanse report {shlex.quote(str(result.path))}" if result.metrics else ""
     say(f"in {result.path}{picture}")

@@ -21,11 +21,11 @@ import torch
 from numpy.typing import NDArray
 
 from hanse.base.errors import UserError
+from hanse.base.factories import OBJECT
 from hanse.base.streams import stream
 from hanse.data.augment import Augment
 from hanse.data.choices import (
     BY_LABEL,
-    OBJECT,
     PARTITIONS,
     Cluster,
     Dirichlet,

@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar, Literal, Protocol
 from pydantic import Field
 
 from hanse.base.errors import UserError, named, nearest
-from hanse.base.factories import Positive, Rate, Weight, call
+from hanse.base.factories import OBJECT, Positive, Rate, Weight, call
 from hanse.base.wings import Names
 from hanse.data.kinds import Column
 from hanse.data.mixtures import check_mix
@@ -24,8 +24,6 @@ from hanse.data.schema import digest
 from hanse.data.sources import GENERATED, IMAGES, SOURCES, Scale
 from hanse.data.units import Cut
 
-OBJECT = "object"
-"""The source of data that are given as an object."""
 TABLES = "tables"
 """The source of tables that a schema says how to read."""
 

@@ -23,11 +23,10 @@ from pydantic import (
 
 from hanse.base import toml
 from hanse.base.errors import UserError, nearest
-from hanse.base.factories import defaults
+from hanse.base.factories import OBJECT, defaults
 from hanse.base.files import CLIENTS
 from hanse.data.augment import AugmentName
 from hanse.data.choices import (
-    OBJECT,
     PARTITIONS,
     SOURCE_KINDS,
     Dirichlet,

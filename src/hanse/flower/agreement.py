@@ -494,9 +494,10 @@ def _limits(experiment: Experiment, replays: int) -> dict[str, QuestionLimit]:
             kind = _on(name, one.share, one.samples) if one.models else name
             before = most.get(kind, Most(0, 0))
             most[kind] = Most(before.questions + times * one.questions, before.models + times * one.models)
-    if experiment.clients.told:
-        before = most.get("Ask", Most(0, 0))
-        most["Ask"] = Most(before.questions + 1, before.models)
+    training = experiment.evidence.training is not None  # a seal, a number, and how the member's own updates do
+    for kind, more, models in (("Ask", experiment.clients.told + 2 * training, 0), (_on("Ask", "train"), training, 2)):
+        before = most.get(kind, Most(0, 0))
+        most |= {kind: Most(before.questions + more, before.models + models * seats)} if more else {}
     if experiment.sizes.proved:
         most |= {"CommitSize": Most(1, 0), "AuditSize": Most(1, 0)}
     # each replay begins at a checkpoint, and plays once more what the rounds since then had asked

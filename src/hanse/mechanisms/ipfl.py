@@ -44,6 +44,7 @@ from hanse.core.part import (
     SettlePart,
     State,
     TrainPart,
+    Unproved,
     View,
     Weighed,
     WeighPart,
@@ -584,7 +585,8 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         lengths = torch.linalg.vector_norm(measured, dim=1).tolist()
         costs, eager = np.full(len(updates), math.inf), np.zeros(len(updates))
         sizes = np.where(updates.num_samples >= 1, updates.num_samples, 0.0)  # less than one are none
-        tariff = self.tariff
+        tariff, unproved = self.tariff, view.get(Unproved)
+        shut = () if unproved is None else unproved.clients.tolist()
         for s, c in enumerate(updates.seats.client.tolist()):
             said = view.said(c, "offer" if tariff else "declare")
             cost = amount((said or {}).get("cost", self.cost), infinite=True)
@@ -592,6 +594,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
             if tariff:
                 sells = (said or {}).get("sell") is True and 0 < sizes[s] <= LARGEST_COUNT
                 cost, eagerness = float(tariff.price(sizes[s])) if sells else math.inf, 0.0
+            cost = math.inf if c in shut else cost
             if said is None:
                 out[s] = "it declares nothing"
             elif cost is None:

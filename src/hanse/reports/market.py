@@ -12,14 +12,13 @@ from hanse.core.entry import TOKEN
 from hanse.games.market import learn_graph
 from hanse.mechanisms.market_record import MarketRound
 from hanse.reports.audit import client_sums, load_market, no_trade
-from hanse.reports.chart import Bars, Chart, Curve, Floats, Graph, Heat, Lines, Series, slug
+from hanse.reports.chart import MOST_SHOWN, Bars, Chart, Curve, Floats, Graph, Heat, Lines, Series, slug
 from hanse.reports.groups import SeedGroup, roles_of
 from hanse.reports.money import Books
 from hanse.reports.words import caption
 from hanse.runs.run_record import RunRecord
 
 SECTION = "The market"
-MOST = 40  # clients of a chart that shows them all
 FACTORS = (0.1, 0.3, 1.0, 3.0, 10.0)
 
 
@@ -87,7 +86,7 @@ def market_charts(groups: Sequence[SeedGroup]) -> list[Chart]:
     for group in groups:
         run = group.runs[0]
         trades = load_trades(run)
-        if trades is None or len(trades.clients) > MOST:
+        if trades is None or len(trades.clients) > MOST_SHOWN:
             continue
         label = group.label + (f", seed {run.seeds[0]}" if len(group.runs) > 1 else "")
         charts += [_gains(trades, label), _imports(trades, label)]

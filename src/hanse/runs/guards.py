@@ -19,7 +19,12 @@ from hanse.learning.job import Problem
 from hanse.learning.loop import Loop
 from hanse.runs.config import Experiment
 
-KEYS = {"secure": "federation.secure", "private": "federation.private", "sizes": "sizes.proved"}
+KEYS = {
+    "secure": "federation.secure",
+    "private": "federation.private",
+    "sizes": "sizes.proved",
+    "training": "evidence.training",
+}
 
 
 class Guard:
@@ -33,6 +38,7 @@ class Guard:
         groups: ``groups(seed, clients, round)`` says whose updates reach the server as one sum. None: it sees each.
         accounts: what a simulation's clients keep from round to round, once :meth:`clients` made it. None: nothing.
         sizes: a helper part that lets members prove their sizes, once :meth:`server` made it. None: claims count.
+        training: a helper part that lets members prove that they trained. None: nobody is asked.
         clipping: a helper part that changes what training tasks say (its ``sent``). None: there is none.
     """
 
@@ -40,6 +46,7 @@ class Guard:
     accounts: Any = None
     clipping: Any = None
     sizes: Any = None
+    training: Any = None
 
     def __init__(self, experiment: Experiment) -> None:
         self.experiment = experiment
@@ -82,6 +89,7 @@ def guards_of(experiment: Experiment) -> dict[str, Guard]:
     """Return the guards that an experiment asks for, by key. Raises UserError if there is no wing for one of them."""
     section = experiment.federation
     given = {"secure": section.secure, "private": section.private, "sizes": experiment.sizes.proved or None}
+    given["training"] = experiment.evidence.training
     asked = [key for key in KEYS if given[key] is not None]
     if lost := [key for key in asked if key not in GUARDS]:
         raise UserError(*(f"{KEYS[key]}: needs a wing{absent() or ', and none reads it'}" for key in lost))

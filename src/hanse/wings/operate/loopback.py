@@ -207,6 +207,13 @@ class Loopback:
         """The file with the agreement, which the operator gives to each member's owner."""
         return self.folder / "agreement.txt"
 
+    @property
+    def run(self) -> Path | None:
+        """The directory of the run that goes by the agreement; None before it has begun."""
+        mark = self.agreement.with_suffix(".run")
+        found = Path(mark.read_text().strip()) if mark.exists() else None
+        return found if found is not None and (found / FEDERATION).exists() else None
+
     def agree(self, show: Callable[[str], None] = lambda line: None) -> Agreement | None:
         """Return the agreement for the app's ``experiment.toml``. It is written, and the nodes of this machine sign it.
 
@@ -224,7 +231,7 @@ class Loopback:
         experiment = Experiment.read(self.app / "experiment.toml")
         key, day = signing_key(self.folder / "certs" / KEY), time.strftime("%Y-%m-%d", time.gmtime())
         mark = self.agreement.with_suffix(".run")
-        begun = mark.exists() and (Path(mark.read_text().strip()) / FEDERATION).exists()
+        begun = self.run is not None
         run = uuid.uuid4().hex
         app, operator = app_hash(self.app), public_of(key)
         made = Agreement.of(experiment, run=run, network=self.app.name, operator=operator, day=day, app=app)
@@ -293,6 +300,23 @@ class Loopback:
         for i in range(self.nodes) if only is None else only:
             show(f"starting node {i + 1} of {self.nodes}")
             self.start_node(i)
+
+    def renew(self) -> tuple[list[str], list[str]]:
+        """Make certificates anew (:func:`hanse.wings.operate.certificates.renew_certificates`) while all goes on.
+
+        The SuperLink sees new files by itself, the proxy is told. A connection that is open keeps the old certificate.
+        """
+        from hanse.wings.operate.certificates import renew_certificates
+
+        found = renew_certificates(self.folder / "certs", datetime.now(UTC))
+        if self.processes.pid("proxy") is not None:
+            again = [
+                *configure(self.folder / "proxy", self.listen, f"{HOST}:{self.ports[0]}", self.nodes),
+                "-s",
+                "reload",
+            ]
+            subprocess.run(again, check=True, capture_output=True)
+        return found
 
     def _refuse_taken(self, nodes: Sequence[int]) -> None:
         """Raise UserError if a port of a process that is to be started is taken: its owner would answer instead."""
