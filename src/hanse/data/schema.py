@@ -255,7 +255,7 @@ class SiteTable:
         written = " or ".join(map(repr, schema.gaps))
         columns = dict[str, NDArray[Any]]()
         for column, of in schema.columns.items():
-            gap = f", or a gap, written {written}" if of.gaps else ", no gap (gaps = true allows them)"
+            gap = f", or a gap, written {written}" if of.gaps else "; a gap was not agreed on (gaps = true)"
             if of.kind == "words":
                 known = {word: word for word in of.words}
                 given = read(column, known.__getitem__, f"one of {', '.join(of.words)}{gap}", None if of.gaps else ...)

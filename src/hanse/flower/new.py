@@ -75,8 +75,8 @@ def schema(
             help="Means and deviations: agreed, in the file, which lost least on three tables; or each site's own."
         ),
     ] = "agreed",
-    test: Annotated[float, typer.Option(help="The share of a site's rows that it keeps for testing.")] = 0.2,
-    validation: Annotated[float, typer.Option(help="The share that it keeps for validation.")] = 0.0,
+    test: Annotated[float, typer.Option(help="The share of its rows that a site keeps for testing.")] = 0.2,
+    validation: Annotated[float, typer.Option(help="The share of its rows that a site keeps for validation.")] = 0.0,
     out: Annotated[Path, typer.Option("--out", "-o", help="The file to write.")] = Path("schema.toml"),
 ) -> None:
     """Draft the schema of tables: what each column is, for people to review and agree on.
@@ -96,13 +96,9 @@ def schema(
     tables = read_sites(files, client)
     made = draft(tables, {**said, "validation": validation}, leave_out or (), statistics)  # type: ignore[arg-type]
     out.write_text(made.text)
-    for name, column in made.columns.items():
-        of = f", {column.mean:g} ± {column.deviation:g}" if column.mean is not None else ""
-        what = ", ".join(column.words) if column.words else f"{column.unit or 'no unit'}{of}"
-        typer.echo(f"{name}: {column.kind}: {what}{', with gaps' * column.gaps}")
-    typer.echo(f"{target}, to be predicted: {', '.join(made.labels) or 'a number'}")
+    typer.echo(made.text)
     notes, doubt = doubts(tables, made)
     for line in [*notes, doubt] if doubt else notes:
         typer.echo(f"warning: {line}")
-    rows = sum(len(one.rows) for one in tables)
-    typer.echo(f"wrote {out} of {rows:,} rows of {len(tables)} sites: review it; SHA-256 {digest(out)}")
+    sizes = ", ".join(f"{one.name} {len(one.rows):,}" for one in tables)
+    typer.echo(f"wrote {out}, of rows: {sizes}; review it; SHA-256 {digest(out)}")
