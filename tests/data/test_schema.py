@@ -14,7 +14,7 @@ import pytest
 from hanse.base.errors import UserError
 from hanse.data import DataSpec, as_dataset, build, parse_spec
 from hanse.data.build import with_own
-from hanse.data.drafting import draft
+from hanse.data.drafting import draft, merged
 from hanse.data.fingerprint import fingerprint
 from hanse.data.schema import CsvTable, Schema, SiteTable, UnfitTableError, digest, fitted, joined, read_sites
 
@@ -203,6 +203,27 @@ def test_a_schema_of_another_version_or_with_mistakes_is_refused(tmp_path: Path)
             parse_spec({"source": source, **more})
     with pytest.raises(UserError, match=r"data\.client_test"):
         build(DataSpec(source={"schema": str(file), "files": source["files"]}, client_test=0.1))
+
+
+def test_drafts_of_members_who_see_no_other_s_table_make_one(tmp_path: Path) -> None:
+    tables = read_sites(written(tmp_path))
+    whole = drafted(tmp_path)
+    made = merged([draft([one], SAID) for one in tables])
+    for name, column in whole.columns.items():
+        mine = made.columns[name]
+        assert (mine.kind, mine.unit, mine.words, mine.gaps) == (column.kind, column.unit, column.words, column.gaps)
+    assert (made.labels, made.gaps, made.group) == (whole.labels, whole.gaps, whole.group)
+    ages = [SiteTable.of(one, whole) for one in tables]
+    each = [one.columns["age"][(one.shares == 0) & ~np.isnan(one.columns["age"])] for one in ages]
+    middle = np.mean([one.mean() for one in each])
+    spread = np.mean([np.mean((one - middle) ** 2) for one in each]) ** 0.5
+    assert made.columns["age"].mean == pytest.approx(middle, rel=0.01)
+    assert made.columns["age"].deviation == pytest.approx(spread, rel=0.01)
+    for other in ({**SAID, "target": "ward"}, {**SAID, "test": 0.1}):
+        with pytest.raises(UnfitTableError):
+            merged([whole, draft(tables, other)])
+    with pytest.raises(UnfitTableError):
+        merged([whole, draft(tables, SAID, ["age"])])
 
 
 def test_a_draft_says_what_it_cannot_tell(tmp_path: Path) -> None:
