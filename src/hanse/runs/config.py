@@ -312,15 +312,19 @@ class SizesSection(Section):
 
 
 class EvidenceSection(Section):
-    """``[evidence]``: what members prove beside their sizes (:mod:`hanse.wings.evidence.training`).
+    """``[evidence]``: what members prove beside their sizes, and who judges.
 
     Attributes:
         training: whether members prove that they trained on the samples that they committed to, ``{}`` or a table of
             options (:class:`hanse.wings.evidence.training.ProofOfTraining`). It needs ``sizes.proved = true``. The
             update of a member that does not pass is worth 0 at most, and its model is not for sale.
+        judges: whether each round is judged by validation samples of its own, ``{}`` or ``{ share = 0.5 }``
+            (:mod:`hanse.wings.evidence.judges`); in a simulation, by none that a client trains on. Otherwise all
+            validation samples judge every round.
     """
 
     training: dict[str, Any] | None = None
+    judges: dict[str, Any] | None = None
 
 
 class LedgerSection(Section):
