@@ -17,7 +17,7 @@ from hanse.base.errors import UserError
 from hanse.cli import app
 from hanse.ledger.receipts import read_receipts
 from hanse.ledger.run_ledger import open_ledger
-from hanse.runs.arrivals import STILL
+from hanse.runs.recorded_seats import STILL
 from hanse.wings.operate.certificates import make_node_key
 from hanse.wings.operate.loopback import Loopback
 
@@ -54,7 +54,7 @@ def test_wrong_updates_are_refused_and_the_books_verify(net: Loopback, tmp_path:
         assert ledger.verify(read_receipts(tmp_path / "run" / "receipts")).ok
 
 
-@pytest.mark.by_turns(3, 0)
+@pytest.mark.by_turns(5, 2)
 def test_the_worst_messages_of_a_member_cost_it_its_seats_and_it_is_named_and_expelled(
     net: Loopback, tmp_path: Path
 ) -> None:
@@ -88,7 +88,7 @@ def test_the_worst_messages_of_a_member_cost_it_its_seats_and_it_is_named_and_ex
         assert ledger.verify(read_receipts(run / "receipts")).ok
 
 
-@pytest.mark.by_turns(3, 2)
+@pytest.mark.by_turns(5, 3)
 def test_nodes_and_the_server_die_and_the_run_goes_on(net: Loopback, tmp_path: Path) -> None:
     run = tmp_path / "run"
     exp = experiment("tiff", nodes=4, rounds=6, mechanism=AUCTION, federation={"deadline_s": 60.0})
@@ -136,7 +136,7 @@ def test_nodes_and_the_server_die_and_the_run_goes_on(net: Loopback, tmp_path: P
             assert found[-1].root == book.head
 
 
-@pytest.mark.by_turns(3, 1)
+@pytest.mark.by_turns(5, 4)
 def test_no_round_waits_for_a_node_that_died_and_it_comes_back(net: Loopback, tmp_path: Path) -> None:
     run = tmp_path / "run"
     waits = {"enough": 3, "late": "next", "deadline_s": 3600.0}  # who waited for the deadline would not come to an end

@@ -280,7 +280,9 @@ def proxy(tmp_path: Path) -> Iterator[tuple[int, int]]:
     command = server_access.configure(tmp_path / "proxy", f"127.0.0.1:{port}", f"127.0.0.1:{behind.server_port}")
     started = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL)
     try:
-        assert server_access.wait_for(f"https://127.0.0.1:{port}/", 403, lambda: started.poll() is None) is None
+        wrong, url = list[str](), f"https://127.0.0.1:{port}/"
+        assert server_access.awaited("nginx", server_access.answers(url, 403, wrong), lambda: started.poll() is None)
+        assert wrong == []
         yield port, int(Path(f"/proc/{started.pid}/task/{started.pid}/children").read_text().split()[0])
     finally:
         started.terminate()
@@ -352,7 +354,7 @@ def net(tmp_path: Path) -> Iterator[Loopback]:
 
 
 @pytest.mark.slow
-@pytest.mark.by_turns(3, 0)
+@pytest.mark.by_turns(5, 0)
 def test_nobody_without_an_admitted_key_can_ask_anything_and_honest_nodes_work(net: Loopback, tmp_path: Path) -> None:
     exp = experiment("pifl", nodes=2, rounds=2, mechanism={"by_contribution": 1, "at_random": 1})
     net.up()
@@ -400,7 +402,7 @@ def test_nobody_without_an_admitted_key_can_ask_anything_and_honest_nodes_work(n
 
 
 @pytest.mark.slow
-@pytest.mark.by_turns(3, 2)
+@pytest.mark.by_turns(5, 1)
 @pytest.mark.parametrize(
     "gate", [True, pytest.param(False, marks=pytest.mark.nightly)], ids=["at the gate", "at the node"]
 )

@@ -50,8 +50,9 @@ from hanse.data.committed import CommittedSet
 from hanse.data.fingerprint import DATA, compare_data, fingerprint, write_data
 from hanse.ledger.note import public_of
 from hanse.runs import checkpoint
-from hanse.runs.checkpoint import LEFT_OUT, LENGTH, CorruptCheckpointError, Snapshot, differences, may_change
+from hanse.runs.checkpoint import CorruptCheckpointError, Snapshot
 from hanse.runs.config import Experiment
+from hanse.runs.edited import LEFT_OUT, LENGTH, differences, may_change
 from hanse.runs.recomputable import FILE as COMMITTED
 from hanse.runs.recomputable import Commitment, answers_file, audit_folder, validation_file
 from hanse.runs.round import LoopState
@@ -394,7 +395,7 @@ class RunDir:
 def _same_settings(path: Path, experiment: Experiment, snapshot: Snapshot) -> None:
     """Raise UserError if a run would go on with other settings than it was played with, a line for each.
 
-    Those of ``MAY_CHANGE`` (:mod:`hanse.runs.checkpoint`) may change, and of a run that committed to its configuration
+    Those of ``MAY_CHANGE`` (:mod:`hanse.runs.edited`) may change, and of a run that committed to its configuration
     only the number of rounds. Once the last round was settled, nothing may make the run longer or shorter.
     """
     played, lines = snapshot.state.round, list[str]()
