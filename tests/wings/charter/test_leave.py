@@ -24,11 +24,13 @@ from hanse.core.entry import LEAVE
 from hanse.core.table import SERVER
 from hanse.flower.members import Orders
 from hanse.ledger.run_ledger import open_ledger
+from hanse.reports.harm import harms_of
 from hanse.runs import experiment as playing
 from hanse.runs.checkpoint import load
 from hanse.runs.recompute import recompute
 from hanse.runs.replay import wrong_books
 from hanse.runs.round_record import HASH, file_hash, round_file
+from hanse.runs.run_record import load_run
 from hanse.runs.setup import build
 from hanse.wings.charter import lineage as reading
 from hanse.wings.charter.leave_receipt import LeaveReceipt
@@ -255,6 +257,15 @@ def test_a_run_goes_on_as_if_the_client_had_left_by_itself(tmp_path, half):
     said = LeaveReceipt.read(run / "leaving" / "client-2.json").said
     assert (said["open"], said["balance"]) == (False, on.book.balances["client/2"])
     assert hanse.resume(run).book.balances == on.book.balances
+
+
+def test_what_the_others_lose_is_measured_before_it_leaves(tmp_path, half):
+    run = copied(half, tmp_path / "run")
+    assert run_hanse("leave", run, "--client", 1, "--retrain")[0] == 0
+    said = LeaveReceipt.read(run / "leaving" / "client-1.json").said["retrained"]
+    kept = harms_of(load_run(run))[1]
+    assert (said["mean"], said["low"], said["high"], said["starts"]) == (kept.mean, kept.low, kept.high, 5)
+    assert offline(run, 1) == 0
 
 
 def test_nothing_of_a_receipt_can_be_changed(tmp_path, half):

@@ -12,7 +12,7 @@ WING = Wing(
     "charter",
     names={"weigh": {"capped": "hanse.wings.charter.capped:Capped"}},
     commands=(
-        Command("leave", "hanse.wings.charter.leave_command:leave", "Look at runs"),
+        Command("leave", "hanse.wings.charter.leave_command:leave", "Run something"),
         Command("audit leave", "hanse.wings.charter.leave_command:check", ""),
     ),
 )
