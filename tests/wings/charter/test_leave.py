@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hanse
+from hanse.base.errors import MachineError
 from hanse.base.lock import Hold
 from hanse.core.entry import LEAVE
 from hanse.core.table import SERVER
@@ -328,6 +329,16 @@ def test_a_leave_that_is_killed_happens_once(tmp_path, half):
         assert run_hanse("leave", run, "--client", 1)[0] == (2 if ended else 0)
         assert (leaves(run), offline(run, 1), wrong_books(run)) == (["leave/1"], 0, None)
     assert set(seen[:-1]) == {0, 1}
+
+
+def test_a_run_does_not_go_on_from_before_a_leave(tmp_path, half):
+    run = copied(half, tmp_path / "run")
+    assert run_hanse("leave", run, "--client", 1)[0] == 0
+    newest = max((run / "checkpoints").glob("*"))
+    newest.write_bytes(newest.read_bytes()[:-1])  # the one before would ask the client again
+    with pytest.raises(MachineError):
+        hanse.resume(run)
+    assert (leaves(run), offline(run, 1)) == (["leave/1"], 0)
 
 
 def test_the_operator_signs_the_receipt(tmp_path):
