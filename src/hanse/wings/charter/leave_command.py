@@ -87,7 +87,8 @@ def _say(leaving: Leaving, file: Path | None, as_json: bool) -> None:
     unvested = f", {tokens(said['ungranted'])} of its grant never vested" if said["ungranted"] else ""
     still = " (the run still decides on that)" if said["open"] else ""
     held = f"{tokens(said['balance'])} tokens, {tokens(said['escrow'])} held back{still}{unvested}"
-    say(f"Its account has {held}.", wrap=True)
+    if (run.path / "ledger.json").exists():
+        say(f"Its account has {held}.", wrap=True)
     values = run.seats.value[run.seats.client == leaving.client]
     if np.isfinite(values).any():
         worth = f"{np.nansum(values):+.4g} by the run's values"
