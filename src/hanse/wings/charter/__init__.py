@@ -15,7 +15,7 @@ WING = Wing(
     "charter",
     commands=(
         Command("charter", "hanse.wings.charter.command:app", "Run something", plays=True),
-        Command("leave", "hanse.wings.charter.leave_command:leave", "Look at runs"),
+        Command("leave", "hanse.wings.charter.leave_command:leave", "Run something"),
         Command("audit leave", "hanse.wings.charter.leave_command:check", ""),
     ),
     names={
