@@ -7,7 +7,7 @@ PAPERS := $(wildcard papers/pyproject.toml)
 
 .PHONY: demo test test-slow test-nightly test-frameworks lint format bench bench-peers decide docs package clean
 
-demo: $(READY)  ## set up, then train a federation on real digits and write a report
+demo: $(READY)  ## set up, then train a federation of four hospitals and write its pages
 	$(BIN)/hanse demo --out runs/demo
 
 # one worker more than there are cores: many of the long tests wait for other processes

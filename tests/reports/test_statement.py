@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from forging import recorded
-from reports_cases import metric, seat, write_run
+from reports_cases import market_experiment, metric, seat, write_run
 from test_report import Page
 from typer.testing import CliRunner
 
@@ -57,11 +57,8 @@ def auction(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def market(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from hanse.cli.demo import market_experiment
-
     folder = tmp_path_factory.mktemp("market")
-    trade = market_experiment(0)
-    hanse.run(trade.model_copy(update={"run": trade.run.model_copy(update={"rounds": 4})}), out=folder / "trade")
+    hanse.run(market_experiment(4), out=folder / "trade")
     return folder / "trade"
 
 

@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from reports_cases import large_run
+from reports_cases import large_run, market_experiment
 
 import hanse
 from hanse.base.errors import UserError
-from hanse.cli.demo import market_experiment
 from hanse.reports.alone import train_alone
 from hanse.reports.facts import Facts, facts
 from hanse.reports.invoice import as_page, invoice
@@ -37,9 +36,9 @@ def simple(out: Path, *, alone: bool = False, **given: Any) -> Path:
 
 
 def market(out: Path, eagerness: list[float]) -> Path:
-    trade = market_experiment(0).sections()
+    trade = market_experiment(3).sections()
     trade["clients"]["profiles"]["eagerness"] = eagerness
-    hanse.run(hanse.Experiment(**{**trade, "run": {**trade["run"], "rounds": 3}}), out=out)
+    hanse.run(hanse.Experiment(**trade), out=out)
     return out
 
 

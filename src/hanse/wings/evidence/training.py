@@ -168,7 +168,7 @@ def tells_gains(here: LocalFederation, client: int, task: Ask) -> Answered:
     leaves = chosen(told, bytes.fromhex(said["audit"]), seed, int(said["of"]), int(said["samples"]))
     pool, [index] = here.data.pool([client])
     places = {one: place for place, one in enumerate(sample_bytes(pool.take(index)))}
-    mine = [places[sample] for leaf in leaves if (sample := held.open(leaf).sample) in places]
+    mine = [places[sample] for leaf in leaves if (sample := held.sample(leaf)) in places]
     gains = gains_of(here.engine, task.models, pool, index[torch.tensor(mine, dtype=torch.int64)])
     variance = float(gains.var(ddof=1)) if len(gains) > 1 else 0.0
     return Answered(GAINS, {"mean": float(gains.mean()), "variance": variance, "samples": len(gains)})
