@@ -120,6 +120,12 @@ def test_no_share_knows_other_sites_or_divides_a_patient_or_trains_on_later_rows
         times = [alone.time[alone.shares == share] for share in range(3)]
         assert times[0].max() < times[1].min()
         assert times[1].max() < times[2].min()
+    # a patient whom two sites have, which neither knows
+    both = visits()
+    both.loc[both.patient == "P001", "patient"] = "P000"
+    told = joined(fitted(read_sites(written(tmp_path, both)), schema), "tables").notes
+    assert [line for line in told if line.startswith("data: 1 of ")]
+    assert not dataset.notes
     # the words of one site alone are mapped; the others' data stay as they were
     frame = visits()
     here = frame.site == "Kiel"

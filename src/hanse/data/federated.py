@@ -258,8 +258,8 @@ class SplitData(FederatedData):
         if (gone := left_out + dataset.left_out) > 0:
             whole = gone + int(lengths.sum()) + len(dataset.test)
             few.append(
-                f"data: {gone:,} of {whole:,} rows ({gone / whole:.0%}) are left out, {dataset.left_out:,} in the "
-                f"server's cut, {left_out:,} in the clients': their units have rows on both sides of a date (group and time)"
+                f"data: {gone:,} of {whole:,} rows ({gone / whole:.0%}) are left out, {dataset.left_out:,} in "
+                f"the server's cut, {left_out:,} in clients': their units lie on both sides of a date (group and time)"
             )
         return replace(data, warnings=(*_unheld_classes(data), *few))
 

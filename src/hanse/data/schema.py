@@ -270,7 +270,9 @@ class SiteTable:
             classes = {label: k for k, label in enumerate(schema.labels)}
             y = np.array(read(schema.target, classes.__getitem__, f"one of {', '.join(schema.labels)}"), np.int64)
         else:
-            y = np.array(read(schema.target, partial(number, comma=table.comma), "a number"), np.float32)
+            y = np.array(read(schema.target, partial(number, comma=table.comma), "a number"), np.float64)
+            if line := lost(y):
+                faults.append(("value", f"column {schema.target!r}: {line}"))
         units, time = None, None
         if schema.group not in ("", NONE):
             units = np.array(read(schema.group, str, "what the row is of"), np.str_)
@@ -278,7 +280,7 @@ class SiteTable:
             time = np.array(read(schema.time, partial(moment, comma=table.comma), "a date or a number"), np.float64)
         if faults:
             raise UnfitTableError(faults[0][0], *(f"{table.path}: {line}" for _, line in faults))
-        return SiteTable(schema, name, columns, y, units, time)
+        return SiteTable(schema, name, columns, y if schema.labels else y.astype(np.float32), units, time)
 
     @cached_property
     def shares(self) -> NDArray[np.int8]:
@@ -365,11 +367,17 @@ def joined(sites: Sequence[SiteTable], name: str, notes: Sequence[str] = (), dou
     Raises:
         UnfitTableError: no row is left for a site to train on.
     """
-    schema = sites[0].schema
+    schema, told = sites[0].schema, [*notes]
     samples = Samples.joined([one.samples for one in sites])
     if schema.group not in ("", NONE):
         units = np.concatenate([one.units for one in sites if one.units is not None])
         samples = replace(samples, units=torch.from_numpy(np.unique(units, return_inverse=True)[1].astype(np.int64)))
+        held = np.unique(np.concatenate([np.unique(one.units) for one in sites]), return_counts=True)[1]
+        if several := int((held > 1).sum()):
+            line = (
+                f"data: {several} of {len(held)} units are at several sites: trained on at one and tested on at another"
+            )
+            told.append(f"{line}, as on a network, where no site knows; if they are others, put the site's name before")
     return Dataset(
         name,
         samples,
@@ -379,7 +387,7 @@ def joined(sites: Sequence[SiteTable], name: str, notes: Sequence[str] = (), dou
         client_of=np.repeat(np.arange(len(sites)), [len(one.y) for one in sites]),
         client_names=tuple(one.name for one in sites),
         shares=np.concatenate([one.shares for one in sites]),
-        notes=tuple(notes),
+        notes=tuple(told),
         doubt=doubt or ("" if schema.group else of_near_rows(samples.x.numpy(), Coded.of(samples.y.numpy()), "data")),
     )
 
