@@ -416,7 +416,6 @@ class Standings:
 MOST_CLIENTS = 300  # of whom every pair is compared
 MOST_COLUMNS = 400  # points of a line
 _TOP = 5  # clients whose order a smaller budget is asked about
-MOST_STACKED = 8  # bands, that of all other clients included
 MOST_PAIRED = 40  # clients of the map of interactions
 ENDS_OF_BUDGETS = (8, 6)  # of more clients than that, so many of the highest and of the lowest sums by budget
 _SECTION = "Who contributed"
@@ -617,8 +616,8 @@ def _valued_seats(run: RunRecord, clients: Ints) -> Ints:
 def contribution_charts(groups: Sequence[SeedGroup]) -> list[Chart]:
     """Return the charts on contributions, for every experiment that values updates.
 
-    As far as they were recorded, these are all sums, a few of them over the rounds, the clients' interactions, the
-    values from smaller budgets, and the scores that decide who is selected.
+    As far as they were recorded, these are all sums, a few of them over the rounds, the clients' interactions, and the
+    values from smaller budgets.
 
     Args:
         groups: the experiments.
@@ -630,42 +629,9 @@ def contribution_charts(groups: Sequence[SeedGroup]) -> list[Chart]:
             continue
         name, many = slug(group.label), group.seeds_text
         charts += [picture_of(group, found), _best_and_worst(group, found, name, many)]
-        charts += _stack(group, found, name)
         charts += _interactions(group, name)
         charts += _budgets(group, name)
-        charts += _scores(group, name)
     return charts
-
-
-def _stack(group: SeedGroup, found: Contribution, name: str) -> list[Chart]:
-    """Return the chart that stacks the clients' sums up to the fall of the loss, if values are parts of that fall."""
-    falls = [fall(run) for run in group.same_clients if np.isfinite(run.seats.value).any()]
-    known = [one for one in falls if one is not None]
-    if len(known) < len(falls) or len(found.rounds) < 2:
-        return []
-    rounds = np.append(0.0, found.rounds)
-    whole = np.mean([np.append(0.0, one.cumsum()[found.rounds - 1]) for one in known], axis=0)
-    most = len(found.clients) if len(found.clients) <= MOST_STACKED else MOST_STACKED - 1
-    kept = sorted(np.argsort(-np.abs(found.totals), kind="stable")[:most].tolist())
-    rest = np.setdiff1d(np.arange(len(found.clients)), kept)
-    sums = [(f"client {found.labels[i]}", found.running[i]) for i in kept]
-    sums += [(f"{len(rest)} others", found.running[rest].sum(axis=0))] if len(rest) else []
-    besides = whole[1:] - found.running.sum(axis=0)
-    shown_besides = bool(np.abs(besides).max() > 0.01 * np.abs(whole).max())
-    sums += [("no client", besides)] if shown_besides else []
-    edges, lines = {True: np.zeros(len(rounds)), False: np.zeros(len(rounds))}, []
-    for label, running in sums:
-        side = bool(running[-1] >= 0)  # one side throughout, so a band does not jump where its sum changes sign
-        edge = edges[side]
-        edges[side] = outer = edge + np.append(0.0, running)
-        lines.append(Curve(label, rounds, outer, np.minimum(edge, outer), np.maximum(edge, outer), bare=True))
-    what = fallen(group.same_clients[0])
-    lines.append(Curve(f"fall of {what}", rounds, whole))
-    told = caption("stack", what, not found.measure.share_out, besides[-1], whole[-1], shown_besides)
-    title = f"Through whom the loss went down: {group.label}{group.seeds_text}"
-    marks = Lines(tuple(lines), zero=True)
-    y = f"fall of {what}"
-    return [Chart(f"contribution-stack-{name}", _SECTION, title, told, marks, x="rounds played", y=y)]
 
 
 def picture_of(group: SeedGroup, found: Contribution) -> Chart:
@@ -861,32 +827,6 @@ def _budgets(group: SeedGroup, name: str) -> list[Chart]:
     title = f"Values by budget: {group.label}"
     marks = Bars(tuple(f"client {found.labels[i]}" for i in kept), (*series, whole))
     return [Chart(f"value-budgets-{name}", _SECTION, title, told, marks, x="total value")]
-
-
-def _scores(group: SeedGroup, name: str) -> list[Chart]:
-    """Return a chart of the scores by which the mechanism selects, if it keeps any.
-
-    It is of the group's first run only: a score decides in its own run, and a mean over seeds would decide nothing.
-    """
-    run = group.runs[0]
-    seats = run.seats
-    some = np.isfinite(seats.score)
-    if not some.any():
-        return []
-    last = dict(zip(seats.client[some].tolist(), seats.score[some].tolist(), strict=True))
-    ranked = sorted(last, key=lambda client: (-last[client], client))
-    lines = []
-    for i in ends(len(ranked), 4, 3):
-        mine = some & (seats.client == ranked[i])
-        # drawn until the end: a score stays as it is while the client is not selected
-        x = np.append(seats.round[mine] + 1.0, run.metrics[-1]["round"] + 1.0)
-        y = np.append(seats.score[mine], seats.score[mine][-1])
-        kept = even(len(x), MOST_COLUMNS)
-        lines.append(Curve(f"client {run.client_label(ranked[i])}", x[kept], y[kept]))
-    told = caption("scores", run.name, bool(np.isfinite(seats.error).any() or np.isfinite(seats.drawn).any()))
-    title = f"The score it selects by: {group.label}, {run.label.rpartition(', ')[2]}"
-    marks = Lines(tuple(lines), steps=True, zero=True)
-    return [Chart(f"contribution-score-{name}", _SECTION, title, told, marks, x="rounds played", y="cumulative value")]
 
 
 def ends(count: int, first: int, last: int) -> list[int]:

@@ -252,7 +252,7 @@ class RunRecord:
             round=np.array([seat.round for seat in self.clients], np.int64),
             asked=np.array([seat.round - seat.staleness for seat in self.clients], np.int64),
             client=np.array([seat.client for seat in self.clients], np.int64),
-            **{name: column(name) for name in ("value", "error", "drawn", "exact", "score")},
+            **{name: column(name) for name in ("value", "error", "drawn", "exact")},
         )
 
     def client_label(self, client: int) -> str:
