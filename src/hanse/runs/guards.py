@@ -7,6 +7,7 @@ of a section of its own. The core knows neither their options nor what they do.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -95,10 +96,8 @@ ACCOUNTS: Mapping[str, Callable[[Mapping[str, Any]], Any]] = Names({}, "accounts
 
 def guards_of(experiment: Experiment) -> dict[str, Guard]:
     """Return the guards that an experiment asks for, by key. Raises UserError if there is no wing for one of them."""
-    section, of_wings = experiment.federation, experiment.model_extra or {}
-    given = {"secure": section.secure, "private": section.private, "sizes": experiment.sizes.proved or None}
-    given |= {"training": experiment.evidence.training, "judges": experiment.evidence.judges}
-    asked = [key for key in KEYS if given[key] is not None] + [key for key in of_wings if key in GUARDS]
+    asked = [key for key, setting in KEYS.items() if attrgetter(setting)(experiment) not in (None, False)]
+    asked += [key for key in experiment.model_extra or {} if key in GUARDS]  # sections of wings
     if lost := [key for key in asked if key not in GUARDS]:
         raise UserError(*(f"{KEYS[key]}: needs a wing{absent() or ', and none reads it'}" for key in lost))
     return {key: GUARDS[key](experiment) for key in asked}
