@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -17,12 +18,15 @@ from typer.testing import CliRunner
 from hanse.base.errors import UserError
 from hanse.cli.entry import app
 from hanse.core.entry import BOND, KEPT, RETURNED, TOKEN
+from hanse.core.part import Unproved
+from hanse.data import build
 from hanse.federation.behaviour import Liar
 from hanse.federation.node import ClientData
 from hanse.flower.client import client_app
 from hanse.ledger.run_ledger import open_ledger
 from hanse.runs.replay import replay_books
 from hanse.runs.round import finish, play_round
+from hanse.wings.attack.deviant import Deviant
 from hanse.wings.evidence.proved_sizes import FAILED, PROVED, UNFINISHED
 
 AUDITOR = Ed25519PrivateKey.generate()
@@ -36,12 +40,15 @@ def load_data(context: SimpleNamespace) -> ClientData:
 
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[NetworkRehearsal]:
+    yield from audited(tmp_path, "fedavg")
+
+
+def audited(tmp_path: Path, mechanism: Any, **sections: Any) -> Iterator[NetworkRehearsal]:
+    """Yield a network whose members prove their sizes to an auditor."""
     sizes = {"proved": True, "auditors": [AUDITOR.public_key().public_bytes_raw().hex()], "leaves": 20}
-    found = rehearse_network("fedavg", tmp_path / "nodes", sizes=sizes)
+    found = rehearse_network(mechanism, tmp_path / "nodes", sizes=sizes, **sections)
     key = AUDITOR.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     (tmp_path / "auditor.pem").write_bytes(key)
-    from hanse.data import build
-
     here = build(found.experiment.data)
     DATA.update({i: ClientData.of(here, i) for i in range(4)})
     yield found
@@ -92,6 +99,23 @@ def test_an_auditor_signs_for_the_honest_and_the_liar_loses_its_bond(small: Netw
     assert [books[f"client/{c}"] for c in range(4)] == [100 * TOKEN] * 3 + [90 * TOKEN]
     assert books["mint"] == -390 * TOKEN
     assert not any(books[f"escrow/{c}"] for c in range(4))
+
+
+def test_nodes_prove_that_they_trained_and_who_did_not_is_worth_nothing(tmp_path: Path) -> None:
+    mechanism = {"name": "fedavg", "value": "path", "settle": "by_value"}
+    for small in audited(tmp_path, mechanism, evidence={"training": {}}):
+        pinned = small.federation.key.public_key().public_bytes_raw()
+        idle, folder = [Deviant([3], sends="nothing")], tmp_path / "nodes" / "node3"
+        small.grid.apps[103] = client_app(lambda context: DATA[3], folder=folder, operator=pinned, behaviours=idle)
+        first = play_round(small.setup, small.start)
+        assert first.view.get(Unproved).clients.tolist() == []  # nobody has committed yet: nobody is judged
+        assert [audit(tmp_path, c) for c in range(4)] == [""] * 4
+        second = play_round(small.setup, first.state).view
+        found = second.get(Unproved)
+        assert found.clients.tolist() == [3]
+        assert (found.arrays["training_z"][:3] > 0).all()
+        assert len(set(found.arrays["training_number"].tolist())) == 4
+        assert second.values.per_seat[3] == 0.0
 
 
 def test_bonds_of_audits_that_no_auditor_came_to_in_time_go_back_at_the_end(small: NetworkRehearsal) -> None:

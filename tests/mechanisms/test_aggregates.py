@@ -341,8 +341,9 @@ class MakesRowsOfMany(AggregatePart):
 
 
 def test_a_rule_shows_by_what_it_makes_what_can_value_it() -> None:
-    wants = {FedAvgM(): {"along"}, FedAvgM(of=Krum()): {"reapply"}, Clipped(of=SamplesOverProbability()): {"reapply"}}
-    wants |= {MakesRows(): {"reapply"}, BySamples(): set()}
+    again, chosen = {"reapply"}, {"reapply", "reweighted"}  # path values follow the weights that a rule chose
+    wants = {FedAvgM(): {"along"}, FedAvgM(of=Krum()): again, Clipped(of=SamplesOverProbability()): chosen}
+    wants |= {MakesRows(): again, Krum(): chosen, BySamples(): set()}
     assert {part: tried(part).beyond_weights for part in wants} == wants  # type: ignore[union-attr]
     setup = world("samples", value="none")
     setup = replace(setup, mechanism=replace(setup.mechanism, weigh=MakesRows()))

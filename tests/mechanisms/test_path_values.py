@@ -16,6 +16,8 @@ from hanse.base.errors import PartError, UserError
 from hanse.core.part import Aggregate, AggregatePart, Along, Group, Settlement, SettlePart, State, View
 from hanse.games import path
 from hanse.mechanisms import server_steps
+from hanse.mechanisms.robust import Clipped
+from hanse.mechanisms.weigh import UniformWeights
 from hanse.runs import round as rounds
 from hanse.runs.round import first_state, play_round
 from hanse.runs.setup import Own, Session, build
@@ -284,19 +286,27 @@ class Weights(AggregatePart):
         return Aggregate(np.full(len(group.at), self.updates), self.old)
 
 
-@pytest.mark.parametrize(("updates", "old"), [(0.15, 0.4), (0.4, -0.6), (0.25, 0.0)])
-def test_weights_that_do_not_sum_to_1_are_the_steps_lengths(updates: float, old: float) -> None:
-    """An affine mix moves the row by the sum of ``W_i (U_i - w)``, whatever the W_i sum to: a short or a long step."""
+def clipped(steps: torch.Tensor) -> torch.Tensor:
+    """Return a quarter of each step ``[4, P]``, none longer than their median."""
+    lengths = steps.double().norm(dim=1)
+    return steps / 4 * (lengths.quantile(0.5) / lengths).clamp(max=1.0)[:, None]
+
+
+@pytest.mark.parametrize(
+    ("rule", "parts"),
+    [(Weights(w, old), lambda steps, w=w: w * steps) for w, old in ((0.15, 0.4), (0.4, -0.6), (0.25, 0.0))]
+    + [(Clipped(of=UniformWeights()), clipped)],
+)
+def test_of_an_affine_row_each_update_has_the_integral_along_its_own_part_of_the_step(rule: Any, parts: Any) -> None:
+    """A row moves by the sum of ``W_i (U_i - w)``, whatever the W_i sum to, and however a rule came to them."""
     world = world_of(experiment("fedavg"))
-    world = replace(world, mechanism=replace(world.mechanism, weigh=Weights(updates, old)))
+    world = replace(world, mechanism=replace(world.mechanism, weigh=rule))
     view = play_round(world, first_state(world)).view
     found, before = view.values, view.table.rows[0]
-    whole = path.integrate(
-        lambda w: -view.judge.gradient(w[None])[0], before, updates * (view.trained.rows - before).sum(0), 24
-    )
-    np.testing.assert_allclose(
-        found.per_seat, updates * whole.along(view.trained.rows - before)[:, 0], rtol=0.02, atol=1e-3
-    )
+    mine = parts(view.trained.rows - before)
+    middles = before + (torch.arange(200)[:, None] + 0.5) / 200 * mine.sum(0)
+    slope = -view.judge.gradient(middles.to(before)).mean(0)
+    np.testing.assert_allclose(found.per_seat, (mine.double() @ slope.double()).numpy(), rtol=0.02, atol=1e-3)
     assert found.metrics["value/sum"] == pytest.approx(found.metrics["value/gain"], rel=0.02, abs=1e-3)
     assert found.metrics["value/carried"] == pytest.approx(0.0, abs=1e-5)
 

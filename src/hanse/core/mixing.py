@@ -149,10 +149,10 @@ def _aggregates(
             aggregate_of_group: Aggregate = aggregate(group, state)
         with guarded(f"{who}: its aggregate returned"):
             check_aggregate(aggregate_of_group, group)
-        if value is not None and (lost := aggregate_of_group.beyond_weights - accepted):
+        if value is not None and (wanted := aggregate_of_group.beyond_weights) and accepted.isdisjoint(wanted):
             raise PartError(
                 f"{who}: {type(value).__name__} in mechanism.value cannot value "
-                f"what its aggregate returned: must accept {set(lost)}"
+                f"what its aggregate returned: must accept {' or '.join(sorted(wanted))}"
             )
         aggregates[group.row] = aggregate_of_group
         if aggregate_of_group.row is not None:

@@ -251,9 +251,13 @@ class Aggregate:
 
     @property
     def beyond_weights(self) -> frozenset[str]:
-        """What a value part must accept to value this aggregate: nothing, "along" or "reapply"."""
-        if self.row is None and not self.reapply:
-            return frozenset()
+        """The words of which a value part must accept one to value this aggregate; none if it is of plain weights.
+
+        "reapply": it can apply the rule again. "reweighted": this round's weights suffice, whatever those of coalitions
+        would be. "along": it follows a row's step.
+        """
+        if self.row is None:
+            return frozenset({"reapply", "reweighted"} if self.reapply else ())
         return frozenset({"reapply" if self.along is None else "along"})
 
 
@@ -377,6 +381,21 @@ class Values:
         """
         clients, place = np.unique(view.trained.seats.client, return_inverse=True)
         return clients, np.bincount(place, weights=self.per_seat).astype(np.float64)
+
+
+@dataclass(frozen=True)
+class Unproved:
+    """Tells later parts who has not proved that it trained (``[evidence] training``).
+
+    Their updates are worth 0 at most, and their models are not for sale.
+
+    Attributes:
+        clients: their ids, ``[n]``.
+        arrays: arrays by name that are recorded with the round, for an audit.
+    """
+
+    clients: Ints
+    arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -708,8 +727,9 @@ class Part(Protocol):
             part must fill them anew in each round.
         gives: the needs of others that the part meets. (A value part gives "values" without saying so.)
         accepts: what the part can take beyond the usual. Of a value part: "reapply" (rules that are applied again to
-            each coalition) and "along" (rows whose :attr:`Aggregate.along` is known). Of any part: "late" (updates of
-            earlier rounds), "sums" (a server that sees only sums over groups).
+            each coalition), "reweighted" (such rules, if they return weights) and "along" (rows whose
+            :attr:`Aggregate.along` is known). Of any part: "late" (updates of earlier rounds), "sums" (a server that
+            sees only sums over groups).
         fills: the blocks whose rows the part's ``weigh`` returns.
 
     Examples:

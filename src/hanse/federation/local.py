@@ -31,7 +31,8 @@ from hanse.federation.policy import Loyal, answer
 from hanse.learning.client_payloads import half_of, unsound
 from hanse.learning.job import Engine, Problem, SeatJob, TrainedRows, batch_plan, smallest_batch
 
-# what wings answer: by the name of a task's class, answer(federation, client, task), which may raise NoAnswerError
+# what wings answer: by the name of an Ask, or of another task's class, answer(federation, client, task), which may
+# raise NoAnswerError
 ANSWERS: Mapping[str, Any] = Names({}, "answers")
 
 
@@ -365,6 +366,10 @@ class LocalFederation:
         if isinstance(task, port.Score):
             assert scored is not None
             return scored
+        key = task.name if isinstance(task, port.Ask) else type(task).__name__
+        if key in ANSWERS:
+            found: port.Answer = ANSWERS[key](self, client, task)
+            return found
         if isinstance(task, port.Ask):
             told = dict(task.values)
             if scored is not None:
@@ -380,10 +385,7 @@ class LocalFederation:
         if isinstance(task, port.Mask):  # a node's guard answers these
             raise NoAnswerError("nothing is masked in this process")
         if isinstance(task, port.CommitSize | port.AuditSize):
-            if (name := type(task).__name__) not in ANSWERS:
-                raise NoAnswerError(f"no wing here answers {name}")
-            found: port.Answer = ANSWERS[name](self, client, task)
-            return found
+            raise NoAnswerError(f"no wing here answers {key}")
         assert not isinstance(task, port.Test)  # answered apart
         pool, [index] = self.data.pool([client], task.share)
         share = Share(pool, index).limited(task.limit, self.seed, round, client)
@@ -423,7 +425,7 @@ def server_sets(data: FederatedData) -> dict[str, Samples]:
 
 def _scores_of(task: port.Task) -> port.Score | None:
     """Return the scores that a task asks for, for the server or for a policy. None: it asks for none."""
-    if not isinstance(task, port.Score | port.Ask) or task.models is None:
+    if not isinstance(task, port.Score | port.Ask) or task.models is None or task.name in ANSWERS:
         return None
     return port.Score(task.name, task.models, task.share, task.limit)
 

@@ -33,6 +33,7 @@ from hanse.base.errors import UserError, import_path
 from hanse.core.declared import Count, Declared, Digest, Figure, Int64, Name, UnsoundError
 from hanse.core.part import Context, Most, Part, TrainPart
 from hanse.core.port import Ask, Mask, OnModels, Task, Test, Train
+from hanse.data.choices import SchemaTables
 from hanse.flower.members import Word
 from hanse.ledger.note import DASH, cosigned_at, fingerprint, is_signed, sign
 from hanse.ledger.record import LogHead
@@ -432,7 +433,9 @@ def canonical(experiment: Experiment) -> dict[str, Any]:
     kept = {name: section for name, section in said.items() if name not in _LEFT_OUT}
     unused = ("engine", "replay")
     kept["federation"] = {name: value for name, value in said["federation"].items() if name not in unused}
-    return {**kept, "data": {"clients": experiment.data.clients}}
+    source = experiment.data.source
+    schema = {"schema": source.agreed} if isinstance(source, SchemaTables) else {}
+    return {**kept, "data": {"clients": experiment.data.clients, **schema}}
 
 
 def sources(said: Mapping[str, Any]) -> dict[str, str]:
@@ -491,9 +494,10 @@ def _limits(experiment: Experiment, replays: int) -> dict[str, QuestionLimit]:
             kind = _on(name, one.share, one.samples) if one.models else name
             before = most.get(kind, Most(0, 0))
             most[kind] = Most(before.questions + times * one.questions, before.models + times * one.models)
-    if experiment.clients.told:
-        before = most.get("Ask", Most(0, 0))
-        most["Ask"] = Most(before.questions + 1, before.models)
+    training = experiment.evidence.training is not None  # a seal, a number, and how the member's own updates do
+    for kind, more, models in (("Ask", experiment.clients.told + 2 * training, 0), (_on("Ask", "train"), training, 2)):
+        before = most.get(kind, Most(0, 0))
+        most |= {kind: Most(before.questions + more, before.models + models * seats)} if more else {}
     if experiment.sizes.proved:
         most |= {"CommitSize": Most(1, 0), "AuditSize": Most(1, 0)}
     # each replay begins at a checkpoint, and plays once more what the rounds since then had asked

@@ -155,6 +155,7 @@ REQUIRES: Mapping[str, tuple[str, str]] = {
         ("sizes.leaves", "sizes.bond", "sizes.repeats", "sizes.auditors"),
         ("sizes.proved", "has no effect without sizes.proved = true"),
     ),
+    **dict.fromkeys(("evidence.training", "evidence.judges"), ("validation", f"needs {WORDS['validation']}")),
     "clients.told": ("valued", f"needs {WORDS['values']}"),
     "train.statistics/own": ("one model", "needs a mechanism with one shared model, such as 'fedavg'"),
     "train.order": ("classes", "needs samples with a class each; must be 'shuffled'"),
@@ -269,7 +270,7 @@ def unmet_needs(
     """
     slots, blocks, withheld = mechanism.slots(), mechanism.train.blocks(Context.tiny()), dict(withheld)
     made = None if mechanism.value is None else tried(mechanism.weigh)
-    if made is not None and made.beyond_weights - said(mechanism.value, "accepts", "value"):
+    if made and (wanted := made.beyond_weights) and wanted.isdisjoint(said(mechanism.value, "accepts", "value")):
         rule = word_of(mechanism.weigh, "weigh")
         withheld["average"] = f", and {rule} in mechanism.weigh is applied again to the updates of each coalition"
     if FINISHED in said(mechanism.weigh, "gives", "weigh"):

@@ -37,8 +37,8 @@ from hanse.games.gtg import Stop
 from hanse.games.impartial import impartial_places
 from hanse.games.semivalues import Semivalue
 from hanse.learning.by_function import FunctionCoalitions
-from hanse.learning.coalitions import WEIGHED, WORSE, WORST
-from hanse.learning.metrics import METRICS
+from hanse.learning.coalitions import WEIGHED, WORST
+from hanse.learning.metrics import METRICS, WORSE
 from hanse.mechanisms.value_noise import Curved, left_out, length, noise_of, together
 from hanse.mechanisms.weigh import sample_shares
 
@@ -904,8 +904,9 @@ class Path(ValuePart):
     They are the Aumann-Shapley value of the increment game (:mod:`hanse.games.path`). Update i is worth the integral of
     the loss's slope in the direction of its weighted step ``W_i (U_i - w_i)``, taken from the old row w to the new one.
     Here w_i is the row from which the update started (w, except in pFedGraph). Their computation takes ``points``
-    gradients, however many updates there are. With a server optimiser, an update's part is its weighted step as scaled
-    by the optimiser in this round.
+    gradients, however many updates there are. The weights W_i are those of the round, also where a rule chose them by
+    looking at all updates (a clip, Krum). With a server optimiser, an update's part is its weighted step as scaled by
+    the optimiser in this round.
 
     Whatever else changes the loss belongs to nobody and is recorded as ``value/residual``. This is the round's gain,
     ``value/gain``, minus the sum of the values, ``value/sum``, over ``value/rows`` rows. Of this residual,
@@ -927,7 +928,7 @@ class Path(ValuePart):
     """
 
     needs = VALIDATION | {"slope"}
-    accepts = frozenset({"along"})
+    accepts = frozenset({"along", "reweighted"})
     points: Annotated[int, Field(ge=1, le=path.MOST_POINTS)] = 3
     novel: bool = False
     utility: Annotated[str, AfterValidator(_differentiable)] = field(default="loss", kw_only=True)

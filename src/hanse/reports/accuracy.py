@@ -14,10 +14,9 @@ import numpy as np
 
 from hanse.core.entry import TOKEN
 from hanse.learning.metrics import ACCURACY, LOSS, MetricStyle
-from hanse.reports.chart import Chart, Curve, Floats, Ints, Lines, even, slug
+from hanse.reports.chart import MOST_SHOWN, Chart, Curve, Floats, Ints, Lines, even, slug
 from hanse.reports.facts import facts_of
 from hanse.reports.groups import SeedGroup, honest_of, roles_of
-from hanse.reports.market import MOST
 from hanse.reports.words import caption
 from hanse.runs.run_record import RunRecord
 
@@ -213,7 +212,7 @@ def _earned(group: SeedGroup) -> Chart | None:
         here = [row for row in rows if roles.get(row.client, "client") == kind]
         x = np.array([run.main.factor * (row.joined or 0.0) for row in here])
         y = np.array([row.utility if row.utility is not None else row.net / TOKEN for row in here])
-        names = tuple(f"client {row.name}" for row in here) if len(rows) <= MOST else ()
+        names = tuple(f"client {row.name}" for row in here) if len(rows) <= MOST_SHOWN else ()
         lines.append(Curve(kind, x, y, dots=True, names=names))
     told = caption("earned", run.main, market, run.seeds[0])
     marks = Lines(tuple(lines), zero=True, whole=False)

@@ -26,6 +26,7 @@ COLOURS = (
     "#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9", "#000000", "#6A3D9A", "#8B4513", "#7D7D00",
 )  # fmt: skip
 DASHES = ((), (6, 4), (8, 3, 2, 3), (2, 3))
+MOST_SHOWN = 40  # clients of a chart that shows them all
 MARKERS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "triangle-right", "triangle-left")
 
 

@@ -20,11 +20,10 @@ import numpy as np
 from torch import nn
 
 from hanse.base.errors import UserError, in_python
-from hanse.base.factories import named_choice, whole_number
+from hanse.base.factories import OBJECT, named_choice, whole_number
 from hanse.base.files import table
 from hanse.core.part import Mechanism, in_slots
 from hanse.data.build import with_own
-from hanse.data.choices import OBJECT
 from hanse.data.dataset import Dataset
 from hanse.data.frames import Features, Labels, is_frame, possible_clients
 from hanse.data.kinds import Column
@@ -43,9 +42,10 @@ from hanse.reports.showing import Displayed, Picture, frame
 from hanse.reports.words import said
 from hanse.runs import experiment as running
 from hanse.runs.chance import NEAR_ALL
-from hanse.runs.config import Experiment, RunSection
+from hanse.runs.config import Experiment
 from hanse.runs.observers import ProgressCallback, mostly_refused
 from hanse.runs.run_record import RunRecord, load_run
+from hanse.runs.sections import RunSection
 from hanse.runs.setup import Own, build
 
 if TYPE_CHECKING:

@@ -8,13 +8,29 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from hanse.base.files import table
-from hanse.core.table import Floats, Ints
-from hanse.runs.arrivals import STILL
+
+if TYPE_CHECKING:
+    from hanse.core.table import Floats, Ints
+
+STILL = "still trains: the round did not wait for it"
 
 OWN_TESTS = ("tested", "test_loss", "test_accuracy", "test_samples", "test_loss_error", "test_units")
+
+
+@dataclass(frozen=True)
+class RecordedArrivals:
+    """Who was present and whose updates were accepted in each round of another run, to replay its order of arrival.
+
+    Attributes:
+        present: ids of the clients that were present, by round.
+        came: ``(client, round in which it was sent its task)`` of the updates that were accepted, by round.
+    """
+
+    present: Mapping[int, frozenset[int]]
+    came: Mapping[int, frozenset[tuple[int, int]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,15 +36,15 @@ from hanse.ledger.store import Ledger
 from hanse.mechanisms import market_checks
 from hanse.mechanisms.market_record import NEEDED, MarketRound, market_of
 from hanse.mechanisms.registry import build_mechanism, built_in_parts
-from hanse.runs.config import ClientsSection
 from hanse.runs.grants import grant, part_of
 from hanse.runs.names import registered
 from hanse.runs.recorded_seats import is_number
 from hanse.runs.round_record import METRICS, Arrays, lost_rounds, round_file, rounds_of, row_hash
+from hanse.runs.sections import ClientsSection
 from hanse.runs.settle_inputs import NotRecordedError, RecordedInputs
 
 MOST_KEPT = 1 << 26  # bytes of all rounds' arrays that stay in memory for a second pass
-REPLAYS: Mapping[str, Any] = Names({}, "replays")  # what wings post beside the payment rule, by section
+REPLAYS: Mapping[str, Any] = Names({}, "replays")  # what wings post beside the rule, and check
 
 
 def unlike_rows(table: Table, record: Arrays) -> str:
@@ -384,5 +384,8 @@ def replay_books(folder: Path, ledger: Ledger, trust: bool = False) -> Replayed:
         return Replayed(wrong=wrong)
     parts, why_not = rule_of(folder, trust)
     checks, again = checked(rounds, parts, why_not)
+    config = read_toml(folder / "config.toml")
+    if "training" in table(config, "evidence") and "training" in REPLAYS:
+        checks += tuple(REPLAYS["training"](rounds, config))
     error = next((check.said for check in checks if not check.holds), "") or again.wrong
     return Replayed(again.rounds, again.why_not, checks, error or None, beyond=beyond_the_book(rounds.beyond))

@@ -23,7 +23,7 @@ from hanse.core.calling import States, called, check_figures, check_rows, checke
 from hanse.core.entry import TOKEN, Transaction
 from hanse.core.entry import client as account_of
 from hanse.core.mixing import proposed_mix
-from hanse.core.part import Questions, Settlement, Stage, State, View
+from hanse.core.part import Questions, Settlement, Stage, State, Unproved, View
 from hanse.core.port import Request, Roster
 from hanse.core.recipe import NEVER, History
 from hanse.core.table import Floats, Ints, Mix, Seats, Table, Updates, copies
@@ -61,6 +61,7 @@ class LoopState:
             its last bits.
         accounts: what each client of a simulation has spent of its privacy budget, by client. None: there are no
             budgets, or clients keep them themselves.
+        left: the clients that have left the run (``hanse leave``), who are asked nothing more.
 
     Examples:
         >>> from hanse.runs.rehearsal import rehearse
@@ -85,6 +86,7 @@ class LoopState:
     underway: Underway = field(default_factory=Underway)
     on_server: Floats | None = None
     accounts: Mapping[int, Any] | None = None
+    left: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -160,13 +162,14 @@ def play_round(session: Session, state: LoopState, port: Exchange | None = None)
     now = _Round(session, state, "open", port)
     now.grant()  # first: a bid that is asked for below may already be paid from one
     now.let_leave()
-    now.prove_sizes()
+    now.prove("sizes")
     now.ask("open")
     now.let_leave()  # and those who say now that they leave
     now.settle()
 
     now.select()
     now.train()
+    now.prove("training")
 
     now.ask("close")
     now.weigh()
@@ -180,7 +183,7 @@ def play_round(session: Session, state: LoopState, port: Exchange | None = None)
     personal = None if view.deployment is None else view.deployment.weights
     after = LoopState(
         state.round + 1, table, view.mixed.home, now.states, view.book, personal,
-        moved=_moved(state, view, table), held=_held(view), underway=now.underway,
+        moved=_moved(state, view, table), held=_held(view), underway=now.underway, left=state.left,
         history=None if state.history is None else state.history.after(state.round, view.trained),
         accounts=None if accounts is None else accounts.accounts,
     )  # fmt: skip
@@ -256,8 +259,7 @@ def finish(session: Session, state: LoopState, port: Exchange | None = None) -> 
         port: the way to the clients. None: a new one, :func:`port_of`.
     """
     now = _Round(session, state, "end", port)
-    settle = session.mechanism.settle
-    if settle is not None:
+    if (settle := session.mechanism.settle) is not None:
         now.let_leave()
         own = now.states[session.key("settle")]
         with called("settle", settle.asks, now.view, own):
@@ -307,8 +309,11 @@ class _Round:
         self.session, self.states, self.history = session, state.states, state.history
         self.port = port_of(session, state) if port is None else port
         self.underway, lost = state.underway.without_lost()
-        present = self.underway.here(self.port.present(state.round), state.round, session.waiting)
-        known = (session.context, state.round, stage, present, state.table, state.home, session.judge)
+        present = self.underway.here(self.port.present(state.round), state.round, session.waiting, state.left)
+        judge = session.judge
+        for guard in session.guards.values():
+            judge = guard.judge(judge, state.round)
+        known = (session.context, state.round, stage, present, state.table, state.home, judge)
         self.view = View(*known, book=state.book, refusals=lost)
 
     def know(self, **known: Any) -> None:
@@ -356,23 +361,23 @@ class _Round:
         if left.any():
             self.know(roster=Roster(c for c in self.view.roster if not left[c.id]))
 
-    def prove_sizes(self) -> None:
-        """Let members prove their sizes, so nobody has more samples than it has proved."""
-        sizes = self.session.sizes
-        if sizes is None:
+    def prove(self, what: str) -> None:
+        """Let members prove something, if the experiment asks for it, step by step.
+
+        Args:
+            what: "sizes", so nobody has more samples than it has proved; or "training".
+        """
+        if (part := self.session.of_guards(what)) is None:
             return
-        state = self.states["sizes"]
-        steps = ((sizes.ask_commitments, sizes.hear_commitments), (sizes.ask_audits, sizes.hear_audits))
         with self.port.clock("ask"):
-            for ask, hear in steps:
-                asked, state = ask(self.view, state)
+            for ask, hear in part.steps:
+                asked, state = ask(self.view, self.states[what])
                 self.view = self.port.ask(asked, self.view)
                 heard = hear(self.view, state)
-                self.know(refusals=(*self.view.refusals, *heard.refused))
+                self.know(refusals=(*self.view.refusals, *heard.refused), roster=heard.roster or self.view.roster)
                 self.post(heard.transactions)
-                state = heard.state
-        self.know(roster=sizes.roster(self.view.roster, state))
-        self.keep("sizes", state)
+                self.hand_on(heard.found)
+                self.keep(what, heard.state)
 
     def questions(self, stage: Stage) -> list[Request]:
         """Return what all parts want to know at a stage, one request per client, and hand on what they found."""
@@ -438,7 +443,8 @@ class _Round:
     def value(self) -> None:
         """Value the updates, if the mechanism has a value part and there is anything to value.
 
-        Whatever part values them, an update of weight 0 is worth 0: the new table has nothing of it.
+        Whatever part values them, an update of weight 0 is worth 0: the new table has nothing of it. So is a good one
+        of a client that has not proved that it trained.
         """
         value = self.session.mechanism.value
         if value is None or not len(self.view.trained):
@@ -446,7 +452,10 @@ class _Round:
         with self.port.clock("value"):
             values, self.states = decide("value", value.value, self.view, self.states, self.session.key("value"))
             values = unknown_without(values, self.view.trained)
-            if (idle := self.view.weights == 0).any():
+            idle, unproved = self.view.weights == 0, self.view.get(Unproved)
+            if unproved is not None:
+                idle |= np.isin(self.view.trained.seats.client, unproved.clients) & (values.per_seat > 0)
+            if idle.any():
                 values = values.without(idle)
         self.know(values=values)
         self.hand_on(values.found)

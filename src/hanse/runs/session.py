@@ -83,6 +83,7 @@ class Session:
         beside = {
             "feedback": Feedback() if self.experiment.clients.told else None,
             "sizes": self.sizes,
+            "training": self.of_guards("training"),
             "vesting": self.vesting,
             "clipping": self.of_guards("clipping"),
         }

@@ -1,6 +1,8 @@
-"""Evidence: members that prove how many samples they have, and a run's record for other tools.
+"""Evidence: members that prove how many samples they have and that they train on them; a run's record for other tools.
 
-``proved_sizes.py`` asks for commitments and audits, and moves the bonds. ``audits.py`` is a member's side, and
+``judges.py`` draws the samples that judge a round. ``training.py`` holds updates against the samples that were
+committed to. ``proved_sizes.py`` asks for commitments and
+audits, and moves the bonds. ``audits.py`` is a member's side, and
 ``size_command.py`` an auditor's. ``replay_bonds.py`` checks the bonds in a book. ``forbids.py`` says what does not go
 with proofs. ``crate.py`` writes a run's RO-Crate.
 """
@@ -14,12 +16,22 @@ WING = Wing(
         Command("crate", "hanse.wings.evidence.crate:crate", "Look at runs"),
     ),
     names={
-        "guards": {"sizes": "hanse.wings.evidence.proved_sizes:SizesGuard"},
-        "forbids": {"sizes": "hanse.wings.evidence.forbids:FORBIDS"},
+        "guards": {
+            "judges": "hanse.wings.evidence.judges:JudgesGuard",
+            "sizes": "hanse.wings.evidence.proved_sizes:SizesGuard",
+            "training": "hanse.wings.evidence.training:TrainingGuard",
+        },
+        "forbids": {"evidence": "hanse.wings.evidence.forbids:FORBIDS"},
         "answers": {
             "CommitSize": "hanse.wings.evidence.audits:commits",
             "AuditSize": "hanse.wings.evidence.audits:opens",
+            "training seal": "hanse.wings.evidence.training:seals",
+            "training number": "hanse.wings.evidence.training:numbers",
+            "training gains": "hanse.wings.evidence.training:tells_gains",
         },
-        "replays": {"sizes": "hanse.wings.evidence.replay_bonds:Bonds"},
+        "replays": {
+            "sizes": "hanse.wings.evidence.replay_bonds:Bonds",
+            "training": "hanse.wings.evidence.training:checks",
+        },
     },
 )

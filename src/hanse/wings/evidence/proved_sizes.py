@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,11 +44,28 @@ class ProofReplies:
         transactions: the bonds that move.
         refused: (client, reason).
         state: the next state.
+        roster: the clients as they count from now on. None: as before.
+        found: values for parts that decide later.
     """
 
     transactions: Sequence[Transaction]
     refused: Sequence[tuple[int, str]]
     state: State
+    roster: Roster | None = None
+    found: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True)
+class ProvedSamples:
+    """Tells later parts what members committed to.
+
+    Attributes:
+        commitments: the commitment of each client whose size is proved.
+        seeds: the seed with which it was audited, which is public.
+    """
+
+    commitments: Mapping[int, SampleCommitment]
+    seeds: Mapping[int, bytes]
 
 
 @dataclass(frozen=True)
@@ -76,6 +94,11 @@ class ProvedSizes(Part):
         hashes = np.zeros((n, 32), np.uint8)
         counts = np.zeros(n, np.int64)
         return {"root": hashes, "seed": hashes, "size": counts, "asked": counts, "standing": counts}
+
+    @property
+    def steps(self) -> Sequence[tuple[Any, Any]]:
+        """The questions of a round, each with the method that hears the answers."""
+        return (self.ask_commitments, self.hear_commitments), (self.ask_audits, self.hear_audits)
 
     def figures(self, state: State) -> dict[str, Floats]:
         """Return the proved sizes, ``[N]``, for the record."""
@@ -150,7 +173,11 @@ class ProvedSizes(Part):
             else:
                 assert isinstance(answer, SizeAudited)
                 posted.append(_released(c, self.bond, account_of(c), RETURNED, self._note(state, c, answer)))
-        return ProofReplies(posted, refused, after)
+        proved = np.flatnonzero(after["standing"] == PROVED).tolist()
+        known = ProvedSamples(
+            {c: _commitment(after, c) for c in proved}, {c: after["seed"][c].tobytes() for c in proved}
+        )
+        return ProofReplies(posted, refused, after, self.roster(view.roster, after), (known,))
 
     def released(self, state: State) -> ProofReplies:
         """Return the bonds that are still in escrow after the last round: they go back, and prove nothing."""
