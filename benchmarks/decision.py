@@ -118,7 +118,8 @@ class Settings:
             people = cheats_of(split, members)[: cheat.pop("keys", 1)]
             behaviour = {"deviant": table_of(cheat, people)}
         sections = {
-            **self.given["experiment"], "data": data, "train": train, "eval": of["eval"], "run": of["run"],
+            **self.given["experiment"], **{name: section for name, section in row.items() if isinstance(section, Mapping)},
+            "data": data, "train": train, "eval": of["eval"], "run": of["run"],
             "mechanism": {**row["mechanism"], **chosen}, "clients": {"grant": 100.0, "profiles": profiles},
             **({"behaviour": behaviour} if behaviour else {}),
         }  # fmt: skip
@@ -612,9 +613,12 @@ def tables(kept: Kept) -> list[str]:
         splits = f"{of['splits']} splits by {of['unit']}, {of['cheated']} of them with cheats"
         facts = f"{of['eval']['metrics'][0]}; {splits}; joining: {regime(kept, problem) or 'not played yet'}."
         lines += [f"## {problem}: {of['title']}", "", facts, "", *wide(head, rows)]
-    commits = Counter(str(line["made"]["commit"])[:8] for line in kept.lines.values())
-    played = ", ".join(f"{commit} ({count:,})" for commit, count in commits.most_common()) or "none"
-    return [*lines, f"Settings `{kept.settings.digest}`. Commits that played, with their runs: {played}."]
+    played = Counter((str(line["made"]["commit"])[:8], line["settings"]) for line in kept.lines.values())
+    said = ", ".join(f"{commit} by `{digest}` ({count:,})" for (commit, digest), count in played.most_common())
+    return [
+        *lines,
+        f"Settings today: `{kept.settings.digest}`. Commits that played, by their settings: {said or 'none'}.",
+    ]
 
 
 def wide(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
