@@ -118,7 +118,8 @@ class Settings:
             people = cheats_of(split, members)[: cheat.pop("keys", 1)]
             behaviour = {"deviant": table_of(cheat, people)}
         sections = {
-            **self.given["experiment"], "data": data, "train": train, "eval": of["eval"], "run": of["run"],
+            **self.given["experiment"], **{name: section for name, section in row.items() if isinstance(section, Mapping)},
+            "data": data, "train": train, "eval": of["eval"], "run": of["run"],
             "mechanism": {**row["mechanism"], **chosen}, "clients": {"grant": 100.0, "profiles": profiles},
             **({"behaviour": behaviour} if behaviour else {}),
         }  # fmt: skip
@@ -222,9 +223,8 @@ class Watched:
 def work(job: Job, step: Step, digest: str) -> dict[str, Any]:
     """Play a run and return its line."""
     watched, (problem, mechanism, play, _) = Watched(), job.label.rsplit(", ", 3)
-    members = job.sections["data"]["clients"]
-    people = job.sections.get("behaviour", {}).get("deviant", {}).get("clients")
-    people = cheats_of(job.sections["run"]["seed"], members) if people is None else people
+    people = cheats_of(job.sections["run"]["seed"], job.sections["data"]["clients"])  # of an honest run those of others
+    people = job.sections.get("behaviour", {}).get("deviant", {}).get("clients", people)
     found = play_with_outcome(job, step, watched=people, observers=[watched])
     line = {key: value for key, value in found.items() if key not in UNUSED} | {"settings": digest}
     if found["status"] != "done":
@@ -357,10 +357,6 @@ class Cell:
     done: tuple[int, int] = (0, 0)
     planned: tuple[int, int] = (0, 0)
 
-    def figure(self, measure: str) -> Figure | None:
-        """Return a measure's figure, or None."""
-        return Figure.of(self.values[measure], self.test) if measure in self.values else None
-
 
 class Kept:
     """The kept lines of the planned runs.
@@ -398,26 +394,46 @@ class Kept:
 
     def figure(self, problem: str, mechanism: str, measure: str) -> Figure | None:
         """Return a measure, or None where it has too few splits."""
-        found = self.cells[problem, mechanism].figure(measure)
+        cell = self.cells[problem, mechanism]
+        found = Figure.of(cell.values[measure], cell.test) if measure in cell.values else None
         return None if found is None or found.splits < self.few else found
+
+    @cached_property
+    def splits(self) -> dict[str, tuple[list[int], list[int]]]:
+        """By problem, the splits that all begun mechanisms have, and those of them that all have with every cheat. Only
+        these count, so that no mechanism is compared on a split that another one lacks.
+        """
+        found = {}
+        for problem, of in self.settings.problems.items():
+            common = set(range(of["splits"])), set(range(of["cheated"]))
+            for name in self.settings.mechanisms:
+                cheats = self.occasions(problem, name)
+                honest = {s for s in common[0] if self.line(problem, name, HONEST, s)}
+                cheated = {s for s in common[1] if all(self.line(problem, name, cheat, s) for cheat in cheats)}
+                common = honest if honest or name == ALONE else common[0], cheated or common[1]
+            found[problem] = sorted(common[0]), sorted(common[0] & common[1])
+        return found
 
     def _cell(self, problem: str, mechanism: str) -> Cell:
         of, cheats = self.settings.problems[problem], self.occasions(problem, mechanism)
-        test, splits = of["data"]["client_test"], range(of["splits"])
-        honest = {s: one for s in splits if (one := self.line(problem, mechanism, HONEST, s))}
-        alone = {s: one for s in honest if (one := self.line(problem, ALONE, HONEST, s))}
-        plays = itertools.product(cheats, range(of["cheated"]))
-        cheated = {play: one for play in plays if (one := self.line(problem, mechanism, *play))}
-        done, planned = (len(honest), len(cheated)), (of["splits"], len(cheats) * of["cheated"])
-        if not alone:
+        test, (splits, whole) = of["data"]["client_test"], self.splits[problem]
+        plays = [(HONEST, s) for s in range(of["splits"])], [*itertools.product(cheats, range(of["cheated"]))]
+        lines = {play: one for play in itertools.chain(*plays) if (one := self.line(problem, mechanism, *play))}
+        done, planned = tuple(sum(play in lines for play in each) for each in plays), tuple(map(len, plays))
+        whole = whole if cheats and all(play in lines for play in itertools.product(cheats, whole)) else []
+        if not splits or (HONEST, splits[0]) not in lines:
             return Cell(test, done=done, planned=planned)
-        own = of["own"]
-        order = {s: np.arange(of["clients"]) if own else np.argsort(alone[s]["sizes"], kind="stable") for s in alone}
+        honest = {s: lines[HONEST, s] for s in splits}
+        alone = {s: self.lines[self.settings.job(problem, ALONE, HONEST, s).key] for s in splits}
+        order = {
+            s: np.argsort(one["sizes"] if not of["own"] else range(of["clients"]), kind="stable")
+            for s, one in alone.items()
+        }
         mains = np.array([np.array(honest[s]["main"], float)[order[s]] for s in alone])
         gains = mains - np.array([np.array(alone[s]["main"], float)[order[s]] for s in alone])
         better = np.where(np.isnan(gains), np.nan, gains > 0)
         worst, members = crossed(gains, np.nanargmin)
-        names = next(iter(alone.values()))["names"] if own else [f"{k + 1}. smallest" for k in range(of["clients"])]
+        names = alone[splits[0]]["names"] if of["own"] else [f"{k + 1}. smallest" for k in range(of["clients"])]
         values = {
             "gain": np.nanmean(gains, axis=1), "better": np.nanmean(better, axis=1), "worst": worst,
             "main": np.nanmean(mains, axis=1),
@@ -427,11 +443,10 @@ class Kept:
             "seconds": np.array([one["cpu_seconds"] for one in honest.values()]),
         }  # fmt: skip
         chosen = {"worst": " or ".join(names[member] for member in members)}
-        whole = [s for s in alone if cheats and all((cheat, s) in cheated for cheat in cheats)]
         if whole:
-            moved = [[cheated[cheat, s]["shift"] for cheat in cheats] for s in whole]
+            moved = [[lines[cheat, s]["shift"] for cheat in cheats] for s in whole]
             values["any shift"] = np.array(moved, float).max(axis=1)
-            under = np.array([[self._others(cheated[c, s], alone[s]) for c in cheats] for s in whole])
+            under = np.array([[self._others(lines[c, s], alone[s]) for c in cheats] for s in whole])
             values["under"], columns = crossed(under, np.nanargmin)
             chosen["under"] = " or ".join(cheats[column] for column in columns)
         if self.settings.mechanisms[mechanism].get("paid"):
@@ -439,11 +454,10 @@ class Kept:
             pays = [one.held - one.granted for one in held.values()]
             values |= {"sum": np.nansum(pays, axis=1), "least": np.nanmin(pays, axis=1)}
             worths = {s: worth for s in held if (worth := self._worth(problem, s)) is not None}
-            values |= (
-                {"worth": np.array([np.corrcoef(held[s].held, worths[s])[0, 1] for s in worths])} if worths else {}
-            )
+            if worths:
+                values["worth"] = np.array([np.corrcoef(held[s].held, worths[s])[0, 1] for s in worths])
             if whole:
-                values["keeps"], columns = crossed(self._gains(cheated, held, cheats, whole), np.nanargmax)
+                values["keeps"], columns = crossed(self._gains(lines, held, cheats, whole), np.nanargmax)
                 chosen["keeps"] = " or ".join(cheats[column] for column in columns)
         return Cell(test, values, chosen, done, planned)
 
@@ -599,9 +613,12 @@ def tables(kept: Kept) -> list[str]:
         splits = f"{of['splits']} splits by {of['unit']}, {of['cheated']} of them with cheats"
         facts = f"{of['eval']['metrics'][0]}; {splits}; joining: {regime(kept, problem) or 'not played yet'}."
         lines += [f"## {problem}: {of['title']}", "", facts, "", *wide(head, rows)]
-    commits = Counter(str(line["made"]["commit"])[:8] for line in kept.lines.values())
-    played = ", ".join(f"{commit} ({count:,})" for commit, count in commits.most_common()) or "none"
-    return [*lines, f"Settings `{kept.settings.digest}`. Commits that played, with their runs: {played}."]
+    played = Counter((str(line["made"]["commit"])[:8], line["settings"]) for line in kept.lines.values())
+    said = ", ".join(f"{commit} by `{digest}` ({count:,})" for (commit, digest), count in played.most_common())
+    return [
+        *lines,
+        f"Settings today: `{kept.settings.digest}`. Commits that played, by their settings: {said or 'none'}.",
+    ]
 
 
 def wide(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
