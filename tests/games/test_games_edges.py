@@ -199,21 +199,6 @@ def test_a_small_purchase_of_a_distant_model_leaves_the_limit_of_another() -> No
     assert (within_reach(limited, gram, shares) @ models)[0] == pytest.approx([1.0, 0.01 * np.sqrt(2), 0.05])
 
 
-@pytest.mark.parametrize("clients", [200, 201])
-def test_no_step_is_longer_than_the_way_to_the_farthest_import(clients: int) -> None:
-    draw = np.random.default_rng(0)
-    models = draw.normal(size=(clients, 30))
-    graph = draw.random((clients, clients)) < 0.05
-    far = graph * draw.random((clients, clients)) * 0.3
-    weights = far + np.diag(1 - far.sum(axis=1))
-    made = within_reach(weights, models @ models.T, graph) @ models
-    apart = np.linalg.norm(models[:, None] - models[None], axis=2)
-    reach, step = (graph * apart).max(axis=1), np.linalg.norm(weights @ models - models, axis=1)
-    assert 0 < (step > reach).sum() < clients
-    assert 0 < (step > reach).sum() < clients
-    assert np.linalg.norm(made - models, axis=1) == pytest.approx(np.minimum(step, reach))
-
-
 @pytest.mark.parametrize("kind", ["cosine", "squared_l2"])
 def test_with_any_number_of_imports_each_adds_at_most_its_share_of_the_way(kind: Kind) -> None:
     draw, limits, imports = np.random.default_rng(0), 0, 0

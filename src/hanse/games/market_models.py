@@ -166,9 +166,6 @@ def within_shares(W: Floats, gram: Floats, shares: Floats, kind: Kind) -> Floats
     return np.asarray(np.diag(1 - (scale * own).sum(axis=1)) + scale * others)
 
 
-_IN_ORDER = 200  # clients up to which lengths are summed in einsum's order, as in kept runs; BLAS is 50 times as fast
-
-
 def within_reach(W: Floats, gram: Floats, graph: NDArray[np.generic]) -> Floats:
     """Return weights of centres ``[m, m]`` whose steps are shortened to what is imported.
 
@@ -183,11 +180,7 @@ def within_reach(W: Floats, gram: Floats, graph: NDArray[np.generic]) -> Floats:
         graph: ``[m, m]``, who imports whose model, and with what share.
     """
     step = W - np.eye(len(W))
-    if len(W) <= _IN_ORDER:
-        square = np.einsum("ij,jk,ik->i", step, gram, step)
-    else:
-        square = ((step @ gram) * step).sum(axis=1)
-    length = np.sqrt(np.maximum(square, 0.0))
+    length = np.sqrt(np.maximum(np.einsum("ij,jk,ik->i", step, gram, step), 0.0))
     apart = np.sqrt(gram_distances(gram, "squared_l2"))
     reach = (graph * apart).max(axis=1, initial=0.0)
     with np.errstate(divide="ignore", invalid="ignore"):
