@@ -17,7 +17,8 @@ from pydantic import Field, ValidationError
 from hanse.base.errors import UserError, nearest
 from hanse.base.factories import Count, Positive, Rate, Share, Weight
 from hanse.core.declared import Digest
-from hanse.runs.config import Experiment, Section, read_file
+from hanse.runs.config import Experiment, read_file
+from hanse.runs.sections import Section
 
 KINDS = ("Train", "Score", "Gradient", "Confusion", "Ask", "Test", "Mask", "CommitSize", "AuditSize")
 Word = Annotated[str, Field(min_length=1, max_length=80)]
@@ -50,20 +51,6 @@ class Quorum(Section):
     weight: Share = 0.0
 
 
-class Exit(Section):
-    """``[exit]``: what becomes of a leaver's things.
-
-    Attributes:
-        balance: "kept": it stays in the leaver's account. "returned": the mint takes it.
-        bond: the same of its bond.
-        models: "kept": models that its updates are in stay. "retrained": they are made anew without it.
-    """
-
-    balance: Literal["kept", "returned"] = "kept"
-    bond: Literal["kept", "returned"] = "returned"
-    models: Literal["kept", "retrained"] = "kept"
-
-
 class Charter(Section):
     """What a consortium agreed to.
 
@@ -75,7 +62,6 @@ class Charter(Section):
         floor: whether a member whose summed path values are surely below 0 is used no more.
         vests: in how many parts a grant is paid, one after each round of work.
         quorum: who must answer, or sign.
-        exit: what becomes of a leaver's things.
         sees: what each member may see: its own "values", and the "names" of those it traded with.
         answers: the kinds of questions that members answer. None: what the experiment asks.
         amends: the hash of the charter that this one amends. "": none.
@@ -91,7 +77,6 @@ class Charter(Section):
     floor: bool = False
     vests: Positive = 1
     quorum: Quorum = Quorum()
-    exit: Exit = Exit()
     sees: tuple[Literal["values", "names"], ...] = Field(default=(), strict=False)
     answers: tuple[Literal[KINDS], ...] | None = Field(default=None, strict=False)  # type: ignore[valid-type]
     amends: Digest | Literal[""] = ""
@@ -191,7 +176,7 @@ def _line(error: Any, where: str) -> str:
     keys = [str(key) for key in error["loc"] if key != "[key]"]
     name = where + ".".join(keys)
     if error["type"] == "extra_forbidden":
-        kinds: dict[str, type[Section]] = {"members": Member, "quorum": Quorum, "exit": Exit}
+        kinds: dict[str, type[Section]] = {"members": Member, "quorum": Quorum}
         kind: type[Section] = kinds[keys[0]] if len(keys) > 1 else Charter
         return f"{name}: no such key{nearest(keys[-1], kind.model_fields)}"
     if error["type"] == "missing":

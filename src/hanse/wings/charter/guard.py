@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 from hanse.base.errors import UserError, nearest
 from hanse.core.port import Closing, Federation, Mask, Reply, Request, Roster, Train
@@ -23,38 +23,39 @@ class Chartered(Wrapped):
     Attributes:
         charter: the charter.
         size: P, the numbers of an update.
+        members: the member of each client that was present so far, by the client's number.
     """
 
     charter: Charter
     size: int
+    members: dict[int, str] = field(default_factory=dict)
 
     def present(self, round: int) -> Roster:
         """Return the present clients of members. Others take no part."""
         here, of = self.inner.present(round), self.charter.by_client
         mine = [client for client in here if client.key in of or client.name in of]
+        self.members.update({client.id: of.get(client.key) or of[client.name] for client in mine})
         return here if len(mine) == len(here) else Roster(mine)
 
     def exchange(
         self, round: int, requests: Sequence[Request], deadline_s: float | None, closing: Closing | None
     ) -> Sequence[Reply]:
         """Ask members only what they answer. Training without a quorum has no updates: the model stays as it is."""
-        of = self.charter.by_client
-        members = {client.id: of.get(client.key, of.get(client.name, "")) for client in self.inner.present(round)}
-        barred = {request.client: why for request in requests if (why := self._barred(request, members))}
+        barred = {request.client: why for request in requests if (why := self._barred(request))}
         asked = [request for request in requests if request.client not in barred]
         replies = [*super().exchange(round, asked, deadline_s, closing)]
         replies += [Reply(client, refused=why) for client, why in barred.items()]
         train = {request.client: request for request in asked if _trains(request)}
         sound = {r.client for r in replies if r.client in train and refusal(train[r.client], r, self.size) is None}
-        lack = self.charter.lacks({members.get(client, "") for client in sound} - {""})
+        lack = self.charter.lacks({self.members[client] for client in sound & self.members.keys()})
         return [
             replace(r, results=(), refused=f"no quorum: {lack}") if lack and r.client in sound else r for r in replies
         ]
 
-    def _barred(self, request: Request, members: Mapping[int, str]) -> str:
+    def _barred(self, request: Request) -> str:
         """Return why a client is not asked, or ""."""
-        member = members.get(request.client, "")
-        answers = self.charter.answered_by(member) if member else None
+        member = self.members.get(request.client, "")  # absent clients are tested, too
+        answers = self.charter.answered_by(member)
         beyond = sorted({type(task).__name__ for task in request.tasks} - {*answers}) if answers is not None else []
         return f"{member} has not agreed to answer {beyond[0]}" if beyond else ""
 
