@@ -266,6 +266,7 @@ class SiteTable:
             columns[column] = np.array(read(column, one, what + gap, np.nan if of.gaps else ...), np.float64)
             if line := lost(columns[column], fine=False):
                 faults.append(("value", f"column {column!r}: {line}"))
+        y: NDArray[Any]
         if schema.labels:
             classes = {label: k for k, label in enumerate(schema.labels)}
             y = np.array(read(schema.target, classes.__getitem__, f"one of {', '.join(schema.labels)}"), np.int64)
@@ -370,9 +371,10 @@ def joined(sites: Sequence[SiteTable], name: str, notes: Sequence[str] = (), dou
     schema, told = sites[0].schema, [*notes]
     samples = Samples.joined([one.samples for one in sites])
     if schema.group not in ("", NONE):
-        units = np.concatenate([one.units for one in sites if one.units is not None])
+        of_each = [one.units for one in sites if one.units is not None]
+        units = np.concatenate(of_each)
         samples = replace(samples, units=torch.from_numpy(np.unique(units, return_inverse=True)[1].astype(np.int64)))
-        held = np.unique(np.concatenate([np.unique(one.units) for one in sites]), return_counts=True)[1]
+        held = np.unique(np.concatenate([np.unique(own) for own in of_each]), return_counts=True)[1]
         if several := int((held > 1).sum()):
             line = (
                 f"data: {several} of {len(held)} units are at several sites: trained on at one and tested on at another"
