@@ -25,8 +25,13 @@ from typer.testing import CliRunner
 import hanse
 from hanse.base.errors import UserError
 from hanse.cli import app
+from hanse.flower import agreed as agreeing
+from hanse.flower import agreement, server
 from hanse.flower.agreed import agree
+from hanse.flower.operator_key import make_operator_key, signing_key
 from hanse.runs import recomputable
+from hanse.runs.config import Experiment
+from hanse.runs.guards import completed
 from hanse.wings.operate import backup, checks, serve
 from hanse.wings.operate.backup import back_up, restore
 from hanse.wings.operate.certificates import make_certificates
@@ -96,6 +101,34 @@ def test_a_copy_during_which_a_round_ends_is_made_again_and_given_up_in_the_end(
     for wrong in (lambda: back_up(network, tmp_path / "twice"), lambda: restore(tmp_path / "twice", tmp_path / "copy")):
         with pytest.raises(UserError):
             wrong()
+
+
+def test_a_server_and_then_its_nodes_go_over_to_a_release_that_was_agreed_beside_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert CliRunner().invoke(app, ["new", "harvest"]).exit_code == 0
+    project = Loopback(tmp_path / "harvest", tmp_path / "harvest", (9100, 9101))
+    key = signing_key(make_operator_key(project.folder / "certs").with_name("operator.key"))
+    old, new = recomputable.code_hash(), "5" * 64
+    project.agree()
+    text = project.agreement.read_text()
+    project.agreement.write_text(text.replace(f'"{old}"', f'"{old}", "next": "{new}"'))
+    agreed = project.agree()
+    assert agreed is not None
+    assert list(agreed.releases.values()) == [old, new]
+    experiment = completed(Experiment.read(project.app / "experiment.toml"))
+    for here, fits in ((new, True), ("6" * 64, False)):
+        for module in (agreement, agreeing, server):
+            monkeypatch.setattr(module, "code_hash", lambda here=here: here)
+        if fits:
+            assert project.agree() == agreed  # the members need no other
+            server._agreed(agreed, experiment, key)
+            continue
+        with pytest.raises(UserError):
+            server._agreed(agreed, experiment, key)
+        with pytest.raises(UserError):
+            agreeing.take(tmp_path / "member", agreed.note(key), bytes.fromhex(agreed.operator), 0.0)
 
 
 def damaged(network: Loopback) -> None:

@@ -69,9 +69,11 @@ class Network:
         self.serve()
 
     def servers(self) -> list[int]:
-        below = ",".join(map(str, self.net.processes.below()))
-        shown = subprocess.run(["ps", "-o", "pid=,comm=", "-p", below], capture_output=True, text=True, check=True)
-        return [int(line.split()[0]) for line in shown.stdout.splitlines() if "serverapp" in line]
+        """Return the processes of server apps of this network, which the SuperLink's executor has started."""
+        shown = subprocess.run(["ps", "-eo", "pid=,ppid=,comm="], capture_output=True, text=True, check=True).stdout
+        lines = [line.split(maxsplit=2) for line in shown.splitlines()]
+        below = [pid for pid, parent, _ in lines if int(parent) == self.net.processes.pid("superlink")]
+        return [int(pid) for pid, parent, name in lines if parent in below and "serverapp" in name]
 
     def rounds(self, more: int) -> list[dict[str, float]]:
         """Return the next rounds, from the one after that which is played now."""
@@ -124,3 +126,5 @@ def test_certificates_are_renewed_while_rounds_are_played_and_no_process_ends(ru
     assert {name: net.processes.pid(name) for name in net.processes.names()} == pids
     running.restart("node")  # it connects anew
     assert [played["answered"] for played in running.rounds(1)] == [NODES]
+    net.down()  # the run first, or it would play rounds with nobody
+    assert min(played["present"] for played in metrics(running.run)) > 0

@@ -182,13 +182,17 @@ class FlowerFederation:
         """Return the members that can be asked in this round: those online that no longer train for an earlier round.
 
         Newcomers that have introduced themselves are registered first. The call returns at once, unless the operator
-        has ordered a pause. It also gives up open messages of earlier rounds that can no longer be answered. There are
+        has ordered a pause, or nobody is online: a round is not played with nobody while the deadline lasts. It also
+        gives up open messages of earlier rounds that can no longer be answered. There are
         two kinds: messages to a node that was offline while it should have trained (it can be asked again from the next
         round on), and messages to a client that may no longer take part. The next exchange reports these.
         """
-        self.look()
-        self.admit()
-        here, fitting = self._here(), {m.id for m in self.members.fitting(self.check)}
+        begun = time.monotonic()
+        while not (here := self._looked()) and round >= 0 and time.monotonic() < begun + self.deadline_s:
+            if time.monotonic() - begun < PAUSE_S:
+                LOG.warning("round %d: no member is online; it waits for one", round)
+            time.sleep(PAUSE_S)
+        fitting = {m.id for m in self.members.fitting(self.check)}
         for name, one in list(self._open.items()):
             # a node that comes back at once is never seen offline: only the time at which it came online tells
             one.away |= self._nodes.get(one.client) != one.node or self._since.get(one.client) != one.since
@@ -197,6 +201,12 @@ class FlowerFederation:
                 self._lost.append(Reply(one.client, refused=reason, arrival=Arrival(round=self._open.pop(name).round)))
         busy = {one.client for one in self._open.values()} | {lost.client for lost in self._lost}
         return Roster(m.info for m in here if m.id not in busy)
+
+    def _looked(self) -> list[Member]:
+        """Return the members that are online and may take part, as of now."""
+        self.look()
+        self.admit()
+        return self._here()
 
     def look(self) -> None:
         """See who is online, follow the operator's orders, and ask newcomers who they are.

@@ -33,8 +33,7 @@ def back_up(network: Loopback, to: Path) -> None:
         to: a folder that is not there yet, outside the project. It is there whole in the end, or not at all.
 
     Raises:
-        UserError: the folder is there, or in the project; the run lies outside the project, or rounds end faster than
-            they are copied.
+        UserError: the folder is there, or in the project; the run lies outside it, or rounds end faster than copies.
     """
     if to.exists() or to.resolve().is_relative_to(network.folder):
         raise UserError(f"{to}: is there already, or in the project; a backup gets a folder of its own outside it")

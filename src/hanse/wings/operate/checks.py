@@ -133,8 +133,8 @@ def _nodes(network: Loopback, run: Path | None) -> Iterator[Finding]:
         return
     try:
         heard = asked(network)
-    except (OSError, ValueError) as wrong:
-        yield Finding("process", "superlink", "failure", f"does not answer: {wrong}")
+    except (OSError, ValueError) as silent:
+        yield Finding("process", "superlink", "failure", f"does not answer: {silent}")
         return
     file = None if run is None else run / MEMBERS
     members = {one["key"]: one for one in (read_json(file) if file is not None and file.exists() else [])}

@@ -314,12 +314,8 @@ class Loopback:
 
         found = renew_certificates(self.folder / "certs", datetime.now(UTC))
         if self.processes.pid("proxy") is not None:
-            again = [
-                *configure(self.folder / "proxy", self.listen, f"{HOST}:{self.ports[0]}", self.nodes),
-                "-s",
-                "reload",
-            ]
-            subprocess.run(again, check=True, capture_output=True)
+            proxy = configure(self.folder / "proxy", self.listen, f"{HOST}:{self.ports[0]}", self.nodes)
+            subprocess.run([*proxy, "-s", "reload"], check=True, capture_output=True)
         return found
 
     def _refuse_taken(self, nodes: Sequence[int]) -> None:
@@ -368,9 +364,9 @@ class Loopback:
         if self.processes.pid(name) is None:
             self.processes.start(name, command, env, cwd)
         wrong, log = list[str](), self.processes.folder / f"{name}.log"
-        what, alive = f"the {name}; its log: {log}", lambda: self.processes.pid(name) is not None
-        awaited(what, answers(url, status, wrong), alive)
-        if not wrong and not alive():
+        ask = answers(url, status, wrong)
+        awaited(f"the {name}; its log: {log}", ask, lambda: self.processes.pid(name) is not None)
+        if not wrong and self.processes.pid(name) is None:
             wrong = [f"ended, and another process answers at {url} (--port)"]
         if wrong:
             raise UserError(f"the {name} {wrong[0]}: {self.processes.log(name)[-300:]}")
@@ -434,11 +430,13 @@ class Loopback:
 
     def down(self) -> list[str]:
         """Stop all processes, with any run in progress, and return the names of those that had already ended."""
-        names, below, gone = self.processes.names(), self.processes.below(), list[str]()
+        names, gone = self.processes.names(), list[str]()
+        below = self.processes.below(*names)
+        end(self.processes.below("superlink"))  # a run, first of all: without nodes it would play rounds with nobody
         # nodes that go down take their leave of the SuperLink, or it would not let them in again for a minute
         for last in ({"superlink", "proxy", "keeper"}, {"keeper"}, set[str]()):
             gone += self.processes.stop(*(name for name in self.processes.names() if name not in last))
-        end(below)  # a run that is going on has a process in a group of its own
+        end(below)  # Flower starts some in groups of their own
         if "keeper" in names and (self.folder / "keeper.json").exists():
             shutil.rmtree(Path(json.loads((self.folder / "keeper.json").read_text())).parent, ignore_errors=True)
         return gone
