@@ -22,6 +22,7 @@ import argparse
 import gzip
 import hashlib
 import itertools
+import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,6 +38,7 @@ from rich.console import Console
 from hanse.base import toml
 from hanse.base.errors import UserError
 from hanse.base.files import write_whole
+from hanse.base.lock import Hold
 from hanse.base.toml import flat
 from hanse.core.part import Deployment
 from hanse.games import shapley
@@ -116,7 +118,8 @@ class Settings:
             people = cheats_of(split, members)[: cheat.pop("keys", 1)]
             behaviour = {"deviant": table_of(cheat, people)}
         sections = {
-            **self.given["experiment"], "data": data, "train": train, "eval": of["eval"], "run": of["run"],
+            **self.given["experiment"], **{name: section for name, section in row.items() if isinstance(section, Mapping)},
+            "data": data, "train": train, "eval": of["eval"], "run": of["run"],
             "mechanism": {**row["mechanism"], **chosen}, "clients": {"grant": 100.0, "profiles": profiles},
             **({"behaviour": behaviour} if behaviour else {}),
         }  # fmt: skip
@@ -160,8 +163,12 @@ def read_settings(file: Path = SETTINGS, *, smoke: bool = False) -> Settings:
         for name in need["among"]
         if name not in settings.mechanisms
     ]
+    lacking = [name for name, row in settings.mechanisms.items() if not isinstance(row.get("mechanism"), Mapping)]
+    wrong += [f"{file}: mechanisms.{name}: needs a table: mechanism = {{ name = ... }}" for name in lacking]
     if wrong:
         raise UserError(*wrong)
+    for name in settings.mechanisms:  # what is wrong with it is told before anything is played
+        settings.job(next(iter(settings.problems)), name, HONEST, 0).checked()
     return settings
 
 
@@ -216,9 +223,8 @@ class Watched:
 def work(job: Job, step: Step, digest: str) -> dict[str, Any]:
     """Play a run and return its line."""
     watched, (problem, mechanism, play, _) = Watched(), job.label.rsplit(", ", 3)
-    members = job.sections["data"]["clients"]
-    people = job.sections.get("behaviour", {}).get("deviant", {}).get("clients")
-    people = cheats_of(job.sections["run"]["seed"], members) if people is None else people
+    people = cheats_of(job.sections["run"]["seed"], job.sections["data"]["clients"])  # of an honest run those of others
+    people = job.sections.get("behaviour", {}).get("deviant", {}).get("clients", people)
     found = play_with_outcome(job, step, watched=people, observers=[watched])
     line = {key: value for key, value in found.items() if key not in UNUSED} | {"settings": digest}
     if found["status"] != "done":
@@ -228,7 +234,7 @@ def work(job: Job, step: Step, digest: str) -> dict[str, Any]:
     if mechanism == POOLED:
         tested, data = tested_by_members(job, watched.result, read_settings(), problem)
     line |= {"curves": {}, "tested": [], "bytes": found["bytes"], "trained": watched.trained, "shift": watched.shift}
-    line["main"] = [round(float(x), 7) for x in tested[f"test_{main}"]]
+    line["main"] = [float(f"{x:.7g}") if np.isfinite(x) else None for x in tested[f"test_{main}"]]
     line["server"] = watched.result.metrics[-1].get(f"test/{main}")
     line["sizes"], line["names"] = [int(n) for n in data.sizes], list(data.names)
     if play == HONEST and not job.sections["run"]["seed"]:
@@ -265,13 +271,14 @@ def played(settings: Settings, folder: Path, only: Sequence[str], workers: int) 
     if str(made()["commit"]).endswith("+") and not settings.smoke:
         raise UserError("decision: src/ has changes that are in no commit, which kept runs name: commit them first")
     failed, kept = 0, KeptFile(folder)
-    kept.mend()
     base = (ALONE, settings.given["regimes"]["plain"])
     rows = [name for name in settings.mechanisms if not only or name in (*only, *base)]
-    for turn in sorted({of["turn"] for of in settings.problems.values()}):
-        problems = [name for name, of in settings.problems.items() if of["turn"] == turn]
-        for honest in (True, False):
-            seen = Kept(settings, folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    with Hold(folder) as hold:
+        hold.take()
+        kept.mend()
+        for turn, honest in itertools.product(sorted({of["turn"] for of in settings.problems.values()}), (True, False)):
+            problems, seen = [p for p, of in settings.problems.items() if of["turn"] == turn], Kept(settings, folder)
             plays = [
                 (split, problem, row, play)
                 for problem, row in itertools.product(problems, rows)
@@ -279,12 +286,13 @@ def played(settings: Settings, folder: Path, only: Sequence[str], workers: int) 
                 if (play == HONEST) is honest
             ]
             jobs = [settings.job(problem, row, play, split) for split, problem, row, play in sorted(plays)]
-            doing = partial(work, digest=settings.digest)
-            label = f"{', '.join(problems)}: {'honest' if honest else 'cheats'}"
-            failed += len(
-                play_all(jobs, kept, doing, workers=workers, label=label, console=Console(stderr=True)).failures
+            doing, label = (
+                partial(work, digest=settings.digest),
+                f"{', '.join(problems)}: {'' if honest else 'dis'}honest",
             )
-            if kept.path.exists():  # one member takes a third of the room of many
+            done = play_all(jobs, kept, doing, workers=workers, label=label, console=Console(stderr=True))
+            failed += len(done.failures)
+            if done.played:  # one member takes a third of the room of many
                 write_whole(kept.path, gzip.compress(gzip.decompress(kept.path.read_bytes()), mtime=0))
     return failed
 
@@ -349,10 +357,6 @@ class Cell:
     done: tuple[int, int] = (0, 0)
     planned: tuple[int, int] = (0, 0)
 
-    def figure(self, measure: str) -> Figure | None:
-        """Return a measure's figure, or None."""
-        return Figure.of(self.values[measure], self.test) if measure in self.values else None
-
 
 class Kept:
     """The kept lines of the planned runs.
@@ -390,40 +394,59 @@ class Kept:
 
     def figure(self, problem: str, mechanism: str, measure: str) -> Figure | None:
         """Return a measure, or None where it has too few splits."""
-        found = self.cells[problem, mechanism].figure(measure)
+        cell = self.cells[problem, mechanism]
+        found = Figure.of(cell.values[measure], cell.test) if measure in cell.values else None
         return None if found is None or found.splits < self.few else found
+
+    @cached_property
+    def splits(self) -> dict[str, tuple[list[int], list[int]]]:
+        """By problem, the splits that all begun mechanisms have, and those of them that all have with every cheat. Only
+        these count, so that no mechanism is compared on a split that another one lacks.
+        """
+        found = {}
+        for problem, of in self.settings.problems.items():
+            common = set(range(of["splits"])), set(range(of["cheated"]))
+            for name in self.settings.mechanisms:
+                cheats = self.occasions(problem, name)
+                honest = {s for s in common[0] if self.line(problem, name, HONEST, s)}
+                cheated = {s for s in common[1] if all(self.line(problem, name, cheat, s) for cheat in cheats)}
+                common = honest if honest or name == ALONE else common[0], cheated or common[1]
+            found[problem] = sorted(common[0]), sorted(common[0] & common[1])
+        return found
 
     def _cell(self, problem: str, mechanism: str) -> Cell:
         of, cheats = self.settings.problems[problem], self.occasions(problem, mechanism)
-        test, splits = of["data"]["client_test"], range(of["splits"])
-        honest = {s: one for s in splits if (one := self.line(problem, mechanism, HONEST, s))}
-        alone = {s: one for s in honest if (one := self.line(problem, ALONE, HONEST, s))}
-        plays = itertools.product(cheats, range(of["cheated"]))
-        cheated = {play: one for play in plays if (one := self.line(problem, mechanism, *play))}
-        done, planned = (len(honest), len(cheated)), (of["splits"], len(cheats) * of["cheated"])
-        if not alone:
+        test, (splits, whole) = of["data"]["client_test"], self.splits[problem]
+        plays = [(HONEST, s) for s in range(of["splits"])], [*itertools.product(cheats, range(of["cheated"]))]
+        lines = {play: one for play in itertools.chain(*plays) if (one := self.line(problem, mechanism, *play))}
+        done, planned = tuple(sum(play in lines for play in each) for each in plays), tuple(map(len, plays))
+        whole = whole if cheats and all(play in lines for play in itertools.product(cheats, whole)) else []
+        if not splits or (HONEST, splits[0]) not in lines:
             return Cell(test, done=done, planned=planned)
-        own = of["own"]
-        order = {s: np.arange(of["clients"]) if own else np.argsort(alone[s]["sizes"], kind="stable") for s in alone}
+        honest = {s: lines[HONEST, s] for s in splits}
+        alone = {s: self.lines[self.settings.job(problem, ALONE, HONEST, s).key] for s in splits}
+        order = {
+            s: np.argsort(one["sizes"] if not of["own"] else range(of["clients"]), kind="stable")
+            for s, one in alone.items()
+        }
         mains = np.array([np.array(honest[s]["main"], float)[order[s]] for s in alone])
         gains = mains - np.array([np.array(alone[s]["main"], float)[order[s]] for s in alone])
+        better = np.where(np.isnan(gains), np.nan, gains > 0)
         worst, members = crossed(gains, np.nanargmin)
-        names = next(iter(alone.values()))["names"] if own else [f"{k + 1}. smallest" for k in range(of["clients"])]
-        moved = [[one, *(line for (_, at), line in cheated.items() if at == s)] for s, one in honest.items()]
-        shifts = [[np.nan if one["shift"] is None else one["shift"] for one in lines] for lines in moved]
+        names = alone[splits[0]]["names"] if of["own"] else [f"{k + 1}. smallest" for k in range(of["clients"])]
         values = {
-            "gain": np.nanmean(gains, axis=1), "better": (gains > 0).mean(axis=1), "worst": worst,
+            "gain": np.nanmean(gains, axis=1), "better": np.nanmean(better, axis=1), "worst": worst,
             "main": np.nanmean(mains, axis=1),
-            "shift": np.array([own for own, *_ in shifts]),
-            "any shift": np.array([max(each) for each in shifts]),
+            "shift": np.array([one["shift"] for one in honest.values()], float),
             "models": np.array([one["trained"] for one in honest.values()], float),
             "megabytes": np.array([sum(one["bytes"].values()) / 1e6 for one in honest.values()]),
             "seconds": np.array([one["cpu_seconds"] for one in honest.values()]),
         }  # fmt: skip
         chosen = {"worst": " or ".join(names[member] for member in members)}
-        whole = [s for s in alone if cheats and all((cheat, s) in cheated for cheat in cheats)]
         if whole:
-            under = np.array([[self._others(cheated[c, s], alone[s]) for c in cheats] for s in whole])
+            moved = [[lines[cheat, s]["shift"] for cheat in cheats] for s in whole]
+            values["any shift"] = np.array(moved, float).max(axis=1)
+            under = np.array([[self._others(lines[c, s], alone[s]) for c in cheats] for s in whole])
             values["under"], columns = crossed(under, np.nanargmin)
             chosen["under"] = " or ".join(cheats[column] for column in columns)
         if self.settings.mechanisms[mechanism].get("paid"):
@@ -431,11 +454,10 @@ class Kept:
             pays = [one.held - one.granted for one in held.values()]
             values |= {"sum": np.nansum(pays, axis=1), "least": np.nanmin(pays, axis=1)}
             worths = {s: worth for s in held if (worth := self._worth(problem, s)) is not None}
-            values |= (
-                {"worth": np.array([np.corrcoef(held[s].held, worths[s])[0, 1] for s in worths])} if worths else {}
-            )
+            if worths:
+                values["worth"] = np.array([np.corrcoef(held[s].held, worths[s])[0, 1] for s in worths])
             if whole:
-                values["keeps"], columns = crossed(self._gains(cheated, held, cheats, whole), np.nanargmax)
+                values["keeps"], columns = crossed(self._gains(lines, held, cheats, whole), np.nanargmax)
                 chosen["keeps"] = " or ".join(cheats[column] for column in columns)
         return Cell(test, values, chosen, done, planned)
 
@@ -490,7 +512,7 @@ MEASURES = {
     "keeps": ("the best cheat gains, %", 100, "{:+.0f} ± {:.0f}"),
     "worth": ("pay and retrained share", 1, "{:+.2f} ± {:.2f}"),
     "shift": ("largest shift", 1, "{:.2f}"),
-    "any shift": ("under any play", 1, "{:.2f}"),
+    "any shift": ("by a cheat", 1, "{:.2f}"),
     "sum": ("sum of money", 1, "{:+.2f}"),
     "least": ("least money", 1, "{:+.2f}"),
     "main": ("metric", 100, "{:.1f}"),
@@ -544,16 +566,19 @@ def ready(kept: Kept, need: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def left_out(kept: Kept, need: Mapping[str, Any]) -> tuple[int, int]:
-    """Return on how many problems the rule named a mechanism as good as the best one without having seen them, and on
-    how many it was tried. Problems of the same regime decide, or where there is none, all others.
+def left_out(kept: Kept, need: Mapping[str, Any]) -> tuple[int, int, float]:
+    """Return on how many problems the rule named a mechanism as good as the best one without having seen them, on how
+    many it was tried, and how many hits a mechanism drawn at random would have. Problems of the same regime decide, or
+    where there is none, all others.
     """
-    of, hits = ready(kept, need), []
+    of, hits, chance = ready(kept, need), 0, 0.0
     for problem in of if len(of) > 1 else ():
         others = [other for other in of if other != problem]
         alike = [other for other in others if of[other] == of[problem]]
-        hits.append(within(kept, need, problem, best_of(kept, need, alike or others)))
-    return sum(hits), len(hits)
+        good = [name for name in need["among"] if within(kept, need, problem, name)]
+        hits += best_of(kept, need, alike or others) in good
+        chance += len(good) / len(need["among"])
+    return hits, len(of) if len(of) > 1 else 0, chance
 
 
 def shown(kept: Kept, problem: str, mechanism: str, measure: str) -> str:
@@ -564,7 +589,9 @@ def shown(kept: Kept, problem: str, mechanism: str, measure: str) -> str:
         return form.format(factor * figure.mean, factor * figure.half) + chosen
     paid, few = kept.settings.mechanisms[mechanism].get("paid"), kept.settings.problems[problem]["clients"] <= SMALL
     none = (
-        (measure in MONEY and not paid) or (measure == "worth" and not few) or (measure, mechanism) == ("under", POOLED)
+        (measure in MONEY and not paid)
+        or (measure == "worth" and not few)
+        or (measure in ("under", "any shift") and mechanism == POOLED)
     )
     return "-" if none or len(cell.values.get(measure, ())) >= kept.few else "not played yet"
 
@@ -586,9 +613,12 @@ def tables(kept: Kept) -> list[str]:
         splits = f"{of['splits']} splits by {of['unit']}, {of['cheated']} of them with cheats"
         facts = f"{of['eval']['metrics'][0]}; {splits}; joining: {regime(kept, problem) or 'not played yet'}."
         lines += [f"## {problem}: {of['title']}", "", facts, "", *wide(head, rows)]
-    commits = Counter(str(line["made"]["commit"])[:8] for line in kept.lines.values())
-    played = ", ".join(f"{commit} ({count:,})" for commit, count in commits.most_common()) or "none"
-    return [*lines, f"Settings `{kept.settings.digest}`. Commits that played, with their runs: {played}."]
+    played = Counter((str(line["made"]["commit"])[:8], line["settings"]) for line in kept.lines.values())
+    said = ", ".join(f"{commit} by `{digest}` ({count:,})" for (commit, digest), count in played.most_common())
+    return [
+        *lines,
+        f"Settings today: `{kept.settings.digest}`. Commits that played, by their settings: {said or 'none'}.",
+    ]
 
 
 def wide(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -609,7 +639,7 @@ def advice(kept: Kept) -> list[str]:
     lines += wide(["problem", *(f"FedAvg: {MEASURES[one][0]}" for one in asked), "joining"], rows)
     rows = []
     for need in settings.given["needs"]:
-        (hits, tried), of = left_out(kept, need), ready(kept, need)
+        (hits, tried, chance), of = left_out(kept, need), ready(kept, need)
         sure = hits >= settings.given["passes"] * tried
         for joining in [word for word in REGIMES if word in of.values()]:
             problems = [problem for problem in of if of[problem] == joining]
@@ -622,28 +652,38 @@ def advice(kept: Kept) -> list[str]:
             take = f"`{name}`" if sure else f"cannot say (`{name}`)"
             take += ", provisionally" if sure and tried < settings.given["least"] else ""
             title = f"{MEASURES[warned][0]}: "
-            rows.append([need["asks"], joining, take, because, title + beware, f"{hits} of {tried}"])
+            rows.append(
+                [need["asks"], joining, take, because, title + beware, f"{hits} of {tried}; at random {chance:.1f}"]
+            )
         rows += [] if of else [[need["asks"], "", "not played yet", "", "", ""]]
     head = ["your federation", "joining", "take", "because: the worst-off member gains", "beware", "left out"]
-    return lines + wide(head, rows)
+    shows = ", ".join(pictured(kept)) or "nothing yet"
+    return [*lines, *wide(head, rows), f"The picture shows means over the problems that are played whole: {shows}."]
+
+
+def pictured(kept: Kept) -> list[str]:
+    """Return the problems that the picture is of: those on which every mechanism has both of its measures."""
+    asked = {
+        name: ("worst", "keeps") if row.get("paid") else ("worst",) for name, row in kept.settings.mechanisms.items()
+    }
+    return [p for p in kept.settings.problems if all(kept.figure(p, m, one) for m, two in asked.items() for one in two)]
 
 
 def picture(kept: Kept) -> Chart:
-    """Return the worst-off member's gain against what the best cheat gains, a point a mechanism and problem."""
-    curves = []
-    for name, row in kept.settings.mechanisms.items():
-        names, points = [], []
-        for problem in kept.settings.problems if name != ALONE else ():
-            worst, keeps = (kept.figure(problem, name, measure) for measure in ("worst", "keeps"))
-            keeps = keeps if row.get("paid") else Figure(0.0, 0.0, 0)
-            if worst is not None and keeps is not None:
-                names.append(problem)
-                points.append([100 * (one.mean + side * one.half) for one in (keeps, worst) for side in (0, -1, 1)])
-        if points:
-            x, left, right, y, low, high = np.array(points).T
-            hollow = not row.get("paid")
-            curves.append(Curve(name, x, y, low, high, None, True, tuple(names), left, right, hollow))
-    title, caption = "The worst-off member, and the best cheat", "Each point is a mechanism on a problem."
+    """Return the worst-off member's gain against what the best cheat gains, a point a mechanism."""
+    curves, problems = [], pictured(kept)
+    for name, row in kept.settings.mechanisms.items() if problems else ():
+        ends = []
+        for measure in ("keeps", "worst"):
+            each = [f for p in problems if (f := kept.figure(p, name, measure)) is not None]
+            mean, half = (100 * sum(f.mean for f in each), 100 * math.hypot(*(f.half for f in each)))
+            ends.append([np.array([one / len(problems)]) for one in (mean, mean - half, mean + half)])
+        (x, left, right), (y, low, high) = ends
+        curves.append(Curve(name, x, y, low, high, None, True, (), left, right, hollow=not row.get("paid")))
+    title, caption = (
+        "The worst-off member, and the best cheat",
+        f"Means over {', '.join(problems) or 'no problem yet'}.",
+    )
     axes = {"x": "the best cheat gains (% of honest pay)", "y": "the worst-off member gains (points)"}
     return Chart("decision", "Choose", title, caption, Lines(tuple(curves), zero=True, whole=False, named=True), **axes)
 

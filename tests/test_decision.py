@@ -48,17 +48,17 @@ def test_what_is_chosen_on_one_half_is_measured_on_the_other(decision: ModuleTyp
 
 
 @pytest.mark.parametrize(
-    ("one", "others", "hits"),
-    [((0.5, 0.0), (0.5, 0.0), 5), ((9.0, 0.0), (0.0, 0.5), 0), ((0.03, 0.0), (0.0, 0.03), 5)],
+    ("one", "others", "hits", "chance"),
+    [((0.5, 0.0), (0.5, 0.0), 5, 2.5), ((9.0, 0.0), (0.0, 0.5), 0, 2.5), ((0.03, 0.0), (0.0, 0.03), 5, 5.0)],
     ids=["one is best everywhere", "one problem is unlike the others, and decides them", "no difference that matters"],
 )
 def test_a_left_out_problem_is_decided_by_the_others(
-    decision: ModuleType, one: tuple[float, float], others: tuple[float, float], hits: int
+    decision: ModuleType, one: tuple[float, float], others: tuple[float, float], hits: int, chance: float
 ) -> None:
     first, *rest = decision.read_settings().problems
     kept = rigged(decision, {first: one, **dict.fromkeys(rest, others)})
     trade = next(need for need in kept.settings.given["needs"] if need["name"] == "trade")
-    assert decision.left_out(kept, trade) == (hits, 5)
+    assert decision.left_out(kept, trade) == (hits, 5, chance)
     assert decision.best_of(kept, trade, [first]) == "ipfl_posted"
 
 

@@ -14,7 +14,7 @@ import pytest
 from hanse.base.errors import UserError
 from hanse.data import DataSpec, as_dataset, build, parse_spec
 from hanse.data.build import with_own
-from hanse.data.drafting import draft
+from hanse.data.drafting import draft, merged
 from hanse.data.fingerprint import fingerprint
 from hanse.data.schema import CsvTable, Schema, SiteTable, UnfitTableError, digest, fitted, joined, read_sites
 
@@ -62,10 +62,10 @@ def test_a_draft_is_what_the_columns_are_and_its_file_reads_as_it(tmp_path: Path
     made = drafted(tmp_path)
     kinds = {name: (one.kind, one.unit, one.words, one.gaps) for name, one in made.columns.items()}
     assert kinds == {
-        "age": ("numbers", "", (), True),
-        "pressure": ("numbers", "mm Hg", (), False),
-        "since": ("dates", "", (), False),
-        "ward": ("words", "", ("a", "b, upper", "c"), True),
+        "age": ("numbers", "", [], True),
+        "pressure": ("numbers", "mm Hg", [], False),
+        "since": ("dates", "", [], False),
+        "ward": ("words", "", ["a", "b, upper", "c"], True),
     }
     assert (made.labels, made.gaps) == (["ill", "well"], ["", "NA"])
     (tmp_path / "schema.toml").write_text(made.text)
@@ -120,6 +120,12 @@ def test_no_share_knows_other_sites_or_divides_a_patient_or_trains_on_later_rows
         times = [alone.time[alone.shares == share] for share in range(3)]
         assert times[0].max() < times[1].min()
         assert times[1].max() < times[2].min()
+    # a patient whom two sites have, which neither knows
+    both = visits()
+    both.loc[both.patient == "P001", "patient"] = "P000"
+    told = joined(fitted(read_sites(written(tmp_path, both)), schema), "tables").notes
+    assert [line for line in told if line.startswith("data: 1 of ")]
+    assert not dataset.notes
     # the words of one site alone are mapped; the others' data stay as they were
     frame = visits()
     here = frame.site == "Kiel"
@@ -181,6 +187,8 @@ def test_a_schema_of_another_version_or_with_mistakes_is_refused(tmp_path: Path)
         ("test = 0.25", "test = 1.5", "test"),
         ('target = "outcome"', 'target = "age"', "columns.age"),
         ("deviation = ", "deviatoin = ", "deviatoin"),
+        ("[sites]", '[sites]\nKiel = { ward = { x = "d" } }', "sites.Kiel.ward"),
+        ("[sites]", '[sites]\nKiel = { wart = { x = "a" } }', "sites.Kiel.wart"),
         ("[schema]", "[schema", "is no schema"),
     ):
         assert old in text
@@ -201,6 +209,27 @@ def test_a_schema_of_another_version_or_with_mistakes_is_refused(tmp_path: Path)
             parse_spec({"source": source, **more})
     with pytest.raises(UserError, match=r"data\.client_test"):
         build(DataSpec(source={"schema": str(file), "files": source["files"]}, client_test=0.1))
+
+
+def test_drafts_of_members_who_see_no_other_s_table_make_one(tmp_path: Path) -> None:
+    tables = read_sites(written(tmp_path))
+    whole = drafted(tmp_path)
+    made = merged([draft([one], SAID) for one in tables])
+    for name, column in whole.columns.items():
+        mine = made.columns[name]
+        assert (mine.kind, mine.unit, mine.words, mine.gaps) == (column.kind, column.unit, column.words, column.gaps)
+    assert (made.labels, made.gaps, made.group) == (whole.labels, whole.gaps, whole.group)
+    ages = [SiteTable.of(one, whole) for one in tables]
+    each = [one.columns["age"][(one.shares == 0) & ~np.isnan(one.columns["age"])] for one in ages]
+    middle = np.mean([one.mean() for one in each])
+    spread = np.mean([np.mean((one - middle) ** 2) for one in each]) ** 0.5
+    assert made.columns["age"].mean == pytest.approx(middle, rel=0.01)
+    assert made.columns["age"].deviation == pytest.approx(spread, rel=0.01)
+    for other in ({**SAID, "target": "ward"}, {**SAID, "test": 0.1}):
+        with pytest.raises(UnfitTableError):
+            merged([whole, draft(tables, other)])
+    with pytest.raises(UnfitTableError):
+        merged([whole, draft(tables, SAID, ["age"])])
 
 
 def test_a_draft_says_what_it_cannot_tell(tmp_path: Path) -> None:

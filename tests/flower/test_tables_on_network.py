@@ -26,7 +26,7 @@ from hanse.base.errors import UserError
 from hanse.cli import app
 from hanse.data.schema import digest
 from hanse.flower import table
-from hanse.flower.agreement import canonical
+from hanse.flower.agreement import Agreement, canonical, introduced
 
 SITES = ("Basel", "Kiel", "Visby")
 
@@ -89,6 +89,8 @@ def test_the_same_tables_give_the_same_bits_rehearsed_and_on_a_network(folder: P
         assert ours["client/test_loss"] == pytest.approx(theirs["client/test_loss"], rel=1e-12)
     agreed = canonical(hanse.Experiment.read(folder / "trial" / "experiment.toml"))
     assert agreed["data"] == canonical(exp)["data"] == {"clients": 3, "schema": digest("schema.toml")}
+    made_of = Agreement.of(exp, run="a", network="b", operator=bytes(32), day="2026-11-29")
+    assert digest("schema.toml") in introduced(made_of)
     config = {"table": str(folder / "Kiel.csv"), "site": "Holstein"}
     assert made.load_data(SimpleNamespace(node_config=config)).name == "Holstein"
 

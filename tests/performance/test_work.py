@@ -325,6 +325,7 @@ READING = (
     ["ledger", "history", "run"],
     ["ledger", "export", "run"],
     ["receipt", "verify", "run/receipts/client-0.jsonl"],
+    ["statement", "run", "--client", "1"],
 )
 
 

@@ -28,7 +28,20 @@ from hanse.base.import_trust import is_looking, looking, own_modules
 from hanse.base.terminal import plainly
 from hanse.base.wings import absent, target, wings
 from hanse.cli import audit, doctor, facts, invoice, ledger, receipt, statement, sweep
-from hanse.cli.options import Changes, Dirs, ExperimentFile, RunFolder, Trust, err, flowing, out, say, trusting, warn
+from hanse.cli.options import (
+    Changes,
+    Dirs,
+    ExperimentFile,
+    RunFolder,
+    Trust,
+    err,
+    flowing,
+    importing,
+    out,
+    say,
+    trusting,
+    warn,
+)
 from hanse.flower import new
 
 app = typer.Typer(
@@ -163,9 +176,10 @@ def run(
     if not overwrite and (folder / "config.toml").exists() and not on_network(folder):
         raise taken(folder)  # at once, before seconds of imports
 
-    from hanse.runs import experiment as running
-    from hanse.runs.config import Experiment
-    from hanse.runs.observers import ProgressBar, make_trackers
+    with importing():
+        from hanse.runs import experiment as running
+        from hanse.runs.config import Experiment
+        from hanse.runs.observers import ProgressBar, make_trackers
 
     experiment = Experiment.read(file, set_ or [])
     bar = ProgressBar(out, experiment.mechanism.name, explain=explain)
@@ -198,8 +212,9 @@ def resume(
         hanse resume runs/exp
         hanse resume runs/exp --rounds 60
     """
-    from hanse.runs import experiment as running
-    from hanse.runs.observers import ProgressBar, make_trackers
+    with importing():
+        from hanse.runs import experiment as running
+        from hanse.runs.observers import ProgressBar, make_trackers
 
     bar = ProgressBar(out, folder.name, explain=explain)
     observers = [bar, *make_trackers(track or [], folder)]

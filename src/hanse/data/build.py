@@ -125,7 +125,7 @@ def with_own(spec: DataSpec, given: Any = None) -> tuple[DataSpec, Dataset | Non
 
 
 def _by_schema(spec: DataSpec, source: SchemaTables) -> tuple[DataSpec, Dataset]:
-    """Return the spec with the shares and clients of a schema's tables, and their data set.
+    """Return the spec with the shares, the clients and the hash of a schema's tables, and their data set.
 
     Raises:
         UserError: another schema was agreed on, the spec names other shares, or a table does not fit.
@@ -136,16 +136,13 @@ def _by_schema(spec: DataSpec, source: SchemaTables) -> tuple[DataSpec, Dataset]
             "agree on the new one"
         )
     schema = Schema.read(source.schema)
-    changed: dict[str, Any] = {"client_test": schema.test, "client_validation": schema.validation}
-    for key, share in changed.items():
-        if key in spec.model_fields_set and getattr(spec, key) != share:
-            raise UserError(f"data.{key}: {getattr(spec, key):g}: the schema says {share:g}; leave it out")
     tables = read_sites(source.files or (), schema.client_column)
     dataset = joined(fitted(tables, schema), source.name, *doubts(tables, schema))
-    changed |= {"source": replace(source, sha256=found)}
-    if "clients" not in spec.model_fields_set:
-        changed["clients"] = len(tables)
-    return spec.model_copy(update=changed), dataset
+    shares = {"client_test": schema.test, "client_validation": schema.validation}
+    if wrong := next((key for key, share in shares.items() if getattr(spec, key) not in (0.0, share)), None):
+        raise UserError(f"data.{wrong}: {getattr(spec, wrong):g}: the schema says {shares[wrong]:g}; leave it out")
+    clients = spec.clients if "clients" in spec.model_fields_set else len(tables)
+    return spec.model_copy(update={**shares, "clients": clients, "source": replace(source, sha256=found)}), dataset
 
 
 def build(spec: DataSpec, dataset: Dataset | None = None) -> FederatedData:

@@ -110,6 +110,10 @@ class Committed:
         """The commitment to publish."""
         return SampleCommitment(self._tree.root(), len(self._tags))
 
+    def sample(self, index: int) -> bytes:
+        """Return the sample at a leaf."""
+        return self._samples[index]
+
     def open(self, index: int) -> Opening:
         """Return the opening of the leaf at ``index``."""
         path = [ShownLeaf(i, self._tags[i], self._tree.inclusion(i)) for i in _search(index, len(self._tags))]

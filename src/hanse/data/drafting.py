@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -81,6 +82,44 @@ def draft(
     return replace(made, columns=columns)
 
 
+def merged(drafts: Sequence[Schema]) -> Schema:
+    """Return the schema of members who have drafted one each, since nobody may see another's table.
+
+    Words, classes and gaps are those of any draft. Means and deviations are those of a mixture of all members in equal
+    parts, so nobody's number of rows is needed.
+
+    Args:
+        drafts: two or more drafts with the same columns.
+
+    Raises:
+        UnfitTableError: they name other columns, or hold other kinds or units. There is a line for each.
+    """
+    first, columns, lines = drafts[0], dict[str, TableColumn](), list[str]()
+    for key in ("target", "group", "time", "test", "validation", "seed"):
+        if len(found := {str(getattr(one, key)) for one in drafts}) > 1:
+            lines.append(f"schema.{key}: must be the same in all drafts, and is {' and '.join(sorted(found))}")
+    for name in dict.fromkeys(name for one in drafts for name in one.columns):
+        parts = [one.columns[name] for one in drafts if name in one.columns]
+        if len(parts) < len(drafts) or len({(one.kind, one.unit) for one in parts}) > 1:
+            lines.append(f"columns.{name}: must be in all drafts, with the same kind and unit")
+            continue
+        of = [(one.mean, one.deviation) for one in parts if one.mean is not None and one.deviation is not None]
+        mean, deviation = None, None
+        if len(of) == len(drafts):
+            middle = sum(m for m, _ in of) / len(of)
+            spread = math.sqrt(sum(d**2 + (m - middle) ** 2 for m, d in of) / len(of))
+            mean, deviation = float(_DIGITS.format(middle)), float(_DIGITS.format(spread))
+        words = sorted({word for one in parts for word in one.words})
+        gaps, clock = (any(getattr(one, key) for one in parts) for key in ("gaps", "clock"))
+        columns[name] = TableColumn(parts[0].kind, parts[0].unit, words, gaps, clock, mean, deviation)
+    if lines:
+        raise UnfitTableError("schema", *lines)
+    labels, gap_words = ({word for one in drafts for word in getattr(one, key)} for key in ("labels", "gaps"))
+    sites = {site: of for one in drafts for site, of in one.sites.items()}
+    ordered = sorted(labels, key=natural_order)
+    return replace(first, columns=columns, labels=ordered, gaps=sorted(gap_words), sites=sites)
+
+
 def _column(texts: set[str], gaps: Sequence[str], comma: bool) -> TableColumn:
     """Return what a column of these texts seems to hold. Raises ValueError, with a remedy, if that cannot be told."""
     found = sorted(texts - {*gaps})
@@ -104,4 +143,4 @@ def _column(texts: set[str], gaps: Sequence[str], comma: bool) -> TableColumn:
             f"{len(found)} different words, such as {found[0]!r}; at most {MOST_KINDS} become columns: name it as "
             "--group if it says of whom each row is, else put words together, or --leave-out it"
         )
-    return TableColumn("words", words=tuple(found), gaps=missing)
+    return TableColumn("words", words=found, gaps=missing)

@@ -256,10 +256,10 @@ class SplitData(FederatedData):
         few = few_units(data) if dataset.train.units is not None else []
         left_out = int(partition.sizes.sum() - lengths.sum()) if partition.kept is None else 0
         if (gone := left_out + dataset.left_out) > 0:
-            of = gone + int(lengths.sum()) + len(dataset.test)
+            whole = gone + int(lengths.sum()) + len(dataset.test)
             few.append(
-                f"data: {gone:,} of {of:,} rows ({gone / of:.0%}) are left out, {dataset.left_out:,} by the server's "
-                f"cut and {left_out:,} by the clients': their units have rows on both sides of a date (group and time)"
+                f"data: {gone:,} of {whole:,} rows ({gone / whole:.0%}) are left out, {dataset.left_out:,} in "
+                f"the server's cut, {left_out:,} in clients': their units lie on both sides of a date (group and time)"
             )
         return replace(data, warnings=(*_unheld_classes(data), *few))
 

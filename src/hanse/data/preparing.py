@@ -11,7 +11,7 @@ add up their sums before round 0. Members must agree on columns, words and gaps 
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -71,7 +71,7 @@ class TableColumn:
 
     kind: Literal["numbers", "words", "dates"]
     unit: str = ""
-    words: tuple[str, ...] = ()
+    words: list[str] = field(default_factory=list)
     gaps: bool = False
     clock: bool = False
     mean: float | None = None
@@ -154,7 +154,7 @@ def _column(column: Any, where: str) -> TableColumn | str:
             line = f"infinite in {int(endless.sum())} of {len(endless)} rows: make them gaps, or drop these rows"
         line = line or lost(found.values, fine=False)
         return f"{where}: column '{name}': {line}" if line else TableColumn("numbers", gaps=gaps)
-    words = tuple(sorted(set(column.dropna().map(str).to_list())))
+    words = sorted(set(column.dropna().map(str).to_list()))
     if len(words) > MOST_KINDS:
         return (
             f"{where}: column '{name}': {len(words)} different words, such as {words[0]!r}; at most {MOST_KINDS} "

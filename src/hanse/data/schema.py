@@ -28,13 +28,12 @@ from pydantic import Field
 from hanse.base import toml
 from hanse.base.errors import UserError
 from hanse.base.factories import Count, call
-from hanse.base.streams import stream
 from hanse.data.dataset import Dataset
 from hanse.data.doubts import Coded, maybe_gaps, maybe_id, of_columns, of_near_rows, other_words
 from hanse.data.kinds import LISTED, NUMBER, Held, lost, natural_order
 from hanse.data.preparing import TableColumn
 from hanse.data.samples import Samples
-from hanse.data.units import cut_rows
+from hanse.data.units import cut_shares
 
 NONE = "none"
 SHARES = ("train", "validation", "test")
@@ -51,6 +50,14 @@ class UnfitTableError(UserError):
     def __init__(self, code: str, *lines: str) -> None:
         super().__init__(*lines)
         self.code = code
+
+
+def _content(path: str | Path, code: str) -> bytes:
+    """Return what is in a file. Raises UnfitTableError, of this code, if it cannot be read."""
+    try:
+        return Path(path).expanduser().read_bytes()
+    except OSError as wrong:
+        raise UnfitTableError(code, f"{path}: cannot be read: {(wrong.strerror or 'no file').lower()}") from None
 
 
 @dataclass(frozen=True)
@@ -74,15 +81,12 @@ class CsvTable:
     @staticmethod
     def read(path: str | Path) -> CsvTable:
         """Return the table of a file. Raises UnfitTableError if it is no table, or has no rows."""
-        path = Path(path).expanduser()
+        path = Path(path)
         try:
-            text = path.read_text(encoding="utf-8-sig")
+            text = _content(path, "file").decode("utf-8-sig")
             first = text.partition("\n")[0]
-            comma = first.count(";") > first.count(",")
-            between = ";" if comma else "\t" if first.count("\t") > first.count(",") else ","
+            between = max(",;\t", key=first.count)
             rows = [row for row in csv.reader(io.StringIO(text, newline=""), delimiter=between, strict=True) if row]
-        except OSError as wrong:
-            raise UnfitTableError("file", f"{path}: cannot be read: {(wrong.strerror or 'no file').lower()}") from None
         except (csv.Error, UnicodeDecodeError) as wrong:
             raise UnfitTableError("file", f"{path}: is no CSV file in UTF-8: {wrong}") from None
         if len(rows) < 2:
@@ -94,7 +98,8 @@ class CsvTable:
             line = f"{path}: row {odd} has {len(rows[odd - 1])} values, and there are {len(names)} columns"
             raise UnfitTableError("file", line)
         values = np.char.strip(np.array(rows[1:], dtype=np.str_))
-        return CsvTable(path.stem, path, dict(zip(names, values.T, strict=True)), np.arange(2, len(rows) + 1), comma)
+        columns = dict(zip(names, values.T, strict=True))
+        return CsvTable(path.stem, path, columns, np.arange(2, len(rows) + 1), between == ";")
 
     def take(self, rows: NDArray[np.bool_], name: str) -> CsvTable:
         """Return some rows, ``[n]`` true or false, as the table of a site of this name."""
@@ -146,33 +151,27 @@ class Schema:
                 raise UserError(f"columns.{name}: words: {list(one.words)!r}: different ones are for kind = 'words'")
             if (one.mean is None) != (one.deviation is None) or (one.kind == "words" and one.mean is not None):
                 raise UserError(f"columns.{name}: mean: comes with a deviation, for numbers and dates, or not at all")
-        if not self.columns or self.test + self.validation >= 1:
-            raise UserError(f"test: {self.test:g}: with columns, and something left to train on")
+        for site, of in self.sites.items():
+            for name, words in of.items():
+                known = self.labels if name == self.target else self.columns[name].words if name in self.columns else []
+                if odd := next((word for word in words.values() if word not in known), None):
+                    raise UserError(f"sites.{site}.{name}: {odd!r}: must be one of the column's words ({known})")
+        if not self.columns or not (self.test >= 0 and self.validation >= 0 and self.test + self.validation < 1):
+            raise UserError(f"test: {self.test:g}: must leave something to train on, with columns of features")
 
     @staticmethod
     def read(path: str | Path) -> Schema:
         """Return the schema in a file. Raises UnfitTableError with a line for each mistake in it."""
-        path = Path(path).expanduser()
         try:
-            found = toml.loads(path.read_text(encoding="utf-8-sig"))
-            said = dict(found.get("schema", {}))
-            if said.get("version") != 1:
-                raise UserError(f"{path}: schema.version: {said.get('version')!r}: this hanse reads version 1")
+            found = toml.loads(_content(path, "schema").decode("utf-8-sig"))
             columns = {
-                name: call(
-                    TableColumn, {key: tuple(v) if key == "words" else v for key, v in one.items()}, f"columns.{name}"
-                )
-                for name, one in found.get("columns", {}).items()
+                name: call(TableColumn, one, f"columns.{name}") for name, one in found.pop("columns", {}).items()
             }
-            made: Schema = call(
-                Schema, {**said, "columns": columns, "sites": found.get("sites", {})}, f"{path}: schema"
-            )
-        except OSError as wrong:
-            line = f"{path}: cannot be read: {(wrong.strerror or 'no file').lower()}"
-            raise UnfitTableError("schema", f"{line}; 'hanse schema' makes one") from None
+            options = {**found.pop("schema", {}), **found, "columns": columns}
+            made: Schema = call(Schema, options, f"{path}: schema")
         except UserError as wrong:
             raise UnfitTableError("schema", *wrong.lines) from None
-        except (ValueError, AttributeError, TypeError) as wrong:
+        except (ValueError, AttributeError) as wrong:
             raise UnfitTableError("schema", f"{path}: is no schema: {wrong}") from None
         return made
 
@@ -181,16 +180,19 @@ class Schema:
         """The schema as a file."""
         plain = {key: value for key, value in vars(self).items() if value != "" and key not in ("columns", "sites")}
         columns = {
-            name: {key: value for key, value in vars(one).items() if value not in ("", (), None, False)}
+            name: {
+                key: value
+                for key, value in vars(one).items()
+                if value is not None and value is not False and value not in ("", [])
+            }
             for name, one in self.columns.items()
         }
         return toml.dumps({"schema": plain, "columns": columns, "sites": self.sites})
 
 
 def digest(path: str | Path) -> str:
-    """Return SHA-256 of a schema's file, by which members agree on it. Raises UnfitTableError if it is no schema."""
-    Schema.read(path)
-    return hashlib.sha256(Path(path).expanduser().read_bytes()).hexdigest()
+    """Return SHA-256 of a schema's file, by which members agree on it. Raises UnfitTableError if there is none."""
+    return hashlib.sha256(_content(path, "schema")).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -253,7 +255,7 @@ class SiteTable:
         written = " or ".join(map(repr, schema.gaps))
         columns = dict[str, NDArray[Any]]()
         for column, of in schema.columns.items():
-            gap = f", or a gap, written {written}" if of.gaps else ", no gap (gaps = true allows them)"
+            gap = f", or a gap, written {written}" if of.gaps else "; a gap was not agreed on (gaps = true)"
             if of.kind == "words":
                 known = {word: word for word in of.words}
                 given = read(column, known.__getitem__, f"one of {', '.join(of.words)}{gap}", None if of.gaps else ...)
@@ -268,7 +270,9 @@ class SiteTable:
             classes = {label: k for k, label in enumerate(schema.labels)}
             y = np.array(read(schema.target, classes.__getitem__, f"one of {', '.join(schema.labels)}"), np.int64)
         else:
-            y = np.array(read(schema.target, partial(number, comma=table.comma), "a number"), np.float32)
+            y = np.array(read(schema.target, partial(number, comma=table.comma), "a number"), np.float64)
+            if line := lost(y):
+                faults.append(("value", f"column {schema.target!r}: {line}"))
         units, time = None, None
         if schema.group not in ("", NONE):
             units = np.array(read(schema.group, str, "what the row is of"), np.str_)
@@ -276,7 +280,7 @@ class SiteTable:
             time = np.array(read(schema.time, partial(moment, comma=table.comma), "a date or a number"), np.float64)
         if faults:
             raise UnfitTableError(faults[0][0], *(f"{table.path}: {line}" for _, line in faults))
-        return SiteTable(schema, name, columns, y, units, time)
+        return SiteTable(schema, name, columns, y if schema.labels else y.astype(np.float32), units, time)
 
     @cached_property
     def shares(self) -> NDArray[np.int8]:
@@ -287,21 +291,9 @@ class SiteTable:
         """
         schema, n = self.schema, len(self.y)
         units = np.arange(n) if self.units is None else np.unique(self.units, return_inverse=True)[1]
-        labels, left = self.y if schema.labels else None, np.arange(n)
-        made = np.full(n, -1, np.int8)
-        for kind, share in ((2, schema.test), (1, schema.validation / (1 - schema.test))):
-            rest, cut = cut_rows(
-                np.zeros(len(left), np.int64),
-                None if labels is None else labels[left],
-                share,
-                stream(schema.seed, f"schema {SHARES[kind]}"),
-                units[left],
-                None if self.time is None else self.time[left],
-                "each_client",
-            )
-            made[left[cut]], left = kind, left[rest]
-        made[left] = 0
-        if not len(left):
+        labels, shares = self.y if schema.labels else None, (schema.test, schema.validation)
+        made = cut_shares(np.zeros(n, np.int64), labels, *shares, schema.seed, units, self.time, "each_client")
+        if not (made == 0).any():
             raise UnfitTableError("rows", f"site {self.name!r}: no row is left to train on: too few units or dates")
         return made
 
@@ -375,11 +367,17 @@ def joined(sites: Sequence[SiteTable], name: str, notes: Sequence[str] = (), dou
     Raises:
         UnfitTableError: no row is left for a site to train on.
     """
-    schema = sites[0].schema
+    schema, told = sites[0].schema, [*notes]
     samples = Samples.joined([one.samples for one in sites])
     if schema.group not in ("", NONE):
         units = np.concatenate([one.units for one in sites if one.units is not None])
         samples = replace(samples, units=torch.from_numpy(np.unique(units, return_inverse=True)[1].astype(np.int64)))
+        held = np.unique(np.concatenate([np.unique(one.units) for one in sites]), return_counts=True)[1]
+        if several := int((held > 1).sum()):
+            line = (
+                f"data: {several} of {len(held)} units are at several sites: trained on at one and tested on at another"
+            )
+            told.append(f"{line}, as on a network, where no site knows; if they are others, put the site's name before")
     return Dataset(
         name,
         samples,
@@ -389,7 +387,7 @@ def joined(sites: Sequence[SiteTable], name: str, notes: Sequence[str] = (), dou
         client_of=np.repeat(np.arange(len(sites)), [len(one.y) for one in sites]),
         client_names=tuple(one.name for one in sites),
         shares=np.concatenate([one.shares for one in sites]),
-        notes=tuple(notes),
+        notes=tuple(told),
         doubt=doubt or ("" if schema.group else of_near_rows(samples.x.numpy(), Coded.of(samples.y.numpy()), "data")),
     )
 

@@ -522,5 +522,6 @@ def introduced(agreement: Agreement) -> str:
         f"agreement {agreement.hash}\n"
         f"network {agreement.network}, run {agreement.run}, until {agreement.expires}, "
         f"operator {fingerprint(bytes.fromhex(agreement.operator))}, app {agreement.app}\n"
-        f"{agreement.rounds} rounds, {agreement.replays} replays; {asked}"
+        f"{agreement.rounds} rounds, {agreement.replays} replays; {asked}\n"
+        f"schema of the table (SHA-256): {agreement.experiment['data'].get('schema', 'none')}"
     )

@@ -17,6 +17,7 @@ from hanse.base.errors import UserError
 EPILOG = "Example:\n\nhanse new harvest && cd harvest && ./up.sh && ./run.sh"
 SCHEMA_EPILOG = (
     "Example:\n\nhanse schema basel.csv kiel.csv visby.csv --target ill --group patient\n\n"
+    "hanse schema basel.toml kiel.toml\n\n"
     "hanse new harvest --schema schema.toml --table basel.csv --table kiel.csv --table visby.csv"
 )
 TEMPLATE = Path(__file__).parent / "template"
@@ -63,8 +64,10 @@ def new(
 
 
 def schema(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="CSV files: a site's each, or one of all.")],
-    target: Annotated[str, typer.Option(help="The column to be predicted.")],
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE...", help="CSV files, a site's each or one of all; or drafts.")
+    ],
+    target: Annotated[str, typer.Option(help="The column to be predicted.")] = "",
     client: Annotated[str, typer.Option(help="The column with the site of each row, in a file of all.")] = "",
     group: Annotated[str, typer.Option(help="The column with the patient of each row; none: each is its own.")] = "",
     time: Annotated[str, typer.Option(help="The column that says when a row was observed.")] = "",
@@ -75,8 +78,8 @@ def schema(
             help="Means and deviations: agreed, in the file, which lost least on three tables; or each site's own."
         ),
     ] = "agreed",
-    test: Annotated[float, typer.Option(help="The share of a site's rows that it keeps for testing.")] = 0.2,
-    validation: Annotated[float, typer.Option(help="The share that it keeps for validation.")] = 0.0,
+    test: Annotated[float, typer.Option(help="The share of its rows that a site keeps for testing.")] = 0.2,
+    validation: Annotated[float, typer.Option(help="The share of its rows that a site keeps for validation.")] = 0.0,
     out: Annotated[Path, typer.Option("--out", "-o", help="The file to write.")] = Path("schema.toml"),
 ) -> None:
     """Draft the schema of tables: what each column is, for people to review and agree on.
@@ -84,25 +87,29 @@ def schema(
     The file says of each column whether it holds numbers (in which unit), words (which ones) or dates, whether it has
     gaps, and by which mean and deviation numbers are scaled; and what is predicted, what a row is of, and when it was
     observed. Nothing is guessed of the last two: what looks like several rows of one person is said.
+
+    Where nobody may see another's table, each member drafts a schema of its own, and the drafts make one.
     """
-    from hanse.data.drafting import draft
-    from hanse.data.schema import digest, doubts, read_sites
+    from hanse.data.drafting import draft, merged
+    from hanse.data.schema import Schema, digest, doubts, read_sites
 
     if statistics not in ("agreed", "own"):
         raise UserError(f"--statistics: {statistics!r}: must be agreed or own")
     if out.exists():
         raise UserError(f"{out}: exists already: give another --out, or move it away")
     said = {"target": target, "client_column": client, "group": group, "time": time, "test": test}
-    tables = read_sites(files, client)
-    made = draft(tables, {**said, "validation": validation}, leave_out or (), statistics)  # type: ignore[arg-type]
+    tables = []
+    if all(path.suffix == ".toml" for path in files):
+        made = merged([Schema.read(path) for path in files])
+    elif not target:
+        raise UserError("--target: is needed for tables: the column to be predicted")
+    else:
+        tables = read_sites(files, client)
+        made = draft(tables, {**said, "validation": validation}, leave_out or (), statistics)  # type: ignore[arg-type]
     out.write_text(made.text)
-    for name, column in made.columns.items():
-        of = f", {column.mean:g} ± {column.deviation:g}" if column.mean is not None else ""
-        what = ", ".join(column.words) if column.words else f"{column.unit or 'no unit'}{of}"
-        typer.echo(f"{name}: {column.kind}: {what}{', with gaps' * column.gaps}")
-    typer.echo(f"{target}, to be predicted: {', '.join(made.labels) or 'a number'}")
-    notes, doubt = doubts(tables, made)
+    typer.echo(made.text)
+    notes, doubt = doubts(tables, made) if tables else ([], "")
     for line in [*notes, doubt] if doubt else notes:
         typer.echo(f"warning: {line}")
-    rows = sum(len(one.rows) for one in tables)
-    typer.echo(f"wrote {out} of {rows:,} rows of {len(tables)} sites: review it; SHA-256 {digest(out)}")
+    sizes = ", ".join(f"{one.name} {len(one.rows):,} rows" for one in tables) or f"{len(files)} drafts"
+    typer.echo(f"wrote {out} of {sizes}; review it; SHA-256 {digest(out)}")

@@ -155,7 +155,7 @@ REQUIRES: Mapping[str, tuple[str, str]] = {
         ("sizes.leaves", "sizes.bond", "sizes.repeats", "sizes.auditors"),
         ("sizes.proved", "has no effect without sizes.proved = true"),
     ),
-    "evidence.training": ("validation", f"needs {WORDS['validation']}"),
+    **dict.fromkeys(("evidence.training", "evidence.judges"), ("validation", f"needs {WORDS['validation']}")),
     "clients.told": ("valued", f"needs {WORDS['values']}"),
     "train.statistics/own": ("one model", "needs a mechanism with one shared model, such as 'fedavg'"),
     "train.order": ("classes", "needs samples with a class each; must be 'shuffled'"),

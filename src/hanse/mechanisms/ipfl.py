@@ -51,7 +51,6 @@ from hanse.core.part import (
     by_slot,
 )
 from hanse.core.port import Ask, ClientInfo, Request, Score, Scored
-from hanse.core.recipe import Recipe
 from hanse.core.table import PER_CLIENT, Block, Floats, Ints, Replace, Seats
 from hanse.core.telling import FREE, BeforeJoining, Check, Fact, Kind, Plot, Telling, Terms, Worth
 from hanse.federation.profiles import MOST, amount, at_round
@@ -79,16 +78,14 @@ from hanse.mechanisms.weigh import Centres
 
 Cost = Annotated[float, Field(ge=0)]
 Eagerness = Annotated[float, Field(ge=0, le=MOST)]
-Of = Literal["travel", "models", "updates", "own", "first"]
+Of = Literal["travel", "models", "updates", "first"]
 Start = Literal["own", "centre"]
-_ALONE = ("own", "first")  # what is compared then is what clients did without others
 CosineGram = tuple[Floats, Floats]  # cosines [m, m] and lengths [m]
 Bill = dict[int, int]  # what a buyer owes: units by the seller's place at the market
 
 OWN = "own model"  # the question for a model's validation score
 FAR = 1e9  # longer models are left out of the market; up to this, squares of squared lengths fit into float32
 UNPAYABLE = LARGEST + 1  # units: more than any account can hold
-MOST_STEPS = 10_000  # after more, a pulled model is where the pull leads
 _MEMO = {"marginal": "iPFL eq. (10)", "critical": "critical price", "posted": "posted price"}
 ONE_BY_ONE = 64  # up to this many clients have metrics of their own; of more, the figures are only in the records
 
@@ -214,11 +211,8 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         distance: "cosine" (``1 - cos``) or "squared_l2" (half of the squared Euclidean distance; papers.md I15).
             Centres take the gradient of the same distance.
         of: what is compared: the models' changes since the initial one ("travel"), the "models" themselves, the round's
-            "updates", the changes that each client's "own" gradients made, or what each changed at "first", before it
-            bought anything. The last two leave out the pull to the centre, so buying from somebody does not bring a
-            client closer to the seller. "own" guesses that pull from what was sent; "first" looks only where there was
-            none, so that nothing which a client copies or is told later makes it alike to anybody. With these two,
-            centres use "travel".
+            "updates", or what each client changed at "first", before it bought anything. Nothing pulled it then, so
+            neither buying from somebody nor copying brings a client closer to the seller. Centres then use "travel".
         related: clients trade only if their changes are more alike than random ones: their cosine must exceed ``related
             / sqrt(P)``, for P parameters (random directions have about ``1 / sqrt(P)``). The market takes their
             distance as 1e9. None: all may trade. It needs distances by "cosine".
@@ -295,13 +289,10 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
     def init(self, context: Context) -> State:
         """Return the state in which everyone is present and nothing has been traded.
 
-        Raises UserError for distances between adapters' products if the model is no adapter, and for distances of
-        "own" gradients if the optimiser is not SGD.
+        Raises UserError for distances between adapters' products if the model is no adapter.
         """
         if self.adapters == "products" and not has_adapters(context.layout):
             raise UserError("mechanism.weigh.adapters: 'products': the model has no adapters (model.name = 'lora' has)")
-        if self.of == "own" and (context.recipe.optimizer != "sgd" or self.adapters == "products"):
-            raise UserError("mechanism.weigh.of: 'own': needs train.optimizer = 'sgd' and adapters = 'factors'")
         n = context.num_clients
         return {
             **no_news(n),
@@ -310,7 +301,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
             "unpaid": np.zeros(n, np.int64),
             "pulled": np.zeros(n, bool),  # whose centre is made of others' models, and was delivered
             "best": np.full(n, -np.inf),  # the validation score of each client's best model
-            "own": torch.zeros((n, context.layout.num_parameters if self.of in _ALONE else 0)),
+            "own": torch.zeros((n, context.layout.num_parameters if self.of == "first" else 0)),
             "bought": np.zeros(n, bool),  # who has ever got a centre of others' models
             **_nothing(n),
         }
@@ -452,7 +443,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         if self._over(view):
             return Weighed(kept, home=home), state  # nothing is trained after it: no graph, no payment
         trade, centres, out = self._market(view, state)
-        if self.of in _ALONE:
+        if self.of == "first":
             own = state["own"].clone()
             own[clients] = self._went(view, state).cpu()
             state = {**state, "own": own}
@@ -504,7 +495,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         gram = cosine_gram(measured) if self.distance == "cosine" else None
         if self.adapters == "products":
             apart = self._product_distances(view)
-        elif self.of in _ALONE:
+        elif self.of == "first":
             apart = distances(_without_rows(self._went(view, state), out), self.distance)
         else:
             apart = distances(measured, self.distance) if gram is None else cosine_distances(gram[0])
@@ -531,33 +522,14 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         return np.array([_known(least, math.inf) for least in said], np.float64)
 
     def _went(self, view: View, state: State) -> Tensor:
-        """Return how far their own gradients have taken the clients so far, ``[m, parameters]``, this round included.
+        """Return how far the clients had gone before they first bought anything, ``[m, parameters]``.
 
-        By the "first" look, only the rounds until a client has bought something count: nothing has pulled it in these.
-        A round of SGD takes a client by ``U - start = s (centre - own model) + own``, with the share s of
-        :func:`pull_share`, or s = 0 if it started from the centre. Who sends a multiple of its update has gone further
-        that way, and would come closer to those it bought from. So if a client that was pulled went a larger share of
-        the way from its own model to its centre, that share is taken off. Nor does it come closer by saying that it
-        took fewer steps than it was asked for: at least the steps that were asked for are counted.
+        Nothing had pulled them until then. This round is included for those that have still not bought.
         """
-        updates, recipe = view.trained, view.context.recipe
-        seats, width = updates.seats, view.context.layout.num_parameters
-        start, centre = view.table.rows[seats.start, :width], view.at("centre", seats.client)
-        moved = updates.rows[:, :width] - start
-        if self.of == "first":
-            moved[torch.from_numpy(state["bought"][seats.client]).to(moved.device)] = 0.0
-            return moved.add(state["own"][seats.client].to(moved.device))
-        mu = np.zeros(len(updates)) if seats.mu is None else seats.mu
-        asked = [recipe.sampling(int(n))[1] for n in updates.num_samples.tolist()]
-        steps = np.maximum(updates.steps, asked).tolist()
-        from_own = np.where(seats.start == centre, 0.0, mu).tolist()
-        pulls = [pull_share(recipe, view.round, m, n) for m, n in zip(from_own, steps, strict=True)]
-        towards = view.table.rows[centre, :width] - view.table.rows[seats.target, :width]
-        along = (moved * towards).sum(dim=1) / towards.square().sum(dim=1).clamp(min=1e-30)
-        shares = torch.tensor(pulls, dtype=start.dtype, device=start.device)
-        shares = torch.where(torch.from_numpy(mu > 0).to(start.device), torch.maximum(shares, along), shares)
-        went = moved - shares[:, None] * towards
-        return went.add(state["own"][seats.client].to(went.device))
+        updates, width = view.trained, view.context.layout.num_parameters
+        moved = updates.rows[:, :width] - view.table.rows[updates.seats.start, :width]
+        moved[torch.from_numpy(state["bought"][updates.seats.client]).to(moved.device)] = 0.0
+        return moved.add(state["own"][updates.seats.client].to(moved.device))
 
     def _scores(self, view: View, state: State) -> Floats:
         """Return each update's score ``[S]`` at its client: accuracy, or minus the loss without classes.
@@ -628,7 +600,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         rows = updates.rows[:, :width]
         if self.of == "models":
             return rows
-        if self.of == "updates":  # centres of "own" distances go by "travel"
+        if self.of == "updates":  # centres of "first" looks go by "travel"
             return rows - view.table.rows[updates.seats.start, :width]
         return rows - view.context.initial(0)[:width]
 
@@ -817,27 +789,6 @@ def _without_rows(rows: Tensor, out: Mapping[int, str]) -> Tensor:
         rows = rows.clone()
         rows[list(out)] = 0.0
     return rows
-
-
-def pull_share(recipe: Recipe, round: int, mu: float, steps: int) -> float:
-    """Return how far the pull alone moves a model in a round of SGD, as a share of the distance to its centre.
-
-    A step with the gradient g of the client's own loss is ``theta -= lr (g + mu (theta - centre))``. The pull is linear
-    in theta, so a round's movement is the sum of two: the one by the gradients and the one by the pull. The latter
-    follows the same recursion without gradients.
-
-    Examples:
-        >>> from hanse.core.recipe import Recipe
-        >>> round(pull_share(Recipe(lr=0.1), 0, mu=0.4, steps=10), 6) == round(1 - (1 - 0.1 * 0.4) ** 10, 6)
-        True
-    """
-    if mu == 0:
-        return 0.0
-    lr, share, speed = recipe.lr_at(round), 0.0, 0.0
-    for _ in range(min(steps, MOST_STEPS)):
-        speed = recipe.momentum * speed + mu * (share - 1) + recipe.weight_decay * share
-        share -= lr * speed
-    return share if math.isfinite(share) else 1.0
 
 
 def _market_news(view: View, state: State, client: int) -> dict[str, Any]:
@@ -1182,7 +1133,7 @@ def ipfl(
         cost: in tokens, for clients whose profile has none.
         eagerness: for clients whose profile has none.
         distance: "cosine" or "squared_l2".
-        of: "travel", "models", "updates", "own" or "first".
+        of: "travel", "models", "updates" or "first".
         bounded: whether centres stay within reach of the imported models.
         pricing: "marginal" or "critical". For posted prices, use :func:`ipfl_posted`.
         keep_best: whether each client keeps its best model.
@@ -1226,7 +1177,7 @@ def ipfl_posted(
         cost: the true cost, in tokens, of clients whose profile has none. A price below it sells nothing.
         eagerness: the true eagerness of clients whose profile has none.
         distance: "cosine" or "squared_l2".
-        of: "travel", "models", "updates", "own" or "first".
+        of: "travel", "models", "updates" or "first".
         bounded: whether centres stay within reach of the imported models.
         keep_best: whether each client keeps its best model.
         adapters: "factors" or "products".

@@ -284,9 +284,11 @@ class Clipped(OfRule):
     Attributes:
         of: the rule that averages the clipped updates.
         norm: the longest allowed change. None: the median length in the group, computed anew for each coalition.
+        times: what the median is multiplied by.
     """
 
     norm: Rate | None = None
+    times: Rate = 1.0
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
         """Return the other rule's decision on the clipped updates.
@@ -296,7 +298,7 @@ class Clipped(OfRule):
         ``weigh/norm``.
         """
         length = lengths(group)
-        norm = float(np.median(length)) if self.norm is None else self.norm
+        norm = self.times * float(np.median(length)) if self.norm is None else self.norm
         share = shortened(length, norm)
         said = self.of.aggregate(group.shrinking(share), {})
         found = {**said.metrics, "weigh/clipped": float((share < 1).mean()), "weigh/norm": norm}

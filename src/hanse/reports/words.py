@@ -16,9 +16,8 @@ from decimal import Decimal
 from functools import cache
 from importlib.metadata import version
 from importlib.resources import files
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from hanse.core.entry import tokens
@@ -39,6 +38,9 @@ from hanse.reports.digits import (
     rounded,
 )
 from hanse.reports.tags import in_cell, length, shown, sourced, tagged
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 _MACRO = re.compile(r"(\{%-? macro (\w+)\(.*?endmacro -?%\})", re.DOTALL)
 
@@ -123,22 +125,20 @@ def caption(chart: str, /, *given: Any, **fields: Any) -> str:
     return of_template("captions.j2", chart, *given, **fields)
 
 
-class _Macros(PackageLoader):
-    """Loads templates by the names of their files, and a single macro, with those that it calls, as ``"file:macro"``.
+def _source(template: str) -> str:
+    """Return a template's text by the name of its file, or that of one macro, with those that it calls, as
+    ``"file:macro"``.
 
     To compile all sentences takes a third of a second, and most commands say a few of them.
     """
-
-    def get_source(self, environment: Environment, template: str) -> tuple[str, str, Callable[[], bool] | None]:
-        """Return a template's text, its path and whether it is still as it was."""
-        file, _, macro = template.partition(":")
-        source, path, unchanged = super().get_source(environment, file)
-        if macro:
-            texts, needed = {name: text for text, name in _MACRO.findall(source)}, [macro]
-            for name in needed:  # grows by what each macro calls
-                needed += [one for one in re.findall(r"\w+(?=\()", texts[name]) if one in texts and one not in needed]
-            source = "".join(texts[name] for name in needed)
-        return source, path, unchanged
+    file, _, macro = template.partition(":")
+    source = files("hanse.reports").joinpath(file).read_text(encoding="utf-8")
+    if not macro:
+        return source
+    texts, needed = {name: text for text, name in _MACRO.findall(source)}, [macro]
+    for name in needed:  # grows by what each macro calls
+        needed += [one for one in re.findall(r"\w+(?=\()", texts[name]) if one in texts and one not in needed]
+    return "".join(texts[name] for name in needed)
 
 
 @cache
@@ -148,8 +148,10 @@ def environment(*, pages: bool) -> Environment:
     For pages, what comes from outside is escaped, and each number has a tag with the value that it shows
     (:mod:`hanse.reports.tags`).
     """
+    from jinja2 import Environment, FunctionLoader, StrictUndefined  # late: most calls from Python say nothing
+
     made = Environment(
-        loader=_Macros("hanse.reports", "."), autoescape=pages, undefined=StrictUndefined, trim_blocks=True,
+        loader=FunctionLoader(_source), autoescape=pages, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True, finalize=shown if pages else None,
     )  # fmt: skip
     numbers: dict[str, Callable[..., str]] = {

@@ -152,8 +152,6 @@ class Underway:
     def without_lost(self) -> tuple[Underway, tuple[tuple[int, str], ...]]:
         """Return what may still arrive, and ``(client, reason)`` of what was lost when the server was restarted."""
         lost = {client: flight for client, flight in self.flights.items() if flight.lost}
-        if not lost:
-            return self, ()
         kept = {client: flight for client, flight in self.flights.items() if client not in lost}
         reason = "its update of round {}: lost, the server was restarted"
         return replace(self, flights=kept), tuple((c, reason.format(f.round)) for c, f in sorted(lost.items()))

@@ -9,7 +9,7 @@ The fields' types document the allowed values, and ``docs/reference/experiment.m
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -28,9 +28,10 @@ from pydantic import (
 )
 
 from hanse.base import toml
-from hanse.base.errors import UserError, import_path, nearest, path_of
+from hanse.base.errors import UserError, collected, import_path, nearest, path_of
 from hanse.base.factories import OBJECT, Count, Positive, defaults, named_choice
 from hanse.base.files import SMALL
+from hanse.base.wings import Names
 from hanse.core.declared import Digest
 from hanse.core.part import Mechanism
 from hanse.core.recipe import Recipe
@@ -40,6 +41,9 @@ from hanse.mechanisms.mechanism_table import part_table, table_of
 from hanse.mechanisms.registry import MECHANISMS, PARTS, SLOTS, build_mechanism, is_rule
 from hanse.runs.overrides import apply
 from hanse.runs.sections import ClientsSection, RunSection, Section
+
+SECTIONS: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = Names({}, "sections")
+"""By the name of a wing's section, what makes an experiment's sections those that follow from it; raises UserError."""
 
 
 class ModelSection(BaseModel):
@@ -308,15 +312,19 @@ class SizesSection(Section):
 
 
 class EvidenceSection(Section):
-    """``[evidence]``: what members prove beside their sizes (:mod:`hanse.wings.evidence.training`).
+    """``[evidence]``: what members prove beside their sizes, and who judges.
 
     Attributes:
         training: whether members prove that they trained on the samples that they committed to, ``{}`` or a table of
             options (:class:`hanse.wings.evidence.training.ProofOfTraining`). It needs ``sizes.proved = true``. The
             update of a member that does not pass is worth 0 at most, and its model is not for sale.
+        judges: whether each round is judged by validation samples of its own, ``{}`` or ``{ share = 0.5 }``
+            (:mod:`hanse.wings.evidence.judges`); in a simulation, by none that a client trains on. Otherwise all
+            validation samples judge every round.
     """
 
     training: dict[str, Any] | None = None
+    judges: dict[str, Any] | None = None
 
 
 class LedgerSection(Section):
@@ -401,6 +409,8 @@ class Experiment(BaseModel):
         eval: when and how models are tested.
         run: rounds, seed, checkpoints, limits.
 
+    A section of a wing, such as ``[charter]``, stands in ``model_extra``.
+
     Raises:
         UserError: the experiment has mistakes. The message has a line for each: the key, the value, and what is
             allowed.
@@ -420,7 +430,7 @@ class Experiment(BaseModel):
         train.epoch: no such key; did you mean 'epochs'?
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="allow", frozen=True)
     data: DataSpec = DataSpec()
     model: ModelSection = ModelSection()
     mechanism: MechanismSection
@@ -443,6 +453,11 @@ class Experiment(BaseModel):
             if isinstance(sections.get(section), str):
                 sections[section] = {"name": sections[section]}
         sections = _of_texts(sections)
+        for name in [name for name in sections if name not in type(self).model_fields]:
+            with collected(lines):
+                if name not in SECTIONS:
+                    raise UserError(f"{name}: no such key{nearest(name, [*type(self).model_fields, *SECTIONS])}")
+                sections = SECTIONS[name](sections)
         try:
             super().__init__(**sections)
         except ValidationError as wrong:
@@ -596,6 +611,8 @@ _TABLES = {
     "federation.refuse": '{ name = "norm_bound" }',
     "sizes": "{ proved = true }",
     "evidence": "{ training = { } }",
+    "evidence.training": "{ samples = 128 }, or { } for one without options",
+    "evidence.judges": "{ share = 0.5 }, or { } for one without options",
     "ledger": "{ floor = 0.0 }",
     "engine": '{ device = "cpu" }',
     "eval": "{ every = 5 }",

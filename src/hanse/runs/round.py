@@ -310,7 +310,10 @@ class _Round:
         self.port = port_of(session, state) if port is None else port
         self.underway, lost = state.underway.without_lost()
         present = self.underway.here(self.port.present(state.round), state.round, session.waiting, state.left)
-        known = (session.context, state.round, stage, present, state.table, state.home, session.judge)
+        judge = session.judge
+        for guard in session.guards.values():
+            judge = guard.judge(judge, state.round)
+        known = (session.context, state.round, stage, present, state.table, state.home, judge)
         self.view = View(*known, book=state.book, refusals=lost)
 
     def know(self, **known: Any) -> None:

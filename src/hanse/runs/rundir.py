@@ -18,7 +18,7 @@ import re
 import shutil
 import sys
 import uuid
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -42,6 +42,7 @@ from hanse.base.files import (
     write_whole,
 )
 from hanse.base.lock import LOCK, Hold
+from hanse.base.wings import Names
 from hanse.core.book import LedgerError
 from hanse.core.entry import Transaction
 from hanse.core.telling import ABOUT, write_about
@@ -59,6 +60,10 @@ from hanse.runs.round_record import LINES, METRICS, ROUNDS, SHAPE, PackedRound, 
 from hanse.runs.run_record import played_lines
 from hanse.runs.session import Session
 from hanse.runs.shape import model_made_for
+
+AMENDS: Mapping[str, Callable[[Experiment, Experiment, int], Sequence[str]]] = Names({}, "amends")
+"""By a section's name, what says which settings of a run may change after so many rounds, for experiments before and
+after."""
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -395,6 +400,7 @@ def _same_settings(path: Path, experiment: Experiment, snapshot: Snapshot) -> No
     """
     played, lines = snapshot.state.round, list[str]()
     before = Experiment(**toml.loads(snapshot.settings))  # with the defaults of settings that are new since
+    amended = tuple(key for amends in AMENDS.values() for key in amends(before, experiment, played))
     for key, old, new in differences(*(toml.loads(one.to_toml()) for one in (before, experiment))):
         changed = "" if new == LEFT_OUT else f" --set {key}={new}"
         back = "leave it out" if old == LEFT_OUT else f"put {old} back"
@@ -405,7 +411,7 @@ def _same_settings(path: Path, experiment: Experiment, snapshot: Snapshot) -> No
             why = f"round {played} of {before.run.rounds} was settled as the last one, which cannot be taken back"
         elif key == "run.rounds":
             why = f"{played} of {old} rounds were played already"
-        elif may_change(key) and not before.run.recomputable:
+        elif (may_change(key) or key.startswith(amended)) and not before.run.recomputable:
             continue
         else:
             why = f"the {played} rounds until now were played with another"

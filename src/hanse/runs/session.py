@@ -80,13 +80,13 @@ class Session:
 
         These are the mechanism's parts, each once, and helpers such as vesting and proved sizes.
         """
-        beside = {
-            "feedback": Feedback() if self.experiment.clients.told else None,
+        feedback = Feedback() if self.experiment.clients.told else None
+        beside: dict[str, Part | None] = {
+            "feedback": feedback,
             "sizes": self.sizes,
             "training": self.of_guards("training"),
-            "vesting": self.vesting,
-            "clipping": self.of_guards("clipping"),
         }
+        beside |= {"vesting": self.vesting, "clipping": self.of_guards("clipping")}
         return self.mechanism.parts() | {key: part for key, part in beside.items() if part is not None}
 
     def of_guards(self, what: str) -> Any:

@@ -178,7 +178,7 @@ def build(
         waiting,
         _told(data, mechanism, acting, policy, profiles, seed),
         guards,
-        agreement,
+        agreement or next((guard.agreement for guard in guards.values() if guard.agreement), ""),
         said,
     )
 

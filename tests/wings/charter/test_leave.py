@@ -19,16 +19,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hanse
+from hanse.base.errors import MachineError
 from hanse.base.lock import Hold
 from hanse.core.entry import LEAVE
 from hanse.core.table import SERVER
 from hanse.flower.members import Orders
 from hanse.ledger.run_ledger import open_ledger
+from hanse.reports.harm import harms_of
 from hanse.runs import experiment as playing
 from hanse.runs.checkpoint import load
 from hanse.runs.recompute import recompute
 from hanse.runs.replay import wrong_books
 from hanse.runs.round_record import HASH, file_hash, round_file
+from hanse.runs.run_record import load_run
 from hanse.runs.setup import build
 from hanse.wings.charter import lineage as reading
 from hanse.wings.charter.leave_receipt import LeaveReceipt
@@ -257,6 +260,15 @@ def test_a_run_goes_on_as_if_the_client_had_left_by_itself(tmp_path, half):
     assert hanse.resume(run).book.balances == on.book.balances
 
 
+def test_what_the_others_lose_is_measured_before_it_leaves(tmp_path, half):
+    run = copied(half, tmp_path / "run")
+    assert run_hanse("leave", run, "--client", 1, "--retrain")[0] == 0
+    said = LeaveReceipt.read(run / "leaving" / "client-1.json").said["retrained"]
+    kept = harms_of(load_run(run))[1]
+    assert (said["mean"], said["low"], said["high"], said["starts"]) == (kept.mean, kept.low, kept.high, 5)
+    assert offline(run, 1) == 0
+
+
 def test_nothing_of_a_receipt_can_be_changed(tmp_path, half):
     run = copied(half, tmp_path / "run")
     assert run_hanse("leave", run, "--client", 1)[0] == 0
@@ -317,6 +329,16 @@ def test_a_leave_that_is_killed_happens_once(tmp_path, half):
         assert run_hanse("leave", run, "--client", 1)[0] == (2 if ended else 0)
         assert (leaves(run), offline(run, 1), wrong_books(run)) == (["leave/1"], 0, None)
     assert set(seen[:-1]) == {0, 1}
+
+
+def test_a_run_does_not_go_on_from_before_a_leave(tmp_path, half):
+    run = copied(half, tmp_path / "run")
+    assert run_hanse("leave", run, "--client", 1)[0] == 0
+    newest = max((run / "checkpoints").glob("*"))
+    newest.write_bytes(newest.read_bytes()[:-1])  # the one before would ask the client again
+    with pytest.raises(MachineError):
+        hanse.resume(run)
+    assert (leaves(run), offline(run, 1)) == (["leave/1"], 0)
 
 
 def test_the_operator_signs_the_receipt(tmp_path):

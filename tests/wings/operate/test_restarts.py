@@ -16,7 +16,8 @@ from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode import start_client_internal as node
 from flwr.supernode.nodestate import NodeStateFactory
 
-from hanse.wings.operate.server_access import answer_in_turn
+from hanse.wings.operate import server_access
+from hanse.wings.operate.server_access import answer_in_turn, awaited
 
 
 class SuperNode:
@@ -86,3 +87,21 @@ def test_a_node_answers_each_message_whatever_became_of_those_before(monkeypatch
     for number, app in enumerate([one.answers, one.is_over, one.answers, one.dies, one.answers]):
         one.turn(number, app)
     assert one.sent == [("0", False), ("1", False), ("2", False), ("3", True), ("4", False)]
+
+
+@pytest.mark.parametrize(
+    ("comes", "dies", "came", "lines"), [(12, 99, True, 2), (99, 17, False, 3), (999, 999, False, 19)]
+)
+def test_a_wait_says_every_five_seconds_what_for_and_ends(
+    comes: float,
+    dies: float,
+    came: bool,
+    lines: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(server_access.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(server_access.time, "sleep", lambda seconds: now.append(now.pop() + seconds))
+    assert awaited("the SuperLink", lambda: now[0] >= comes, lambda: now[0] < dies, 100.0) == came
+    assert capsys.readouterr().err.count("the SuperLink") == lines

@@ -190,10 +190,10 @@ def read_rules(own: Mapping[str, Any] | None = None, only: str | None = None, *,
     named = [name for name, changes in known.items() if changes["mechanism"]["name"] == only]
     for name in small.get("mechanisms", known) if only is None else named:
         if own is None:
-            columns[name] = {key: {**base.get(key, {}), **known[name].get(key, {})} for key in [*base, "mechanism"]}
+            columns[name] = {key: {**base.get(key, {}), **known[name].get(key, {})} for key in {**base, **known[name]}}
         else:  # what the rules' mechanisms need of the data, unless the file says otherwise
             data = {"client_validation": given["experiment"]["data"]["client_validation"], **base.get("data", {})}
-            columns[name] = {**base, "mechanism": known[name]["mechanism"], "data": data}
+            columns[name] = {**base, **known[name], "data": data, "run": base.get("run", {})}
     if only is not None and not columns:
         columns[only] = {**base, "mechanism": {"name": only}}
     if smoke:

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from hanse.base.errors import UserError
 from hanse.base.factories import Rate, Weight
-from hanse.core.part import Aggregate, Context, Group, Size, State, View
+from hanse.core.part import Aggregate, Context, Group, Size, State, View, in_slots
 from hanse.core.table import Floats, Ints
 from hanse.mechanisms.carried import Carried, CarriedValues
 from hanse.mechanisms.fits import tried
@@ -63,7 +63,7 @@ class Capped(OfRule):
         if made is not None and made.weights is None:
             raise UserError(f"of: {type(self.of).__name__} makes a row without weights: must be a rule like 'samples'")
         if self.floor:
-            object.__setattr__(self, "needs", self.needs | {"values"})
+            object.__setattr__(self, "needs", in_slots(self.needs, ["weigh"]) | {"values"})
 
     def init(self, context: Context) -> State:
         """Return the state in which nothing was worth anything."""
@@ -110,7 +110,7 @@ class Capped(OfRule):
         said = self.of.aggregate(group, {})
         assert said.weights is not None  # see __post_init__
         members, place = self.places(group)
-        own = np.bincount(place, said.weights)
+        own = np.bincount(place, said.weights).astype(np.float64)
         wanted = own
         if self.weights is not None:
             fixed = np.where(own > 0, [self.weights.get(name, 0.0) for name in members], 0.0)

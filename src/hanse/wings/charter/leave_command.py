@@ -67,8 +67,9 @@ def leave(
 
 def _say(leaving: Leaving, file: Path | None, as_json: bool) -> None:
     """Print what a client leaves behind, and where its receipt is."""
+    import numpy as np
+
     from hanse.core.entry import tokens
-    from hanse.reports.facts import facts
     from hanse.wings.charter.lineage import ranges
 
     said, found, run = leaving.statement, leaving.lineage, leaving.run
@@ -82,14 +83,16 @@ def _say(leaving: Leaving, file: Path | None, as_json: bool) -> None:
         say(f"What training was drawn towards is not recorded: rows {ranges(found.may)} may hold some, too.", wrap=True)
     if found.made:
         say("Some of these are no weighted sums, such as medians: they depend on its updates.", wrap=True)
-    say(f"{len(found.given)} other clients were given a model that holds them, and may have kept it.", wrap=True)
+    say(f"{said['given']} other clients were given such a model, and may have kept it.", wrap=True)
     unvested = f", {tokens(said['ungranted'])} of its grant never vested" if said["ungranted"] else ""
     still = " (the run still decides on that)" if said["open"] else ""
     held = f"{tokens(said['balance'])} tokens, {tokens(said['escrow'])} held back{still}{unvested}"
-    say(f"Its account has {held}.", wrap=True)
-    row = facts(run.path).clients[leaving.client]
-    if row.value is not None:
-        say(f"Its updates were worth {row.value:+.4g} by the run's values: an estimate of what is lost.", wrap=True)
+    if (run.path / "ledger.json").exists():
+        say(f"Its account has {held}.", wrap=True)
+    values = run.seats.value[run.seats.client == leaving.client]
+    if np.isfinite(values).any():
+        worth = f"{np.nansum(values):+.4g} by the run's values"
+        say(f"Its updates were worth {worth}: an estimate of what is lost, and a poor one.", wrap=True)
     if (lost := said.get("retrained")) is not None:
         mean, low, high = (-lost[end] for end in ("mean", "high", "low"))
         say(f"Trained anew, the others lose {mean:+.4g} without it (95 %: {low:+.4g} to {high:+.4g}).", wrap=True)

@@ -39,7 +39,7 @@ class LeaveStatement(TypedDict):
 
     Of the models: ``lineage`` is the root of the tree over a line for each round (:mod:`hanse.wings.charter.lineage`),
     ``rows`` how many of the table hold its updates, ``may`` how many others may, ``of`` how many there are, and
-    ``given`` to how many other clients such a model was given. ``retrained`` says by how much the others do better
+    ``given`` to how many other clients one of these was given. ``retrained`` says by how much the others do better
     without it, by training anew: the "mean", the 95 % interval from "low" to "high", and the number of "starts".
     """
 

@@ -45,7 +45,7 @@ class Lineage:
             which of both are no weighted sums ("made"). Rows are ranges of numbers, such as "0-3,7".
         holds: ``[K]``, which rows hold updates at the end.
         may: ``[K]``, which others may.
-        given: ``[n]``, the other clients that were sent a model that holds updates, or start from one.
+        given: ``[n]``, the other clients that were sent a model that holds updates or may, or start from one.
         first: the first round after which a row holds updates. None: none ever did.
         made: whether a row that holds updates is no weighted sum.
     """
@@ -130,7 +130,7 @@ class _Walk:
         else:
             after[:, stay] = before[:, stay]
         self.marks, self.home = after, record.get("home", self.home)
-        self.given |= set(np.flatnonzero(after[HOLDS, self.home]).tolist())
+        self.given |= set(np.flatnonzero(after[MAY, self.home]).tolist())
         rows, may = after[HOLDS], after[MAY] & ~after[HOLDS]
         only = np.zeros(after.shape[1], bool)
         only[made[made < after.shape[1]]] = True
@@ -143,7 +143,7 @@ class _Walk:
         starts: dict[int, list[tuple[int, Marks]]] = {}
         for c, start in zip(record["client"].tolist(), record["start"].tolist(), strict=True):
             starts.setdefault(c, []).append((start, before[:, start]))
-            if before[HOLDS, start]:
+            if before[MAY, start]:
                 self.given.add(c)
         if stale is not None:
             self.asked |= {(number, c): seats for c, seats in starts.items()}

@@ -1,6 +1,7 @@
 """Evidence: members that prove how many samples they have and that they train on them; a run's record for other tools.
 
-``training.py`` holds updates against the samples that were committed to. ``proved_sizes.py`` asks for commitments and
+``judges.py`` draws the samples that judge a round. ``training.py`` holds updates against the samples that were
+committed to. ``proved_sizes.py`` asks for commitments and
 audits, and moves the bonds. ``audits.py`` is a member's side, and
 ``size_command.py`` an auditor's. ``replay_bonds.py`` checks the bonds in a book. ``forbids.py`` says what does not go
 with proofs. ``crate.py`` writes a run's RO-Crate.
@@ -16,6 +17,7 @@ WING = Wing(
     ),
     names={
         "guards": {
+            "judges": "hanse.wings.evidence.judges:JudgesGuard",
             "sizes": "hanse.wings.evidence.proved_sizes:SizesGuard",
             "training": "hanse.wings.evidence.training:TrainingGuard",
         },

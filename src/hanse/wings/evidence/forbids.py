@@ -8,7 +8,10 @@ from hanse.mechanisms.fits import LOCAL
 
 FORBIDS: Mapping[str, Mapping[str, str]] = {
     "sizes.auditors/none": {"network": f"an auditor must inspect the samples: give a public key{LOCAL}"},
-    "run.recomputable": {"sizes.proved": "audits of sizes cannot be replayed; leave it out"},
+    "run.recomputable": {
+        "sizes.proved": "audits of sizes cannot be replayed; leave it out",
+        "evidence.judges": "an auditor cannot draw them without what clients train on; leave it out",
+    },
     "evidence.training": {
         "federation.secure": "the server must see each update; leave it out",
         "federation.private": "noise hides what a client trained on; leave it out",

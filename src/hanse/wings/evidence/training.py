@@ -5,7 +5,9 @@ number, its *seal*. Once all updates are in, the members show their numbers, and
 seed: nobody, the operator included, could choose it. It draws some of the samples that the member committed to
 (:mod:`hanse.wings.evidence.proved_sizes`), out of a subset that stays the same for the whole run. The member says how
 much its update lowers their loss, in the mean, and how much that differs between them. The server computes the same on
-its own validation samples. If g is how much a sample's loss fell, C are the member's samples and R the server's,
+validation samples of its own. (Other members' samples would do, too, but then every member would see all updates,
+which in a market are for sale, and would speak against its competitors.) If g is how much a sample's loss fell, C are
+the member's samples and R the server's,
 
     z = (mean_C g - mean_R g) / sqrt(var_C g / |C| + var_R g / |R|),
 
@@ -54,6 +56,7 @@ from hanse.wings.evidence.proved_sizes import ProofReplies, ProvedSamples
 
 SEAL, NUMBER, GAINS = "training seal", "training number", "training gains"  # the questions
 MOST = 4.0  # a z beyond this, to either side, counts as this
+SERVERS = 4  # times as many of the server's samples as of a member's are looked at, if it has so many
 
 
 class Sealed(TypedDict):
@@ -101,9 +104,13 @@ def chosen(told: SampleCommitment, audit: bytes, seed: bytes, of: int, samples: 
         samples: how many leaves are drawn of it.
     """
     subset = drawn(told, audit, of)
-    words = hashlib.sha256(seed + told.root).digest()
-    places = np.random.Generator(np.random.PCG64(int.from_bytes(words, "little"))).permutation(len(subset))
-    return sorted(subset[place] for place in places[:samples].tolist())
+    return sorted(subset[place] for place in _places(seed + told.root, len(subset), samples).tolist())
+
+
+def _places(words: bytes, size: int, most: int) -> Ints:
+    """Return at most so many different numbers below ``size``, which follow from ``words``."""
+    generator = np.random.Generator(np.random.PCG64(int.from_bytes(hashlib.sha256(words).digest(), "little")))
+    return np.asarray(generator.permutation(size)[:most])
 
 
 def gains_of(engine: Engine, models: Tensor, pool: Samples, index: Tensor) -> Floats:
@@ -168,7 +175,7 @@ def tells_gains(here: LocalFederation, client: int, task: Ask) -> Answered:
     leaves = chosen(told, bytes.fromhex(said["audit"]), seed, int(said["of"]), int(said["samples"]))
     pool, [index] = here.data.pool([client])
     places = {one: place for place, one in enumerate(sample_bytes(pool.take(index)))}
-    mine = [places[sample] for leaf in leaves if (sample := held.open(leaf).sample) in places]
+    mine = [places[sample] for leaf in leaves if (sample := held.sample(leaf)) in places]
     gains = gains_of(here.engine, task.models, pool, index[torch.tensor(mine, dtype=torch.int64)])
     variance = float(gains.var(ddof=1)) if len(gains) > 1 else 0.0
     return Answered(GAINS, {"mean": float(gains.mean()), "variance": variance, "samples": len(gains)})
@@ -191,17 +198,17 @@ class ProofOfTraining(Part):
 
     samples: Annotated[int, Field(ge=2, le=100_000)] = 128
     of: Annotated[int, Field(ge=2, le=100_000)] = 256
-    least: Annotated[float, Field(ge=0, lt=MOST)] = 0.6
-    slack: Annotated[float, Field(gt=0, le=1000)] = 4.0
+    least: Annotated[float, Field(ge=0, lt=MOST)] = 0.4
+    slack: Annotated[float, Field(gt=0, le=1000)] = 6.0
     alike: Annotated[float, Field(gt=0, le=1)] = 0.99
 
     def init(self, context: Context) -> State:
-        """Return the state before round 0: everybody's credit, ``[N]``, is 0."""
-        return {"credit": np.zeros(context.num_clients)}
+        """Return the state before round 0: everybody's credit, ``[N]``, is 0, and nobody is ``unproved [N]``."""
+        return {"credit": np.zeros(context.num_clients), "unproved": np.zeros(context.num_clients, bool)}
 
     def figures(self, state: State) -> dict[str, Floats]:
-        """Return the credits, ``[N]``."""
-        return {"training_credit": state["credit"]}
+        """Return the credits, and 1 for who passes, ``[N]`` each."""
+        return {"training_credit": state["credit"], "training_proved": 1.0 - state["unproved"]}
 
     def after(self, credit: Floats, z: Floats) -> Floats:
         """Return credits ``[m]`` after a round with these ``z [m]``."""
@@ -251,19 +258,21 @@ class ProofOfTraining(Part):
         z, said, others = np.zeros(len(members)), np.zeros((len(members), 3)), np.zeros((len(members), 3))
         moved, shown = np.zeros(len(members), bool), _shown(view)
         samples = cast(Samples, judge.validation)
+        places = _places(seed_of(view.round, shown), len(samples), SERVERS * self.samples)
+        index = torch.from_numpy(np.sort(places))
         for k, c in enumerate(members):
             mine, models = _gained(view, c), _models(view, c)
             moved[k] = mine is not None and bool((models[: len(models) // 2] != models[len(models) // 2 :]).any())
             if mine is not None and moved[k]:
-                theirs = gains_of(judge.engine, models, samples, torch.arange(len(samples)))
+                theirs = gains_of(judge.engine, models, samples, index)
                 said[k], others[k] = mine, (theirs.mean(), theirs.var(ddof=1), len(theirs))
                 z[k] = z_of(mine, theirs)
         clients, credit = np.array(members, np.int64), state["credit"].copy()
         credit[clients] = self.after(credit[clients], z)
         fails = ~moved | (credit[clients] <= -self.slack)
         copies = copies_of(view, members, np.lexsort((-z, -credit[clients], fails)), self.alike)
-        refused = [(c, "has not proved that it trained") for c in clients[fails].tolist()]
-        refused += [(c, "sent a near copy of another member's update") for c in clients[copies & ~fails].tolist()]
+        unproved = state["unproved"].copy()
+        unproved[clients] = fails | copies
         arrays: dict[str, NDArray[Any]] = {
             "training_client": clients, "training_z": z, "training_own": said, "training_server": others,
             "training_moved": moved, "training_copy": copies, "training_unproved": fails | copies,
@@ -271,7 +280,7 @@ class ProofOfTraining(Part):
             "training_number": np.array([shown.get(c, "") for c in members], np.str_),
         }  # fmt: skip
         found = (Unproved(clients[fails | copies], arrays),)
-        return ProofReplies((), refused, {"credit": credit}, found=found)
+        return ProofReplies((), (), {"credit": credit, "unproved": unproved}, found=found)
 
 
 def _members(view: View) -> list[int]:

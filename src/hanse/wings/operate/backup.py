@@ -30,13 +30,14 @@ def back_up(network: Loopback, to: Path) -> None:
 
     Args:
         network: the network of the project.
-        to: a folder that is not there yet. It is there whole in the end, or not at all.
+        to: a folder that is not there yet, outside the project. It is there whole in the end, or not at all.
 
     Raises:
-        UserError: the folder is there, the run lies outside the project, or rounds end faster than they are copied.
+        UserError: the folder is there, or in the project; the run lies outside the project, or rounds end faster than
+            they are copied.
     """
-    if to.exists():
-        raise UserError(f"{to}: is there already; a backup gets a folder of its own")
+    if to.exists() or to.resolve().is_relative_to(network.folder):
+        raise UserError(f"{to}: is there already, or in the project; a backup gets a folder of its own outside it")
     run, part = network.run, to.with_name(f".{to.name}.part")
     if run is not None and not run.is_relative_to(network.folder):
         raise UserError(

@@ -111,7 +111,7 @@ def _agreement(network: Loopback, now: datetime) -> Iterator[Finding]:
     days = (date.fromisoformat(agreed.expires) - now.date()).days
     state: State = "failure" if days < 0 else "warning" if days < SOON_D else "fine"
     yield Finding("agreement", network.agreement.name, state, f"ends on {agreed.expires}", {"days": days})
-    here = f"hanse {version('hanse')}, Flower {version('flwr')}"
+    here = f"hanse {version('hanse')} ({code_hash()}), Flower {version('flwr')}"
     known = code_hash() in agreed.releases.values()
     said = here if known else f"{here}: this release is not among those agreed ({', '.join(agreed.releases)})"
     yield Finding("agreement", "release", "fine" if known else "failure", said)

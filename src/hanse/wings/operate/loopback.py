@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import re
 import shutil
@@ -48,7 +49,7 @@ from hanse.runs.config import Experiment
 from hanse.wings.operate import server_access
 from hanse.wings.operate.clocks import check_certificates
 from hanse.wings.operate.processes import Processes, end, stream
-from hanse.wings.operate.server_access import configure, split, wait_for
+from hanse.wings.operate.server_access import answers, awaited, configure, split
 
 HOST = "127.0.0.1"
 POLL_S = 0.25  # seconds between two looks of Flower's executor for a message; its own default is 1 s
@@ -83,8 +84,11 @@ def flwr(commands: Sequence[Sequence[str]], env: Mapping[str, str], cwd: Path) -
     Raises:
         UserError: a command failed; later commands are not run.
     """
-    done = subprocess.run(_call(commands), env=dict(env), cwd=cwd, capture_output=True, text=True, check=False)
-    said = done.stdout + done.stderr
+    with tempfile.TemporaryFile("w+") as out:
+        done = subprocess.Popen(_call(commands), env=dict(env), cwd=cwd, stdout=out, stderr=out)
+        awaited(f"flwr {' '.join(commands[-1][:2])}", lambda: done.poll() is not None, lambda: True, math.inf)
+        out.seek(0)
+        said = out.read()
     if done.returncode:
         raise UserError(_failed(commands[-1], said))
     return said
@@ -363,11 +367,13 @@ class Loopback:
         """
         if self.processes.pid(name) is None:
             self.processes.start(name, command, env, cwd)
-        wrong = wait_for(url, status, lambda: self.processes.pid(name) is not None)
-        if wrong is None and self.processes.pid(name) is None:
-            wrong = f"ended, and another process answers at {url} (--port)"
-        if wrong is not None:
-            raise UserError(f"the {name} {wrong}: {self.processes.log(name)[-300:]}")
+        wrong, log = list[str](), self.processes.folder / f"{name}.log"
+        what, alive = f"the {name}; its log: {log}", lambda: self.processes.pid(name) is not None
+        awaited(what, answers(url, status, wrong), alive)
+        if not wrong and not alive():
+            wrong = [f"ended, and another process answers at {url} (--port)"]
+        if wrong:
+            raise UserError(f"the {name} {wrong[0]}: {self.processes.log(name)[-300:]}")
 
     def register(self, keys: Sequence[tuple[str, str]]) -> None:
         """Admit nodes to the federation.
@@ -560,7 +566,7 @@ class Loopback:
         """Return the variables that lead a node to the warm process, which is started if it is not running."""
         if not self.warm:
             return {}
-        from hanse.wings.operate.warm_process import comes_up, leading, starting
+        from hanse.wings.operate.warm_process import WHAT, leading, starting
 
         said = self.folder / "keeper.json"
         if self.processes.pid("keeper") is None:
@@ -568,7 +574,7 @@ class Loopback:
             where = Path(tempfile.mkdtemp(prefix="hanse-")) / "keeper"
             said.write_text(json.dumps(str(where)))
             self.processes.start("keeper", starting(where, self.imports), self.env("keeper"), self.app)
-            if not comes_up(where, lambda: self.processes.pid("keeper") is not None):
+            if not awaited(WHAT, where.exists, lambda: self.processes.pid("keeper") is not None):
                 said_last = self.processes.log("keeper").strip().splitlines()[-1:]
                 raise UserError(f"the nodes' warm process does not come up: {' '.join(said_last)}")
         return leading(Path(json.loads(said.read_text())), self.folder / "warm", self.env()["PATH"])

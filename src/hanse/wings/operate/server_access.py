@@ -59,6 +59,8 @@ BOUNDS = "it can read and send what that user can. A user of its own or a contai
 # the paths that everybody may ask for, by command: SuperNodes of other users on this machine reach the Fleet API
 SERVED = {"flower-superlink": frozenset(f"/v1/fleet/{name}" for name in NEEDED), "flower-supernode": frozenset[str]()}
 
+TELL_S, LOOK_S = 5.0, 0.1  # seconds between two lines on what is waited for, and between two looks whether it is there
+
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Mapping[str, Any]], Awaitable[None]]
@@ -428,31 +430,49 @@ def configure(folder: Path, listen: str, superlink: str, nodes: int = 0) -> list
     return [command, "-p", str(folder), "-c", "nginx.conf"]
 
 
-def wait_for(url: str, status: int, alive: Callable[[], bool], patience_s: float = 120.0) -> str | None:
-    """Wait until a server answers.
+def awaited(what: str, there: Callable[[], bool], alive: Callable[[], bool], patience_s: float = 120.0) -> bool:
+    """Wait for something, and say every five seconds for what (standard error). Return whether it came.
+
+    Args:
+        what: what is waited for, in words.
+        there: a function that says whether it is there.
+        alive: a function that says whether it can still come. Once it cannot, the wait ends.
+        patience_s: seconds to wait.
+    """
+    begun = told = time.monotonic()
+    while not there():
+        now = time.monotonic()
+        if not alive() or now - begun > patience_s:
+            return there()
+        if now - told > TELL_S:
+            print(f"waiting for {what} ({now - begun:.0f} s)", file=sys.stderr, flush=True)
+            told = now
+        time.sleep(LOOK_S)
+    return True
+
+
+def answers(url: str, status: int, said: list[str]) -> Callable[[], bool]:
+    """Return a function that says whether a server answers.
 
     Args:
         url: the address to ask for.
         status: the status code that a sound server answers with.
-        alive: a function that says whether the server's process is running. Once it is not, the wait ends.
-        patience_s: seconds to wait.
-
-    Returns:
-        None if the server answers with ``status``, else what is wrong.
+        said: gets what was wrong at the last look.
     """
     from httpx import Client, TransportError
 
-    end = time.monotonic() + patience_s
-    # the certificate is not checked: nothing secret is sent, and any answer is only compared with a status code
-    with Client(verify=False, trust_env=False, timeout=5) as client:
-        while True:
+    def ask() -> bool:
+        """Ask once. The certificate is not checked: nothing secret is sent, and the answer is only a status code."""
+        with Client(verify=False, trust_env=False, timeout=5) as client:
             try:
                 found = client.get(url).status_code
-                return None if found == status else f"answers {url} with {found} where {status} is expected"
+                said[:] = [] if found == status else [f"answers {url} with {found} where {status} is expected"]
             except TransportError as wrong:
-                if not alive() or time.monotonic() > end:
-                    return f"does not answer ({wrong})"
-            time.sleep(0.1)
+                said[:] = [f"does not answer ({wrong})"]
+                return False
+        return True
+
+    return ask
 
 
 if __name__ == "__main__":
