@@ -132,15 +132,28 @@ MOST_POINTS = 2000  # points of a line or dots of a chart
 
 
 def own_charts(groups: Sequence[SeedGroup]) -> list[Chart]:
-    """Return the chart of clients' results on their own test data, if they were tested on it.
-
-    It shows the distribution over the clients.
+    """Return the distribution of the main metric over the clients, on their own test data, if they were tested on it.
 
     Args:
-        groups: the experiments.
+        groups: the experiments, a line each if they have the same metric.
     """
-    cdf = _cdf(groups)
-    return [] if cdf is None else [cdf]
+    reading, lines = groups[0].runs[0].main, []
+    for i, group in enumerate(groups):
+        rows = [row for run in group.runs if run.main == reading for row in facts_of(run).clients]
+        own = [row.joined for row in rows if row.honest and row.joined is not None]
+        if own:
+            values = np.sort(own)
+            share = np.arange(1, len(values) + 1) / len(values)
+            # the curve begins at a share of 0, so its first step is drawn from the bottom
+            x, y = np.concatenate([values[:1], values]), np.concatenate([[0.0], share])
+            kept = even(len(x), MOST_POINTS)
+            lines.append(Curve(group.label, reading.factor * x[kept], 100.0 * y[kept], look=i))
+    if not lines:
+        return []
+    cheats = any(honest_of(run) is not None for group in groups for run in group.runs)
+    told = caption("distribution", reading, cheats)
+    title, marks = "How clients fare on their own test data", Lines(tuple(lines), steps=True, whole=False)
+    return [Chart("own-accuracy-cdf", _SECTION, title, told, marks, x=own_axis(reading), y="clients (%)")]
 
 
 def own_means(run: RunRecord, reading: MetricStyle, most: int | None = None) -> tuple[Ints, Floats]:
@@ -169,24 +182,3 @@ def own_means(run: RunRecord, reading: MetricStyle, most: int | None = None) -> 
             found += [(r, float(own.mean()))] if len(own) else []
     kept, means = (np.array(column) for column in zip(*found, strict=True)) if found else (rounds[:0], values[:0])
     return kept.astype(np.int64), means.astype(np.float64)
-
-
-def _cdf(groups: Sequence[SeedGroup]) -> Chart | None:
-    """Return the distribution of the main metric over the clients, a line for each experiment with the same metric."""
-    reading, lines = groups[0].runs[0].main, []
-    for i, group in enumerate(groups):
-        rows = [row for run in group.runs if run.main == reading for row in facts_of(run).clients]
-        own = [row.joined for row in rows if row.honest and row.joined is not None]
-        if own:
-            values = np.sort(own)
-            share = np.arange(1, len(values) + 1) / len(values)
-            # the curve begins at a share of 0, so its first step is drawn from the bottom
-            x, y = np.concatenate([values[:1], values]), np.concatenate([[0.0], share])
-            kept = even(len(x), MOST_POINTS)
-            lines.append(Curve(group.label, reading.factor * x[kept], 100.0 * y[kept], look=i))
-    if not lines:
-        return None
-    cheats = any(honest_of(run) is not None for group in groups for run in group.runs)
-    told = caption("distribution", reading, cheats)
-    title, marks = "How clients fare on their own test data", Lines(tuple(lines), steps=True, whole=False)
-    return Chart("own-accuracy-cdf", _SECTION, title, told, marks, x=own_axis(reading), y="clients (%)")

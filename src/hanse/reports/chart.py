@@ -254,7 +254,7 @@ def rows_of(chart: Chart) -> Iterator[list[Any]]:
         yield from _line_rows(chart, marks)
     elif isinstance(marks, Bars):
         label, value = (chart.x, chart.y) if marks.upright else (chart.y, chart.x)
-        yield ["series", label or "label", value or "value", "error"]
+        yield ["series", label or "label", value or "value", "half of 95 % interval"]
         for series in marks.series:
             errors = np.full(len(series.values), np.nan) if series.errors is None else series.errors
             rows = zip(marks.labels, series.values, errors, strict=True)

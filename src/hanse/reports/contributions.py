@@ -186,7 +186,7 @@ def missed(run: RunRecord) -> tuple[Floats, Floats] | None:
             return None
         part = np.bincount(run.seats.client[at], weight[at], minlength=run.num_clients)
         every = np.zeros((run.num_clients, 1 + without.shape[1]))
-        np.add.at(every, (run.seats.client[at], 0), run.seats.value[at])
+        every[:, 0] = np.bincount(run.seats.client[at], run.seats.value[at], minlength=run.num_clients)
         np.add.at(every[:, 1:], who, np.nan_to_num(without))
         others = part.sum() - part
         lone = (part.sum() * every - part[:, None] * every.sum(axis=0)) / np.where(others > 0, others, np.inf)[:, None]
@@ -583,10 +583,11 @@ def contribution(group: SeedGroup) -> Contribution | None:
     apart = [found for run in runs if (found := missed(run)) is not None]
     none = np.full((2, len(clients)), np.nan)
     lone = np.mean([[one[clients] for one in found] for found in apart], axis=0) if len(apart) == len(runs) else none
+    lone, lone_errors = lone[:, order]
     fell = [np.nan if (one := gained(run)) is None else one for run in runs]
     return Contribution(
-        clients[order], labels, seats[order], ends + 1, running[order], spread, sums, measure, *lone[:, order],
-        float(np.mean(fell)),
+        clients[order], labels, seats[order], ends + 1, running[order], spread, sums, measure, lone,
+        lone_errors, float(np.mean(fell)),
     )  # fmt: skip
 
 

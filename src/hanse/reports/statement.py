@@ -138,17 +138,6 @@ class Statement:
         return {about: told for about, told in found.items() if told}
 
     @property
-    def reasons(self) -> list[str]:
-        """A sentence on the model, one on the tokens and, if the two disagree, one on what one cost of the other."""
-        told = [said("of_model", self), said("economy", self, self.client), said("rate", self)]
-        return [line for line in told if line]
-
-    @property
-    def gaps(self) -> list[str]:
-        """Sentences on which rounds have no values, and why."""
-        return [note.said for note in self.notes if note.code == "no_values"]
-
-    @property
     def doubts(self) -> list[str]:
         """Sentences to show first, if the run's model is no better than chance or its values mean little."""
         return [note.said for note in self.notes if note.level == "doubt"]

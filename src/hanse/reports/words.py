@@ -101,8 +101,8 @@ class Sentence(str):
         return str(macro(*given, **sourced(self.fields, fact)))
 
 
-def said(sentence: str, /, *given: Any, **fields: Any) -> Sentence:
-    """Return a sentence of ``sentences.j2`` as text, on one line.
+def said(sentence: str, /, *given: Any, **fields: Any) -> str:
+    """Return a sentence of ``sentences.j2`` as text, on one line (a :class:`Sentence`).
 
     Args:
         sentence: its name, such as a note's code.
@@ -112,7 +112,7 @@ def said(sentence: str, /, *given: Any, **fields: Any) -> Sentence:
     return of_template("sentences.j2", sentence, *given, **fields)
 
 
-def of_template(template: str, macro: str, /, *given: Any, **fields: Any) -> Sentence:
+def of_template(template: str, macro: str, /, *given: Any, **fields: Any) -> str:
     """Return what a macro of a template says, as :func:`said` does of ``sentences.j2``."""
     found = getattr(environment(pages=False).get_template(f"{template}:{macro}").module, macro)
     made = Sentence(" ".join(str(found(*given, **fields)).split()))
@@ -120,7 +120,7 @@ def of_template(template: str, macro: str, /, *given: Any, **fields: Any) -> Sen
     return made
 
 
-def caption(chart: str, /, *given: Any, **fields: Any) -> Sentence:
+def caption(chart: str, /, *given: Any, **fields: Any) -> str:
     """Return how to read a chart, by its macro in ``captions.j2``."""
     return of_template("captions.j2", chart, *given, **fields)
 
