@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -286,16 +287,16 @@ class Weights(AggregatePart):
         return Aggregate(np.full(len(group.at), self.updates), self.old)
 
 
-def clipped(steps: torch.Tensor) -> torch.Tensor:
-    """Return a quarter of each step ``[4, P]``, none longer than their median."""
+def clipped(steps: torch.Tensor, times: float) -> torch.Tensor:
+    """Return a quarter of each step ``[4, P]``, none longer than ``times`` their median."""
     lengths = steps.double().norm(dim=1)
-    return steps / 4 * (lengths.quantile(0.5) / lengths).clamp(max=1.0)[:, None]
+    return steps / 4 * (times * lengths.quantile(0.5) / lengths).clamp(max=1.0)[:, None]
 
 
 @pytest.mark.parametrize(
     ("rule", "parts"),
     [(Weights(w, old), lambda steps, w=w: w * steps) for w, old in ((0.15, 0.4), (0.4, -0.6), (0.25, 0.0))]
-    + [(Clipped(of=UniformWeights()), clipped)],
+    + [(Clipped(of=UniformWeights(), times=times), partial(clipped, times=times)) for times in (1.0, 0.5)],
 )
 def test_of_an_affine_row_each_update_has_the_integral_along_its_own_part_of_the_step(rule: Any, parts: Any) -> None:
     """A row moves by the sum of ``W_i (U_i - w)``, whatever the W_i sum to, and however a rule came to them."""
