@@ -118,7 +118,7 @@ class Settings:
             people = cheats_of(split, members)[: cheat.pop("keys", 1)]
             behaviour = {"deviant": table_of(cheat, people)}
         sections = {
-            **self.given["experiment"], **{name: section for name, section in row.items() if isinstance(section, Mapping)},
+            **self.given["experiment"], **{key: one for key, one in row.items() if isinstance(one, Mapping)},
             "data": data, "train": train, "eval": of["eval"], "run": of["run"],
             "mechanism": {**row["mechanism"], **chosen}, "clients": {"grant": 100.0, "profiles": profiles},
             **({"behaviour": behaviour} if behaviour else {}),
