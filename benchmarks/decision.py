@@ -118,7 +118,7 @@ class Settings:
             people = cheats_of(split, members)[: cheat.pop("keys", 1)]
             behaviour = {"deviant": table_of(cheat, people)}
         sections = {
-            **self.given["experiment"], **{name: section for name, section in row.items() if isinstance(section, Mapping)},
+            **self.given["experiment"], **{key: one for key, one in row.items() if isinstance(one, Mapping)},
             "data": data, "train": train, "eval": of["eval"], "run": of["run"],
             "mechanism": {**row["mechanism"], **chosen}, "clients": {"grant": 100.0, "profiles": profiles},
             **({"behaviour": behaviour} if behaviour else {}),
@@ -615,10 +615,8 @@ def tables(kept: Kept) -> list[str]:
         lines += [f"## {problem}: {of['title']}", "", facts, "", *wide(head, rows)]
     played = Counter((str(line["made"]["commit"])[:8], line["settings"]) for line in kept.lines.values())
     said = ", ".join(f"{commit} by `{digest}` ({count:,})" for (commit, digest), count in played.most_common())
-    return [
-        *lines,
-        f"Settings today: `{kept.settings.digest}`. Commits that played, by their settings: {said or 'none'}.",
-    ]
+    lines.append(f"Settings today: `{kept.settings.digest}`. Commits that played, by their settings: {said or 'none'}.")
+    return lines
 
 
 def wide(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -692,7 +690,8 @@ def pages(kept: Kept, folder: Path) -> dict[Path, str]:
     """Return the files that are made of what is kept, by path. Of a page, what stands between its two marks is made."""
     found = {folder / "decision.csv": to_csv(picture(kept))}
     for name, lines in (("index.md", advice(kept)), ("measured.md", tables(kept))):
-        before, _, rest = (folder / name).read_text().partition(BEGIN)
+        text = (folder / name).read_text() if (folder / name).exists() else f"{BEGIN}{END}\n"
+        before, _, rest = text.partition(BEGIN)
         found[folder / name] = "\n".join([before + BEGIN, "", *lines, "", END + rest.partition(END)[2]])
     return found
 
@@ -716,9 +715,6 @@ def main(words: Sequence[str] | None = None) -> int:
         folder = given.out or (Path("decision-smoke") if smoke else RESULTS)
         failed = 0 if given.pages or given.check else played(settings, folder, given.only, given.workers)
         kept, place = Kept(settings, folder), folder if smoke else MECHANISMS
-        if smoke:
-            for name in ("index.md", "measured.md"):
-                write_whole(place / name, f"{BEGIN}\n{END}\n".encode())
         made_now = pages(kept, place)
     except UserError as wrong:
         print(*(f"decision: {line}" for line in wrong.lines), sep="\n", file=sys.stderr)
