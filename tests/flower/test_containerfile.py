@@ -1,4 +1,4 @@
-"""The Containerfile of docs/flower.md installs what is locked, and the lock has all that a node needs."""
+"""The Containerfile of a new project installs what is locked, and the lock has all that a node needs."""
 
 import re
 import tomllib
@@ -14,7 +14,7 @@ pytest.importorskip("flwr", reason="needs the extra 'flower'")
 
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "flower.md").read_text()
+FILE = (ROOT / "src" / "hanse" / "flower" / "template" / "Containerfile.j2").read_text()
 LOCK = (ROOT / "requirements-node.txt").read_text()
 # the packages by name, each with its lines
 LOCKED = {
@@ -48,9 +48,8 @@ def test_the_lock_has_every_package_of_a_node_with_hashes() -> None:
 
 
 def test_the_containerfile_installs_nothing_without_a_hash() -> None:
-    [text] = re.findall(r"```dockerfile\n(.*?)```", PAGE, re.DOTALL)
-    installs = [line for line in text.splitlines() if "pip install" in line]
+    installs = [line for line in FILE.splitlines() if "pip install" in line]
     assert [("--no-deps" in line, "--require-hashes" in line) for line in installs] == [(True, True), (True, False)]
     assert "${WHEEL}" in installs[1]  # whose own hash was compared before
-    assert text.index("${SHA256}  ${WHEEL}") < text.index(installs[1])
-    assert text.index("${LOCK256}  requirements-node.txt") < text.index(installs[0])
+    assert FILE.index("${SHA256}  ${WHEEL}") < FILE.index(installs[1])
+    assert FILE.index("${LOCK256}  requirements-node.txt") < FILE.index(installs[0])

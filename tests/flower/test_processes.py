@@ -145,10 +145,10 @@ def test_what_a_process_started_in_a_group_of_its_own_ends_with_it_too(tmp_path:
     while not processes.log("superlink").strip():
         assert processes.pid("superlink") is not None
     child = int(processes.log("superlink"))
-    below = processes.below()
+    below = processes.below("superlink")
     assert list(below) == [child]
     end({child: "Thu Jan  1 00:00:00 1970"})  # another process that has the pid now is left alone
-    assert list(processes.below()) == [child]
+    assert list(processes.below("superlink")) == [child]
     assert processes.stop("superlink") == []
     end(below)
     until("the end of the group", lambda: stat(child)[:1] in ("", "Z"), 30.0)

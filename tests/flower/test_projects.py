@@ -2,6 +2,7 @@
 
 import importlib.util
 import stat
+from configparser import ConfigParser
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -40,11 +41,20 @@ def test_a_new_project_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert said.exit_code == 0, said.output
     made = tmp_path / "harvest"
     assert {p.name for p in made.iterdir()} == {
-        ".gitignore", "README.md", "client_app.py", "down.sh", "experiment.toml", "pyproject.toml", "run.sh",
-        "server_app.py", "up.sh",
+        ".gitignore", "Containerfile", "README.md", "client_app.py", "down.sh", "experiment.toml", "node.service",
+        "pyproject.toml", "run.sh", "server.service", "server_app.py", "up.sh",
     }  # fmt: skip
     assert (made / "up.sh").stat().st_mode & stat.S_IXUSR
     Experiment.read(made / "experiment.toml")
+    for unit in ("server.service", "node.service"):  # what they call is there, with these options
+        said = ConfigParser(strict=False)
+        said.optionxform = str  # type: ignore[assignment,method-assign]
+        said.read(made / unit)
+        calls = [value for name, value in said["Service"].items() if name.startswith("Exec")]
+        assert {call.split()[1] for call in calls} == {"network"}
+        for words in (call.split()[2:] for call in calls):
+            shown = CliRunner().invoke(app, ["network", words[0], "--help"], terminal_width=200).output
+            assert [word for word in words if word.startswith("--") and word not in shown] == []
     client = module(made / "client_app.py")
     data = client.load_data(SimpleNamespace(node_config={"partition-id": 1}))
     assert (len(data.train), data.name) == (140, "participant 1")

@@ -280,7 +280,9 @@ def proxy(tmp_path: Path) -> Iterator[tuple[int, int]]:
     command = server_access.configure(tmp_path / "proxy", f"127.0.0.1:{port}", f"127.0.0.1:{behind.server_port}")
     started = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL)
     try:
-        assert server_access.wait_for(f"https://127.0.0.1:{port}/", 403, lambda: started.poll() is None) is None
+        wrong, url = list[str](), f"https://127.0.0.1:{port}/"
+        assert server_access.awaited("nginx", server_access.answers(url, 403, wrong), lambda: started.poll() is None)
+        assert wrong == []
         yield port, int(Path(f"/proc/{started.pid}/task/{started.pid}/children").read_text().split()[0])
     finally:
         started.terminate()

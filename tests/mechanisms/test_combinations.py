@@ -48,7 +48,7 @@ NEEDS: dict[tuple[str, str], set[str]] = {
         ("weigh", w): {"clients", "groups"}
         for w in ("uniform", "gtflat", "gtflat_validation", "inverse_distance", "by_staleness", "cfl", "scaffold")
     },
-    **{("weigh", w): {"clients", "groups"} for w in (*AGAIN, "fednova", "q_fedavg")},
+    **{("weigh", w): {"clients", "groups"} for w in (*AGAIN, "fednova", "q_fedavg", "capped")},
     ("weigh", "samples_over_probability"): {"probabilities"},
     ("weigh", "inverse_variance"): {"clients", "groups", "noise"},
     **{("weigh", w): {"clients"} for w in ("fedamp", "heur_fedamp", "pfedgraph", "fedfomo", "fedsoft", "ipfl")},

@@ -58,7 +58,7 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> dict[str, type]:
     for slot, part in parts.items():
         monkeypatch.setattr(part, "__module__", OWN)
         setattr(file, part.__name__, part)
-        monkeypatch.setitem(PARTS[slot]._places, f"new_{slot}", f"brand_new:{part.__name__}")  # type: ignore[attr-defined]
+        monkeypatch.setitem(PARTS[slot].own, f"new_{slot}", f"brand_new:{part.__name__}")
     return parts
 
 

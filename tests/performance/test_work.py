@@ -20,12 +20,14 @@ from torch import Tensor
 from work_counter import Work, counting, same_everywhere
 from work_jobs import BATCH, MLP, a_round, cnn_step, coalition_work, gtg_models, mlp_start, mlp_step, native_step
 
+import hanse
 from hanse.learning import scoring
 from hanse.learning.blocks import BLOCKS
 from hanse.learning.local import Trainer
 from hanse.learning.native.library import library
 from hanse.learning.scoring import Scorer
 from hanse.learning.stacked import ActiveProgram, Linear
+from hanse.runs.rehearsal import rehearse
 
 PARAMETERS = sum(a * b + b for a, b in MLP)
 FORWARD = sum(a * b for a, b in MLP)  # multiplications a sample
@@ -304,8 +306,34 @@ def test_a_run_imports_nothing_that_it_does_not_use(name: str, tmp_path: Path) -
     assert found.isdisjoint(others)
 
 
-@pytest.mark.parametrize("words", [("--help",), ("run", "--help"), ("network", "up", "--help"), ("new", "--help")])
-def test_help_does_not_wait_for_torch(words: tuple[str, ...]) -> None:
+@pytest.fixture(scope="module")
+def books(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a run in which money moved, so that it has books and receipts."""
+    place = tmp_path_factory.mktemp("read") / "run"
+    hanse.run(rehearse("pifl").experiment, out=place)
+    return place
+
+
+READING = (
+    ["--help"],
+    ["run", "--help"],
+    ["network", "up", "--help"],
+    ["new", "--help"],
+    ["facts", "run"],
+    ["compare", "run"],
+    ["ledger", "balances", "run"],
+    ["ledger", "history", "run"],
+    ["ledger", "export", "run"],
+    ["receipt", "verify", "run/receipts/client-0.jsonl"],
+    ["statement", "run", "--client", "1"],
+)
+
+
+@pytest.mark.parametrize("words", READING, ids=" ".join)
+def test_what_only_reads_does_not_wait_for_torch(
+    words: list[str], books: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(books.parent)
     found = imported(HELP, *words)
     assert "hanse.cli.entry" in found
     assert "torch" not in found

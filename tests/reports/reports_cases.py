@@ -11,8 +11,10 @@ import numpy as np
 from forging import recorded, restamped
 from telling_cases import built_in_words
 
+import hanse
 from hanse.base import toml
 from hanse.core.telling import write_about
+from hanse.federation.profiles import TABLE_5
 
 CONFIG: dict[str, dict[str, Any]] = {
     "data": {"source": "digits", "partition": {"name": "dirichlet", "alpha": 0.5}, "clients": 6, "seed": 0},
@@ -157,3 +159,20 @@ def rated_run(
     for r in range(2):
         recorded(path, r, **tests, test_loss=np.ones(len(accuracy)), **drawn)
     return path
+
+
+def market_experiment(rounds: int) -> hanse.Experiment:
+    """Twelve participants of the roles of iPFL's Table 5, of which eleven trade digits and one sells random models."""
+    return hanse.Experiment(
+        data={
+            "source": "digits", "partition": "cluster", "clients": len(TABLE_5), "client_test": 0.75,
+            "client_validation": 0.1, "validation": 0.0,
+        },
+        model={"name": "mlp", "hidden": [50]},
+        mechanism="ipfl",
+        train={"steps": 20, "batch_size": 16, "lr": 0.05},
+        clients={"grant": 100.0, "profiles": {"name": "roles", "eagerness": [2e3, 4e3]}},
+        engine={"train": "stacked", "threads": 1},
+        run={"rounds": rounds},
+        behaviour={"attacker": {"clients": [TABLE_5.index("attacker")], "kind": "random"}},
+    )  # fmt: skip

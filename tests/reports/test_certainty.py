@@ -11,12 +11,14 @@ import pytest
 import torch
 from forging import recorded
 from reports_cases import metric, seat, write_run
+from sklearn.datasets import load_digits
 from torch import nn
 
 import hanse
 from hanse.core.telling import Measure
-from hanse.data import build
-from hanse.reports.answers import answers
+from hanse.data import Dataset, build
+from hanse.data.samples import Samples
+from hanse.reports.answers import answers, answers_of
 from hanse.reports.contributions import (
     by_chance,
     clearly_harmful,
@@ -247,3 +249,26 @@ def test_rounds_without_values_are_named_with_their_reason(tmp_path: Path) -> No
     page = render(statement(tmp_path / "a", 0))
     assert "it &lt;raised&gt;." in page
     assert "it <raised>" not in page
+
+
+def test_whoever_averages_are_better_without_is_suspect_though_its_values_are_above_zero(tmp_path: Path) -> None:
+    """The largest of four has half of its labels at random; a rare class's only owner is not suspected."""
+    draw, (x, y) = np.random.default_rng(0), load_digits(return_X_y=True)
+    x, y = (x / 16).astype(np.float32), y.astype(np.int64)
+    owner = draw.choice(4, 1300, p=[0.1, 0.2, 0.3, 0.4])
+    owner[y[:1300] == 9] = 0
+    told = np.where((owner == 3) & (draw.random(1300) < 0.5), draw.integers(0, 10, 1300), y[:1300])
+    given = Samples(x[:1300], told), Samples(x[1300:], y[1300:])
+    data = Dataset("labels", *given, num_classes=10, input_shape=(64,), client_of=owner)
+    mechanism = {"name": "fedavg", "clients_per_round": 4, "value": "path"}
+    experiment = hanse.Experiment(
+        data={"partition": "natural", "clients": 4}, model="logistic", mechanism=mechanism, run={"rounds": 4}
+    )
+    run = hanse.run(experiment, data=data, out=tmp_path / "run")
+    rows = facts(run).clients
+    values, weights = (np.array([line[key] for line in run.clients]).reshape(4, 4) for key in ("value", "weight"))
+    lone = (values - weights * values.sum(axis=1, keepdims=True)) / (1 - weights)
+    assert [row.missed for row in rows] == pytest.approx(lone.sum(axis=0))
+    assert [row.suspect for row in rows] == [False, False, False, True]
+    assert rows[3].missed_low < rows[3].missed < rows[3].missed_high < 0 < rows[3].value_low
+    assert "suspects" in [note.code for note in answers_of(tmp_path / "run").contributed]

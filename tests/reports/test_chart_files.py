@@ -26,12 +26,13 @@ MARKS = {
     "graph": Graph(("0", "1", BAD), ("buyer", "seller", "pool"), np.array([[0, 2.5, 0.001], [1, 0, 0], [0, 0, 0.0]]),
                    ("-1", "+1", "0"), "tokens", inside=1),
 }  # fmt: skip
+HALF = "half of 95 % interval"
 TABLES = {
     "lines": [["series", "rounds", "value", "low", "high"], [f"'{BAD}", "1", "1", "0", "2"],
               [f"'{BAD}", "2", "4", "1", "3"], ["dots", "1", "", "", ""], ["dots", "2", "3", "", ""]],
-    "bars": [["series", "value", "rounds", "error"], ["s", "a", "1", "0.5"], ["s", "b", "2", ""], ["t", "a", "-1", ""],
+    "bars": [["series", "value", "rounds", HALF], ["s", "a", "1", "0.5"], ["s", "b", "2", ""], ["t", "a", "-1", ""],
              ["t", "b", "-2", ""]],
-    "upright": [["series", "rounds", "value", "error"], ["s", "a", "1", ""], ["s", "b", "2", ""]],
+    "upright": [["series", "rounds", "value", HALF], ["s", "a", "1", ""], ["s", "b", "2", ""]],
     "heat": [["value", "rounds", "samples"], ["r", "c", "4"], ["r", "d", "9"]],  # shades are square roots
     "graph": [["from", "to", "tokens"], ["0", "1", "2.5"], ["0", f"'{BAD}", "0.001"], ["1", "0", "1"]],
 }  # fmt: skip

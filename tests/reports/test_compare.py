@@ -26,7 +26,7 @@ from hanse.reports.compare import (
 )
 from hanse.reports.groups import CALLED, group_runs
 from hanse.reports.report import warnings
-from hanse.runs.arrivals import STILL
+from hanse.runs.recorded_seats import STILL
 from hanse.runs.run_record import load_runs
 
 

@@ -170,29 +170,24 @@ def test_whom_joining_harms_is_found(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("gains", "first"),
     [
-        (
-            {"fedavg": [(-0.3, -0.1), (-0.1, 0.3)], "ditto": [(-0.1, 0.3), (-0.1, 0.3)]},
-            "For none of the 2 clients is it sure that joining by ditto changes anything. "
-            "Of the 2 mechanisms here, ditto is ahead by clients surely better off, less those surely worse.",
-        ),
-        (
-            {"fedavg": [(0.1, 0.3), (-0.1, 0.3)]},
-            "By fedavg, 1 of 2 clients is surely better off than alone, nobody surely worse; for 1 it is not sure.",
-        ),
-        (
-            {"fedavg": [(-0.3, -0.1), *[(-0.1, 0.3)] * 5]},
-            "For 5 of 6 clients it is not sure whether joining by fedavg pays; 1 is surely worse off than alone.",
-        ),
-        ({"fedavg": [(-0.3, -0.1)] * 2}, "By fedavg, all 2 clients are surely worse off than alone."),
+        ({"fedavg": [(-0.3, -0.1), (-0.1, 0.3)], "ditto": [(-0.1, 0.3), (-0.1, 0.3)]}, ("ditto", 2, 0, 0, 2)),
+        ({"fedavg": [(0.1, 0.3), (-0.1, 0.3)]}, ("fedavg", 2, 1, 0, 1)),
+        ({"fedavg": [(-0.3, -0.1), *[(-0.1, 0.3)] * 5]}, ("fedavg", 6, 0, 1, 5)),
+        ({"fedavg": [(-0.3, -0.1)] * 2}, ("fedavg", 2, 0, 2, 0)),
     ],
 )
-def test_the_first_sentence_is_true_of_every_mechanism(gains: dict[str, list[tuple[float, float]]], first: str) -> None:
+def test_the_first_sentence_is_true_of_every_mechanism(
+    gains: dict[str, list[tuple[float, float]]], first: tuple[str, int, int, int, int]
+) -> None:
     made = [
         Gain(str(i), name, 0.5, 0.5, (low + high) / 2, low, high, 20)
         for name, ends in gains.items()
         for i, (low, high) in enumerate(ends)
     ]
-    assert Joining(tuple(made), ACCURACY).sentences()[0] == first
+    found = Joining(tuple(made), ACCURACY)
+    assert tuple(found.verdict[0].fields.values()) == first
+    assert [note.code for note in found.verdict] == ["who_gains", "ahead"][: len(gains)]
+    assert found.sentences()[0].startswith(found.verdict[0].said)
 
 
 @pytest.mark.filterwarnings("error::RuntimeWarning")

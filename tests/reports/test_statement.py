@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from forging import recorded
-from reports_cases import metric, seat, write_run
+from reports_cases import market_experiment, metric, seat, write_run
 from test_report import Page
 from typer.testing import CliRunner
 
@@ -28,9 +27,8 @@ from hanse.reports.given_models import GivenModels, models_of
 from hanse.reports.groups import group_runs
 from hanse.reports.money import books_of, money_of
 from hanse.reports.statement import render, statement
-from hanse.reports.tags import differences
-from hanse.reports.words import policy
-from hanse.runs.arrivals import STILL
+from hanse.reports.words import policy, said
+from hanse.runs.recorded_seats import STILL
 from hanse.runs.run_record import load_run
 
 HOSTILE = '"><script>alert(1)</script><img src=x onerror=alert(2)>'
@@ -59,11 +57,8 @@ def auction(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def market(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from hanse.cli.demo import market_experiment
-
     folder = tmp_path_factory.mktemp("market")
-    trade = market_experiment(0)
-    hanse.run(trade.model_copy(update={"run": trade.run.model_copy(update={"rounds": 4})}), out=folder / "trade")
+    hanse.run(market_experiment(4), out=folder / "trade")
     return folder / "trade"
 
 
@@ -278,7 +273,7 @@ def test_what_a_point_of_accuracy_cost(
     )
     made = replace(statement(auction, 0), fit=of, client=row)
     assert made.rate == (rate if rate is None else pytest.approx(rate))
-    assert len(made.reasons) == 2 + (rate is not None)
+    assert bool(said("rate", made)) == (rate is not None)
 
 
 # ---- the page and the command
@@ -292,29 +287,18 @@ def test_a_page_without_scripts_that_works_offline(auction: Path) -> None:
     allowed = policy("statement.html.j2")
     assert "unsafe-inline" not in allowed
     assert allowed.replace("'", "&#39;") in text
-    assert differences(text, [statement(auction, 0)], PAGE) == []
+    assert text.count("<svg") == 3
 
 
-PAGE = ("statement.html.j2", "sentences.j2", "words.html.j2")
-
-
-def test_a_number_that_is_changed_or_has_no_tag_is_found(auction: Path, tmp_path: Path) -> None:
-    page, made = tmp_path / "s.html", statement(auction, 2)
-    text = render(made)
-    page.write_text(text)
+def test_the_command_that_checks_a_page(auction: Path, tmp_path: Path) -> None:
+    page, text = tmp_path / "s.html", render(statement(auction, 2))
     command = ["facts", str(auction), "--check", str(page)]
-    assert CliRunner().invoke(app, command).exit_code == 0
-    worth = repr(made.client.value)
-    for old, new in ((f'value="{worth}"', 'value="0.125"'), ("</h2>", " 0.77</h2>")):
-        page.write_text(text.replace(old, new, 1))
-        assert CliRunner().invoke(app, command).exit_code == 1
-    told = re.search(r'<data value="([^"]+)">([^<]+)</data>', text)
-    changed = text.replace(told[0], told[0].replace(f">{told[2]}<", ">41<"))
-    assert f"41: does not show {told[1]}" in differences(changed, [made], PAGE)
+    for added, code in (("", 0), (" 0.77", 1)):
+        page.write_text(text.replace("</h2>", f"{added}</h2>", 1))
+        assert CliRunner().invoke(app, command).exit_code == code
     page.write_text("<p>no statement</p>")
     with pytest.raises(UserError, match="is no page that hanse makes"):
         CliRunner().invoke(app, command, catch_exceptions=False)
-    assert text.count("<svg") == 3
 
 
 def test_hostile_names_stay_text(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from forging import history_of, receipt, rewritten
+from reports_cases import market_experiment
 from typer.testing import CliRunner
 
 import hanse
@@ -40,11 +41,8 @@ def auction(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def market(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from hanse.cli.demo import market_experiment
-
     out = tmp_path_factory.mktemp("dispute-market") / "trade"
-    trade = market_experiment(0)
-    hanse.run(trade.model_copy(update={"run": trade.run.model_copy(update={"rounds": 4})}), out=out)
+    hanse.run(market_experiment(4), out=out)
     return out
 
 
@@ -103,13 +101,11 @@ def check_bounds(folder: Path, bounds: dict[int, tuple[int | None, int | None]])
 
 
 def test_a_policy_that_agrees_to_less_and_prices_without_a_bound() -> None:
-    from hanse.cli.demo import market_experiment
-
-    given = market_experiment(0).sections()
+    given = market_experiment(20).sections()
     given["clients"] |= {"policy": {"name": "trader", "most": 1.5}}
     found = prospect(hanse.Experiment(**given), 1)
     assert found.most_round == 1_500_000
-    assert found.most == (market_experiment(0).run.rounds - 1) * 1_500_000  # none after the last round
+    assert found.most == 19 * 1_500_000  # none after the last round
     assert any("1.5 tokens" in line for line in found.pays)
     given["clients"]["policy"] = "loyal"
     given["mechanism"] |= {"pricing": "critical"}

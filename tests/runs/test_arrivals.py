@@ -21,9 +21,10 @@ from hanse.mechanisms.baselines import fedavg
 from hanse.mechanisms.fits import clashes
 from hanse.mechanisms.registry import build_mechanism
 from hanse.mechanisms.staleness import ByStaleness
-from hanse.runs.arrivals import STILL, Flight, RecordedArrivals, Training, Underway, Waiting, rebased
+from hanse.runs.arrivals import Flight, Training, Underway, Waiting, rebased
 from hanse.runs.checkpoint import Snapshot, load, store
 from hanse.runs.observers import mostly_refused
+from hanse.runs.recorded_seats import STILL, RecordedArrivals
 from hanse.runs.round_record import _seats_of
 
 BUFFERED = {"enough": 2, "late": "next"}

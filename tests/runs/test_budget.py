@@ -9,8 +9,8 @@ import hanse
 from hanse.reports.groups import group_runs
 from hanse.reports.report import warnings
 from hanse.reports.statement import render, statement
-from hanse.runs.config import RunSection
 from hanse.runs.run_record import load_run
+from hanse.runs.sections import RunSection
 
 
 def line(accuracy: float | None, seconds: float = 1.0, megabytes: float = 2.0) -> dict[str, Any]:

@@ -11,7 +11,8 @@ import torch
 
 import hanse
 from hanse.data.samples import Samples
-from hanse.learning.coalitions import WORSE, UpdateGame
+from hanse.learning.coalitions import UpdateGame
+from hanse.learning.metrics import WORSE
 from hanse.learning.models import build_problem
 from hanse.reports.statement import statement
 from hanse.runs.chance import Guess, doubts, nothing_left

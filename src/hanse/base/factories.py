@@ -43,6 +43,10 @@ def whole_number(name: str, given: Any, least: int) -> None:
         raise UserError(f"{name}: {given!r:.80}: must be a whole number, at least {least}")
 
 
+OBJECT = "object"
+"""The name of data, or of a model, that were given as an object in Python."""
+
+
 def named_choice(given: Any, default: str) -> str:
     """Return the name in a setting, which is a name or a table with one, or ``default`` if there is none."""
     name = given.get("name") if isinstance(given, Mapping) else given

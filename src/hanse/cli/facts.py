@@ -35,11 +35,12 @@ def facts(
         hanse facts runs/exp --check runs/exp/statements/client-3.html
     """
     from hanse.reports.facts import facts as make
-    from hanse.reports.report import check as held_against
 
     if form not in _FORMS:
         raise UserError(f"--format '{form}': must be one of {', '.join(_FORMS)}")
     if check:
+        from hanse.reports.report import check as held_against
+
         wrong = {page: held_against(dirs, page) for page in check}
         for page, lines in wrong.items():
             say(f"{page}: {'agrees with the facts' if not lines else f'{len(lines)} differences'}")

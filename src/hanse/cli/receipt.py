@@ -84,8 +84,7 @@ def verify(
 
 def _pinned() -> list[bytes]:
     """Return the operators' keys that are pinned in this user's folder."""
-    from hanse.base.files import home_of
-    from hanse.federation.node import OPERATORS
+    from hanse.base.files import OPERATORS, home_of
     from hanse.flower.operator_key import public_key
 
     return [public_key(path) for path in sorted((home_of() / OPERATORS).glob("*.pub"))]

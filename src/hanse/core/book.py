@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from hanse.base.merkle import grow, root_of
-from hanse.core.entry import CLOSE, MINT, UNMOVING, Transaction, is_account, leaf
+from hanse.core.entry import CLOSE, LEAVE, MINT, UNMOVING, Transaction, is_account, leaf
 
 LARGEST = 2**63 - 1  # what a database's integer holds
 
@@ -36,8 +36,8 @@ def check(transaction: Transaction) -> None:
     Raises:
         LedgerError: a step, kind or memo is not one line of printable text; there are fewer than two postings; a kind
             of account is unknown; an amount is not a nonzero integer of at most 64 bits; or the postings do not sum to
-            zero. A transaction that closes a round (:mod:`hanse.ledger.closing`) and a commitment are refused if they
-            move units or have the wrong name.
+            zero. A transaction that closes a round (:mod:`hanse.ledger.closing`), a commitment, a leave are refused if
+            they move units or have the wrong name.
     """
     where = f"transaction '{transaction.step}'"
     for name, text in (("step", transaction.step), ("kind", transaction.kind)):
@@ -45,8 +45,9 @@ def check(transaction: Transaction) -> None:
             raise LedgerError(f"{where}: {name} {text!r}: must be a line of text, not empty")
     if not isinstance(transaction.memo, str) or not transaction.memo.isprintable():
         raise LedgerError(f"{where}: memo {transaction.memo!r}: must be a line of text")
-    if named := UNMOVING & {transaction.kind, transaction.step}:
-        if transaction.kind != transaction.step or transaction.postings:
+    name = LEAVE if transaction.step.startswith(f"{LEAVE}/") else transaction.step
+    if named := UNMOVING & {transaction.kind, name}:
+        if transaction.kind != name or transaction.postings:
             raise LedgerError(f"{where}: '{min(named)}' is step and kind of a line that moves nothing")
         return
     if len(transaction.postings) < 2:

@@ -13,15 +13,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any, Generic, TypeVar, Union
 
-import torch
+import numpy as np
 from pydantic import ConfigDict, Discriminator, Field, Tag, TypeAdapter, ValidationError
-from pydantic_core import PydanticCustomError, core_schema
-from torch import Tensor
 from typing_extensions import TypeAliasType
 
 LARGEST_COUNT = 2**53  # samples, steps, labels: every whole number up to it is a float64
 MOST_METRICS = 32  # that one seat's training may report
-LARGEST_LOSS = float(torch.finfo(torch.float32).max)  # losses are made in float32; sums and squares stay finite
+LARGEST_LOSS = float(np.finfo(np.float32).max)  # losses are made in float32; sums and squares stay finite
 
 Int64 = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
 Units = Annotated[int, Field(ge=0, le=2**63 - 1)]  # an amount of the smallest unit
@@ -34,46 +32,6 @@ Figure = Annotated[float, Field(allow_inf_nan=False)]
 Clip = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Name = Annotated[str, Field(max_length=200)]
 Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
-
-
-@dataclass(frozen=True)
-class Shaped:
-    """Bounds on a tensor, as an annotation: ``Annotated[Tensor, Shaped(1, low=0, high=1)]``.
-
-    NaN is within all bounds: it marks a number that does not exist, such as the accuracy of a regression.
-
-    Attributes:
-        dims: how many dimensions the tensor has.
-        dtypes: the types that are allowed.
-        low: the least number. None: no bound.
-        high: the largest number. None: no bound.
-    """
-
-    dims: int
-    dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.float64)
-    low: float | None = None
-    high: float | None = None
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> core_schema.CoreSchema:
-        """Return how pydantic validates it: an instance of a tensor, then :meth:`check`."""
-        return core_schema.no_info_after_validator_function(self.check, core_schema.is_instance_schema(Tensor))
-
-    def check(self, tensor: Tensor) -> Tensor:
-        """Return the tensor if it is as declared. Raises PydanticCustomError with what is allowed."""
-        if tensor.ndim != self.dims or tensor.dtype not in self.dtypes:
-            allowed = " or ".join(str(d).removeprefix("torch.") for d in self.dtypes)
-            text = f"must be {allowed} with {self.dims} dimension{'s' * (self.dims > 1)}"
-            raise PydanticCustomError("tensor", "{said}", {"said": text})
-        for bound, outside, word in ((self.low, torch.lt, "at least"), (self.high, torch.gt, "at most")):
-            if bound is not None and bool(outside(tensor, bound).any()):
-                raise PydanticCustomError("tensor", "{said}", {"said": f"must be {word} {bound:g} everywhere"})
-        return tensor
-
-
-# scores may be NaN or infinite, as those of a model that has diverged are: whatever uses them must bear that
-Losses = Annotated[Tensor, Shaped(1)]
-Accuracies = Annotated[Tensor, Shaped(1, low=0, high=1)]
-Counts = Annotated[Tensor, Shaped(1, (torch.int64,), 0, LARGEST_COUNT)]
 
 
 # pydantic would try all members of a plain union and report the failures of each; a tag leaves one line
@@ -170,6 +128,6 @@ def _shown(value: Any) -> str:
         return f"an integer of {value.bit_length()} bits"
     if value is None or isinstance(value, bool | int | float):
         return repr(value)
-    if isinstance(value, Tensor):
-        return f"{str(value.dtype).removeprefix('torch.')} of shape {tuple(value.shape)}"
+    if (kind := str(getattr(value, "dtype", ""))).startswith("torch."):  # a tensor; what only reads does without torch
+        return f"{kind.removeprefix('torch.')} of shape {tuple(value.shape)}"
     return repr(value[:40]) if isinstance(value, str) else type(value).__name__

@@ -18,7 +18,8 @@ BOND, RETURNED, KEPT = BONDS = ("size bond", "bond returned", "bond kept")  # ki
 LOG = "transactions.jsonl"  # in a run directory: the book, a line for each transaction
 CLOSE = "close"  # step and kind of the line that closes a round; it moves nothing
 COMMIT = "commit"  # step and kind of the line that says what a run was committed to before it began; it moves nothing
-UNMOVING = frozenset({CLOSE, COMMIT})
+LEAVE = "leave"  # kind of the line that says that client N has left, whose step is leave/N; it moves nothing
+UNMOVING = frozenset({CLOSE, COMMIT, LEAVE})
 
 
 def units_of(tokens: float) -> int:

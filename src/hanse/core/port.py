@@ -27,28 +27,65 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import Discriminator, Field, Tag
+from pydantic_core import PydanticCustomError, core_schema
 from torch import Tensor
 
 from hanse.core.declared import (
     LARGEST_COUNT,
     MOST_METRICS,
-    Accuracies,
     Accuracy,
     Clip,
     Count,
-    Counts,
     Digest,
     Error,
     Figure,
     Loss,
-    Losses,
     Name,
     Plain,
     Samples,
-    Shaped,
     Units,
 )
 from hanse.core.payload import Payload
+
+
+@dataclass(frozen=True)
+class Shaped:
+    """Bounds on a tensor, as an annotation: ``Annotated[Tensor, Shaped(1, low=0, high=1)]``.
+
+    NaN is within all bounds: it marks a number that does not exist, such as the accuracy of a regression.
+
+    Attributes:
+        dims: how many dimensions the tensor has.
+        dtypes: the types that are allowed.
+        low: the least number. None: no bound.
+        high: the largest number. None: no bound.
+    """
+
+    dims: int
+    dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.float64)
+    low: float | None = None
+    high: float | None = None
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> core_schema.CoreSchema:
+        """Return how pydantic validates it: an instance of a tensor, then :meth:`check`."""
+        return core_schema.no_info_after_validator_function(self.check, core_schema.is_instance_schema(Tensor))
+
+    def check(self, tensor: Tensor) -> Tensor:
+        """Return the tensor if it is as declared. Raises PydanticCustomError with what is allowed."""
+        if tensor.ndim != self.dims or tensor.dtype not in self.dtypes:
+            allowed = " or ".join(str(d).removeprefix("torch.") for d in self.dtypes)
+            text = f"must be {allowed} with {self.dims} dimension{'s' * (self.dims > 1)}"
+            raise PydanticCustomError("tensor", "{said}", {"said": text})
+        for bound, outside, word in ((self.low, torch.lt, "at least"), (self.high, torch.gt, "at most")):
+            if bound is not None and bool(outside(tensor, bound).any()):
+                raise PydanticCustomError("tensor", "{said}", {"said": f"must be {word} {bound:g} everywhere"})
+        return tensor
+
+
+# scores may be NaN or infinite, as those of a model that has diverged are: whatever uses them must bear that
+Losses = Annotated[Tensor, Shaped(1)]
+Accuracies = Annotated[Tensor, Shaped(1, low=0, high=1)]
+Counts = Annotated[Tensor, Shaped(1, (torch.int64,), 0, LARGEST_COUNT)]
 
 
 @dataclass(frozen=True, slots=True)

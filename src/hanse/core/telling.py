@@ -458,7 +458,7 @@ def _roles(profiles: Sequence[Mapping[str, Any]]) -> tuple[Role, ...]:
     return tuple(Role(name, tuple(ids)) for name, ids in list(by_role.items())[:1000] if len(ids) <= MOST_CLIENTS)
 
 
-_TELLING, _CONDUCT = Declared[Telling](Telling), Declared[Conduct](Conduct)
+_TELLING, _CONDUCT, _ABOUT = Declared[Telling](Telling), Declared[Conduct](Conduct), Declared[About](About)
 
 
 def _sound(declared: Declared[T], value: Any, where: str) -> T:
@@ -485,6 +485,6 @@ def read_about(folder: Path) -> About:
     if not file.exists():
         raise UserError(f"{file}: is missing; every run directory has one")
     try:
-        return Declared[About](About).read(read_text(file, MOST))
+        return _ABOUT.read(read_text(file, MOST))
     except UnsoundError as wrong:
         raise UserError(f"{file}: {wrong}") from None

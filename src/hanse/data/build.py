@@ -21,11 +21,11 @@ import torch
 from numpy.typing import NDArray
 
 from hanse.base.errors import UserError
+from hanse.base.factories import OBJECT
 from hanse.base.streams import stream
 from hanse.data.augment import Augment
 from hanse.data.choices import (
     BY_LABEL,
-    OBJECT,
     PARTITIONS,
     Cluster,
     Dirichlet,
@@ -38,6 +38,7 @@ from hanse.data.choices import (
     OwnData,
     Pathological,
     Pooled,
+    SchemaTables,
     Skew,
     Split,
 )
@@ -62,6 +63,7 @@ from hanse.data.partitions import (
     skew,
 )
 from hanse.data.samples import Samples
+from hanse.data.schema import Schema, digest, doubts, fitted, joined, read_sites
 from hanse.data.sources import imported, load
 from hanse.data.spec import DataSpec
 from hanse.data.synthetic import GeneratedData, Synthetic
@@ -89,6 +91,8 @@ def with_own(spec: DataSpec, given: Any = None) -> tuple[DataSpec, Dataset | Non
     source = spec.source
     if given is not None:
         source = replace(source, name=OBJECT) if isinstance(source, OwnData) else OwnData(OBJECT)
+    if isinstance(source, SchemaTables):
+        return _by_schema(spec, source)
     if not isinstance(source, OwnData):
         return spec, None
     if given is None and source.name == OBJECT:
@@ -118,6 +122,27 @@ def with_own(spec: DataSpec, given: Any = None) -> tuple[DataSpec, Dataset | Non
     if owners is not None and by_owner and "clients" not in given_keys:
         changed["clients"] = len(np.unique(owners)) * cast(Natural, partition).per_owner
     return spec.model_copy(update=changed), dataset
+
+
+def _by_schema(spec: DataSpec, source: SchemaTables) -> tuple[DataSpec, Dataset]:
+    """Return the spec with the shares, the clients and the hash of a schema's tables, and their data set.
+
+    Raises:
+        UserError: another schema was agreed on, the spec names other shares, or a table does not fit.
+    """
+    if (found := digest(source.schema)) != source.agreed:
+        raise UserError(
+            f"data.source.sha256: {source.schema} has {found}, and {source.sha256} was agreed on: restore the file, or "
+            "agree on the new one"
+        )
+    schema = Schema.read(source.schema)
+    tables = read_sites(source.files or (), schema.client_column)
+    dataset = joined(fitted(tables, schema), source.name, *doubts(tables, schema))
+    shares = {"client_test": schema.test, "client_validation": schema.validation}
+    if wrong := next((key for key, share in shares.items() if getattr(spec, key) not in (0.0, share)), None):
+        raise UserError(f"data.{wrong}: {getattr(spec, wrong):g}: the schema says {shares[wrong]:g}; leave it out")
+    clients = spec.clients if "clients" in spec.model_fields_set else len(tables)
+    return spec.model_copy(update={**shares, "clients": clients, "source": replace(source, sha256=found)}), dataset
 
 
 def build(spec: DataSpec, dataset: Dataset | None = None) -> FederatedData:

@@ -14,17 +14,18 @@ from typing import Annotated, Any, ClassVar, Literal, Protocol
 from pydantic import Field
 
 from hanse.base.errors import UserError, named, nearest
-from hanse.base.factories import Positive, Rate, Weight, call
+from hanse.base.factories import OBJECT, Positive, Rate, Weight, call
 from hanse.base.wings import Names
 from hanse.data.kinds import Column
 from hanse.data.mixtures import check_mix
 from hanse.data.partitions import Choose, Sampler, SizeLaw
 from hanse.data.preparing import Statistics
+from hanse.data.schema import digest
 from hanse.data.sources import GENERATED, IMAGES, SOURCES, Scale
 from hanse.data.units import Cut
 
-OBJECT = "object"
-"""The source of data that are given as an object."""
+TABLES = "tables"
+"""The source of tables that a schema says how to read."""
 
 Part = Annotated[float, Field(ge=0, lt=1)]
 
@@ -116,6 +117,28 @@ class OwnData:
     fingerprint: str | None = None
 
 
+@dataclass(frozen=True)
+class SchemaTables:
+    """CSV files, a file each client or one of all, which a schema says how to read (:mod:`hanse.data.schema`).
+
+    Attributes:
+        name: the source's name.
+        schema: the schema's file, as ``hanse schema`` makes it. It also says which shares clients keep.
+        files: the tables. On a network each participant names its own.
+        sha256: SHA-256 of the schema's file. If it is given, another schema is refused.
+    """
+
+    name: str
+    schema: str
+    files: list[str] | None = None
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")] | None = None
+
+    @property
+    def agreed(self) -> str:
+        """The hash of the schema that members agree on. Raises UserError if there is no such file."""
+        return self.sha256 or digest(self.schema)
+
+
 class Source(Protocol):
     """A chosen source with its options: one of the classes here, or a wing's."""
 
@@ -130,6 +153,7 @@ SOURCE_KINDS = Names(
         **dict.fromkeys((*IMAGES, "femnist", "pacs"), Images),
         **dict.fromkeys(GENERATED, Generated),
         OBJECT: OwnData,
+        TABLES: SchemaTables,
     },
     "source_options",
 )
@@ -383,7 +407,7 @@ def _known(given: Any, where: str, known: Mapping[str, Any]) -> tuple[Any, dict[
 
 def source_of(given: Any) -> Source:
     """Return the source for a name or an import path, or a table with either and options. A table without a name means
-    data given as an object.
+    tables by a schema if it names one, else data given as an object.
 
     Raises:
         UserError: with a line for each mistake.
@@ -391,7 +415,7 @@ def source_of(given: Any) -> Source:
     if not isinstance(given, str | Mapping) and type(given) in SOURCE_KINDS.values():
         source: Source = given
         return source
-    table = _given(given, OBJECT)
+    table = _given(given, TABLES if isinstance(given, Mapping) and "schema" in given else OBJECT)
     name = table.get("name") if isinstance(table, Mapping) else table
     # an import path is followed when data are loaded, not when a file is checked
     own = {name: OwnData} if isinstance(name, str) and ":" in name else {}

@@ -66,6 +66,9 @@ class Dataset:
         doubt: why rows may be several of one person, though nobody says so; "" if there is no reason.
         time: ``[n_train]``, when each train sample was observed. A client's test share is then its latest samples.
         cut: whether the date that divides them is each client's own, or one for all.
+        shares: ``[n_train]``, int8, the share of its client that each train sample is in: 0, 1 or 2 for train,
+            validation or test, -1 for none. None: the experiment's shares are drawn.
+        left_out: rows that are in neither set, since their units have rows on both sides of a date.
 
     Raises:
         UserError: the fields contradict each other, a label is out of range, or there are no train samples.
@@ -97,6 +100,8 @@ class Dataset:
     time: NDArray[np.float64] | None = None
     cut: Cut = "each_client"
     doubt: str = ""
+    shares: NDArray[np.int8] | None = None
+    left_out: int = 0
 
     def __post_init__(self) -> None:
         if self.inputs:
@@ -114,6 +119,7 @@ class Dataset:
             (self.train.units, "train.units", "train", self.train),
             (self.test.units, "test.units", "test", self.test),
             (self.time, "time", "train", self.train),
+            (self.shares, "shares", "train", self.train),
         ):
             if ids is not None and tuple(ids.shape) != (len(samples),):
                 raise UserError(

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from hanse.data.kinds import FEW, GAPS, LISTED, NUMBER, Held, alike, plain
 
 _CODE = re.compile(r"[+-]?(9+|8+|7+)(\.9+)?")
-_ID = re.compile(r"(^|[\W_])(id|key|uid|uuid|no|nr)s?'$|ID'$|Id'$")
+_ID = re.compile(r"(^|[\W_])((id|key|uid|uuid|no|nr)s?|ssn)\s*'$|(ID|Id|SSN)\s*'$")
 SWAPPED = 5.0
 """Standard errors by which a client's features must say the opposite of the others' before its labels are doubted."""
 MOST_COLUMNS = 100
@@ -30,11 +30,19 @@ MOST_ROWS = 10_000
 ALIKE_ROWS = 0.8
 """The likeness of rows of one value from which on that value may be a person."""
 _FEWEST, _MOST = 1.25, 100  # rows of a person, on the mean
+_COPIED = 0.1  # the part of rows that are copies from which on they may be a person's
+_SAY = "Say what each row is of (data.source.group, or units as the fourth of the arrays), or group = 'none'"
 _NEAR = 0.9  # the likeness of a row and the nearest one from which on they may be one person's
 _PERSON = re.compile(
-    r"^(patient|subject|participant|person|proband|individual|respond(ent)?|mom|mother|family|fam|household|mrn|pid|subid)s?([\W_]*(id|no|nr|num|number|code))?$"
+    r"^(patient|subject|participant|person|proband|individual|respond(ent)?|mom|mother|family|fam|household|mrn|pid|subid|ssn|ptid|usubjid|subjid)s?([\W_]*(id|no|nr|num|number|code))?$"
     r"|(^|[\W_])(id|nr|uid)$"
     r"|^(child|case|pupil|student|member|customer|animal)s?[\W_]*(id|no|nr|num|number)$",
+    re.IGNORECASE,
+)
+# what has numbers of its own, and is no person
+_THING = re.compile(
+    r"^(product|item|article|order|invoice|device|machine|batch|lot|store|shop|ward|room|unit|drug|test|lab|station|plot)"
+    r"s?[\W_]*(id|no|nr|num|number|code)$",
     re.IGNORECASE,
 )
 _WHEN = re.compile(r"year|month|date|time|week|season|hour|(^|[\W_])(day|age)s?($|[\W_])", re.IGNORECASE)  # no persons
@@ -241,7 +249,8 @@ def of_columns(columns: Mapping[Any, Coded], target: Any, owner: NDArray[Any] | 
     names = [name for name in columns if name != target]
     figures = {name: columns[name].figures() for name in (target, *names[: FEW // 2])}
     for name in names:
-        codes, person = columns[name].codes, bool(_PERSON.search(str(name)))
+        called = str(name).strip()
+        codes, person = columns[name].codes, bool(_PERSON.search(called) and not _THING.search(called))
         rows, sizes = np.flatnonzero(codes >= 0), np.bincount(codes[codes >= 0])
         many = columns[name].exact and len(rows) >= len(codes) / 2 and len(sizes) >= FEW // 2 <= (sizes > 1).sum()
         if not many or not _FEWEST <= len(rows) / len(sizes) <= _MOST or sizes.max() > len(rows) / 5:
@@ -286,6 +295,13 @@ def of_near_rows(x: NDArray[np.float32], target: Coded, where: str) -> str:
     """
     draw, n = np.random.default_rng(0), len(x)
     measured = [column for column in x.T[:MOST_COLUMNS] if len(np.unique(column[:MOST_ROWS])) >= FEW]
+    copies = _copies(x, target.codes)
+    # in two columns at least, values of one row are those of its copies alone: few numbers are alike by chance
+    if copies > _COPIED and sum(len(np.unique(column)) > (1 - copies) * n / 2 for column in measured) > 1:
+        return (
+            f"{where}: {copies:.0%} of the rows are exact copies of others, as of one person, which would be trained "
+            f"and tested on. {_SAY}"
+        )
     if n < 8 * FEW or not measured:
         return ""
     ranks = np.stack([column.argsort().argsort() / n for column in measured], axis=1).astype(np.float32)
@@ -302,8 +318,18 @@ def of_near_rows(x: NDArray[np.float32], target: Coded, where: str) -> str:
     return (
         f"{where}: the rows most like a row nearly always have its target, and rows hardly less alike do not "
         f"(likeness {near:.2f} and {beyond:.2f}), as with several rows of a person, which would be trained and tested "
-        "on. Say what each row is of (data.source.group, or units as the fourth of the arrays), or group = 'none'"
+        f"on. {_SAY}"
     )
+
+
+def _copies(x: NDArray[np.float32], codes: NDArray[np.int64]) -> float:
+    """Return the part of rows ``x [n, d]`` with their targets' ``codes [n]`` that are exact copies of earlier ones; the
+    first 100 columns are compared.
+    """
+    known = x[:, :MOST_COLUMNS]
+    # one sum a row, in one order for all rows: the same for the same rows, and hardly for others
+    keys = np.einsum("ij,j->i", known, np.random.default_rng(0).normal(size=known.shape[1]))
+    return 1 - len(np.unique(keys + 1j * codes)) / max(1, len(x))
 
 
 def gap_codes(values: NDArray[np.float64]) -> list[float]:

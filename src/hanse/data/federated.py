@@ -255,8 +255,12 @@ class SplitData(FederatedData):
             data = replace(data, distribution_names=dists.names, server_tests=tests, distribution_of=dists.train)
         few = few_units(data) if dataset.train.units is not None else []
         left_out = int(partition.sizes.sum() - lengths.sum()) if partition.kept is None else 0
-        if left_out:  # of units with rows on both sides of a date
-            few.append(f"data: {left_out} rows are left out: their units have rows on both sides of a date")
+        if (gone := left_out + dataset.left_out) > 0:
+            whole = gone + int(lengths.sum()) + len(dataset.test)
+            few.append(
+                f"data: {gone:,} of {whole:,} rows ({gone / whole:.0%}) are left out, {dataset.left_out:,} in "
+                f"the server's cut, {left_out:,} in clients': their units lie on both sides of a date (group and time)"
+            )
         return replace(data, warnings=(*_unheld_classes(data), *few))
 
     def pool(self, clients: Sequence[int], share: str = "train") -> tuple[Samples, list[Tensor]]:

@@ -115,11 +115,12 @@ class _Sums:
 
     def of(self, index: NDArray[np.int64]) -> NDArray[np.uint32]:
         """Return the checksums of the samples at positions ``index [m]``, as ``[m]`` uint32."""
-        new = np.unique(index[~self.known[index]])
-        width, data = self.bytes.shape[1], self.bytes.reshape(-1).data
-        crc = zlib.crc32
-        self.sum[new] = [crc(data[i * width : (i + 1) * width]) for i in new.tolist()]
-        self.known[new] = True
+        if not self.known[index].all():
+            new = np.unique(index[~self.known[index]])
+            width, data = self.bytes.shape[1], self.bytes.reshape(-1).data
+            crc = zlib.crc32
+            self.sum[new] = [crc(data[i * width : (i + 1) * width]) for i in new.tolist()]
+            self.known[new] = True
         return self.sum[index]
 
 

@@ -81,6 +81,9 @@ class Renamed:
 
 
 def _by_text(labels: Mapping[str, Any]) -> dict[str, Any]:
+    """Return labels by the text of those they replace. Raises UserError for one that is no text or whole number."""
+    if odd := next((one for one in labels.values() if not isinstance(one, str | int)), None):
+        raise UserError(f"data.source.labels: {odd!r:.80}: must be a text or a whole number")
     return {plain(name): one for name, one in labels.items()}
 
 
@@ -245,10 +248,9 @@ def times_of(column: Any, where: str) -> NDArray[np.float64]:
     found = held(column, where)
     if isinstance(found, str):
         raise UserError(found)
-    if found.gaps.any():
-        raise UserError(
-            f"{where}: no time in {rows_of(np.flatnonzero(found.gaps), None)}; fill them, or drop these rows"
-        )
+    endless = np.isinf(found.values) if found.values.dtype.kind == "f" else found.gaps
+    if (odd := found.gaps | endless).any():
+        raise UserError(f"{where}: no time in {rows_of(np.flatnonzero(odd), None)}; fill them, or drop these rows")
     if found.kind == "dates":
         return np.array([one.timestamp() for one in found.values], np.float64)
     if found.kind in ("numbers", "whole") and not found.category and not found.text:
@@ -265,6 +267,10 @@ def _columns(columns: list[Any], asked: Asked, name: str) -> dict[str, list[Any]
     """
     if twice := [c for c, count in Counter(columns).items() if count > 1]:
         raise UserError(f"data: {name}: two columns are called {str(twice[0])!r}: rename one, or leave it out")
+    if asked.group == NONE and NONE in columns:
+        raise UserError(
+            f"data.source.group: 'none': says that every row is a unit, and {name} has such a column: rename it"
+        )
     if both := alike([(c, 0) for c in columns], case=lambda _: False):
         raise UserError(f"data: {name}: the columns {both} cannot be told apart reliably: rename one, or leave it out")
     others, features = asked.named, asked.features

@@ -196,6 +196,11 @@ def alike(
     return ""
 
 
+def natural_order(name: str) -> list[tuple[int, int, str]]:
+    """Return a sort key by which "client 9" comes before "client 10"."""
+    return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in re.split(r"(\d+)", name)]
+
+
 def rows_of(rows: NDArray[np.int64], owner: NDArray[Any] | None) -> str:
     """Describe rows in words: how many there are, the first one, and the clients to which they belong.
 

@@ -11,7 +11,6 @@ Face's ``datasets`` are not imported: whoever has such an object has installed t
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -52,7 +51,7 @@ from hanse.data.frames import (
     units_of,
 )
 from hanse.data.hugging_face import is_hugging_face, of_hugging_face
-from hanse.data.kinds import ALIKE, LISTED, Column, alike
+from hanse.data.kinds import ALIKE, LISTED, Column, alike, natural_order
 from hanse.data.preparing import Prepare, Statistics
 from hanse.data.samples import Samples, array_of, as_tensors, unfinite
 from hanse.data.units import Cut, cut_rows
@@ -577,10 +576,8 @@ def _dataset(rows: Rows, test: float | Rows, min_samples: int, seed: int, name: 
     if not len(kept):
         raise UserError(f"{where}: no row is left to train on: too few units or dates; lower data.source.test")
     own, tested = (samples.take(torch.from_numpy(index)) for index in (kept, later))
-    if dropped := len(samples) - len(kept) - len(later):
-        line = f"{where}: {dropped} rows are left out: their units have rows on both sides of the date"
-        known["notes"] = (*known["notes"], line)
     known |= {"time": None if rows.time is None else rows.time[kept], "cut": cut}
+    known |= {"left_out": len(samples) - len(kept) - len(later)}
     if ids is not None:
         known |= {"client_of": ids[kept], "test_client_of": ids[later]}
     return Dataset(name, own, tested, classes, shape, **known)
@@ -648,13 +645,8 @@ def _numbered(owner: NDArray[Any] | None) -> tuple[tuple[str, ...], NDArray[np.i
     """Return the clients' names in order, numbers in them by size, and the number of each row's client."""
     if owner is None:
         return (), None
-    names = tuple(sorted(set(owner.tolist()), key=_order))
+    names = tuple(sorted(set(owner.tolist()), key=natural_order))
     return names, _ids(owner, names)
-
-
-def _order(name: str) -> list[tuple[int, int, str]]:
-    """Return a sort key by which "client 9" comes before "client 10"."""
-    return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in re.split(r"(\d+)", name)]
 
 
 def _ids(owner: NDArray[Any], names: Sequence[str]) -> NDArray[np.int64]:

@@ -11,14 +11,14 @@ add up their sums before round 0. Members must agree on columns, words and gaps 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hanse.base.errors import UserError, gated, import_path
+from hanse.base.factories import Rate
 from hanse.data.kinds import held, lost, objects
 
 AUTO = "auto"
@@ -26,48 +26,86 @@ FARTHEST = 5.0
 """Numbers are clipped at this many deviations from their mean, so a single huge one does not dominate a step."""
 MOST_KINDS = 50
 """Different words in a column that becomes one column for each."""
+DAY = 86_400
+"""Seconds of a day."""
 
 Statistics = Literal["own", "pooled"]
 Matrix = NDArray[np.float32]
 
 
-def scaled(values: NDArray[np.float64], own: NDArray[np.float64], gaps: bool) -> list[Matrix]:
+def scaled(values: NDArray[np.float64], of: tuple[float, float], gaps: bool) -> list[Matrix]:
     """Return a column of numbers scaled to mean 0 and deviation 1, and cut at 5 deviations; a gap becomes the mean.
 
     Args:
         values: ``[n]``, NaN for a gap.
-        own: the numbers that determine mean and deviation. If there are none, these are 0 and 1.
+        of: the mean and the deviation, as :func:`spread` returns them.
         gaps: whether to add a column that marks the gaps.
     """
     missing = np.isnan(values)
-    mean, deviation = (own.mean(), own.std() or 1.0) if len(own) else (0.0, 1.0)
-    made = [np.where(missing, 0.0, (values - mean) / deviation).clip(-FARTHEST, FARTHEST).astype(np.float32)]
+    made = [np.where(missing, 0.0, (values - of[0]) / of[1]).clip(-FARTHEST, FARTHEST).astype(np.float32)]
     return [*made, missing.astype(np.float32)] if gaps else made
 
 
+def spread(values: NDArray[np.float64]) -> tuple[float, float]:
+    """Return the mean and the deviation of numbers ``[n]``, without gaps: 0 and 1 if there are none, and a deviation of
+    1 if all are the same.
+    """
+    real = values[np.isfinite(values)]
+    return (float(real.mean()), float(real.std()) or 1.0) if len(real) else (0.0, 1.0)
+
+
 @dataclass(frozen=True)
-class _Column:
-    """How one column becomes numbers.
+class TableColumn:
+    """What a column holds, and how it becomes numbers.
 
     Attributes:
-        name: its name.
-        numbers: returns its numbers ``[n, k]`` float64, NaN for a gap.
-        scaled: whether they are scaled.
-        gaps: whether a column says where the gaps are.
+        kind: "numbers" are scaled; of "words", each gets a 0/1 column; "dates" become scaled days, and points on
+            circles for season, weekday and time of day.
+        unit: the unit of numbers, such as "mm Hg", for readers.
+        words: the words, in the order of their columns.
+        gaps: whether there may be gaps, which a further column marks. A gap in words is none of them.
+        clock: whether dates have a time of day.
+        mean: the agreed mean of numbers, or days since 1970. None: that of a client's own train rows.
+        deviation: the agreed deviation, with ``mean``.
     """
 
-    name: Any
-    numbers: Callable[[Any], NDArray[np.float64]]
-    scaled: bool
-    gaps: bool
+    kind: Literal["numbers", "words", "dates"]
+    unit: str = ""
+    words: list[str] = field(default_factory=list)
+    gaps: bool = False
+    clock: bool = False
+    mean: float | None = None
+    deviation: Rate | None = None
+
+    def of(self, values: NDArray[Any]) -> tuple[float, float]:
+        """Return the mean and the deviation by which values are scaled: as agreed, or those of these values."""
+        if self.mean is not None and self.deviation is not None:
+            return self.mean, self.deviation
+        return (0.0, 1.0) if self.kind == "words" else spread(values / DAY if self.kind == "dates" else values)
+
+    def features(self, values: NDArray[Any], of: tuple[float, float]) -> list[Matrix]:
+        """Return the column's features, ``[n]`` each.
+
+        Args:
+            values: ``[n]``: numbers, NaN for a gap; words, None for a gap; or dates as seconds since 1970.
+            of: the mean and the deviation, as :meth:`of` returns them.
+        """
+        if self.kind == "words":
+            return [np.asarray(values == word, np.float32) for word in self.words]
+        if self.kind == "numbers":
+            return scaled(values, of, self.gaps)
+        there = ~np.isnan(values)
+        days = values[there] / DAY
+        turns = [days % 365.2425 / 365.2425, np.floor(days) % 7 / 7, *([days % 1] if self.clock else [])]
+        made = scaled(values / DAY, of, self.gaps)
+        for circle in [wave(2 * np.pi * turn) for turn in turns for wave in (np.sin, np.cos)]:
+            made.append(np.zeros(len(values), np.float32))
+            made[-1][there] = circle
+        return made
 
 
 class Columns:
-    """Columns of a table as numbers; the type of a column decides how it is converted.
-
-    Numbers are scaled to mean 0 and deviation 1 and cut at 5 deviations, and a gap becomes the mean, with a further
-    column that marks gaps. Words and categories become a 0/1 column for each value. Dates become scaled days, and
-    points on circles for season, weekday and time of day.
+    """Columns of a table as numbers; the type of a column decides how it is converted (:class:`TableColumn`).
 
     Args:
         frame: the whole table of features, which determines the columns.
@@ -78,32 +116,29 @@ class Columns:
     """
 
     def __init__(self, frame: Any, where: str = "data") -> None:
-        made = [_column(frame[name], where) for name in frame.columns]
-        if lines := [one for one in made if isinstance(one, str)]:
+        made = {name: _column(frame[name], where) for name in frame.columns}
+        if lines := [one for one in made.values() if isinstance(one, str)]:
             raise UserError(*lines)
-        self._columns = [one for one in made if isinstance(one, _Column)]
-        self._fitted: list[NDArray[np.float64]] = []
+        self._columns = {name: one for name, one in made.items() if isinstance(one, TableColumn)}
+        self._of: dict[Any, tuple[float, float]] = {}
 
     def fit(self, frame: Any) -> Columns:
         """Compute means and deviations of these rows."""
-        self._fitted = [one.numbers(frame[one.name])[:, 0] for one in self._columns]
-        self._fitted = [values[np.isfinite(values)] for values in self._fitted]
+        self._of = {name: one.of(_values(frame[name], one.kind)) for name, one in self._columns.items()}
         return self
 
     def transform(self, frame: Any) -> Matrix:
         """Return the features ``[rows, columns]`` float32."""
-        made: list[Matrix] = []
-        for one, own in zip(self._columns, self._fitted, strict=True):
-            numbers = one.numbers(frame[one.name])
-            if one.scaled:
-                made += scaled(numbers[:, 0], own, one.gaps)
-                numbers = numbers[:, 1:]
-            made += [np.nan_to_num(column).astype(np.float32) for column in numbers.T]
+        made = [
+            column
+            for name, one in self._columns.items()
+            for column in one.features(_values(frame[name], one.kind), self._of[name])
+        ]
         return np.stack(made, axis=1) if made else np.zeros((len(frame), 0), np.float32)
 
 
-def _column(column: Any, where: str) -> _Column | str:
-    """Return how a column becomes numbers, or a line that says why it cannot."""
+def _column(column: Any, where: str) -> TableColumn | str:
+    """Return what a column holds, or a line that says why it becomes no numbers."""
     name, found = column.name, held(column, f"{where}: column '{column.name}'")
     if isinstance(found, str):
         return found
@@ -111,58 +146,36 @@ def _column(column: Any, where: str) -> _Column | str:
         return f"{where}: column '{name}': has no value in any row: leave it out of the features"
     gaps = bool(found.gaps.any())
     if found.kind == "dates":
-        timed = bool((_seconds(column) % 86_400 != 0).any())
-        return _Column(name, lambda one: _as_dates(one, timed), True, gaps)
+        return TableColumn("dates", gaps=gaps, clock=bool((_values(column.dropna(), "dates") % DAY != 0).any()))
     if found.kind != "words" and not found.category:
         endless = np.isinf(found.values)
         line = "" if found.exact else "whole numbers above 9,007,199,254,740,992 become others as floats: leave ids out"
         if endless.any():
             line = f"infinite in {int(endless.sum())} of {len(endless)} rows: make them gaps, or drop these rows"
         line = line or lost(found.values, fine=False)
-        return f"{where}: column '{name}': {line}" if line else _Column(name, _as_numbers, True, gaps)
-    kinds = sorted(set(column.dropna().map(str).to_list()))
-    if len(kinds) > MOST_KINDS:
+        return f"{where}: column '{name}': {line}" if line else TableColumn("numbers", gaps=gaps)
+    words = sorted(set(column.dropna().map(str).to_list()))
+    if len(words) > MOST_KINDS:
         return (
-            f"{where}: column '{name}': {len(kinds)} different words, such as {kinds[0]!r}; at most {MOST_KINDS} "
+            f"{where}: column '{name}': {len(words)} different words, such as {words[0]!r}; at most {MOST_KINDS} "
             "become columns: if it says of whom each row is, name it as data.source.group; else put words together, or "
             "leave the column out"
         )
-    return _Column(name, lambda one: _as_kinds(one, kinds), False, False)
+    return TableColumn("words", words=words)
 
 
-def _as_numbers(column: Any) -> NDArray[np.float64]:
-    """Return a column of numbers, or of text of numbers, ``[n, 1]``; NaN for a gap."""
+def _values(column: Any, kind: str) -> NDArray[Any]:
+    """Return a pandas column as :meth:`TableColumn.features` takes it; dates in the clock of their own time zone."""
+    if kind == "words":
+        return np.asarray(column.astype(object).map(str, na_action="ignore").to_numpy(dtype=object))
+    if kind == "dates":
+        if getattr(column.dt, "tz", None) is not None:
+            column = column.dt.tz_localize(None)
+        seconds = column.to_numpy(dtype="datetime64[s]")
+        return np.where(np.isnat(seconds), np.nan, seconds.astype(np.int64))
     if getattr(column.dtype, "kind", "O") in "biuf":
-        return np.asarray(column.to_numpy(dtype=np.float64, na_value=np.nan)).reshape(-1, 1)
-    values = objects(column)
-    return np.array([np.nan if one is None else float(one) for one in values], np.float64).reshape(-1, 1)
-
-
-def _as_kinds(column: Any, kinds: Sequence[str]) -> NDArray[np.float64]:
-    """Return a column of 0 and 1 for each value, ``[n, kinds]``; a gap is of none."""
-    words = column.astype(object).map(str, na_action="ignore").to_numpy(dtype=object)
-    return np.asarray(words[:, None] == np.array(kinds, dtype=object), np.float64)
-
-
-def _seconds(column: Any) -> NDArray[np.int64]:
-    """Return seconds since 1970 of the dates that are there, in the clock of their own time zone."""
-    days = column.dropna()
-    if getattr(days.dt, "tz", None) is not None:
-        days = days.dt.tz_localize(None)
-    return np.asarray(days.to_numpy(dtype="datetime64[s]").astype(np.int64))
-
-
-def _as_dates(column: Any, timed: bool) -> NDArray[np.float64]:
-    """Return days since 1970, and the season, the weekday and, if ``timed``, the hour as places on circles, ``[n, k]``;
-    NaN for a gap.
-    """
-    made = np.full((len(column), 7 if timed else 5), np.nan)
-    seconds = _seconds(column).astype(np.float64)
-    days = seconds / 86_400
-    turns = [days % 365.2425 / 365.2425, np.floor(days) % 7 / 7, *([days % 1] if timed else [])]
-    circles = [wave(2 * np.pi * turn) for turn in turns for wave in (np.sin, np.cos)]
-    made[column.notna().to_numpy()] = np.stack([days, *circles], axis=1)
-    return made
+        return np.asarray(column.to_numpy(dtype=np.float64, na_value=np.nan))
+    return np.array([np.nan if one is None else float(one) for one in objects(column)], np.float64)
 
 
 # ---- any transformer, by whose statistics

@@ -20,7 +20,7 @@ from hanse.base.streams import stream
 from hanse.data.dataset import Dataset, Distributions, largest_remainder, stratified_split
 from hanse.data.partitions import Partition
 from hanse.data.samples import Samples
-from hanse.data.units import cut_rows, split_units
+from hanse.data.units import cut_shares, split_units
 
 
 def client_shares(
@@ -28,8 +28,8 @@ def client_shares(
 ) -> list[tuple[NDArray[np.int64], ...]]:
     """Return each client's sorted (train, validation, test) indices.
 
-    The split is random, keyed by ``(seed, client)``, or in the given order. Shares drawn by the partition itself take
-    precedence. Units and times are those of all clients together (:mod:`hanse.data.units`).
+    The split is random, keyed by ``(seed, client)``, or in the given order. Shares drawn by the partition, or by who
+    made the data set, take precedence. Units and times are those of all clients together (:mod:`hanse.data.units`).
 
     Args:
         partition: the samples of each client.
@@ -41,6 +41,8 @@ def client_shares(
     """
     if partition.kept is not None:
         return [(own, *kept) for own, kept in zip(partition.train, partition.kept, strict=True)]
+    if (share_of := dataset.shares) is not None:
+        return [tuple(own[share_of[own] == share] for share in range(3)) for own in partition.train]
     if dataset.train.units is not None or dataset.time is not None:
         return _shares_of_units(partition, client_test, client_validation, seed, dataset)
     ends = share_ends(partition.sizes, client_test, client_validation)
@@ -66,23 +68,18 @@ def _shares_of_units(
     owner = np.repeat(np.arange(len(partition.train)), partition.sizes)
     units = None if dataset.train.units is None else dataset.train.units.numpy()
     labels = dataset.train.y.numpy() if dataset.num_classes is not None and dataset.train.y.ndim == 1 else None
-    left, parts = np.arange(len(rows)), list[NDArray[np.int64]]()
-    for name, share in (("test", client_test), ("validation", client_validation / (1 - client_test))):
-        of = rows[left]
-        rest, cut = cut_rows(
-            owner[left],
-            None if labels is None else labels[of],
-            share,
-            stream(seed, f"shares of units: {name}"),
-            None if units is None else units[of],
-            None if dataset.time is None else dataset.time[of],
-            dataset.cut,
-        )
-        left, taken_rows = left[rest], left[cut]
-        parts.append(taken_rows)
-    test, validation = parts
+    share_of = cut_shares(
+        owner,
+        None if labels is None else labels[rows],
+        client_test,
+        client_validation,
+        seed,
+        None if units is None else units[rows],
+        None if dataset.time is None else dataset.time[rows],
+        dataset.cut,
+    )
     shares = [
-        tuple(np.sort(rows[part[owner[part] == client]]) for part in (left, validation, test))
+        tuple(np.sort(rows[(owner == client) & (share_of == share)]) for share in range(3))
         for client in range(len(partition.train))
     ]
     if (none := next((c for c, (train, *_) in enumerate(shares) if not len(train)), None)) is not None:

@@ -23,11 +23,10 @@ from pydantic import (
 
 from hanse.base import toml
 from hanse.base.errors import UserError, nearest
-from hanse.base.factories import defaults
+from hanse.base.factories import OBJECT, defaults
 from hanse.base.files import CLIENTS
 from hanse.data.augment import AugmentName
 from hanse.data.choices import (
-    OBJECT,
     PARTITIONS,
     SOURCE_KINDS,
     Dirichlet,
@@ -35,12 +34,14 @@ from hanse.data.choices import (
     MixturePartition,
     Natural,
     OwnData,
+    SchemaTables,
     Source,
     Split,
     partition_of,
     source_of,
     table_of,
 )
+from hanse.data.choices import TABLES as SCHEMA_TABLES
 from hanse.data.natural import NATURAL
 from hanse.data.sources import GENERATED
 from hanse.data.tables import TABLES
@@ -146,7 +147,7 @@ class DataSpec(BaseModel):
             return values
         found, name = dict(values), _name(values.get("source"), OBJECT)
         # a generated source makes its samples client by client, so "natural" is the only partition it can have
-        usual = "natural" if name in (*GENERATED, *NATURAL, *TABLES) else "dirichlet"
+        usual = "natural" if name in (*GENERATED, *NATURAL, *TABLES, SCHEMA_TABLES) else "dirichlet"
         usual = "mixture" if name == "fedsoft_linear" else usual
         given = values.get("partition")
         if "partition" in values or usual != "dirichlet":
@@ -182,6 +183,11 @@ class DataSpec(BaseModel):
             yield f"source.statistics: '{source.statistics}': has no effect without prepare; leave it out"
         if isinstance(source, OwnData) and source.cut != "each_client" and source.time is None:
             yield f"source.cut: '{source.cut}': has no effect without time; leave it out"
+        if isinstance(source, SchemaTables):
+            if partition != Natural():
+                yield f"partition: '{partition.name}': a schema's tables are clients: must be 'natural', or left out"
+            if self.client_test_from != "own":
+                yield f"client_test_from: '{self.client_test_from}': the schema says what clients keep; allowed: 'own'"
         inverse = isinstance(partition, MixturePartition) and partition.test_mix == "inverse"
         if inverse and self.client_test + self.client_validation == 0:
             yield (
@@ -211,6 +217,8 @@ class DataSpec(BaseModel):
 
 def _name(given: Any, default: str) -> str | None:
     """Return the name in a source or partition as it is given; None if it is none."""
+    if isinstance(given, Mapping) and "schema" in given:
+        default = SCHEMA_TABLES
     name = given.get("name", default) if isinstance(given, Mapping) else getattr(given, "name", given)
     return name if isinstance(name, str) else None
 

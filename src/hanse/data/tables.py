@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from hanse.base.errors import UserError, library
 from hanse.base.streams import stream
 from hanse.data.dataset import Dataset, stratified_split
-from hanse.data.preparing import scaled
+from hanse.data.preparing import scaled, spread
 from hanse.data.samples import Samples
 
 if TYPE_CHECKING:
@@ -255,8 +255,7 @@ def _features(frame: pd.DataFrame, table: PackagedTable, train: NDArray[np.int64
         values = frame[name].to_numpy(dtype=np.float64)
         if name in table.amounts:
             values = np.log1p(values)
-        gaps = np.isnan(values)
-        columns += scaled(values, values[train][~gaps[train]], bool(gaps.any()))
+        columns += scaled(values, spread(values[train]), bool(np.isnan(values).any()))
     for name in table.kinds:
         codes, kinds = frame[name].factorize(sort=True)  # a gap is no kind: its code is -1
         columns += [(codes == kind).astype(np.float32) for kind in range(len(kinds))]

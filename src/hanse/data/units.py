@@ -12,6 +12,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from hanse.base.streams import stream
+
 Ints = NDArray[np.int64]
 Cut = Literal["each_client", "all_clients"]
 """Whether every client's rows are cut at a date of their own, or all at one date."""
@@ -113,3 +115,32 @@ def cut_rows(
         return split_times(owner, time, share, cut, draw, units)
     assert units is not None  # without either, rows are split one by one
     return split_units(owner, labels, share, draw, units)
+
+
+def cut_shares(
+    owner: Ints,
+    labels: Ints | None,
+    client_test: float,
+    client_validation: float,
+    seed: int,
+    units: Ints | None,
+    time: NDArray[np.float64] | None,
+    cut: Cut,
+) -> NDArray[np.int8]:
+    """Return the share of its client that each row is in, ``[n]``: 0, 1 or 2 for train, validation or test, and -1 for
+    rows of units with rows on the other side of a date. The other arguments are those of :func:`cut_rows`.
+    """
+    left, made = np.arange(len(owner)), np.full(len(owner), -1, np.int8)
+    for kind, name, share in ((2, "test", client_test), (1, "validation", client_validation / (1 - client_test))):
+        rest, taken = cut_rows(
+            owner[left],
+            None if labels is None else labels[left],
+            share,
+            stream(seed, f"shares of units: {name}"),
+            None if units is None else units[left],
+            None if time is None else time[left],
+            cut,
+        )
+        made[left[taken]], left = kind, left[rest]
+    made[left] = 0
+    return made

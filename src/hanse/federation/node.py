@@ -27,7 +27,7 @@ from torch import Tensor
 
 from hanse.base.errors import UserError
 from hanse.base.factories import call
-from hanse.base.files import AGREEMENTS, ASKED, ASKED_HEAD, private_folder, write_whole
+from hanse.base.files import AGREEMENTS, ASKED, ASKED_HEAD, OPERATORS, private_folder, write_whole
 from hanse.base.import_trust import from_message
 from hanse.base.wings import Names, absent
 from hanse.core.declared import Count, Declared, Int64, Name
@@ -72,7 +72,6 @@ SECRET, SECRET_BYTES = "secret.key", 32
 # its privacy account, over all runs, and the members with whose updates its own may be summed: what a wing reads
 ACCOUNT, ACCOUNT_LOCK, MEMBERS = "privacy.json", "privacy.lock", "members.txt"
 WITNESS = (witness.KEY, witness.PUBLIC, witness.HEADS, witness.ALARM)
-OPERATORS = "operators"  # the folder next to it with the operators' keys that are pinned
 # the agreements that its owner has signed, and what went beyond them
 EVIDENCE = "evidence.jsonl"
 APPS = "flwr"  # the operators' apps, as Flower installs them
@@ -93,6 +92,8 @@ class ClientData:
         num_classes: None for regression.
         name: the name for display.
         profile: plain values that the server may know, such as the participant's cost and eagerness.
+        schema: SHA-256 of the schema by which a table was prepared (:func:`hanse.flower.table`). A node answers only
+            under an agreement on the same one. "": there is none.
 
     Raises:
         UserError: inputs and targets differ in number, a number is not finite, there is nothing to train on, or an
@@ -118,6 +119,7 @@ class ClientData:
     num_classes: int | None = None
     name: str = ""
     profile: Mapping[str, Any] = field(default_factory=dict)
+    schema: str = ""
 
     def __post_init__(self) -> None:
         for share in SHARES:

@@ -15,12 +15,12 @@ from hanse.base.wings import Names, absent
 
 if TYPE_CHECKING:
     from hanse.federation.node import ClientData
-    from hanse.flower.client import client_app
+    from hanse.flower.client import client_app, table
     from hanse.flower.existing_app.federation import Keys
     from hanse.flower.existing_app.strategy import strategy
     from hanse.flower.server import server_app
 
-__all__ = ["ClientData", "Keys", "Trusted", "client_app", "server_app", "strategy"]
+__all__ = ["ClientData", "Keys", "Trusted", "client_app", "server_app", "strategy", "table"]
 
 _OF_WINGS = Names({}, "flower")
 # the module of each other public name
@@ -30,6 +30,7 @@ _HOMES = {
     "client_app": "hanse.flower.client",
     "server_app": "hanse.flower.server",
     "strategy": "hanse.flower.existing_app.strategy",
+    "table": "hanse.flower.client",
 }
 
 

@@ -33,6 +33,7 @@ from hanse.base.errors import UserError, import_path
 from hanse.core.declared import Count, Declared, Digest, Figure, Int64, Name, UnsoundError
 from hanse.core.part import Context, Most, Part, TrainPart
 from hanse.core.port import Ask, Mask, OnModels, Task, Test, Train
+from hanse.data.choices import SchemaTables
 from hanse.flower.members import Word
 from hanse.ledger.note import DASH, cosigned_at, fingerprint, is_signed, sign
 from hanse.ledger.record import LogHead
@@ -432,7 +433,9 @@ def canonical(experiment: Experiment) -> dict[str, Any]:
     kept = {name: section for name, section in said.items() if name not in _LEFT_OUT}
     unused = ("engine", "replay")
     kept["federation"] = {name: value for name, value in said["federation"].items() if name not in unused}
-    return {**kept, "data": {"clients": experiment.data.clients}}
+    source = experiment.data.source
+    schema = {"schema": source.agreed} if isinstance(source, SchemaTables) else {}
+    return {**kept, "data": {"clients": experiment.data.clients, **schema}}
 
 
 def sources(said: Mapping[str, Any]) -> dict[str, str]:
@@ -519,5 +522,6 @@ def introduced(agreement: Agreement) -> str:
         f"agreement {agreement.hash}\n"
         f"network {agreement.network}, run {agreement.run}, until {agreement.expires}, "
         f"operator {fingerprint(bytes.fromhex(agreement.operator))}, app {agreement.app}\n"
-        f"{agreement.rounds} rounds, {agreement.replays} replays; {asked}"
+        f"{agreement.rounds} rounds, {agreement.replays} replays; {asked}\n"
+        f"schema of the table (SHA-256): {agreement.experiment['data'].get('schema', 'none')}"
     )

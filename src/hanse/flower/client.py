@@ -27,6 +27,7 @@ from flwr.clientapp import ClientApp
 from hanse.base.errors import UserError, import_path, path_of
 from hanse.base.files import AGREEMENTS, home_of
 from hanse.core.port import Ask, Mask, OnModels, Request, Task, Test, Train
+from hanse.data.schema import CsvTable, Schema, SiteTable, UnfitTableError, digest
 from hanse.federation.behaviour import Behaviour
 from hanse.federation.codec import Message, MissingError, WireError
 from hanse.federation.node import Assignment, ClientData, Node, hello, own_terms
@@ -163,6 +164,8 @@ def client_app(
             bound.check(asked)
         beside |= _of_the_books(values, shown, pinned, home, witnesses)
         bound.check(asked)
+        if data_of(context).schema != bound.agreement.experiment["data"].get("schema", ""):
+            raise WireError("its table was prepared by another schema than was agreed (schema); its own log says which")
         agreed = bound.agreement.imported
         if wrong := [path for path in things if path in agreed and agreed[path] != digest_of(path, things[path])]:
             raise WireError(f"{wrong[0]}: the file in which it is defined is not the one that was agreed")
@@ -184,6 +187,32 @@ def client_app(
             return Message("null") if letter else node.answer(round, request, permit)
 
     return app
+
+
+def table(
+    file: str | Path, schema: str | Path, *, site: str = "", profile: Mapping[str, Any] | None = None
+) -> ClientData:
+    """Return a participant's table as its data, prepared as in a rehearsal with the same schema, bit for bit.
+
+    Args:
+        file: a CSV file.
+        schema: the schema's file, as ``hanse schema`` makes it. Its SHA-256 is part of the agreement.
+        site: the name under which the schema says what the site's words mean, and of the participant in reports.
+            Default: the file's name without its ending.
+        profile: plain values that the server may know, such as the participant's cost and eagerness.
+
+    Raises:
+        UnfitTableError: the table does not fit the schema. There is a line for each column and value, for the owner;
+            the operator is told the error's ``code`` alone.
+    """
+    found = SiteTable.of(CsvTable.read(file), Schema.read(schema), site)
+    train = found.share("train")
+    assert train is not None  # a site has rows to train on, or the shares are refused
+    shares = {name: found.share(name) for name in ("validation", "test")}
+    classes = len(found.schema.labels) or None
+    return ClientData(
+        train, **shares, num_classes=classes, name=found.name, profile=profile or {}, schema=digest(schema)
+    )
 
 
 def _over(tasks: Sequence[Task], data: ClientData) -> dict[str, int]:
@@ -215,6 +244,9 @@ def _once(load_data: LoadData) -> LoadData:
         if context.node_id not in loaded:
             try:
                 loaded[context.node_id] = load_data(context)
+            except UnfitTableError as wrong:
+                logging.getLogger(__name__).error("load_data: %s", wrong)
+                raise UserError(f"its table does not fit ({wrong.code}); its own log says why") from None
             except Exception:  # of whatever class: its text may be made of samples, and would go to the server
                 logging.getLogger(__name__).exception("load_data")
                 raise UserError("its data cannot be loaded; its own log says why") from None

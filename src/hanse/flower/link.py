@@ -29,7 +29,7 @@ from hanse.federation.codec import Message, pack, unpack_reply
 from hanse.federation.node import KEPT, Assignment
 from hanse.flower.members import Check, Member, Members, Orders, kind, majority
 from hanse.flower.message import LARGEST, Beside, from_records, said_beside, to_records
-from hanse.flower.newcomers import LOG, Newcomers
+from hanse.flower.newcomers import GONE, LOG, Newcomers
 from hanse.flower.nodes import key_of, named, pause, pulled, sent
 from hanse.flower.receipts import Letters
 from hanse.flower.replies import content_of, guarded
@@ -37,6 +37,10 @@ from hanse.flower.witnesses import ShownHeads
 
 AWAY = "its node was away meanwhile"
 OUT = "its client may no longer take part"
+HELPS = (
+    "it is asked again once it says that it is there. If its log shows that it trains, federation.deadline_s is too "
+    "short for it; if its log stands still, its owner starts it again"
+)
 
 PAUSE_S = 0.5  # seconds between two looks of a paused server at the operator's orders
 HEAD_S = 20.0  # seconds that a round waits for cosignatures of those who are not asked in it
@@ -135,8 +139,10 @@ class FlowerFederation:
         check: a function that returns why a participant's samples do not fit the experiment, or None if they do.
         agreement: the hash of the agreement that every request names.
         asked: ids of the clients asked in the last exchange, ascending.
-        newcomers: nodes that are online but not members yet.
+        newcomers: nodes that are online but not members yet, or no longer: those that are silent.
         online: the nodes that were online at the last look, by key.
+        silent: clients whose node has let a deadline pass, and when that node had come online. They are asked nothing,
+            so that nobody waits for them twice, until they have said again who they are or their node has come back.
     """
 
     grid: Grid
@@ -156,6 +162,7 @@ class FlowerFederation:
     asked: list[int] = field(default_factory=list, init=False)
     newcomers: Newcomers = field(init=False)
     online: dict[str, Any] = field(default_factory=dict, init=False)
+    silent: dict[int, str] = field(default_factory=dict, init=False)
     _nodes: dict[int, int] = field(default_factory=dict, init=False)  # client -> node that is online
     _since: dict[int, str] = field(default_factory=dict, init=False)  # client -> when that node came online
     _failed: set[int] = field(default_factory=set, init=False)  # nodes whose failure was logged
@@ -175,13 +182,17 @@ class FlowerFederation:
         """Return the members that can be asked in this round: those online that no longer train for an earlier round.
 
         Newcomers that have introduced themselves are registered first. The call returns at once, unless the operator
-        has ordered a pause. It also gives up open messages of earlier rounds that can no longer be answered. There are
+        has ordered a pause, or nobody is online: a round is not played with nobody while the deadline lasts. It also
+        gives up open messages of earlier rounds that can no longer be answered. There are
         two kinds: messages to a node that was offline while it should have trained (it can be asked again from the next
         round on), and messages to a client that may no longer take part. The next exchange reports these.
         """
-        self.look()
-        self.admit()
-        here, fitting = self._here(), {m.id for m in self.members.fitting(self.check)}
+        begun = time.monotonic()
+        while not (here := self._looked()) and round >= 0 and time.monotonic() < begun + self.deadline_s:
+            if time.monotonic() - begun < PAUSE_S:
+                LOG.warning("round %d: no member is online; it waits for one", round)
+            time.sleep(PAUSE_S)
+        fitting = {m.id for m in self.members.fitting(self.check)}
         for name, one in list(self._open.items()):
             # a node that comes back at once is never seen offline: only the time at which it came online tells
             one.away |= self._nodes.get(one.client) != one.node or self._since.get(one.client) != one.since
@@ -190,6 +201,12 @@ class FlowerFederation:
                 self._lost.append(Reply(one.client, refused=reason, arrival=Arrival(round=self._open.pop(name).round)))
         busy = {one.client for one in self._open.values()} | {lost.client for lost in self._lost}
         return Roster(m.info for m in here if m.id not in busy)
+
+    def _looked(self) -> list[Member]:
+        """Return the members that are online and may take part, as of now."""
+        self.look()
+        self.admit()
+        return self._here()
 
     def look(self) -> None:
         """See who is online, follow the operator's orders, and ask newcomers who they are.
@@ -200,10 +217,13 @@ class FlowerFederation:
             time.sleep(PAUSE_S)
         self.members.expel(orders.expelled)
         self.online = {key_of(node): node for node in self.grid.get_nodes()}
+        for member in [m for m in self.members.by_key.values() if m.key in self.online and m.id in self.silent]:
+            if self._came(member) != self.silent[member.id]:  # it was started anew
+                del self.silent[member.id]
         # expelled members and those who take part have nothing to introduce; a member whose data did not fit is asked
-        # again
+        # again, and so is one whose node is silent
         known = {m.key for m in self.members.by_key.values() if m.expelled is not None}
-        known |= {m.key for m in self.members.fitting(self.check)}
+        known |= {m.key for m in self.members.fitting(self.check) if m.id not in self.silent}
         self.newcomers.meet({key: node for key, node in self.online.items() if key not in known})
 
     def admit(self) -> None:
@@ -225,6 +245,8 @@ class FlowerFederation:
         taken = [(key, hello) for key, hello in new if kind(hello) == like]
         self.members.register(taken)
         self.newcomers.forget(key for key, _ in taken)
+        for key, _ in taken:
+            self.silent.pop(self.members.by_key[key].id, None)
 
     def here(self) -> int:
         """Return how many members are online, as of the last look."""
@@ -234,10 +256,14 @@ class FlowerFederation:
         """Return the members that are online and may take part, and note their nodes."""
         fitting = self.members.fitting(self.check)
         room = self.capacity or len(self.members.by_key)
-        here = [m for m in fitting if m.key in self.online and m.id < room]
+        here = [m for m in fitting if m.key in self.online and m.id < room and m.id not in self.silent]
         self._nodes = {m.id: int(self.online[m.key].node_id) for m in here}
-        self._since = {m.id: str(getattr(self.online[m.key], "last_activated_at", "")) for m in here}
+        self._since = {m.id: self._came(m) for m in here}
         return here
+
+    def _came(self, member: Member) -> str:
+        """Return when the node of a member that is online came online."""
+        return str(getattr(self.online[member.key], "last_activated_at", ""))
 
     # ---- the exchange
 
@@ -250,7 +276,7 @@ class FlowerFederation:
 
         Args:
             round: the round's number.
-            requests: one for each client. A client whose node is not online is left out.
+            requests: one for each client. A client whose node is not online, or silent, is left out.
             deadline_s: the most seconds to wait. None: ``self.deadline_s``.
             closing: None if the round waits for everybody. Otherwise the exchange ends as soon as ``closing.enough``
                 sound replies are in, including those to rounds from ``closing.since`` on. Clients that are still
@@ -260,7 +286,8 @@ class FlowerFederation:
             The replies, sound or refused, in order of arrival. A client that did not answer in time has none.
         """
         seconds = deadline_s or self.deadline_s
-        due = [Open(round, r.client, pack(r, half=self.half), r) for r in requests if r.client in self._nodes]
+        here = self._nodes.keys() - self.silent.keys()
+        due = [Open(round, r.client, pack(r, half=self.half), r) for r in requests if r.client in here]
         self.asked = sorted(one.client for one in due)
         if self._demanded:
             self._circulate()
@@ -348,6 +375,8 @@ class FlowerFederation:
         if closing is not None:
             self._open |= waiting
             found += [one.still() for one in waiting.values()]
+        for one in waiting.values() if closing is None else ():
+            self._missed(one, f"did not answer within {seconds:.0f} s")
         return found
 
     def _heard(self, one: Open, answer: FlowerMessage | Exception) -> Reply | None:
@@ -355,7 +384,7 @@ class FlowerFederation:
         # no more bytes than the tasks of this request can need, so that nobody fills the server's memory
         most = HEADER if one.request is None else min(self.largest, sum(astuple(room(one.request))))
         opened = guarded(self._opened, answer, most)
-        self._warn(one.node, answer)
+        self._warn(one, answer)
         if isinstance(opened, str):
             return one.came(Reply(one.client, refused=opened), 0)
         message, beside = opened
@@ -407,16 +436,32 @@ class FlowerFederation:
         held = [h for h in self._held.get(client, []) if h not in message.arrays]
         self._held[client] = [*held, *message.arrays][-KEPT:]
 
-    def _warn(self, node: int, reply: FlowerMessage | Exception) -> None:
+    def _warn(self, one: Open, reply: FlowerMessage | Exception) -> None:
         """Log that a member's node has failed, at once and only once for each node. The round may wait for others for
         long.
         """
-        if isinstance(reply, Exception) or not reply.has_error() or node in self._failed:
+        if isinstance(reply, Exception) or not reply.has_error():
             return
-        self._failed.add(node)
-        for key, one in self.online.items():
-            if int(one.node_id) == node:
-                LOG.warning("%s: its node failed: %s", named(key, one), one_line(str(reply.error.reason)))
+        if reply.error.code in GONE:
+            self._missed(one, "did not take its message in time")
+        elif one.node not in self._failed:
+            self._failed.add(one.node)
+            LOG.warning("%s: its node failed: %s", self.who(one.client), one_line(str(reply.error.reason)))
+
+    def _missed(self, one: Open, what: str) -> None:
+        """Ask a client nothing more for now, because its node let a request pass, and say what helps."""
+        if one.request is not None and one.client not in self.silent:
+            self.silent[one.client] = one.since
+            LOG.warning("%s: %s; %s", self.who(one.client), what, HELPS)
+
+    def who(self, client: int) -> str:
+        """Return a client in words: its number and name, its node's id, key and registered name."""
+        member = self.members.by_id().get(client)
+        if member is None:
+            return f"client {client}"
+        node = self.online.get(member.key)
+        where = f"key {member.key}, not online" if node is None else named(member.key, node)
+        return f"client {client} '{one_line(member.name)}', {where}"
 
     def _opened(self, reply: FlowerMessage | Exception, largest: int) -> tuple[Message, Beside]:
         """Return the message and the plain values in a node's answer.

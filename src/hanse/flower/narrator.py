@@ -20,7 +20,6 @@ from hanse.federation.check import log as refusals
 from hanse.federation.check import one_line
 from hanse.flower.link import FlowerFederation
 from hanse.flower.newcomers import LOG
-from hanse.flower.nodes import named
 from hanse.learning.metrics import ACCURACY, MetricStyle, main_of
 from hanse.runs.config import Experiment
 from hanse.runs.experiment import PlayedRun
@@ -114,7 +113,7 @@ class Narrator:
         if "failed" in metrics:
             LOG.error("round %d: failed, and nothing of it counts: %s", number, one_line(str(metrics["failed"])))
             for client in list(dict.fromkeys(client for client, _ in played.view.refusals))[:MOST]:
-                LOG.error("round %d: had a seat: %s", number, self.who(client))
+                LOG.error("round %d: had a seat: %s", number, self.federation.who(client))
 
     def on_end(self, result: PlayedRun) -> None:
         """Log why the run is over, and where its report and receipts are."""
@@ -128,15 +127,6 @@ class Narrator:
                 "each participant keeps its receipts on its own machine, in HANSE_HOME (~/.hanse)/RUN/client-N/receipts"
                 + (f"; {left} wait in letters.json for participants that are away" if left else "")
             )
-
-    def who(self, client: int) -> str:
-        """Return a client in words: its number and name, its node's id, key and registered name."""
-        member = self.federation.members.by_id().get(client)
-        if member is None:
-            return f"client {client}"
-        node = self.federation.online.get(member.key)
-        where = f"key {member.key}, not online" if node is None else named(member.key, node)
-        return f"client {client} '{one_line(member.name)}', {where}"
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -155,5 +145,5 @@ class Narrator:
             where = "" if self.round is None else f"round {self.round}: "
             LOG.error("error: %s%s: %s", where, type(wrong).__name__, one_line(str(wrong)))
             for client in self.federation.asked[:MOST] if self.round is not None else ():
-                LOG.error("asked last: %s", self.who(client))
+                LOG.error("asked last: %s", self.federation.who(client))
             raise

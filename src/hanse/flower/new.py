@@ -1,6 +1,7 @@
 """``hanse new NAME`` makes a folder with all files for a federation of your own, from the files in ``template/``.
 
-You only have to write the function in ``client_app.py`` that loads a participant's data.
+You only have to write the function in ``client_app.py`` that loads a participant's data, or none if the data are tables
+and ``hanse schema`` has made their schema.
 """
 
 from __future__ import annotations
@@ -14,10 +15,21 @@ import typer
 from hanse.base.errors import UserError
 
 EPILOG = "Example:\n\nhanse new harvest && cd harvest && ./up.sh && ./run.sh"
+SCHEMA_EPILOG = (
+    "Example:\n\nhanse schema basel.csv kiel.csv visby.csv --target ill --group patient\n\n"
+    "hanse schema basel.toml kiel.toml\n\n"
+    "hanse new harvest --schema schema.toml --table basel.csv --table kiel.csv --table visby.csv"
+)
 TEMPLATE = Path(__file__).parent / "template"
 
 
-def new(name: Annotated[str, typer.Argument(metavar="NAME", help="The project's name.", show_default=False)]) -> None:
+def new(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The project's name.", show_default=False)],
+    schema: Annotated[
+        Path | None, typer.Option(help="The schema of the participants' tables, which is copied.")
+    ] = None,
+    table: Annotated[list[Path] | None, typer.Option(help="A table of a trial here, a node each; repeat it.")] = None,
+) -> None:
     """Make a project for a real federation on Flower: server, client, keys, TLS."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
@@ -26,16 +38,78 @@ def new(name: Annotated[str, typer.Argument(metavar="NAME", help="The project's 
         lines.append(f"NAME: {name!r}: must be lower-case letters, digits and '-', starting with a letter")
     if folder.exists():
         lines.append(f"{folder}: exists already")
+    if table and schema is None:
+        lines.append("--table: needs --schema, as 'hanse schema' makes it")
     if lines:
         raise UserError(*lines)
     # StrictUndefined: a misspelt variable in a template is an error and not an empty text
     pages = Environment(loader=FileSystemLoader(TEMPLATE), undefined=StrictUndefined, keep_trailing_newline=True)
+    known = {"name": name, "schema": "", "tables": [str(path.resolve()) for path in table or ()]}
+    if schema is not None:
+        from hanse.data.schema import CsvTable, Schema, digest, fitted
+
+        fitted([CsvTable.read(path) for path in table or ()], Schema.read(schema))
+        known["schema"] = digest(schema)
     folder.mkdir()
+    if schema is not None:
+        (folder / "schema.toml").write_bytes(schema.read_bytes())
     for page in sorted(TEMPLATE.glob("*.j2")):
         plain = page.name.removesuffix(".j2")
         # the template has no dot, or git would obey it here
         target = folder / (".gitignore" if plain == "gitignore" else plain)
-        target.write_text(pages.get_template(page.name).render(name=name))
+        target.write_text(pages.get_template(page.name).render(known))
         if target.suffix == ".sh":
             target.chmod(0o755)
-    typer.echo(f"made {folder}/: fill in load_data in client_app.py, then ./up.sh && ./run.sh")
+    typer.echo(f"made {folder}/: {'' if schema else 'fill in load_data in client_app.py, then '}./up.sh && ./run.sh")
+
+
+def schema(
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE...", help="CSV files, a site's each or one of all; or drafts.")
+    ],
+    target: Annotated[str, typer.Option(help="The column to be predicted.")] = "",
+    client: Annotated[str, typer.Option(help="The column with the site of each row, in a file of all.")] = "",
+    group: Annotated[str, typer.Option(help="The column with the patient of each row; none: each is its own.")] = "",
+    time: Annotated[str, typer.Option(help="The column that says when a row was observed.")] = "",
+    leave_out: Annotated[list[str] | None, typer.Option(help="A column that is no feature; may be repeated.")] = None,
+    statistics: Annotated[
+        str,
+        typer.Option(
+            help="Means and deviations: agreed, in the file, which lost least on three tables; or each site's own."
+        ),
+    ] = "agreed",
+    test: Annotated[float, typer.Option(help="The share of its rows that a site keeps for testing.")] = 0.2,
+    validation: Annotated[float, typer.Option(help="The share of its rows that a site keeps for validation.")] = 0.0,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The file to write.")] = Path("schema.toml"),
+) -> None:
+    """Draft the schema of tables: what each column is, for people to review and agree on.
+
+    The file says of each column whether it holds numbers (in which unit), words (which ones) or dates, whether it has
+    gaps, and by which mean and deviation numbers are scaled; and what is predicted, what a row is of, and when it was
+    observed. Nothing is guessed of the last two: what looks like several rows of one person is said.
+
+    Where nobody may see another's table, each member drafts a schema of its own, and the drafts make one.
+    """
+    from hanse.data.drafting import draft, merged
+    from hanse.data.schema import Schema, digest, doubts, read_sites
+
+    if statistics not in ("agreed", "own"):
+        raise UserError(f"--statistics: {statistics!r}: must be agreed or own")
+    if out.exists():
+        raise UserError(f"{out}: exists already: give another --out, or move it away")
+    said = {"target": target, "client_column": client, "group": group, "time": time, "test": test}
+    tables = []
+    if all(path.suffix == ".toml" for path in files):
+        made = merged([Schema.read(path) for path in files])
+    elif not target:
+        raise UserError("--target: is needed for tables: the column to be predicted")
+    else:
+        tables = read_sites(files, client)
+        made = draft(tables, {**said, "validation": validation}, leave_out or (), statistics)  # type: ignore[arg-type]
+    out.write_text(made.text)
+    typer.echo(made.text)
+    notes, doubt = doubts(tables, made) if tables else ([], "")
+    for line in [*notes, doubt] if doubt else notes:
+        typer.echo(f"warning: {line}")
+    sizes = ", ".join(f"{one.name} {len(one.rows):,} rows" for one in tables) or f"{len(files)} drafts"
+    typer.echo(f"wrote {out} of {sizes}; review it; SHA-256 {digest(out)}")

@@ -1,8 +1,8 @@
 """Asks nodes that are online but not yet members who they are, and reads their answers; some are refused.
 
 :class:`hanse.flower.link.FlowerFederation` uses :class:`Newcomers`. Everything happens in the background of the
-rounds: nothing here waits for an answer. A node that does not answer, or was refused, is asked again after a pause that
-doubles each time. A node whose app was repaired therefore gets in without a restart.
+rounds: nothing here waits for an answer. A node that does not answer is asked again soon, and one that was refused
+after a pause that doubles each time. A node whose app was repaired therefore gets in without a restart.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from hanse.flower.nodes import named, pulled, sent
 LOG = logging.getLogger("hanse.network")
 LOG.addHandler(logging.NullHandler())
 HELLO_S = 60.0  # seconds that an answer is looked for before the question is put again
-FIRST_S, LAST_S = 5.0, 600.0  # seconds before a node is asked again: doubled each time, from the first to the last
+FIRST_S, LAST_S = 5.0, 600.0  # seconds before a refused node is asked again: doubled each time, from first to last
 SEEN_S = 1.0  # seconds between two looks for answers while the server waits for something else
 # Flower's errors for a node that has gone: no fault of its app, so it is asked again without a line in the log
-AWAY = {ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE}
+GONE = {ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE}
 NOT_OURS = "No query function registered"  # what Flower says of a client app that has no 'hanse'
 
 
@@ -101,8 +101,8 @@ class Newcomers:
             elif name in out:
                 self._hear(out[name], reply)
         for one in map(self._asked.__getitem__, out.values()):
-            if one.message and now >= one.due:
-                self._again(one, now)
+            if one.message and now >= one.due:  # it may be training: it is asked again soon
+                one.message, one.due = None, now + FIRST_S
 
     @property
     def said(self) -> dict[str, Hello]:
@@ -161,7 +161,7 @@ class Newcomers:
         one.message = None
         if reply.has_error():
             failed = str(reply.error.reason)
-            if reply.error.code in AWAY:
+            if reply.error.code in GONE:
                 self._again(one, self.clock())
             elif NOT_OURS in failed:
                 self.refuse(key, "its client app is not hanse's (hanse.flower.client_app makes one): " + failed)

@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hanse.base.errors import UserError
-from hanse.base.files import write_whole
-from hanse.federation.node import OPERATORS
+from hanse.base.files import OPERATORS, write_whole
 from hanse.ledger.note import fingerprint, is_weak, own_key, public_of
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -23,14 +23,15 @@ from hanse.base.errors import MachineError, UserError
 from hanse.base.files import going_on, private_folder, write_whole
 from hanse.base.wings import Names
 from hanse.core.book import LedgerError
-from hanse.federation.codec import WireError
 from hanse.ledger.issuer import Issuer
 from hanse.ledger.note import is_signed, sign
 from hanse.ledger.run_ledger import open_ledger
-from hanse.runs.config import Experiment
-from hanse.runs.experiment import PlayedRun
-from hanse.runs.round import Played
 from hanse.runs.run_record import load_run
+
+if TYPE_CHECKING:
+    from hanse.runs.config import Experiment
+    from hanse.runs.experiment import PlayedRun
+    from hanse.runs.round import Played
 
 STATEMENTS: Mapping[str, Callable[[Path, int], str]] = Names({}, "statements")  # make a client's page of a run
 _PAGE = '{"page":'  # a line with a statement begins so; all others are receipts
@@ -68,6 +69,8 @@ def keep_pages(letter: str, folder: Path, public: bytes) -> str:
     Raises:
         WireError: a line is no statement, or it is not signed.
     """
+    from hanse.federation.codec import WireError  # late: it imports torch, and 'hanse receipt' does without
+
     receipts = []
     for line in letter.splitlines():
         if not line.startswith(_PAGE):

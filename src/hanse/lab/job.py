@@ -28,7 +28,8 @@ from typing import TYPE_CHECKING, Any
 
 from hanse.base.errors import UserError
 from hanse.base.files import read_arrays
-from hanse.runs.config import Experiment, RunSection
+from hanse.runs.config import Experiment
+from hanse.runs.sections import RunSection
 
 if TYPE_CHECKING:
     from hanse.runs.experiment import PlayedRun

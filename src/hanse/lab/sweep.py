@@ -26,9 +26,8 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from hanse.base.errors import UserError
-from hanse.base.factories import named_choice
+from hanse.base.factories import OBJECT, named_choice
 from hanse.base.files import write_whole
-from hanse.data.choices import OBJECT
 from hanse.lab.job import Job, folder_of, play, play_kept, seeded
 from hanse.lab.kept import Store
 from hanse.lab.player import PlayedJobs, Work, play_all

@@ -7,14 +7,16 @@ turns these into standard errors by the jackknife (:mod:`hanse.games.jackknife`)
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from hanse.base.streams import stream
 from hanse.games.jackknife import jackknife_errors, t_factor
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 UNITS = "units"
 """The name of the number of units among the metrics of a test, where its samples have units."""
@@ -33,6 +35,8 @@ def sample_blocks(n: int, units: Tensor | None = None) -> list[Tensor]:
         units: ``[n]``, the unit of each sample (:class:`hanse.data.samples.Samples`). Blocks are then of whole units,
             so the jackknife over them is that of a cluster sample.
     """
+    import torch  # late: reports read this module, and read without torch
+
     if units is not None:
         number = _numbered(units)
         whole = sample_blocks(count_units(units))

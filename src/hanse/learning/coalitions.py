@@ -36,8 +36,6 @@ _LARGE = 16.0  # up to this sum of a mixture's absolute weights float32 loses at
 _MADE = 1 << 23  # numbers: so many, of rows that a rule makes for coalitions, are held at once
 WORST = -1e9
 """The utility of a model whose loss is not finite: games need finite numbers."""
-WORSE = "value/worse_than_guessing"
-"""The metric that counts evaluated models whose loss is above that of equal chances for all classes, ln C."""
 # numbers: so many outputs of single players' models are kept; if there are more, those of the first samples only
 _OUTPUTS = 1 << 25
 

@@ -179,17 +179,6 @@ def takes_one_output(given: str | Mapping[str, Any] | None) -> bool:
     return name == "bce" or (name not in LOSSES and table.get("outputs") == 1)
 
 
-def loss_told(given: str | Mapping[str, Any] | None) -> str | None:
-    """Describe a ``[train] loss`` in words; None if it is the default."""
-    if isinstance(given, str):
-        given = {"name": given}
-    if not isinstance(given, Mapping):
-        return None
-    name = str(given.get("name", "?")).rpartition(":")[2]
-    options = ", ".join(f"{key} = {value}" for key, value in sorted(given.items()) if key != "name")
-    return (f"{name} ({options})" if options else name) if options or name not in ("cross_entropy", "mse") else None
-
-
 def balanced(given: Mapping[str, Any], num_classes: int | None, counts: NDArray[np.int64] | None) -> Mapping[str, Any]:
     """Return a ``[train] loss`` in which ``weights = "balanced"`` is replaced by numbers.
 

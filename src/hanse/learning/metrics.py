@@ -16,19 +16,21 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from hanse.base.errors import RAISED, UserError, first_line, named
 from hanse.base.streams import stream
 from hanse.games.jackknife import jackknife_errors, t_factor, t_quantile
 from hanse.learning.blocks import UNITS, sample_blocks
 from hanse.learning.intervals import Interval, auc_interval, wilson
-from hanse.learning.losses import Objective
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from hanse.learning.losses import Objective
 
 Floats = NDArray[np.float64]
 Given = str | Mapping[str, Any]
@@ -77,6 +79,8 @@ BOOTSTRAPPED = 200  # samples at most, for a metric of the user's; more are serv
 DRAWS = 200  # of a bootstrap
 ACCURACY = MetricStyle("accuracy", "accuracy", percent=True, within=_SHARE)
 LOSS = MetricStyle("loss", "loss", less_is_better=True)
+WORSE = "value/worse_than_guessing"
+"""The metric that counts evaluated models whose loss is above that of equal chances for all classes, ln C."""
 _READINGS = {
     reading.key: reading
     for reading in (
@@ -229,6 +233,8 @@ class Predictions:
             regression: whether targets are numbers.
             units: ``[n]``, the unit of each sample.
         """
+        import torch  # late: reports read this module, and read without torch
+
         predicted = outputs.t().double()
         if objective is not None and objective.one_output:
             predicted = torch.cat([torch.sigmoid(-predicted), torch.sigmoid(predicted)], 1)
@@ -368,6 +374,8 @@ class Metric:
 
     def of_models_without_blocks(self, judged: Sequence[Predictions]) -> Floats:
         """Return the values of C models with each of B blocks of samples left out, ``[C, B]``."""
+        import torch  # late: reports read this module, and read without torch
+
         units = None if not judged or judged[0].units is None else torch.from_numpy(judged[0].units)
         blocks = sample_blocks(len(judged[0].y), units) if judged else []
         each = [self.of_models([one.without(block.numpy()) for one in judged]) for block in blocks]

@@ -9,44 +9,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from importlib import import_module
 from typing import Any
 
 from hanse.base.errors import UserError, collected, import_path, named, nearest
 from hanse.base.factories import call, defaults, misspelt
 from hanse.base.files import table as table_in
+from hanse.base.wings import Names, target
 from hanse.core.calling import method_of
 from hanse.core.part import Context, Mechanism, Part, in_slots
 
 
-class Later(Mapping[str, Callable[..., Any]]):
-    """Mechanisms or parts by name; each is imported when it is first asked for.
+class Later(Names):
+    """Mechanisms or parts by name, also those of wings; each is imported when it is first asked for.
 
-    Args:
-        places: by name, ``"module:object"`` of this package.
+    Its own are, by name, ``"module:object"`` of this package.
     """
-
-    def __init__(self, places: Mapping[str, str]) -> None:
-        self._places = places
 
     def __getitem__(self, name: str) -> Callable[..., Any]:
         """Return what has this name. Raises KeyError."""
-        module, _, thing = self._places[name].partition(":")
-        made: Callable[..., Any] = getattr(import_module(f"{__package__}.{module}"), thing)
+        made: Callable[..., Any] = target(f"{__package__}.{self.own[name]}" if name in self.own else self.added[name])
         return made
-
-    def __iter__(self) -> Iterator[str]:
-        """Iterate over the names."""
-        return iter(self._places)
-
-    def __len__(self) -> int:
-        """Return how many there are."""
-        return len(self._places)
 
     def name_of(self, made: Any) -> str | None:
         """Return the name of an object, or None; nothing is imported."""
-        own = f"{getattr(made, '__module__', '')}:{getattr(made, '__qualname__', '')}"
-        return next((name for name, place in self._places.items() if f"{__package__}.{place}" == own), None)
+        path = f"{getattr(made, '__module__', '')}:{getattr(made, '__qualname__', '')}"
+        places = {name: f"{__package__}.{place}" for name, place in self.own.items()} | self.added
+        return next((name for name, place in places.items() if place == path), None)
 
 
 # every mechanism that has a name; its name in a file is that of the function
@@ -57,10 +45,10 @@ PUBLISHED = (
     "fedamp:heur_fedamp", "pfedgraph:pfedgraph", "fedfomo:fedfomo", "cfl:cfl", "ifca:ifca", "fedsoft:fedsoft",
     "ipfl:ipfl", "ipfl:ipfl_posted", "pifl:pifl", "pifl:tiff", "baselines:local", "baselines:centralised",
 )  # fmt: skip
-MECHANISMS = Later({place.partition(":")[2]: place for place in PUBLISHED})
+MECHANISMS = Later({place.partition(":")[2]: place for place in PUBLISHED}, "mechanisms")
 # every part that has a name, by the slots that it can fill
 PARTS = {
-    slot: Later(places)
+    slot: Later(places, slot)
     for slot, places in {
         "select": {
             "everyone": "select:Everyone",

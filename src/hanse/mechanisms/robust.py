@@ -299,13 +299,18 @@ class Clipped(OfRule):
         """
         length = lengths(group)
         norm = self.times * float(np.median(length)) if self.norm is None else self.norm
-        share = np.where(length > norm, norm / np.maximum(length, 1e-300), 1.0)
+        share = shortened(length, norm)
         said = self.of.aggregate(group.shrinking(share), {})
         found = {**said.metrics, "weigh/clipped": float((share < 1).mean()), "weigh/norm": norm}
         if said.weights is None:
             return Aggregate(row=said.row, metrics=found)
         weights = said.weights * share
         return Aggregate(weights, said.old + float((said.weights - weights).sum()), found, reapply=True)
+
+
+def shortened(length: Floats, norm: float) -> Floats:
+    """Return the factors ``[m]`` by which changes of these lengths are multiplied, so that none is above ``norm``."""
+    return np.where(length > norm, norm / np.maximum(length, 1e-300), 1.0)
 
 
 def lengths(group: Group, along: Tensor | None = None) -> Floats:

@@ -37,8 +37,8 @@ from hanse.games.gtg import Stop
 from hanse.games.impartial import impartial_places
 from hanse.games.semivalues import Semivalue
 from hanse.learning.by_function import FunctionCoalitions
-from hanse.learning.coalitions import WEIGHED, WORSE, WORST
-from hanse.learning.metrics import METRICS
+from hanse.learning.coalitions import WEIGHED, WORST
+from hanse.learning.metrics import METRICS, WORSE
 from hanse.mechanisms.value_noise import Curved, left_out, length, noise_of, together
 from hanse.mechanisms.weigh import sample_shares
 

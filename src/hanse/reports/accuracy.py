@@ -1,4 +1,4 @@
-"""Charts of how good the models are: by round, by client, and compared with what clients earned.
+"""Charts of how good the models are: by round, and by client.
 
 :func:`curve_charts` draws the curves of tests and training losses, :func:`own_charts` the results on the clients' own
 test data. :func:`own_means` is a metric of theirs over the rounds. Clients that the experiment makes cheat are left out
@@ -12,12 +12,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from hanse.core.entry import TOKEN
 from hanse.learning.metrics import ACCURACY, LOSS, MetricStyle
-from hanse.reports.chart import Chart, Curve, Floats, Ints, Lines, even, slug
+from hanse.reports.chart import Chart, Curve, Floats, Ints, Lines, even
 from hanse.reports.facts import facts_of
-from hanse.reports.groups import SeedGroup, honest_of, roles_of
-from hanse.reports.market import MOST
+from hanse.reports.groups import SeedGroup, honest_of
 from hanse.reports.words import caption
 from hanse.runs.run_record import RunRecord
 
@@ -134,17 +132,28 @@ MOST_POINTS = 2000  # points of a line or dots of a chart
 
 
 def own_charts(groups: Sequence[SeedGroup]) -> list[Chart]:
-    """Return the charts of clients' results on their own test data, if they were tested on it.
-
-    One shows the distribution over the clients; another, if there is money, has a dot for each client with what it
-    earned.
+    """Return the distribution of the main metric over the clients, on their own test data, if they were tested on it.
 
     Args:
-        groups: the experiments.
+        groups: the experiments, a line each if they have the same metric.
     """
-    cdf = _cdf(groups)
-    earned = [chart for group in groups if (chart := _earned(group)) is not None]
-    return [*([] if cdf is None else [cdf]), *earned]
+    reading, lines = groups[0].runs[0].main, []
+    for i, group in enumerate(groups):
+        rows = [row for run in group.runs if run.main == reading for row in facts_of(run).clients]
+        own = [row.joined for row in rows if row.honest and row.joined is not None]
+        if own:
+            values = np.sort(own)
+            share = np.arange(1, len(values) + 1) / len(values)
+            # the curve begins at a share of 0, so its first step is drawn from the bottom
+            x, y = np.concatenate([values[:1], values]), np.concatenate([[0.0], share])
+            kept = even(len(x), MOST_POINTS)
+            lines.append(Curve(group.label, reading.factor * x[kept], 100.0 * y[kept], look=i))
+    if not lines:
+        return []
+    cheats = any(honest_of(run) is not None for group in groups for run in group.runs)
+    told = caption("distribution", reading, cheats)
+    title, marks = "How clients fare on their own test data", Lines(tuple(lines), steps=True, whole=False)
+    return [Chart("own-accuracy-cdf", _SECTION, title, told, marks, x=own_axis(reading), y="clients (%)")]
 
 
 def own_means(run: RunRecord, reading: MetricStyle, most: int | None = None) -> tuple[Ints, Floats]:
@@ -173,49 +182,3 @@ def own_means(run: RunRecord, reading: MetricStyle, most: int | None = None) -> 
             found += [(r, float(own.mean()))] if len(own) else []
     kept, means = (np.array(column) for column in zip(*found, strict=True)) if found else (rounds[:0], values[:0])
     return kept.astype(np.int64), means.astype(np.float64)
-
-
-def _cdf(groups: Sequence[SeedGroup]) -> Chart | None:
-    """Return the distribution of the main metric over the clients, a line for each experiment with the same metric."""
-    reading, lines = groups[0].runs[0].main, []
-    for i, group in enumerate(groups):
-        rows = [row for run in group.runs if run.main == reading for row in facts_of(run).clients]
-        own = [row.joined for row in rows if row.honest and row.joined is not None]
-        if own:
-            values = np.sort(own)
-            share = np.arange(1, len(values) + 1) / len(values)
-            # the curve begins at a share of 0, so its first step is drawn from the bottom
-            x, y = np.concatenate([values[:1], values]), np.concatenate([[0.0], share])
-            kept = even(len(x), MOST_POINTS)
-            lines.append(Curve(group.label, reading.factor * x[kept], 100.0 * y[kept], look=i))
-    if not lines:
-        return None
-    cheats = any(honest_of(run) is not None for group in groups for run in group.runs)
-    told = caption("distribution", reading, cheats)
-    title, marks = "How clients fare on their own test data", Lines(tuple(lines), steps=True, whole=False)
-    return Chart("own-accuracy-cdf", _SECTION, title, told, marks, x=own_axis(reading), y="clients (%)")
-
-
-def _earned(group: SeedGroup) -> Chart | None:
-    """Return utility (in a market) or tokens (elsewhere) against the main metric, a dot for each client.
-
-    It shows the group's first run only, since other seeds may have other clients.
-    """
-    run = group.runs[0]
-    rows = [row for row in facts_of(run).clients if row.joined is not None]
-    market = any(row.utility is not None for row in rows)
-    if len(rows) < 2 or not (market or any(row.balance is not None for row in rows)):
-        return None
-    what, axis = ("Utility", "utility over the run (tokens)") if market else ("Tokens earned", "tokens earned or lost")
-    rows = [rows[i] for i in even(len(rows), MOST_POINTS)]
-    roles, lines = roles_of(run), []
-    for kind in dict.fromkeys(roles.get(row.client, "client") for row in rows):
-        here = [row for row in rows if roles.get(row.client, "client") == kind]
-        x = np.array([run.main.factor * (row.joined or 0.0) for row in here])
-        y = np.array([row.utility if row.utility is not None else row.net / TOKEN for row in here])
-        names = tuple(f"client {row.name}" for row in here) if len(rows) <= MOST else ()
-        lines.append(Curve(kind, x, y, dots=True, names=names))
-    told = caption("earned", run.main, market, run.seeds[0])
-    marks = Lines(tuple(lines), zero=True, whole=False)
-    title = f"{what} against {run.main.title}: {group.label}"
-    return Chart(f"earned-{slug(group.label)}", _SECTION, title, told, marks, x=own_axis(run.main), y=axis)

@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hanse.base.errors import UserError
-from hanse.base.factories import named_choice
+from hanse.base.factories import OBJECT, named_choice
 from hanse.base.files import read_toml, table
 from hanse.base.toml import flat
-from hanse.data.choices import OBJECT
-from hanse.runs.config import Experiment
 from hanse.runs.run_record import RunRecord, load_run
 
 if TYPE_CHECKING:
+    from hanse.runs.config import Experiment
     from hanse.runs.experiment import Observer
 
 
@@ -35,6 +34,7 @@ def alone_experiment(experiment: Experiment) -> Experiment:
         experiment: the experiment that the clients joined.
 
     Examples:
+        >>> from hanse import Experiment
         >>> joined = Experiment(mechanism="greedyfed", run={"rounds": 5})
         >>> alone = alone_experiment(joined)
         >>> alone.mechanism.name, alone.run.rounds
@@ -44,7 +44,7 @@ def alone_experiment(experiment: Experiment) -> Experiment:
     keep = {name: given[name] for name in ("data", "model", "train", "eval")}
     engine = {"device": given["engine"]["device"], "precision": given["engine"]["precision"]}
     run = {name: given["run"][name] for name in ("rounds", "seed", "checkpoint_every")}
-    return Experiment(**keep, mechanism={"name": ALONE}, engine=engine, run=run)
+    return type(experiment)(**keep, mechanism={"name": ALONE}, engine=engine, run=run)
 
 
 def by_python(run: RunRecord) -> str:
@@ -81,6 +81,7 @@ def train_alone(folder: Path, observers: Sequence[Observer] = ()) -> Path:
             participants have the data.
     """
     from hanse.runs import experiment as running  # imported here, since most statements play nothing
+    from hanse.runs.config import Experiment
 
     if not (folder / "config.toml").is_file():
         raise UserError(f"{folder}: is not a run directory (it has no config.toml)")

@@ -150,7 +150,7 @@ def _joining(group: SeedGroup, found: Sequence[RunOf], beside: Sequence[RunRecor
     notes = []
     if whole:
         fields = {**{answer: whole[answer] for answer in ("yes", "no", "even")}, "of": whole.total(),
-                  "seeds": sum(map(bool, counts)), "of_seeds": len(found),
+                  "clients": max(map(len, honest)), "seeds": sum(map(bool, counts)), "of_seeds": len(found),
                   "left_out": found[0].whole.clients - found[0].whole.honest}  # fmt: skip
         notes.append(Note("joining_paid", "note", {"label": label, **fields}))
     each = [[g for one in rows if (g := one.gain) is not None] for rows in honest]

@@ -28,7 +28,7 @@ from hanse.mechanisms.market_record import MarketRound
 from hanse.reports.contributions import contribution
 from hanse.reports.groups import SeedGroup
 from hanse.reports.words import said
-from hanse.runs.checkpoint import edited_settings
+from hanse.runs.edited import edited_settings
 from hanse.runs.observers import ProgressCallback, untold
 from hanse.runs.reading import last_state
 from hanse.runs.replay import Posted, against_rules, checked, recorded_markets, rule_of, unlike_rows

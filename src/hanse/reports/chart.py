@@ -26,6 +26,7 @@ COLOURS = (
     "#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9", "#000000", "#6A3D9A", "#8B4513", "#7D7D00",
 )  # fmt: skip
 DASHES = ((), (6, 4), (8, 3, 2, 3), (2, 3))
+MOST_SHOWN = 40  # clients of a chart that shows them all
 MARKERS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "triangle-right", "triangle-left")
 
 
@@ -253,7 +254,7 @@ def rows_of(chart: Chart) -> Iterator[list[Any]]:
         yield from _line_rows(chart, marks)
     elif isinstance(marks, Bars):
         label, value = (chart.x, chart.y) if marks.upright else (chart.y, chart.x)
-        yield ["series", label or "label", value or "value", "error"]
+        yield ["series", label or "label", value or "value", "half of 95 % interval"]
         for series in marks.series:
             errors = np.full(len(series.values), np.nan) if series.errors is None else series.errors
             rows = zip(marks.labels, series.values, errors, strict=True)

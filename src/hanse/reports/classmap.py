@@ -15,9 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hanse.base.errors import UserError
-from hanse.base.factories import named_choice
+from hanse.base.factories import OBJECT, named_choice
 from hanse.base.import_trust import is_looking
-from hanse.data.choices import OBJECT
 from hanse.reports.chart import Chart, Floats, Heat, even, slug
 from hanse.reports.groups import SeedGroup
 from hanse.reports.words import caption

@@ -22,7 +22,6 @@ import numpy as np
 
 from hanse.base.errors import UserError, nearest
 from hanse.base.files import table, write_csv
-from hanse.learning.losses import loss_told
 from hanse.learning.metrics import ACCURACY, LOSS, MetricStyle, reading_of
 from hanse.reports.accuracy import own_means
 from hanse.reports.chart import Floats, Ints
@@ -229,11 +228,22 @@ def _effective(run: RunRecord, base: RunRecord, epsilon: float) -> dict[str, flo
 
 
 @lru_cache(maxsize=256)  # every table of a report asks for it
+def _loss_told(given: str | Mapping[str, Any] | None) -> str | None:
+    """Describe a ``[train] loss`` in words; None if it is the default."""
+    if isinstance(given, str):
+        given = {"name": given}
+    if not isinstance(given, Mapping):
+        return None
+    name = str(given.get("name", "?")).rpartition(":")[2]
+    options = ", ".join(f"{key} = {value}" for key, value in sorted(given.items()) if key != "name")
+    return (f"{name} ({options})" if options else name) if options or name not in ("cross_entropy", "mse") else None
+
+
 def run_row(run: RunRecord) -> dict[str, Any]:
     """Return one run's row of :func:`compare_runs`, without its effective round."""
     accuracy = run.series("test/accuracy")[1]
     loss = _last(run.series("test/loss")[1])
-    named = loss_told(table(run.config, "train").get("loss"))
+    named = _loss_told(table(run.config, "train").get("loss"))
     regression = not len(accuracy)  # its loss is a mean squared error; every other loss comes with an accuracy
     seconds = run.series("time/round_s")[1]
     traffic = [run.series(key)[1] for key in ("bytes/down", "bytes/up")]
@@ -275,7 +285,7 @@ def _own_figures(run: RunRecord) -> dict[str, float | None]:
             best = values.min if reading.less_is_better else values.max
             found[f"best_{reading.key}"] = float(best()) if len(values) else None
             found[f"client_{reading.key}"] = _last(own_means(run, reading, 2)[1])
-    if (named := loss_told(table(run.config, "train").get("loss"))) is not None:
+    if (named := _loss_told(table(run.config, "train").get("loss"))) is not None:
         found[f"test_loss: {named}"] = _last(run.series("test/loss")[1])
     return found
 

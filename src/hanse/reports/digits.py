@@ -10,7 +10,7 @@ import numpy as np
 from hanse.core.entry import TOKEN, tokens
 
 
-def rounded(value: float, error: float | None = None, *, sign: bool = False, most: int = 3) -> str:
+def rounded(value: float, error: float | None = None, *, sign: bool = False, most: int = 3, some: bool = False) -> str:
     """Return a number with only as many digits as its error justifies: the last is the first digit of the error.
 
     Args:
@@ -19,8 +19,11 @@ def rounded(value: float, error: float | None = None, *, sign: bool = False, mos
             ``most`` digits are shown.
         sign: write a plus, too.
         most: significant digits where no error is known.
+        some: a number that is not 0 is not rounded to 0 either, but shown with its first digit.
 
     Examples:
+        >>> rounded(0.02, 0.3), rounded(0.02, 0.3, some=True)
+        ('0.0', '0.02')
         >>> rounded(0.7034, 0.17), rounded(-8.93, 12.9, sign=True), rounded(0.7034), rounded(1234.5, 30)
         ('0.7', '-9', '0.703', '1234')
         >>> rounded(0.1 + 0.2, 1e-17)
@@ -30,6 +33,8 @@ def rounded(value: float, error: float | None = None, *, sign: bool = False, mos
     last = math.log10(error) if error and known else math.log10(abs(value) or 1.0) // 1 + 1 - most
     places = max(0, -math.floor(last))
     told = f"{value:{'+' if sign else ''}.{places}f}"
+    if float(told) == 0 and some and value:
+        return rounded(value, sign=sign, most=1)
     return f"{0:.{places}f}" if float(told) == 0 else told
 
 

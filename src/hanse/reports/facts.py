@@ -22,7 +22,7 @@ from hanse.base.errors import UserError, library
 from hanse.base.files import table, write_csv
 from hanse.flower.members import Orders
 from hanse.games.jackknife import SURE, t_quantile
-from hanse.reports.chart import Floats
+from hanse.reports.chart import Floats, slug
 from hanse.reports.contributions import Contribution, contribution, gained
 from hanse.reports.digits import number
 from hanse.reports.fits import Fit, finite_or_none, fits_of, surely
@@ -88,8 +88,13 @@ class ClientFacts:
         share_high: the upper end.
         place: its place among the clients with more than one valued update. 1 is the highest sum.
         tied: the places of the clients that cannot be told apart from it.
+        missed: by how much the averages would be worse without its updates, summed over the rounds: below 0 they would
+            be better (leave-one-out in averages, to first order: :func:`hanse.reports.contributions.missed`).
+        missed_low: the lower end of its 95 % interval for the draw of the validation samples.
+        missed_high: the upper end.
         suspect: whether its updates clearly did harm on the validation samples: several were valued, and the sum's
-            interval is below zero. It is no proof: only training without the client shows it.
+            interval is below zero, or that of ``missed`` is below -5 % of the loss's fall. It is no proof: only
+            training without the client shows it.
         without: by how much the others do better without it, by training anew without it (``hanse report --retrain``):
             above 0 they do. The unit is that of the run's utility.
         without_low: the lower end of its 95 % interval, for other starts and other validation samples.
@@ -146,6 +151,9 @@ class ClientFacts:
     share_high: float | None = _in("share")
     place: int | None = None
     tied: tuple[int, ...] | None = None
+    missed: float | None = _in("utility")
+    missed_low: float | None = _in("utility")
+    missed_high: float | None = _in("utility")
     suspect: bool = False
     without: float | None = _in("utility")
     without_low: float | None = _in("utility")
@@ -170,6 +178,11 @@ class ClientFacts:
     epsilon: float | None = None
     budget: float | None = None
     delta: float | None = None
+
+    @property
+    def fact(self) -> str:
+        """What the row is called in a page's tags."""
+        return f"clients.{self.client}"
 
     @property
     def net(self) -> int:
@@ -285,6 +298,11 @@ class RunFacts:
     value: float | None = _in("utility")
     fall: float | None = _in("utility")
     refused: int | None = _in("updates")
+
+    @property
+    def fact(self) -> str:
+        """What the row is called in a page's tags."""
+        return f"runs.{slug(self.run)}"
 
     @property
     def others(self) -> int:
@@ -480,7 +498,8 @@ class RunOf:
         # an infinite sampling error means that it is not known; the other error alone would be taken for all of it
         drawn = np.where(np.isinf(found.last.sampling), np.nan, found.last.drawn)
         sure, half = np.isfinite(found.errors) & np.isfinite(drawn), SURE * found.errors
-        rows = {}
+        lone, lone_half = found.missed, SURE * found.missed_errors
+        rows, suspect = {}, found.suspect
         for i, client in enumerate(found.clients.tolist()):
             at, value = int(np.searchsorted(sums.clients, client)), float(found.totals[i])
             ends = between[at].tolist() if sure[i] and part_error[at] > 0 else (None, None)
@@ -499,7 +518,10 @@ class RunOf:
                 "share_high": ends[1],
                 "place": ranked.place(client) if placed else None,
                 "tied": tuple(ranked.tied_places(client).tolist()) if placed and ranked.known else None,
-                "suspect": bool(found.suspect[i]),
+                "missed": finite_or_none(lone[i]),
+                "missed_low": finite_or_none(lone[i] - lone_half[i]),
+                "missed_high": finite_or_none(lone[i] + lone_half[i]),
+                "suspect": bool(suspect[i]),
             }
         return rows
 
@@ -605,7 +627,10 @@ class RunOf:
                 add("harmful", "warning", **who, more=row.without, low=row.without_low, high=row.without_high,
                     starts=row.starts)  # fmt: skip
             elif row.suspect and row.without is None:
-                add("suspect", "warning", **who, high=row.value_high)
+                averages = row.value_high is None or row.value_high >= 0
+                add(
+                    "suspect", "warning", **who, averages=averages, high=row.missed_high if averages else row.value_high
+                )
         for whose in _reasons(self.fits):
             found.append(replace(whose, fields={"run": run.name, **whose.fields}))
         return tuple(found)

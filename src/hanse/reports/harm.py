@@ -13,21 +13,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from hanse.base.errors import UserError
 from hanse.base.files import MEMBERS, read_json, table, write_whole
-from hanse.core.table import Floats, Ints, Table
 from hanse.games.jackknife import SURE, interval_errors, t_quantile
-from hanse.learning.blocks import sample_blocks
 from hanse.reports.alone import by_python
-from hanse.runs.config import Experiment
-from hanse.runs.round import Played
 from hanse.runs.run_record import RunRecord, load_run
-from hanse.runs.server_judge import ServerJudge, by_class
+
+if TYPE_CHECKING:
+    from hanse.core.table import Floats, Ints, Table
+    from hanse.runs.config import Experiment
+    from hanse.runs.round import Played
 
 STARTS = 5  # pairs of trainings, which differ in their seeds: with fewer nobody is called harmful
 LEAST = 0.02  # of what training gained: less than that also comes of leaving out any other client
@@ -71,6 +70,7 @@ def without(experiment: Experiment, client: int | None, start: int) -> Experimen
         UserError: the experiment has clients that join and clients that leave, which leaves no way to keep one away.
 
     Examples:
+        >>> from hanse import Experiment
         >>> played = Experiment(mechanism="fedavg", run={"rounds": 5})
         >>> apart = without(played, 3, start=1).sections()
         >>> apart["behaviour"]["leaver"], apart["run"]["seed"]
@@ -85,7 +85,7 @@ def without(experiment: Experiment, client: int | None, start: int) -> Experimen
             raise UserError("--retrain: the experiment has clients that join and that leave: none can be kept away")
         acts = {**acts, free: ways[free]}
     run = {**given["run"], "seed": given["run"]["seed"] + start}
-    return Experiment(**{**given, "behaviour": acts, "run": run, "eval": {**given["eval"], "every": rounds}})
+    return type(experiment)(**{**given, "behaviour": acts, "run": run, "eval": {**given["eval"], "every": rounds}})
 
 
 def retrain(
@@ -109,6 +109,7 @@ def retrain(
             samples to judge by, there is no such client, or there are too many.
     """
     from hanse.runs import experiment as running  # late: most reports play nothing
+    from hanse.runs.config import Experiment
 
     if len(dirs) > 1:
         raise UserError("--retrain: goes with one run")
@@ -152,6 +153,8 @@ class _Judged:
 
     def on_round(self, metrics: Mapping[str, Any], played: Played) -> None:
         """Keep the models. Raises UserError if there is nothing to judge them by."""
+        from hanse.runs.server_judge import ServerJudge
+
         judge = played.view.judge
         if not isinstance(judge, ServerJudge) or judge.validation is None:
             raise UserError("--retrain: the server has no validation samples to judge by (data.validation)")
@@ -161,6 +164,11 @@ class _Judged:
 
     def judged(self) -> dict[str, Any]:
         """Return how good both are, on blocks of the validation samples and on each class."""
+        import torch
+
+        from hanse.learning.blocks import sample_blocks
+        from hanse.runs.server_judge import by_class
+
         judge, samples = self._judge, self._samples
         blocks = sample_blocks(len(samples), samples.units)
         found: dict[str, Any] = {"shares": [len(block) / len(samples) for block in blocks]}

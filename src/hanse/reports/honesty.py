@@ -1,11 +1,12 @@
 """What clients that cheat (free riders, attackers, liars, senders of noise) gain or lose against honest ones.
 
 The experiment says who cheats, because it makes them do it (:func:`hanse.reports.groups.kinds_of`). :func:`outcomes`
-collects what became of each client of a run; :func:`honesty_charts` compares the kinds, seed by seed.
+collects what became of each client of a run; :func:`honesty_charts` compares the kinds.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -24,7 +25,6 @@ from hanse.reports.words import said
 from hanse.runs.run_record import RunRecord
 
 _SECTION = "Honest and dishonest"
-MOST_SEEDS = 20  # with bars of their own; the mean is over all
 
 # figure, title, axis
 _FIGURES = (
@@ -71,70 +71,43 @@ def honesty_charts(groups: Sequence[SeedGroup]) -> list[Chart]:
 
 
 def _charts(group: SeedGroup) -> list[Chart]:
-    """Return the charts of one experiment: a bar for each kind of clients and each seed."""
-    seeds: list[str] = []
-    means: dict[str, dict[str, list[float]]] = {}  # by figure and kind, a mean for each seed
-    sure: dict[str, list[float]] = {}  # by kind, half the 95 % interval of its mean value for each seed
-    counts: dict[str, int] = {}
-    for run in group.runs:
-        kinds = kinds_of(run)
-        if not kinds:
-            continue
-        seeds.append(f"seed {run.seeds[0]}" if len({r.seeds[0] for r in group.runs}) == len(group.runs) else run.name)
-        counts = {name: len(clients) for name, clients in kinds.items()}
-        last = np.array([run.metrics[-1]["round"]])
-        spread = errors_of(run, list(kinds.values()), last).total[:, 0]
-        for (name, clients), error in zip(kinds.items(), spread.tolist(), strict=True):
-            sure.setdefault(name, []).append(SURE * error / len(clients))
-        for figure, values in outcomes(run).items():
-            for name, clients in kinds.items():
-                known = values[clients][np.isfinite(values[clients])]
-                means.setdefault(figure, {}).setdefault(name, []).append(
-                    float(known.mean()) if len(known) else float("nan")
-                )
+    """Return the charts of one experiment: a bar for each kind of clients, the mean over clients and seeds."""
+    runs = [(run, kinds) for run in group.runs if (kinds := kinds_of(run))]
+    found = [outcomes(run) for run, _ in runs]
     charts = []
     for figure, title, usual in _FIGURES:
-        axis = own_axis(group.runs[0].main) if figure == "accuracy" else usual
-        by_kind = {k: v for k, v in means.get(figure, {}).items() if len(v) == len(seeds)}
-        if len(by_kind) > 1:
-            errors = sure if figure == "value" else {}
-            heading = f"{title}: {group.label}"
-            charts.append(
-                _chart(group, figure, heading, axis, seeds=seeds, means=by_kind, counts=counts, errors_of_means=errors)
-            )
+        means = {
+            kind: [_mean(of.get(figure), kinds.get(kind)) for of, (_, kinds) in zip(found, runs, strict=True)]
+            for kind in dict.fromkeys(kind for _, kinds in runs for kind in kinds)
+        }
+        means = {kind: values for kind, values in means.items() if np.isfinite(values).all()}
+        if len(means) < 2:
+            continue
+        run, kinds = runs[-1]
+        halves = [_half(values) for values in means.values()]
+        if figure == "value" and len(runs) == 1:
+            spread = errors_of(run, [kinds[kind] for kind in means], np.array([run.metrics[-1]["round"]])).total[:, 0]
+            halves = [SURE * error / len(kinds[kind]) for kind, error in zip(means, spread.tolist(), strict=True)]
+        known = bool(np.isfinite(halves).any())
+        names = tuple(f"{kind} ({len(who)} client{'s' * (len(who) != 1)})" for kind in means for who in [kinds[kind]])
+        series = Series(
+            "mean", np.array([np.mean(values) for values in means.values()]), np.array(halves) if known else None
+        )
+        told = said("honest_and_not", known, len(runs), _apart(means))
+        axis = own_axis(run.main) if figure == "accuracy" else usual
+        key, heading = f"honesty-{figure}-{slug(group.label)}", f"{title}: {group.label}"
+        charts.append(Chart(key, _SECTION, heading, told, Bars(names, (series,)), x=axis))
     return charts
 
 
-def _chart(
-    group: SeedGroup,
-    figure: str,
-    title: str,
-    axis: str,
-    *,
-    seeds: Sequence[str],
-    means: Mapping[str, Sequence[float]],
-    counts: Mapping[str, int],
-    errors_of_means: Mapping[str, Sequence[float]],
-) -> Chart:
-    """Return one chart.
+def _mean(values: Floats | None, clients: Any) -> float:
+    """Return the mean of the values that are known; NaN if none is."""
+    known = np.zeros(0) if values is None or clients is None else values[clients][np.isfinite(values[clients])]
+    return float(known.mean()) if len(known) else math.nan
 
-    ``means`` has a number for each seed by kind, ``counts`` how many clients are of each kind, ``errors_of_means``
-    half the means' 95 % intervals by kind, where they are known. The caption gives the difference of each kind from the
-    first one, paired by seed, with its 95 % interval.
-    """
-    labels = [*seeds[:MOST_SEEDS]] + (["mean"] if len(seeds) > 1 else [])
-    series, estimated = [], False
-    for name, values in means.items():
-        shown = list(values[:MOST_SEEDS])
-        errors = list(errors_of_means.get(name, [float("nan")] * len(values))[:MOST_SEEDS])
-        estimated = estimated or bool(np.isfinite(errors).any())
-        if len(seeds) > 1:
-            shown.append(float(np.mean(values)))
-            errors.append(_half(values))
-        told = f"{name} ({counts[name]} client{'s' if counts[name] != 1 else ''})" if name in counts else name
-        series.append(
-            Series(told, np.nan_to_num(np.array(shown)), np.array(errors) if np.isfinite(errors).any() else None)
-        )
+
+def _apart(means: Mapping[str, Sequence[float]]) -> list[dict[str, Any]]:
+    """Return how each kind differs from the first one, paired by seed, with 95 % intervals; none of a single seed."""
     base, apart = next(iter(means)), list[dict[str, Any]]()
     for name, values in means.items():
         found = paired(dict(enumerate(values)), dict(enumerate(means[base])))
@@ -142,15 +115,12 @@ def _chart(
             # means of equal numbers, added up in another order, differ in their last bits: that is no difference
             rounding = 1e-9 * max(map(abs, values))
             mean = 0.0 if abs(found.mean) < rounding else found.mean
-            apart.append({"kind": name, "mean": mean, "found": found, "varies": found.sd > rounding})
-    caption = said(
-        "honest_and_not", estimated, len(seeds), MOST_SEEDS, base if base != HONEST else "honest clients", apart
-    )
-    marks = Bars(tuple(labels), tuple(series), upright=True)
-    return Chart(f"honesty-{figure}-{slug(group.label)}", _SECTION, title, caption, marks, y=axis)
+            called = base if base != HONEST else "honest clients"
+            apart.append({"kind": name, "base": called, "mean": mean, "found": found, "varies": found.sd > rounding})
+    return apart
 
 
 def _half(values: Sequence[float]) -> float:
-    """Return half the 95 % interval (Student's t) of a mean over at least two seeds."""
+    """Return half the 95 % interval (Student's t) of a mean over seeds; NaN of one."""
     found = paired(dict(enumerate(values)), dict.fromkeys(range(len(values)), 0.0))
-    return float("nan") if found is None else found.high - found.mean
+    return math.nan if found is None else found.high - found.mean

@@ -219,7 +219,7 @@ def as_csv(made: Invoice) -> str:
 
 def as_page(made: Invoice) -> str:
     """Return the invoice as a page to print. It needs no network and runs no script."""
-    return page("invoice.html.j2", i=made)
+    return page("invoice.html.j2", invoice=made)
 
 
 def differences_of(folder: Path, text: str) -> list[str]:
@@ -235,4 +235,4 @@ def differences_of(folder: Path, text: str) -> list[str]:
     what = re.search(r'<meta name="kind" content="invoice ([0-9.]+) ([A-Z]{3}) ([a-z]+)">', text)
     if what is None:
         raise UserError("--check: the invoice does not say what it splits")
-    return differences(text, [invoice(folder, *what.groups())], ("invoice.html.j2", "sentences.j2"))
+    return differences(text, as_page(invoice(folder, *what.groups())))

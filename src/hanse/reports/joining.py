@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -20,11 +21,10 @@ import numpy as np
 from torch import nn
 
 from hanse.base.errors import UserError, in_python
-from hanse.base.factories import named_choice, whole_number
+from hanse.base.factories import OBJECT, named_choice, whole_number
 from hanse.base.files import table
 from hanse.core.part import Mechanism, in_slots
 from hanse.data.build import with_own
-from hanse.data.choices import OBJECT
 from hanse.data.dataset import Dataset
 from hanse.data.frames import Features, Labels, is_frame, possible_clients
 from hanse.data.kinds import Column
@@ -40,12 +40,13 @@ from hanse.reports.chart import Chart, Curve, Lines, slug
 from hanse.reports.evaluations import progress as shown
 from hanse.reports.fits import fits_of, surely
 from hanse.reports.showing import Displayed, Picture, frame
-from hanse.reports.words import said
+from hanse.reports.words import Note, said
 from hanse.runs import experiment as running
 from hanse.runs.chance import NEAR_ALL
-from hanse.runs.config import Experiment, RunSection
+from hanse.runs.config import Experiment
 from hanse.runs.observers import ProgressCallback, mostly_refused
 from hanse.runs.run_record import RunRecord, load_run
+from hanse.runs.sections import RunSection
 from hanse.runs.setup import Own, build
 
 if TYPE_CHECKING:
@@ -128,28 +129,43 @@ class Joining(Displayed):
             raise UserError(f"mechanism: {mechanism!r}: is not among {', '.join(self.mechanisms)}")
         return gains
 
-    def sentences(self) -> Sequence[str]:
-        """Return which mechanism is best, and for each one who gains, who loses, and for whom that is not clear.
-
-        All these claims together hold with 95 % (:func:`hanse.reports.fits.surely`), so that fewer clients may be
-        counted as sure than have a :meth:`sign`.
-        """
+    @cached_property
+    def _counts(self) -> dict[str, tuple[int, int, int, float]]:
+        """For each mechanism how many clients are surely better off, surely worse and neither, and the mean gain."""
         freedom = self.splits - 1 if self.splits >= FEW_SPLITS else math.inf
         together = surely([(g.gain, g.low, g.high) for g in self.gains], freedom)
         known: dict[str, list[tuple[float, int]]] = {name: [] for name in self.mechanisms}
         for g, one in zip(self.gains, together, strict=True):
             if np.isfinite(g.gain):
                 known[g.mechanism].append((g.gain, self.sign(g) if one else 0))
-        counts = {name: [[s for _, s in own].count(side) for side in (1, -1, 0)] for name, own in known.items() if own}
-        mean = {name: float(np.mean([gain for gain, _ in known[name]])) for name in counts}
-        ahead = {name: up - down for name, (up, down, _) in counts.items()}
-        best = max(counts, key=lambda name: (ahead[name], mean[name]), default=None)
-        first = said("nobody_known") if best is None else said("who_gains", best, len(self.clients), *counts[best])
-        if best is not None and len(known) > 1:
-            first += f" {said('ahead', len(known), best, [*ahead.values()].count(ahead[best]) > 1)}"
-        shown = self.reading.show_difference
-        each = [said("by_mechanism", name, *counts[name], shown(mean[name]), self.reading.title) for name in counts]
-        for name in known:
+        signs = {name: ([s for _, s in own], float(np.mean([g for g, _ in own]))) for name, own in known.items() if own}
+        return {name: (own.count(1), own.count(-1), own.count(0), mean) for name, (own, mean) in signs.items()}
+
+    @property
+    def verdict(self) -> tuple[Note, ...]:
+        """Which mechanism is best, for how many clients it is, and in what it is ahead of the others."""
+        counts = self._counts
+        ahead = {name: up - down for name, (up, down, _, _) in counts.items()}
+        best = max(counts, key=lambda name: (ahead[name], counts[name][3]), default=None)
+        if best is None:
+            return (Note("nobody_known", "warning"),)
+        up, down, open_, _ = counts[best]
+        fields = {"name": best, "n": len(self.clients), "up": up, "down": down, "open": open_}
+        alike = {"many": len(self.mechanisms), "name": best, "alike": [*ahead.values()].count(ahead[best]) > 1}
+        return (Note("who_gains", "note", fields), *[Note("ahead", "note", alike)] * (len(self.mechanisms) > 1))
+
+    def sentences(self) -> Sequence[str]:
+        """Return which mechanism is best, and for each one who gains, who loses, and for whom that is not clear.
+
+        All these claims together hold with 95 % (:func:`hanse.reports.fits.surely`), so that fewer clients may be
+        counted as sure than have a :meth:`sign`.
+        """
+        first, shown = " ".join(note.said for note in self.verdict), self.reading.show_difference
+        each = [
+            said("by_mechanism", name, *own[:3], shown(own[3]), self.reading.title)
+            for name, own in self._counts.items()
+        ]
+        for name in self.mechanisms:
             if unknown := [g.client for g in self.of(name) if not np.isfinite(g.gain)]:
                 each.append(said("not_measured", name, unknown, len(self.clients)))
         finite = [gain.alone for gain in self.gains if np.isfinite(gain.alone)]

@@ -1,4 +1,4 @@
-"""Charts of a market of models: who paid whom, who gained what, who learns from whom, and what K and lambda change."""
+"""Charts of a market of models: who paid whom, who gained what, and who learns from whom."""
 
 from __future__ import annotations
 
@@ -9,18 +9,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from hanse.core.entry import TOKEN
-from hanse.games.market import learn_graph
 from hanse.mechanisms.market_record import MarketRound
 from hanse.reports.audit import client_sums, load_market, no_trade
-from hanse.reports.chart import Bars, Chart, Curve, Floats, Graph, Heat, Lines, Series, slug
+from hanse.reports.chart import MOST_SHOWN, Bars, Chart, Floats, Graph, Heat, Series, slug
 from hanse.reports.groups import SeedGroup, roles_of
 from hanse.reports.money import Books
 from hanse.reports.words import caption
 from hanse.runs.run_record import RunRecord
 
 SECTION = "The market"
-MOST = 40  # clients of a chart that shows them all
-FACTORS = (0.1, 0.3, 1.0, 3.0, 10.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +35,6 @@ class Trades:
     money: Floats
     imports: Floats
     utility: Floats
-    last: MarketRound
     idle: str
 
 
@@ -59,7 +55,6 @@ def load_trades(run: RunRecord) -> Trades | None:
         money=money,
         imports=imports,
         utility=np.array([c.utility for c in sums]),
-        last=rounds[-1],
         idle=no_trade(run, sums).said,
     )
 
@@ -80,20 +75,16 @@ def traded(rounds: Sequence[MarketRound]) -> tuple[tuple[int, ...], Floats, Floa
 
 
 def market_charts(groups: Sequence[SeedGroup]) -> list[Chart]:
-    """Return the market's charts: for each experiment with a market its trades, and all together by utility and
-    accuracy. The first seed of an experiment is shown where a chart is of clients.
-    """
-    charts = []
+    """Return the market's charts: for each experiment with a market, the trades of its first seed."""
+    charts = list[Chart]()
     for group in groups:
         run = group.runs[0]
         trades = load_trades(run)
-        if trades is None or len(trades.clients) > MOST:
+        if trades is None or len(trades.clients) > MOST_SHOWN:
             continue
         label = group.label + (f", seed {run.seeds[0]}" if len(group.runs) > 1 else "")
         charts += [_gains(trades, label), _imports(trades, label)]
-        if trades.last.tariff is None:  # at posted prices nobody declares an eagerness
-            charts.append(sweep_chart(trades.last, label))
-    return [*charts, *_scatter(groups)]
+    return charts
 
 
 def _chart(kind: str, title: str, label: str, told: str, marks: Bars | Heat, *, x: str, y: str) -> Chart:
@@ -115,57 +106,11 @@ def _imports(trades: Trades, label: str) -> Chart:
     return _chart("imports", "Who learned from whom", label, caption("imports"), marks, x="model of", y="client")
 
 
-def sweep_chart(last: MarketRound, label: str) -> Chart:
-    """Return how many models a client would import with other eagerness and lambda, on the last market's distances."""
-    market = last.market
-    z = np.zeros((len(FACTORS), len(FACTORS)))
-    for a, eager in enumerate(FACTORS):
-        for b, similar in enumerate(FACTORS):
-            graph = learn_graph(
-                market.distance, market.sizes, market.costs, market.eagerness * eager, market.lam * similar, last.stop
-            )
-            z[a, b] = graph.sum(axis=1).mean()
-    rows, columns = (tuple(f"{name} x{f:g}" for f in FACTORS) for name in ("K", "lambda"))
-    marks = Heat(rows, columns, z, "imports a client", floor=0.0)
-    return _chart("sweep", "What K and lambda change", label, caption("sweep"), marks, x="lambda", y="eagerness")
-
-
-def _scatter(groups: Sequence[SeedGroup]) -> list[Chart]:
-    """Return utility against the main metric, one point per run, if experiments recorded both."""
-    main, lines = groups[0].runs[0].main, []
-    for group in groups:
-        points = []
-        for run in group.runs:
-            final = run.metrics[-1]
-            own, utility = final.get(f"client/test_{main.key}"), final.get("utility/mean")
-            if isinstance(own, float) and isinstance(utility, float) and run.main == main:
-                points.append((main.factor * own, utility))
-        if points:
-            x, y = np.array(points).T
-            lines.append(Curve(group.label, x, y, dots=True))
-    if len(lines) < 2:
-        return []
-    told = caption("utilities", main.title)
-    x_axis = f"{main.title} on own data, %" if main.percent else f"{main.title} on own data"
-    y_axis = "mean utility, tokens"
-    marks = Lines(tuple(lines), zero=True, whole=False)
-    return [Chart("market-utility", SECTION, f"Utility and {main.title}", told, marks, x=x_axis, y=y_axis)]
-
-
 # ---- who paid whom, as a graph: clients on a circle, arrows as wide as the money
 
 
 MOST_NODES = 40
 MOST_KINDS = 30
-
-
-def transactions_chart(trades: Trades, title: str) -> Chart:
-    """Return the transaction graph of a market.
-
-    An arrow goes from the buyer to the seller, and the text next to each client is its net payment, in tokens.
-    """
-    names = [str(c) for c in trades.clients]
-    return _flow_graph(title, names, trades.roles, trades.money, "transactions")
 
 
 def flow_chart(run: RunRecord, books: Books, label: str) -> Chart | None:

@@ -31,13 +31,14 @@ from hanse.reports.market import flow_chart, kinds_chart, market_charts
 from hanse.reports.money import Books, books_of, token_charts
 from hanse.reports.part_charts import part_charts
 from hanse.reports.participation import cost_charts, participation_charts
-from hanse.reports.tags import Cell, differences
+from hanse.reports.tags import Cell, differences, sourced
 from hanse.reports.text_table import TextTable
 from hanse.reports.vega import DrawingError, save, script, to_vegalite
-from hanse.reports.words import Note, environment
+from hanse.reports.words import Note, environment, said
 from hanse.runs.run_record import RunRecord, load_runs
 
 TOP = "In short"  # the section of the one picture that stands above everything else
+_TABLES = ("experiments", "differences", "runs", "charts")  # of which each cell says what it shows
 MOST_ROWS = 200  # of a chart's numbers as a table in the page
 
 # ---- all charts of a report, in reading order
@@ -153,9 +154,8 @@ def write_report(
     finished round, or ``out`` cannot be written.
     """
     words = _words(dirs, trust=trust)
-    words |= {"title": title or words["title"], "lead": lead or "", "poll": ""}
-    words["told"] += _write_figures(Path(out), words["charts"], progress)
-    page = _page(**words)
+    undrawn = _write_figures(Path(out), words["charts"], progress)
+    page = _page(words, title=title, lead=lead or "", undrawn=undrawn)
     with _written_to(Path(out)):
         write_whole(Path(out) / "report.html", page)
     return Path(out) / "report.html"
@@ -171,7 +171,7 @@ def report_page(dirs: Sequence[str | Path], poll: str) -> str:
     Raises:
         UserError: there is no run, or it has no finished round.
     """
-    return _page(**_words(dirs, trust=False), lead="", poll=Markup(poll))
+    return _page(_words(dirs, trust=False), poll=Markup(poll))
 
 
 def _words(dirs: Sequence[str | Path], *, trust: bool) -> dict[str, Any]:
@@ -189,13 +189,15 @@ def _words(dirs: Sequence[str | Path], *, trust: bool) -> dict[str, Any]:
     valued = [(group, found) for group in groups if (found := contribution(group)) is not None]
     others = [contributed(found, g.label, doubtful=any(r.doubts for r in g.runs)) for g, found in valued[1:]]
     notes = dict.fromkeys(f"Data: {facts.note}" for facts in data if facts.note)  # once each
+    size = {"clients": groups[0].runs[0].num_clients, "rounds": len(groups[0].runs[0].metrics)}
     return {
-        "title": _title(groups),
+        "title": said("report_title", [group.label for group in groups], **size),
         "doubts": first.doubts,
         "answers": first,
         "summary": [*([note] for note in outcome(groups)), *others],
         "warnings": warnings(groups, runs),
-        "told": [*unread, *notes],
+        "told": unread,
+        "data_notes": list(notes),
         "experiments": experiments_table(groups),
         "differences": differences_tables(groups),
         "base": groups[0].label,
@@ -204,17 +206,18 @@ def _words(dirs: Sequence[str | Path], *, trust: bool) -> dict[str, Any]:
         "run_count": len(runs),
         "charts": charts,
         "skipped": [f"{facts.name}: {facts.skipped}" for facts in data if facts.skipped],
-        "parts": [(g.label, said) for g in groups if (said := g.runs[0].about.sentences)],
+        "parts": [(g.label, lines) for g in groups if (lines := g.runs[0].about.sentences)],
         "configs": [(g.label, g.runs[0].name, (g.runs[0].path / "config.toml").read_text("utf-8")) for g in groups],
     }
 
 
-def check(dirs: Sequence[Path], page: Path) -> list[str]:
+def check(dirs: Sequence[Path], page: Path, *, trust: bool = False) -> list[str]:
     """Return what is wrong with the numbers of a page, held against its runs; nothing if they agree.
 
     Args:
         dirs: the run directories; several for a report alone.
         page: the page: a statement, an invoice or a report.
+        trust: as for :func:`write_report`, if the page was made with it.
 
     Raises:
         UserError: the page is none of these, or a directory holds no run.
@@ -225,11 +228,10 @@ def check(dirs: Sequence[Path], page: Path) -> list[str]:
             raise UserError(f"--check {page}: goes with one run; only a report is of several")
         billed = '<meta name="kind" content="invoice' in text
         return invoice.differences_of(dirs[0], text) if billed else statement.differences_of(dirs[0], text)
-    words = _words(dirs, trust=False)
-    tables = [words["experiments"], *words["differences"], *([words["runs"]] if words["runs"] else [])]
-    cells = [cell.values for table in tables for row in table.rows for cell in row if isinstance(cell, Cell)]
-    shown = [list(rows_of(chart)) for chart in words["charts"]]
-    return differences(text, [words, cells, shown], ("report.html.j2", "sentences.j2", "words.html.j2"))
+    own = {"title": r"<h1><span data-own>(.+?)</span>", "lead": r'<p class="lead"><span data-own>(.+?)</span>'}
+    given = {name: found[1] for name, form in own.items() if (found := re.search(form, text, re.DOTALL))}
+    undrawn = re.findall(r"<p><span data-own>(.+?)</span></p>", text)
+    return differences(text, _page(_words(dirs, trust=trust), undrawn=undrawn, **given))
 
 
 def _write_figures(out: Path, charts: Sequence[Chart], progress: Callable[[int, int], None] | None = None) -> list[str]:
@@ -272,9 +274,11 @@ def _written_to(out: Path) -> Iterator[None]:
         raise UserError(f"{out}: the report cannot be written: {wrong.strerror or wrong}") from None
 
 
-def _page(*, charts: Sequence[Chart], poll: str, **words: Any) -> str:
+def _page(
+    words: Mapping[str, Any], *, title: str | None = None, lead: str = "", undrawn: Sequence[str] = (), poll: str = ""
+) -> str:
     sections: dict[str, list[_Figure]] = {}
-    for number, chart in enumerate(charts, start=1):
+    for number, chart in enumerate(words["charts"], start=1):
         # inside a script element only "<" can end the script or begin a comment
         spec = json.dumps(to_vegalite(chart, page=True), separators=(",", ":"), allow_nan=False)
         figure = _Figure(chart, number, Markup(spec.replace("<", "\\u003c")), _numbers(chart))
@@ -290,7 +294,11 @@ def _page(*, charts: Sequence[Chart], poll: str, **words: Any) -> str:
             top=top,
             sections=sections,
             version=version("hanse"),
-            **words,
+            **{name: one if name in _TABLES else sourced(one, name) for name, one in words.items()}
+            | {"title": title or words["title"]},
+            titled=title is not None,
+            lead=lead,
+            undrawn=undrawn,
         )
     )
 
@@ -305,14 +313,3 @@ def _numbers(chart: Chart) -> TextTable | None:
     ]
     kept = [i for i in range(len(headings)) if any(row[i] != "" for row in cells)]
     return TextTable(tuple(headings[i] for i in kept), tuple(tuple(row[i] for i in kept) for row in cells))
-
-
-def _title(groups: Sequence[SeedGroup]) -> str:
-    labels = [group.label for group in groups]
-    if len(labels) > 4:
-        return f"Report on {len(labels)} experiments side by side"
-    if len(labels) > 1:
-        named = " against ".join(labels) if len(labels) < 3 else f"{', '.join(labels[:-1])} and {labels[-1]}"
-        return f"Report on {named}"
-    run = groups[0].runs[0]
-    return f"Report on {labels[0]}: {run.num_clients} clients, {len(run.metrics)} rounds"

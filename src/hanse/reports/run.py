@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 from hanse.base.errors import UserError, in_python
+from hanse.base.factories import OBJECT
 from hanse.core.telling import About
-from hanse.data.choices import OBJECT
 from hanse.learning.models import Factory
 from hanse.reports.digits import listed, number
 from hanse.reports.showing import Displayed, Picture, frame

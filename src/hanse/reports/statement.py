@@ -138,17 +138,6 @@ class Statement:
         return {about: told for about, told in found.items() if told}
 
     @property
-    def reasons(self) -> list[str]:
-        """A sentence on the model, one on the tokens and, if the two disagree, one on what one cost of the other."""
-        told = [said("of_model", self), said("economy", self, self.client), said("rate", self)]
-        return [line for line in told if line]
-
-    @property
-    def gaps(self) -> list[str]:
-        """Sentences on which rounds have no values, and why."""
-        return [note.said for note in self.notes if note.code == "no_values"]
-
-    @property
     def doubts(self) -> list[str]:
         """Sentences to show first, if the run's model is no better than chance or its values mean little."""
         return [note.said for note in self.notes if note.level == "doubt"]
@@ -438,15 +427,9 @@ def render(made: Statement) -> str:
     """Return the page (HTML). It needs no network and runs no script, and texts from outside are text."""
     from hanse.reports.vega import small_svg  # late: the terminal draws nothing
 
-    return page(
-        "statement.html.j2",
-        s=made,
-        c=made.client,
-        value_chart=_value_chart(made),
-        curve_chart=_curve_chart(made),
-        balance_chart=_balance_chart(made),
-        picture=lambda chart: Markup(small_svg(chart)),
-    )
+    charts = {"value": _value_chart(made), "curve": _curve_chart(made), "balance": _balance_chart(made)}
+    drawn = {f"{name}_chart": None if one is None else Markup(small_svg(one)) for name, one in charts.items()}
+    return page("statement.html.j2", statement=made, **drawn)
 
 
 def differences_of(folder: Path, text: str) -> list[str]:
@@ -462,8 +445,7 @@ def differences_of(folder: Path, text: str) -> list[str]:
     whose = re.search(r'<meta name="client" content="(\d+)">', text)
     if whose is None:
         raise UserError("--check: is no page that hanse makes (a statement, an invoice, a report)")
-    made = statement(folder, int(whose[1]))
-    return differences(text, [made], ("statement.html.j2", "sentences.j2", "words.html.j2"))
+    return differences(text, render(statement(folder, int(whose[1]))))
 
 
 def _value_chart(made: Statement) -> Chart | None:

@@ -1,43 +1,116 @@
-"""Numbers of a page with the exact values that they show, and the check that a page says what the facts say.
+"""Numbers of a page, each with a tag that says which fact it shows, and the check of a page against its run.
 
-A page's template tags each number that it shows: ``<data value="0.7034">0.7</data>``. Names and other texts from
-outside are tagged as said by somebody. :func:`differences` reads a page, and finds numbers without a tag, values that
-are not among the facts, and texts that do not show their value.
+A page's template writes each number as ``<data value="0.7034" data-fact="clients.3.joined">70 %</data>``: the exact
+value, its table, row and column, and how it is told. :func:`sourced` gives a template numbers that know their facts,
+and every way of telling a number writes the tag (:func:`tagged`, :func:`shown`). Names and other texts from outside are
+tagged as said by somebody.
+
+:func:`differences` compares a page with the page that the same templates make of the run again, number by number.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass
-from functools import cache
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import is_dataclass
 from html.parser import HTMLParser
-from importlib.resources import files
+from itertools import zip_longest
 from typing import Any
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
-_NUMERAL = re.compile(r"[-+−]?\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?")
-_FACTORS = (1.0, 100.0, 1e-6, 0.01, 0.001)  # by which a value may be shown: percent, tokens, coins
-_UNSEEN = ("style", "script", "svg", "title")
+from hanse.reports.chart import slug
+
+_NUMERAL = re.compile(r"[-+−]?\d+(?:,\d{3})*(?:\.\d+)?(?:e[-+]?\d+)?")
+CONSTANTS = frozenset({"95", "100", "0", "1", "2", "10", "0.2", "0.25"})
+"""The numerals that templates have: of "95 % interval", "95 times in 100", "from 0", "2 / 2ⁿ", "client_test = 0.2"."""
+_MOST_TOLD = 50  # differences
+_SAID = ("script", "title", "svg")
 
 
-def tagged(told: Callable[..., Any], values: Callable[..., Sequence[Any]] | None = None) -> Callable[..., Any]:
-    """Return a function that shows numbers, with a tag around each text that it returns.
+# ---- numbers that know their facts
+
+
+class _Known:
+    """What both kinds of numbers share: ``facts`` has the names of the facts that it is of, each with its value."""
+
+    facts: tuple[tuple[str, float], ...]
+
+
+def _computing(operation: str) -> Callable[..., Any]:
+    def compute(self: Any, *others: Any) -> Any:
+        made = getattr(super(type(self), self), operation)(*others)
+        known = dict(self.facts) | {name: value for one in others for name, value in getattr(one, "facts", ())}
+        return _with_facts(made, tuple(known.items()))
+
+    return compute
+
+
+_NAMES = "add radd sub rsub mul rmul truediv neg abs"
+_OPERATIONS = {name: _computing(name) for name in (f"__{one}__" for one in _NAMES.split())}
+_Float = type("_Float", (float, _Known), dict(_OPERATIONS))
+_Int = type("_Int", (int, _Known), dict(_OPERATIONS))
+
+
+def _with_facts(number: Any, facts: tuple[tuple[str, float], ...]) -> Any:
+    """Return a number with the facts that it is of; what is no number stays as it is."""
+    if not isinstance(number, int | float) or isinstance(number, bool):
+        return number
+    made = (_Float if isinstance(number, float) else _Int)(number)
+    made.facts = facts
+    return made
+
+
+class _Rows(list[Any]):
+    """A list of which the template may ask the length."""
+
+    length: Any
+
+
+class _Of:
+    """An object whose numbers know their facts."""
+
+    def __init__(self, whole: Any, fact: str) -> None:
+        self._whole, self._fact = whole, fact
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # such as __html__, which the object must not seem to have
+            raise AttributeError(name)
+        return sourced(getattr(self._whole, name), f"{self._fact}.{name}")
+
+
+def sourced(found: Any, fact: str) -> Any:
+    """Return something with numbers, for a page's template: each of them knows of which fact it is.
 
     Args:
-        told: returns the text of its first argument, or several texts.
-        values: returns the numbers that the texts show, from the same arguments. None: the first argument.
+        found: a number, a dataclass of this room, or a list or mapping of these. Anything else stays as it is, such as
+            a metric's style, which says how numbers are told.
+        fact: its name. An object may name itself, by an attribute ``fact``.
+
+    Examples:
+        >>> share = sourced({"share": 0.25}, "clients.3")["share"]
+        >>> shown(100 * share)
+        Markup('<data value="0.25" data-fact="clients.3.share">25.0</data>')
     """
+    if isinstance(found, int | float) and not isinstance(found, bool | _Known):
+        return _with_facts(found, ((fact, float(found)),))
+    if isinstance(found, Mapping):
+        return {key: sourced(one, f"{fact}.{key}") for key, one in found.items()}
+    if isinstance(found, list | tuple) and not isinstance(found, _Rows):
+        rows = _Rows(sourced(one, f"{fact}.{i}") for i, one in enumerate(found))
+        rows.length = sourced(len(found), f"{fact}.length")
+        return rows
+    if is_dataclass(found) and type(found).__module__.startswith("hanse.reports."):
+        return _Of(found, getattr(found, "fact", fact))
+    return found
 
-    def tagging(*given: Any, **options: Any) -> Any:
-        texts = told(*given, **options)
-        shown = [given[0]] if values is None else values(*given, **options)
-        if isinstance(texts, tuple):
-            return tuple(_tag(text, [value]) for text, value in zip(texts, shown, strict=True))
-        return _tag(texts, shown) if shown[0] is not None else texts
 
-    return tagging
+def length(found: Any) -> Any:
+    """Return the length of a list, as a number that knows its fact."""
+    return found.length if isinstance(found, _Rows) else len(found)
+
+
+# ---- tags
 
 
 class Cell(str):
@@ -56,101 +129,121 @@ class Cell(str):
         return made
 
 
+def in_cell(cell: str, table: str, row: Any, column: str) -> Any:
+    """Return a cell of a table for a page: its numbers tagged with table, row and column."""
+    name = f"{table}.{slug(str(row))}.{slug(column)}"
+    return _tag(cell, [(name, value) for value in cell.values]) if isinstance(cell, Cell) and cell.values else cell
+
+
+def tagged(told: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that tells numbers, with a tag around each text that it returns.
+
+    Args:
+        told: returns the text of its first argument, or a text for each of its first arguments.
+    """
+
+    def tagging(*given: Any, **options: Any) -> Any:
+        texts = told(*given, **options)
+        if isinstance(texts, tuple):
+            # the third of two numbers and their difference is of both
+            facts = [_facts(one) for one in given[:2]] + [[*_facts(given[0]), *_facts(given[1])]]
+            return tuple(_tag(text, whose) for text, whose in zip(texts, facts, strict=False))
+        return texts if given[0] is None else _tag(texts, _facts(given[0]))
+
+    return tagging
+
+
+def _facts(number: Any) -> list[tuple[str, float]]:
+    if isinstance(number, list):
+        return [pair for one in number for pair in _facts(one)]
+    return list(number.facts) if isinstance(number, _Known) else [("", float(number))]
+
+
 def shown(value: Any) -> Any:
     """Return what a template shows in a page: numbers with tags, texts with a digit as said by somebody."""
     if isinstance(value, int | float) and not isinstance(value, bool):
-        return _tag(str(value), [value])
-    if isinstance(value, Cell) and value.values:
-        return _tag(value, value.values)
+        return _tag(str(value), _facts(value))
     if isinstance(value, str) and not hasattr(value, "__html__") and re.search(r"\d", value):
         return Markup("<span data-said>{}</span>").format(value)
     return value
 
 
-def _tag(text: str, values: Sequence[Any]) -> Markup:
-    return Markup('<data value="{}">{}</data>').format(" ".join(repr(float(value)) for value in values), text)
+def _tag(text: str, facts: Sequence[tuple[str, float]]) -> Markup:
+    of = dict(facts)
+    values = " ".join(map(repr, of.values()))
+    return Markup('<data value="{}" data-fact="{}">{}</data>').format(values, " ".join(of), escape(text))
 
 
-def differences(page: str, source: Sequence[Any], templates: Sequence[str]) -> list[str]:
-    """Return what is wrong with the numbers of a page, a line each; nothing if all are tagged and as in the facts.
+# ---- the check
+
+
+def differences(page: str, made: str) -> list[str]:
+    """Return what is wrong with the numbers of a page, a line each; nothing if each is tagged and as the run says.
 
     Args:
         page: the page (HTML).
-        source: the facts and whatever else the page shows: dataclasses, dictionaries and lists of numbers.
-        templates: the names of the templates that the page is made of, whose own numerals need no tag.
+        made: the page that is made of the run now.
     """
-    found = [number for one in source for number in _numbers(one)]
-    known = {*found, *(100 * number for number in found)}  # shown in percent
-    reader, wrong = _Reader(), list[str]()
-    reader.feed(page)
-    for text in reader.untagged:
-        wrong += [f"no tag: {numeral}" for numeral in _NUMERAL.findall(text) if numeral not in _own(tuple(templates))]
-    for value, text in reader.tagged:
-        numbers, numerals = [float(one) for one in value.split()], _NUMERAL.findall(text)
-        wrong += [
-            f"not among the facts: {number!r}, shown as {text}" for number in numbers if not {number, -number} & known
-        ]
-        if len(numbers) != len(numerals) or not all(map(_shows, numerals, numbers)):
-            wrong.append(f"{text}: does not show {value}")
+    given, now = (_read(text) for text in (page, made))
+    wrong = [f"no tag: {text}" for kind, _, text in given if kind == "text" and text not in CONSTANTS]
+    wrong += [f"{text}: its tag names no fact" for kind, tag, text in given if kind == "data" and tag.endswith("|")]
+    start = next((i for i, (a, b) in enumerate(zip_longest(given, now)) if a != b), None)
+    if start is None:
+        return wrong
+    given, now = given[start:], now[start:]
+    while given and now and given[-1] == now[-1]:
+        given.pop(), now.pop()
+    for ours, theirs in list(zip_longest(given, now))[:_MOST_TOLD]:
+        if ours != theirs:
+            wrong.append(f"{_told(ours)}; the run says {_told(theirs)}")
     return wrong
 
 
-def _shows(numeral: str, value: float) -> bool:
-    """Return whether a text shows a value in its digits."""
-    plain = numeral.replace(",", "").replace("−", "-")
-    digits, _, power = plain.partition("e")
-    unit = 10.0 ** (int(power or 0) - len(digits.partition(".")[2]))
-    return any(abs(abs(float(plain)) - abs(factor * value)) <= 0.51 * unit for factor in _FACTORS)
+def _told(token: tuple[str, str, str] | None) -> str:
+    """Return a number of a page as a line of the check names it."""
+    if token is None:
+        return "nothing"
+    kind, tag, text = token
+    short = text if len(text) <= 60 else f"{text[:57]}..."
+    return f"{short} ({tag.partition('|')[2]} = {tag.partition('|')[0]})" if kind == "data" else short
 
 
-def _numbers(found: Any, depth: int = 8) -> Iterator[float]:
-    """Yield all numbers of an object, its properties' and the lengths of its lists included."""
-    if isinstance(found, bool) or found is None or not depth:
-        return
-    if isinstance(found, int | float):
-        yield float(found)
-    elif isinstance(found, Mapping):
-        for one in found.values():
-            yield from _numbers(one, depth - 1)
-    elif isinstance(found, list | tuple):
-        yield float(len(found))
-        for one in found:
-            yield from _numbers(one, depth - 1)
-    elif is_dataclass(found):
-        properties = [name for name, one in vars(type(found)).items() if isinstance(one, property)]
-        for name in [*(column.name for column in fields(found)), *properties]:
-            yield from _numbers(getattr(found, name), depth - 1)
-
-
-@cache
-def _own(templates: tuple[str, ...]) -> frozenset[str]:
-    """Return the numerals that stand in templates themselves, outside what they compute."""
-    sources = [files("hanse.reports").joinpath(name).read_text(encoding="utf-8") for name in templates]
-    return frozenset(numeral for text in sources for numeral in _NUMERAL.findall(text))
+def _read(page: str) -> list[tuple[str, str, str]]:
+    reader = _Reader()
+    reader.feed(page)
+    return [(kind, about, " ".join("".join(parts).split())) for kind, about, parts in reader.found]
 
 
 class _Reader(HTMLParser):
-    """What a page shows: the text of tags with their values, and the other texts but those that somebody said."""
+    """What a page shows, in its order: (kind, value and fact of a tag, text).
+
+    The kinds are "data", a tagged number; "said", a text from outside, a drawing or a script; and "text", a numeral
+    without a tag. A ``span`` marked ``data-own`` has what its maker says: a title, the date and hanse's version.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self.tagged: list[tuple[str, str]] = []
-        self.untagged: list[str] = []
-        self._inside: list[tuple[str, str | None]] = []
+        self.found: list[tuple[str, str, list[str]]] = []
+        self._inside: list[tuple[str, str]] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag in ("data", *_UNSEEN) or (tag == "span" and ("data-said", None) in attrs):
-            self._inside.append((tag, dict(attrs).get("value")))
-            if tag == "data":
-                self.tagged.append((dict(attrs).get("value") or "", ""))
+        given = {name: value or "" for name, value in attrs}
+        kind = {"data": "data", "style": "own"}.get(tag, "said" if tag in _SAID or "data-said" in given else "")
+        kind = "own" if "data-own" in given else kind
+        if kind or self._inside:
+            if tag not in ("meta", "br", "img", "input", "link"):
+                self._inside.append((tag, kind or self._inside[-1][1]))
+            if kind:
+                about = f"{given.get('value', '')}|{given.get('data-fact', '')}" if kind == "data" else ""
+                self.found.append((kind, about, []))
 
     def handle_endtag(self, tag: str) -> None:
         if self._inside and self._inside[-1][0] == tag:
             self._inside.pop()
 
     def handle_data(self, data: str) -> None:
-        if not self._inside:
-            self.untagged.append(data)
-        elif self._inside[-1][0] == "data":
-            value, text = self.tagged[-1]
-            self.tagged[-1] = value, text + data
+        kind = self._inside[-1][1] if self._inside else "text"
+        if kind == "text":
+            self.found += [(kind, "", [numeral]) for numeral in _NUMERAL.findall(data)]
+        elif kind != "own":
+            self.found[-1][2].append(data)

@@ -24,22 +24,9 @@ from hanse.base.errors import UserError
 from hanse.core.port import Closing, Reply, Request, Roster, Trained
 from hanse.core.table import Seats, Table, Updates, as_one
 from hanse.federation.check import heard, refusal
+from hanse.runs.recorded_seats import STILL, RecordedArrivals
 
 LOST = "lost with a round that failed"
-STILL = "still trains: the round did not wait for it"
-
-
-@dataclass(frozen=True)
-class RecordedArrivals:
-    """Who was present and whose updates were accepted in each round of another run, to replay its order of arrival.
-
-    Attributes:
-        present: ids of the clients that were present, by round.
-        came: ``(client, round in which it was sent its task)`` of the updates that were accepted, by round.
-    """
-
-    present: Mapping[int, frozenset[int]]
-    came: Mapping[int, frozenset[tuple[int, int]]]
 
 
 @dataclass(frozen=True)
@@ -143,7 +130,7 @@ class Underway:
     clock: float = 0.0
     flights: Mapping[int, Flight] = field(default_factory=dict)
 
-    def here(self, roster: Roster, round: int, waiting: Waiting) -> Roster:
+    def here(self, roster: Roster, round: int, waiting: Waiting, left: Collection[int] = ()) -> Roster:
         """Return the clients that can be asked in a round.
 
         In a simulation these are the present clients that do not still train. (On a network, the federation itself
@@ -153,7 +140,9 @@ class Underway:
             roster: the present clients.
             round: the round's number.
             waiting: what becomes of late updates.
+            left: the clients that have left the run.
         """
+        roster = Roster(c for c in roster if c.id not in left) if left else roster
         if waiting.replay is not None:
             there = waiting.replay.present.get(round)
             return roster if there is None else Roster(c for c in roster if c.id in there)
@@ -163,8 +152,6 @@ class Underway:
     def without_lost(self) -> tuple[Underway, tuple[tuple[int, str], ...]]:
         """Return what may still arrive, and ``(client, reason)`` of what was lost when the server was restarted."""
         lost = {client: flight for client, flight in self.flights.items() if flight.lost}
-        if not lost:
-            return self, ()
         kept = {client: flight for client, flight in self.flights.items() if client not in lost}
         reason = "its update of round {}: lost, the server was restarted"
         return replace(self, flights=kept), tuple((c, reason.format(f.round)) for c, f in sorted(lost.items()))

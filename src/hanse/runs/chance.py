@@ -11,13 +11,14 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import torch
 from pydantic import Field
 
-from hanse.data.samples import Samples
-from hanse.learning.coalitions import WORSE
+from hanse.learning.metrics import WORSE
+
+if TYPE_CHECKING:
+    from hanse.data.samples import Samples
 
 MARGIN = 1.645
 """Standard errors of an accuracy: the one-sided 95 % quantile of the normal distribution."""
@@ -38,6 +39,8 @@ class Guess:
             every sample.
 
     Examples:
+        >>> import torch
+        >>> from hanse.data.samples import Samples
         >>> Guess.of(Samples(torch.zeros(4, 1), torch.tensor([0, 1, 0, 0]))).most
         0.75
     """
@@ -51,7 +54,7 @@ class Guess:
         """Return what a guess scores on these samples, or None for no samples, or targets that are not classes."""
         if samples is None or samples.y.is_floating_point():
             return None
-        counts = torch.bincount(samples.y[samples.y >= 0].flatten())  # below 0: positions that are not predicted
+        counts = samples.y[samples.y >= 0].flatten().bincount()  # below 0: positions that are not predicted
         if not int(counts.sum()):
             return None
         shares = counts[counts > 0].double() / counts.sum()

@@ -12,7 +12,6 @@ import hashlib
 import json
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,9 +21,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from hanse.base import toml
 from hanse.base.errors import UserError
-from hanse.base.files import read_toml, whole_file
+from hanse.base.files import whole_file
 from hanse.core.book import Book
 from hanse.core.entry import Transaction
 from hanse.core.part import State
@@ -215,6 +213,7 @@ def store(path: Path, snapshot: Snapshot) -> None:
         "version": VERSION,
         "round": state.round,
         "finished": state.finished,
+        "left": sorted(state.left),
         "slots": list(state.states),
         "blocks": [asdict(block) for block in state.table.blocks],
         "plain": plain,
@@ -290,57 +289,10 @@ def load(path: Path, device: torch.device) -> Snapshot:
         personal=personal, finished=known["finished"], moved=moved, history=history, underway=underway,
         held=tensors["table/held"].numpy() if "table/held" in tensors else None,
         on_server=tensors["on_server"].numpy() if "on_server" in tensors else None,
-        accounts=None if kept is None else restored(kept),
+        accounts=None if kept is None else restored(kept), left=frozenset(known.get("left", ())),
     )  # fmt: skip
     pending = tuple(
         (r, Transaction(step, kind, tuple((account, units) for account, units in rows), memo))
         for r, step, kind, memo, rows in known["pending"]
     )
     return Snapshot(state, known["lengths"], pending, known.get("settings", ""))
-
-
-def played_settings(folder: Path) -> str:
-    """Return, as TOML, the settings with which a run's newest readable checkpoint was played; "" if none has them."""
-    for path in sorted((folder / "checkpoints").glob("*.safetensors"), reverse=True):
-        wrong = (SafetensorError, OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError)
-        with suppress(*wrong), safe_open(path, "pt") as file:
-            return str(json.loads((file.metadata() or {})["notes"]).get("settings", ""))
-    return ""
-
-
-# how long a run lasts, and what else may change when it goes on: where it is played, and where its books and its data
-# lie. Data have a fingerprint, and losses of privacy an account.
-LENGTH = ("run.rounds", "run.target_accuracy", "run.max_seconds", "run.max_megabytes")
-MAY_CHANGE = (*LENGTH, "run.checkpoint_every", "ledger.url", "engine", "data.source", "federation.deadline_s",
-              "federation.private")  # fmt: skip
-LEFT_OUT = "left out"
-
-
-def edited_settings(path: Path) -> str:
-    """Return a line on the first setting of ``config.toml`` that differs from the run's last checkpoint.
-
-    It is "" if all settings are those with which the checkpoint was played, apart from those of :data:`MAY_CHANGE`, or
-    if no checkpoint says.
-    """
-    played = played_settings(path)
-    if not played:
-        return ""
-    with suppress(ValueError, RecursionError):  # settings that hanse did not write
-        for key, old, new in differences(toml.loads(played), read_toml(path / "config.toml")):
-            if not may_change(key):
-                return f"config.toml was edited: {key} is {new}, and the rounds were played with {old}"
-    return ""
-
-
-def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Yield each setting that differs, in order, with both values as TOML, or :data:`LEFT_OUT`."""
-    then, now = dict(toml.flat(before)), dict(toml.flat(after))
-    for key in sorted(then.keys() | now.keys()):
-        old, new = (LEFT_OUT if key not in one else toml.inline(one[key]) for one in (then, now))
-        if old != new:
-            yield key, old, new
-
-
-def may_change(key: str) -> bool:
-    """Say whether a setting is one of :data:`MAY_CHANGE`, or in a table that is."""
-    return any(key == name or key.startswith(f"{name}.") for name in MAY_CHANGE)

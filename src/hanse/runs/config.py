@@ -9,7 +9,7 @@ The fields' types document the allowed values, and ``docs/reference/experiment.m
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -28,24 +28,22 @@ from pydantic import (
 )
 
 from hanse.base import toml
-from hanse.base.errors import UserError, import_path, nearest, path_of
-from hanse.base.factories import Count, Positive, defaults, named_choice
+from hanse.base.errors import UserError, collected, import_path, nearest, path_of
+from hanse.base.factories import OBJECT, Count, Positive, defaults, named_choice
 from hanse.base.files import SMALL
+from hanse.base.wings import Names
 from hanse.core.declared import Digest
 from hanse.core.part import Mechanism
 from hanse.core.recipe import Recipe
-from hanse.data.choices import OBJECT
 from hanse.data.spec import DataSpec, mistakes
 from hanse.learning.models import MODELS, Send
 from hanse.mechanisms.mechanism_table import part_table, table_of
 from hanse.mechanisms.registry import MECHANISMS, PARTS, SLOTS, build_mechanism, is_rule
 from hanse.runs.overrides import apply
+from hanse.runs.sections import ClientsSection, RunSection, Section
 
-
-class Section(BaseModel):
-    """One section of the file: unknown keys are mistakes, and values are immutable."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+SECTIONS: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = Names({}, "sections")
+"""By the name of a wing's section, what makes an experiment's sections those that follow from it; raises UserError."""
 
 
 class ModelSection(BaseModel):
@@ -240,29 +238,6 @@ class TrainSection(Section, Recipe):
         return Recipe(**self.model_dump(exclude={"loss", "loop"}))
 
 
-class ClientsSection(Section):
-    """``[clients]``: the clients' decisions, and what they learn about their values.
-
-    Attributes:
-        policy: the policy that decides on bids, prices and leaving, by its name or import path, or as a table with
-            options.
-        told: whether each client learns its value after every round in which it trained. Its policy may decide to leave
-            because of that value.
-        profiles: each client's role, costs and eagerness in a market, by name or as a table with options.
-        grant: a new client's grant from the mint, in tokens, if the mechanism pays.
-        vests: in how many parts the grant is paid. The first is paid when a client joins, and one more after each round
-            in which its update counted. So leaving and coming back under another key gains nothing.
-        named: whether a client's statement names the clients that got its models and those with which it traded.
-    """
-
-    policy: str | dict[str, Any] = "loyal"
-    told: bool = False
-    profiles: str | dict[str, Any] | None = None
-    grant: Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)] = 100.0
-    vests: Annotated[int, Field(ge=1, le=1_000_000)] = 1
-    named: bool = False
-
-
 def _replies(enough: Any) -> Any:
     """Return a number of replies from 1 on, or a share between 0 and 1. Raises ValueError for anything else."""
     if enough is None:
@@ -333,7 +308,7 @@ class SizesSection(Section):
     leaves: Annotated[int, Field(ge=1, le=10_000)] = 30
     bond: Annotated[float, Field(ge=1e-6, le=1e12)] = 10.0
     repeats: Annotated[int, Field(ge=0, le=1_000_000)] = 1
-    auditors: list[Digest] = []
+    auditors: list[Digest] = Field([])
 
 
 class EvidenceSection(Section):
@@ -411,49 +386,6 @@ class EvalSection(Section):
     metrics: Annotated[list[Named], Field(min_length=1)] | None = None
 
 
-class RunSection(Section):
-    """``[run]``: the length of a run, its seed, and its checkpoints.
-
-    Attributes:
-        rounds: how many rounds are played, unless a limit below ends the run earlier. With 0, there is only the first
-            model, and no run directory.
-        seed: the seed of everything but the split of the data (``data.seed``).
-        checkpoint_every: write a checkpoint after every this many rounds.
-        target_accuracy: the run ends once the server's test accuracy reaches this share, in (0, 1].
-        max_seconds: the run ends once its rounds took this long (wall clock).
-        max_megabytes: the run ends after this much traffic in both directions, in 10^6 bytes.
-        recomputable: whether to commit to the server's validation set, the configuration and hanse's code before the
-            first round, and to keep all answers of clients. An auditor can then recompute every value and payment
-            (``hanse audit recompute``).
-    """
-
-    rounds: Count = 60
-    seed: int = 0
-    checkpoint_every: Positive = 1
-    target_accuracy: Annotated[float, Field(gt=0, le=1)] | None = None
-    max_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    max_megabytes: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    recomputable: bool = False
-
-    def over(self, lines: Sequence[Mapping[str, Any]]) -> str | None:
-        """Return why a run ends after the rounds of these lines of ``metrics.jsonl``, whatever ``rounds`` says.
-
-        None: no limit is reached.
-        """
-        after = f"after {len(lines)} round{'s' if len(lines) != 1 else ''}"
-        if (wanted := self.target_accuracy) is not None:
-            best = max((line.get("test/accuracy") or 0.0 for line in lines), default=0.0)
-            if best >= wanted:
-                return f"target accuracy {wanted:g} reached {after} ({best:.4f})"
-        if (most := self.max_seconds) is not None and (spent := sum(line["time/round_s"] for line in lines)) >= most:
-            return f"max_seconds {most:g} used up {after} ({spent:.1f} s)"
-        if (most := self.max_megabytes) is not None:
-            moved = sum((line["bytes/down"] + line["bytes/up"]) / 1e6 for line in lines)
-            if moved >= most:
-                return f"max_megabytes {most:g} used up {after} ({moved:.1f} MB)"
-        return None
-
-
 class Experiment(BaseModel):
     """A whole, validated experiment. Every key but ``mechanism.name`` is optional.
 
@@ -477,6 +409,8 @@ class Experiment(BaseModel):
         eval: when and how models are tested.
         run: rounds, seed, checkpoints, limits.
 
+    A section of a wing, such as ``[charter]``, stands in ``model_extra``.
+
     Raises:
         UserError: the experiment has mistakes. The message has a line for each: the key, the value, and what is
             allowed.
@@ -496,7 +430,7 @@ class Experiment(BaseModel):
         train.epoch: no such key; did you mean 'epochs'?
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="allow", frozen=True)
     data: DataSpec = DataSpec()
     model: ModelSection = ModelSection()
     mechanism: MechanismSection
@@ -519,6 +453,11 @@ class Experiment(BaseModel):
             if isinstance(sections.get(section), str):
                 sections[section] = {"name": sections[section]}
         sections = _of_texts(sections)
+        for name in [name for name in sections if name not in type(self).model_fields]:
+            with collected(lines):
+                if name not in SECTIONS:
+                    raise UserError(f"{name}: no such key{nearest(name, [*type(self).model_fields, *SECTIONS])}")
+                sections = SECTIONS[name](sections)
         try:
             super().__init__(**sections)
         except ValidationError as wrong:

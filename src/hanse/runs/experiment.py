@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from hanse.base.errors import MachineError, UserError, library
+from hanse.base.factories import OBJECT
 from hanse.base.files import going_on, on_network, read_toml, table, write_whole
 from hanse.base.lock import Hold
 from hanse.core.port import Federation
-from hanse.data.choices import OBJECT
 from hanse.data.federated import FederatedData
 from hanse.learning.models import Factory
 from hanse.learning.process import undisturbed
-from hanse.runs.config import Experiment, RunSection
+from hanse.runs.config import Experiment
 from hanse.runs.play import play_rounds
 from hanse.runs.played_run import Observer, PlayedRun
 from hanse.runs.recomputable import Commitment, audit_folder
@@ -35,6 +35,7 @@ from hanse.runs.round import LoopState, first_state
 from hanse.runs.round_record import METRICS
 from hanse.runs.run_record import played_lines
 from hanse.runs.rundir import RunDir, claim
+from hanse.runs.sections import RunSection
 from hanse.runs.session import Session
 from hanse.runs.setup import Own, build
 from hanse.runs.shape import same_frozen

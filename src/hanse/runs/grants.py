@@ -60,6 +60,4 @@ class Vesting(Part):
 
     def learn(self, outcome: View, state: State) -> State:
         """Remember whose updates counted."""
-        worked = np.zeros(len(state["worked"]), bool)
-        worked[outcome.trained.seats.client] = True
-        return {**state, "worked": worked}
+        return {**state, "worked": np.isin(np.arange(len(state["worked"])), outcome.trained.seats.client)}

@@ -1,7 +1,7 @@
 """Guards: what wings put between a run's clients and its server, by the settings that ask for it.
 
-A wing names a :class:`Guard` for its key as ``Wing(names={"guards": {key: path}})``. The core knows the keys, and
-neither their options nor what they do.
+A wing names a :class:`Guard` for its key as ``Wing(names={"guards": {key: path}})``: one of :data:`KEYS`, or the name
+of a section of its own. The core knows neither their options nor what they do.
 """
 
 from __future__ import annotations
@@ -42,11 +42,13 @@ class Guard:
         accounts: what a simulation's clients keep from round to round, once :meth:`clients` made it. None: nothing.
         sizes: a helper part that lets members prove their sizes, once :meth:`server` made it. None: claims count.
         training: a helper part that lets members prove that they trained. None: nobody is asked.
+        agreement: the hash of what members agreed to, for rounds and receipts of a simulation. "": nothing.
         clipping: a helper part that changes what training tasks say (its ``sent``). None: there is none.
     """
 
     groups: Callable[[int, Ints, int], list[Ints]] | None = None
     accounts: Any = None
+    agreement: str = ""
     clipping: Any = None
     sizes: Any = None
     training: Any = None
@@ -95,6 +97,7 @@ ACCOUNTS: Mapping[str, Callable[[Mapping[str, Any]], Any]] = Names({}, "accounts
 def guards_of(experiment: Experiment) -> dict[str, Guard]:
     """Return the guards that an experiment asks for, by key. Raises UserError if there is no wing for one of them."""
     asked = [key for key, setting in KEYS.items() if attrgetter(setting)(experiment) not in (None, False)]
+    asked += [key for key in experiment.model_extra or {} if key in GUARDS]  # sections of wings
     if lost := [key for key in asked if key not in GUARDS]:
         raise UserError(*(f"{KEYS[key]}: needs a wing{absent() or ', and none reads it'}" for key in lost))
     return {key: GUARDS[key](experiment) for key in asked}

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rich.console import Console
 from rich.markup import escape
@@ -29,11 +29,13 @@ from hanse.base.errors import UserError, library, nearest
 from hanse.base.terminal import Terminal
 from hanse.base.toml import flat
 from hanse.learning.metrics import ACCURACY, main_of
-from hanse.runs.config import Experiment
-from hanse.runs.played_run import Observer, PlayedRun
-from hanse.runs.round import Played
 from hanse.runs.round_record import figure_of
 from hanse.runs.sat_out import told_used_up, used_up
+
+if TYPE_CHECKING:
+    from hanse.runs.config import Experiment
+    from hanse.runs.played_run import Observer, PlayedRun
+    from hanse.runs.round import Played
 
 _NAMED = 5  # clients that are named; of the others it is said how many there are
 

@@ -17,8 +17,8 @@ import torch
 from torch import nn
 
 from hanse.base.errors import NOT_TRUSTED, UserError, first_line
+from hanse.base.factories import OBJECT
 from hanse.base.import_trust import is_looking, looking
-from hanse.data.choices import OBJECT
 from hanse.data.samples import Inputs
 from hanse.learning.by_name import ByName
 from hanse.learning.job import Problem

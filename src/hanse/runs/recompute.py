@@ -25,7 +25,7 @@ import torch
 from hanse.base.errors import UserError, first_line
 from hanse.base.files import json_lines, read_arrays, read_json, read_toml, table
 from hanse.core.book import Book
-from hanse.core.entry import UNMOVING, Transaction
+from hanse.core.entry import CLOSE, LEAVE, UNMOVING, Transaction
 from hanse.data.committed import CommittedSet
 from hanse.data.federated import RemoteData
 from hanse.data.samples import Inputs
@@ -240,7 +240,6 @@ class _Replay:
         """Play all rounds of the run, and its last settlement. Raises UnlikeError at the first difference."""
         posted = self._posted()
         state = first_state(self.session)
-        state = replace(state, book=state.book.post(0, [posted[0].pop(0)]))
         seats: dict[int, list[Mapping[str, Any]]] = {}
         for seat in json_lines(self.folder / SEATS, ("round",)):
             seats.setdefault(seat["round"], []).append(seat)
@@ -252,6 +251,9 @@ class _Replay:
                 self.found.notes.append(f"rounds from {number} on are not in the book, and were not played again")
                 return
             there = posted.pop(number, [])
+            opening = [one for one in there if one.kind in UNMOVING - {CLOSE}]  # the commitment, and who has left
+            gone = {int(one.step.partition("/")[2]) for one in opening if one.kind == LEAVE}
+            state = replace(state, book=state.book.post(number, opening), left=state.left | gone)
             if "failed" in line:
                 self._nothing_of(number, seats.get(number, []), there)
                 self.found.notes.append(f"round {number} failed when it was played, and is passed over")
@@ -262,7 +264,7 @@ class _Replay:
         end = posted.pop(state.round, None)
         if end is not None:
             self._ended(state, end)
-        for number in posted:
+        for number in (n for n, lines in posted.items() if any(one.kind != LEAVE for one in lines)):
             raise UnlikeError(f"round {number}: the ledger has transactions, and no such round was played")
 
     def _nothing_of(self, number: int, seats: Sequence[Mapping[str, Any]], posted: Sequence[Transaction]) -> None:
@@ -413,7 +415,7 @@ class _Replay:
 
 def _closed(book: Book, number: int, posted: Sequence[Transaction]) -> Book:
     """Return the book with the log's line that closed a round, which also hashes data that are not recomputed."""
-    return book.post(number, [one for one in posted if one.kind in UNMOVING])
+    return book.post(number, [one for one in posted if one.kind == CLOSE])
 
 
 @contextmanager

@@ -8,13 +8,29 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from hanse.base.files import table
-from hanse.core.table import Floats, Ints
-from hanse.runs.arrivals import STILL
+
+if TYPE_CHECKING:
+    from hanse.core.table import Floats, Ints
+
+STILL = "still trains: the round did not wait for it"
 
 OWN_TESTS = ("tested", "test_loss", "test_accuracy", "test_samples", "test_loss_error", "test_units")
+
+
+@dataclass(frozen=True)
+class RecordedArrivals:
+    """Who was present and whose updates were accepted in each round of another run, to replay its order of arrival.
+
+    Attributes:
+        present: ids of the clients that were present, by round.
+        came: ``(client, round in which it was sent its task)`` of the updates that were accepted, by round.
+    """
+
+    present: Mapping[int, frozenset[int]]
+    came: Mapping[int, frozenset[tuple[int, int]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +45,6 @@ class Seat:
         error: the value's standard error from the sampling of coalitions. Infinite: not known. None: not recorded.
         drawn: the value's standard error from the draw of the validation samples.
         exact: the exact value, if the run computed it in addition to an estimate.
-        score: the client's cumulative value after the round, as the mechanism keeps it.
         weight: the update's weight in the model that it trained.
         refused: why there is no update. None: there is one.
         name: the client's name. Empty: it has none.
@@ -42,14 +57,13 @@ class Seat:
     round: int
     client: int
     staleness: int = 0
-    value: float | None
-    error: float | None
-    drawn: float | None
-    exact: float | None
-    score: float | None
-    weight: float | None
-    refused: str | None
-    name: str
+    value: float | None = None
+    error: float | None = None
+    drawn: float | None = None
+    exact: float | None = None
+    weight: float | None = None
+    refused: str | None = None
+    name: str = ""
     samples: float | None = None
     epsilon: float | None = None
     budget: float | None = None
@@ -59,28 +73,26 @@ class Seat:
     def of(line: Mapping[str, Any]) -> Seat:
         """Return the seat that a line describes. Its ``round`` and ``client`` must have been checked to be counts."""
 
-        def number(key: str) -> float | None:
-            return value if is_number(value := line.get(key)) else None
-
+        known = {field: line[key] for key, field in _NUMBERS.items() if is_number(line.get(key))}
+        if line.get("value_error", 0) is None:
+            # a null was a NaN when it was written: the value was sampled, and fewer than two samples give no error
+            known["error"] = math.inf
         refused = line.get("refused")
         return Seat(
             round=line["round"],
             client=line["client"],
             staleness=late if isinstance(late := line.get("staleness"), int) and 0 <= late <= line["round"] else 0,
-            value=number("value"),
-            # a null was a NaN when it was written: the value was sampled, and fewer than two samples give no error
-            error=math.inf if line.get("value_error", 0) is None else number("value_error"),
-            drawn=number("value_draw_error"),
-            exact=number("value_exact"),
-            score=number("cumulative_value"),
-            weight=number("weight"),
             refused=None if refused is None else str(refused),
             name=str(line.get("name") or ""),
-            samples=number("samples"),
-            epsilon=number("fit/epsilon"),
-            budget=number("fit/budget"),
-            delta=number("fit/delta"),
+            **known,
         )
+
+
+_NUMBERS = {
+    "value": "value", "value_error": "error", "value_draw_error": "drawn", "value_exact": "exact",
+    "weight": "weight", "samples": "samples", "fit/epsilon": "epsilon",
+    "fit/budget": "budget", "fit/delta": "delta",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -95,7 +107,6 @@ class SeatColumns:
         error: the value's standard error from the sampling of coalitions.
         drawn: the value's standard error from the draw of the validation samples.
         exact: the exact value, if it was computed in addition to an estimate.
-        score: the client's cumulative value after the round, as the mechanism keeps it.
     """
 
     round: Ints
@@ -105,7 +116,6 @@ class SeatColumns:
     error: Floats
     drawn: Floats
     exact: Floats
-    score: Floats
 
 
 @dataclass(frozen=True)
@@ -150,6 +160,8 @@ def is_under_way(config: Mapping[str, Any], seat: Seat) -> bool:
 
 def is_number(value: object) -> TypeGuard[int | float]:
     """Say whether this is a finite number of at most 64 bits."""
+    if type(value) is float:  # most are
+        return math.isfinite(value)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return math.isfinite(value) if isinstance(value, float) else -(2**63) <= value < 2**63

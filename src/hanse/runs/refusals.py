@@ -21,11 +21,11 @@ from pydantic import BaseModel
 from torch import nn
 
 from hanse.base.errors import RAISED, UserError
+from hanse.base.factories import OBJECT
 from hanse.base.streams import stream
 from hanse.core.part import Context, Mechanism, Size, in_slots
 from hanse.core.table import Ints
 from hanse.data import FederatedData, Samples
-from hanse.data.choices import OBJECT
 from hanse.data.dataset import Dataset
 from hanse.data.federated import RemoteData
 from hanse.federation.behaviour import Behaviour

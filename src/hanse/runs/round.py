@@ -61,6 +61,7 @@ class LoopState:
             its last bits.
         accounts: what each client of a simulation has spent of its privacy budget, by client. None: there are no
             budgets, or clients keep them themselves.
+        left: the clients that have left the run (``hanse leave``), who are asked nothing more.
 
     Examples:
         >>> from hanse.runs.rehearsal import rehearse
@@ -85,6 +86,7 @@ class LoopState:
     underway: Underway = field(default_factory=Underway)
     on_server: Floats | None = None
     accounts: Mapping[int, Any] | None = None
+    left: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -181,7 +183,7 @@ def play_round(session: Session, state: LoopState, port: Exchange | None = None)
     personal = None if view.deployment is None else view.deployment.weights
     after = LoopState(
         state.round + 1, table, view.mixed.home, now.states, view.book, personal,
-        moved=_moved(state, view, table), held=_held(view), underway=now.underway,
+        moved=_moved(state, view, table), held=_held(view), underway=now.underway, left=state.left,
         history=None if state.history is None else state.history.after(state.round, view.trained),
         accounts=None if accounts is None else accounts.accounts,
     )  # fmt: skip
@@ -257,8 +259,7 @@ def finish(session: Session, state: LoopState, port: Exchange | None = None) -> 
         port: the way to the clients. None: a new one, :func:`port_of`.
     """
     now = _Round(session, state, "end", port)
-    settle = session.mechanism.settle
-    if settle is not None:
+    if (settle := session.mechanism.settle) is not None:
         now.let_leave()
         own = now.states[session.key("settle")]
         with called("settle", settle.asks, now.view, own):
@@ -308,7 +309,7 @@ class _Round:
         self.session, self.states, self.history = session, state.states, state.history
         self.port = port_of(session, state) if port is None else port
         self.underway, lost = state.underway.without_lost()
-        present = self.underway.here(self.port.present(state.round), state.round, session.waiting)
+        present = self.underway.here(self.port.present(state.round), state.round, session.waiting, state.left)
         judge = session.judge
         for guard in session.guards.values():
             judge = guard.judge(judge, state.round)

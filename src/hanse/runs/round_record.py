@@ -14,28 +14,26 @@ import json
 import os
 import resource
 import sys
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from hanse.base.errors import UserError
 from hanse.base.files import json_lines, opened
 from hanse.core.entry import Transaction
-from hanse.core.part import Unproved
-from hanse.core.table import Floats, Made
-from hanse.learning.loop import NO_STEP
 from hanse.learning.metrics import ACCURACY, MetricStyle
 from hanse.ledger import closing
 from hanse.ledger.run_ledger import latest_claim
-from hanse.runs.settle_inputs import SettleInputs, packed
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from hanse.core.part import View
+    from hanse.core.table import Made
     from hanse.runs.recomputable import RoundAnswers
     from hanse.runs.round import Played
     from hanse.runs.testing import Figures
@@ -125,7 +123,8 @@ class RoundRecord:
     def packed(self) -> PackedRound:
         """Return the round as bytes to write, independent of anything that the next round does."""
         view, (blob, hashed) = self.played.view, self.file or self._file()
-        lines = {name: _as_lines(of) for name, of in ((SEATS, self.seats), (METRICS, [self._metrics(hashed)]))}
+        said = {SEATS: self.seats, METRICS: [self._metrics(hashed)]}
+        lines = {name: "".join(json.dumps(line) + "\n" for line in of).encode() for name, of in said.items()}
         answers = None if self.answers is None else self.answers.packed()
         return PackedRound(view.round, blob, lines, tuple(view.posted), answers)
 
@@ -158,11 +157,6 @@ class PackedRound:
     lines: Mapping[str, bytes]
     posted: tuple[Transaction, ...]
     answers: bytes | None = None
-
-
-def _as_lines(of: Sequence[Mapping[str, Any]]) -> bytes:
-    """Return dictionaries as JSON lines."""
-    return "".join(json.dumps(line) + "\n" for line in of).encode()
 
 
 def round_file(folder: Path, round: int) -> Path:
@@ -225,6 +219,7 @@ def _metrics_of(played: Played, tested: Mapping[str, float | None], seconds: Map
     """Return a round's line of ``metrics.jsonl``."""
     view = played.view
     updates = view.trained
+    known = updates.loss[~np.isnan(updates.loss)]  # of those that report one
     decisions = (view.choice, view.mix, view.values, view.settlement, view.deployment)
     recorded = {k: v for d in decisions if d is not None for k, v in d.metrics.items()}
     # ru_maxrss is in KiB on Linux and in bytes on macOS
@@ -236,7 +231,7 @@ def _metrics_of(played: Played, tested: Mapping[str, float | None], seconds: Map
         "answered": len(updates),
         "refused": len(view.refusals),
         "samples": float(updates.num_samples.sum()),
-        "train/loss": _mean_loss(updates.loss),
+        "train/loss": float(known.mean()) if len(known) else None,
         **tested,
         **recorded,
         **played.waited,
@@ -248,14 +243,10 @@ def _metrics_of(played: Played, tested: Mapping[str, float | None], seconds: Map
     }
 
 
-def _mean_loss(loss: Floats) -> float | None:
-    """Return the mean of the reported training losses ``[S]``; None if nobody reports any."""
-    known = loss[~np.isnan(loss)]
-    return float(known.mean()) if len(known) else None
-
-
 def _seats_of(played: Played) -> list[dict[str, Any]]:
     """Return a round's lines of ``clients.jsonl``: one per seat, with its value or the reason of its refusal."""
+    from hanse.learning.loop import NO_STEP  # late: reports read this module, and read without torch
+
     view = played.view
     if view.seats is None:
         return []
@@ -343,6 +334,10 @@ def _arrays_of(played: Played) -> dict[str, np.ndarray]:
     if view.settlement is not None:
         arrays |= view.settlement.arrays
         arrays["withheld"] = np.array(sorted(view.settlement.withheld), np.int64)
+    # late: reports read this module, and read without torch
+    from hanse.core.part import Unproved
+    from hanse.runs.settle_inputs import SettleInputs, packed
+
     if (unproved := view.get(Unproved)) is not None:
         arrays |= unproved.arrays
     # homes rarely change, and a run of many clients would repeat them in every file

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,18 +31,28 @@ from hanse.base.files import (
     run_folder,
     table,
 )
-from hanse.core.table import Floats, Ints
 from hanse.core.telling import About, read_about
 from hanse.learning.metrics import MetricStyle, main_of, readings_of
 from hanse.ledger.run_ledger import beyond_the_book, reading, unbooked, wrong_in
-from hanse.runs.arrivals import STILL, RecordedArrivals
 from hanse.runs.chance import Guess, doubts, in_no_sum, nothing_mixed, unsold
-from hanse.runs.checkpoint import edited_settings
-from hanse.runs.config import ClientsSection, RunSection
+from hanse.runs.edited import edited_settings
 from hanse.runs.names import Registered, client_names, client_of, read_members, registered
-from hanse.runs.recorded_seats import OWN_TESTS, OwnTests, Seat, SeatColumns, is_number, is_under_way
+from hanse.runs.recorded_seats import (
+    OWN_TESTS,
+    STILL,
+    OwnTests,
+    RecordedArrivals,
+    Seat,
+    SeatColumns,
+    is_number,
+    is_under_way,
+)
 from hanse.runs.round_record import HASH, METRICS, SEATS, SHAPE, lost_rounds, round_file
+from hanse.runs.sections import ClientsSection, RunSection
 from hanse.runs.shape import read_said
+
+if TYPE_CHECKING:
+    from hanse.core.table import Floats, Ints
 
 _UNLIKE = "The books of this run do not hold, so nothing that its records say can be relied on"
 _LONGEST_GAP = 500  # characters of a reason: a directory may be a stranger's
@@ -242,7 +252,7 @@ class RunRecord:
             round=np.array([seat.round for seat in self.clients], np.int64),
             asked=np.array([seat.round - seat.staleness for seat in self.clients], np.int64),
             client=np.array([seat.client for seat in self.clients], np.int64),
-            **{name: column(name) for name in ("value", "error", "drawn", "exact", "score")},
+            **{name: column(name) for name in ("value", "error", "drawn", "exact")},
         )
 
     def client_label(self, client: int) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from hanse.base.errors import MachineError, UserError
 from hanse.core.book import LedgerError
-from hanse.core.entry import LOG, TOKEN, Transaction
+from hanse.core.entry import LEAVE, LOG, TOKEN, Transaction
 from hanse.ledger.index import follow
 from hanse.ledger.issuer import Issuer
 from hanse.ledger.note import fingerprint, public_of
@@ -70,8 +70,8 @@ class RunBooks:
 
         Raises:
             LedgerError: the index of a new run cannot be created; a resumed run continues without.
-            MachineError: the log does not lead to the checkpoint's head; or ``ledger.json`` is gone, damaged or cannot
-                be read, or names another key.
+            MachineError: the log does not lead to the checkpoint's head, or a client has left behind it; or
+                ``ledger.json`` is gone, damaged or cannot be read, or names another key.
             OSError: the log cannot be written.
         """
         claim = BooksAtCheckpoint()
@@ -87,6 +87,8 @@ class RunBooks:
         wrong = ledger.verify(heads=claim.heads, lacking=claim.lacking).wrong
         if wrong is not None:
             raise MachineError(f"{file}: {wrong}; put a copy of it and of its heads back")
+        if gone := [r.transaction.step for r in ledger.history(after=claim.count) if r.transaction.kind == LEAVE]:
+            raise MachineError(f"{file}: has '{gone[0]}' behind the {claim.who}; bring back a backup of the run")
         ledger.post_rounds(claim.lacking(ledger.count()))
         books = RunBooks(ledger, experiment.ledger.url or folder / "ledger.db")
         if snapshot is None:

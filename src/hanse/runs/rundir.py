@@ -18,7 +18,7 @@ import re
 import shutil
 import sys
 import uuid
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -42,6 +42,7 @@ from hanse.base.files import (
     write_whole,
 )
 from hanse.base.lock import LOCK, Hold
+from hanse.base.wings import Names
 from hanse.core.book import LedgerError
 from hanse.core.entry import Transaction
 from hanse.core.telling import ABOUT, write_about
@@ -49,8 +50,9 @@ from hanse.data.committed import CommittedSet
 from hanse.data.fingerprint import DATA, compare_data, fingerprint, write_data
 from hanse.ledger.note import public_of
 from hanse.runs import checkpoint
-from hanse.runs.checkpoint import LEFT_OUT, LENGTH, CorruptCheckpointError, Snapshot, differences, may_change
+from hanse.runs.checkpoint import CorruptCheckpointError, Snapshot
 from hanse.runs.config import Experiment
+from hanse.runs.edited import LEFT_OUT, LENGTH, differences, may_change
 from hanse.runs.recomputable import FILE as COMMITTED
 from hanse.runs.recomputable import Commitment, answers_file, audit_folder, validation_file
 from hanse.runs.round import LoopState
@@ -58,6 +60,10 @@ from hanse.runs.round_record import LINES, METRICS, ROUNDS, SHAPE, PackedRound, 
 from hanse.runs.run_record import played_lines
 from hanse.runs.session import Session
 from hanse.runs.shape import model_made_for
+
+AMENDS: Mapping[str, Callable[[Experiment, Experiment, int], Sequence[str]]] = Names({}, "amends")
+"""By a section's name, what says which settings of a run may change after so many rounds, for experiments before and
+after."""
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -389,11 +395,12 @@ class RunDir:
 def _same_settings(path: Path, experiment: Experiment, snapshot: Snapshot) -> None:
     """Raise UserError if a run would go on with other settings than it was played with, a line for each.
 
-    Those of ``MAY_CHANGE`` (:mod:`hanse.runs.checkpoint`) may change, and of a run that committed to its configuration
+    Those of ``MAY_CHANGE`` (:mod:`hanse.runs.edited`) may change, and of a run that committed to its configuration
     only the number of rounds. Once the last round was settled, nothing may make the run longer or shorter.
     """
     played, lines = snapshot.state.round, list[str]()
     before = Experiment(**toml.loads(snapshot.settings))  # with the defaults of settings that are new since
+    amended = tuple(key for amends in AMENDS.values() for key in amends(before, experiment, played))
     for key, old, new in differences(*(toml.loads(one.to_toml()) for one in (before, experiment))):
         changed = "" if new == LEFT_OUT else f" --set {key}={new}"
         back = "leave it out" if old == LEFT_OUT else f"put {old} back"
@@ -404,7 +411,7 @@ def _same_settings(path: Path, experiment: Experiment, snapshot: Snapshot) -> No
             why = f"round {played} of {before.run.rounds} was settled as the last one, which cannot be taken back"
         elif key == "run.rounds":
             why = f"{played} of {old} rounds were played already"
-        elif may_change(key) and not before.run.recomputable:
+        elif (may_change(key) or key.startswith(amended)) and not before.run.recomputable:
             continue
         else:
             why = f"the {played} rounds until now were played with another"

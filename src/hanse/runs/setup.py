@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from hanse.base.errors import UserError, gated, import_path, named
-from hanse.base.factories import call, misspelt
+from hanse.base.factories import OBJECT, call, misspelt
 from hanse.base.streams import stream
 from hanse.core.calling import method_of
 from hanse.core.part import Context, Mechanism, in_slots
@@ -28,7 +28,6 @@ from hanse.core.telling import MOST_CLIENTS, About, describe
 from hanse.data import FederatedData
 from hanse.data import build as build_data
 from hanse.data.build import with_own
-from hanse.data.choices import OBJECT
 from hanse.federation.behaviour import BEHAVIOURS, Behaviour
 from hanse.federation.believed import Believed
 from hanse.federation.local import LocalFederation
@@ -179,7 +178,7 @@ def build(
         waiting,
         _told(data, mechanism, acting, policy, profiles, seed),
         guards,
-        agreement,
+        agreement or next((guard.agreement for guard in guards.values() if guard.agreement), ""),
         said,
     )
 

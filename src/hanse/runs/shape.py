@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, NotRequired
+from typing import TYPE_CHECKING, Annotated, Any, NotRequired
 
 from pydantic import Field
 from typing_extensions import TypedDict
@@ -16,11 +16,13 @@ from typing_extensions import TypedDict
 from hanse.base.errors import UserError
 from hanse.base.files import read_text
 from hanse.core.declared import Declared, UnsoundError
-from hanse.data import FederatedData
-from hanse.data.samples import Input, Inputs
-from hanse.learning.job import Problem
 from hanse.runs.chance import Guess
 from hanse.runs.round_record import SHAPE
+
+if TYPE_CHECKING:
+    from hanse.data import FederatedData
+    from hanse.data.samples import Inputs
+    from hanse.learning.job import Problem
 
 Size = Annotated[int, Field(gt=0, lt=2**50)]  # bounded: a stranger's file must not ask for absurd memory
 
@@ -59,8 +61,7 @@ def model_made_for(data: FederatedData, problem: Problem) -> dict[str, Any]:
         shape["inputs"] = [{"name": part.name, "shape": part.shape, "whole": part.whole} for part in data.inputs.parts]
     if problem.unsent:
         shape["frozen"] = problem.unsent
-    guess = guess_of(data, problem)
-    if guess is not None:
+    if (guess := guess_of(data, problem)) is not None:
         shape["guess"] = asdict(guess)
     return shape
 
@@ -92,6 +93,8 @@ def read_shape(file: Path) -> tuple[tuple[int, ...] | Inputs, int | None]:
     contents = read_said(file)
     classes = contents["num_classes"]
     if "inputs" in contents:
+        from hanse.data.samples import Input, Inputs  # late: reports read this module, and read without torch
+
         return Inputs(
             tuple(Input(one["name"], tuple(one["shape"]), one["whole"]) for one in contents["inputs"])
         ), classes

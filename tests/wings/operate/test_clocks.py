@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import queue
+import socket
 import ssl
 import subprocess
 import sys
@@ -22,7 +24,9 @@ from hypothesis import strategies as st
 pytest.importorskip("flwr", reason="needs the extra 'flower'")
 
 import httpx
+import uvicorn
 from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_TOLERANCE
+from flwr.supercore.retry import make_simple_http_retry_invoker
 
 import hanse.wings.operate.certificates as making
 from hanse.base.errors import UserError
@@ -38,6 +42,7 @@ from hanse.wings.operate.clocks import (
     watch_certificates,
 )
 from hanse.wings.operate.loopback import Loopback
+from hanse.wings.operate.server_access import load_anew
 
 NOW = datetime(2026, 11, 28, 12, tzinfo=UTC)
 
@@ -174,10 +179,31 @@ def test_a_node_that_is_taken_for_online_is_let_in_in_the_end(
     assert asked(serve(0, 412), made / "ca.crt", monkeypatch) == ["412"]  # Flower says the rest
 
 
+def test_what_ails_the_superlink_or_cuts_a_connection_does_not_end_a_node(
+    serve: Serve, made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends = make_simple_http_retry_invoker().should_giveup
+    assert asked(serve(0, 500), made / "ca.crt", monkeypatch) == ["503"]
+    for said, wrong in (
+        ("EOF occurred in violation of protocol (_ssl.c:1016)", False),
+        ("self-signed certificate", True),
+    ):
+
+        def cut(*_: Any, said: str = said, **__: Any) -> None:
+            raise httpx.ConnectError(f"[SSL] {said}")
+
+        monkeypatch.setattr(httpx.Client, "send", cut)
+        name_refusals(lambda _: None)
+        with httpx.Client() as client, pytest.raises(httpx.ConnectError) as raised:
+            client.get("https://127.0.0.1:1")
+        assert ends(raised.value) == wrong
+
+
 class TestRunOut:
     @pytest.fixture(autouse=True)
     def _old(self, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-        monkeypatch.setattr(making, "DAYS", -1 / 24 / 60)  # it runs out a minute before it is made
+        for lasts in ("DAYS", "CA_DAYS"):
+            monkeypatch.setattr(making, lasts, -1 / 24 / 60)  # it runs out a minute before it is made
 
     @pytest.mark.parametrize("behind", [0, 400])
     def test_a_node_names_the_certificate_and_both_ends_hear_of_the_clock(
@@ -191,7 +217,7 @@ class TestRunOut:
 
     def test_the_servers_log_names_it_while_nobody_asks(self, made: Path) -> None:
         said = queue.Queue[str]()
-        watch_certificates(made, said.put)
+        watch_certificates(made, said.put, lambda: None)
         assert {Path(said.get(timeout=60).split(": ")[1]).name for _ in range(2)} == {"ca.crt", "server.crt"}
 
     def test_the_operator_is_told_before_anything_starts(self, made: Path) -> None:
@@ -208,11 +234,66 @@ class TestRunOut:
 def test_certificates_that_will_run_out_are_warned_of(made: Path) -> None:
     now = datetime.now(UTC)
     assert check_certificates(made, now) == []
-    assert len(check_certificates(made, now + timedelta(days=340))) == 2
+    assert len(check_certificates(made, now + timedelta(days=making.DAYS - 25))) == 1
+    assert len(check_certificates(made / "ca.crt", now + timedelta(days=making.CA_DAYS - 25))) == 1
     with pytest.raises(UserError, match=r"ca\.crt"):
-        check_certificates(made, now + timedelta(days=366))
+        check_certificates(made, now + timedelta(days=making.CA_DAYS + 1))
     with pytest.raises(UserError, match=r"ca\.crt"):  # a clock that is behind
-        check_certificates(made, now - timedelta(days=1))
+        check_certificates(made / "ca.crt", now - timedelta(days=1))
+    (made / "ca.crt").write_text("none")
+    with pytest.raises(UserError, match=r"ca\.crt"):
+        check_certificates(made, now)
+
+
+@pytest.fixture
+def shown(made: Path) -> Iterator[tuple[Callable[[Path], str], Callable[[], None]]]:
+    """What a server of uvicorn's shows to who trusts a ``ca.crt``, as a digest; and what lets it load its files."""
+    config = uvicorn.Config(
+        None, port=0, ssl_certfile=made / "server.crt", ssl_keyfile=made / "server.key", lifespan="off"
+    )  # type: ignore[arg-type]
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    while not server.started:
+        assert thread.is_alive()
+
+    def look(ca: Path) -> str:
+        trusted = ssl.create_default_context(cafile=str(ca))
+        link = socket.create_connection(server.servers[0].sockets[0].getsockname())
+        with trusted.wrap_socket(link, server_hostname="localhost") as safe:
+            return hashlib.sha256(safe.getpeercert(binary_form=True) or b"").hexdigest()
+
+    yield look, lambda: load_anew([config])
+    server.should_exit = True
+    thread.join()
+
+
+def test_renewed_certificates_are_shown_by_servers_that_go_on_and_trusted_by_old_and_new_members(
+    made: Path, shown: tuple[Callable[[Path], str], Callable[[], None]], tmp_path: Path
+) -> None:
+    look, load = shown
+    own = tmp_path / "members.crt"
+    own.write_bytes((made / "ca.crt").read_bytes())
+    making.make_outside(made, ["fed.example.org", "192.0.2.7"])
+    outside, first = making.names_of(made / "outside.crt"), look(own)
+    assert making.renew_certificates(made, datetime.now(UTC)) == (["server.crt", "outside.crt"], [])
+    assert making.names_of(made / "outside.crt") == outside
+    assert (own.read_bytes() == (made / "ca.crt").read_bytes(), look(own)) == (True, first)
+    load()
+    second = look(own)
+    assert second != first
+    soon = datetime.now(UTC) + timedelta(days=making.CA_DAYS - 5)
+    assert making.renew_certificates(made, soon)[0] == ["ca.crt", "server.crt", "outside.crt"]
+    load()
+    assert own.read_bytes() != (made / "ca.crt").read_bytes()
+    assert look(own) == look(made / "ca.crt") != second
+    making.make_certificates(tmp_path / "others", "other")
+    for name in ("outside.crt", "outside.key"):
+        (made / name).write_bytes((tmp_path / "others" / name.replace("outside", "server")).read_bytes())
+    assert making.renew_certificates(made, datetime.now(UTC)) == (["server.crt"], ["outside.crt"])
+    (made / "ca.key").unlink()
+    with pytest.raises(UserError, match=r"ca\.key"):
+        making.renew_certificates(made, datetime.now(UTC))
 
 
 def test_nothing_is_loaded_that_a_node_does_not_need() -> None:

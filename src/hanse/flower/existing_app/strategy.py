@@ -26,12 +26,13 @@ from flwr.supercore import log
 from torch import Tensor, nn
 
 from hanse.base.errors import UserError
+from hanse.base.factories import OBJECT
 from hanse.base.files import MEMBERS
 from hanse.base.lock import Hold
 from hanse.core.judge import Judge
 from hanse.core.part import Context, Mechanism
 from hanse.core.telling import describe
-from hanse.data.choices import OBJECT, OwnData
+from hanse.data.choices import OwnData
 from hanse.data.federated import RemoteData
 from hanse.data.samples import Samples
 from hanse.federation.check import one_line

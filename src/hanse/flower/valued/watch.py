@@ -31,6 +31,7 @@ from flwr.serverapp.strategy import FedAvg, Strategy
 from torch import nn
 
 from hanse.base.errors import MachineError, UserError, first_line, in_python
+from hanse.base.factories import OBJECT
 from hanse.base.files import MEMBERS, write_whole
 from hanse.base.lock import Hold
 from hanse.core.declared import MOST_METRICS
@@ -39,7 +40,6 @@ from hanse.core.port import ClientInfo, Roster, Tested, Trained
 from hanse.core.recipe import Recipe
 from hanse.core.table import Seats
 from hanse.core.telling import describe
-from hanse.data.choices import OBJECT
 from hanse.data.federated import RemoteData
 from hanse.data.frames import name_of
 from hanse.federation.codec import WireError
@@ -55,11 +55,12 @@ from hanse.learning.figures import accuracy_of, loss_name, loss_of
 from hanse.learning.job import Problem
 from hanse.learning.models import structure
 from hanse.learning.process import untouched
-from hanse.runs.config import Experiment, ModelSection, RunSection
+from hanse.runs.config import Experiment, ModelSection
 from hanse.runs.play import settled
 from hanse.runs.round import LoopState, failed_round, first_state, play_round
 from hanse.runs.round_record import RoundRecord
 from hanse.runs.rundir import RunDir, claim_anew
+from hanse.runs.sections import RunSection
 from hanse.runs.server_judge import ServerJudge
 from hanse.runs.session import Session
 from hanse.runs.testing import Figures, figures_of

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from click.core import ParameterSource
-from rich.markdown import Markdown
 from rich.table import Table as RichTable
 
 from hanse.base.errors import UserError
@@ -157,6 +156,8 @@ def _on_table(
     else:
         for line in table_sentences(found):
             say(line, wrap=True)
+        from rich.markdown import Markdown  # late: its parser of Markdown takes time, and no other command has any
+
         out.print(Markdown(found.markdown()))
         say(f"{folder / 'table.md'} has the intervals, {folder / 'table.json'} everything; the same command goes on")
     if found.failed or not found.cells:

@@ -641,7 +641,7 @@ def scale_of(honest: Sequence[Outcome], people: Sequence[int]) -> float:
 
 
 def play_with_outcome(
-    job: Job, step: Step, watched: Sequence[int] = (), second_key: int | None = None
+    job: Job, step: Step, watched: Sequence[int] = (), second_key: int | None = None, observers: Sequence[Any] = ()
 ) -> dict[str, Any]:
     """Play a job and return the result of :func:`hanse.lab.job.attempt`, together with each client's outcome.
 
@@ -649,14 +649,15 @@ def play_with_outcome(
     records that: by true numbers instead of declared ones, less the loss of eq. (8) of iPFL from distant models.
     Otherwise it is "balance", of the client's account (None: it never joined), or "nothing" if no client was ever paid.
     ``granted`` are the tokens that the mint granted each client; 0 for utilities. ``trades_of`` has what
-    :class:`Outcome` says of the ``watched`` clients. ``second_key`` is a client that is another's second key.
+    :class:`Outcome` says of the ``watched`` clients. ``second_key`` is a client that is another's second key, and
+    ``observers`` watch the run, too.
     """
     from hanse.runs.experiment import run
 
     last, kept = _Watched(watched, second_key), dict[str, Any]()
 
-    def go(observers: Sequence[Any]) -> Any:
-        result = run(job.experiment, observers=[*observers, last])
+    def go(told: Sequence[Any]) -> Any:
+        result = run(job.experiment, observers=[*told, *observers, last])
         kept.update(_outcome(result, last))
         return result
 

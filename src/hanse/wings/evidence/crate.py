@@ -56,7 +56,7 @@ def crate(
     Examples:
         hanse crate runs/app --author 'A. Name' --license https://spdx.org/licenses/CC-BY-4.0
     """
-    from hanse.runs.checkpoint import edited_settings  # late: it imports torch, and --help loads this module
+    from hanse.runs.edited import edited_settings
     from hanse.runs.replay import wrong_books
 
     if edited := edited_settings(folder):

@@ -13,10 +13,11 @@ from __future__ import annotations
 import datetime
 import ipaddress
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import (
@@ -30,13 +31,14 @@ from cryptography.x509.oid import NameOID
 
 from hanse.base.errors import UserError
 from hanse.base.files import write_whole
+from hanse.wings.operate.clocks import SOON_D
 
-# how long a certificate is valid
-DAYS = 365
+DAYS = 365  # how long a server's certificate is valid
+CA_DAYS = 3650  # and an authority's, which members keep
 
 
 def make_certificates(folder: Path, name: str) -> None:
-    """Make a certificate authority and the SuperLink's own certificate, valid for a year.
+    """Make a certificate authority, valid for ten years, and the SuperLink's own certificate, valid for one.
 
     Args:
         folder: the folder for ``ca.crt``, ``ca.key``, ``server.crt`` and ``server.key``; it is made if necessary. The
@@ -44,21 +46,78 @@ def make_certificates(folder: Path, name: str) -> None:
         name: the federation's name, which becomes part of the authority's name.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    key = ec.generate_private_key(ec.SECP256R1())
-    issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"{name} CA")])
+    _make_authority(
+        folder,
+        x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"{name} CA")]),
+        ec.generate_private_key(ec.SECP256R1()),
+    )
+    _make_server(folder, "server", ())
+
+
+def renew_certificates(folder: Path, now: datetime.datetime) -> tuple[list[str], list[str]]:
+    """Make the servers' certificates anew, for the same names, and that of the authority if it ends within 30 days.
+
+    The authority keeps its key, so a server's certificate is trusted by whoever has the old ``ca.crt``, until that
+    ends, and by whoever has the new one.
+
+    Args:
+        folder: the folder of :func:`make_certificates`.
+        now: the time.
+
+    Returns:
+        The names of the certificates that were made, and of those that were left because they are another authority's.
+
+    Raises:
+        UserError: the authority's key is not there.
+    """
+    if not (folder / "ca.key").exists():
+        raise UserError(f"{folder / 'ca.key'}: is not there, so nothing can be signed; put certificates of yours there")
+    ca, key = _authority(folder)
+    made, left = list[str](), list[str]()
+    if ca.not_valid_after_utc - now < datetime.timedelta(days=SOON_D):
+        _make_authority(folder, ca.subject, key)
+        made.append("ca.crt")
+    for path in (folder / f"{stem}.crt" for stem in ("server", "outside")):
+        if not path.exists():
+            continue
+        old = x509.load_pem_x509_certificate(path.read_bytes())
+        try:
+            old.verify_directly_issued_by(ca)
+        except (ValueError, InvalidSignature):
+            left.append(path.name)
+            continue
+        _make_server(folder, path.stem, names_of(path))
+        made.append(path.name)
+    return made, left
+
+
+def names_of(path: Path) -> list[x509.GeneralName]:
+    """Return for which machines a certificate is."""
+    found = x509.load_pem_x509_certificate(path.read_bytes())
+    return list(found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
+
+
+def _authority(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+    """Return the authority's certificate and key."""
+    key = load_pem_private_key((folder / "ca.key").read_bytes(), None)
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    return x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes()), key
+
+
+def _make_authority(folder: Path, issuer: x509.Name, key: ec.EllipticCurvePrivateKey) -> None:
+    """Make ``ca.crt`` for this key, and ``ca.key``."""
     usage = x509.KeyUsage(
         digital_signature=True, key_cert_sign=True, crl_sign=True, content_commitment=False, key_encipherment=False,
         data_encipherment=False, key_agreement=False, encipher_only=False, decipher_only=False,
     )  # fmt: skip
     ca = (
-        _builder(issuer, issuer, key.public_key())
+        _builder(issuer, issuer, key.public_key(), CA_DAYS)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(usage, critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .sign(key, hashes.SHA256())
     )
     _write(folder, "ca", key, ca)
-    _make_server(folder, "server", ())
 
 
 def make_outside(folder: Path, hosts: Sequence[str]) -> None:
@@ -74,26 +133,22 @@ def make_outside(folder: Path, hosts: Sequence[str]) -> None:
     """
     path = folder / "outside.crt"
     if not path.exists():
-        _make_server(folder, "outside", hosts)
-    found = x509.load_pem_x509_certificate(path.read_bytes())
-    names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    if missing := [host for host in hosts if _general(host) not in names]:
+        _make_server(folder, "outside", map(_general, hosts))
+    if missing := [host for host in hosts if _general(host) not in names_of(path)]:
         raise UserError(
             f"{path}: is not for {missing[0]}: remove outside.crt and outside.key for new ones, or put your own there"
         )
 
 
-def _make_server(folder: Path, stem: str, hosts: Sequence[str]) -> None:
+def _make_server(folder: Path, stem: str, hosts: Iterable[x509.GeneralName]) -> None:
     """Make ``STEM.crt`` and ``STEM.key`` for this machine and ``hosts``, signed with the CA in ``folder``."""
-    ca = x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes())
-    ca_key = load_pem_private_key((folder / "ca.key").read_bytes(), None)
-    assert isinstance(ca_key, ec.EllipticCurvePrivateKey)
+    ca, ca_key = _authority(folder)
     key = ec.generate_private_key(ec.SECP256R1())
     ca_id = ca.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
     # dict.fromkeys drops repeated names and keeps their order
-    names = list(dict.fromkeys(_general(host) for host in ("localhost", "127.0.0.1", *hosts)))
+    names = list(dict.fromkeys((*map(_general, ("localhost", "127.0.0.1")), *hosts)))
     server = (
-        _builder(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")]), ca.subject, key.public_key())
+        _builder(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")]), ca.subject, key.public_key(), DAYS)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.SubjectAlternativeName(names), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(ca_id), critical=False)
@@ -135,7 +190,9 @@ def make_node_key(path: Path) -> None:
     )
 
 
-def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: float
+) -> x509.CertificateBuilder:
     """Return a certificate that is still to be extended and signed."""
     now = datetime.datetime.now(datetime.UTC)
     return (
@@ -146,5 +203,5 @@ def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicK
         .serial_number(x509.random_serial_number())
         # machines' clocks differ a little: a node whose clock is slow must not find it in the future
         .not_valid_before(now - datetime.timedelta(minutes=5))
-        .not_valid_after(now + datetime.timedelta(days=DAYS))
+        .not_valid_after(now + datetime.timedelta(days=days))
     )

@@ -8,12 +8,15 @@ operator starts servers or a run.
 
 from __future__ import annotations
 
+import json
 import threading
 import time
-from collections.abc import Callable
+from base64 import b64decode
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +28,8 @@ if TYPE_CHECKING:
 APART_S = 5  # a difference of clocks that is named: Flower refuses a node that is so far ahead, or 305 s behind
 SOON_D = 30  # days before its end from which a certificate is warned of
 AGAIN_S, MOST = 60.0, 20  # in so many seconds a line is said once, and so many lines: anybody can claim another time
-STAMP = "flwr-timestamp"  # the header with a node's time
+STAMP, PUBLIC_KEY = "flwr-timestamp", b"flwr-public-key"  # headers: a node's time, and its key in base64
+NODES = "/hanse/nodes"  # the gate answers this path itself, with what it has heard of nodes
 ACTIVATE = "/v1/fleet/activate-node"  # the first request of a node
 ARRAYS = "/v1/fleet/push-object"  # the one request that takes long, so that its time says nothing
 ONLINE_S = 75.0  # seconds that a node asks to be let in; for 60, Flower takes one that was stopped for online
@@ -65,7 +69,7 @@ def seldom(say: Callable[[str], None]) -> Callable[[str], None]:
 
 
 class ClockGate:
-    """An ASGI application that says in the server's log that a node's clock is wrong.
+    """An ASGI application that notes when it heard of each node, and says in the server's log if its clock is wrong.
 
     Args:
         app: the application behind the gate, which may refuse the node.
@@ -73,14 +77,37 @@ class ClockGate:
 
     def __init__(self, app: Any) -> None:
         self.app, self._say = app, seldom(lambda line: print(line, flush=True))
+        self._heard = dict[str, tuple[float, float]]()  # by key: when, and the seconds that its clock was ahead
 
     async def __call__(self, scope: dict[str, Any], receive: Callable[[], Any], send: Callable[[Any], Any]) -> None:
-        """Pass a request on."""
+        """Pass a request on, or answer what is known of the nodes."""
+        if scope.get("path") == NODES:
+            now = time.monotonic()
+            said = {key: {"ago_s": now - at, "ahead_s": ahead} for key, (at, ahead) in self._heard.items()}
+            await answer(send, 200, json.dumps(said).encode())
+            return
+        key, ahead = "", 0.0
         with suppress(ValueError, TypeError, KeyError):  # no node's request
-            stamp = datetime.fromisoformat(dict(scope["headers"])[STAMP.encode()].decode())
-            wrong = skewed(stamp, stamp, datetime.now(UTC)) if scope.get("path") != ARRAYS else ""
+            headers = dict(scope["headers"])
+            stamp, now_here = datetime.fromisoformat(headers[STAMP.encode()].decode()), datetime.now(UTC)
+            ahead = (stamp - now_here).total_seconds() if scope.get("path") != ARRAYS else 0.0
+            wrong = skewed(stamp, stamp, now_here) if ahead else ""
             self._say(wrong and f"a node's clock is {wrong} this machine's, and may be refused; set it (NTP)")
-        await self.app(scope, receive, send)
+            key = sha256(b64decode(headers[PUBLIC_KEY])).hexdigest()
+
+        async def noted(said: Any) -> None:
+            """Note a node that the application has let in by its key, and pass its answer on."""
+            if key and said.get("status") == 200:
+                self._heard[key] = (time.monotonic(), ahead)
+            await send(said)
+
+        await self.app(scope, receive, noted)
+
+
+async def answer(send: Callable[[Any], Any], status: int, body: bytes) -> None:
+    """Answer a request with a plain text."""
+    await send({"type": "http.response.start", "status": status, "headers": [(b"content-type", b"text/plain")]})
+    await send({"type": "http.response.body", "body": body})
 
 
 def why_unverified(error: str, now: datetime) -> str:
@@ -96,7 +123,8 @@ def name_refusals(say: Callable[[str], None]) -> None:
 
     Where a certificate's dates fail, the SuperLink is told this machine's time, without any key, over a connection that
     is not verified, and its own is looked at: of two wrong clocks it is then known at both ends. A node that is not let
-    in asks again: the SuperLink may still take its predecessor for online.
+    in asks again: the SuperLink may still take its predecessor for online. It also asks again where Flower would end it
+    because of what passes: a certificate that has run out, a connection cut in the making, a fault of the SuperLink.
     """
     import httpx
 
@@ -110,13 +138,20 @@ def name_refusals(say: Callable[[str], None]) -> None:
         except httpx.ConnectError as wrong:
             if why := why_unverified(str(wrong), begun):
                 told(why + _unverified(request.url))
-            raise
+            elif "certificate" in str(wrong):  # another operator's
+                raise
+            # in other words: whatever names TLS ends a SuperNode, be it a SuperLink that hung up while it was stopped
+            raise httpx.ConnectError("no connection; it is tried again") from wrong
         told(_apart(response, begun))
         while request.url.path == ACTIVATE and response.status_code == 412 and time.monotonic() < end:
             why = "its key was not admitted, or a node with it was stopped less than a minute ago"
             told(f"the SuperLink does not let this node in ({why}); it is asked again for {ONLINE_S:.0f} s")
             time.sleep(APART_S)
             response = send(self, request, **how)
+        if response.status_code == httpx.codes.INTERNAL_SERVER_ERROR:
+            # what ails the SuperLink (its disk is full) passes; after this answer a node would end, or send no signs of
+            # life any more
+            response.status_code = httpx.codes.SERVICE_UNAVAILABLE
         return response
 
     def _unverified(url: httpx.URL) -> str:
@@ -140,15 +175,24 @@ def _apart(response: httpx.Response, begun: datetime) -> str:
     return ""
 
 
-def watch_certificates(folder: Path, say: Callable[[str], None]) -> None:
-    """From now on, say it once for each certificate in a folder that has run out, or will soon."""
+def watch_certificates(folder: Path, say: Callable[[str], None], load: Callable[[], None]) -> None:
+    """From now on, say it once for each certificate in a folder that has run out, or will soon, and load new ones.
+
+    Args:
+        folder: the folder.
+        say: is given each line.
+        load: loads the server's own certificate and key; it is called when a certificate there has changed.
+    """
 
     def watch() -> None:
         """Look now and then."""
-        told = set[str]()
+        told, loaded = set[str](), _written(folder)
         while True:
             try:
                 lines = check_certificates(folder, datetime.now(UTC))
+                if (now := _written(folder)) != loaded:
+                    load()
+                    loaded = now
             except (ValueError, OSError) as wrong:  # one has run out, or is being replaced
                 lines = str(wrong).splitlines()
             for line in lines:
@@ -160,30 +204,44 @@ def watch_certificates(folder: Path, say: Callable[[str], None]) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def check_certificates(folder: Path, now: datetime) -> list[str]:
-    """Return a warning for each certificate in an operator's folder that will run out soon.
+def _written(folder: Path) -> list[int]:
+    """Return when each certificate in a folder was written."""
+    return [path.stat().st_mtime_ns for path in sorted(folder.glob("*.crt"))]
+
+
+def validity(where: Path) -> Iterator[tuple[Path, datetime, datetime]]:
+    """Yield each certificate in a folder, or that in a file, with the times from and until which it is valid.
+
+    Raises:
+        UserError: a file holds none.
+    """
+    from cryptography import x509
+
+    for path in sorted(where.glob("*.crt")) if where.is_dir() else [where]:
+        try:
+            found = x509.load_pem_x509_certificate(path.read_bytes())
+        except ValueError:
+            raise UserError(f"{path}: is not a certificate (PEM)") from None
+        yield path, found.not_valid_before_utc, found.not_valid_after_utc
+
+
+def check_certificates(where: Path, now: datetime) -> list[str]:
+    """Return a warning for each certificate that will run out soon.
 
     Args:
-        folder: the folder with ``ca.crt`` and the servers' certificates.
+        where: a certificate, or an operator's folder with ``ca.crt`` and the servers' certificates.
         now: the time.
 
     Raises:
         UserError: one has run out, or is not valid yet. The message has a line for each.
     """
-    from cryptography import x509
-
     wrong, soon = list[str](), list[str]()
-    for path in sorted(folder.glob("*.crt")):
-        found = x509.load_pem_x509_certificate(path.read_bytes())
-        first, last = found.not_valid_before_utc, found.not_valid_after_utc
+    for path, first, last in validity(where):
         if not first <= now <= last:
             what, when = ("has run out on", last) if now > last else ("is not valid before", first)
             wrong.append(f"{path}: {what} {when:%Y-%m-%d %H:%M} UTC, by this machine's clock: no node is let in")
         elif last - now < timedelta(days=SOON_D):
-            soon.append(f"warning: {path}: runs out on {last:%Y-%m-%d}; then no node is let in")
+            soon.append(f"warning: {path}: runs out on {last:%Y-%m-%d}; then no node is let in: 'hanse network renew'")
     if wrong:
-        remedy = (
-            "remove all of certs but operator.key and operator.pub: 'up' makes others, and members need the new ca.crt"
-        )
-        raise UserError(*wrong, remedy)
+        raise UserError(*wrong, "'hanse network renew' makes others")
     return soon

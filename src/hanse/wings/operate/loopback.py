@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import re
 import shutil
@@ -48,7 +49,7 @@ from hanse.runs.config import Experiment
 from hanse.wings.operate import server_access
 from hanse.wings.operate.clocks import check_certificates
 from hanse.wings.operate.processes import Processes, end, stream
-from hanse.wings.operate.server_access import configure, split, wait_for
+from hanse.wings.operate.server_access import answers, awaited, configure, split
 
 HOST = "127.0.0.1"
 POLL_S = 0.25  # seconds between two looks of Flower's executor for a message; its own default is 1 s
@@ -83,8 +84,11 @@ def flwr(commands: Sequence[Sequence[str]], env: Mapping[str, str], cwd: Path) -
     Raises:
         UserError: a command failed; later commands are not run.
     """
-    done = subprocess.run(_call(commands), env=dict(env), cwd=cwd, capture_output=True, text=True, check=False)
-    said = done.stdout + done.stderr
+    with tempfile.TemporaryFile("w+") as out:
+        done = subprocess.Popen(_call(commands), env=dict(env), cwd=cwd, stdout=out, stderr=out)
+        awaited(f"flwr {' '.join(commands[-1][:2])}", lambda: done.poll() is not None, lambda: True, math.inf)
+        out.seek(0)
+        said = out.read()
     if done.returncode:
         raise UserError(_failed(commands[-1], said))
     return said
@@ -207,6 +211,13 @@ class Loopback:
         """The file with the agreement, which the operator gives to each member's owner."""
         return self.folder / "agreement.txt"
 
+    @property
+    def run(self) -> Path | None:
+        """The directory of the run that goes by the agreement; None before it has begun."""
+        mark = self.agreement.with_suffix(".run")
+        found = Path(mark.read_text().strip()) if mark.exists() else None
+        return found if found is not None and (found / FEDERATION).exists() else None
+
     def agree(self, show: Callable[[str], None] = lambda line: None) -> Agreement | None:
         """Return the agreement for the app's ``experiment.toml``. It is written, and the nodes of this machine sign it.
 
@@ -224,7 +235,7 @@ class Loopback:
         experiment = Experiment.read(self.app / "experiment.toml")
         key, day = signing_key(self.folder / "certs" / KEY), time.strftime("%Y-%m-%d", time.gmtime())
         mark = self.agreement.with_suffix(".run")
-        begun = mark.exists() and (Path(mark.read_text().strip()) / FEDERATION).exists()
+        begun = self.run is not None
         run = uuid.uuid4().hex
         app, operator = app_hash(self.app), public_of(key)
         made = Agreement.of(experiment, run=run, network=self.app.name, operator=operator, day=day, app=app)
@@ -294,6 +305,19 @@ class Loopback:
             show(f"starting node {i + 1} of {self.nodes}")
             self.start_node(i)
 
+    def renew(self) -> tuple[list[str], list[str]]:
+        """Make certificates anew (:func:`hanse.wings.operate.certificates.renew_certificates`) while all goes on.
+
+        The SuperLink sees new files by itself, the proxy is told. A connection that is open keeps the old certificate.
+        """
+        from hanse.wings.operate.certificates import renew_certificates
+
+        found = renew_certificates(self.folder / "certs", datetime.now(UTC))
+        if self.processes.pid("proxy") is not None:
+            proxy = configure(self.folder / "proxy", self.listen, f"{HOST}:{self.ports[0]}", self.nodes)
+            subprocess.run([*proxy, "-s", "reload"], check=True, capture_output=True)
+        return found
+
     def _refuse_taken(self, nodes: Sequence[int]) -> None:
         """Raise UserError if a port of a process that is to be started is taken: its owner would answer instead."""
         needed = {"superlink": self.ports[0], **{f"node{i}": self.ports[1 + i] for i in nodes}}
@@ -339,11 +363,13 @@ class Loopback:
         """
         if self.processes.pid(name) is None:
             self.processes.start(name, command, env, cwd)
-        wrong = wait_for(url, status, lambda: self.processes.pid(name) is not None)
-        if wrong is None and self.processes.pid(name) is None:
-            wrong = f"ended, and another process answers at {url} (--port)"
-        if wrong is not None:
-            raise UserError(f"the {name} {wrong}: {self.processes.log(name)[-300:]}")
+        wrong, log = list[str](), self.processes.folder / f"{name}.log"
+        ask = answers(url, status, wrong)
+        awaited(f"the {name}; its log: {log}", ask, lambda: self.processes.pid(name) is not None)
+        if not wrong and self.processes.pid(name) is None:
+            wrong = [f"ended, and another process answers at {url} (--port)"]
+        if wrong:
+            raise UserError(f"the {name} {wrong[0]}: {self.processes.log(name)[-300:]}")
 
     def register(self, keys: Sequence[tuple[str, str]]) -> None:
         """Admit nodes to the federation.
@@ -404,11 +430,13 @@ class Loopback:
 
     def down(self) -> list[str]:
         """Stop all processes, with any run in progress, and return the names of those that had already ended."""
-        names, below, gone = self.processes.names(), self.processes.below(), list[str]()
+        names, gone = self.processes.names(), list[str]()
+        below = self.processes.below(*names)
+        end(self.processes.below("superlink"))  # a run, first of all: without nodes it would play rounds with nobody
         # nodes that go down take their leave of the SuperLink, or it would not let them in again for a minute
         for last in ({"superlink", "proxy", "keeper"}, {"keeper"}, set[str]()):
             gone += self.processes.stop(*(name for name in self.processes.names() if name not in last))
-        end(below)  # a run that is going on has a process in a group of its own
+        end(below)  # Flower starts some in groups of their own
         if "keeper" in names and (self.folder / "keeper.json").exists():
             shutil.rmtree(Path(json.loads((self.folder / "keeper.json").read_text())).parent, ignore_errors=True)
         return gone
@@ -536,7 +564,7 @@ class Loopback:
         """Return the variables that lead a node to the warm process, which is started if it is not running."""
         if not self.warm:
             return {}
-        from hanse.wings.operate.warm_process import comes_up, leading, starting
+        from hanse.wings.operate.warm_process import WHAT, leading, starting
 
         said = self.folder / "keeper.json"
         if self.processes.pid("keeper") is None:
@@ -544,7 +572,7 @@ class Loopback:
             where = Path(tempfile.mkdtemp(prefix="hanse-")) / "keeper"
             said.write_text(json.dumps(str(where)))
             self.processes.start("keeper", starting(where, self.imports), self.env("keeper"), self.app)
-            if not comes_up(where, lambda: self.processes.pid("keeper") is not None):
+            if not awaited(WHAT, where.exists, lambda: self.processes.pid("keeper") is not None):
                 said_last = self.processes.log("keeper").strip().splitlines()[-1:]
                 raise UserError(f"the nodes' warm process does not come up: {' '.join(said_last)}")
         return leading(Path(json.loads(said.read_text())), self.folder / "warm", self.env()["PATH"])

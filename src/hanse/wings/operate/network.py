@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated
 
@@ -217,6 +218,7 @@ def join(
     from hanse.flower.operator_key import PINNED, pin, public_key
     from hanse.ledger.note import fingerprint
     from hanse.wings.operate import server_access
+    from hanse.wings.operate.clocks import SOON_D, validity
     from hanse.wings.operate.server_access import split
     from hanse.wings.operate.warm_process import warmed
 
@@ -234,6 +236,9 @@ def join(
     if lines:
         raise UserError(*lines)
     server_access.command("flower-supernode")
+    for _, _, last in validity(ca):
+        if last - datetime.now(UTC) < timedelta(days=SOON_D):
+            typer.echo(f"warning: {ca}: runs out on {last:%Y-%m-%d}; ask the operator for the new one")
     # files that the node makes, private models among them, are for this user alone
     os.umask(0o077)
     pinned = pin(home_of(), address, operator)
@@ -323,6 +328,99 @@ def down(folder: Folder = Path()) -> None:
 
     for name in Loopback.read(folder.resolve()).down():
         typer.echo(f"{name}: was not running")
+
+
+@app.command()
+def check(
+    folder: Folder = Path(),
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+) -> None:
+    """Say how a network is: certificates, processes, nodes and their clocks, disk, the run and its books, backups.
+
+    It looks at the operator's machine alone and changes nothing. For a monitor, the exit code is 0 if all is well and 1
+    if there is a warning or a failure; 2 says that the command was called wrongly.
+
+    Examples:
+        hanse network check harvest
+    """
+    from dataclasses import asdict
+
+    from hanse.wings.operate.checks import findings, worst
+    from hanse.wings.operate.loopback import Loopback
+
+    found = findings(Loopback.read(folder.resolve()), datetime.now(UTC))
+    if as_json:
+        typer.echo(json.dumps([asdict(one) for one in found], indent=1))
+    else:
+        for one in found:
+            typer.echo(one.line)
+    raise typer.Exit(worst(found) != "fine")
+
+
+@app.command()
+def renew(folder: Folder = Path()) -> None:
+    """Make the servers' certificates anew, for a year, while everything goes on: no process is stopped.
+
+    The SuperLink and nginx show the new ones within seconds, and nodes notice nothing. If the authority's own (ca.crt)
+    ends within 30 days, it gets ten more years, with the same key: then give the new ca.crt to the members, who start
+    their nodes with it before the old one ends. Certificates from elsewhere stay: put new ones in their place, and
+    'renew' loads them.
+
+    Examples:
+        hanse network renew harvest
+    """
+    from hanse.wings.operate.loopback import Loopback
+
+    network = Loopback.read(folder.resolve())
+    made, left = network.renew()
+    typer.echo(f"new in {folder / 'certs'}: {', '.join(made) or 'nothing'}")
+    if left:
+        typer.echo(f"of another authority, and left as they are: {', '.join(left)}")
+    if "ca.crt" in made:
+        typer.echo("give the new ca.crt to every member; the old one is good until it ends")
+
+
+@app.command()
+def backup(
+    to: Annotated[Path, typer.Argument(metavar="DIR", help="A folder that is not there yet.", show_default=False)],
+    folder: Annotated[Path, typer.Argument(metavar="PROJECT", help="The project.")] = Path(),
+) -> None:
+    """Copy a project, also while a run goes on: keys, certificates, agreement, records, checkpoints, books, orders.
+
+    Whoever has the copy can act as the operator: keep it where nobody else can read, on another machine. 'restore'
+    makes a project of it.
+
+    Examples:
+        hanse network backup /mnt/backups/harvest-3 harvest
+    """
+    from hanse.wings.operate.backup import back_up
+    from hanse.wings.operate.loopback import Loopback
+
+    back_up(Loopback.read(folder.resolve()), to)
+    typer.echo(
+        f"{to}: keep it secret, it has the operator's keys; 'hanse network restore {to} PROJECT' makes a project"
+    )
+
+
+@app.command()
+def restore(
+    backup: Annotated[Path, typer.Argument(metavar="DIR", help="A backup.", show_default=False)],
+    folder: Annotated[Path, typer.Argument(metavar="PROJECT", help="A folder that is not there yet.")],
+) -> None:
+    """Make a project of a backup, and verify its books.
+
+    'up' and 'run' go on with it. Members have seen the heads of later rounds if there were any: their nodes then refuse
+    the books as rolled back, and keep that as evidence, so back up often.
+
+    Examples:
+        hanse network restore /mnt/backups/harvest-3 harvest
+    """
+    from hanse.wings.operate.backup import restore as made
+
+    network = made(backup.resolve(), folder.resolve())
+    typer.echo(f"{folder}: is whole; 'hanse network up {folder}' starts it")
+    if network.run is not None:
+        typer.echo(f"'hanse network run {folder}' goes on with the run in {network.run}")
 
 
 @app.command()

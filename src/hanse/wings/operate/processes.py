@@ -102,15 +102,15 @@ class Processes:
             self._path(name).unlink(missing_ok=True)
         return [name for name in names if name not in running]
 
-    def below(self) -> dict[int, str]:
-        """Return the processes that these processes have started, directly or not: when each began, by pid.
+    def below(self, *names: str) -> dict[int, str]:
+        """Return the processes that those of these names have started, directly or not: when each began, by pid.
 
         Flower starts some of them, such as a run's processes, in groups of their own. :meth:`stop` does not reach
         these.
         """
         shown = subprocess.run(["ps", "-eo", "pid=,ppid=,lstart="], capture_output=True, text=True, check=True).stdout
         lines = [line.split(maxsplit=2) for line in shown.splitlines()]
-        found = {pid for name in self.names() if (pid := self.pid(name)) is not None}
+        found = {pid for name in names if (pid := self.pid(name)) is not None}
         heads, size = set(found), 0
         while size < len(found):
             size = len(found)

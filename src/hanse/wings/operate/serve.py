@@ -13,6 +13,7 @@ import re
 import threading
 import time
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import partial
 from html import escape
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -29,6 +30,7 @@ from hanse.cli.options import say
 log = logging.getLogger(__name__)
 
 DEPTH, MOST = 5, 2000  # folders below the root in which runs are looked for, and how many are listed
+MONITORED = ("/health", "/metrics")  # pages of a project for a monitor
 REST = 3  # times as long as a page took to make, it is shown before it is made again
 # asks every two seconds whether there is a newer page
 _POLL = """<script>setInterval(function () { fetch(location.pathname + "?now").then(function (answer) {
@@ -61,6 +63,8 @@ def serve(
     HOST. Participants on a network are sent their statements at the run's end.
 
     The page changes nothing in a run and imports nothing that a run's files name.
+
+    Of a network's project, /health and /metrics (Prometheus' text) say what 'hanse network check' says.
 
     Examples:
         hanse serve runs/exp
@@ -162,6 +166,18 @@ class Pages:
             return made.text
 
 
+def monitored(project: Path, page: str) -> tuple[int, str]:
+    """Return status and text of a page for a monitor: "/health" (503 if something failed), or "/metrics"."""
+    from hanse.wings.operate.checks import exposition, findings, worst
+    from hanse.wings.operate.loopback import Loopback
+
+    found = findings(Loopback.read(project.resolve()), datetime.now(UTC))
+    if page == "/metrics":
+        return 200, exposition(found)
+    lines = (one.line for one in found if one.state != "fine")
+    return 503 if worst(found) == "failure" else 200, "\n".join([worst(found), *lines]) + "\n"
+
+
 def _config(run: Path) -> dict[str, object]:
     """Return the experiment of a run directory; empty if it cannot be read."""
     try:
@@ -201,10 +217,15 @@ class _Answer(BaseHTTPRequestHandler):
         path, asked, _ = self.path.partition("?")
         name = unquote(path)
         local = re.fullmatch(r"(127\.0\.0\.1|localhost)(:\d+)?", self.headers.get("Host", ""))
-        text = None if local is None else self.pages.stamp(name) if asked else self.pages.page(name)
+        watched = name in MONITORED and (self.pages.root / "network.json").exists()
+        status, text = 200, None
+        if local is not None and watched:
+            status, text = monitored(self.pages.root, name)
+        elif local is not None:
+            text = self.pages.stamp(name) if asked else self.pages.page(name)
         body = ("There is no such page." if text is None else text).encode(errors="replace")
-        self.send_response(404 if text is None else 200)
-        kind = "plain" if text is None or asked else "html"
+        self.send_response(404 if text is None else status)
+        kind = "plain" if text is None or asked or watched else "html"
         self.send_header("Content-Type", f"text/{kind}; charset=utf-8")
         self.send_header("Content-Length", str(len(body)))
         self.send_header("Content-Security-Policy", _POLICY)

@@ -27,7 +27,7 @@ import shutil
 import socket
 import sys
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import entry_points
@@ -36,7 +36,7 @@ from typing import Any
 
 from hanse.base.errors import UserError
 from hanse.base.files import AGREEMENTS, home_of, private_folder
-from hanse.wings.operate.clocks import ClockGate, name_refusals, watch_certificates
+from hanse.wings.operate.clocks import ClockGate, answer, name_refusals, watch_certificates
 
 # The requests below /v1/fleet/ that the proxy passes on.
 # 'register-node' and 'unregister-node' are missing: they are for nodes without a key of their own.
@@ -58,6 +58,8 @@ ASK = "/hanse/gate"  # the gate answers this path itself, so that it can be seen
 BOUNDS = "it can read and send what that user can. A user of its own or a container limits it (docs/flower.md)."
 # the paths that everybody may ask for, by command: SuperNodes of other users on this machine reach the Fleet API
 SERVED = {"flower-superlink": frozenset(f"/v1/fleet/{name}" for name in NEEDED), "flower-supernode": frozenset[str]()}
+
+TELL_S, LOOK_S = 5.0, 0.1  # seconds between two lines on what is waited for, and between two looks whether it is there
 
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[Any]]
@@ -111,11 +113,11 @@ class UserGate:
         if scope["type"] == "lifespan" or scope.get("path") in self.everybody:
             await self.app(scope, receive, send)
         elif scope.get("path") == ASK:
-            await _answer(send, 200, b"here\n")
+            await answer(send, 200, b"here\n")
         elif scope["type"] == "http" and self._own(scope):
             await self.app(scope, receive, send)
         elif scope["type"] == "http":
-            await _answer(send, 403, b"this port is for the user alone who started the server\n")
+            await answer(send, 403, b"this port is for the user alone who started the server\n")
 
     def _own(self, scope: Scope) -> bool:
         """Say whether this process's user or root has opened the connection."""
@@ -149,12 +151,12 @@ class ReplyGate:
             body += part.get("body", b"")
             more = bool(part.get("more_body"))
             if len(body) > LARGEST_PUSH:
-                await _answer(send, 413, b"too large\n")
+                await answer(send, 413, b"too large\n")
                 return
         if (wrong := not_replies(bytes(body))) is not None:
             # who it was is not known: Flower looks at a request's signature only after this
             print(f"hanse: refused: {wrong}; nodes push replies, each in its own name", flush=True)
-            await _answer(send, 403, b"a node may push replies in its own name, and nothing else\n")
+            await answer(send, 403, b"a node may push replies in its own name, and nothing else\n")
             return
         whole = iter([{"type": "http.request", "body": bytes(body), "more_body": False}])
 
@@ -188,12 +190,6 @@ def not_replies(body: bytes) -> str | None:
         if about.src_node_id != node:
             return f"a reply of node {about.src_node_id}, pushed as node {node}"
     return None
-
-
-async def _answer(send: Send, status: int, body: bytes) -> None:
-    """Answer a request with a plain text."""
-    await send({"type": "http.response.start", "status": status, "headers": [(b"content-type", b"text/plain")]})
-    await send({"type": "http.response.body", "body": body})
 
 
 def command(name: str) -> list[str]:
@@ -269,6 +265,57 @@ def gate_apps(home: Path) -> None:
     node._pull_and_store_message, node._verify_fab = pulled, agreed  # type: ignore[assignment]
 
 
+def answer_in_turn() -> None:
+    """From now on, let this SuperNode answer each message that it takes, whatever became of those before.
+
+    Flower takes a message, waits until some answer is there, and sends what is there. If it gave up a message that the
+    app was answering already (the SuperLink was restarted, and the run is over), that answer is left over: it is sent
+    in place of the next one, and from then on every answer comes one message late. Here each message is waited for by
+    its own name. If the app has ended and left no answer, Flower would wait for ever: here the answer is an error.
+    """
+    from flwr.app import Error, Message
+    from flwr.common.constant import ErrorCode, Status
+    from flwr.supernode import start_client_internal as node
+
+    pull, push, taken = node._pull_and_store_message, node._push_messages, list[Message]()
+
+    def pulled(*, receive: Callable[[], Any], **given: Any) -> int | None:
+        """Take a message as before, and note it."""
+
+        def received() -> Any:
+            """Return what the SuperLink has for this node."""
+            found = receive()
+            taken[:] = [] if found is None else [found[0]]
+            return found
+
+        return pull(receive=received, **given)
+
+    def pushed(*, state: Any, object_store: Any, send: Callable[..., Any], **given: Any) -> None:
+        """Send answers until that to the message is among them."""
+        [message], answered, asked = taken, set[str](), type(state).get_messages_legacy
+
+        def there(**which: Any) -> Any:
+            """Return the answers that are there."""
+            # asked first: an app leaves its answer before it ends
+            ended = not state.get_tasks(statuses=[Status.PENDING, Status.STARTING, Status.RUNNING])
+            found = asked(state, **which)
+            if ended and not found:
+                lost = Error(ErrorCode.CLIENT_APP_CRASHED, "its app ended without an answer")
+                node._insert_message(Message(lost, reply_to=message), state, object_store)
+            return found
+
+        def noted(answer: Message, *more: Any) -> Any:
+            """Send an answer, and note to what."""
+            answered.add(answer.metadata.reply_to_message_id)
+            return send(answer, *more)
+
+        state.get_messages_legacy = there
+        while message.metadata.message_id not in answered:
+            push(state=state, object_store=object_store, send=noted, **given)
+
+    node._pull_and_store_message, node._push_messages = pulled, pushed  # type: ignore[assignment]
+
+
 def run(name: str, arguments: Sequence[str]) -> None:
     """Run one of Flower's servers in this process, behind its gates.
 
@@ -281,13 +328,15 @@ def run(name: str, arguments: Sequence[str]) -> None:
     """
     import uvicorn
 
+    served = list[uvicorn.Config]()
     if name == "flower-supernode":
         print(f"hanse: this node runs the SuperLink's app as user id {os.geteuid()}: {BOUNDS}", flush=True)
         name_refusals(partial(print, flush=True))
         gate_apps(home_of())
+        answer_in_turn()
     elif "--ssl-certfile" in arguments:
         shown = arguments[arguments.index("--ssl-certfile") + 1]
-        watch_certificates(Path(shown).parent, partial(print, flush=True))
+        watch_certificates(Path(shown).parent, partial(print, flush=True), lambda: load_anew(served))
     if not TABLE.exists():
         print(f"no {TABLE} on this system: every user of this machine can talk to {name}", file=sys.stderr)
     # Flower makes its uvicorn.Config inside the command, so that the application can only be wrapped there
@@ -297,11 +346,19 @@ def run(name: str, arguments: Sequence[str]) -> None:
         """Make the configuration with the gates around its application."""
         # without uvicorn's own reading of X-Forwarded-For, with which anybody could name another connection
         made(self, gated(name, app), *given, **{**named, "proxy_headers": False})
+        served.append(self)
 
     uvicorn.Config.__init__ = init  # type: ignore[method-assign]
     [entry] = entry_points(group="console_scripts", name=name)
     sys.argv = [name, *arguments]
     entry.load()()
+
+
+def load_anew(served: Iterable[Any]) -> None:
+    """Load certificate and key of uvicorn's servers anew, for all connections that are made from now on."""
+    for config in served:
+        if (context := getattr(config, "ssl", None)) is not None:
+            context.load_cert_chain(config.ssl_certfile, config.ssl_keyfile)
 
 
 def nginx() -> str | None:
@@ -373,31 +430,49 @@ def configure(folder: Path, listen: str, superlink: str, nodes: int = 0) -> list
     return [command, "-p", str(folder), "-c", "nginx.conf"]
 
 
-def wait_for(url: str, status: int, alive: Callable[[], bool], patience_s: float = 120.0) -> str | None:
-    """Wait until a server answers.
+def awaited(what: str, there: Callable[[], bool], alive: Callable[[], bool], patience_s: float = 120.0) -> bool:
+    """Wait for something, and say every five seconds for what (standard error). Return whether it came.
+
+    Args:
+        what: what is waited for, in words.
+        there: a function that says whether it is there.
+        alive: a function that says whether it can still come. Once it cannot, the wait ends.
+        patience_s: seconds to wait.
+    """
+    begun = told = time.monotonic()
+    while not there():
+        now = time.monotonic()
+        if not alive() or now - begun > patience_s:
+            return there()
+        if now - told > TELL_S:
+            print(f"waiting for {what} ({now - begun:.0f} s)", file=sys.stderr, flush=True)
+            told = now
+        time.sleep(LOOK_S)
+    return True
+
+
+def answers(url: str, status: int, said: list[str]) -> Callable[[], bool]:
+    """Return a function that says whether a server answers.
 
     Args:
         url: the address to ask for.
         status: the status code that a sound server answers with.
-        alive: a function that says whether the server's process is running. Once it is not, the wait ends.
-        patience_s: seconds to wait.
-
-    Returns:
-        None if the server answers with ``status``, else what is wrong.
+        said: gets what was wrong at the last look.
     """
     from httpx import Client, TransportError
 
-    end = time.monotonic() + patience_s
-    # the certificate is not checked: nothing secret is sent, and any answer is only compared with a status code
-    with Client(verify=False, trust_env=False, timeout=5) as client:
-        while True:
+    def ask() -> bool:
+        """Ask once. The certificate is not checked: nothing secret is sent, and the answer is only a status code."""
+        with Client(verify=False, trust_env=False, timeout=5) as client:
             try:
                 found = client.get(url).status_code
-                return None if found == status else f"answers {url} with {found} where {status} is expected"
+                said[:] = [] if found == status else [f"answers {url} with {found} where {status} is expected"]
             except TransportError as wrong:
-                if not alive() or time.monotonic() > end:
-                    return f"does not answer ({wrong})"
-            time.sleep(0.1)
+                said[:] = [f"does not answer ({wrong})"]
+                return False
+        return True
+
+    return ask
 
 
 if __name__ == "__main__":

@@ -24,18 +24,18 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import entry_points
 from pathlib import Path
 
 from hanse.base.errors import UserError
+from hanse.wings.operate.server_access import awaited
 
 COMMAND = "flwr-clientapp"
 SOCKET = "HANSE_WARM"  # the environment variable with the path of the warm process's socket
 # what is imported beforehand; torch imports the last one, for a second or more, when its first optimiser is made
-START_S = 120.0  # seconds that the warm process has for its imports
+WHAT = "the warm process, which imports torch and Flower"
 READY = ("hanse.flower", "hanse.runs.setup", "sklearn.datasets", "flwr.supernode.cli", "torch", "torch._dynamo")
 
 # The command on the node's PATH. Python's options -S (no site packages) and -E (no variables of Python) make it start
@@ -87,14 +87,6 @@ def starting(path: Path, imports: Sequence[str] = (), *, with_parent: bool = Fal
     ]
 
 
-def comes_up(path: Path, alive: Callable[[], bool]) -> bool:
-    """Wait until a warm process takes calls at its socket. Return False if it ends before that or takes too long."""
-    end = time.monotonic() + START_S
-    while not path.exists() and alive() and time.monotonic() < end:
-        time.sleep(0.05)
-    return path.exists()
-
-
 def leading(path: Path, folder: Path, programs: str) -> dict[str, str]:
     """Return the environment variables that lead a node to a warm process.
 
@@ -119,7 +111,7 @@ def warmed(imports: Sequence[str] = ()) -> Iterator[Mapping[str, str]]:
         # in a session of its own: Ctrl-C is for the node, which may still need it for its last words
         keeper = subprocess.Popen(starting(path, imports, with_parent=True), start_new_session=True)
         try:
-            if not comes_up(path, lambda: keeper.poll() is None):
+            if not awaited(WHAT, path.exists, lambda: keeper.poll() is None):
                 raise UserError("--warm: the warm process does not come up")
             yield leads
         finally:

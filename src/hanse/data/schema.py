@@ -1,0 +1,436 @@
+"""A schema: what each column of a table is, in one file that members agree on, and how a table becomes samples by it.
+
+``hanse schema`` drafts one from tables (:mod:`hanse.data.drafting`), and people review it. By it a participant's table
+becomes the same samples in a rehearsal and on a network, bit for bit: everything that depends on other members' tables
+(classes, words, gaps, agreed means) is in the schema, and the rest depends on the participant's own rows alone.
+
+Tables are CSV files in UTF-8, with a row of names. Columns that the schema does not name are not read.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field
+
+from hanse.base import toml
+from hanse.base.errors import UserError
+from hanse.base.factories import Count, call
+from hanse.data.dataset import Dataset
+from hanse.data.doubts import Coded, maybe_gaps, maybe_id, of_columns, of_near_rows, other_words
+from hanse.data.kinds import LISTED, NUMBER, Held, lost, natural_order
+from hanse.data.preparing import TableColumn
+from hanse.data.samples import Samples
+from hanse.data.units import cut_shares
+
+NONE = "none"
+SHARES = ("train", "validation", "test")
+Part = Annotated[float, Field(ge=0, lt=1)]
+
+
+class UnfitTableError(UserError):
+    """A table, or a schema, that cannot be used. The lines are for the table's owner.
+
+    Attributes:
+        code: what others may be told: "file", "schema", "empty", "column", "value" or "rows".
+    """
+
+    def __init__(self, code: str, *lines: str) -> None:
+        super().__init__(*lines)
+        self.code = code
+
+
+def _content(path: str | Path, code: str) -> bytes:
+    """Return what is in a file. Raises UnfitTableError, of this code, if it cannot be read."""
+    try:
+        return Path(path).expanduser().read_bytes()
+    except OSError as wrong:
+        raise UnfitTableError(code, f"{path}: cannot be read: {(wrong.strerror or 'no file').lower()}") from None
+
+
+@dataclass(frozen=True)
+class CsvTable:
+    """A CSV file as text.
+
+    Attributes:
+        name: the file's name without its ending, for the site's name.
+        path: the file, for messages.
+        columns: the text of each column ``[n]`` by name, without blanks around it.
+        rows: ``[n]``, the rows' numbers in the file, where that of the names is 1.
+        comma: whether numbers have decimal commas, as where ";" stands between columns.
+    """
+
+    name: str
+    path: Path
+    columns: Mapping[str, NDArray[np.str_]]
+    rows: NDArray[np.int64]
+    comma: bool = False
+
+    @staticmethod
+    def read(path: str | Path) -> CsvTable:
+        """Return the table of a file. Raises UnfitTableError if it is no table, or has no rows."""
+        path = Path(path)
+        try:
+            text = _content(path, "file").decode("utf-8-sig")
+            first = text.partition("\n")[0]
+            between = max(",;\t", key=first.count)
+            rows = [row for row in csv.reader(io.StringIO(text, newline=""), delimiter=between, strict=True) if row]
+        except (csv.Error, UnicodeDecodeError) as wrong:
+            raise UnfitTableError("file", f"{path}: is no CSV file in UTF-8: {wrong}") from None
+        if len(rows) < 2:
+            raise UnfitTableError("empty", f"{path}: has no rows; a CSV file has a row of names and a row a sample")
+        names = [name.strip() for name in rows[0]]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise UnfitTableError("column", f"{path}: two columns are called {twice!r}: rename one")
+        if odd := next((k for k, row in enumerate(rows, 1) if len(row) != len(names)), None):
+            line = f"{path}: row {odd} has {len(rows[odd - 1])} values, and there are {len(names)} columns"
+            raise UnfitTableError("file", line)
+        values = np.char.strip(np.array(rows[1:], dtype=np.str_))
+        columns = dict(zip(names, values.T, strict=True))
+        return CsvTable(path.stem, path, columns, np.arange(2, len(rows) + 1), between == ";")
+
+    def take(self, rows: NDArray[np.bool_], name: str) -> CsvTable:
+        """Return some rows, ``[n]`` true or false, as the table of a site of this name."""
+        columns = {key: column[rows] for key, column in self.columns.items()}
+        return replace(self, name=name, columns=columns, rows=self.rows[rows])
+
+
+@dataclass(frozen=True)
+class Schema:
+    """What each column of a table is.
+
+    Attributes:
+        version: the version of this form of schemas.
+        target: the column to be predicted.
+        columns: the columns of features, in the order of their features.
+        labels: the classes, in the order of their numbers. Empty: the target is a number.
+        client_column: in a table of several sites, the column with the site of each row. Empty: a file is a site.
+        group: the column that says what each row is of, such as its patient; "none": every row is a unit; empty: it is
+            not said.
+        time: the column that says when a row was observed, a date or a number. Empty: there is none.
+        gaps: how gaps are written.
+        sites: for a site by name, and a column, what its words mean: ``{"Kiel": {"sex": {"m": "male"}}}``.
+        test: the share of a site's rows that it keeps for testing, the latest ones if there is a time.
+        validation: the share that it keeps for validation.
+        seed: the seed by which they are drawn.
+    """
+
+    version: Literal[1]
+    target: str
+    columns: dict[str, TableColumn]
+    labels: list[str] = field(default_factory=list)
+    client_column: str = ""
+    group: str = ""
+    time: str = ""
+    gaps: list[str] = field(default_factory=lambda: [""])
+    sites: dict[str, dict[str, dict[str, str]]] = field(default_factory=dict)
+    test: Part = 0.2
+    validation: Part = 0.0
+    seed: Count = 0
+
+    def __post_init__(self) -> None:
+        others = [name for name in (self.target, self.client_column, self.group, self.time) if name]
+        if both := next((name for name in others if name in self.columns), None):
+            raise UserError(f"columns.{both}: is the target, the site, the group or the time, not a feature")
+        if len(set(self.labels)) != len(self.labels) or len(self.labels) == 1:
+            raise UserError(f"labels: {self.labels!r}: must be two or more different classes, or none for numbers")
+        for name, one in self.columns.items():
+            if (one.kind == "words") != bool(one.words) or len(set(one.words)) < len(one.words):
+                raise UserError(f"columns.{name}: words: {list(one.words)!r}: different ones are for kind = 'words'")
+            if (one.mean is None) != (one.deviation is None) or (one.kind == "words" and one.mean is not None):
+                raise UserError(f"columns.{name}: mean: comes with a deviation, for numbers and dates, or not at all")
+        for site, of in self.sites.items():
+            for name, words in of.items():
+                known = self.labels if name == self.target else self.columns[name].words if name in self.columns else []
+                if odd := next((word for word in words.values() if word not in known), None):
+                    raise UserError(f"sites.{site}.{name}: {odd!r}: must be one of the column's words ({known})")
+        if not self.columns or not (self.test >= 0 and self.validation >= 0 and self.test + self.validation < 1):
+            raise UserError(f"test: {self.test:g}: must leave something to train on, with columns of features")
+
+    @staticmethod
+    def read(path: str | Path) -> Schema:
+        """Return the schema in a file. Raises UnfitTableError with a line for each mistake in it."""
+        try:
+            found = toml.loads(_content(path, "schema").decode("utf-8-sig"))
+            columns = {
+                name: call(TableColumn, one, f"columns.{name}") for name, one in found.pop("columns", {}).items()
+            }
+            options = {**found.pop("schema", {}), **found, "columns": columns}
+            made: Schema = call(Schema, options, f"{path}: schema")
+        except UserError as wrong:
+            raise UnfitTableError("schema", *wrong.lines) from None
+        except (ValueError, AttributeError) as wrong:
+            raise UnfitTableError("schema", f"{path}: is no schema: {wrong}") from None
+        return made
+
+    @property
+    def text(self) -> str:
+        """The schema as a file."""
+        plain = {key: value for key, value in vars(self).items() if value != "" and key not in ("columns", "sites")}
+        columns = {
+            name: {
+                key: value
+                for key, value in vars(one).items()
+                if value is not None and value is not False and value not in ("", [])
+            }
+            for name, one in self.columns.items()
+        }
+        return toml.dumps({"schema": plain, "columns": columns, "sites": self.sites})
+
+
+def digest(path: str | Path) -> str:
+    """Return SHA-256 of a schema's file, by which members agree on it. Raises UnfitTableError if there is none."""
+    return hashlib.sha256(_content(path, "schema")).hexdigest()
+
+
+@dataclass(frozen=True)
+class SiteTable:
+    """A site's rows, as its schema says, and the share that each of them is in.
+
+    Attributes:
+        schema: the schema.
+        name: the site's name.
+        columns: what each column of features holds ``[n]``, as :meth:`TableColumn.features` takes it.
+        y: the classes by number, int64 ``[n]``; or numbers, float32.
+        units: ``[n]``, what each row is of, as text. None: every row is a unit, or it is not said.
+        time: ``[n]``, when each row was observed. None: it is not said.
+    """
+
+    schema: Schema
+    name: str
+    columns: Mapping[str, NDArray[Any]]
+    y: NDArray[Any]
+    units: NDArray[np.str_] | None = None
+    time: NDArray[np.float64] | None = None
+
+    @staticmethod
+    def of(table: CsvTable, schema: Schema, name: str = "") -> SiteTable:
+        """Return the rows of a site's table.
+
+        Args:
+            table: the table.
+            schema: what its columns are.
+            name: the site's name. Empty: that of the table.
+
+        Raises:
+            UnfitTableError: with the column, the row, the value and what is allowed, of everything that does not fit.
+        """
+        name, faults = name or table.name, list[tuple[str, str]]()
+        words = schema.sites.get(name, {})
+
+        def read(column: str, one: Callable[[str], Any], allowed: str, gap: Any = ...) -> list[Any]:
+            """Return a column's values, and note what is wrong with it. Without ``gap``, none may be missing."""
+            if column not in table.columns:
+                faults.append(("column", f"column {column!r}: is not there; there are {', '.join(table.columns)}"))
+                return []
+            texts = [words.get(column, {}).get(text, text) for text in table.columns[column].tolist()]
+            found, wrong = dict[str, Any](), list[str]()
+            for text in dict.fromkeys(texts):
+                try:
+                    found[text] = one(text) if text not in schema.gaps else gap
+                except (ValueError, KeyError):
+                    found[text] = ...
+                if found[text] is ...:
+                    wrong.append(text)
+            for text in wrong[:LISTED]:
+                rows = [row for row, own in zip(table.rows.tolist(), texts, strict=True) if own == text]
+                more = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
+                faults.append(("value", f"column {column!r}: row {rows[0]}{more}: {text!r:.80}: must be {allowed}"))
+            if len(wrong) > LISTED:
+                faults.append(("value", f"column {column!r}: and {len(wrong) - LISTED} more such values"))
+            return [] if wrong else [found[text] for text in texts]
+
+        written = " or ".join(map(repr, schema.gaps))
+        columns = dict[str, NDArray[Any]]()
+        for column, of in schema.columns.items():
+            gap = f", or a gap, written {written}" if of.gaps else "; a gap was not agreed on (gaps = true)"
+            if of.kind == "words":
+                known = {word: word for word in of.words}
+                given = read(column, known.__getitem__, f"one of {', '.join(of.words)}{gap}", None if of.gaps else ...)
+                columns[column] = np.array(given, object)
+                continue
+            one = seconds if of.kind == "dates" else partial(number, unit=of.unit, comma=table.comma)
+            what = "a date such as 2024-03-31" if of.kind == "dates" else f"a number{f' in {of.unit}' * bool(of.unit)}"
+            columns[column] = np.array(read(column, one, what + gap, np.nan if of.gaps else ...), np.float64)
+            if line := lost(columns[column], fine=False):
+                faults.append(("value", f"column {column!r}: {line}"))
+        y: NDArray[Any]
+        if schema.labels:
+            classes = {label: k for k, label in enumerate(schema.labels)}
+            y = np.array(read(schema.target, classes.__getitem__, f"one of {', '.join(schema.labels)}"), np.int64)
+        else:
+            y = np.array(read(schema.target, partial(number, comma=table.comma), "a number"), np.float64)
+            if line := lost(y):
+                faults.append(("value", f"column {schema.target!r}: {line}"))
+        units, time = None, None
+        if schema.group not in ("", NONE):
+            units = np.array(read(schema.group, str, "what the row is of"), np.str_)
+        if schema.time:
+            time = np.array(read(schema.time, partial(moment, comma=table.comma), "a date or a number"), np.float64)
+        if faults:
+            raise UnfitTableError(faults[0][0], *(f"{table.path}: {line}" for _, line in faults))
+        return SiteTable(schema, name, columns, y if schema.labels else y.astype(np.float32), units, time)
+
+    @cached_property
+    def shares(self) -> NDArray[np.int8]:
+        """The share of each row ``[n]``: 0, 1 or 2 for train, validation or test, or -1 for none.
+
+        Raises:
+            UnfitTableError: no row is left to train on.
+        """
+        schema, n = self.schema, len(self.y)
+        units = np.arange(n) if self.units is None else np.unique(self.units, return_inverse=True)[1]
+        labels, shares = self.y if schema.labels else None, (schema.test, schema.validation)
+        made = cut_shares(np.zeros(n, np.int64), labels, *shares, schema.seed, units, self.time, "each_client")
+        if not (made == 0).any():
+            raise UnfitTableError("rows", f"site {self.name!r}: no row is left to train on: too few units or dates")
+        return made
+
+    @cached_property
+    def samples(self) -> Samples:
+        """All rows as samples. Means that are not agreed are those of the site's train rows."""
+        train = self.shares == 0
+        made = [
+            feature
+            for name, column in self.schema.columns.items()
+            for feature in column.features(self.columns[name], column.of(self.columns[name][train]))
+        ]
+        units = None if self.units is None else np.unique(self.units, return_inverse=True)[1].astype(np.int64)
+        of = None if units is None else torch.from_numpy(units)
+        return Samples(torch.from_numpy(np.stack(made, axis=1)), torch.from_numpy(self.y), units=of)
+
+    def share(self, name: str) -> Samples | None:
+        """Return the samples of "train", "validation" or "test"; None if there are none."""
+        rows = np.flatnonzero(self.shares == SHARES.index(name))
+        return self.samples.take(torch.from_numpy(rows)) if len(rows) else None
+
+
+def number(text: str, unit: str = "", comma: bool = False) -> float:
+    """Return the number that a text is, which may end with its unit. Raises ValueError for any other text."""
+    plain = text.removesuffix(unit).rstrip() if unit else text
+    plain = plain.replace(",", ".") if comma else plain
+    if not NUMBER.fullmatch(plain) or not math.isfinite(value := float(plain)):
+        raise ValueError
+    return value
+
+
+def seconds(text: str) -> float:
+    """Return the seconds since 1970 of a date in ISO's form, by its own clock. Raises ValueError for any other text."""
+    return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
+
+
+def moment(text: str, comma: bool = False) -> float:
+    """Return a number, or the seconds of a date. Raises ValueError for any other text."""
+    try:
+        return number(text, comma=comma)
+    except ValueError:
+        return seconds(text)
+
+
+def read_sites(files: Sequence[str | Path], client_column: str = "") -> list[CsvTable]:
+    """Return the tables of sites in the order of their names: a file each, or one file of all with their column.
+
+    Raises:
+        UnfitTableError: a file cannot be used, there is no such column, or two sites have one name.
+    """
+    tables = [CsvTable.read(file) for file in files]
+    if client_column:
+        parts = []
+        for one in tables:
+            if client_column not in one.columns:
+                raise UnfitTableError("column", f"{one.path}: column {client_column!r}: is not there")
+            sites = one.columns[client_column]
+            parts += [one.take(sites == site, str(site)) for site in np.unique(sites)]
+        tables = parts
+    if not tables:
+        raise UnfitTableError("file", "data.source.files: must name the table of each site, or one of all")
+    names = [one.name for one in tables]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise UnfitTableError("file", f"two tables are of site {twice!r}: a site has one")
+    return sorted(tables, key=lambda one: natural_order(one.name))
+
+
+def joined(sites: Sequence[SiteTable], name: str, notes: Sequence[str] = (), doubt: str = "") -> Dataset:
+    """Return the rows of several sites as one data set, in which each site is a client with the shares that it has.
+
+    Raises:
+        UnfitTableError: no row is left for a site to train on.
+    """
+    schema, told = sites[0].schema, [*notes]
+    samples = Samples.joined([one.samples for one in sites])
+    if schema.group not in ("", NONE):
+        of_each = [one.units for one in sites if one.units is not None]
+        units = np.concatenate(of_each)
+        samples = replace(samples, units=torch.from_numpy(np.unique(units, return_inverse=True)[1].astype(np.int64)))
+        held = np.unique(np.concatenate([np.unique(own) for own in of_each]), return_counts=True)[1]
+        if several := int((held > 1).sum()):
+            line = (
+                f"data: {several} of {len(held)} units are at several sites: trained on at one and tested on at another"
+            )
+            told.append(f"{line}, as on a network, where no site knows; if they are others, put the site's name before")
+    return Dataset(
+        name,
+        samples,
+        samples.take(torch.zeros(0, dtype=torch.int64)),
+        len(schema.labels) or None,
+        (samples.x.shape[1],),
+        client_of=np.repeat(np.arange(len(sites)), [len(one.y) for one in sites]),
+        client_names=tuple(one.name for one in sites),
+        shares=np.concatenate([one.shares for one in sites]),
+        notes=tuple(told),
+        doubt=doubt or ("" if schema.group else of_near_rows(samples.x.numpy(), Coded.of(samples.y.numpy()), "data")),
+    )
+
+
+def fitted(tables: Sequence[CsvTable], schema: Schema) -> list[SiteTable]:
+    """Return the rows of several sites. Raises UnfitTableError with what does not fit of all of them."""
+    found, lines = list[SiteTable](), list[str]()
+    for table in tables:
+        try:
+            found.append(SiteTable.of(table, schema))
+        except UnfitTableError as wrong:
+            lines += wrong.lines
+            code = wrong.code
+    if lines:
+        raise UnfitTableError(code, *lines)
+    return found
+
+
+def doubts(tables: Sequence[CsvTable], schema: Schema) -> tuple[list[str], str]:
+    """Return what may be meant otherwise than the schema says, and why rows may be several of one person though nobody
+    says so ("" if they look like none); all columns that every table has are looked at.
+    """
+    owner = np.repeat([one.name for one in tables], [len(one.rows) for one in tables])
+    notes, coded = list[str](), dict[str, Coded]()
+    for name in tables[0].columns:
+        if name in (schema.client_column, schema.time) or not all(name in one.columns for one in tables):
+            continue
+        texts = np.concatenate([one.columns[name] for one in tables])
+        gaps, where = np.isin(texts, schema.gaps), f"data: column {name!r}"
+        try:
+            comma, unit = any(one.comma for one in tables), getattr(schema.columns.get(name), "unit", "")
+            values = np.array(
+                [np.nan if gap else number(text, unit, comma) for text, gap in zip(texts, gaps, strict=True)]
+            )
+            coded[name] = Coded.of(values)
+            found = Held("whole" if coded[name].exact else "numbers", values, gaps)
+        except ValueError:
+            found = Held("words", texts, gaps)
+            coded[name] = Coded(np.where(gaps, -1, np.unique(texts, return_inverse=True)[1]))
+        if name in schema.columns:
+            looks = [look(found, owner, where) for look in (maybe_id, maybe_gaps, other_words)]
+            notes += [note for note in looks if note]
+    doubt = "" if schema.group else of_columns(coded, schema.target, owner, "data")
+    return notes, doubt

@@ -1,0 +1,84 @@
+"""The sections ``[clients]`` and ``[run]`` of an experiment, which reports read too, without torch. The others are in
+:mod:`hanse.runs.config`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from hanse.base.factories import Count, Positive
+
+
+class Section(BaseModel):
+    """One section of the file: unknown keys are mistakes, and values are immutable."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class ClientsSection(Section):
+    """``[clients]``: the clients' decisions, and what they learn about their values.
+
+    Attributes:
+        policy: the policy that decides on bids, prices and leaving, by its name or import path, or as a table with
+            options.
+        told: whether each client learns its value after every round in which it trained. Its policy may decide to leave
+            because of that value.
+        profiles: each client's role, costs and eagerness in a market, by name or as a table with options.
+        grant: a new client's grant from the mint, in tokens, if the mechanism pays.
+        vests: in how many parts the grant is paid. The first is paid when a client joins, and one more after each round
+            in which its update counted. So leaving and coming back under another key gains nothing.
+        named: whether a client's statement names the clients that got its models and those with which it traded.
+    """
+
+    policy: str | dict[str, Any] = "loyal"
+    told: bool = False
+    profiles: str | dict[str, Any] | None = None
+    grant: Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)] = 100.0
+    vests: Annotated[int, Field(ge=1, le=1_000_000)] = 1
+    named: bool = False
+
+
+class RunSection(Section):
+    """``[run]``: the length of a run, its seed, and its checkpoints.
+
+    Attributes:
+        rounds: how many rounds are played, unless a limit below ends the run earlier. With 0, there is only the first
+            model, and no run directory.
+        seed: the seed of everything but the split of the data (``data.seed``).
+        checkpoint_every: write a checkpoint after every this many rounds.
+        target_accuracy: the run ends once the server's test accuracy reaches this share, in (0, 1].
+        max_seconds: the run ends once its rounds took this long (wall clock).
+        max_megabytes: the run ends after this much traffic in both directions, in 10^6 bytes.
+        recomputable: whether to commit to the server's validation set, the configuration and hanse's code before the
+            first round, and to keep all answers of clients. An auditor can then recompute every value and payment
+            (``hanse audit recompute``).
+    """
+
+    rounds: Count = 60
+    seed: int = 0
+    checkpoint_every: Positive = 1
+    target_accuracy: Annotated[float, Field(gt=0, le=1)] | None = None
+    max_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    max_megabytes: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    recomputable: bool = False
+
+    def over(self, lines: Sequence[Mapping[str, Any]]) -> str | None:
+        """Return why a run ends after the rounds of these lines of ``metrics.jsonl``, whatever ``rounds`` says.
+
+        None: no limit is reached.
+        """
+        after = f"after {len(lines)} round{'s' if len(lines) != 1 else ''}"
+        if (wanted := self.target_accuracy) is not None:
+            best = max((line.get("test/accuracy") or 0.0 for line in lines), default=0.0)
+            if best >= wanted:
+                return f"target accuracy {wanted:g} reached {after} ({best:.4f})"
+        if (most := self.max_seconds) is not None and (spent := sum(line["time/round_s"] for line in lines)) >= most:
+            return f"max_seconds {most:g} used up {after} ({spent:.1f} s)"
+        if (most := self.max_megabytes) is not None:
+            moved = sum((line["bytes/down"] + line["bytes/up"]) / 1e6 for line in lines)
+            if moved >= most:
+                return f"max_megabytes {most:g} used up {after} ({moved:.1f} MB)"
+        return None

@@ -1,0 +1,114 @@
+"""Amendments: another charter from a round on, which holds once a quorum of the members has signed it.
+
+The file is a note (:mod:`hanse.ledger.note`): the charter and its amendment as canonical JSON, a blank line, and the
+members' signatures, each under the member's key in the charter that is amended.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hanse.base.errors import UserError
+from hanse.base.files import read_text, write_whole
+from hanse.ledger.note import DASH, fingerprint, is_signed, public_of, sign
+from hanse.runs.config import Experiment, read_file
+from hanse.runs.round_record import METRICS
+from hanse.runs.run_record import played_lines
+from hanse.wings.charter.charter import Charter, charter_of
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+SIGNER = "hanse/charter"  # the name under which members sign
+
+
+def drafted(old: Charter, new: Charter, first_round: int) -> str:
+    """Return the text of an amendment, which members sign.
+
+    Args:
+        old: the charter that is amended.
+        new: the charter that it becomes.
+        first_round: the first round under it.
+    """
+    amended = new.model_copy(update={"amends": old.hash, "first_round": first_round, "before": old.answers})
+    both = {"charter": old.model_dump(mode="json"), "amendment": amended.model_dump(mode="json")}
+    return json.dumps(both, indent=1, sort_keys=True) + "\n"
+
+
+def read_note(path: Path) -> tuple[str, list[str]]:
+    """Return the text of an amendment and its signatures. Raises UserError if the file is none."""
+    text, _, rest = read_text(path).partition("\n\n")
+    return text + "\n" * (not text.endswith("\n")), [line for line in rest.splitlines() if line.startswith(DASH)]
+
+
+def both_in(text: str, where: str) -> tuple[Charter, Charter]:
+    """Return the charter and its amendment in a text. Raises UserError."""
+    try:
+        said = json.loads(text)
+        old, new = (Charter.of(said[name], f"{where}: ") for name in ("charter", "amendment"))
+    except (ValueError, TypeError, KeyError):
+        raise UserError(f"{where}: is not an amendment; 'hanse charter amend' writes one") from None
+    if new.amends != old.hash or drafted(old, new, new.first_round) != text:
+        raise UserError(f"{where}: does not say what it amends; 'hanse charter amend' writes it anew")
+    return old, new
+
+
+def signed(text: str, lines: Sequence[str], old: Charter, keys: Sequence[Ed25519PrivateKey]) -> list[str]:
+    """Return the lines with the signatures of these keys added. Raises UserError for a key that is no member's."""
+    members = {member.key for member in old.members.values() if member.key}
+    for key in keys:
+        if public_of(key).hex() not in members:
+            raise UserError(f"--sign: {fingerprint(public_of(key))}: is the key of no member of '{old.title}'")
+    return [*dict.fromkeys([*lines, *(sign(text, SIGNER, key).rstrip("\n") for key in keys)])]
+
+
+def signers(text: str, lines: Sequence[str], old: Charter, where: str) -> tuple[str, ...]:
+    """Return the members that signed an amendment. Raises UserError for a signature that is no member's."""
+    keys = {name: bytes.fromhex(member.key) for name, member in old.members.items() if member.key}
+    by = [next((name for name, key in keys.items() if is_signed(text, line, SIGNER, key)), "") for line in lines]
+    if "" in by:
+        raise UserError(f"{where}: a signature is that of no member of '{old.title}': take the line out")
+    return tuple(sorted({*by}))
+
+
+def read(path: Path) -> Charter:
+    """Return the charter in a file, which is a charter or an amendment that a quorum has signed. Raises UserError."""
+    text, lines = read_note(path)
+    if not text.startswith("{"):
+        charter = Charter.read(path)
+        if charter.amends or charter.signed:
+            raise UserError(f"{path}: amends: only an amendment says so; 'hanse charter amend' writes one")
+        return charter
+    old, new = both_in(text, str(path))
+    by = signers(text, lines, old, str(path))
+    if lack := old.lacks({*by}):
+        raise UserError(f"{path}: is signed by {lack}")
+    return new.model_copy(update={"signed": by})
+
+
+def go_on(run: Path, amendment: Path) -> None:
+    """Let a run go on under an amendment: its ``config.toml`` says so from now on.
+
+    Raises:
+        UserError: no quorum has signed it, it amends another charter, its first round is not the next one of the run,
+            or it changes what a run cannot change.
+    """
+    new, config = read(amendment), run / "config.toml"
+    if not config.is_file():
+        raise UserError(f"--run {run}: is not a run directory (it has no config.toml)")
+    old, played = charter_of(Experiment.read(config)), len(played_lines(run, METRICS))
+    if new.amends != old.hash:
+        raise UserError(f"{amendment}: amends {new.amends[:16]}, and the charter of {run} is {old.hash[:16]}")
+    if new.first_round != played:
+        raise UserError(f"{amendment}: begins at round {new.first_round}: {run} has played {played}: must be its next")
+    fixed = {name: (getattr(old, name), getattr(new, name)) for name in ("floor", "vests", "sees")}
+    if apart := [name for name, (one, other) in fixed.items() if one != other]:
+        raise UserError(f"{amendment}: {apart[0]}: cannot change within a run: must stay {fixed[apart[0]][0]!r}")
+    sections = read_file(config)
+    sections["mechanism"]["weigh"] = sections["mechanism"]["weigh"]["of"]
+    sections["charter"] = new.model_dump(mode="json")
+    write_whole(run / f"amendment-{played}.txt", read_text(amendment))
+    write_whole(config, Experiment(**sections).to_toml())

@@ -1,0 +1,199 @@
+"""WEIGH by member: no member's updates weigh more than an agreed share, however many keys it has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field
+
+from hanse.base.errors import UserError
+from hanse.base.factories import Rate, Weight
+from hanse.core.part import Aggregate, Context, Group, Size, State, View, in_slots
+from hanse.core.table import Floats, Ints
+from hanse.mechanisms.carried import Carried, CarriedValues
+from hanse.mechanisms.fits import tried
+from hanse.mechanisms.robust import OfRule, lengths, shortened
+
+NO_REST = 1e-12  # a weight of the old row below this is rounding
+
+
+@dataclass(frozen=True)
+class Capped(OfRule):
+    """Another rule's weights, with at most ``cap`` for the updates of one member. A member may have several clients.
+
+    What a member has above the cap goes to the others, in proportion to their own weights, as far as their caps allow
+    (:func:`water_filled`). The rest stays with the old model. A client's share within its member does not change.
+
+    A client belongs to the member that ``members`` names for its key or its name. A client that is not named there is
+    a member by itself, with its own name. Names are what clients call themselves; keys are authenticated.
+
+    Attributes:
+        of: the rule whose weights are capped.
+        cap: the most weight of one member, at least 1 / members.
+        members: the member of each client, by the client's key or name. None: every client is a member.
+        weights: fixed weights by member, in place of the members' sums of ``of``'s weights. Members that are not in a
+            round are left out, and the other weights are scaled to the same sum; members without a weight get 0. None:
+            weights are those of ``of``.
+        clip: the longest change, in units of the median over members of their longest changes; longer ones are
+            shortened to it, after the cap. None: changes may have any length.
+        floor: whether a member's updates are left out for good once its values, summed over its clients and rounds,
+            are below 0 by more than their 95 % interval. Use it with "path".
+
+    Examples:
+        >>> from hanse.runs.rehearsal import rehearse
+        >>> (group,) = rehearse("fedavg").groups
+        >>> capped = Capped(cap=0.3, members={"client 0": "north", "client 1": "north"})
+        >>> said = capped.aggregate(group, {})
+        >>> round(said.weights[:2].sum(), 6), round(said.old, 6)  # the two others have at most 0.3 each
+        (0.3, 0.1)
+    """
+
+    cap: Annotated[float, Field(gt=0, le=1)] = 0.5
+    members: dict[str, str] | None = None
+    weights: dict[str, Weight] | None = None
+    clip: Rate | None = None
+    floor: bool = False
+
+    def __post_init__(self) -> None:
+        """Take over the other rule's needs. Raises UserError if it makes no weights."""
+        super().__post_init__()
+        made = tried(self.of)
+        if made is not None and made.weights is None:
+            raise UserError(f"of: {type(self.of).__name__} makes a row without weights: must be a rule like 'samples'")
+        if self.floor:
+            object.__setattr__(self, "needs", in_slots(self.needs, ["weigh"]) | {"values"})
+
+    def init(self, context: Context) -> State:
+        """Return the state in which nothing was worth anything."""
+        nothing = Carried.nothing(context.num_clients).state()
+        return {**nothing, "below": np.zeros(context.num_clients, bool)} if self.floor else {}
+
+    def unfit(self, size: Size) -> list[str]:
+        """Return a line if the members of a round could never have the whole weight."""
+        clients = self.members or {}
+        most = min(size.seats, size.clients - len(clients) + len(set(clients.values())))
+        if most < 1 or self.cap * most >= 1 - NO_REST:
+            return []
+        return [f"mechanism.weigh.cap: {self.cap:g}: {most} members train in a round: must be at least {1 / most:.6g}"]
+
+    def members_of(self, view: View) -> dict[int, str]:
+        """Return the member of each client that is present."""
+        known = self.members or {}
+        names = {c.id: c.name or f"client {c.id}" for c in view.roster}
+        return {c.id: known.get(c.key, known.get(names[c.id], names[c.id])) for c in view.roster}
+
+    def places(self, group: Group) -> tuple[list[str], Ints]:
+        """Return the members of a group, and the place ``[m]`` among them of each update's member.
+
+        Late updates of clients that are not present are taken as those of one member, "".
+        """
+        of = self.members_of(group.view)
+        named = [of.get(client, "") for client in group.view.trained.seats.client[group.at].tolist()]
+        members = sorted(set(named))
+        return members, np.array([members.index(name) for name in named], np.int64)
+
+    def aggregate(self, group: Group, state: State) -> Aggregate:
+        """Return the weights ``[m]``, and the old row's.
+
+        Recorded: ``weigh/largest_member``, the most weight of a member; ``weigh/kept``, the weight of the old row;
+        with ``clip`` also ``weigh/clipped``, the share of updates that were shortened, and ``weigh/norm``; with
+        ``floor`` also ``weigh/below_floor``, the share of updates that were left out.
+        """
+        below = state["below"][group.view.trained.seats.client[group.at]] if self.floor else np.zeros(len(group), bool)
+        found = {"weigh/below_floor": float(below.mean())} if self.floor else {}
+        weights, standing = np.zeros(len(group)), np.flatnonzero(~below)
+        if not len(standing):
+            return Aggregate(weights, 1.0, found)
+        group = group.among(standing) if below.any() else group
+        said = self.of.aggregate(group, {})
+        assert said.weights is not None  # see __post_init__
+        members, place = self.places(group)
+        own = np.bincount(place, said.weights).astype(np.float64)
+        wanted = own
+        if self.weights is not None:
+            fixed = np.where(own > 0, [self.weights.get(name, 0.0) for name in members], 0.0)
+            wanted = fixed * (own.sum() / fixed.sum() if fixed.sum() > 0 else 0.0)
+        placed = water_filled(wanted, self.cap)
+        mine = said.weights * np.divide(placed, own, out=np.zeros(len(own)), where=own > 0)[place]
+        found |= said.metrics
+        if self.clip is not None:
+            length = lengths(group)
+            norm = self.clip * typical(length, place)
+            share = shortened(length, norm)
+            found |= {"weigh/clipped": float((share < 1).mean()), "weigh/norm": norm}
+            mine = mine * share
+        old = said.old + float(said.weights.sum() - mine.sum())
+        old = 0.0 if abs(old) < NO_REST else old
+        weights[standing] = mine
+        found |= {"weigh/largest_member": float(placed.max()), "weigh/kept": old}
+        return Aggregate(weights, old, found, reapply=said.reapply)
+
+    def learn(self, outcome: View, state: State) -> State:
+        """Add the round's values to each client's, and note which members are below the floor."""
+        values = outcome.values
+        if not self.floor or values is None:
+            return state
+        client, known = outcome.trained.seats.client, {"value": values.per_seat}
+        if values.standard_errors is not None:
+            known["value_error"] = values.standard_errors
+        if values.without_block is not None:
+            known["value_without_block"] = values.without_block
+        players = np.unique(client)
+        sums = added(Carried.of(state), players, CarriedValues.of(players, client, known))
+        below = state["below"].copy()
+        for member in set((of := self.members_of(outcome)).values()):
+            mine = [c for c, name in of.items() if name == member]
+            one = Carried(*(of_each[mine].sum(axis=0, keepdims=True) for of_each in sums.state().values()))
+            below[mine] |= one.sure(np.zeros(1, np.int64))[0] < 0
+        return {**sums.state(), "below": below}
+
+    def figures(self, state: State) -> dict[str, Floats]:
+        """Return which clients are below the floor, ``[N]``."""
+        return {"below_floor": state["below"].astype(float)} if self.floor else {}
+
+
+def added(before: Carried, players: Ints, valued: CarriedValues) -> Carried:
+    """Return sums of values with a round's, as they are: not above or below the mean. ``players [m]`` were valued."""
+    now = before.grown(int(players.max(initial=-1)) + 1, valued.without.shape[1])
+    due, without, variance = now.due.copy(), now.without.copy(), now.variance.copy()
+    due[players] += valued.worth
+    unknown = valued.without.shape[1] == 0 and valued.worth.any()  # the draw of the samples may be all of it
+    variance[players] += np.inf if unknown else valued.errors**2
+    if valued.without.shape[1]:
+        without[players] += valued.without
+    return Carried(due, without, variance)
+
+
+def water_filled(shares: Floats, cap: float) -> Floats:
+    """Return the members' shares ``[g]`` with at most ``cap`` each, and the same sum if the caps allow it.
+
+    What is above the cap goes to those below it, in proportion to their shares. A share of 0 stays 0.
+
+    Examples:
+        >>> water_filled(np.array([0.7, 0.2, 0.1]), 0.5).round(3).tolist()
+        [0.5, 0.333, 0.167]
+        >>> water_filled(np.array([0.7, 0.2, 0.1]), 0.3).tolist()  # a tenth cannot be placed
+        [0.3, 0.3, 0.3]
+    """
+    total, full, filled = shares.sum(), np.zeros(len(shares), bool), shares
+    while (over := ~full & (filled > cap)).any():
+        full |= over
+        rest = np.where(full, 0.0, shares)
+        filled = np.where(full, cap, rest / (rest.sum() or 1.0) * (total - cap * full.sum()))
+    return filled
+
+
+def typical(length: Floats, place: Ints) -> float:
+    """Return the median over members of the length of each member's longest update.
+
+    A member has one vote, however many updates it sends.
+
+    Args:
+        length: ``[m]``, the updates' lengths.
+        place: ``[m]``, the place of each update's member.
+    """
+    longest = np.zeros(int(place.max()) + 1)
+    np.maximum.at(longest, place, length)
+    return float(np.median(longest))

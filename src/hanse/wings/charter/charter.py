@@ -1,0 +1,184 @@
+"""The charter of a consortium: its file, what it sets in an experiment, and its hash.
+
+``[charter] file = "charter.toml"`` names it. The experiment then has the whole charter in this section, so the file is
+read once. On a network the agreement that members sign holds the experiment, and with it the charter.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationError
+
+from hanse.base.errors import UserError, nearest
+from hanse.base.factories import Count, Positive, Rate, Share, Weight
+from hanse.core.declared import Digest
+from hanse.runs.config import Experiment, read_file
+from hanse.runs.sections import Section
+
+KINDS = ("Train", "Score", "Gradient", "Confusion", "Ask", "Test", "Mask", "CommitSize", "AuditSize")
+Word = Annotated[str, Field(min_length=1, max_length=80)]
+
+
+class Member(Section):
+    """A member, ``[members.NAME]``.
+
+    Attributes:
+        clients: names or keys of its clients. Empty: one client, with the member's name. Names are what clients call
+            themselves; on a network, give keys.
+        key: its public key (Ed25519, 64 hexadecimal digits), which signs amendments.
+        weight: its fixed weight. All members have one, or none has: then samples weigh.
+    """
+
+    clients: tuple[Word, ...] = Field(default=(), strict=False)
+    key: Digest | Literal[""] = ""
+    weight: Weight | None = None
+
+
+class Quorum(Section):
+    """``[quorum]``: who must answer for a round to count, and must sign for an amendment to hold.
+
+    Attributes:
+        members: the least share of the members.
+        weight: the least share of the members' fixed weights.
+    """
+
+    members: Share = 0.5
+    weight: Share = 0.0
+
+
+class Charter(Section):
+    """What a consortium agreed to.
+
+    Attributes:
+        title: what it is called.
+        members: the members by name; nobody else may take part.
+        cap: the most weight of a member in a new model.
+        length: the longest update, in units of the median over members. None: any.
+        floor: whether a member whose summed path values are surely below 0 is used no more.
+        vests: in how many parts a grant is paid, one after each round of work.
+        quorum: who must answer, or sign.
+        sees: what each member may see: its own "values", and the "names" of those it traded with.
+        answers: the kinds of questions that members answer. None: what the experiment asks.
+        amends: the hash of the charter that this one amends. "": none.
+        first_round: the first round of an amendment.
+        signed: the members that signed the amendment.
+        before: ``answers`` of the amended charter, by which members are still asked that did not sign.
+    """
+
+    title: Word
+    members: dict[Word, Member] = Field(min_length=2)
+    cap: Annotated[float, Field(gt=0, le=1)] = 1.0
+    length: Rate | None = None
+    floor: bool = False
+    vests: Positive = 1
+    quorum: Quorum = Quorum()
+    sees: tuple[Literal["values", "names"], ...] = Field(default=(), strict=False)
+    answers: tuple[Literal[KINDS], ...] | None = Field(default=None, strict=False)  # type: ignore[valid-type]
+    amends: Digest | Literal[""] = ""
+    first_round: Count = 0
+    signed: tuple[Word, ...] = Field(default=(), strict=False)
+    before: tuple[str, ...] | None = Field(default=None, strict=False)
+
+    @staticmethod
+    def of(given: Any, where: str = "charter.") -> Charter:
+        """Return a charter from plain values. Raises UserError with a line for each mistake, which begins with
+        ``where``.
+        """
+        try:
+            charter = Charter.model_validate(given)
+        except ValidationError as wrong:
+            raise UserError(*dict.fromkeys(_line(one, where) for one in wrong.errors())) from None
+        if lines := [f"{where}{line}" for line in charter._mistakes()]:
+            raise UserError(*lines)
+        return charter
+
+    @staticmethod
+    def read(path: Path) -> Charter:
+        """Read a charter's file. Raises UserError."""
+        return Charter.of(read_file(path), f"{path}: ")
+
+    def _mistakes(self) -> list[str]:
+        """Return a line for each number that does not fit another, and each client of two members."""
+        lines, count = list[str](), len(self.members)
+        if self.cap * count < 1 - 1e-12:
+            lines.append(f"cap: {self.cap:g}: of {count} members: must be at least {1 / count:.6g}")
+        unweighted = [name for name, member in self.members.items() if member.weight is None]
+        if unweighted and (len(unweighted) < count or self.quorum.weight > 0):
+            lines.append(f"members.{unweighted[0]}.weight: is missing: all members need one, or none and no by weight")
+        listed = [client for name in self.members for client in self.clients_of(name)]
+        lines += [f"members: '{one}' is a client of two members" for one in sorted({*listed}) if listed.count(one) > 1]
+        return lines
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 of the charter as canonical JSON, 64 hexadecimal digits."""
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+    @property
+    def text(self) -> str:
+        """The charter as canonical JSON, which is signed and hashed."""
+        return json.dumps(self.model_dump(mode="json"), indent=1, sort_keys=True) + "\n"
+
+    def clients_of(self, member: str) -> tuple[str, ...]:
+        """Return the names or keys of a member's clients."""
+        return self.members[member].clients or (member,)
+
+    @property
+    def by_client(self) -> dict[str, str]:
+        """Each client's member, by the client's name or key."""
+        return {client: name for name in self.members for client in self.clients_of(name)}
+
+    @property
+    def weights(self) -> dict[str, float] | None:
+        """The members' fixed weights; None: samples weigh."""
+        found = {name: member.weight for name, member in self.members.items() if member.weight is not None}
+        return found or None
+
+    def lacks(self, members: set[str]) -> str:
+        """Return what these members lack for a quorum, or "" if they are one."""
+        least = math.ceil(self.quorum.members * len(self.members) - 1e-9)
+        if len(members) < least:
+            return f"{len(members)} of {len(self.members)} members, {least} are needed"
+        weights = self.weights or {}
+        share = sum(weights.get(name, 0.0) for name in members) / (sum(weights.values()) or 1.0)
+        least_weight = self.quorum.weight
+        return f"{share:.3g} of the weight, {least_weight:g} is needed" if share < least_weight - 1e-9 else ""
+
+    def answered_by(self, member: str) -> tuple[str, ...] | None:
+        """Return the kinds of questions that a member answers; None: any."""
+        return self.before if self.amends and member not in self.signed else self.answers
+
+
+def charter_of(experiment: Experiment) -> Charter:
+    """Return the charter of an experiment. Raises UserError if it has none."""
+    given = (experiment.model_extra or {}).get("charter")
+    if given is None:
+        raise UserError('charter: the experiment has none: must be there, as in [charter] file = "charter.toml"')
+    return Charter.of(given)
+
+
+def amended(before: Experiment, after: Experiment, played: int) -> tuple[str, ...]:
+    """Return the settings that a run may change after so many rounds since an amendment says so."""
+    one, other = ((experiment.model_extra or {}).get("charter") for experiment in (before, after))
+    if one is None or other is None:
+        return ()
+    old, new = Charter.of(one), Charter.of(other)
+    return ("charter", "mechanism.weigh") if (new.amends, new.first_round) == (old.hash, played) else ()
+
+
+def _line(error: Any, where: str) -> str:
+    """Return one of pydantic's errors as a line: the key, the value, and what is allowed."""
+    keys = [str(key) for key in error["loc"] if key != "[key]"]
+    name = where + ".".join(keys)
+    if error["type"] == "extra_forbidden":
+        kinds: dict[str, type[Section]] = {"members": Member, "quorum": Quorum}
+        kind: type[Section] = kinds[keys[0]] if len(keys) > 1 else Charter
+        return f"{name}: no such key{nearest(keys[-1], kind.model_fields)}"
+    if error["type"] == "missing":
+        return f"{name}: is required"
+    return f"{name}: {error['input']!r:.80}: {error['msg'][0].lower()}{error['msg'][1:]}"

@@ -1,0 +1,103 @@
+"""What a charter puts between a run's clients and its server: members only, a quorum, and no question beyond it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from hanse.base.errors import UserError, nearest
+from hanse.core.port import Closing, Federation, Mask, Reply, Request, Roster, Train
+from hanse.core.table import Ints
+from hanse.federation.check import refusal
+from hanse.federation.local import LocalFederation
+from hanse.federation.wrapped import Wrapped
+from hanse.runs.config import Experiment
+from hanse.runs.guards import Guard
+from hanse.wings.charter.charter import Charter, charter_of
+
+
+@dataclass(frozen=True)
+class Chartered(Wrapped):
+    """A federation under a charter.
+
+    Attributes:
+        charter: the charter.
+        size: P, the numbers of an update.
+        members: the member of each client that was present so far, by the client's number.
+    """
+
+    charter: Charter
+    size: int
+    members: dict[int, str] = field(default_factory=dict)
+
+    def present(self, round: int) -> Roster:
+        """Return the present clients of members. Others take no part."""
+        here, of = self.inner.present(round), self.charter.by_client
+        mine = [client for client in here if client.key in of or client.name in of]
+        self.members.update({client.id: of.get(client.key) or of[client.name] for client in mine})
+        return here if len(mine) == len(here) else Roster(mine)
+
+    def exchange(
+        self, round: int, requests: Sequence[Request], deadline_s: float | None, closing: Closing | None
+    ) -> Sequence[Reply]:
+        """Ask members only what they answer. Training without a quorum has no updates: the model stays as it is."""
+        barred = {request.client: why for request in requests if (why := self._barred(request))}
+        asked = [request for request in requests if request.client not in barred]
+        replies = [*super().exchange(round, asked, deadline_s, closing)]
+        replies += [Reply(client, refused=why) for client, why in barred.items()]
+        train = {request.client: request for request in asked if _trains(request)}
+        sound = {r.client for r in replies if r.client in train and refusal(train[r.client], r, self.size) is None}
+        lack = self.charter.lacks({self.members[client] for client in sound & self.members.keys()})
+        return [
+            replace(r, results=(), refused=f"no quorum: {lack}") if lack and r.client in sound else r for r in replies
+        ]
+
+    def _barred(self, request: Request) -> str:
+        """Return why a client is not asked, or ""."""
+        member = self.members.get(request.client, "")  # absent clients are tested, too
+        answers = self.charter.answered_by(member)
+        beyond = sorted({type(task).__name__ for task in request.tasks} - {*answers}) if answers is not None else []
+        return f"{member} has not agreed to answer {beyond[0]}" if beyond else ""
+
+
+def _trains(request: Request) -> bool:
+    """Return whether a request asks for training."""
+    return any(isinstance(task, Train | Mask) for task in request.tasks)
+
+
+class CharterGuard(Guard):
+    """The charter of a run."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        super().__init__(experiment)
+        self.charter = charter_of(experiment)
+        self.agreement = self.charter.hash
+
+    def settle(self, sizes: Ints | None) -> None:
+        """Raise UserError if no round could have a quorum."""
+        seats = self.experiment.mechanism.built.most_seats(self.experiment.data.clients)
+        weights = self.charter.weights or {}
+        heaviest = sorted(self.charter.members, key=lambda name: -weights.get(name, 0.0))[:seats]
+        if lack := self.charter.lacks({*heaviest}):
+            raise UserError(f"charter.quorum: {seats} clients train in a round: no round could have it: {lack}")
+
+    def clients(self, inner: Federation, sizes: Ints) -> Federation:
+        """Raise UserError if the charter names a client that does not exist, or leaves one out."""
+        here: object = inner
+        while not isinstance(here, LocalFederation):
+            here = here.inner  # type: ignore[attr-defined]
+        names = here.data.names or [f"client {k}" for k in range(here.data.num_clients)]
+        listed = self.charter.by_client
+        lines = [f"charter.members: '{one}': no such client{nearest(one, names)}" for one in listed if one not in names]
+        lines += [f"charter.members: '{one}' is a client, and no member's" for one in names if one not in listed]
+        if lines:
+            raise UserError(*lines)
+        return inner
+
+    def server(self, inner: Federation, remote: bool, size: int) -> Federation:
+        """Return the federation under the charter."""
+        return Chartered(inner, self.charter, size)
+
+    def warns(self, sizes: Ints) -> list[str]:
+        """Return a note with the charter's hash."""
+        return [f"note: under the charter '{self.charter.title}', {self.charter.hash}"]

@@ -1,0 +1,127 @@
+"""``hanse leave``: a client leaves a run, with a receipt; ``hanse audit leave``: whether such a receipt holds."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hanse.cli.options import RunFolder, Trust, err, say, trusting
+
+if TYPE_CHECKING:
+    from hanse.wings.charter.leaving import Leaving
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else; amounts are units.")]
+
+
+def leave(
+    folder: RunFolder,
+    client: Annotated[str, typer.Option("--client", "-c", help="Its number, or its name.", show_default=False)],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what it would leave behind; change nothing.")] = False,
+    retrain: Annotated[
+        bool, typer.Option("--retrain", help="First train a simulation anew without it, to tell what the others lose.")
+    ] = False,
+    key: Annotated[
+        Path | None, typer.Option("--key", help="The operator's private key, where heads of the book are signed.")
+    ] = None,
+    trust: Trust = False,
+    as_json: AsJson = False,
+) -> None:
+    """Let a client leave a run: ask nothing more of it, state its account, say which models hold its updates.
+
+    The client's receipt is DIR/leaving/client-N.json. It verifies without the run, by 'hanse audit leave'. The models
+    stay as they are: docs/leaving.md says what leaving cannot do.
+
+    A run that somebody plays is refused, except on a network: there the server is told to ask the client nothing more,
+    and the same command settles once the run has ended.
+
+    --retrain plays the run five times with all clients and five times without this one (kept in DIR/without, and
+    continued if stopped), and the receipt has the difference.
+
+    Examples:
+        hanse leave runs/market --client 3 --dry-run
+        hanse leave runs/market --client 3
+    """
+    from hanse.reports.harm import retrain as play
+    from hanse.runs.observers import ProgressBar
+    from hanse.wings.charter.leaving import expelled, leave_run, named, place_of, would_leave
+
+    def measure(number: int) -> None:
+        if retrain:
+            with trusting(trust):
+                play([folder], [str(number)], observers=lambda label: [ProgressBar(err, label, figure=False)])
+
+    run, number = named(folder, client)
+    if dry_run:
+        return _say(would_leave(run, number), None, as_json)
+    if expelled(run, number):
+        return say(
+            f"Client {run.client_label(number)} is asked nothing more from the next exchange on. "
+            "When the run has ended, the same command settles, and makes the receipt."
+        )
+    _say(leave_run(folder, client, key, measure), place_of(folder, number), as_json)
+
+
+def _say(leaving: Leaving, file: Path | None, as_json: bool) -> None:
+    """Print what a client leaves behind, and where its receipt is."""
+    import numpy as np
+
+    from hanse.core.entry import tokens
+    from hanse.wings.charter.lineage import ranges
+
+    said, found, run = leaving.statement, leaving.lineage, leaving.run
+    if as_json:
+        return print(json.dumps({**said, "first": found.first, "given_to": found.given.tolist()}, indent=1))
+    who, leaves = run.client_label(leaving.client), "leaves" if file else "would leave"
+    say(f"Client {who} {leaves} before round {said['round']}.")
+    since = "" if found.first is None else f" (the first since round {found.first}): rows {ranges(found.holds)}"
+    say(f"{said['rows']} of {said['of']} models hold its updates{since}.", wrap=True)
+    if said["may"]:
+        say(f"What training was drawn towards is not recorded: rows {ranges(found.may)} may hold some, too.", wrap=True)
+    if found.made:
+        say("Some of these are no weighted sums, such as medians: they depend on its updates.", wrap=True)
+    say(f"{said['given']} other clients were given such a model, and may have kept it.", wrap=True)
+    unvested = f", {tokens(said['ungranted'])} of its grant never vested" if said["ungranted"] else ""
+    still = " (the run still decides on that)" if said["open"] else ""
+    held = f"{tokens(said['balance'])} tokens, {tokens(said['escrow'])} held back{still}{unvested}"
+    if (run.path / "ledger.json").exists():
+        say(f"Its account has {held}.", wrap=True)
+    values = run.seats.value[run.seats.client == leaving.client]
+    if np.isfinite(values).any():
+        worth = f"{np.nansum(values):+.4g} by the run's values"
+        say(f"Its updates were worth {worth}: an estimate of what is lost, and a poor one.", wrap=True)
+    if (lost := said.get("retrained")) is not None:
+        mean, low, high = (-lost[end] for end in ("mean", "high", "low"))
+        say(f"Trained anew, the others lose {mean:+.4g} without it (95 %: {low:+.4g} to {high:+.4g}).", wrap=True)
+    if file:
+        say(f"receipt: {file}")
+
+
+def check(
+    file: Annotated[Path, typer.Argument(metavar="RECEIPT", help="DIR/leaving/client-N.json.", show_default=False)],
+    operator: Annotated[
+        Path | None, typer.Option("--operator", help="The operator's public key, operator.pub.")
+    ] = None,
+) -> None:
+    """Check the receipt of a client that has left a run; this needs only the file and the operator's public key.
+
+    If anything does not hold, the exit code is 1. What it says of the models follows from the lines of
+    client-N-lineage.jsonl next to it: their Merkle root is the receipt's "lineage".
+
+    Examples:
+        hanse audit leave client-3.json --operator operator.pub
+    """
+    from hanse.flower.operator_key import public_key
+    from hanse.wings.charter.leave_receipt import LeaveReceipt
+
+    receipt = LeaveReceipt.read(file)
+    if wrong := receipt.wrong(None if operator is None else public_key(operator)):
+        print(f"The receipt does not hold: {wrong}", file=sys.stderr)
+        raise typer.Exit(1)
+    signed = "signed by the operator" if operator else "its signature was not looked at: --operator operator.pub"
+    said = receipt.said
+    what = f"client {said['client']} left the book {receipt.note.book} before round {said['round']}"
+    say(f"The receipt holds: {what} ({signed}).")

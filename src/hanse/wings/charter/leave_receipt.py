@@ -1,0 +1,150 @@
+"""The receipt of a client that has left a run: what the operator has said, provable without the run.
+
+It has three things: a statement; the hashes that lead from the line of the book's log with the statement's hash to a
+head of the log; and that head, with the operator's signature if it has a key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, NotRequired
+
+from pydantic import Field
+from typing_extensions import TypedDict
+
+from hanse.base.errors import UserError
+from hanse.base.files import read_text
+from hanse.base.merkle import as_text, hashes_of, root_from
+from hanse.core.declared import Declared
+from hanse.core.entry import LEAVE, Transaction, leaf
+from hanse.ledger.note import fingerprint
+from hanse.ledger.record import LogHead
+from hanse.ledger.store import Ledger
+
+LONGEST = 2000  # bytes of a receipt
+_Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+_Count = Annotated[int, Field(ge=0, lt=2**63)]
+
+
+class LeaveStatement(TypedDict):
+    """What is said of a client that has left before a round.
+
+    Of its account, in units: what it was granted, received and paid besides, and has. ``escrow`` is held back: bids,
+    bonds, what has not vested; in a run that is ``open``, with rounds or the last settlement to come, its rule still
+    decides on that. ``ungranted`` are the parts of its grant that had not vested.
+
+    Of the models: ``lineage`` is the root of the tree over a line for each round (:mod:`hanse.wings.charter.lineage`),
+    ``rows`` how many of the table hold its updates, ``may`` how many others may, ``of`` how many there are, and
+    ``given`` to how many other clients one of these was given. ``retrained`` says by how much the others do better
+    without it, by training anew: the "mean", the 95 % interval from "low" to "high", and the number of "starts".
+    """
+
+    client: _Count
+    round: _Count
+    open: bool
+    granted: _Whole
+    received: _Whole
+    paid: _Whole
+    balance: _Whole
+    escrow: _Whole
+    ungranted: _Whole
+    lineage: str
+    rows: _Count
+    may: _Count
+    of: _Count
+    given: _Count
+    retrained: NotRequired[dict[str, float]]
+
+
+STATEMENT = Declared[LeaveStatement](LeaveStatement)
+
+
+def leave_line(statement: str, client: int) -> Transaction:
+    """Return the line of the log that says that a client has left, with the hash of its statement."""
+    hashed = as_text(hashlib.sha256(statement.encode()).digest())
+    return Transaction(f"{LEAVE}/{client}", LEAVE, (), f"statement {hashed}")
+
+
+@dataclass(frozen=True)
+class LeaveReceipt:
+    """What a client that has left can show.
+
+    Attributes:
+        statement: a line of JSON with the fields of :class:`LeaveStatement`.
+        proof: the hashes that lead from the line of the log, its last one then, to the head, in base64.
+        head: the head of the log, a note that the operator has signed if it has a key.
+    """
+
+    statement: str
+    proof: str
+    head: str
+
+    @staticmethod
+    def of(ledger: Ledger, statement: str, client: int) -> LeaveReceipt:
+        """Return a client's receipt from a log.
+
+        Raises:
+            LedgerError: the log is not sound.
+            UserError: the log has no line of its leaving, or one with another statement.
+        """
+        walk, line, before = ledger.walk(), leave_line(statement, client), tuple[bytes, ...]()
+        for record in walk.records():
+            if record.transaction == line and walk.head is not None and walk.count == record.number:
+                return LeaveReceipt(statement, as_text(*reversed(before)), walk.head.note())
+            before = tuple(walk.tally.peaks)
+        raise UserError(f"{ledger.file}: has no leave of client {client} with its statement: bring back a backup of it")
+
+    @staticmethod
+    def read(file: Path) -> LeaveReceipt:
+        """Return the receipt in a file; its proof is not checked. Raises UserError if it is none."""
+        text = read_text(file, LONGEST).rstrip("\n")
+        try:
+            found = _RECEIPT.read(text)
+            _ = found.note, found.said
+        except ValueError as wrong:
+            raise UserError(f"{file}: is not the receipt of a client that has left ({wrong})") from None
+        return found
+
+    @cached_property
+    def said(self) -> LeaveStatement:
+        """What the statement says. Raises ValueError if it is none, or not written as one is."""
+        said = STATEMENT.read(self.statement)
+        if json.dumps(said, separators=(",", ":")) != self.statement:
+            raise ValueError("its statement is not written as a statement is: other programs may read it otherwise")
+        return said
+
+    @cached_property
+    def note(self) -> LogHead:
+        """The head of the log, with its signature unchecked. Raises ValueError if it is none."""
+        return LogHead.read(self.head)
+
+    def wrong(self, public: bytes | None = None) -> str:
+        """Return what does not hold, or "".
+
+        Args:
+            public: the operator's key (32 bytes), which must have signed the head. None: signatures are not checked.
+
+        Raises:
+            UserError: the package ``cryptography`` is needed but not installed.
+        """
+        head, line = self.note, leave_line(self.statement, self.said["client"])
+        try:
+            proof = hashes_of(self.proof)
+        except ValueError:
+            return "its proof is none"
+        if root_from(leaf(head.count, head.round, line), head.count - 1, head.count, proof) != head.root:
+            return "its proof does not lead to its head"
+        if public is not None and not head.by(public):
+            return f"its head is not signed by the operator's key, {fingerprint(public)}"
+        return ""
+
+    def as_json(self) -> str:
+        """Return the receipt as a line of JSON, without the newline."""
+        return json.dumps(asdict(self), separators=(",", ":"), ensure_ascii=False)
+
+
+_RECEIPT = Declared[LeaveReceipt](LeaveReceipt)

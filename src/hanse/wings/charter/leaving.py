@@ -1,0 +1,222 @@
+"""Makes a client leave a run: nothing more is asked of it, its account is stated, and it gets a receipt.
+
+The leave is one line of the log, with the hash of what is said of the client. Like a round it is first part of the
+checkpoint and then of the log, so that it happens once, whenever the process is killed: the same command completes it.
+
+On a network the server asks nobody who is expelled. While rounds are to come there, leaving is that order; once the run
+has ended, it is the line of the log as well.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from hanse.base.errors import UserError
+from hanse.base.files import MEMBERS, going_on, read_text, table, write_whole
+from hanse.base.lock import Hold
+from hanse.base.merkle import as_text
+from hanse.core.entry import TOKEN
+from hanse.flower.members import Orders, give
+from hanse.flower.operator_key import signing_key
+from hanse.ledger.note import fingerprint, public_of
+from hanse.ledger.run_ledger import BooksAtCheckpoint, open_ledger, verify_run
+from hanse.ledger.store import Ledger
+from hanse.mechanisms.registry import built_in_parts
+from hanse.reports.harm import harms_of
+from hanse.reports.money import Account, read_books
+from hanse.runs.checkpoint import CorruptCheckpointError, Snapshot, load, store
+from hanse.runs.run_record import RunRecord, load_run
+from hanse.wings.charter.leave_receipt import STATEMENT, LeaveReceipt, LeaveStatement, leave_line
+from hanse.wings.charter.lineage import Lineage, lineage
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+FOLDER = "leaving"  # in a run directory: of each client that has left its receipt, its statement and its lineage
+
+
+@dataclass(frozen=True)
+class Leaving:
+    """A client that leaves a run, or might.
+
+    Attributes:
+        run: the run.
+        client: the client's number.
+        lineage: the models that hold its updates.
+        statement: what is said of it.
+    """
+
+    run: RunRecord
+    client: int
+    lineage: Lineage
+    statement: LeaveStatement
+
+    @property
+    def text(self) -> str:
+        """The statement as a line of JSON."""
+        return json.dumps(self.statement, separators=(",", ":"))
+
+
+def named(folder: Path, name: str) -> tuple[RunRecord, int]:
+    """Return a run and the number of the client with this number or name. Raises UserError if there is none."""
+    run = load_run(folder)
+    number = run.client_of(name)
+    if number >= run.num_clients:
+        raise UserError(f"--client {number}: no such client; this run has clients 0 to {run.num_clients - 1}")
+    return run, number
+
+
+def place_of(folder: Path, client: int, suffix: str = ".json") -> Path:
+    """Return the file of a client's receipt (or with another suffix its "-statement.json" or "-lineage.jsonl")."""
+    return folder / FOLDER / f"client-{client}{suffix}"
+
+
+def expelled(run: RunRecord, client: int) -> bool:
+    """Say whether rounds are to come on a network; then its server is ordered to ask the client nothing more."""
+    if not (run.path / MEMBERS).exists() or not run.unfinished:
+        return False
+    if client not in Orders.read(run.path).expelled:
+        give(run.path, "expel", "leaves", client)
+    return True
+
+
+def would_leave(run: RunRecord, client: int) -> Leaving:
+    """Return what a client that left now would leave behind. Nothing is changed.
+
+    Raises:
+        UserError: the run's records are damaged or of another version of hanse, or its books do not hold.
+    """
+    return _stated(run, client, _newest(run.path)[1])
+
+
+def leave_run(folder: Path, name: str, key: Path | None, measure: Callable[[int], None]) -> Leaving:
+    """Make a client leave a run, or complete a leave that was killed in the middle.
+
+    Args:
+        folder: the run directory. Nobody may be playing the run.
+        name: the client's number or name.
+        key: the operator's private key. None: the file that ``HANSE_OPERATOR_KEY`` names, if heads are signed.
+        measure: called with the client's number before anything is changed; it may train the run without the client.
+
+    Raises:
+        UserError: there is no such client, it has left already, the run has no ledger or none that holds, somebody
+            plays it, its records are damaged or of another version of hanse, or the key is not the one of its books.
+    """
+    run, number = named(folder, name)
+    file = place_of(folder, number)
+    if file.exists():
+        raise UserError(f"--client {name}: has left already; its receipt is {file}")
+    if not (folder / "ledger.json").exists():
+        raise UserError(
+            f"{folder}: has no ledger, where a leave is written and a receipt leads to; --dry-run says what holds the "
+            "client's updates"
+        )
+    with Hold(folder) as hold:
+        hold.take()
+        with open_ledger(folder) as book:
+            signing = _key(book, key)
+            ledger = Ledger.open(book.file, book=book.book, floor=book.floor, key=signing)
+            if wrong := verify_run(folder, ledger).wrong:
+                raise UserError(f"{folder}: {wrong}")
+            place, snapshot = _newest(folder)
+            _complete(ledger, snapshot)
+            if number not in snapshot.state.left:
+                measure(number)
+                leaving = _stated(run, number, snapshot)
+                snapshot = _left(leaving, snapshot, ledger)
+                write_whole(place_of(folder, number, "-lineage.jsonl"), b"\n".join([*leaving.lineage.lines, b""]))
+                write_whole(place_of(folder, number, "-statement.json"), leaving.text, durable=True)
+                store(place, snapshot)  # from here on the client has left
+                _complete(ledger, snapshot)
+            text = read_text(place_of(folder, number, "-statement.json"))
+            receipt = LeaveReceipt.of(ledger, text, number)
+        write_whole(file, receipt.as_json() + "\n", durable=True)
+    said = receipt.said
+    return Leaving(run, number, _lineage(run, number, snapshot, said["round"]), said)
+
+
+def _newest(folder: Path) -> tuple[Path, Snapshot]:
+    """Return a run's newest checkpoint, and its file. Raises UserError if there is none, or it is damaged."""
+    files = sorted((folder / "checkpoints").glob("*.safetensors"))
+    if not files:
+        raise UserError(
+            f"{folder}: has no checkpoint: another version of hanse wrote it, or its models were deleted; nobody can "
+            "leave it"
+        )
+    try:
+        return files[-1], load(files[-1], torch.device("cpu"))
+    except (CorruptCheckpointError, KeyError, ValueError, TypeError, AttributeError) as wrong:
+        if isinstance(wrong, UserError):
+            raise
+        raise UserError(f"{files[-1]}: is damaged ({wrong}); '{going_on(folder)}' mends that") from None
+
+
+def _key(book: Ledger, key: Path | None) -> Ed25519PrivateKey | None:
+    """Return the operator's key, if a book's heads are signed. Raises UserError if it is another one."""
+    if book.public is None:
+        return None
+    found = signing_key(key)
+    if public_of(found) != book.public:
+        raise UserError(
+            f"--key: the heads of {book.file} are signed by the key {fingerprint(book.public)}, not by this"
+        )
+    return found
+
+
+def _complete(ledger: Ledger, snapshot: Snapshot) -> None:
+    """Append those transactions of a checkpoint that its log lacks."""
+    book = snapshot.state.book
+    claim = BooksAtCheckpoint(snapshot.state.round, book.count, book.head, snapshot.pending)
+    ledger.post_rounds(claim.lacking(ledger.count()))
+
+
+def _lineage(run: RunRecord, client: int, snapshot: Snapshot, rounds: int) -> Lineage:
+    """Return the models that hold a client's updates after so many rounds."""
+    train = built_in_parts(run.config).get("train")  # of a part that is not hanse's own, any training may be steered
+    steered = train is None or bool(train.adds)
+    return lineage(run.path, client, snapshot.state.table.owner, rounds, steered)
+
+
+def _stated(run: RunRecord, client: int, snapshot: Snapshot) -> Leaving:
+    """Return what is said of a client that leaves before the round of a checkpoint."""
+    state, books = snapshot.state, read_books(run)
+    found = _lineage(run, client, snapshot, state.round)
+    account = Account() if books is None else books.accounts.get(client, Account())
+    vests, without = table(run.config, "clients").get("vests"), harms_of(run).get(client)
+    said: dict[str, Any] = {
+        "client": client,
+        "round": state.round,
+        "open": run.unfinished or not (state.finished or books is None),
+        **asdict(account),
+        "ungranted": round(run.grant * TOKEN) - account.granted if isinstance(vests, int) and vests > 1 else 0,
+        "lineage": as_text(found.root),
+        "rows": int(found.holds.sum()),
+        "may": int(found.may.sum()),
+        "of": len(found.holds),
+        "given": len(found.given),
+    }
+    if without is not None:
+        said["retrained"] = {name: float(getattr(without, name)) for name in ("mean", "low", "high", "starts")}
+    return Leaving(run, client, found, STATEMENT.check(said))
+
+
+def _left(leaving: Leaving, snapshot: Snapshot, ledger: Ledger) -> Snapshot:
+    """Return the checkpoint in which the client has left: it is asked nothing, and what it still trains is dropped."""
+    state, client = snapshot.state, leaving.client
+    # a round of its own behind the last settlement; before, the round that is played next
+    round = ledger.as_book().round + 1 if state.finished else state.round
+    line = leave_line(leaving.text, client)
+    flights = {c: flight for c, flight in state.underway.flights.items() if c != client}
+    after = replace(
+        state,
+        left=state.left | {client},
+        book=state.book.post(round, [line]),
+        underway=replace(state.underway, flights=flights),
+    )
+    return replace(snapshot, state=after, pending=((round, line),))

@@ -1,0 +1,109 @@
+"""``hanse charter rehearse``: what a charter does to a consortium, before anybody signs it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from hanse.core.entry import TOKEN
+from hanse.core.entry import client as account
+from hanse.core.table import Floats
+from hanse.reports.alone import alone_experiment
+from hanse.reports.text_table import TextTable
+from hanse.runs.config import Experiment
+from hanse.runs.experiment import run
+from hanse.runs.played_run import PlayedRun
+from hanse.wings.charter.charter import Charter, charter_of
+from hanse.wings.charter.shift import Shifts
+
+METRICS = ("test/accuracy", "test/loss", "train/loss")  # the first that a run has is shown
+FLIPPED = {"kind": "flip", "scale": 10.0}  # ten times the opposite of what was learnt
+
+
+def rehearsed(experiment: Experiment, most: int) -> tuple[str, list[TextTable]]:
+    """Play an experiment under its charter, and return the page's introduction and tables.
+
+    Args:
+        experiment: the experiment.
+        most: the largest set of members that act together.
+
+    Raises:
+        UserError: the experiment has no charter, or cannot be played.
+    """
+    charter, watch = charter_of(experiment), Shifts(most)
+    together = run(experiment, observers=[watch])
+    clients = _clients(charter, together)
+    alone = run(alone_experiment(experiment)) if together.tests else None
+    limits = "" if charter.length is not None else " Without `length` no shift is bounded."
+    introduction = (
+        f"The charter '{charter.title}' ({charter.hash}), played for {len(together.metrics)} rounds with "
+        f"{len(charter.members)} members. A member weighs at most {charter.cap:g}; the longest update is "
+        f"{charter.length or 'of any length'} (median over members: 1).{limits}"
+    )
+    tables = [_gains(clients, together, alone, watch), _shifts(watch), _attacked(experiment, clients, together)]
+    return introduction, tables if together.tests else tables[1:]
+
+
+def _clients(charter: Charter, played: PlayedRun) -> dict[str, list[int]]:
+    """Return the numbers of each member's clients."""
+    names = played.names or tuple(f"client {k}" for k in range(len(played.home)))
+    return {member: [names.index(one) for one in charter.clients_of(member)] for member in charter.members}
+
+
+def _own(tested: Mapping[str, Floats], clients: Sequence[int]) -> float:
+    """Return the accuracy on these clients' own test samples (of numbers, the loss), NaN if they have none."""
+    mine = np.isin(tested["tested"], clients)
+    number, weight = tested.get("test_accuracy", tested["test_loss"])[mine], tested["test_samples"][mine]
+    return float(number @ weight / weight.sum()) if weight.sum() > 0 else float("nan")
+
+
+def _gains(clients: Mapping[str, list[int]], together: PlayedRun, alone: PlayedRun | None, watch: Shifts) -> TextTable:
+    """Return who gains by the charter, and what a leaver at half time would not have."""
+    end, half = max(together.tests), max((n for n in together.tests if n < len(together.metrics) // 2), default=0)
+    rows = []
+    for member, mine in clients.items():
+        fits = [_own(one.tests[number], mine) for one, number in ((together, half), (together, end)) if one.tests]
+        by_itself = float("nan") if alone is None else _own(alone.tested, mine)
+        had, has = (sum(book.balance(account(c)) for c in mine) / TOKEN for book in (watch.books[half], together.book))
+        figures = (by_itself, fits[1], fits[1] - by_itself, fits[1] - fits[0], has, has - had)
+        rows.append(
+            (
+                member,
+                *(f"{x:.3f}" for x in figures[:2]),
+                *(f"{x:+.3f}" for x in figures[2:4]),
+                *(f"{x:.2f}" for x in figures[4:]),
+            )
+        )
+    what = "accuracy" if "test_accuracy" in together.tested else "loss"
+    heads = ("member", "alone", "together", "joining", "staying", "tokens", "since half time")
+    return TextTable(
+        heads, tuple(rows), f"Who gains ({what} on own test samples; staying: since half time, what a leaver lacks)"
+    )
+
+
+def _shifts(watch: Shifts) -> TextTable:
+    """Return how far sets of members moved a round's model, and how far they could."""
+    rows = tuple(
+        (str(count), who or "-", f"{far:.3g}", "none" if np.isinf(limit) else f"{limit:.3g}", f"{share:.0%}")
+        for count, (far, limit, share, who) in sorted(watch.found.items())
+    )
+    title = "Who could capture a round (largest shift of the model, in median lengths of an update)"
+    return TextTable(("members together", "the worst", "shift found", "bound", "most of a bound"), rows, title)
+
+
+def _attacked(experiment: Experiment, clients: Mapping[str, list[int]], together: PlayedRun) -> TextTable:
+    """Return the last test of the server's with and without the charter, if the largest member attacks or nobody."""
+    sizes = {one["client"]: one.get("samples", 0.0) for one in together.clients}
+    worst = max(clients, key=lambda member: sum(sizes.get(c, 0.0) for c in clients[member]))
+    sections, number = experiment.sections(), next(n for n in METRICS if n in together.metrics[-1])
+    bare: dict[str, Any] = {name: section for name, section in sections.items() if name != "charter"}
+    bare["mechanism"] = {**sections["mechanism"], "weigh": sections["mechanism"]["weigh"]["of"]}
+    rows = []
+    for who, acting in (("nobody", {}), (worst, {"attacker": {"clients": clients[worst], **FLIPPED}})):
+        behaviour = {**sections["behaviour"], **acting}
+        ends = [run(Experiment(**{**one, "behaviour": behaviour})).metrics[-1] for one in (sections, bare)]
+        rows.append((who, *(f"{end[number]:.3f}" for end in ends)))
+    title = f"One member sends ten times the opposite of its updates ({number} at the end)"
+    return TextTable(("who attacks", "with the charter", "without"), tuple(rows), title)

@@ -1,0 +1,112 @@
+"""How far a few members can move a model in one round under a charter (proved in ``docs/charter.md``)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from hanse.core.book import Book
+from hanse.core.part import Group, State
+from hanse.core.table import Floats, Ints
+from hanse.mechanisms.robust import lengths
+from hanse.mechanisms.weigh import BySamples, UniformWeights
+from hanse.runs.round import Played
+from hanse.wings.charter.capped import Capped, typical
+
+FAR, MANY = 1e3, 1e6  # how far an attack goes beyond the honest step, and by how much it claims more samples
+
+
+def bound(length: Floats, place: Ints, bad: Collection[int], cap: float, clip: float) -> float:
+    """Return how far a set of members can move a round's model at most, away from where it would go if all were honest.
+
+    With K = min(1, |bad| cap), h the median of lengths if theirs were infinite, D the longest honest step once it is
+    clipped, and E what clipping the others otherwise can do, this is ``K (clip h + D) + E``. It holds if members weigh
+    by samples, equally or by fixed weights. It is infinite where half of the members are bad.
+
+    Args:
+        length: ``[m]``, the honest updates' lengths.
+        place: ``[m]``, the place of each update's member.
+        bad: the places of the members that may send anything, claim any size, or be silent.
+        cap: the most weight of a member.
+        clip: the longest update, in units of the median over members.
+    """
+    longest = np.zeros(int(place.max()) + 1)
+    np.maximum.at(longest, place, length)
+    theirs = np.isin(np.arange(len(longest)), [*bad])
+    low, high = (clip * float(np.median(np.where(theirs, end, longest))) for end in (0.0, np.inf))
+    if not np.isfinite(high):
+        return np.inf
+    honest = np.minimum(length, clip * typical(length, place))
+    apart = np.maximum(abs(np.minimum(length, low) - honest), abs(np.minimum(length, high) - honest))
+    others = np.zeros(len(longest))
+    np.maximum.at(others, place, np.where(theirs[place], 0.0, apart))
+    weights = np.clip(1.0 - cap * np.arange(len(others)), 0.0, cap)  # the caps filled by those that move most
+    return min(1.0, len(theirs.nonzero()[0]) * cap) * (high + float(honest.max())) + float(
+        np.sort(others)[::-1] @ weights
+    )
+
+
+def attacks(group: Group, step: Any, bad: Ints) -> Iterator[Group]:
+    """Yield a group after attacks by the updates at ``bad``: far against the honest ``step [P]``, with their own size,
+    with a huge one, far along it, and silent.
+    """
+    trained = group.view.trained
+    at = group.at[bad]
+    for far, many in ((-FAR, 1.0), (-FAR, MANY), (FAR, MANY)):
+        rows, samples = trained.rows.clone(), trained.num_samples.copy()
+        rows[at] = group.old + far * step
+        samples[at] *= many
+        yield replace(group, view=replace(group.view, updates=replace(trained, rows=rows, num_samples=samples)))
+    if len(bad) < len(group):
+        yield group.among(np.setdiff1d(np.arange(len(group)), bad))
+
+
+@dataclass
+class Shifts:
+    """Watches a run, and attacks each of its rounds beside it.
+
+    Attributes:
+        most: the largest set of members that attack together.
+        found: by the number of members: the largest shift and bound seen, in median lengths of updates, the largest
+            share of the bound that a shift had, and who made it.
+        books: the balances after each round.
+    """
+
+    most: int
+    found: dict[int, tuple[float, float, float, str]] = field(default_factory=dict)
+    books: dict[int, Book] = field(default_factory=dict)
+    _state: Mapping[str, State] = field(default_factory=dict)
+
+    def on_round(self, metrics: Mapping[str, Any], played: Played) -> None:
+        """Attack the round by every set of members."""
+        part = played.view.context.slots["weigh"]
+        assert isinstance(part, Capped)
+        state = (self._state or {"weigh": part.init(played.view.context)})["weigh"]
+        for group in played.view.groups():
+            below = state["below"][played.view.trained.seats.client[group.at]] if part.floor else np.zeros(len(group))
+            if not below.all():
+                self._attacked(part, group.among(np.flatnonzero(below == 0)), state)
+        self._state, self.books[metrics["round"]] = played.state.states, played.state.book
+
+    def _attacked(self, part: Capped, group: Group, state: State) -> None:
+        """Attack a group's round."""
+        members, place = part.places(group)
+        length, width = lengths(group), group.num_parameters
+        unit, honest = max(typical(length, place), 1e-300), group.made(part.aggregate(group, state))
+        for count in range(1, min(self.most, len(members)) + 1):
+            for bad in combinations(range(len(members)), count):
+                limit = np.inf
+                if part.clip is not None and isinstance(part.of, BySamples | UniformWeights):
+                    limit = bound(length, place, bad, part.cap, part.clip)
+                far = max(
+                    float((attacked.made(part.aggregate(attacked, state)) - honest)[:width].double().norm())
+                    for attacked in attacks(group, honest - group.old, np.flatnonzero(np.isin(place, bad)))
+                )
+                before = self.found.get(count, (0.0, 0.0, 0.0, ""))
+                who = ", ".join(members[k] for k in bad) if far / unit > before[0] else before[3]
+                shares = (max(before[0], far / unit), max(before[1], limit / unit), max(before[2], far / limit))
+                self.found[count] = (*shares, who)

@@ -1,0 +1,249 @@
+"""A schema: drafted from tables, read, and what a table becomes by it; what does not fit is told to its owner."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from hanse.base.errors import UserError
+from hanse.data import DataSpec, as_dataset, build, parse_spec
+from hanse.data.build import with_own
+from hanse.data.drafting import draft, merged
+from hanse.data.fingerprint import fingerprint
+from hanse.data.schema import CsvTable, Schema, SiteTable, UnfitTableError, digest, fitted, joined, read_sites
+
+SITES = ("Basel", "Kiel", "Visby")
+
+
+def visits(seed: int = 0, rows: int = 240) -> pd.DataFrame:
+    """Visits of 60 patients at three sites, with dates, gaps, a unit with a space, and a word with a comma."""
+    draw = np.random.default_rng(seed)
+    patient = draw.integers(0, 60, rows)
+    age = draw.normal(50, 10, rows).round(1)
+    frame = pd.DataFrame(
+        {
+            "site": np.array(SITES)[patient % 3],
+            "patient": [f"P{k:03}" for k in patient],
+            "admitted": (np.datetime64("2024-01-01") + draw.integers(0, 500, rows)).astype(str),
+            "age": age.astype(str),
+            "pressure": [f"{one} mm Hg" for one in draw.integers(90, 180, rows)],
+            "since": (np.datetime64("2019-01-01") + draw.integers(0, 900, rows)).astype(str),
+            "ward": draw.choice(["a", "b, upper", "c"], rows),
+            "outcome": np.where(age + draw.normal(0, 5, rows) > 50, "ill", "well"),
+        }
+    )
+    frame.loc[frame.index[::11], "age"] = "NA"
+    frame.loc[frame.index[::13], "ward"] = ""
+    return frame
+
+
+SAID = {"target": "outcome", "group": "patient", "time": "admitted", "test": 0.25, "validation": 0.2}
+
+
+def written(folder: Path, frame: pd.DataFrame | None = None, **read: Any) -> list[Path]:
+    """The files of the three sites."""
+    frame = visits() if frame is None else frame
+    for site, own in frame.groupby("site"):
+        own.drop(columns="site").to_csv(folder / f"{site}.csv", index=False, **read)
+    return [folder / f"{site}.csv" for site in SITES]
+
+
+def drafted(folder: Path, **options: Any) -> Schema:
+    return draft(read_sites(written(folder)), SAID, **options)
+
+
+def test_a_draft_is_what_the_columns_are_and_its_file_reads_as_it(tmp_path: Path) -> None:
+    made = drafted(tmp_path)
+    kinds = {name: (one.kind, one.unit, one.words, one.gaps) for name, one in made.columns.items()}
+    assert kinds == {
+        "age": ("numbers", "", [], True),
+        "pressure": ("numbers", "mm Hg", [], False),
+        "since": ("dates", "", [], False),
+        "ward": ("words", "", ["a", "b, upper", "c"], True),
+    }
+    assert (made.labels, made.gaps) == (["ill", "well"], ["", "NA"])
+    (tmp_path / "schema.toml").write_text(made.text)
+    assert Schema.read(tmp_path / "schema.toml") == made
+    whole = visits()
+    whole.to_csv(tmp_path / "all.csv", index=False)
+    by_column = draft(read_sites([tmp_path / "all.csv"], "site"), {**SAID, "client_column": "site"})
+    assert (by_column.columns, by_column.labels) == (made.columns, made.labels)
+
+
+def test_a_sites_features_are_those_of_the_preparation_of_a_frame(tmp_path: Path) -> None:
+    said = {"target": "outcome", "group": "none", "test": 0.0}
+    files = written(tmp_path, visits().drop(columns=["patient", "admitted"]))
+    frame = visits().drop(columns=["patient", "admitted"]).replace({"NA": None, "": None})
+    frame["age"], frame["since"] = frame.age.astype(float), pd.to_datetime(frame.since)
+    frame["pressure"] = frame.pressure.str.removesuffix(" mm Hg").astype(float)
+    other = as_dataset(frame, "outcome", "site", prepare="auto", test=0.0, group="none")
+    schema = draft(read_sites(files), said, statistics="own")
+    made = joined(fitted(read_sites(files), schema), "tables")
+    assert made.client_names == other.client_names
+    for client in range(3):
+        rows = [np.flatnonzero(one.client_of == client) for one in (made, other)]
+        np.testing.assert_array_equal(made.train.x[rows[0]], other.train.x[rows[1]])
+        np.testing.assert_array_equal(made.train.y[rows[0]], other.train.y[rows[1]])
+    # agreed: of all train rows, to three digits
+    [age] = [one for name, one in draft(read_sites(files), said).columns.items() if name == "age"]
+    assert (age.mean, age.deviation) == (float(f"{frame.age.mean():.3g}"), float(f"{frame.age.std(ddof=0):.3g}"))
+
+
+def test_no_share_knows_other_sites_or_divides_a_patient_or_trains_on_later_rows(tmp_path: Path) -> None:
+    schema, tables = drafted(tmp_path), read_sites(written(tmp_path))
+    (tmp_path / "schema.toml").write_text(schema.text)
+    files = [str(path) for path in written(tmp_path)]
+    spec, dataset = with_own(DataSpec(source={"schema": str(tmp_path / "schema.toml"), "files": files}))
+    assert (spec.clients, spec.client_test, spec.client_validation) == (3, 0.25, 0.2)
+    data = build(spec, dataset)
+    assert dataset is not None
+    for client, table in enumerate(tables):
+        alone = SiteTable.of(table, schema)
+        assert alone.units is not None
+        assert alone.time is not None
+        for share in ("train", "validation", "test"):
+            pool, [index] = data.pool([client], share)
+            own = alone.share(share)
+            assert own is not None
+            np.testing.assert_array_equal(pool.x[index], own.x)
+            np.testing.assert_array_equal(pool.y[index], own.y)
+        units = [set(alone.units[alone.shares == share].tolist()) for share in range(3)]
+        assert not (units[0] & units[1])
+        assert not (units[0] & units[2])
+        assert not (units[1] & units[2])
+        times = [alone.time[alone.shares == share] for share in range(3)]
+        assert times[0].max() < times[1].min()
+        assert times[1].max() < times[2].min()
+    # a patient whom two sites have, which neither knows
+    both = visits()
+    both.loc[both.patient == "P001", "patient"] = "P000"
+    told = joined(fitted(read_sites(written(tmp_path, both)), schema), "tables").notes
+    assert [line for line in told if line.startswith("data: 1 of ")]
+    assert not dataset.notes
+    # the words of one site alone are mapped; the others' data stay as they were
+    frame = visits()
+    here = frame.site == "Kiel"
+    frame.loc[here, "outcome"] = frame.outcome[here].map({"ill": "krank", "well": "gesund"})
+    words = {"Kiel": {"outcome": {"krank": "ill", "gesund": "well"}}}
+    mapped = replace(schema, sites=words)
+    again = joined(fitted(read_sites(written(tmp_path, frame)), mapped), "tables")
+    np.testing.assert_array_equal(again.train.y, dataset.train.y)
+    # the same table as the rest of Europe writes it
+    decimal = visits()
+    decimal["age"] = decimal.age.str.replace(".", ",")
+    comma = joined(fitted(read_sites(written(tmp_path, decimal, sep=";")), schema), "tables")
+    np.testing.assert_array_equal(comma.train.x, dataset.train.x)
+
+
+def changed(column: str, row: int, value: Any) -> Callable[[pd.DataFrame], pd.DataFrame]:
+    def change(frame: pd.DataFrame) -> pd.DataFrame:
+        frame.loc[frame.index[row], column] = value
+        return frame
+
+    return change
+
+
+UNFIT: list[tuple[Callable[[pd.DataFrame], pd.DataFrame], str, tuple[str, ...]]] = [
+    (lambda frame: frame.drop(columns="ward"), "column", ("'ward'", "not there")),
+    (changed("ward", 3, "A"), "value", ("'ward'", "row 5", "'A'", "a, b, upper, c")),
+    (changed("pressure", 0, "120 mmHg"), "value", ("'pressure'", "row 2", "'120 mmHg'", "mm Hg")),
+    (changed("age", 1, "0,5"), "value", ("'age'", "row 3", "'0,5'", "'NA'")),
+    (changed("age", 1, "1e999"), "value", ("'age'", "'1e999'")),
+    (changed("since", 2, "03.04.2024"), "value", ("'since'", "row 4", "2024-03-31")),
+    (changed("since", 2, ""), "value", ("'since'", "gaps = true")),
+    (changed("outcome", 2, ""), "value", ("'outcome'", "ill, well")),
+    (changed("patient", 4, "NA"), "value", ("'patient'", "row 6")),
+    (lambda frame: frame.iloc[:0], "empty", ("no rows",)),
+    (lambda frame: frame.assign(admitted="2024-01-01"), "rows", ("train on",)),
+]
+
+
+@pytest.mark.parametrize("unfit", UNFIT, ids=[code + "".join(said[:1]) for _, code, said in UNFIT])
+def test_what_does_not_fit_is_told_with_column_row_value_and_what_is_allowed(unfit: Any, tmp_path: Path) -> None:
+    change, code, said = unfit
+    schema = drafted(tmp_path)
+    frame = visits()
+    mine = change(frame[frame.site == "Kiel"].drop(columns="site").reset_index(drop=True))
+    mine.to_csv(tmp_path / "mine.csv", index=False)
+    with pytest.raises(UnfitTableError) as wrong:
+        _ = SiteTable.of(CsvTable.read(tmp_path / "mine.csv"), schema).samples
+    assert wrong.value.code == code
+    assert len(wrong.value.lines) == 1
+    assert all(one in wrong.value.lines[0] for one in said)
+
+
+def test_a_schema_of_another_version_or_with_mistakes_is_refused(tmp_path: Path) -> None:
+    text, file = drafted(tmp_path).text, tmp_path / "schema.toml"
+    for old, new, said in (
+        ("version = 1", "version = 2", "version"),
+        ('kind = "dates"', 'kind = "days"', "columns.since.kind"),
+        ("gaps = true", "gap = true", "columns.age.gap"),
+        ("test = 0.25", "test = 1.5", "test"),
+        ('target = "outcome"', 'target = "age"', "columns.age"),
+        ("deviation = ", "deviatoin = ", "deviatoin"),
+        ("[sites]", '[sites]\nKiel = { ward = { x = "d" } }', "sites.Kiel.ward"),
+        ("[sites]", '[sites]\nKiel = { wart = { x = "a" } }', "sites.Kiel.wart"),
+        ("[schema]", "[schema", "is no schema"),
+    ):
+        assert old in text
+        file.write_text(text.replace(old, new, 1))
+        with pytest.raises(UnfitTableError) as wrong:
+            Schema.read(file)
+        assert wrong.value.code == "schema"
+        assert said in wrong.value.lines[0]
+    file.write_text(text)
+    source = {"schema": str(file), "files": [str(path) for path in written(tmp_path)], "sha256": digest(file)}
+    data = DataSpec(source=source)
+    assert fingerprint(build(data)) == fingerprint(build(data))
+    file.write_text(text.replace("seed = 0", "seed = 1"))
+    with pytest.raises(UserError, match=r"data\.source\.sha256"):
+        build(data)
+    for more in ({"partition": "iid"}, {"client_test_from": "equal"}):
+        with pytest.raises(UserError, match=f"data.{next(iter(more))}"):
+            parse_spec({"source": source, **more})
+    with pytest.raises(UserError, match=r"data\.client_test"):
+        build(DataSpec(source={"schema": str(file), "files": source["files"]}, client_test=0.1))
+
+
+def test_drafts_of_members_who_see_no_other_s_table_make_one(tmp_path: Path) -> None:
+    tables = read_sites(written(tmp_path))
+    whole = drafted(tmp_path)
+    made = merged([draft([one], SAID) for one in tables])
+    for name, column in whole.columns.items():
+        mine = made.columns[name]
+        assert (mine.kind, mine.unit, mine.words, mine.gaps) == (column.kind, column.unit, column.words, column.gaps)
+    assert (made.labels, made.gaps, made.group) == (whole.labels, whole.gaps, whole.group)
+    ages = [SiteTable.of(one, whole) for one in tables]
+    each = [one.columns["age"][(one.shares == 0) & ~np.isnan(one.columns["age"])] for one in ages]
+    middle = np.mean([one.mean() for one in each])
+    spread = np.mean([np.mean((one - middle) ** 2) for one in each]) ** 0.5
+    assert made.columns["age"].mean == pytest.approx(middle, rel=0.01)
+    assert made.columns["age"].deviation == pytest.approx(spread, rel=0.01)
+    for other in ({**SAID, "target": "ward"}, {**SAID, "test": 0.1}):
+        with pytest.raises(UnfitTableError):
+            merged([whole, draft(tables, other)])
+    with pytest.raises(UnfitTableError):
+        merged([whole, draft(tables, SAID, ["age"])])
+
+
+def test_a_draft_says_what_it_cannot_tell(tmp_path: Path) -> None:
+    files = written(tmp_path)
+    for said, more, code in (
+        ({"target": "outcom"}, {}, "column"),
+        ({"target": "outcome"}, {}, "value"),  # patients as words
+        ({"target": "outcome", "group": "patient"}, {"leave_out": ["war"]}, "column"),
+    ):
+        with pytest.raises(UnfitTableError) as wrong:
+            draft(read_sites(files), said, **more)
+        assert wrong.value.code == code
+    pd.read_csv(files[0]).drop(columns="ward").to_csv(files[0], index=False)
+    with pytest.raises(UnfitTableError) as wrong:
+        draft(read_sites(files), SAID)
+    assert wrong.value.lines == (f"{files[0]}: column 'ward': is not there, and another table has it: --leave-out it",)
+    assert "ward" not in draft(read_sites(files), SAID, leave_out=["ward"]).columns

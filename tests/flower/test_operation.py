@@ -1,0 +1,248 @@
+"""What an operator does with a network that runs: look at it, back it up, bring it back elsewhere."""
+
+import errno
+import http.client
+import json
+import os
+import re
+import shutil
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("flwr", reason="needs the extra 'flower'")
+
+from inprocess import KEY, play
+from test_flower_in_process import grid_of
+from test_letters import After, books
+from test_outages import same
+from typer.testing import CliRunner
+
+import hanse
+from hanse.base.errors import UserError
+from hanse.cli import app
+from hanse.flower import agreed as agreeing
+from hanse.flower import agreement, server
+from hanse.flower.agreed import agree
+from hanse.flower.operator_key import make_operator_key, signing_key
+from hanse.runs import recomputable
+from hanse.runs.config import Experiment
+from hanse.runs.guards import completed
+from hanse.wings.operate import backup, checks, serve
+from hanse.wings.operate.backup import back_up, restore
+from hanse.wings.operate.certificates import make_certificates
+from hanse.wings.operate.checks import Finding, exposition, findings
+from hanse.wings.operate.loopback import Loopback
+from hanse.wings.operate.processes import _begun
+
+NOW = datetime.now(UTC)
+
+
+def begun(folder: Path) -> Loopback:
+    """A project in which a run is to be played, without any process."""
+    network = Loopback(folder, folder, (9100,))
+    folder.mkdir()
+    network.save()
+    make_certificates(folder / "certs", "test")
+    network.agreement.write_text(agree(books(), KEY, "run", "test", []).note(KEY))
+    network.agreement.with_suffix(".run").write_text(f"{folder / 'run'}\n")
+    return network
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> hanse.Run:
+    folder = begun(tmp_path_factory.mktemp("whole") / "project").folder
+    return play(grid_of(books(), folder), books(), folder / "run")
+
+
+@pytest.fixture
+def network(whole: hanse.Run, tmp_path: Path) -> Loopback:
+    """A project whose run is over."""
+    assert whole.path is not None
+    back_up(Loopback.read(whole.path.parent), tmp_path / "copy")
+    return restore(tmp_path / "copy", tmp_path / "project")
+
+
+def test_a_backup_of_a_run_that_goes_on_ends_elsewhere_with_the_same_bits(whole: hanse.Run, tmp_path: Path) -> None:
+    """With the members as they were when the backup was made."""
+    project, nodes = begun(tmp_path / "project"), tmp_path / "nodes"
+
+    def copied() -> None:
+        back_up(project, tmp_path / "copy")
+        shutil.copytree(nodes, tmp_path / "then")
+
+    play(grid_of(books(), nodes), books(), project.folder / "run", After(1, copied))
+    made = restore(tmp_path / "copy", tmp_path / "elsewhere")
+    assert (made.run, len(hanse.load(made.run).metrics) < 3) == (tmp_path / "elsewhere" / "run", True)
+    assert (made.folder / "certs" / "ca.key").stat().st_mode & 0o077 == 0
+    again = play(grid_of(books(), tmp_path / "then"), books(), made.run)
+    assert [m["round"] for m in again.metrics] == [0, 1, 2]
+    same(again, whole, tmp_path / "then")
+
+
+def test_a_copy_during_which_a_round_ends_is_made_again_and_given_up_in_the_end(
+    network: Loopback, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for there in ([0, 1, 1, 1], range(2 * backup.TRIES)):
+        looks = iter(there)
+        monkeypatch.setattr(backup, "_checkpoints", lambda _, looks=looks: [str(next(looks))])
+        if there == [0, 1, 1, 1]:
+            back_up(network, tmp_path / "twice")
+        else:
+            with pytest.raises(UserError):
+                back_up(network, tmp_path / "never")
+        assert next(looks, None) is None
+    assert (tmp_path / "twice" / "run" / "metrics.jsonl").exists()
+    assert not [path for path in tmp_path.iterdir() if "never" in path.name]
+    for wrong in (lambda: back_up(network, tmp_path / "twice"), lambda: restore(tmp_path / "twice", tmp_path / "copy")):
+        with pytest.raises(UserError):
+            wrong()
+
+
+def test_a_server_and_then_its_nodes_go_over_to_a_release_that_was_agreed_beside_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert CliRunner().invoke(app, ["new", "harvest"]).exit_code == 0
+    project = Loopback(tmp_path / "harvest", tmp_path / "harvest", (9100, 9101))
+    key = signing_key(make_operator_key(project.folder / "certs").with_name("operator.key"))
+    old, new = recomputable.code_hash(), "5" * 64
+    project.agree()
+    text = project.agreement.read_text()
+    project.agreement.write_text(text.replace(f'"{old}"', f'"{old}", "next": "{new}"'))
+    agreed = project.agree()
+    assert agreed is not None
+    assert list(agreed.releases.values()) == [old, new]
+    experiment = completed(Experiment.read(project.app / "experiment.toml"))
+    for here, fits in ((new, True), ("6" * 64, False)):
+        for module in (agreement, agreeing, server):
+            monkeypatch.setattr(module, "code_hash", lambda here=here: here)
+        if fits:
+            assert project.agree() == agreed  # the members need no other
+            server._agreed(agreed, experiment, key)
+            continue
+        with pytest.raises(UserError):
+            server._agreed(agreed, experiment, key)
+        with pytest.raises(UserError):
+            agreeing.take(tmp_path / "member", agreed.note(key), bytes.fromhex(agreed.operator), 0.0)
+
+
+def damaged(network: Loopback) -> None:
+    log = network.run / "transactions.jsonl"
+    log.write_bytes(log.read_bytes().replace(b"1", b"2", 3))
+
+
+def full(*_: Any, **__: Any) -> Any:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def runs(network: Loopback, name: str, pid: str = f"{os.getpid()} {_begun(os.getpid())}") -> None:
+    (network.folder / "logs").mkdir(exist_ok=True)
+    (network.folder / "logs" / f"{name}.pid").write_text(f"{pid}\n")
+
+
+def heard(network: Loopback, patch: pytest.MonkeyPatch, **of: float) -> None:
+    runs(network, "superlink")
+    [member, *_] = json.loads((network.run / "members.json").read_text())
+    patch.setattr(checks, "asked", lambda _: {member["key"]: {"ago_s": 1.0, "ahead_s": 0.0} | of})
+
+
+DAY = timedelta(days=1)
+CASES: dict[str, tuple[Callable[[Loopback, pytest.MonkeyPatch], Any], datetime, str, str]] = {
+    "runs": (lambda n, _: runs(n, "superlink"), NOW, "process", "failure"),  # nothing answers there
+    "ended": (lambda n, _: runs(n, "proxy", "1 then"), NOW, "process", "failure"),
+    "in time": (heard, NOW, "node", "warning"),  # of the other members nothing was heard
+    "certificate": (lambda n, _: None, NOW + 340 * DAY, "certificate", "warning"),
+    "run out": (lambda n, _: None, NOW + 366 * DAY, "certificate", "failure"),
+    "clock": (lambda n, _: None, NOW - DAY, "certificate", "failure"),
+    "agreement": (lambda n, _: None, NOW + 364 * DAY, "agreement", "warning"),
+    "release": (lambda n, p: p.setattr(recomputable, "code_hash", lambda: ""), NOW, "agreement", "failure"),
+    "full": (lambda n, p: p.setattr(checks.tempfile, "TemporaryFile", full), NOW, "disk", "failure"),
+    "nearly full": (lambda n, p: p.setattr(checks, "FREE", 1 << 60), NOW, "disk", "warning"),
+    "books": (lambda n, _: damaged(n), NOW, "books", "failure"),
+    "no backup": (lambda n, _: None, NOW, "backup", "warning"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_ails_a_network_is_found(case: str, network: Loopback, monkeypatch: pytest.MonkeyPatch) -> None:
+    harm, now, about, state = CASES[case]
+    harm(network, monkeypatch)
+    found = {one.state for one in findings(network, now) if one.about == about}
+    assert max(found, key=checks.STATES.index) == state
+
+
+def test_nodes_that_are_away_or_whose_clock_is_wrong_are_named(
+    network: Loopback, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for of, state in (({}, "fine"), ({"ago_s": 70.0}, "warning"), ({"ahead_s": -45.0}, "warning")):
+        heard(network, monkeypatch, **of)
+        states = {one.name: one.state for one in findings(network, NOW) if one.about == "node"}
+        assert (states["client 0"], states["client 1"]) == (state, "warning")
+
+
+def test_a_sound_network_has_code_0_and_another_1(network: Loopback, tmp_path: Path) -> None:
+    words = ["network", "check", str(network.folder), "--json"]
+    result = CliRunner().invoke(app, words)
+    found = [Finding(**one) for one in json.loads(result.stdout)]
+    assert {one.about for one in found if one.state == "warning"} == {"process", "backup"}
+    assert (result.exit_code, {one.state for one in found}) == (1, {"fine", "warning"})
+    numbers = {one.about: dict(one.numbers) for one in found if one.about in ("run", "books")}
+    assert numbers == {"run": {"played": 3, "answered": 6}, "books": {"transactions": 24}}
+    assert CliRunner().invoke(app, ["network", "backup", str(tmp_path / "new"), str(network.folder)]).exit_code == 0
+    runs(network, "keeper")
+    assert CliRunner().invoke(app, words).exit_code == 0
+    for nothing in (tmp_path, tmp_path / "none"):
+        assert isinstance(CliRunner().invoke(app, ["network", "check", str(nothing)]).exception, UserError)
+
+
+ROW = re.compile(r'(?P<name>[a-zA-Z_:][\w:]*)\{(?P<labels>(?:\w+="(?:[^"\\\n]|\\["\\n])*",?)*)\} (?P<value>\S+)')
+
+
+def parsed(text: str) -> dict[tuple[str, str], float]:
+    """Read Prometheus' text format, in which a metric's rows stand together below its type."""
+    found, kind, seen = dict[tuple[str, str], float](), "", list[str]()
+    assert text.endswith("\n")
+    for line in text.splitlines():
+        if line.startswith("# TYPE "):
+            kind = line.split()[2]
+            assert (line.split()[3], kind in seen) == ("gauge", False)
+            seen.append(kind)
+        else:
+            row = ROW.fullmatch(line)
+            assert row is not None
+            assert row["name"] == kind
+            found[kind, row["labels"]] = float(row["value"])
+    return found
+
+
+def test_a_monitor_reads_the_same_findings(network: Loopback) -> None:
+    odd = Finding("disk", 'a "b"\\c\nd', "failure", "", {"free": 1e12})
+    assert parsed(exposition([odd])) == {
+        ("hanse_state", r'about="disk",name="a \"b\"\\c\nd"'): 2.0,
+        ("hanse_disk_free", r'name="a \"b\"\\c\nd"'): 1e12,
+    }
+    server = serve.listen(network.folder, 0)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+
+    def asked(page: str) -> tuple[int, str]:
+        link = http.client.HTTPConnection("127.0.0.1", server.server_address[1])
+        link.request("GET", page)
+        answer = link.getresponse()
+        return answer.status, answer.read().decode()
+
+    with server:
+        said = parsed(asked("/metrics")[1])
+        states = {(one.about, one.name): checks.STATES.index(one.state) for one in findings(network, NOW)}
+        assert {key: value for key, value in said.items() if key[0] == "hanse_state"} == {
+            ("hanse_state", f'about="{about}",name="{name}"'): state for (about, name), state in states.items()
+        }
+        assert (said["hanse_run_played", 'name="rounds"'], asked("/health")[0]) == (3.0, 200)
+        damaged(network)
+        status, text = asked("/health")
+        assert (status, text.split()[0]) == (503, "failure")
+        server.shutdown()

@@ -1,0 +1,153 @@
+"""Tables by a schema: on a network they give the bits of the rehearsal, and what does not fit stays with its owner."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("flwr", reason="needs the extra 'flower'")
+
+from inprocess import InProcessGrid, client_app, play
+from test_projects import module
+from typer.testing import CliRunner
+
+import hanse
+from hanse.base import toml
+from hanse.base.errors import UserError
+from hanse.cli import app
+from hanse.data.schema import digest
+from hanse.flower import table
+from hanse.flower.agreement import Agreement, canonical, introduced
+
+SITES = ("Basel", "Kiel", "Visby")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with three tables and the schema that the command drafts of them."""
+    monkeypatch.chdir(tmp_path)
+    draw = np.random.default_rng(0)
+    for site in SITES:
+        lines = ["patient,seen,age,sex,ill"]
+        for _ in range(60):
+            age = draw.normal(50, 10)
+            ill = "yes" if age + draw.normal(0, 4) > 50 else "no"
+            gap = draw.random() < 0.1
+            lines.append(
+                f"{site}{draw.integers(30)},2024-{draw.integers(1, 13):02}-05,{'' if gap else f'{age:.1f}'},"
+                f"{draw.choice(['f', 'm'])},{ill}"
+            )
+        Path(f"{site}.csv").write_text("\n".join(lines))
+    words = ["schema", *files(), "--target", "ill", "--group", "patient", "--time", "seen", "--validation", "0.2"]
+    said = CliRunner().invoke(app, words)
+    assert said.exit_code == 0, said.output
+    assert digest("schema.toml") in said.output
+    return tmp_path
+
+
+def files() -> list[str]:
+    return [f"{site}.csv" for site in SITES]
+
+
+def experiment(**source: Any) -> hanse.Experiment:
+    return hanse.Experiment(
+        data={"source": {"schema": "schema.toml", "files": files(), **source}, "clients": 3},
+        model={"name": "mlp", "hidden": [8]},
+        mechanism="fedavg",
+        train={"lr": 0.05},
+        engine={"train": "sequential", "threads": 1, "workers": 1, "device": "cpu"},
+        eval={"every": 1},
+        run={"rounds": 2},
+    )
+
+
+def grid(load: Any) -> InProcessGrid:
+    return InProcessGrid({100 + i: client_app(lambda context, i=i: load(i), folder=Path(f"node{i}")) for i in range(3)})
+
+
+def test_the_same_tables_give_the_same_bits_rehearsed_and_on_a_network(folder: Path) -> None:
+    exp = experiment()
+    local = hanse.run(exp)
+    said = CliRunner().invoke(app, ["new", "trial", "--schema", "schema.toml", *(f"--table={one}" for one in files())])
+    assert said.exit_code == 0, said.output
+    made = module(folder / "trial" / "client_app.py")  # what a project's nodes run
+    nodes = grid(lambda i: made.load_data(SimpleNamespace(node_config={"partition-id": i})))
+    network = play(nodes, exp, folder / "run", data=lambda: (None, None))
+    assert torch.equal(local.table.rows, network.table.rows)
+    assert local.clients == network.clients
+    assert local.names == SITES
+    for ours, theirs in zip(local.metrics, network.metrics, strict=True):
+        assert ours["client/test_loss"] == pytest.approx(theirs["client/test_loss"], rel=1e-12)
+    agreed = canonical(hanse.Experiment.read(folder / "trial" / "experiment.toml"))
+    assert agreed["data"] == canonical(exp)["data"] == {"clients": 3, "schema": digest("schema.toml")}
+    made_of = Agreement.of(exp, run="a", network="b", operator=bytes(32), day="2026-11-29")
+    assert digest("schema.toml") in introduced(made_of)
+    config = {"table": str(folder / "Kiel.csv"), "site": "Holstein"}
+    assert made.load_data(SimpleNamespace(node_config=config)).name == "Holstein"
+
+
+def test_a_table_that_does_not_fit_is_told_to_its_owner_and_its_code_to_the_operator(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    text = Path("Kiel.csv").read_text()
+    Path("Kiel.csv").write_text(text.replace(",f,", ",secret,"))
+    with caplog.at_level(logging.INFO):
+        load = partial(table, schema="schema.toml")
+        play(grid(lambda i: load(files()[i])), experiment(), folder / "run", data=lambda: (None, None), patience_s=0.1)
+    lines = [(record.name, record.getMessage()) for record in caplog.records]
+    [owner] = {line for name, line in lines if name == "hanse.flower.client" and line.startswith("load_data")}
+    assert all(one in owner for one in ("Kiel.csv", "'sex'", "row 2", "'secret'", "f, m"))
+    operator = [line for name, line in lines if name == "hanse.network"]
+    assert any("kept out" in line and "(value)" in line for line in operator)
+    assert not any(one in line for line in operator for one in ("secret", "sex", "row"))
+
+
+def test_a_schema_that_was_not_agreed_on_is_refused(folder: Path) -> None:
+    exp = experiment(sha256=digest("schema.toml"))
+    shutil.copy("schema.toml", "other.toml")
+    Path("other.toml").write_text(Path("other.toml").read_text().replace("test = 0.2", "test = 0.3"))
+    run = play(
+        grid(lambda i: table(files()[i], "other.toml" if i == 1 else "schema.toml")),
+        exp,
+        folder / "run",
+        data=lambda: (None, None),
+    )
+    for line in run.metrics:
+        assert (line["seats"], line["answered"], line["refused"]) == (3, 2, 1)
+    [reason] = {
+        why
+        for line in (folder / "run" / "clients.jsonl").read_text().splitlines()
+        if (why := json.loads(line).get("refused"))
+    }
+    assert "schema" in reason
+
+
+def test_the_command_says_what_it_doubts_and_ends_with_2_for_a_mistake(folder: Path) -> None:
+    Path("schema.toml").unlink()
+    said = CliRunner().invoke(
+        app, ["schema", *files(), "--target", "ill", "--leave-out", "patient", "--leave-out", "seen"]
+    )
+    assert said.exit_code == 0
+    assert "warning: " in said.output
+    assert "patient" in said.output
+    assert "group" not in toml.loads(Path("schema.toml").read_text())["schema"]
+    assert hanse.run(experiment()).about.doubt
+    for words in (
+        ["schema", *files(), "--target", "ill"],  # is there already
+        ["schema", "none.csv", "--target", "ill", "--out", "x.toml"],
+        ["schema", *files(), "--target", "sick", "--out", "x.toml"],
+        ["schema", *files(), "--target", "ill", "--statistics", "mine", "--out", "x.toml"],
+        ["new", "farm", "--table", "Basel.csv"],
+        ["new", "farm", "--schema", "none.toml"],
+    ):
+        with pytest.raises(UserError):
+            CliRunner().invoke(app, words, catch_exceptions=False, standalone_mode=False)

@@ -1,0 +1,167 @@
+"""Each number of a page says which fact it shows, and whoever changes one is found out."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from reports_cases import large_run, market_experiment
+
+import hanse
+from hanse.base.errors import UserError
+from hanse.reports.alone import train_alone
+from hanse.reports.facts import Facts, facts
+from hanse.reports.invoice import as_page, invoice
+from hanse.reports.report import check, write_report
+from hanse.reports.statement import render, statement
+from hanse.reports.tags import differences
+
+DRAWS = 40  # of each page
+
+
+def simple(out: Path, *, alone: bool = False, **given: Any) -> Path:
+    sections: dict[str, Any] = {
+        "data": {"clients": 4, "client_test": 0.2}, "model": "logistic", "run": {"rounds": 3},
+        "mechanism": {"name": "fedavg", "value": "path"}, "engine": {"train": "stacked", "threads": 1},
+    }  # fmt: skip
+    hanse.run(hanse.Experiment(**{**sections, **given}), out=out)
+    if alone:
+        train_alone(out)
+    return out
+
+
+def market(out: Path, eagerness: list[float]) -> Path:
+    trade = market_experiment(3).sections()
+    trade["clients"]["profiles"]["eagerness"] = eagerness
+    hanse.run(hanse.Experiment(**trade), out=out)
+    return out
+
+
+def edited(out: Path) -> Path:
+    config = simple(out) / "config.toml"
+    config.write_text(config.read_text().replace("epochs = 1", "epochs = 7"))
+    return out
+
+
+def app(out: Path) -> Path:
+    from flwr.serverapp.strategy import FedAvg
+    from recorded import RecordedGrid, first_arrays
+    from test_valued import evaluate
+
+    with hanse.valued(FedAvg(), out=out, validation=evaluate) as listened:
+        listened.start(RecordedGrid(), first_arrays(), num_rounds=3)
+    return out
+
+
+def network(out: Path) -> Path:
+    from test_flower_in_process import experiment, over_flower
+
+    over_flower(experiment("greedyfed"), out)
+    return out / "run"
+
+
+def masked(out: Path) -> Path:
+    from test_masks_in_process import experiment, over_flower
+
+    over_flower(experiment(4), out)
+    return out / "run"
+
+
+TIERS = {"name": "pifl", "tiers": 2, "by_contribution": 2, "at_random": 1}
+OWN = {"source": "digits", "partition": "mixture", "clients": 6, "client_test": 0.2, "client_validation": 0.1}
+PRIVATE = {"private": {"clip": 1.0, "epsilon": 8.0, "delta": 1e-5}}
+KINDS: dict[str, Callable[[Path], Path]] = {
+    "PI-FL": lambda out: simple(out, data=OWN, mechanism=TIERS, clients={"named": True}),
+    "iPFL": lambda out: market(out, [2e3, 4e3]),
+    "dead market": lambda out: market(out, [1e-9, 2e-9]),
+    "one client": lambda out: simple(out, data={"clients": 1, "client_test": 0.2}, alone=True),
+    "no validation": lambda out: simple(out, data={"clients": 4, "validation": 0.0}, mechanism="fedavg"),
+    "chance": lambda out: simple(out, train={"lr": 1e-9}, alone=True),
+    "edited": edited,
+    "network": network,
+    "masked": masked,
+    "private": lambda out: simple(out, federation=PRIVATE),
+    "app": app,
+    "300 clients": lambda out: large_run(out, rounds=6, clients=300, per_round=60),
+}
+
+
+@pytest.fixture(autouse=True)
+def _flower(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path, str(Path(__file__).parents[1] / "flower")])
+
+
+def pages(run: Path, out: Path) -> dict[str, str]:
+    """The report, the statements of the first and the last client, and an invoice if the run can be split."""
+    last = len(facts(run).clients) - 1
+    found = {"report": write_report([run], out, lead="By hand, in 12 lines.").read_text("utf-8")}
+    found |= {f"statement {client}": render(statement(run, client)) for client in {0, last}}
+    for by in ("value", "balance"):
+        try:
+            found[f"invoice by {by}"] = as_page(invoice(run, "1000", "EUR", by))
+        except UserError:  # nobody was valued, nobody pays, or the books do not hold
+            continue
+    return found
+
+
+NUMERAL = re.compile(r"\d[\d,]*(?:\.\d+)?")
+UNSEEN = re.compile(r"<(script|style|svg|title)\b.*?</\1>|<span data-own>.*?</span>|<[^>]*>|&#?\w+;", re.DOTALL)
+TAG = re.compile(r"<data [^>]*>([^<]*)</data>")
+
+
+def numerals(text: str) -> list[re.Match[str]]:
+    """The numerals that a reader sees, but those of the date and of what the maker wrote."""
+    hidden = UNSEEN.sub(lambda found: " " * len(found[0]), text)
+    return list(NUMERAL.finditer(hidden))
+
+
+def changed(text: str, draw: np.random.Generator) -> str:
+    """The page with one number changed: its sign, a digit, fewer digits, or another number's tag in its place."""
+    seen, tags = numerals(text), list(TAG.finditer(text))
+    how = draw.choice(["sign", "digit", "rounding", "text swapped", "tag swapped"])
+    if "swapped" in how and len(tags) > 1:
+        one, other = (tags[i] for i in np.sort(draw.choice(len(tags), 2, replace=False)))
+        part = 1 if how == "text swapped" else 0
+        middle = text[one.end(part) : other.start(part)]
+        return text[: one.start(part)] + other[part] + middle + one[part] + text[other.end(part) :]
+    number = seen[draw.integers(len(seen))]
+    before, told, after = text[: number.start()], number[0], text[number.end() :]
+    if how == "sign":
+        return before[:-1] + told + after if before[-1] in "-+−" else f"{before}-{told}{after}"
+    if how == "rounding" and "." in told:
+        return before + f"{float(told.replace(',', '')):.{len(told.partition('.')[2]) - 1}f}" + after
+    place = draw.choice([i for i, c in enumerate(told) if c.isdecimal()])
+    return before + told[:place] + str((int(told[place]) + 1) % 10) + told[place + 1 :] + after
+
+
+@pytest.mark.usefixtures("undrawn")
+@pytest.mark.parametrize("kind", KINDS)
+def test_pages_agree_with_their_run_and_whoever_changes_a_number_is_found(kind: str, tmp_path: Path) -> None:
+    if kind in ("network", "masked", "app"):
+        pytest.importorskip("flwr", reason="needs the extra 'flower'")
+    run, draw = KINDS[kind](tmp_path / "run"), np.random.default_rng(sum(map(ord, kind)))
+    known, file = facts(run), tmp_path / "page.html"
+    for name, text in pages(run, tmp_path / "out").items():
+        file.write_text(text, "utf-8")
+        assert check([run], file) == [], name
+        assert_true(text, known)
+        for _ in range(DRAWS):
+            false = changed(text, draw)
+            assert false == text or differences(false, text), name
+
+
+def assert_true(text: str, known: Facts) -> None:
+    """Whatever is called a row and a column of the tables of facts has the value that stands there."""
+    found = 0
+    for values, names in re.findall(r'<data value="([^"]*)" data-fact="([^"]*)">', text):
+        for value, name in zip(values.split(), names.split(), strict=True):
+            table, row, column = [*name.split("."), "", ""][:3]
+            if table == "clients" and name.count(".") == 2:
+                assert float(value) == float(getattr(known.clients[int(row)], column)), name
+                found += 1
+    assert found or 'data-fact="clients' not in text

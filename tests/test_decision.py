@@ -1,0 +1,110 @@
+"""The decision page: what is chosen is measured apart, the rule without a problem, and pages that are what is kept."""
+
+from __future__ import annotations
+
+import importlib
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hanse.base.errors import UserError
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def decision() -> ModuleType:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(ROOT / "benchmarks")
+        return importlib.import_module("decision")
+
+
+def rigged(decision: ModuleType, keeps: Mapping[str, tuple[float, float]], gain: float = 0.1) -> Any:
+    """Kept runs of six splits, in which joining gains so much, and the two markets' best cheats so much by problem."""
+    kept = object.__new__(decision.Kept)
+    kept.settings = decision.read_settings()
+    spread = np.linspace(-0.01, 0.01, 6)
+    cells = {}
+    for problem, (first, second) in keeps.items():
+        for name in kept.settings.mechanisms:
+            values = {"gain": gain + spread, "better": np.full(6, gain > 0, float), "worst": gain + spread}
+            values |= {"keeps": (first if name == "ipfl" else second) + spread[::-1]}
+            cells[problem, name] = decision.Cell(0.3, values)
+    kept.__dict__["cells"] = cells
+    return kept
+
+
+def test_what_is_chosen_on_one_half_is_measured_on_the_other(decision: ModuleType) -> None:
+    lucky = np.array([[9.0, 0.0], [0.0, 1.0], [9.0, 0.0], [0.0, 1.0]])  # the even splits' best is the odd ones' worst
+    found, columns = decision.crossed(lucky, np.nanargmax)
+    assert (found.tolist(), columns) == ([0.0, 0.0, 0.0, 0.0], [1, 0])
+    noise = np.random.default_rng(0).normal(size=(100, 200))
+    assert abs(decision.crossed(noise, np.nanargmax)[0].mean()) < 0.2 < noise.mean(axis=0).max()
+
+
+@pytest.mark.parametrize(
+    ("one", "others", "hits", "chance"),
+    [((0.5, 0.0), (0.5, 0.0), 5, 10 / 3), ((9.0, 0.0), (0.0, 0.5), 0, 2.0), ((0.03, 0.0), (0.0, 0.03), 5, 5.0)],
+    ids=["one is best everywhere", "one problem is unlike the others, and decides them", "no difference that matters"],
+)
+def test_a_left_out_problem_is_decided_by_the_others(
+    decision: ModuleType, one: tuple[float, float], others: tuple[float, float], hits: int, chance: float
+) -> None:
+    first, *rest = decision.read_settings().problems
+    kept = rigged(decision, {first: one, **dict.fromkeys(rest, others)})
+    trade = next(need for need in kept.settings.given["needs"] if need["name"] == "trade")
+    assert decision.left_out(kept, trade) == (hits, 5, pytest.approx(chance))
+    assert decision.best_of(kept, trade, [first]) == "ipfl_posted"
+
+
+@pytest.mark.parametrize(("gain", "word"), [(0.1, "pays"), (-0.1, "does not"), (0.004, "depends")])
+def test_regimes(decision: ModuleType, gain: float, word: str) -> None:
+    assert decision.regime(rigged(decision, {"digits": (0.0, 0.0)}, gain), "digits") == word
+
+
+def test_retrained_shares_of_a_game_that_adds_up(decision: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept, worth = rigged(decision, {}), np.array([0.1, 0.2, 0.3, 0.05])
+
+    def line(problem: str, mechanism: str, play: str, split: int) -> dict[str, float]:
+        out = [int(word) for word in play.removeprefix("without").split()] if play != "honest" else []
+        return {"server": float(np.delete(worth, out).sum())}
+
+    monkeypatch.setattr(kept, "line", line)
+    assert kept._worth("hospitals", 0) == pytest.approx(worth)
+    assert kept._worth("digits", 0) is None  # eight members: 254 trainings a split
+
+
+def test_every_planned_run_is_an_experiment_and_a_cheats_shift_is_its_own(decision: ModuleType) -> None:
+    settings = decision.read_settings()
+    for problem in settings.problems:
+        for mechanism in settings.mechanisms:
+            assert settings.job(problem, mechanism, "honest", 3).experiment.data.seed == 3
+    honest, cheat = (decision.work(settings.job("digits", "fedavg", p, 9), int, "") for p in ("honest", "update x50"))
+    assert decision.people_of(cheat) == [1]
+    assert cheat["shift"] > 10 * honest["shift"] > 0
+    assert len(cheat["main"]) == 8
+
+
+def test_the_pages_are_what_is_kept(decision: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("index.md", "measured.md", "decision.csv"):
+        shutil.copy(decision.MECHANISMS / name, tmp_path)
+    monkeypatch.setattr(decision, "MECHANISMS", tmp_path)
+    assert decision.main(["--check"]) == 0
+    page = tmp_path / "index.md"
+    page.write_text(page.read_text().replace("Played so far: ", "Played so far: 1"))
+    assert decision.main(["--check"]) == 1
+    assert decision.main(["--only", "nobody"]) == 2
+
+
+def test_settings_that_name_what_is_not_there_are_refused(decision: ModuleType, tmp_path: Path) -> None:
+    file = tmp_path / "settings.toml"
+    text = decision.SETTINGS.read_text().replace('"update x3"', '"update x4"').replace('["by_value",', '["by_valeu",')
+    file.write_text(text)
+    with pytest.raises(UserError) as wrong:
+        decision.read_settings(file)
+    assert len(wrong.value.lines) == 2

@@ -1,0 +1,165 @@
+"""A charter sets what is played, refuses what contradicts it, and is amended by a quorum of its members."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hanse
+from hanse.base import toml
+from hanse.base.errors import UserError
+from hanse.cli import main
+from hanse.ledger.note import own_key, public_of
+from hanse.wings.charter.charter import Charter, charter_of
+from hanse.wings.charter.rehearse import rehearsed
+from hanse.wings.charter.shift import Shifts
+
+MEMBERS = {
+    "north": {"clients": ["client 0", "client 1"]},
+    "south": {"clients": ["client 2"]},
+    "west": {"clients": ["client 3"]},
+}
+
+
+def charter(**changes: Any) -> dict[str, Any]:
+    return {"title": "Farms", "members": MEMBERS, "cap": 0.4, "quorum": {"members": 0.6}, **changes}
+
+
+def experiment(said: Any, **sections: Any) -> hanse.Experiment:
+    mechanism = {"name": "fedavg", "clients_per_round": 4, **sections.pop("mechanism", {})}
+    data = {"source": "digits", "clients": 4, **sections.pop("data", {})}
+    own = {"data": data, "mechanism": mechanism, "model": "logistic", "engine": {"threads": 1}, "run": {"rounds": 3}}
+    return hanse.Experiment(**{**own, "charter": said, **sections})
+
+
+def test_it_sets_the_parts_and_stands_in_every_round() -> None:
+    said = charter(floor=True, length=2.0, vests=2, sees=["values"])
+    made = experiment(said, mechanism={"settle": "by_value", "weigh": "uniform"})
+    weigh, clients = made.mechanism.built.weigh, made.clients
+    assert (weigh.cap, weigh.clip, weigh.floor, weigh.members["client 1"]) == (0.4, 2.0, True, "north")  # type: ignore[union-attr]
+    assert (clients.vests, clients.told, clients.named) == (2, True, False)
+    again = hanse.Experiment(**made.sections())  # as config.toml has it
+    assert again.sections() == made.sections()
+    run = hanse.run(made)
+    assert {line["agreement"] for line in run.metrics} == {charter_of(again).hash} == {Charter.of(said).hash}
+    assert max(line["weigh/largest_member"] for line in run.metrics) <= 0.4 + 1e-9
+
+
+HALF = {**MEMBERS, "west": {"clients": ["client 3"], "weight": 1.0}}
+WRONG: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "cap": ({"cap": 0.3}, {}, "charter.cap"),
+    "quorum": ({"quorum": {"members": 1.5}}, {}, "charter.quorum.members"),
+    "quorum of the few": ({}, {"mechanism": {"clients_per_round": 1}}, "charter.quorum"),
+    "a stranger": ({"members": {**MEMBERS, "east": {}}}, {}, "charter.members"),
+    "left out": ({}, {"data": {"clients": 5}}, "charter.members"),
+    "of two": ({"members": {**MEMBERS, "east": {"clients": ["client 0"]}}}, {}, "charter.members"),
+    "weights of some": ({"members": HALF}, {}, "charter.members.north.weight"),
+    "a typo": ({"lenght": 2.0}, {}, "charter.lenght"),
+    "another cap": ({}, {"mechanism": {"weigh": {"name": "capped", "cap": 1}}}, "mechanism.weigh.cap"),
+    "another vesting": ({"vests": 3}, {"clients": {"vests": 2}}, "clients.vests"),
+    "another value": ({"floor": True}, {"mechanism": {"value": "gtg"}}, "mechanism.value"),
+    "another average": ({}, {"mechanism": {"weigh": "median"}}, "mechanism.weigh.of"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_contradicts_it_is_refused_by_name(case: str) -> None:
+    changes, sections, key = WRONG[case]
+    with pytest.raises(UserError) as refused:
+        hanse.run(experiment(charter(**changes), **sections))
+    assert key in [line.split(":")[0] for line in refused.value.lines]
+
+
+def test_a_round_without_a_quorum_leaves_model_and_books_as_they_are() -> None:
+    gone = {"leaver": {"clients": [2, 3], "at": 0}}
+    weighed = {name: {**one, "weight": 1.0 + (name == "north")} for name, one in MEMBERS.items()}
+    for quorum, members, played in (
+        ({"members": 0.6}, MEMBERS, False),
+        ({"members": 0.3}, MEMBERS, True),
+        ({"members": 0.0, "weight": 0.6}, weighed, False),
+        ({"members": 0.0, "weight": 0.5}, weighed, True),
+    ):
+        said = charter(quorum=quorum, members=members)
+        parts = {"value": "path", "settle": "by_value"}
+        run = hanse.run(experiment(said, behaviour=gone, mechanism=parts, run={"rounds": 1}))
+        assert [line["answered"] for line in run.metrics] == [2 * played]
+        assert (run.nothing is None) == played
+        balances = {units for name, units in run.book.balances.items() if name.startswith("client")}
+        assert (len(balances) == 1) == (not played)
+        assert played or {seat["refused"][:9] for seat in run.clients if seat["client"] < 2} == {"no quorum"}
+
+
+def test_nobody_is_asked_what_it_has_not_agreed_to_answer() -> None:
+    asks = {"select": "power_of_choice"}  # which asks for losses
+    free, bound = (
+        hanse.run(experiment(charter(answers=one, quorum={"members": 0.0}), mechanism=asks))
+        for one in (None, ["Train", "Test"])
+    )
+    assert free.nothing is None
+    assert bound.nothing is not None  # nobody says its loss, so that nobody is chosen
+    assert {seat["client"] for seat in free.clients} == {0, 1, 2, 3}
+
+
+def amended(folder: Path, *words: str | Path) -> int:
+    """Return the exit code of hanse charter amend."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setattr("sys.argv", ["hanse", "charter", "amend", *map(str, words)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+    return int(ended.value.code or 0)
+
+
+def test_a_quorum_amends_a_run_from_a_round_on(tmp_path: Path) -> None:
+    keys = {name: public_of(own_key(tmp_path / f"{name}.pem")).hex() for name in (*MEMBERS, "stranger")}
+    keyed = {name: {**one, "key": keys[name]} for name, one in MEMBERS.items()}
+    old, new = (experiment(charter(members=keyed, **one)) for one in ({"answers": ["Train"]}, {"cap": 0.35}))
+    for name, made in (("old", old), ("new", new)):
+        table = made.sections()["charter"]
+        lines = [f"{key} = {toml.inline(value)}" for key, value in table.items()]
+        (tmp_path / f"{name}.toml").write_text("\n".join(lines))
+
+    class Stops:
+        def on_round(self, metrics: dict[str, Any], played: Any) -> None:
+            if metrics["round"] == 1:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        hanse.run(old, out=tmp_path / "run", observers=[Stops()])
+    assert amended(tmp_path, "old.toml", "new.toml", "--round", 1, "-o", "past.txt") == 0
+    assert amended(tmp_path, "old.toml", "new.toml", "--round", 2) == 0
+    assert amended(tmp_path, "old.toml", "--sign", "stranger.pem") == 2
+    assert amended(tmp_path, "old.toml", "--sign", "north.pem") == 0
+    assert amended(tmp_path, "old.toml", "--run", "run") == 2  # one of three
+    assert amended(tmp_path, "old.toml", "--sign", "west.pem") == 0
+    assert (
+        amended(tmp_path, "old.toml", "--sign", "north.pem", "--sign", "west.pem", "-o", "past.txt", "--run", "run")
+        == 2
+    )
+    assert amended(tmp_path, "old.toml", "--run", "run") == 0
+    run = hanse.resume(tmp_path / "run")
+    after = charter_of(run.experiment)
+    assert [line["agreement"] for line in run.metrics] == [charter_of(old).hash] * 2 + [after.hash]
+    assert [line["weigh/largest_member"] for line in run.metrics] == pytest.approx([0.4, 0.4, 0.35])
+    assert {name: after.answered_by(name) for name in MEMBERS} == {"north": None, "west": None, "south": ("Train",)}
+    assert amended(tmp_path, "old.toml", "-o", "new.toml") == 2  # no amendment
+
+
+def test_a_rehearsal_attacks_every_round_and_stays_below_the_bound() -> None:
+    said = charter(length=1.5, floor=True)
+    watch = Shifts(2)
+    played = hanse.run(experiment(said), observers=[watch])
+    assert sorted(watch.books) == [line["round"] for line in played.metrics]
+    shift, limit, share, who = watch.found[1]
+    assert 0 < shift <= limit < 2 * 2 * 0.4 * 1.5
+    assert 0.4 < share <= 1 + 1e-5
+    assert who in MEMBERS
+    assert watch.found[2][1] == float("inf")  # two of three
+    introduction, tables = rehearsed(experiment(said, data={"client_test": 0.2}), 1)
+    assert charter_of(played.experiment).hash in introduction
+    assert [[row[0] for row in table.rows] for table in tables] == [[*MEMBERS], ["1"], ["nobody", "north"]]
+    assert float(tables[2].rows[1][1]) > 2 * float(tables[2].rows[1][2])  # what the charter is for
+    with pytest.raises(UserError):
+        rehearsed(hanse.Experiment(mechanism="fedavg"), 1)
