@@ -17,7 +17,8 @@ from pydantic import Field, ValidationError
 from hanse.base.errors import UserError, nearest
 from hanse.base.factories import Count, Positive, Rate, Share, Weight
 from hanse.core.declared import Digest
-from hanse.runs.config import Experiment, Section, read_file
+from hanse.runs.config import Experiment, read_file
+from hanse.runs.sections import Section
 
 KINDS = ("Train", "Score", "Gradient", "Confusion", "Ask", "Test", "Mask", "CommitSize", "AuditSize")
 Word = Annotated[str, Field(min_length=1, max_length=80)]
