@@ -280,6 +280,22 @@ def test_nobody_waits_twice_for_a_silent_member_until_it_says_who_it_is_or_is_st
     assert (present(), exchange()) == (everybody, everybody)
 
 
+def test_a_round_waits_while_no_member_is_online(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    grid = grid_of(experiment("fedavg"), tmp_path)
+    federation, _ = federation_of(grid)
+    everybody, nodes, slept = federation.present(0).ids.tolist(), set(grid.online), list[float]()
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        grid.online = nodes if len(slept) == 3 else set()
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    grid.online = set()
+    assert (federation.present(1).ids.tolist(), len(slept)) == (everybody, 3)
+    grid.online, federation.deadline_s = set(), 0.0
+    assert federation.present(2).ids.tolist() == []
+
+
 def test_an_answer_that_comes_later_is_heard_without_another_question(tmp_path: Path) -> None:
     late: list[tuple[int, Message]] = []
 

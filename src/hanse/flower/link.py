@@ -189,6 +189,8 @@ class FlowerFederation:
         """
         begun = time.monotonic()
         while not (here := self._looked()) and round >= 0 and time.monotonic() < begun + self.deadline_s:
+            if not self.members.fitting(self.check):  # nobody can come
+                break
             if time.monotonic() - begun < PAUSE_S:
                 LOG.warning("round %d: no member is online; it waits for one", round)
             time.sleep(PAUSE_S)

@@ -169,10 +169,10 @@ def _general(host: str) -> x509.GeneralName:
 
 def _write(folder: Path, stem: str, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate) -> None:
     """Write a certificate and, readable by its owner alone, its key."""
-    (folder / f"{stem}.crt").write_bytes(certificate.public_bytes(Encoding.PEM))
     write_whole(
         folder / f"{stem}.key", key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()), private=True
     )
+    write_whole(folder / f"{stem}.crt", certificate.public_bytes(Encoding.PEM))
 
 
 def make_node_key(path: Path) -> None:

@@ -217,7 +217,7 @@ def validity(where: Path) -> Iterator[tuple[Path, datetime, datetime]]:
     """
     from cryptography import x509
 
-    for path in sorted(where.glob("*.crt")) if where.is_dir() else [where]:
+    for path in [where] if where.is_file() else sorted(where.glob("*.crt")):
         try:
             found = x509.load_pem_x509_certificate(path.read_bytes())
         except ValueError:
