@@ -8,7 +8,7 @@ import shutil
 import socket
 import sqlite3
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -59,8 +59,8 @@ def folder(sound: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def run_hanse(monkeypatch: pytest.MonkeyPatch) -> Hanse:
-    def words(**given: Any) -> str:
-        return "\n".join([*given["skipped"], *given["warnings"]])
+    def words(given: Mapping[str, Any], **_: Any) -> str:
+        return "\n".join([*given["skipped"], *map(str, given["warnings"])])
 
     monkeypatch.setattr("hanse.reports.report.save", lambda chart, folder: None)  # to draw takes seconds
     monkeypatch.setattr("hanse.reports.report._page", words)
@@ -129,7 +129,7 @@ def test_the_live_page_shows_what_is_left_of_a_damaged_directory(folder: Path, d
 def test_a_sound_directory_is_looked_at_by_every_command(folder: Path, run_hanse: Hanse) -> None:
     for name, words in LOOKS.items():
         code, _, err = run_hanse(*(word.format(folder) for word in words))
-        assert (code, err) == (0, ""), name
+        assert (code, err) == (0, ""), (name, err)
     assert (folder / "report.html").exists()
     assert (folder / "statements" / "client-0.html").stat().st_size > 1000
 

@@ -14,7 +14,7 @@ import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -227,7 +227,6 @@ def _effective(run: RunRecord, base: RunRecord, epsilon: float) -> dict[str, flo
     return dict(zip(EFFECTIVE, (reached, improvement(reached, needed)), strict=True))
 
 
-@lru_cache(maxsize=256)  # every table of a report asks for it
 def _loss_told(given: str | Mapping[str, Any] | None) -> str | None:
     """Describe a ``[train] loss`` in words; None if it is the default."""
     if isinstance(given, str):
