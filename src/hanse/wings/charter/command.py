@@ -11,7 +11,11 @@ from hanse.base.errors import UserError
 from hanse.base.files import write_whole
 from hanse.cli.options import Changes, ExperimentFile, err, say
 
-app = typer.Typer(help="A consortium's charter: rehearse it, amend it.", no_args_is_help=True)
+app = typer.Typer(
+    help="A consortium's charter: rehearse it, amend it.",
+    epilog="Examples:\n\nhanse charter rehearse exp.toml\n\nhanse charter amend charter.toml new.toml --round 20",
+    no_args_is_help=True,
+)
 Charters = Annotated[Path, typer.Argument(metavar="CHARTER", help="The charter, or an amendment in force.")]
 
 
