@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from hanse.data import DataSpec, as_dataset, build, parse_spec
 from hanse.data.build import with_own
 from hanse.data.drafting import draft, merged
 from hanse.data.fingerprint import fingerprint
+from hanse.data.preparing import TableColumn
 from hanse.data.schema import CsvTable, Schema, SiteTable, UnfitTableError, digest, fitted, joined, read_sites
 
 SITES = ("Basel", "Kiel", "Visby")
@@ -247,3 +248,56 @@ def test_a_draft_says_what_it_cannot_tell(tmp_path: Path) -> None:
         draft(read_sites(files), SAID)
     assert wrong.value.lines == (f"{files[0]}: column 'ward': is not there, and another table has it: --leave-out it",)
     assert "ward" not in draft(read_sites(files), SAID, leave_out=["ward"]).columns
+
+
+def of_column(file: Path, values: Sequence[object], heads: str = "x,y") -> list[CsvTable]:
+    file.write_text("\n".join([heads, *(f"{one},{'ab'[k % 2]}" for k, one in enumerate(values))]))
+    return [CsvTable.read(file)]
+
+
+def test_numbers_are_drafted_as_they_are_wherever_they_lie_and_however_they_are_written(tmp_path: Path) -> None:
+    steps = np.arange(60) % 9
+    for values in (1e9 + steps, 101325 + 3 * steps, 1e-9 * steps, -2012 - steps / 4):
+        tables = of_column(tmp_path / "a.csv", values.tolist())
+        x = (
+            SiteTable.of(tables[0], draft(tables, {"target": "y", "group": "none", "test": 0.0}))
+            .samples.x[:, 0]
+            .numpy()
+        )
+        assert x == pytest.approx((values - values.mean()) / values.std(), abs=0.02)  # not cut at 5 deviations
+    for value in ("1e-05", "-1.5e30"):
+        tables = of_column(tmp_path / "a.csv", [value, "2.5", "3"] * 5)
+        made = SiteTable.of(tables[0], draft(tables, {"target": "y", "group": "none"}, statistics="own"))
+        assert made.columns["x"][:3].tolist() == [float(value), 2.5, 3]  # "e-05" is no unit
+
+
+def test_what_would_be_taken_for_something_else_is_refused(tmp_path: Path) -> None:
+    number = TableColumn("numbers")
+    made = Schema(1, "y", {"x": number}, ["a", "b"], time="t")
+    for wrong in (
+        {"columns": {"x": replace(number, unit="e5")}},
+        {"gaps": ["a"]},
+        {"columns": {"x": TableColumn("words", words=["m", "-"])}, "gaps": ["-"]},
+    ):
+        with pytest.raises(UserError):
+            replace(made, **wrong)
+    for other in (replace(made, labels=[]), replace(made, client_column="h")):
+        with pytest.raises(UnfitTableError):
+            merged([made, other])
+    sites = [replace(made, sites={"Kiel": {"y": {one: "a"}}}) for one in "mn"]
+    with pytest.raises(UnfitTableError):
+        merged(sites)
+    (tmp_path / "t.csv").write_text("x,t,y\n1,2023-05-01,a\n\n2,2024,b\n")  # a number is no date
+    with pytest.raises(UnfitTableError) as refused:
+        SiteTable.of(CsvTable.read(tmp_path / "t.csv"), made)
+    assert "row 4" in refused.value.lines[0]  # as a spreadsheet counts
+    for odd in ("", "NA", "kiel "):
+        file = tmp_path / "all.csv"
+        file.write_text(f"x,h,y\n1,Kiel,a\n2,{odd},b\n")
+        with pytest.raises(UnfitTableError):
+            read_sites([file], "h")
+
+
+def test_one_long_text_costs_its_own_memory_alone(tmp_path: Path) -> None:
+    (table,) = of_column(tmp_path / "a.csv", ["q" * 100_000, *range(2000)])
+    assert sum(one.nbytes for one in table.columns.values()) < 1_000_000

@@ -151,7 +151,7 @@ def read_text(file: Path, most: int = SMALL) -> str:
         with opened(file) as blob:
             data = blob.read(most + 1)  # one more than allowed tells a file that is too long
         if len(data) > most:
-            raise UserError(f"{file}: has more than {most >> 20} MiB")
+            raise UserError(f"{file}: has more than {most:,} bytes")
         return data.decode()
     except UnicodeDecodeError:
         raise UserError(f"{file}: cannot be read: is not text") from None

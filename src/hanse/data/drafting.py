@@ -15,8 +15,6 @@ from hanse.data.kinds import FEW, GAPS, NUMBER, natural_order
 from hanse.data.preparing import DAY, MOST_KINDS, TableColumn
 from hanse.data.schema import NONE, CsvTable, Schema, UnfitTableError, fitted, number, seconds
 
-_DIGITS = "{:.3g}"  # of a mean that all members see
-
 
 def draft(
     tables: Sequence[CsvTable],
@@ -33,7 +31,7 @@ def draft(
         tables: the sites' tables.
         said: what only people know, by the names of :class:`Schema`: the target, the group, the time, shares.
         leave_out: columns that become no features.
-        statistics: whether means and deviations over all sites' train rows, of three digits, are written into the
+        statistics: whether means and deviations over all sites' train rows, rounded, are written into the
             schema ("agreed"), or each site takes those of its own train rows ("own").
 
     Raises:
@@ -77,7 +75,7 @@ def draft(
     for name, column in columns.items():
         if column.kind != "words":
             of = column.of(np.concatenate([one.columns[name][one.shares == 0] for one in sites]))
-            mean, deviation = (float(_DIGITS.format(one)) for one in of)
+            mean, deviation = _rounded(*of)
             columns[name] = replace(column, mean=mean, deviation=deviation)
     return replace(made, columns=columns)
 
@@ -95,9 +93,13 @@ def merged(drafts: Sequence[Schema]) -> Schema:
         UnfitTableError: they name other columns, or hold other kinds or units. There is a line for each.
     """
     first, columns, lines = drafts[0], dict[str, TableColumn](), list[str]()
-    for key in ("target", "group", "time", "test", "validation", "seed"):
+    for key in ("target", "client_column", "group", "time", "test", "validation", "seed"):
         if len(found := {str(getattr(one, key)) for one in drafts}) > 1:
             lines.append(f"schema.{key}: must be the same in all drafts, and is {' and '.join(sorted(found))}")
+    if len({bool(one.labels) for one in drafts}) > 1:
+        lines.append("schema.labels: must be there in all drafts, or in none if the target is a number")
+    of_sites = [(site, of) for one in drafts for site, of in one.sites.items()]
+    lines += [f"sites.{site}: must be the same in all drafts" for site, of in of_sites if dict(of_sites)[site] != of]
     for name in dict.fromkeys(name for one in drafts for name in one.columns):
         parts = [one.columns[name] for one in drafts if name in one.columns]
         if len(parts) < len(drafts) or len({(one.kind, one.unit) for one in parts}) > 1:
@@ -108,16 +110,23 @@ def merged(drafts: Sequence[Schema]) -> Schema:
         if len(of) == len(drafts):
             middle = sum(m for m, _ in of) / len(of)
             spread = math.sqrt(sum(d**2 + (m - middle) ** 2 for m, d in of) / len(of))
-            mean, deviation = float(_DIGITS.format(middle)), float(_DIGITS.format(spread))
+            mean, deviation = _rounded(middle, spread)
         words = sorted({word for one in parts for word in one.words})
         gaps, clock = (any(getattr(one, key) for one in parts) for key in ("gaps", "clock"))
         columns[name] = TableColumn(parts[0].kind, parts[0].unit, words, gaps, clock, mean, deviation)
     if lines:
         raise UnfitTableError("schema", *lines)
     labels, gap_words = ({word for one in drafts for word in getattr(one, key)} for key in ("labels", "gaps"))
-    sites = {site: of for one in drafts for site, of in one.sites.items()}
     ordered = sorted(labels, key=natural_order)
-    return replace(first, columns=columns, labels=ordered, gaps=sorted(gap_words), sites=sites)
+    return replace(first, columns=columns, labels=ordered, gaps=sorted(gap_words), sites=dict(of_sites))
+
+
+def _rounded(mean: float, deviation: float) -> tuple[float, float]:
+    """Return a mean and a deviation as all members see them: the deviation to three digits, and the mean to the same
+    place, so that numbers far from 0 are not moved by deviations.
+    """
+    shown = float(f"{deviation:.3g}")
+    return round(mean, 2 - math.floor(math.log10(shown))), shown
 
 
 def _column(texts: set[str], gaps: Sequence[str], comma: bool) -> TableColumn:
@@ -126,7 +135,7 @@ def _column(texts: set[str], gaps: Sequence[str], comma: bool) -> TableColumn:
     missing = len(found) < len(texts)
     if not found:
         raise ValueError("has no value in any row: --leave-out it")
-    unit = re.sub(r"^[+-]?[\d.,]*\s*", "", found[0])
+    unit = re.sub(rf"^({NUMBER.pattern})?[\d.,]*\s*", "", found[0].replace(",", ".") if comma else found[0])
     for of in ("numbers", "dates"):
         try:
             if of == "numbers":

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from hanse.base.errors import UserError, gated, import_path
 from hanse.base.factories import Rate
+from hanse.core.declared import Figure
 from hanse.data.kinds import held, lost, objects
 
 AUTO = "auto"
@@ -74,7 +75,7 @@ class TableColumn:
     words: list[str] = field(default_factory=list)
     gaps: bool = False
     clock: bool = False
-    mean: float | None = None
+    mean: Figure | None = None
     deviation: Rate | None = None
 
     def of(self, values: NDArray[Any]) -> tuple[float, float]:

@@ -30,7 +30,7 @@ from hanse.base.errors import UserError
 from hanse.base.factories import Count, call
 from hanse.data.dataset import Dataset
 from hanse.data.doubts import Coded, maybe_gaps, maybe_id, of_columns, of_near_rows, other_words
-from hanse.data.kinds import LISTED, NUMBER, Held, lost, natural_order
+from hanse.data.kinds import ALIKE, GAPS, LISTED, NUMBER, Held, alike, lost, natural_order
 from hanse.data.preparing import TableColumn
 from hanse.data.samples import Samples
 from hanse.data.units import cut_shares
@@ -68,13 +68,13 @@ class CsvTable:
         name: the file's name without its ending, for the site's name.
         path: the file, for messages.
         columns: the text of each column ``[n]`` by name, without blanks around it.
-        rows: ``[n]``, the rows' numbers in the file, where that of the names is 1.
+        rows: ``[n]``, the rows' numbers in the file, where the first is 1 and empty ones count.
         comma: whether numbers have decimal commas, as where ";" stands between columns.
     """
 
     name: str
     path: Path
-    columns: Mapping[str, NDArray[np.str_]]
+    columns: Mapping[str, NDArray[Any]]
     rows: NDArray[np.int64]
     comma: bool = False
 
@@ -86,7 +86,10 @@ class CsvTable:
             text = _content(path, "file").decode("utf-8-sig")
             first = text.partition("\n")[0]
             between = max(",;\t", key=first.count)
-            rows = [row for row in csv.reader(io.StringIO(text, newline=""), delimiter=between, strict=True) if row]
+            given = csv.reader(io.StringIO(text, newline=""), delimiter=between, strict=True)
+            at, rows = (
+                zip(*((k, row) for k, row in enumerate(given, 1) if row), strict=True) if text.strip() else ((), ())
+            )
         except (csv.Error, UnicodeDecodeError) as wrong:
             raise UnfitTableError("file", f"{path}: is no CSV file in UTF-8: {wrong}") from None
         if len(rows) < 2:
@@ -94,12 +97,12 @@ class CsvTable:
         names = [name.strip() for name in rows[0]]
         if twice := next((name for name in names if names.count(name) > 1), None):
             raise UnfitTableError("column", f"{path}: two columns are called {twice!r}: rename one")
-        if odd := next((k for k, row in enumerate(rows, 1) if len(row) != len(names)), None):
-            line = f"{path}: row {odd} has {len(rows[odd - 1])} values, and there are {len(names)} columns"
+        if odd := next((k for k, row in enumerate(rows) if len(row) != len(names)), None):
+            line = f"{path}: row {at[odd]} has {len(rows[odd])} values, and there are {len(names)} columns"
             raise UnfitTableError("file", line)
-        values = np.char.strip(np.array(rows[1:], dtype=np.str_))
-        columns = dict(zip(names, values.T, strict=True))
-        return CsvTable(path.stem, path, columns, np.arange(2, len(rows) + 1), between == ";")
+        # as objects: an array of texts would take the longest one's memory for each
+        columns = {name: np.array([row[k].strip() for row in rows[1:]], object) for k, name in enumerate(names)}
+        return CsvTable(path.stem, path, columns, np.array(at[1:], np.int64), between == ";")
 
     def take(self, rows: NDArray[np.bool_], name: str) -> CsvTable:
         """Return some rows, ``[n]`` true or false, as the table of a site of this name."""
@@ -149,8 +152,16 @@ class Schema:
         for name, one in self.columns.items():
             if (one.kind == "words") != bool(one.words) or len(set(one.words)) < len(one.words):
                 raise UserError(f"columns.{name}: words: {list(one.words)!r}: different ones are for kind = 'words'")
+            if one.unit and (found := NUMBER.match(f"1{one.unit}")) and found.end() > 1:
+                raise UserError(f"columns.{name}: unit: {one.unit!r}: could be a part of the number before it")
             if (one.mean is None) != (one.deviation is None) or (one.kind == "words" and one.mean is not None):
                 raise UserError(f"columns.{name}: mean: comes with a deviation, for numbers and dates, or not at all")
+        for where, ones in (
+            ("labels", self.labels),
+            *((f"columns.{key}", of.words) for key, of in self.columns.items()),
+        ):
+            if both := next((one for one in ones if one in self.gaps), None):
+                raise UserError(f"{where}: {both!r}: is also how gaps are written (gaps): must be one of the two")
         for site, of in self.sites.items():
             for name, words in of.items():
                 known = self.labels if name == self.target else self.columns[name].words if name in self.columns else []
@@ -267,18 +278,23 @@ class SiteTable:
             if line := lost(columns[column], fine=False):
                 faults.append(("value", f"column {column!r}: {line}"))
         y: NDArray[Any]
+        last = f"; {written} is a gap: leave such rows out, or write the answer otherwise"
         if schema.labels:
             classes = {label: k for k, label in enumerate(schema.labels)}
-            y = np.array(read(schema.target, classes.__getitem__, f"one of {', '.join(schema.labels)}"), np.int64)
+            y = np.array(read(schema.target, classes.__getitem__, f"one of {', '.join(schema.labels)}{last}"), np.int64)
         else:
-            y = np.array(read(schema.target, partial(number, comma=table.comma), "a number"), np.float64)
+            y = np.array(read(schema.target, partial(number, comma=table.comma), f"a number{last}"), np.float64)
             if line := lost(y):
                 faults.append(("value", f"column {schema.target!r}: {line}"))
         units, time = None, None
         if schema.group not in ("", NONE):
             units = np.array(read(schema.group, str, "what the row is of"), np.str_)
         if schema.time:
-            time = np.array(read(schema.time, partial(moment, comma=table.comma), "a date or a number"), np.float64)
+            dated = not all(
+                map(NUMBER.fullmatch, (one.replace(",", ".") for one in table.columns.get(schema.time, [])))
+            )
+            when = seconds if dated else partial(number, comma=table.comma)
+            time = np.array(read(schema.time, when, "a date, or all of the column numbers"), np.float64)
         if faults:
             raise UnfitTableError(faults[0][0], *(f"{table.path}: {line}" for _, line in faults))
         return SiteTable(schema, name, columns, y if schema.labels else y.astype(np.float32), units, time)
@@ -331,14 +347,6 @@ def seconds(text: str) -> float:
     return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
 
 
-def moment(text: str, comma: bool = False) -> float:
-    """Return a number, or the seconds of a date. Raises ValueError for any other text."""
-    try:
-        return number(text, comma=comma)
-    except ValueError:
-        return seconds(text)
-
-
 def read_sites(files: Sequence[str | Path], client_column: str = "") -> list[CsvTable]:
     """Return the tables of sites in the order of their names: a file each, or one file of all with their column.
 
@@ -352,13 +360,18 @@ def read_sites(files: Sequence[str | Path], client_column: str = "") -> list[Csv
             if client_column not in one.columns:
                 raise UnfitTableError("column", f"{one.path}: column {client_column!r}: is not there")
             sites = one.columns[client_column]
-            parts += [one.take(sites == site, str(site)) for site in np.unique(sites)]
+            if odd := next((k for k, site in enumerate(sites.tolist()) if site.casefold() in GAPS), None):
+                where = f"{one.path}: column {client_column!r}: row {one.rows[odd]}"
+                raise UnfitTableError("value", f"{where}: {sites[odd]!r}: must be the name of a site")
+            parts += [one.take(sites == site, site) for site in np.unique(sites)]
         tables = parts
     if not tables:
         raise UnfitTableError("file", "data.source.files: must name the table of each site, or one of all")
     names = [one.name for one in tables]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise UnfitTableError("file", f"two tables are of site {twice!r}: a site has one")
+    if both := alike((name, 0) for name in names):
+        raise UnfitTableError("file", f"sites {both} look the same: {ALIKE}")
     return sorted(tables, key=lambda one: natural_order(one.name))
 
 

@@ -61,7 +61,7 @@ from hanse.runs.run_record import played_lines
 from hanse.runs.session import Session
 from hanse.runs.shape import model_made_for
 
-AMENDS: Mapping[str, Callable[[Experiment, Experiment, int], Sequence[str]]] = Names({}, "amends")
+AMENDS: Mapping[str, Callable[[Experiment, Experiment, Path, int], Sequence[str]]] = Names({}, "amends")
 """By a section's name, what says which settings of a run may change after so many rounds, for experiments before and
 after."""
 
@@ -400,7 +400,7 @@ def _same_settings(path: Path, experiment: Experiment, snapshot: Snapshot) -> No
     """
     played, lines = snapshot.state.round, list[str]()
     before = Experiment(**toml.loads(snapshot.settings))  # with the defaults of settings that are new since
-    amended = tuple(key for amends in AMENDS.values() for key in amends(before, experiment, played))
+    amended = tuple(key for amends in AMENDS.values() for key in amends(before, experiment, path, played))
     for key, old, new in differences(*(toml.loads(one.to_toml()) for one in (before, experiment))):
         changed = "" if new == LEFT_OUT else f" --set {key}={new}"
         back = "leave it out" if old == LEFT_OUT else f"put {old} back"

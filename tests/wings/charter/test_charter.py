@@ -10,9 +10,11 @@ import pytest
 import hanse
 from hanse.base import toml
 from hanse.base.errors import UserError
+from hanse.base.lock import Hold
 from hanse.cli import main
 from hanse.ledger.note import own_key, public_of
-from hanse.wings.charter.charter import Charter, charter_of
+from hanse.wings.charter.amendment import both_in, drafted
+from hanse.wings.charter.charter import Charter, Quorum, charter_of
 from hanse.wings.charter.rehearse import rehearsed
 from hanse.wings.charter.shift import Shifts
 
@@ -56,6 +58,9 @@ WRONG: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "left out": ({}, {"data": {"clients": 5}}, "charter.members"),
     "of two": ({"members": {**MEMBERS, "east": {"clients": ["client 0"]}}}, {}, "charter.members"),
     "weights of some": ({"members": HALF}, {}, "charter.members.north.weight"),
+    "no weight": ({"members": {name: {**one, "weight": 0} for name, one in MEMBERS.items()}}, {}, "charter.members"),
+    "alike": ({"members": {**MEMBERS, "North ": {"clients": ["client 4"]}}}, {}, "charter.members"),
+    "a key of two": ({"members": {n: {**one, "key": "ab" * 32} for n, one in MEMBERS.items()}}, {}, "charter.members"),
     "a typo": ({"lenght": 2.0}, {}, "charter.lenght"),
     "another cap": ({}, {"mechanism": {"weigh": {"name": "capped", "cap": 1}}}, "mechanism.weigh.cap"),
     "another vesting": ({"vests": 3}, {"clients": {"vests": 2}}, "clients.vests"),
@@ -102,6 +107,24 @@ def test_nobody_is_asked_what_it_has_not_agreed_to_answer() -> None:
     assert {seat["client"] for seat in free.clients} == {0, 1, 2, 3}
 
 
+def test_who_does_not_sign_is_asked_neither_more_than_it_agreed_to_nor_more_than_is_answered_now() -> None:
+    def then(old: Charter, *answers: str, by: tuple[str, ...], **members: Any) -> Charter:
+        new = Charter.of(charter(answers=[*answers], members={**MEMBERS, **members}))
+        after = both_in(drafted(old, new, 1), "amendment")[1]
+        return after.model_copy(
+            update={"before": {c: one for c, one in after.before.items() if old.by_client[c] not in by}}
+        )
+
+    one = Charter.of(charter(answers=["Train"]))
+    two = then(one, "Train", "Test", by=("north", "west"))
+    three = then(two, "Train", "Test", by=("north", "west"), east={})  # south has still not agreed to be tested
+    told = {name: three.answered_by(name) for name in ("north", "south", "west", "east")}
+    assert told == {name: ("Train",) if name == "south" else ("Train", "Test") for name in told}
+    less = then(three, "Test", by=("north", "west"))
+    assert (less.answered_by("north"), less.answered_by("south")) == (("Test",), ())
+    assert one.model_copy(update={"quorum": Quorum(members=0.0)}).lacks(set())  # nobody amends nothing
+
+
 def amended(folder: Path, *words: str | Path) -> int:
     """Return the exit code of hanse charter amend."""
     with pytest.MonkeyPatch.context() as patch:
@@ -134,11 +157,19 @@ def test_a_quorum_amends_a_run_from_a_round_on(tmp_path: Path) -> None:
     assert amended(tmp_path, "old.toml", "--sign", "north.pem") == 0
     assert amended(tmp_path, "old.toml", "--run", "run") == 2  # one of three
     assert amended(tmp_path, "old.toml", "--sign", "west.pem") == 0
+    assert amended(tmp_path, "old.toml", "new.toml", "--round", 2) == 2  # its signatures would be lost
+    with Hold(tmp_path / "run") as hold:
+        hold.take()
+        assert amended(tmp_path, "old.toml", "--run", "run") == 2  # somebody plays it
     assert (
         amended(tmp_path, "old.toml", "--sign", "north.pem", "--sign", "west.pem", "-o", "past.txt", "--run", "run")
         == 2
     )
     assert amended(tmp_path, "old.toml", "--run", "run") == 0
+    (tmp_path / "run" / "amendment-2.txt").rename(tmp_path / "kept")
+    with pytest.raises(UserError):  # config.toml alone may be forged
+        hanse.resume(tmp_path / "run")
+    (tmp_path / "kept").rename(tmp_path / "run" / "amendment-2.txt")
     run = hanse.resume(tmp_path / "run")
     after = charter_of(run.experiment)
     assert [line["agreement"] for line in run.metrics] == [charter_of(old).hash] * 2 + [after.hash]

@@ -20,7 +20,7 @@ WING = Wing(
     ),
     names={
         "sections": {"charter": "hanse.wings.charter.section:sections_under"},
-        "amends": {"charter": "hanse.wings.charter.charter:amended"},
+        "amends": {"charter": "hanse.wings.charter.amendment:amended"},
         "guards": {"charter": "hanse.wings.charter.guard:CharterGuard"},
         "weigh": {"capped": "hanse.wings.charter.capped:Capped"},
     },

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from hanse.base.errors import UserError
 from hanse.base.files import read_text, write_whole
+from hanse.base.lock import Hold
 from hanse.ledger.note import DASH, fingerprint, is_signed, public_of, sign
 from hanse.runs.config import Experiment, read_file
 from hanse.runs.round_record import METRICS
@@ -33,7 +34,10 @@ def drafted(old: Charter, new: Charter, first_round: int) -> str:
         new: the charter that it becomes.
         first_round: the first round under it.
     """
-    amended = new.model_copy(update={"amends": old.hash, "first_round": first_round, "before": old.answers})
+    agreed = {client: old.answered_by(member) for client, member in old.by_client.items()}
+    before = {client: answers for client, answers in agreed.items() if answers is not None}
+    said = {"amends": old.hash, "first_round": first_round, "before": before, "signed": ()}
+    amended = new.model_copy(update=said)
     both = {"charter": old.model_dump(mode="json"), "amendment": amended.model_dump(mode="json")}
     return json.dumps(both, indent=1, sort_keys=True) + "\n"
 
@@ -49,7 +53,7 @@ def both_in(text: str, where: str) -> tuple[Charter, Charter]:
     try:
         said = json.loads(text)
         old, new = (Charter.of(said[name], f"{where}: ") for name in ("charter", "amendment"))
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         raise UserError(f"{where}: is not an amendment; 'hanse charter amend' writes one") from None
     if new.amends != old.hash or drafted(old, new, new.first_round) != text:
         raise UserError(f"{where}: does not say what it amends; 'hanse charter amend' writes it anew")
@@ -86,7 +90,13 @@ def read(path: Path) -> Charter:
     by = signers(text, lines, old, str(path))
     if lack := old.lacks({*by}):
         raise UserError(f"{path}: is signed by {lack}")
-    return new.model_copy(update={"signed": by})
+    unsigned = {client: kinds for client, kinds in new.before.items() if old.by_client[client] not in by}
+    return new.model_copy(update={"signed": by, "before": unsigned})
+
+
+def kept_at(run: Path, played: int) -> Path:
+    """Return the file of the amendment under which a run goes on after so many rounds."""
+    return run / f"amendment-{played}.txt"
 
 
 def go_on(run: Path, amendment: Path) -> None:
@@ -94,21 +104,42 @@ def go_on(run: Path, amendment: Path) -> None:
 
     Raises:
         UserError: no quorum has signed it, it amends another charter, its first round is not the next one of the run,
-            or it changes what a run cannot change.
+            it changes what a run cannot change, or somebody plays the run.
     """
     new, config = read(amendment), run / "config.toml"
     if not config.is_file():
         raise UserError(f"--run {run}: is not a run directory (it has no config.toml)")
-    old, played = charter_of(Experiment.read(config)), len(played_lines(run, METRICS))
-    if new.amends != old.hash:
-        raise UserError(f"{amendment}: amends {new.amends[:16]}, and the charter of {run} is {old.hash[:16]}")
-    if new.first_round != played:
-        raise UserError(f"{amendment}: begins at round {new.first_round}: {run} has played {played}: must be its next")
-    fixed = {name: (getattr(old, name), getattr(new, name)) for name in ("floor", "vests", "sees")}
-    if apart := [name for name, (one, other) in fixed.items() if one != other]:
-        raise UserError(f"{amendment}: {apart[0]}: cannot change within a run: must stay {fixed[apart[0]][0]!r}")
-    sections = read_file(config)
-    sections["mechanism"]["weigh"] = sections["mechanism"]["weigh"]["of"]
-    sections["charter"] = new.model_dump(mode="json")
-    write_whole(run / f"amendment-{played}.txt", read_text(amendment))
-    write_whole(config, Experiment(**sections).to_toml())
+    with Hold(run) as hold:
+        hold.take()
+        old, played = charter_of(Experiment.read(config)), len(played_lines(run, METRICS))
+        if new.amends != old.hash:
+            raise UserError(f"{amendment}: amends {new.amends[:16]}, and the charter of {run} is {old.hash[:16]}")
+        if new.first_round != played:
+            raise UserError(
+                f"{amendment}: begins at round {new.first_round}: {run} has played {played}: must be its next"
+            )
+        fixed = {name: (getattr(old, name), getattr(new, name)) for name in ("floor", "vests", "sees")}
+        if apart := [name for name, (one, other) in fixed.items() if one != other]:
+            raise UserError(f"{amendment}: {apart[0]}: cannot change within a run: must stay {fixed[apart[0]][0]!r}")
+        sections = read_file(config)
+        sections["mechanism"]["weigh"] = sections["mechanism"]["weigh"]["of"]
+        sections["charter"] = new.model_dump(mode="json")
+        write_whole(kept_at(run, played), read_text(amendment))
+        write_whole(config, Experiment(**sections).to_toml())
+
+
+def amended(before: Experiment, after: Experiment, run: Path, played: int) -> tuple[str, ...]:
+    """Return the settings that a run may change after so many rounds since an amendment says so, which it keeps.
+
+    Raises:
+        UserError: the amendment is not there, says something else, or no quorum has signed it.
+    """
+    one, other = ((experiment.model_extra or {}).get("charter") for experiment in (before, after))
+    if one is None or other is None:
+        return ()
+    old, new = Charter.of(one), Charter.of(other)
+    if (new.amends, new.first_round) != (old.hash, played):
+        return ()
+    if read(kept_at(run, played)) != new:
+        raise UserError(f"{kept_at(run, played)}: is not the charter in config.toml: let 'hanse charter amend' set it")
+    return ("charter", "mechanism.weigh")

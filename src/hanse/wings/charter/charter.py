@@ -17,6 +17,7 @@ from pydantic import Field, ValidationError
 from hanse.base.errors import UserError, nearest
 from hanse.base.factories import Count, Positive, Rate, Share, Weight
 from hanse.core.declared import Digest
+from hanse.data.kinds import alike
 from hanse.runs.config import Experiment, read_file
 from hanse.runs.sections import Section
 
@@ -67,7 +68,7 @@ class Charter(Section):
         amends: the hash of the charter that this one amends. "": none.
         first_round: the first round of an amendment.
         signed: the members that signed the amendment.
-        before: ``answers`` of the amended charter, by which members are still asked that did not sign.
+        before: by client, what it had agreed to answer where a member did not sign. Left out: what is answered now.
     """
 
     title: Word
@@ -82,7 +83,7 @@ class Charter(Section):
     amends: Digest | Literal[""] = ""
     first_round: Count = 0
     signed: tuple[Word, ...] = Field(default=(), strict=False)
-    before: tuple[str, ...] | None = Field(default=None, strict=False)
+    before: dict[Word, Annotated[tuple[str, ...], Field(strict=False)]] = Field(default={})
 
     @staticmethod
     def of(given: Any, where: str = "charter.") -> Charter:
@@ -110,8 +111,14 @@ class Charter(Section):
         unweighted = [name for name, member in self.members.items() if member.weight is None]
         if unweighted and (len(unweighted) < count or self.quorum.weight > 0):
             lines.append(f"members.{unweighted[0]}.weight: is missing: all members need one, or none and no by weight")
+        elif self.weights is not None and not sum(self.weights.values()):
+            lines.append("members: all weights are 0: no model could change: one at least must be above")
         listed = [client for name in self.members for client in self.clients_of(name)]
-        lines += [f"members: '{one}' is a client of two members" for one in sorted({*listed}) if listed.count(one) > 1]
+        keys = [member.key for member in self.members.values() if member.key]
+        for what, ones in (("a client", listed), ("the key", keys)):
+            lines += [f"members: '{one}' is {what} of two members" for one in sorted({*ones}) if ones.count(one) > 1]
+        if both := alike(((one, 0) for one in dict.fromkeys([*self.members, *listed])), case=lambda _: True):
+            lines.append(f"members: {both} look the same: must differ in more")
         return lines
 
     @property
@@ -140,8 +147,8 @@ class Charter(Section):
         return found or None
 
     def lacks(self, members: set[str]) -> str:
-        """Return what these members lack for a quorum, or "" if they are one."""
-        least = math.ceil(self.quorum.members * len(self.members) - 1e-9)
+        """Return what these members lack for a quorum, or "" if they are one. Nobody is none."""
+        least = max(1, math.ceil(self.quorum.members * len(self.members) - 1e-9))
         if len(members) < least:
             return f"{len(members)} of {len(self.members)} members, {least} are needed"
         weights = self.weights or {}
@@ -150,8 +157,12 @@ class Charter(Section):
         return f"{share:.3g} of the weight, {least_weight:g} is needed" if share < least_weight - 1e-9 else ""
 
     def answered_by(self, member: str) -> tuple[str, ...] | None:
-        """Return the kinds of questions that a member answers; None: any."""
-        return self.before if self.amends and member not in self.signed else self.answers
+        """Return the kinds of questions that all clients of a member answer; None: any. "": a client of nobody."""
+        clients = self.clients_of(member) if member in self.members else self.before
+        agreed = [self.before[one] for one in clients if one in self.before]
+        if self.answers is not None:
+            agreed.append(self.answers)
+        return tuple(kind for kind in agreed[0] if all(kind in one for one in agreed)) if agreed else None
 
 
 def charter_of(experiment: Experiment) -> Charter:
@@ -160,15 +171,6 @@ def charter_of(experiment: Experiment) -> Charter:
     if given is None:
         raise UserError('charter: the experiment has none: must be there, as in [charter] file = "charter.toml"')
     return Charter.of(given)
-
-
-def amended(before: Experiment, after: Experiment, played: int) -> tuple[str, ...]:
-    """Return the settings that a run may change after so many rounds since an amendment says so."""
-    one, other = ((experiment.model_extra or {}).get("charter") for experiment in (before, after))
-    if one is None or other is None:
-        return ()
-    old, new = Charter.of(one), Charter.of(other)
-    return ("charter", "mechanism.weigh") if (new.amends, new.first_round) == (old.hash, played) else ()
 
 
 def _line(error: Any, where: str) -> str:

@@ -73,6 +73,8 @@ def amend(
 
     charter = amendment.read(old)
     if new is not None:
+        if out.exists():
+            raise UserError(f"{out}: exists already, and may have signatures: give another --out, or move it away")
         write_whole(out, amendment.drafted(charter, Charter.read(new), first))
     text, lines = amendment.read_note(out)
     before, after = amendment.both_in(text, str(out))
