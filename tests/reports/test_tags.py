@@ -155,6 +155,33 @@ def test_pages_agree_with_their_run_and_whoever_changes_a_number_is_found(kind: 
             assert false == text or differences(false, text), name
 
 
+FORGED: dict[str, tuple[str, str]] = {
+    "a word": (r"accuracy", "error"),
+    "a sentence left out": (r"<p[^>]*>[^<\d]*</p>", ""),
+    "hidden": (r"<p\b", "<p hidden"),
+    "a tag hidden": (r"<data ", "<data hidden "),
+    "style": (r"</style>", "data { display: none }</style>"),
+    "a drawing": (r' d="M', ' d="M1,'),
+    "what browsers see and parsers do not": (r"<footer", "<!--><p>gained 500</p><!-- --><footer"),
+    "more than a version": (r"(<span data-own>\d[^<]*)", r"\1, and gained 500"),
+    "a claim in it": (r"(<span data-own>\d[^<]*)", r"\1<p>gained 500</p>"),
+    "after the end": (r"\Z", "gained 500 &"),
+    "a number as a word": (r"</footer>", "gained twelve ½</footer>"),
+    "other digits": (r"</footer>", "٣٤</footer>"),
+}
+
+
+def test_whatever_else_of_a_page_is_changed_is_found(tmp_path: Path) -> None:
+    text = render(statement(simple(tmp_path / "run"), 0))
+    other_version = re.sub(r"(<span data-own>)\d[^<]*", r"\g<1>9.9.dev1+local", text).replace("\n", "\r\n")
+    assert other_version != text
+    assert differences(other_version, text) == []
+    for name, (found, put) in FORGED.items():
+        forged = re.sub(found, put, text, count=1)
+        assert forged != text, name
+        assert len(differences(forged, text)) >= 1, name
+
+
 def assert_true(text: str, known: Facts) -> None:
     """Whatever is called a row and a column of the tables of facts has the value that stands there."""
     found = 0

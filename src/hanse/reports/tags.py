@@ -25,7 +25,8 @@ _NUMERAL = re.compile(r"[-+−]?\d+(?:,\d{3})*(?:\.\d+)?(?:e[-+]?\d+)?")
 CONSTANTS = frozenset({"95", "100", "0", "1", "2", "10", "0.2", "0.25"})
 """The numerals that templates have: of "95 % interval", "95 times in 100", "from 0", "2 / 2ⁿ", "client_test = 0.2"."""
 _MOST_TOLD = 50  # differences
-_SAID = ("script", "title", "svg")
+_OWN = re.compile(r"(<span data-own>)\d[\w.+-]*(?=</span>)")
+_SAID = ("script", "style", "title", "svg")
 
 
 # ---- numbers that know their facts
@@ -178,7 +179,10 @@ def _tag(text: str, facts: Sequence[tuple[str, float]]) -> Markup:
 
 
 def differences(page: str, made: str) -> list[str]:
-    """Return what is wrong with the numbers of a page, a line each; nothing if each is tagged and as the run says.
+    """Return what is wrong with a page, a line each; nothing if all its numbers are tagged, and all is as the run says.
+
+    Numbers come first, in their order. If all of them agree, the first other place that differs is told: a word, an
+    attribute, a drawing, a comment. White space, and a version or a date that the page marks as its own, may differ.
 
     Args:
         page: the page (HTML).
@@ -189,6 +193,10 @@ def differences(page: str, made: str) -> list[str]:
     wrong += [f"{text}: its tag names no fact" for kind, tag, text in given if kind == "data" and tag.endswith("|")]
     start = next((i for i, (a, b) in enumerate(zip_longest(given, now)) if a != b), None)
     if start is None:
+        ours, theirs = (_OWN.sub(r"\1", " ".join(text.split())) for text in (page, made))
+        if ours != theirs:
+            at = next(i for i, (a, b) in enumerate(zip_longest(ours, theirs)) if a != b)
+            wrong.append("; the run says ".join(text[max(at - 30, 0) : at + 30] for text in (ours, theirs)))
         return wrong
     given, now = given[start:], now[start:]
     while given and now and given[-1] == now[-1]:
@@ -204,8 +212,7 @@ def _told(token: tuple[str, str, str] | None) -> str:
     if token is None:
         return "nothing"
     kind, tag, text = token
-    short = text if len(text) <= 60 else f"{text[:57]}..."
-    return f"{short} ({tag.partition('|')[2]} = {tag.partition('|')[0]})" if kind == "data" else short
+    return f"{text} ({tag.partition('|')[2]} = {tag.partition('|')[0]})" if kind == "data" else text
 
 
 def _read(page: str) -> list[tuple[str, str, str]]:
@@ -215,10 +222,10 @@ def _read(page: str) -> list[tuple[str, str, str]]:
 
 
 class _Reader(HTMLParser):
-    """What a page shows, in its order: (kind, value and fact of a tag, text).
+    """The numbers of a page, in its order: (kind, value and fact of a tag, text).
 
-    The kinds are "data", a tagged number; "said", a text from outside, a drawing or a script; and "text", a numeral
-    without a tag. A ``span`` marked ``data-own`` has what its maker says: a title, the date and hanse's version.
+    The kinds are "data", a tagged number, and "text", a numeral without a tag. Drawings, scripts and what is said by
+    somebody ("said") are left out: texts from outside, and what a page's maker says (``data-own``), such as a title.
     """
 
     def __init__(self) -> None:
@@ -228,14 +235,12 @@ class _Reader(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         given = {name: value or "" for name, value in attrs}
-        kind = {"data": "data", "style": "own"}.get(tag, "said" if tag in _SAID or "data-said" in given else "")
-        kind = "own" if "data-own" in given else kind
+        kind = "said" if tag in _SAID or given.keys() & {"data-said", "data-own"} else "data" if tag == "data" else ""
         if kind or self._inside:
             if tag not in ("meta", "br", "img", "input", "link"):
                 self._inside.append((tag, kind or self._inside[-1][1]))
-            if kind:
-                about = f"{given.get('value', '')}|{given.get('data-fact', '')}" if kind == "data" else ""
-                self.found.append((kind, about, []))
+            if kind == "data":
+                self.found.append((kind, f"{given.get('value', '')}|{given.get('data-fact', '')}", []))
 
     def handle_endtag(self, tag: str) -> None:
         if self._inside and self._inside[-1][0] == tag:
@@ -245,5 +250,5 @@ class _Reader(HTMLParser):
         kind = self._inside[-1][1] if self._inside else "text"
         if kind == "text":
             self.found += [(kind, "", [numeral]) for numeral in _NUMERAL.findall(data)]
-        elif kind != "own":
+        elif kind == "data":
             self.found[-1][2].append(data)

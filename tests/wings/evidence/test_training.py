@@ -11,6 +11,7 @@ import pytest
 import hanse
 from hanse.base.errors import UserError
 from hanse.base.files import read_toml
+from hanse.core.book import Book
 from hanse.core.part import PostedRound
 from hanse.core.port import Ask
 from hanse.data.commitment import SampleCommitment
@@ -63,9 +64,26 @@ def test_z_is_welchs_and_nothing_is_said_of_a_single_sample() -> None:
     draw = np.random.default_rng(0)
     mine, others = draw.normal(0.3, 1.0, 40), draw.normal(0.0, 2.0, 90)
     wanted = (mine.mean() - others.mean()) / np.sqrt(mine.var(ddof=1) / 40 + others.var(ddof=1) / 90)
-    assert z_of((mine.mean(), mine.var(ddof=1), 40), others) == pytest.approx(wanted)
-    assert z_of((5.0, 0.0, 1), others) == 0.0
-    assert z_of((1e300, 1e300, 40), np.full(3, -1e300)) == 0.0 or np.isfinite(z_of((1e300, 1e300, 40), others))
+    theirs = others.mean(), others.var(ddof=1), 90
+    assert z_of((mine.mean(), mine.var(ddof=1), 40), theirs) == pytest.approx(wanted)
+    assert z_of((5.0, 0.0, 1), theirs) == 0.0
+
+
+def test_an_audit_finds_the_z_of_the_round_whatever_a_member_says() -> None:
+    """A member that says what no loss can be is not heeded, and makes no record look tampered with."""
+    part = ProofOfTraining()
+    server = np.array([0.1, 1e-300, 512])
+    for own in ([1e308, 1e-300, 9], [-1e308, 0.0, 2], [1e308, 1e308, 2], [0.3, 0.1, 0], [0.0, 0.0, 1]):
+        z = z_of((own[0], own[1], int(own[2])), (0.1, 1e-300, 512))
+        arrays = {
+            "training_client": np.array([0]), "training_z": np.array([z]), "training_own": np.array([own]),
+            "training_server": server[None], "training_moved": np.ones(1, bool), "training_copy": np.zeros(1, bool),
+            "training_unproved": part.after(np.zeros(1), np.array([z])) <= -part.slack,
+            "training_number": np.array([""]), "training_seal": np.array([""]), "answered": np.array([0]),
+        }  # fmt: skip
+        [check] = checks([PostedRound(0, arrays, {}, (), (), Book())], {"evidence": {"training": {}}})
+        assert np.isfinite(z)
+        assert check.holds, own
 
 
 def test_nobody_can_live_on_rounds_in_which_it_trained() -> None:

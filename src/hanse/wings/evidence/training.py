@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, cast
@@ -56,6 +57,7 @@ from hanse.wings.evidence.proved_sizes import ProofReplies, ProvedSamples
 
 SEAL, NUMBER, GAINS = "training seal", "training number", "training gains"  # the questions
 MOST = 4.0  # a z beyond this, to either side, counts as this
+Told = tuple[float, float, int]  # a mean, a variance, and of how many samples
 SERVERS = 4  # times as many of the server's samples as of a member's are looked at, if it has so many
 
 
@@ -120,23 +122,23 @@ def gains_of(engine: Engine, models: Tensor, pool: Samples, index: Tensor) -> Fl
     return np.array([float((one.loss[:half] - one.loss[half:]).sum()) for one in found])
 
 
-def z_of(mine: tuple[float, float, int], others: Floats) -> float:
+def z_of(mine: Told, theirs: Told) -> float:
     """Return the test's z.
 
     Args:
-        mine: the mean and the variance of how much the losses of the member's samples fell, and how many there are.
-        others: ``[n]``, how much the losses of the server's samples fell.
+        mine: of how much the losses of the member's samples fell.
+        theirs: of how much those of the server's samples fell.
 
     Examples:
-        >>> round(z_of((2.0, 1.0, 4), np.array([0.0, 1.0, 2.0, 1.0])), 3)
+        >>> round(z_of((2.0, 1.0, 4), (1.0, 2 / 3, 4)), 3)
         1.549
     """
-    mean, variance, samples = mine
-    if samples < 2 or len(others) < 2:
+    (mean, variance, n), (mean_there, variance_there, n_there) = mine, theirs
+    if n < 2 or n_there < 2:
         return 0.0
-    spread = variance / samples + float(others.var(ddof=1)) / len(others)
-    z = (mean - float(others.mean())) / np.sqrt(spread) if spread > 0 else 0.0
-    return float(z) if np.isfinite(z) else 0.0
+    spread = variance / n + variance_there / n_there
+    z = (mean - mean_there) / math.sqrt(spread) if spread > 0 else 0.0
+    return z if math.isfinite(z) else 0.0
 
 
 # ---- the member's side
@@ -264,9 +266,9 @@ class ProofOfTraining(Part):
             mine, models = _gained(view, c), _models(view, c)
             moved[k] = mine is not None and bool((models[: len(models) // 2] != models[len(models) // 2 :]).any())
             if mine is not None and moved[k]:
-                theirs = gains_of(judge.engine, models, samples, index)
-                said[k], others[k] = mine, (theirs.mean(), theirs.var(ddof=1), len(theirs))
-                z[k] = z_of(mine, theirs)
+                fell = gains_of(judge.engine, models, samples, index)
+                theirs = float(fell.mean()), float(fell.var(ddof=1)), len(fell)
+                said[k], others[k], z[k] = mine, theirs, z_of(mine, theirs)
         clients, credit = np.array(members, np.int64), state["credit"].copy()
         credit[clients] = self.after(credit[clients], z)
         fails = ~moved | (credit[clients] <= -self.slack)
@@ -317,7 +319,7 @@ def _shown(view: View) -> dict[int, str]:
     return {c: number for c, number in found.items() if number and seal_of(number) == _seal(view, c)}
 
 
-def _gained(view: View, client: int) -> tuple[float, float, int] | None:
+def _gained(view: View, client: int) -> Told | None:
     """Return the mean, the variance and the number of the falls in a client's losses. None: it has not said."""
     said = _answer(view, client, GAINS, _GAINED)
     return (said["mean"], said["variance"], said["samples"]) if said else None
@@ -373,9 +375,7 @@ def _wrong(part: ProofOfTraining, r: PostedRound, credits: dict[int, float]) -> 
         number, seal = str(a["training_number"][k]), str(a["training_seal"][k])
         if number and seal_of(number) != seal:
             return f"client {c}: its number is not the one that it sealed"
-        (mean, variance, n), (mean_there, variance_there, n_there) = a["training_own"][k], a["training_server"][k]
-        spread = variance / n + variance_there / n_there if n > 1 and n_there > 1 else 0.0
-        z = (mean - mean_there) / np.sqrt(spread) if spread > 0 else 0.0
+        z = z_of(a["training_own"][k].tolist(), a["training_server"][k].tolist())
         if not np.isclose(z, a["training_z"][k], rtol=1e-9, atol=1e-12):
             return f"client {c}: z was recorded as {a['training_z'][k]:.3g}; by what was said it is {z:.3g}"
         credits[c] = min(credits.get(c, 0.0) + float(np.clip(z, -MOST, MOST)) - part.least, 0.0)
