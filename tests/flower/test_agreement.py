@@ -59,6 +59,7 @@ from hanse.ledger.witness import Prover, SplitViewError, Witness, alarms
 from hanse.mechanisms.registry import MECHANISMS
 from hanse.runs.run_record import load_run
 from hanse.wings.operate import server_access
+from hanse.wings.operate.certificates import make_certificates
 from hanse.wings.operate.loopback import Loopback
 
 DAY = "2026-11-28"
@@ -611,8 +612,8 @@ def test_500_honest_rounds_with_20_resumes_are_never_refused(tmp_path: Path) -> 
 def hand_over(folder: Path, exp: hanse.Experiment | None = None) -> Path:
     (folder / "operator.pub").write_text(PINNED.hex() + "\n")
     (folder / "agreement.txt").write_text(agreed(exp).note(KEY))
-    for name in ("clinic", "ca.crt"):
-        (folder / name).touch()
+    make_certificates(folder, "harvest")
+    (folder / "clinic").touch()
     return folder / "agreement.txt"
 
 
