@@ -688,6 +688,24 @@ def test_witnesses_of_a_run_without_books_are_refused(tmp_path: Path, monkeypatc
     assert (code, "no books" in said) == (2, True)
 
 
+def test_parts_in_the_projects_folder_are_found_wherever_the_command_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    new("harvest")
+    project = tmp_path / "harvest"
+    (project / "own_parts.py").write_text(
+        "from hanse.mechanisms.registry import MECHANISMS\n\n\ndef mine():\n    return MECHANISMS['fedavg']()\n"
+    )
+    toml = project / "experiment.toml"
+    toml.write_text(toml.read_text().replace('"fedavg"\nclients_per_round = 3', '"own_parts:mine"'))
+    make_operator_key(project / "certs")
+    made = Loopback(project, project, (9100, 9101)).agree()
+    assert made is not None
+    assert made.experiment["mechanism"]["name"] == "own_parts:mine"
+
+
 def test_an_operator_keeps_or_renews_the_agreement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     new("harvest")
