@@ -59,6 +59,7 @@ from hanse.ledger.witness import Prover, SplitViewError, Witness, alarms
 from hanse.mechanisms.registry import MECHANISMS
 from hanse.runs.run_record import load_run
 from hanse.wings.operate import server_access
+from hanse.wings.operate.certificates import make_certificates
 from hanse.wings.operate.loopback import Loopback
 
 DAY = "2026-11-28"
@@ -611,8 +612,8 @@ def test_500_honest_rounds_with_20_resumes_are_never_refused(tmp_path: Path) -> 
 def hand_over(folder: Path, exp: hanse.Experiment | None = None) -> Path:
     (folder / "operator.pub").write_text(PINNED.hex() + "\n")
     (folder / "agreement.txt").write_text(agreed(exp).note(KEY))
-    for name in ("clinic", "ca.crt"):
-        (folder / name).touch()
+    make_certificates(folder, "harvest")
+    (folder / "clinic").touch()
     return folder / "agreement.txt"
 
 
@@ -685,6 +686,24 @@ def test_witnesses_of_a_run_without_books_are_refused(tmp_path: Path, monkeypatc
     (tmp_path / "witnesses.txt").write_text(f"other {'0' * 64}\n")
     code, said = join(tmp_path, monkeypatch, "--agree", file, "--witnesses", tmp_path / "witnesses.txt")
     assert (code, "no books" in said) == (2, True)
+
+
+def test_parts_in_the_projects_folder_are_found_wherever_the_command_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    new("harvest")
+    project = tmp_path / "harvest"
+    (project / "own_parts.py").write_text(
+        "from hanse.mechanisms.registry import MECHANISMS\n\n\ndef mine():\n    return MECHANISMS['fedavg']()\n"
+    )
+    toml = project / "experiment.toml"
+    toml.write_text(toml.read_text().replace('"fedavg"\nclients_per_round = 3', '"own_parts:mine"'))
+    make_operator_key(project / "certs")
+    made = Loopback(project, project, (9100, 9101)).agree()
+    assert made is not None
+    assert made.experiment["mechanism"]["name"] == "own_parts:mine"
 
 
 def test_an_operator_keeps_or_renews_the_agreement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

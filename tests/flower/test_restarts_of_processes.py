@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("flwr", reason="needs the extra 'flower'")
 
 from deployed import clients, experiment, metrics, network, plan, revive, until
-from rotation import in_turn
+from rotation import rotating
 
 from hanse.base.errors import RunFailedError, UserError
 from hanse.ledger.run_ledger import open_ledger
@@ -92,20 +92,13 @@ def running(tmp_path: Path) -> Iterator[Network]:
         made.server.join()
 
 
-@pytest.mark.parametrize(
-    "of", [pytest.param(6, marks=pytest.mark.by_turns(3, 0)), pytest.param(1, marks=pytest.mark.nightly)],
-    ids=["in turn", "all"],
-)  # fmt: skip
+@pytest.mark.parametrize("order", rotating(ORDERS, len(ORDERS)), ids="-".join)
 def test_after_restarts_in_any_order_all_nodes_take_part_in_the_next_round(
-    of: int, running: Network, subtests: pytest.Subtests
+    order: tuple[str, ...], running: Network
 ) -> None:
-    for order in in_turn(ORDERS, of):
-        with subtests.test("-".join(order)):
-            for what in order:
-                running.restart(what)
-            for played in running.rounds(2):
-                assert (played["present"], played["answered"]) == (NODES, NODES)
-                print(order, f"round {played['round']} took {played['time/round_s']:.0f} s", flush=True)
+    for what in order:
+        running.restart(what)
+    assert [(played["present"], played["answered"]) for played in running.rounds(2)] == [(NODES, NODES)] * 2
     assert {seat["client"] for seat in clients(running.run) if "refused" in seat} <= {KILLED}
     with open_ledger(running.run) as ledger:
         assert ledger.verify().ok

@@ -55,6 +55,7 @@ from hanse.flower.operator_key import fingerprint, make_operator_key, pin, publi
 from hanse.runs.recomputable import code_hash
 from hanse.runs.rundir import PARTICIPANTS, claim
 from hanse.wings.operate import server_access
+from hanse.wings.operate.certificates import make_certificates
 from hanse.wings.operate.loopback import Loopback
 
 NODE, RUN, OTHER = 100, 1, Ed25519PrivateKey.generate()
@@ -528,8 +529,8 @@ def test_operator_and_participant_are_shown_the_same_fingerprint(
     monkeypatch.setattr(server_access, "run", lambda name, words: registered.append(os.environ[operator_key.PINNED]))
     monkeypatch.setenv("HANSE_HOME", str(tmp_path / "home"))
     monkeypatch.setenv(operator_key.PINNED, "")
-    for name in ("clinic", "ca.crt"):
-        (tmp_path / name).touch()
+    make_certificates(tmp_path, "net")
+    (tmp_path / "clinic").touch()
     mine = generate_private_key(SECP384R1()).public_key()
     (tmp_path / "clinic.pub").write_bytes(mine.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH))
     admitted = CliRunner().invoke(

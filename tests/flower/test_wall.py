@@ -131,8 +131,11 @@ def test_a_participant_joins_with_a_key_a_ca_and_the_operators_key(
     result = CliRunner().invoke(app, join)
     assert isinstance(result.exception, UserError)
     assert "--ca: " in str(result.exception)
-    ca.touch()
     key.touch()
+    for line in ("", "no certificate"):
+        ca.write_text(line)
+        assert isinstance(CliRunner().invoke(app, join).exception, UserError)
+    make_certificates(tmp_path, "harvest")
     result = CliRunner().invoke(app, join)
     assert isinstance(result.exception, UserError)
     assert "fed.example.org" in str(result.exception)
@@ -176,7 +179,7 @@ def test_a_participants_messages_are_answered_by_a_warm_process(
     monkeypatch.setenv("HANSE_HOME", str(tmp_path / "home"))
     monkeypatch.setenv(PINNED, "")
     ca, key = tmp_path / "ca.crt", tmp_path / "clinic"
-    ca.touch()
+    make_certificates(tmp_path, "harvest")
     key.touch()
     join = ["network", "join", "fed.example.org:9092", "--ca", str(ca), "--key", str(key)]
     join += ["--operator", str(make_operator_key(tmp_path))]

@@ -458,9 +458,7 @@ class FlowerFederation:
 
     def who(self, client: int) -> str:
         """Return a client in words: its number and name, its node's id, key and registered name."""
-        member = self.members.by_id().get(client)
-        if member is None:
-            return f"client {client}"
+        member = self.members.by_id()[client]
         node = self.online.get(member.key)
         where = f"key {member.key}, not online" if node is None else named(member.key, node)
         return f"client {client} '{one_line(member.name)}', {where}"

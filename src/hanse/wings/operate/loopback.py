@@ -232,6 +232,8 @@ class Loopback:
         """
         if not (self.app / "experiment.toml").exists():
             return None
+        if str(self.app) not in sys.path:  # parts of its own, wherever the command is given
+            sys.path.append(str(self.app))
         experiment = Experiment.read(self.app / "experiment.toml")
         key, day = signing_key(self.folder / "certs" / KEY), time.strftime("%Y-%m-%d", time.gmtime())
         mark = self.agreement.with_suffix(".run")

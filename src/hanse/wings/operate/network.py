@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -304,14 +303,9 @@ def run(folder: Folder = Path()) -> None:
     Examples:
         hanse network run harvest
     """
-    from hanse.runs.config import Experiment
     from hanse.wings.operate.loopback import Loopback
 
-    network, file = Loopback.read(folder.resolve()), folder.resolve() / "experiment.toml"
-    if file.exists():  # a mistake in it is told here, before Flower starts anything
-        sys.path.insert(0, str(file.parent))
-        Experiment.read(file)
-    network.play(show=typer.echo)
+    Loopback.read(folder.resolve()).play(show=typer.echo)
     typer.echo(f"log: {folder / 'logs' / 'run.log'}")
 
 
