@@ -121,7 +121,8 @@ def check(
     if wrong := receipt.wrong(None if operator is None else public_key(operator)):
         print(f"The receipt does not hold: {wrong}", file=sys.stderr)
         raise typer.Exit(1)
-    signed = "signed by the operator" if operator else "its signature was not looked at: --operator operator.pub"
+    unseen = "its signature was not looked at: --operator operator.pub" if receipt.note.signatures else "nobody signed it"
+    signed = "signed by the operator" if operator else unseen
     said = receipt.said
     what = f"client {said['client']} left the book {receipt.note.book} before round {said['round']}"
     say(f"The receipt holds: {what} ({signed}).")

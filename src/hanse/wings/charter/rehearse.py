@@ -35,14 +35,15 @@ def rehearsed(experiment: Experiment, most: int) -> tuple[str, list[TextTable]]:
     charter, watch = charter_of(experiment), Shifts(most)
     together = run(experiment, observers=[watch])
     clients = _clients(charter, together)
-    alone = run(alone_experiment(experiment)) if together.tests else None
+    settled = together.experiment  # with the number of clients that the data have
+    alone = run(alone_experiment(settled)) if together.tests else None
     limits = "" if charter.length is not None else " Without `length` no shift is bounded."
     introduction = (
         f"The charter '{charter.title}' ({charter.hash}), played for {len(together.metrics)} rounds with "
         f"{len(charter.members)} members. A member weighs at most {charter.cap:g}; the longest update is "
         f"{charter.length or 'of any length'} (median over members: 1).{limits}"
     )
-    tables = [_gains(clients, together, alone, watch), _shifts(watch), _attacked(experiment, clients, together)]
+    tables = [_gains(clients, together, alone, watch), _shifts(watch), _attacked(settled, clients, together)]
     return introduction, tables if together.tests else tables[1:]
 
 
@@ -78,15 +79,17 @@ def _gains(clients: Mapping[str, list[int]], together: PlayedRun, alone: PlayedR
         )
     what = "accuracy" if "test_accuracy" in together.tested else "loss"
     heads = ("member", "alone", "together", "joining", "staying", "tokens", "since half time")
-    return TextTable(
-        heads, tuple(rows), f"Who gains ({what} on own test samples; staying: since half time, what a leaver lacks)"
+    title = (
+        f"Who gains ({what} on own test samples, one run: 'hanse statement' has intervals; staying: since half time, "
+        "what a leaver lacks, or is spared where it is worse; tokens with the grant)"
     )
+    return TextTable(heads, tuple(rows), title)
 
 
 def _shifts(watch: Shifts) -> TextTable:
     """Return how far sets of members moved a round's model, and how far they could."""
     rows = tuple(
-        (str(count), who or "-", f"{far:.3g}", "none" if np.isinf(limit) else f"{limit:.3g}", f"{share:.0%}")
+        (str(count), who or "-", f"{far:.3g}", *(("none", "-") if np.isinf(limit) else (f"{limit:.3g}", f"{share:.0%}")))
         for count, (far, limit, share, who) in sorted(watch.found.items())
     )
     title = "Who could capture a round (largest shift of the model, in median lengths of an update)"
