@@ -193,10 +193,10 @@ def differences(page: str, made: str) -> list[str]:
     wrong += [f"{text}: its tag names no fact" for kind, tag, text in given if kind == "data" and tag.endswith("|")]
     start = next((i for i, (a, b) in enumerate(zip_longest(given, now)) if a != b), None)
     if start is None:
-        ours, theirs = (_OWN.sub(r"\1", " ".join(text.split())) for text in (page, made))
-        if ours != theirs:
-            at = next(i for i, (a, b) in enumerate(zip_longest(ours, theirs)) if a != b)
-            wrong.append("; the run says ".join(text[max(at - 30, 0) : at + 30] for text in (ours, theirs)))
+        whole = [_OWN.sub(r"\1", " ".join(text.split())) for text in (page, made)]
+        at = next((i for i, (a, b) in enumerate(zip_longest(*whole)) if a != b), None)
+        if at is not None:
+            wrong.append("; the run says ".join(text[max(at - 30, 0) : at + 30] for text in whole))
         return wrong
     given, now = given[start:], now[start:]
     while given and now and given[-1] == now[-1]:
