@@ -22,6 +22,7 @@ from hanse.core.recipe import Recipe
 from hanse.federation.behaviour import Me
 from hanse.federation.policy import answer
 from hanse.flower.new import new
+from hanse.flower.operator_key import make_operator_key
 from hanse.runs.config import Experiment
 from hanse.wings.operate.loopback import Loopback, no_key
 
@@ -121,13 +122,17 @@ def test_commands_say_where_there_is_no_federation(tmp_path: Path) -> None:
 def test_a_mistake_in_the_experiment_is_told_before_anything_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    played = list[str]()
-    network = SimpleNamespace(play=lambda show: played.append("played"))
-    monkeypatch.setattr(Loopback, "read", staticmethod(lambda folder: network))
-    (tmp_path / "experiment.toml").write_text('[mechanism]\nname = "fedavg"\npay = "by_value"\n')
-    said = CliRunner().invoke(app, ["network", "run", str(tmp_path)])
-    assert "mechanism.pay" in str(said.exception)
-    assert not played
-    (tmp_path / "experiment.toml").write_text('[mechanism]\nname = "fedavg"\nsettle = "by_value"\nvalue = "path"\n')
-    assert CliRunner().invoke(app, ["network", "run", str(tmp_path)]).exit_code == 0
-    assert played == ["played"]
+    monkeypatch.chdir(tmp_path)
+    new("harvest")
+    folder, played = tmp_path / "harvest", list[Path]()
+    Loopback(folder, folder, (9100, 9101)).save()
+    make_operator_key(folder / "certs")
+    monkeypatch.setattr(Loopback, "_followed", lambda self, command, log, show: played.append(log))
+    toml = (folder / "experiment.toml").read_text()
+    (folder / "experiment.toml").write_text(toml.replace("[mechanism]", '[mechanism]\npay = "by_value"'))
+    said = CliRunner().invoke(app, ["network", "run", "harvest"])
+    assert isinstance(said.exception, UserError)
+    assert ("mechanism.pay" in str(said.exception), played) == (True, [])
+    (folder / "experiment.toml").write_text(toml)
+    assert CliRunner().invoke(app, ["network", "run", "harvest"]).exit_code == 0
+    assert len(played) == 1
