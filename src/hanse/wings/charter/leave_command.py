@@ -121,8 +121,12 @@ def check(
     if wrong := receipt.wrong(None if operator is None else public_key(operator)):
         print(f"The receipt does not hold: {wrong}", file=sys.stderr)
         raise typer.Exit(1)
-    unseen = "its signature was not looked at: --operator operator.pub" if receipt.note.signatures else "nobody signed it"
-    signed = "signed by the operator" if operator else unseen
+    if operator is not None:
+        signed = "signed by the operator"
+    elif receipt.note.signatures:
+        signed = "its signature was not looked at: --operator operator.pub"
+    else:
+        signed = "nobody signed it"
     said = receipt.said
     what = f"client {said['client']} left the book {receipt.note.book} before round {said['round']}"
     say(f"The receipt holds: {what} ({signed}).")

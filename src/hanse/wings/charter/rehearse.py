@@ -89,7 +89,12 @@ def _gains(clients: Mapping[str, list[int]], together: PlayedRun, alone: PlayedR
 def _shifts(watch: Shifts) -> TextTable:
     """Return how far sets of members moved a round's model, and how far they could."""
     rows = tuple(
-        (str(count), who or "-", f"{far:.3g}", *(("none", "-") if np.isinf(limit) else (f"{limit:.3g}", f"{share:.0%}")))
+        (
+            str(count),
+            who or "-",
+            f"{far:.3g}",
+            *([f"{limit:.3g}", f"{share:.0%}"] if np.isfinite(limit) else ["none", "-"]),
+        )
         for count, (far, limit, share, who) in sorted(watch.found.items())
     )
     title = "Who could capture a round (largest shift of the model, in median lengths of an update)"
