@@ -14,6 +14,7 @@ import hanse
 from hanse.base.errors import UserError
 from hanse.reports.accuracy import curve_charts, own_charts
 from hanse.reports.compare import (
+    Column,
     as_text,
     cautions,
     compare_runs,
@@ -260,3 +261,8 @@ def test_an_experiment_is_called_what_its_sweep_called_it(tmp_path: Path) -> Non
     assert [group.label for group in groups] == ["mine", "theirs"]
     (tmp_path / "mine" / CALLED).write_text("x" * 2000)  # not what a sweep writes
     assert group_runs(load_runs([tmp_path / "mine"]))[0].label == "greedyfed"
+
+
+@pytest.mark.parametrize(("value", "shown"), [(0.0, "0.0"), (0.06, "0.1"), (0.004, "0.004"), (-0.004, "-0.004")])
+def test_what_is_not_0_is_not_shown_as_0(value: float, shown: str) -> None:
+    assert Column("mb", "MB", "MB", 1.0, 1).cell({"mb": value}) == shown

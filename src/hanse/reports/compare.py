@@ -400,13 +400,16 @@ class Column(NamedTuple):
     def cell(self, row: Mapping[str, Any], deviation: Mapping[str, Any] | None = None, *, of: str = "run") -> str:
         """Return a row's number, with its ``deviation`` over the seeds if there is one; a dash for none.
 
-        A mean or deviation (the kind that the row is ``of``) of counts is not a count, and has a digit more.
+        A mean or deviation (the kind that the row is ``of``) of counts is not a count, and has a digit more. What is not
+        0 is not shown as 0.
         """
         value, sd = row.get(self.key), None if self.key in _SURE else (deviation or {}).get(self.key)
         if value is None:
             return "–"
         digits = self.digits if of == "run" and sd is None else max(self.digits, 1)
         told = f"{value * self.factor:,.{digits}f}"
+        if value and not told.strip("-0."):
+            told = f"{value * self.factor:.1g}"
         return Cell(told if sd is None else f"{told} ± {sd * self.factor:,.{digits}f}", value, sd)
 
 
