@@ -400,8 +400,8 @@ class Column(NamedTuple):
     def cell(self, row: Mapping[str, Any], deviation: Mapping[str, Any] | None = None, *, of: str = "run") -> str:
         """Return a row's number, with its ``deviation`` over the seeds if there is one; a dash for none.
 
-        A mean or deviation (the kind that the row is ``of``) of counts is not a count, and has a digit more. What is not
-        0 is not shown as 0.
+        A mean or deviation (the kind that the row is ``of``) of counts is not a count, and has a digit more. What is
+        not 0 is not shown as 0.
         """
         value, sd = row.get(self.key), None if self.key in _SURE else (deviation or {}).get(self.key)
         if value is None:

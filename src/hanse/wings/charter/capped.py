@@ -46,7 +46,7 @@ class Capped(OfRule):
         >>> (group,) = rehearse("fedavg").groups
         >>> capped = Capped(cap=0.3, members={"client 0": "north", "client 1": "north"})
         >>> said = capped.aggregate(group, {})
-        >>> round(said.weights[:2].sum(), 6), round(said.old, 6)  # the two others have at most 0.3 each
+        >>> round(float(said.weights[:2].sum()), 6), round(said.old, 6)  # the two others have at most 0.3 each
         (0.3, 0.1)
     """
 
