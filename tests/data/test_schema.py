@@ -233,6 +233,60 @@ def test_drafts_of_members_who_see_no_other_s_table_make_one(tmp_path: Path) -> 
         merged([whole, draft(tables, SAID, ["age"])])
 
 
+@pytest.mark.parametrize("others", [("Kiel",), ("Kiel", "Visby")])
+def test_classes_that_sites_call_otherwise_are_told_in_drafts_and_in_a_run(
+    others: tuple[str, ...], tmp_path: Path
+) -> None:
+    frame, german = visits(), {"ill": "ja", "well": "nein"}
+    here = frame.site.isin(others)
+    frame.loc[here, "outcome"] = frame.outcome[here].map(german)
+    files = written(tmp_path, frame)
+    tables = read_sites(files)
+    made = draft(tables, SAID)
+    (tmp_path / "schema.toml").write_text(made.text)
+    source = {"schema": str(tmp_path / "schema.toml"), "files": [str(one) for one in files]}
+    dataset = with_own(DataSpec(source=source))[1]
+    assert dataset is not None
+    for notes in (made.warnings, merged([draft([one], SAID) for one in tables], SITES).warnings, dataset.notes):
+        [note] = notes
+        assert all(repr(word) in note for word in (*SITES, "ja", "nein", "ill", "well"))
+        assert "[sites]" in note
+    words = {"outcome": {"ja": "ill", "nein": "well"}}
+    mapped = replace(made, labels=["ill", "well"], sites=dict.fromkeys(others, words))
+    assert not joined(fitted(tables, mapped), "tables").notes
+
+
+@pytest.mark.parametrize("different", [25, 90])
+def test_numbers_with_a_few_other_spellings_are_told_with_file_and_remedy(different: int, tmp_path: Path) -> None:
+    frame = visits()
+    frame["pressure"] = [f"{90 + k % different} mm Hg" for k in range(len(frame))]
+    frame.loc[frame.index[frame.site == "Visby"][::7], "pressure"] = "n/d"
+    files = written(tmp_path, frame)
+    tables = read_sites(files)
+    if different > 50:
+        with pytest.raises(UnfitTableError) as wrong:
+            draft(tables, SAID)
+        [line] = wrong.value.lines
+    else:
+        [line] = draft(tables, SAID).warnings
+    assert all(one in line for one in ("'pressure'", "'n/d'", str(files[2]), "--gap"))
+    assert str(files[0]) not in line
+    made = draft(tables, SAID, gaps=["n/d"])
+    assert (made.columns["pressure"].kind, made.columns["pressure"].gaps, made.warnings) == ("numbers", True, [])
+
+
+def test_what_a_draft_warned_of_is_in_its_file_and_in_that_of_all(tmp_path: Path) -> None:
+    frame = visits()
+    frame["pressure"] = frame.pressure.str.removesuffix(" mm Hg")
+    frame.loc[frame.index[frame.site == "Kiel"][::7], "pressure"] = "-9"
+    drafts = [draft([one], SAID) for one in read_sites(written(tmp_path, frame))]
+    assert [len(one.warnings) for one in drafts] == [0, 1, 0]
+    (tmp_path / "Kiel.toml").write_text(drafts[1].text)
+    drafts[1] = Schema.read(tmp_path / "Kiel.toml")
+    [note] = merged(drafts, SITES).warnings
+    assert all(one in note for one in ("Kiel", "'pressure'", "-9", "--gap"))
+
+
 def test_a_draft_says_what_it_cannot_tell(tmp_path: Path) -> None:
     files = written(tmp_path)
     for said, more, code in (

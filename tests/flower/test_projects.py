@@ -67,6 +67,23 @@ def test_a_new_project_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert mine.authorise(me, 1, {}) == 20_000_000
 
 
+def test_a_project_of_four_tables_is_for_four_members(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    files = [f"{site}.csv" for site in "abcd"]
+    for file in files:
+        Path(file).write_text("age,ill\n" + "31.5,yes\n64,no\n" * 10)
+    for words in (
+        ["schema", *files, "--target", "ill", "--group", "none"],
+        ["new", "harvest", "--schema", "schema.toml", *(f"--table={file}" for file in files)],
+    ):
+        said = CliRunner().invoke(app, words)
+        assert said.exit_code == 0, said.output
+    made = Experiment.read(Path("harvest", "experiment.toml"))
+    assert made.data.clients == made.mechanism.table["clients_per_round"] == 4
+    for file in ("README.md", "server.service"):
+        assert "--members 4 " in Path("harvest", file).read_text()
+
+
 def test_all_mistakes_of_a_new_project_and_of_joining_are_told_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

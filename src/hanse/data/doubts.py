@@ -8,7 +8,7 @@ row is of, nobody is told whether joining pays, and no invoice is made.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, product
 from typing import Any
@@ -80,18 +80,20 @@ def maybe_id(found: Held, owner: NDArray[Any] | None, where: str) -> str:
     )
 
 
-def maybe_gaps(found: Held, owner: NDArray[Any] | None, where: str) -> str:
-    """Return a note if some of a column's numbers may stand for gaps; else "". Arguments as :func:`maybe_id`."""
-    return _maybe_gaps(found.values, where) if found.kind in ("numbers", "whole") and not found.category else ""
+def maybe_gaps(found: Held, owner: NDArray[Any] | None, where: str, remedy: str = "make it a gap (NaN)") -> str:
+    """Return a note if some of a column's numbers may stand for gaps; else "". Arguments as :func:`maybe_id`, and what
+    their owner can do.
+    """
+    return _maybe_gaps(found.values, where, remedy) if found.kind in ("numbers", "whole") and not found.category else ""
 
 
-def _maybe_gaps(values: NDArray[Any], where: str) -> str:
+def _maybe_gaps(values: NDArray[Any], where: str, remedy: str = "make it a gap (NaN)") -> str:
     real = values[np.isfinite(values)].astype(np.float64)
     codes = [code for code in gap_codes(real) if code != -1 or len(np.unique(real)) > 3]
     if not codes:
         return ""
     told = " and ".join(f"{code:.7g} in {int((real == code).sum())} of {len(values)} rows" for code in codes[:LISTED])
-    return f"{where}: {told}: if this says that there is no value, make it a gap (NaN): it is taken as a number"
+    return f"{where}: {told}: if this says that there is no value, {remedy}: it is taken as a number"
 
 
 def of_inputs(x: Any, where: str) -> list[str]:
@@ -100,29 +102,53 @@ def of_inputs(x: Any, where: str) -> list[str]:
     return [note for j, one in enumerate(columns) if (note := _maybe_gaps(one, f"{where}, column {j}"))]
 
 
-def other_words(found: Held, owner: NDArray[Any] | None, where: str) -> str:
+def other_words(found: Held, owner: NDArray[Any] | None, where: str, remedy: str = "") -> str:
     """Return a note if clients write several words in a column, and share none of them with any other; else "".
 
-    One word alone, such as a client's region, is what sets clients apart. Arguments as :func:`maybe_id`.
+    One word alone, such as a client's region, is what sets clients apart. Arguments as :func:`maybe_id`, and what the
+    note ends with.
     """
     if owner is None or found.kind != "words":
         return ""
     words: dict[str, set[str]] = {}
     for client, one in set(zip(owner[~found.gaps].tolist(), map(str, found.values[~found.gaps]), strict=True)):
         words.setdefault(client, set()).add(one)
-    groups: list[tuple[list[str], set[str]]] = []  # clients that share words, directly or through others
+    return no_shared(words, where, remedy)
+
+
+def _groups(words: Mapping[Any, set[Any]]) -> list[tuple[list[Any], set[Any]]]:
+    """Return the groups of clients that share words, directly or through others, each with all its words."""
+    groups: list[tuple[list[Any], set[Any]]] = []
     for client, own in sorted(words.items()):
         near = [group for group in groups if group[1] & own]
         groups = [group for group in groups if not group[1] & own]
         groups.append(([*(c for group in near for c in group[0]), client], own.union(*(group[1] for group in near))))
+    return groups
+
+
+def _told(groups: Iterable[tuple[list[str], list[Any]]]) -> str:
+    """Return groups of clients, and what each group has, in words."""
+    listed = [
+        f"{', '.join(map(repr, clients[:LISTED]))}{' and others' * (len(clients) > LISTED)}: "
+        f"{', '.join(map(repr, own[:LISTED]))}"
+        for clients, own in groups
+    ]
+    return "; ".join(listed[:LISTED]) + (f"; and {len(listed) - LISTED} more" if len(listed) > LISTED else "")
+
+
+def no_shared(words: Mapping[str, set[str]], where: str, remedy: str = "") -> str:
+    """Return a note if clients have several words of a column each, and share none of them with any other; else "".
+
+    Args:
+        words: those of each client by name.
+        where: what the note begins with.
+        remedy: what the note ends with.
+    """
+    groups = _groups(words)
     if len(groups) < 2 or min(len(own) for _, own in groups) < 2 or max(len(own) for _, own in groups) > FEW:
         return ""
-    told = "; ".join(
-        f"{', '.join(map(repr, clients[:LISTED]))}{' and others' * (len(clients) > LISTED)}: "
-        f"{', '.join(map(repr, sorted(own)[:LISTED]))}"
-        for clients, own in sorted(groups)[:LISTED]
-    )
-    return f"{where}: clients that share no word: {told}: do they call the same otherwise?"
+    told = _told((clients, sorted(own)) for clients, own in sorted(groups))
+    return f"{where}: clients that share no word: {told}: do they call the same otherwise?{remedy}"
 
 
 def of_targets(values: NDArray[Any], classes: int | None, where: str) -> list[str]:
@@ -232,7 +258,10 @@ def _likeness(codes: NDArray[np.int64], figures: NDArray[np.float64]) -> tuple[f
     return 1 - same / spread, 1 - beside.sum() / (count[1:] * count[:-1]).sum() / spread
 
 
-def of_columns(columns: Mapping[Any, Coded], target: Any, owner: NDArray[Any] | None, where: str) -> str:
+def of_columns(
+    columns: Mapping[Any, Coded], target: Any, owner: NDArray[Any] | None, where: str,
+    remedy: str = "data.source.group = {!r}",
+) -> str:  # fmt: skip
     """Return a line if a column repeats as the name of a person would; else "".
 
     Its values are words or whole numbers, many, and most rows share theirs with some others. Further, its name says
@@ -244,6 +273,7 @@ def of_columns(columns: Mapping[Any, Coded], target: Any, owner: NDArray[Any] | 
         target: which of them is to be predicted.
         owner: the client of each row, or None.
         where: what the line begins with.
+        remedy: how to say that a column has the persons; ``{!r}`` stands for its name.
     """
     found: list[tuple[float, Any]] = []
     names = [name for name in columns if name != target]
@@ -277,12 +307,12 @@ def of_columns(columns: Mapping[Any, Coded], target: Any, owner: NDArray[Any] | 
         shared = f", {several} of them at several clients" if several else ""
     return (
         f"{where}: column {name!r} repeats as a person's name or number would: {(codes >= 0).sum()} rows of "
-        f"{codes.max() + 1}{shared}. Rows of one would be trained and tested on. Say data.source.group = {name!r} to "
+        f"{codes.max() + 1}{shared}. Rows of one would be trained and tested on. Say {remedy.format(name)} to "
         "keep them together, or 'none' if every row stands for itself"
     )
 
 
-def of_near_rows(x: NDArray[np.float32], target: Coded, where: str) -> str:
+def of_near_rows(x: NDArray[np.float32], target: Coded, where: str, remedy: str = _SAY) -> str:
     """Return a line if the nearest rows have the same target, and rows hardly farther away do not; else "".
 
     Rows of one person, measured again, do. Where the target follows from the features, it is much the same for the
@@ -292,6 +322,7 @@ def of_near_rows(x: NDArray[np.float32], target: Coded, where: str) -> str:
         x: the features ``[n, d]``.
         target: what is to be predicted.
         where: what the line begins with.
+        remedy: how to say of whom each row is.
     """
     draw, n = np.random.default_rng(0), len(x)
     measured = [column for column in x.T[:MOST_COLUMNS] if len(np.unique(column[:MOST_ROWS])) >= FEW]
@@ -300,7 +331,7 @@ def of_near_rows(x: NDArray[np.float32], target: Coded, where: str) -> str:
     if copies > _COPIED and sum(len(np.unique(column)) > (1 - copies) * n / 2 for column in measured) > 1:
         return (
             f"{where}: {copies:.0%} of the rows are exact copies of others, as of one person, which would be trained "
-            f"and tested on. {_SAY}"
+            f"and tested on. {remedy}"
         )
     if n < 8 * FEW or not measured:
         return ""
@@ -318,7 +349,7 @@ def of_near_rows(x: NDArray[np.float32], target: Coded, where: str) -> str:
     return (
         f"{where}: the rows most like a row nearly always have its target, and rows hardly less alike do not "
         f"(likeness {near:.2f} and {beyond:.2f}), as with several rows of a person, which would be trained and tested "
-        f"on. {_SAY}"
+        f"on. {remedy}"
     )
 
 
@@ -360,7 +391,7 @@ def gap_codes(values: NDArray[np.float64]) -> list[float]:
 
 def of_clients(
     x: NDArray[np.float32] | None, y: NDArray[np.int64], ids: NDArray[np.int64], names: Sequence[str],
-    labels: Sequence[Any], where: str,
+    labels: Sequence[Any], where: str, remedy: str = "",
 ) -> list[str]:  # fmt: skip
     """Return notes on classes of one client alone, clients that share no class, and labels that may be swapped.
 
@@ -371,30 +402,50 @@ def of_clients(
         names: the clients' names.
         labels: what each class was called.
         where: what each note begins with.
+        remedy: what each note on classes ends with.
     """
     counts = np.zeros((len(names), len(labels)), np.int64)
     np.add.at(counts, (ids, y), 1)
     if len(names) < 2:
         return []
-    holders = (counts > 0).sum(axis=0)
-    lonely = [c for c in range(len(names)) if counts[c].any() and not ((counts[c] > 0) & (holders > 1)).any()]
-    notes = []
-    if lonely:
-        told = "; ".join(
-            f"'{names[c]}' has {', '.join(repr(labels[int(k)]) for k in np.flatnonzero(counts[c])[:LISTED])}"
-            for c in lonely[:LISTED]
+    notes = of_classes(counts, names, labels, where, remedy)
+    return notes if x is None else notes + _swapped(x.reshape(len(x), -1), y, ids, names, labels, where)
+
+
+def of_classes(
+    counts: NDArray[np.int64], names: Sequence[str], labels: Sequence[Any], where: str, remedy: str = "",
+    rows: bool = True,
+) -> list[str]:  # fmt: skip
+    """Return notes on classes of one client alone, and on clients that share no class with others.
+
+    Args:
+        counts: each client's rows of each class ``[clients, classes]``.
+        names: the clients' names.
+        labels: what each class was called.
+        where: what each note begins with.
+        remedy: what each note ends with.
+        rows: whether numbers of rows are told.
+    """
+    holders, notes = (counts > 0).sum(axis=0), list[str]()
+    apart = _groups({c: {*np.flatnonzero(own).tolist()} for c, own in enumerate(counts) if own.any()})
+    lonely = [clients[0] for clients, _ in apart if len(clients) == 1 < len(apart)]
+    if len(apart) > 1:
+        told = _told(
+            ([names[c] for c in clients], [labels[k] for k in sorted(own)])
+            for clients, own in sorted(apart, key=lambda one: (len(one[0]), one[0]))
         )
-        more = f"; and {len(lonely) - LISTED} more" if len(lonely) > LISTED else ""
-        notes.append(
-            f"{where}: clients that share no class with any other: {told}{more}: do they call the same otherwise?"
-        )
+        notes.append(f"{where}: clients that share no class: {told}: do they call the same otherwise?{remedy}")
     alone = [k for k in np.flatnonzero(holders == 1).tolist() if int(counts[:, k].argmax()) not in lonely]
     if alone:
         holder = {k: int(counts[:, k].argmax()) for k in alone}
-        told = "; ".join(f"{labels[k]!r} ('{names[c]}', {counts[c, k]} rows)" for k, c in [*holder.items()][:LISTED])
+        told = "; ".join(
+            f"{labels[k]!r} ('{names[c]}'{f', {counts[c, k]} rows' * rows})" for k, c in [*holder.items()][:LISTED]
+        )
         more = f"; and {len(alone) - LISTED} more" if len(alone) > LISTED else ""
-        notes.append(f"{where}: classes that one client alone has: {told}{more}: is each a class, or no answer?")
-    return notes if x is None else notes + _swapped(x.reshape(len(x), -1), y, ids, names, labels, where)
+        notes.append(
+            f"{where}: classes that one client alone has: {told}{more}: is each a class, or no answer?{remedy}"
+        )
+    return notes
 
 
 def _swapped(

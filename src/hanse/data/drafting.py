@@ -4,16 +4,30 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 
 from hanse.base.errors import nearest
-from hanse.data.kinds import FEW, GAPS, NUMBER, natural_order
+from hanse.data.doubts import no_shared, of_classes
+from hanse.data.kinds import FEW, GAPS, LISTED, NUMBER, natural_order
 from hanse.data.preparing import DAY, MOST_KINDS, TableColumn
-from hanse.data.schema import NONE, CsvTable, Schema, UnfitTableError, fitted, number, seconds
+from hanse.data.schema import (
+    NONE,
+    CsvTable,
+    Schema,
+    UnfitTableError,
+    doubts,
+    fitted,
+    joined,
+    number,
+    same_words,
+    seconds,
+)
 
 
 def draft(
@@ -21,6 +35,7 @@ def draft(
     said: Mapping[str, Any],
     leave_out: Sequence[str] = (),
     statistics: Literal["agreed", "own"] = "agreed",
+    gaps: Sequence[str] = (),
 ) -> Schema:
     """Return the schema that tables seem to have.
 
@@ -33,6 +48,7 @@ def draft(
         leave_out: columns that become no features.
         statistics: whether means and deviations over all sites' train rows, rounded, are written into the
             schema ("agreed"), or each site takes those of its own train rows ("own").
+        gaps: further words that say that there is no value, as "n/d" or "-9".
 
     Raises:
         UserError: a column is not in all tables, or its values cannot be told. There is a line for each.
@@ -55,39 +71,57 @@ def draft(
         for name in names
         if name not in leave_out
     }
-    gaps = sorted({text for own in texts.values() for text in own if text.casefold() in GAPS})
+    written = {text for own in texts.values() for text in own}
+    gaps = sorted({text for text in written if text.casefold() in GAPS} | {*gaps})
     comma = any(one.comma for one in tables)
-    columns = dict[str, TableColumn]()
+    columns, warnings = dict[str, TableColumn](), list[str]()
     for name in [name for name in texts if name not in others]:
+        found = texts[name] - {*gaps}
+        strange = ""
+        if odd := _odd(found, comma):
+            strange = (
+                f"numbers or dates but for {_places(tables, name, odd)}: if this says that there is no value, "
+                f"--gap {odd[0]!r}; else write it as the others"
+            )
+        if strange and len(found) > MOST_KINDS:
+            lines.append(f"column {name!r}: {strange}, or --leave-out the column")
+            continue
+        if strange:
+            warnings.append(f"data: column {name!r}: is taken as words, and holds {strange}")
         try:
             columns[name] = _column(texts[name], gaps, comma)
         except ValueError as wrong:
             lines.append(f"column {name!r}: {wrong}")
     answers = sorted(texts[said["target"]] - {*gaps}, key=natural_order)
+    if len(answers) > FEW and (odd := _odd({*answers}, comma)):
+        told = _places(tables, said["target"], odd)
+        lines.append(f"column {said['target']!r}: numbers but for {told}: leave these rows out, or write numbers")
     numbers = len(answers) > FEW and all(map(NUMBER.fullmatch, answers))
     numbers |= any(re.fullmatch(r"[+-]?\d*\.\d*[1-9]\d*", one) for one in answers)
     if lines:
         raise UnfitTableError("value", *lines)
     made = Schema(1, columns=columns, labels=[] if numbers else answers, gaps=gaps or [""], **said)
-    if statistics == "own":
-        return made
     sites = fitted(tables, made)
     for name, column in columns.items():
-        if column.kind != "words":
+        if column.kind != "words" and statistics == "agreed":
             of = column.of(np.concatenate([one.columns[name][one.shares == 0] for one in sites]))
             mean, deviation = _rounded(*of)
             columns[name] = replace(column, mean=mean, deviation=deviation)
-    return replace(made, columns=columns)
+    made = replace(made, columns=columns)
+    seen = joined(fitted(tables, made), "tables", *doubts(tables, made))
+    return replace(made, warnings=[*warnings, *seen.notes, *filter(None, [seen.doubt])])
 
 
-def merged(drafts: Sequence[Schema]) -> Schema:
+def merged(drafts: Sequence[Schema], names: Sequence[str] = ()) -> Schema:
     """Return the schema of members who have drafted one each, since nobody may see another's table.
 
-    Words, classes and gaps are those of any draft. Means and deviations are those of a mixture of all members in equal
+    Words, classes, gaps and warnings are those of any draft; that drafts share no word, or one alone has a class, is a
+    further warning. Means and deviations are those of a mixture of all members in equal
     parts, so nobody's number of rows is needed.
 
     Args:
         drafts: two or more drafts with the same columns.
+        names: what warnings call the drafts. Empty: by number.
 
     Raises:
         UnfitTableError: they name other columns, or hold other kinds or units. There is a line for each.
@@ -118,7 +152,21 @@ def merged(drafts: Sequence[Schema]) -> Schema:
         raise UnfitTableError("schema", *lines)
     labels, gap_words = ({word for one in drafts for word in getattr(one, key)} for key in ("labels", "gaps"))
     ordered = sorted(labels, key=natural_order)
-    return replace(first, columns=columns, labels=ordered, gaps=sorted(gap_words), sites=dict(of_sites))
+    called = names or [f"draft {k}" for k in range(1, len(drafts) + 1)]
+    warnings = [f"{name}: {line}" for name, one in zip(called, drafts, strict=True) for line in one.warnings]
+    held = np.array([[label in one.labels for label in ordered] for one in drafts], np.int64)
+    warnings += of_classes(held, called, ordered, "data", same_words(first.target), rows=False)
+    for name in columns:
+        words = {site: {*one.columns[name].words} for site, one in zip(called, drafts, strict=True)}
+        warnings.append(no_shared(words, f"data: column {name!r}", same_words(name)))
+    return replace(
+        first,
+        columns=columns,
+        labels=ordered,
+        gaps=sorted(gap_words),
+        sites=dict(of_sites),
+        warnings=[*filter(None, warnings)],
+    )
 
 
 def _rounded(mean: float, deviation: float) -> tuple[float, float]:
@@ -129,13 +177,46 @@ def _rounded(mean: float, deviation: float) -> tuple[float, float]:
     return round(mean, 2 - math.floor(math.log10(shown))), shown
 
 
+def _unit(found: Collection[str], comma: bool) -> str:
+    """Return the unit that most texts of numbers end with; "" if there are none."""
+    texts = (one.replace(",", ".") if comma else one for one in sorted(found) if re.match(r"[+-]?[.,]?\d", one))
+    units = Counter(re.sub(rf"^({NUMBER.pattern})?[\d.,]*\s*", "", one) for one in texts)
+    return units.most_common(1)[0][0] if units else ""
+
+
+def _odd(found: Collection[str], comma: bool) -> list[str]:
+    """Return the texts that are no numbers, or no dates, if the greater part is; else, and if there are none, []."""
+    unit = _unit(found, comma)
+    for reads in (partial(number, unit=unit, comma=comma), seconds):
+        odd = []
+        for one in sorted(found):
+            try:
+                reads(one)
+            except ValueError:
+                odd.append(one)
+        if len(odd) < len(found) / 2:
+            return odd
+    return []
+
+
+def _places(tables: Sequence[CsvTable], column: str, words: Sequence[str]) -> str:
+    """Return words of a column with the tables that have them, in words."""
+    told = []
+    for one in words[:LISTED]:
+        where = [
+            str(table.path) for table in tables if column in table.columns and (table.columns[column] == one).any()
+        ]
+        told.append(f"{one!r:.80} (in {', '.join(dict.fromkeys(where))})")
+    return " and ".join(told) + (f" and {len(words) - LISTED} more" if len(words) > LISTED else "")
+
+
 def _column(texts: set[str], gaps: Sequence[str], comma: bool) -> TableColumn:
     """Return what a column of these texts seems to hold. Raises ValueError, with a remedy, if that cannot be told."""
     found = sorted(texts - {*gaps})
     missing = len(found) < len(texts)
     if not found:
         raise ValueError("has no value in any row: --leave-out it")
-    unit = re.sub(rf"^({NUMBER.pattern})?[\d.,]*\s*", "", found[0].replace(",", ".") if comma else found[0])
+    unit = _unit(found, comma)
     for of in ("numbers", "dates"):
         try:
             if of == "numbers":

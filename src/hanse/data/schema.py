@@ -29,13 +29,16 @@ from hanse.base import toml
 from hanse.base.errors import UserError
 from hanse.base.factories import Count, call
 from hanse.data.dataset import Dataset
-from hanse.data.doubts import Coded, maybe_gaps, maybe_id, of_columns, of_near_rows, other_words
+from hanse.data.doubts import Coded, maybe_gaps, maybe_id, of_clients, of_columns, of_near_rows, other_words
 from hanse.data.kinds import ALIKE, GAPS, LISTED, NUMBER, Held, alike, lost, natural_order
 from hanse.data.preparing import TableColumn
 from hanse.data.samples import Samples
 from hanse.data.units import cut_shares
 
 NONE = "none"
+_GROUP = "--group {0!r} of hanse schema, or group = {0!r} in the schema,"
+_ROWS = "Say what each row is of (--group of hanse schema, or group in the schema), or group = 'none'"
+_GAP = "name it with --gap of hanse schema, or under gaps in the schema"
 SHARES = ("train", "validation", "test")
 Part = Annotated[float, Field(ge=0, lt=1)]
 
@@ -128,6 +131,8 @@ class Schema:
         test: the share of a site's rows that it keeps for testing, the latest ones if there is a time.
         validation: the share that it keeps for validation.
         seed: the seed by which they are drawn.
+        warnings: what may be meant otherwise than the schema says, as ``hanse schema`` saw it in tables; for people
+            alone, who delete what is settled.
     """
 
     version: Literal[1]
@@ -142,6 +147,7 @@ class Schema:
     test: Part = 0.2
     validation: Part = 0.0
     seed: Count = 0
+    warnings: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         others = [name for name in (self.target, self.client_column, self.group, self.time) if name]
@@ -190,6 +196,8 @@ class Schema:
     def text(self) -> str:
         """The schema as a file."""
         plain = {key: value for key, value in vars(self).items() if value != "" and key not in ("columns", "sites")}
+        if not self.warnings:
+            del plain["warnings"]
         columns = {
             name: {
                 key: value
@@ -381,8 +389,12 @@ def joined(sites: Sequence[SiteTable], name: str, notes: Sequence[str] = (), dou
     Raises:
         UnfitTableError: no row is left for a site to train on.
     """
-    schema, told = sites[0].schema, [*notes]
+    schema, told, names = sites[0].schema, [*notes], tuple(one.name for one in sites)
     samples = Samples.joined([one.samples for one in sites])
+    owner = np.repeat(np.arange(len(sites)), [len(one.y) for one in sites])
+    if schema.labels:
+        remedy = same_words(schema.target)
+        told += of_clients(samples.x.numpy(), samples.y.numpy(), owner, names, schema.labels, "data", remedy)
     if schema.group not in ("", NONE):
         of_each = [one.units for one in sites if one.units is not None]
         units = np.concatenate(of_each)
@@ -399,12 +411,18 @@ def joined(sites: Sequence[SiteTable], name: str, notes: Sequence[str] = (), dou
         samples.take(torch.zeros(0, dtype=torch.int64)),
         len(schema.labels) or None,
         (samples.x.shape[1],),
-        client_of=np.repeat(np.arange(len(sites)), [len(one.y) for one in sites]),
-        client_names=tuple(one.name for one in sites),
+        client_of=owner,
+        client_names=names,
         shares=np.concatenate([one.shares for one in sites]),
         notes=tuple(told),
-        doubt=doubt or ("" if schema.group else of_near_rows(samples.x.numpy(), Coded.of(samples.y.numpy()), "data")),
+        doubt=doubt
+        or ("" if schema.group else of_near_rows(samples.x.numpy(), Coded.of(samples.y.numpy()), "data", _ROWS)),
     )
+
+
+def same_words(column: str) -> str:
+    """Return how to say that sites call the same otherwise in a column, as the end of a note."""
+    return f""" If so, say under [sites] in the schema: SITE = {{ {column} = {{ WORD = "the others' word" }} }}"""
 
 
 def fitted(tables: Sequence[CsvTable], schema: Schema) -> list[SiteTable]:
@@ -430,7 +448,10 @@ def doubts(tables: Sequence[CsvTable], schema: Schema) -> tuple[list[str], str]:
     for name in tables[0].columns:
         if name in (schema.client_column, schema.time) or not all(name in one.columns for one in tables):
             continue
-        texts = np.concatenate([one.columns[name] for one in tables])
+        meant = [schema.sites.get(one.name, {}).get(name, {}) for one in tables]
+        texts = np.array(
+            [of.get(text, text) for of, one in zip(meant, tables, strict=True) for text in one.columns[name].tolist()]
+        )
         gaps, where = np.isin(texts, schema.gaps), f"data: column {name!r}"
         try:
             comma, unit = any(one.comma for one in tables), getattr(schema.columns.get(name), "unit", "")
@@ -443,7 +464,8 @@ def doubts(tables: Sequence[CsvTable], schema: Schema) -> tuple[list[str], str]:
             found = Held("words", texts, gaps)
             coded[name] = Coded(np.where(gaps, -1, np.unique(texts, return_inverse=True)[1]))
         if name in schema.columns:
-            looks = [look(found, owner, where) for look in (maybe_id, maybe_gaps, other_words)]
+            looks = [maybe_id(found, owner, where), maybe_gaps(found, owner, where, _GAP)]
+            looks.append(other_words(found, owner, where, same_words(name)))
             notes += [note for note in looks if note]
-    doubt = "" if schema.group else of_columns(coded, schema.target, owner, "data")
+    doubt = "" if schema.group else of_columns(coded, schema.target, owner, "data", _GROUP)
     return notes, doubt

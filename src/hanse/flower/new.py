@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -45,6 +45,7 @@ def new(
     # StrictUndefined: a misspelt variable in a template is an error and not an empty text
     pages = Environment(loader=FileSystemLoader(TEMPLATE), undefined=StrictUndefined, keep_trailing_newline=True)
     known = {"name": name, "schema": "", "tables": [str(path.resolve()) for path in table or ()]}
+    known["nodes"] = len(table or ()) or 3
     if schema is not None:
         from hanse.data.schema import CsvTable, Schema, digest, fitted
 
@@ -72,6 +73,7 @@ def schema(
     group: Annotated[str, typer.Option(help="The column with the patient of each row; none: each is its own.")] = "",
     time: Annotated[str, typer.Option(help="The column that says when a row was observed.")] = "",
     leave_out: Annotated[list[str] | None, typer.Option(help="A column that is no feature; may be repeated.")] = None,
+    gap: Annotated[list[str] | None, typer.Option(help="How a gap is written, as n/d or -9; may be repeated.")] = None,
     statistics: Annotated[
         str,
         typer.Option(
@@ -91,25 +93,25 @@ def schema(
     Where nobody may see another's table, each member drafts a schema of its own, and the drafts make one.
     """
     from hanse.data.drafting import draft, merged
-    from hanse.data.schema import Schema, digest, doubts, read_sites
+    from hanse.data.schema import Schema, digest, read_sites
 
     if statistics not in ("agreed", "own"):
         raise UserError(f"--statistics: {statistics!r}: must be agreed or own")
     if out.exists():
         raise UserError(f"{out}: exists already: give another --out, or move it away")
-    said = {"target": target, "client_column": client, "group": group, "time": time, "test": test}
+    said: dict[str, Any] = {"target": target, "client_column": client, "group": group, "time": time, "test": test}
     tables = []
     if all(path.suffix == ".toml" for path in files):
-        made = merged([Schema.read(path) for path in files])
+        made = merged([Schema.read(path) for path in files], [path.stem for path in files])
     elif not target:
         raise UserError("--target: is needed for tables: the column to be predicted")
     else:
         tables = read_sites(files, client)
-        made = draft(tables, {**said, "validation": validation}, leave_out or (), statistics)  # type: ignore[arg-type]
+        said["validation"] = validation
+        made = draft(tables, said, leave_out or (), statistics, gap or ())  # type: ignore[arg-type]
     out.write_text(made.text)
     typer.echo(made.text)
-    notes, doubt = doubts(tables, made) if tables else ([], "")
-    for line in [*notes, doubt] if doubt else notes:
+    for line in made.warnings:
         typer.echo(f"warning: {line}")
     sizes = ", ".join(f"{one.name} {len(one.rows):,} rows" for one in tables) or f"{len(files)} drafts"
     typer.echo(f"wrote {out} of {sizes}; review it; SHA-256 {digest(out)}")
