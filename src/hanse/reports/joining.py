@@ -263,7 +263,8 @@ def who_gains(
     mechanism judges updates on them).
 
     Args:
-        data: whatever :func:`hanse.run` takes, such as a pandas DataFrame.
+        data: whatever :func:`hanse.run` takes, such as a pandas DataFrame; or ``{"schema": ..., "files": [...]}``, as
+            ``data.source`` of a rehearsal, where the schema also says which rows are kept for tests (not ``test``).
         target: the column to be predicted, if the data are a table.
         client: the column that names the client of each row, if the data are a table.
         features: the columns of features, if the data are a table. None: all other columns.
@@ -323,7 +324,10 @@ def who_gains(
     source: dict[str, Any] = {**given, "group": group, "time": time, "cut": cut, "labels": labels}
     source = {key: value for key, value in source.items() if value is not None}
     source["test"] = _OF_SERVER if any(map(_judges, called.values())) else 0.0
-    read = _Source(data, source, prepare)
+    by_schema = isinstance(data, Mapping) and "schema" in data and {*data} <= {"schema", "files", "sha256"}
+    if by_schema and (source.keys() - {"statistics", "cut", "test"} or prepare is not None or splits > 1):
+        raise UserError("data: a schema says target, client, group, time, shares and preparation, and has one split")
+    read = _Source(None if by_schema else data, data if by_schema else source, prepare)
     dataset = _owned(read, target, client, seed)
     withhold(dataset.doubt)
     by_units, usual = dataset.train.units is not None, ACCURACY if dataset.num_classes is not None else None
@@ -340,9 +344,9 @@ def who_gains(
         dict(alone or {}),
     )
     results: list[list[Gain]] = []
-    notes = list[str]()
+    notes, kept = list[str](), {} if by_schema else {"client_test": test}
     settings: list[dict[str, Any]] = [
-        {"data": {"source": read.table(), "client_test": test, "seed": own}, "run": {"rounds": rounds, "seed": own}}
+        {"data": {"source": read.table(), **kept, "seed": own}, "run": {"rounds": rounds, "seed": own}}
         for own in range(seed, seed + splits)
     ]
     plan.check(settings[0])
