@@ -157,8 +157,8 @@ def merged(drafts: Sequence[Schema], names: Sequence[str] = ()) -> Schema:
     held = np.array([[label in one.labels for label in ordered] for one in drafts], np.int64)
     warnings += of_classes(held, called, ordered, "data", same_words(first.target), rows=False)
     for name in columns:
-        words = {site: {*one.columns[name].words} for site, one in zip(called, drafts, strict=True)}
-        warnings.append(no_shared(words, f"data: column {name!r}", same_words(name)))
+        by_draft = {draft: {*one.columns[name].words} for draft, one in zip(called, drafts, strict=True)}
+        warnings.append(no_shared(by_draft, f"data: column {name!r}", same_words(name)))
     return replace(
         first,
         columns=columns,

@@ -44,8 +44,8 @@ def new(
         raise UserError(*lines)
     # StrictUndefined: a misspelt variable in a template is an error and not an empty text
     pages = Environment(loader=FileSystemLoader(TEMPLATE), undefined=StrictUndefined, keep_trailing_newline=True)
-    known = {"name": name, "schema": "", "tables": [str(path.resolve()) for path in table or ()]}
-    known["nodes"] = len(table or ()) or 3
+    tables = [str(path.resolve()) for path in table or ()]
+    known = {"name": name, "schema": "", "tables": tables, "nodes": len(tables) or 3}
     if schema is not None:
         from hanse.data.schema import CsvTable, Schema, digest, fitted
 
