@@ -8,6 +8,7 @@ against such a class and says in one line what is wrong.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -103,6 +104,16 @@ class Declared(Generic[T]):
             return self._adapter.validate_json(f"[{text}]")[0]
         except ValidationError as wrong:
             raise UnsoundError(_line(wrong, self.kind)) from None
+
+    def canonical(self, text: str) -> T:
+        """Read a JSON text, as :meth:`read`, that is signed or hashed: it must be as Python writes it, without blanks.
+
+        Raises ValueError for any other text, which another program might read otherwise.
+        """
+        found = self.read(text)
+        if json.dumps(found, separators=(",", ":")) != text:
+            raise ValueError("is not written in the one form that is signed: other programs may read it otherwise")
+        return found
 
 
 _BOUNDS = {"ge": "at least", "le": "at most"}

@@ -108,7 +108,7 @@ def draft(
             mean, deviation = _rounded(*of)
             columns[name] = replace(column, mean=mean, deviation=deviation)
     made = replace(made, columns=columns)
-    seen = joined(fitted(tables, made), "tables", *doubts(tables, made))
+    seen = joined([replace(one, schema=made) for one in sites], "tables", *doubts(tables, made))
     return replace(made, warnings=[*warnings, *seen.notes, *filter(None, [seen.doubt])])
 
 
@@ -116,8 +116,8 @@ def merged(drafts: Sequence[Schema], names: Sequence[str] = ()) -> Schema:
     """Return the schema of members who have drafted one each, since nobody may see another's table.
 
     Words, classes, gaps and warnings are those of any draft; that drafts share no word, or one alone has a class, is a
-    further warning. Means and deviations are those of a mixture of all members in equal
-    parts, so nobody's number of rows is needed.
+    further warning. Means and deviations are those of a mixture of all members in equal parts, so nobody's number of
+    rows is needed.
 
     Args:
         drafts: two or more drafts with the same columns.

@@ -123,10 +123,7 @@ class Receipt:
     @cached_property
     def said(self) -> ClosingStatement:
         """What the statement says. Raises ValueError if it is not a statement, or not written in the canonical form."""
-        said = _STATEMENT.read(self.statement)
-        if json.dumps(said, separators=(",", ":")) != self.statement:
-            raise ValueError("its statement is not written as a statement is: other programs may read it otherwise")
-        return said
+        return _STATEMENT.canonical(self.statement)
 
     @cached_property
     def note(self) -> LogHead:

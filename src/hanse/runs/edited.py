@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -56,6 +56,6 @@ def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator
             yield key, old, new
 
 
-def may_change(key: str) -> bool:
-    """Say whether a setting is one of :data:`MAY_CHANGE`, or in a table that is."""
-    return any(key == name or key.startswith(f"{name}.") for name in MAY_CHANGE)
+def may_change(key: str, names: Sequence[str] = MAY_CHANGE) -> bool:
+    """Say whether a setting is one of those that may change, or in a table that is."""
+    return any(key == name or key.startswith(f"{name}.") for name in names)

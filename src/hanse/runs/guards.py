@@ -17,6 +17,7 @@ from hanse.base.wings import Names, absent
 from hanse.core.judge import Judge
 from hanse.core.port import Federation
 from hanse.core.table import Ints
+from hanse.data.federated import FederatedData
 from hanse.learning.job import Problem
 from hanse.learning.loop import Loop
 from hanse.runs.config import Experiment
@@ -72,8 +73,11 @@ class Guard:
         """Return warnings before round 0; ``sizes [N]`` are the clients' numbers of samples."""
         return []
 
-    def clients(self, inner: Federation, sizes: Ints) -> Federation:
-        """Return a simulation's clients as they answer: wrapped, next to the clients themselves."""
+    def clients(self, inner: Federation, data: FederatedData) -> Federation:
+        """Return a simulation's clients, which hold ``data``, as they answer: wrapped, next to the clients themselves.
+
+        Raises UserError if the guard does not go with these clients.
+        """
         return inner
 
     def server(self, inner: Federation, remote: bool, size: int) -> Federation:

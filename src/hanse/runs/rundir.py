@@ -52,7 +52,7 @@ from hanse.ledger.note import public_of
 from hanse.runs import checkpoint
 from hanse.runs.checkpoint import CorruptCheckpointError, Snapshot
 from hanse.runs.config import Experiment
-from hanse.runs.edited import LEFT_OUT, LENGTH, differences, may_change
+from hanse.runs.edited import LEFT_OUT, LENGTH, MAY_CHANGE, differences, may_change
 from hanse.runs.recomputable import FILE as COMMITTED
 from hanse.runs.recomputable import Commitment, answers_file, audit_folder, validation_file
 from hanse.runs.round import LoopState
@@ -400,7 +400,7 @@ def _same_settings(path: Path, experiment: Experiment, snapshot: Snapshot) -> No
     """
     played, lines = snapshot.state.round, list[str]()
     before = Experiment(**toml.loads(snapshot.settings))  # with the defaults of settings that are new since
-    amended = tuple(key for amends in AMENDS.values() for key in amends(before, experiment, path, played))
+    free = [*MAY_CHANGE, *(key for amends in AMENDS.values() for key in amends(before, experiment, path, played))]
     for key, old, new in differences(*(toml.loads(one.to_toml()) for one in (before, experiment))):
         changed = "" if new == LEFT_OUT else f" --set {key}={new}"
         back = "leave it out" if old == LEFT_OUT else f"put {old} back"
@@ -411,7 +411,7 @@ def _same_settings(path: Path, experiment: Experiment, snapshot: Snapshot) -> No
             why = f"round {played} of {before.run.rounds} was settled as the last one, which cannot be taken back"
         elif key == "run.rounds":
             why = f"{played} of {old} rounds were played already"
-        elif (may_change(key) or key.startswith(amended)) and not before.run.recomputable:
+        elif may_change(key, free) and not before.run.recomputable:
             continue
         else:
             why = f"the {played} rounds until now were played with another"

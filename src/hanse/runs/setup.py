@@ -23,7 +23,6 @@ from hanse.base.streams import stream
 from hanse.core.calling import method_of
 from hanse.core.part import Context, Mechanism, in_slots
 from hanse.core.port import Federation
-from hanse.core.table import Ints
 from hanse.core.telling import MOST_CLIENTS, About, describe
 from hanse.data import FederatedData
 from hanse.data import build as build_data
@@ -166,7 +165,7 @@ def build(
     return Session(
         experiment,
         mechanism,
-        _guarded(here, experiment, context, guards, data.sizes, refuse, remote),
+        _guarded(here, experiment, context, guards, data, refuse, remote),
         context,
         ServerJudge(problem, engine, data.server_validation, workers, data.num_classes, root, device),
         data,
@@ -380,17 +379,17 @@ def _guarded(
     experiment: Experiment,
     context: Context,
     guards: Mapping[str, Guard],
-    sizes: Ints,
+    data: FederatedData,
     refuse: Any,
     remote: bool,
 ) -> Federation:
     """Return the clients as the server sees them: behind guards, and behind the rules on what is believed and refused.
 
-    ``refuse`` is the rule that refuses outlying updates, ``sizes [N]`` are the clients' numbers of samples.
+    ``refuse`` is the rule that refuses outlying updates, ``data`` is what a simulation's clients hold.
     """
     size = context.layout.size
     for guard in guards.values() if not remote else ():
-        federation = guard.clients(federation, sizes)
+        federation = guard.clients(federation, data)
     if context.sums is None and ("private" in guards or remote):
         terms = guards["private"].terms if "private" in guards else None
         weighed = "noise" in in_slots(experiment.mechanism.built.weigh.needs, ["weigh"])

@@ -51,6 +51,7 @@ def test_it_sets_the_parts_and_stands_in_every_round() -> None:
 
 HALF = {**MEMBERS, "west": {"clients": ["client 3"], "weight": 1.0}}
 WRONG: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "a question that is none": ({"answers": ["Trane"]}, {}, "charter.answers"),
     "cap": ({"cap": 0.3}, {}, "charter.cap"),
     "quorum": ({"quorum": {"members": 1.5}}, {}, "charter.quorum.members"),
     "quorum of the few": ({}, {"mechanism": {"clients_per_round": 1}}, "charter.quorum"),
@@ -86,8 +87,7 @@ def test_a_round_without_a_quorum_leaves_model_and_books_as_they_are() -> None:
         ({"members": 0.0, "weight": 0.6}, weighed, False),
         ({"members": 0.0, "weight": 0.5}, weighed, True),
     ):
-        said = charter(quorum=quorum, members=members)
-        parts = {"value": "path", "settle": "by_value"}
+        said, parts = charter(quorum=quorum, members=members), {"value": "path", "settle": "by_value"}
         run = hanse.run(experiment(said, behaviour=gone, mechanism=parts, run={"rounds": 1}))
         assert [line["answered"] for line in run.metrics] == [2 * played]
         assert (run.nothing is None) == played
@@ -100,7 +100,7 @@ def test_nobody_is_asked_what_it_has_not_agreed_to_answer() -> None:
     asks = {"select": "power_of_choice"}  # which asks for losses
     free, bound = (
         hanse.run(experiment(charter(answers=one, quorum={"members": 0.0}), mechanism=asks))
-        for one in (None, ["Train", "Test"])
+        for one in (None, ["Train", "Test", "Nearest"])
     )
     assert free.nothing is None
     assert bound.nothing is not None  # nobody says its loss, so that nobody is chosen
@@ -120,8 +120,8 @@ def test_who_does_not_sign_is_asked_neither_more_than_it_agreed_to_nor_more_than
     three = then(two, "Train", "Test", by=("north", "west"), east={})  # south has still not agreed to be tested
     told = {name: three.answered_by(name) for name in ("north", "south", "west", "east")}
     assert told == {name: ("Train",) if name == "south" else ("Train", "Test") for name in told}
-    less = then(three, "Test", by=("north", "west"))
-    assert (less.answered_by("north"), less.answered_by("south")) == (("Test",), ())
+    less = then(three, "Test", by=("north", "west")).answered_by
+    assert (less("north"), less("south")) == (("Test",), ())
     assert one.model_copy(update={"quorum": Quorum(members=0.0)}).lacks(set())  # nobody amends nothing
 
 

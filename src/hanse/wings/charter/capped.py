@@ -194,6 +194,11 @@ def typical(length: Floats, place: Ints) -> float:
         length: ``[m]``, the updates' lengths.
         place: ``[m]``, the place of each update's member.
     """
-    longest = np.zeros(int(place.max()) + 1)
-    np.maximum.at(longest, place, length)
-    return float(np.median(longest))
+    return float(np.median(longest(length, place)))
+
+
+def longest(length: Floats, place: Ints) -> Floats:
+    """Return the largest of the numbers ``[m]`` at each place; the places are 0 to the largest of ``place [m]``."""
+    found = np.zeros(int(place.max()) + 1)
+    np.maximum.at(found, place, length)
+    return found

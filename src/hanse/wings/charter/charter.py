@@ -10,18 +10,19 @@ import hashlib
 import json
 import math
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field, ValidationError
 
 from hanse.base.errors import UserError, nearest
 from hanse.base.factories import Count, Positive, Rate, Share, Weight
 from hanse.core.declared import Digest
+from hanse.core.port import Task
 from hanse.data.kinds import alike
 from hanse.runs.config import Experiment, read_file
 from hanse.runs.sections import Section
 
-KINDS = ("Train", "Score", "Gradient", "Confusion", "Ask", "Test", "Mask", "CommitSize", "AuditSize")
+KINDS = tuple(kind.__name__ for kind in get_args(Task))  # of questions
 Word = Annotated[str, Field(min_length=1, max_length=80)]
 
 
@@ -79,7 +80,7 @@ class Charter(Section):
     vests: Positive = 1
     quorum: Quorum = Quorum()
     sees: tuple[Literal["values", "names"], ...] = Field(default=(), strict=False)
-    answers: tuple[Literal[KINDS], ...] | None = Field(default=None, strict=False)  # type: ignore[valid-type]
+    answers: tuple[str, ...] | None = Field(default=None, strict=False)
     amends: Digest | Literal[""] = ""
     first_round: Count = 0
     signed: tuple[Word, ...] = Field(default=(), strict=False)
@@ -117,6 +118,8 @@ class Charter(Section):
         keys = [member.key for member in self.members.values() if member.key]
         for what, ones in (("a client", listed), ("the key", keys)):
             lines += [f"members: '{one}' is {what} of two members" for one in sorted({*ones}) if ones.count(one) > 1]
+        odd = [kind for kind in self.answers or () if kind not in KINDS]
+        lines += [f"answers: '{kind}': must be one of {', '.join(KINDS)}{nearest(kind, KINDS)}" for kind in odd]
         if both := alike(((one, 0) for one in dict.fromkeys([*self.members, *listed])), case=lambda _: True):
             lines.append(f"members: {both} look the same: must differ in more")
         return lines

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from hanse.base.errors import UserError, nearest
 from hanse.core.port import Closing, Federation, Mask, Reply, Request, Roster, Train
 from hanse.core.table import Ints
+from hanse.data.federated import FederatedData
 from hanse.federation.check import refusal
-from hanse.federation.local import LocalFederation
 from hanse.federation.wrapped import Wrapped
 from hanse.runs.config import Experiment
 from hanse.runs.guards import Guard
@@ -81,12 +81,9 @@ class CharterGuard(Guard):
         if lack := self.charter.lacks({*heaviest}):
             raise UserError(f"charter.quorum: {seats} clients train in a round: no round could have it: {lack}")
 
-    def clients(self, inner: Federation, sizes: Ints) -> Federation:
+    def clients(self, inner: Federation, data: FederatedData) -> Federation:
         """Raise UserError if the charter names a client that does not exist, or leaves one out."""
-        here: object = inner
-        while not isinstance(here, LocalFederation):
-            here = here.inner  # type: ignore[attr-defined]
-        names = here.data.names or [f"client {k}" for k in range(here.data.num_clients)]
+        names = data.names or [f"client {k}" for k in range(data.num_clients)]
         listed = self.charter.by_client
         lines = [f"charter.members: '{one}': no such client{nearest(one, names)}" for one in listed if one not in names]
         lines += [f"charter.members: '{one}' is a client, and no member's" for one in names if one not in listed]

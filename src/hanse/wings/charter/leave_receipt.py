@@ -112,10 +112,7 @@ class LeaveReceipt:
     @cached_property
     def said(self) -> LeaveStatement:
         """What the statement says. Raises ValueError if it is none, or not written as one is."""
-        said = STATEMENT.read(self.statement)
-        if json.dumps(said, separators=(",", ":")) != self.statement:
-            raise ValueError("its statement is not written as a statement is: other programs may read it otherwise")
-        return said
+        return STATEMENT.canonical(self.statement)
 
     @cached_property
     def note(self) -> LogHead:

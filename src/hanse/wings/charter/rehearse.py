@@ -108,10 +108,9 @@ def _attacked(experiment: Experiment, clients: Mapping[str, list[int]], together
     sections, number = experiment.sections(), next(n for n in METRICS if n in together.metrics[-1])
     bare: dict[str, Any] = {name: section for name, section in sections.items() if name != "charter"}
     bare["mechanism"] = {**sections["mechanism"], "weigh": sections["mechanism"]["weigh"]["of"]}
-    rows = []
-    for who, acting in (("nobody", {}), (worst, {"attacker": {"clients": clients[worst], **FLIPPED}})):
-        behaviour = {**sections["behaviour"], **acting}
-        ends = [run(Experiment(**{**one, "behaviour": behaviour})).metrics[-1] for one in (sections, bare)]
-        rows.append((who, *(f"{end[number]:.3f}" for end in ends)))
+    acts = {"behaviour": {**sections["behaviour"], "attacker": {"clients": clients[worst], **FLIPPED}}}
+    honest, *others = (run(Experiment(**one)) for one in (bare, {**sections, **acts}, {**bare, **acts}))
+    ends = [f"{one.metrics[-1][number]:.3f}" for one in (together, honest, *others)]
+    rows = [("nobody", *ends[:2]), (worst, *ends[2:])]
     title = f"One member sends ten times the opposite of its updates ({number} at the end)"
     return TextTable(("who attacks", "with the charter", "without"), tuple(rows), title)

@@ -15,7 +15,7 @@ from hanse.core.table import Floats, Ints
 from hanse.mechanisms.robust import lengths
 from hanse.mechanisms.weigh import BySamples, UniformWeights
 from hanse.runs.round import Played
-from hanse.wings.charter.capped import Capped, typical
+from hanse.wings.charter.capped import Capped, longest, typical
 
 FAR, MANY = 1e3, 1e6  # how far an attack goes beyond the honest step, and by how much it claims more samples
 
@@ -34,16 +34,14 @@ def bound(length: Floats, place: Ints, bad: Collection[int], cap: float, clip: f
         cap: the most weight of a member.
         clip: the longest update, in units of the median over members.
     """
-    longest = np.zeros(int(place.max()) + 1)
-    np.maximum.at(longest, place, length)
-    theirs = np.isin(np.arange(len(longest)), [*bad])
-    low, high = (clip * float(np.median(np.where(theirs, end, longest))) for end in (0.0, np.inf))
+    most = longest(length, place)
+    theirs = np.isin(np.arange(len(most)), [*bad])
+    low, high = (clip * float(np.median(np.where(theirs, end, most))) for end in (0.0, np.inf))
     if not np.isfinite(high):
         return np.inf
     honest = np.minimum(length, clip * typical(length, place))
     apart = np.maximum(abs(np.minimum(length, low) - honest), abs(np.minimum(length, high) - honest))
-    others = np.zeros(len(longest))
-    np.maximum.at(others, place, np.where(theirs[place], 0.0, apart))
+    others = longest(np.where(theirs[place], 0.0, apart), place)
     weights = np.clip(1.0 - cap * np.arange(len(others)), 0.0, cap)  # the caps filled by those that move most
     return min(1.0, len(theirs.nonzero()[0]) * cap) * (high + float(honest.max())) + float(
         np.sort(others)[::-1] @ weights

@@ -8,7 +8,6 @@ what members train on, and cannot leave such samples out: it should take its sam
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, cast
 
@@ -22,6 +21,7 @@ from hanse.base.streams import stream
 from hanse.core.judge import Judge
 from hanse.core.port import Federation
 from hanse.core.table import Ints
+from hanse.data.federated import FederatedData
 from hanse.data.samples import Samples
 from hanse.runs.guards import Guard
 from hanse.runs.server_judge import ServerJudge
@@ -39,24 +39,14 @@ class DrawnJudges:
 
     share: Annotated[float, Field(gt=0, le=1)] = 0.5
 
-    def places(self, samples: Samples, trained: Collection[bytes], seed: int, round: int) -> Ints:
+    def places(self, apart: Ints, seed: int, round: int) -> Ints:
         """Return the places of the validation samples that judge a round, ascending.
 
         Args:
-            samples: all validation samples.
-            trained: the inputs of the samples that clients train on, as bytes.
+            apart: the places of those that nobody is known to train on.
             seed: the run's seed.
             round: the round's number.
-
-        Raises:
-            UserError: too few samples are left.
         """
-        apart = [place for place, one in enumerate(inputs_of(samples)) if one not in trained]
-        if len(apart) < LEAST:
-            raise UserError(
-                f"evidence.judges: clients train on {len(samples) - len(apart)} of the server's {len(samples)} "
-                f"validation samples: {LEAST} others are needed (data.validation)"
-            )
         drawn = stream(seed, "judges", round=round).permutation(apart)
         return np.sort(drawn[: max(LEAST, math.ceil(self.share * len(apart) - 1e-9))])  # against rounding
 
@@ -70,22 +60,30 @@ def inputs_of(samples: Samples) -> list[bytes]:
 class JudgesGuard(Guard):
     """Validation samples that nobody trains on, drawn anew each round."""
 
-    trained: frozenset[bytes] = frozenset()
+    apart: Ints | None = None  # the places of samples on which no client of a simulation trains
 
     def settle(self, sizes: Ints | None) -> None:
         """Read the options. Raises UserError."""
         self.terms = call(DrawnJudges, self.experiment.evidence.judges or {}, "evidence.judges")
 
-    def clients(self, inner: Federation, sizes: Ints) -> Federation:
-        """Note what the clients of a simulation train on. Raises UserError if no validation samples are left."""
-        if (data := getattr(inner, "data", None)) is not None:
-            pool, lists = data.pool(list(range(data.num_clients)))
-            self.trained = frozenset(inputs_of(pool.take(torch.cat(lists))))
-            self.terms.places(data.server_validation, self.trained, 0, 0)
+    def clients(self, inner: Federation, data: FederatedData) -> Federation:
+        """Find the samples on which no client of a simulation trains. Raises UserError if too few are left."""
+        pool, lists = data.pool(list(range(data.num_clients)))
+        trained, whole = (
+            frozenset(inputs_of(pool.take(torch.cat(lists)))),
+            inputs_of(cast(Samples, data.server_validation)),
+        )
+        self.apart = np.array([place for place, one in enumerate(whole) if one not in trained], np.int64)
+        if len(self.apart) < LEAST:
+            raise UserError(
+                f"evidence.judges: clients train on {len(whole) - len(self.apart)} of the server's {len(whole)} "
+                f"validation samples: {LEAST} others are needed (data.validation)"
+            )
         return inner
 
     def judge(self, judge: Judge, round: int) -> Judge:
         """Return the judge of a round."""
         whole: Any = cast(ServerJudge, judge)
-        places = self.terms.places(whole.validation, self.trained, self.experiment.run.seed, round)
+        apart = np.arange(len(whole.validation)) if self.apart is None else self.apart
+        places = self.terms.places(apart, self.experiment.run.seed, round)
         return cast(Judge, replace(whole, validation=whole.validation.take(torch.from_numpy(places))))

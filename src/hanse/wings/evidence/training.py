@@ -178,6 +178,8 @@ def tells_gains(here: LocalFederation, client: int, task: Ask) -> Answered:
     pool, [index] = here.data.pool([client])
     places = {one: place for place, one in enumerate(sample_bytes(pool.take(index)))}
     mine = [places[sample] for leaf in leaves if (sample := held.sample(leaf)) in places]
+    if not mine:
+        raise NoAnswerError("it has none of the samples that were drawn")
     gains = gains_of(here.engine, task.models, pool, index[torch.tensor(mine, dtype=torch.int64)])
     variance = float(gains.var(ddof=1)) if len(gains) > 1 else 0.0
     return Answered(GAINS, {"mean": float(gains.mean()), "variance": variance, "samples": len(gains)})
@@ -213,7 +215,7 @@ class ProofOfTraining(Part):
         return {"training_credit": state["credit"], "training_proved": 1.0 - state["unproved"]}
 
     def after(self, credit: Floats, z: Floats) -> Floats:
-        """Return credits ``[m]`` after a round with these ``z [m]``."""
+        """Return credits after a round with these z, in the same shape."""
         return np.minimum(credit + np.clip(z, -MOST, MOST) - self.least, 0.0)
 
     @property
@@ -378,7 +380,7 @@ def _wrong(part: ProofOfTraining, r: PostedRound, credits: dict[int, float]) -> 
         z = z_of(a["training_own"][k].tolist(), a["training_server"][k].tolist())
         if not np.isclose(z, a["training_z"][k], rtol=1e-9, atol=1e-12):
             return f"client {c}: z was recorded as {a['training_z'][k]:.3g}; by what was said it is {z:.3g}"
-        credits[c] = min(credits.get(c, 0.0) + float(np.clip(z, -MOST, MOST)) - part.least, 0.0)
+        credits[c] = float(part.after(np.array(credits.get(c, 0.0)), np.array(z)))
         passes = a["training_moved"][k] and credits[c] > -part.slack and not a["training_copy"][k]
         if passes == bool(a["training_unproved"][k]):
             return f"client {c}: was {'not ' if passes else ''}said to have proved its training, against the records"

@@ -13,6 +13,7 @@ from hanse.core.part import in_slots
 from hanse.core.port import Federation
 from hanse.core.recipe import Recipe
 from hanse.core.table import Ints
+from hanse.data.federated import FederatedData
 from hanse.learning.job import Problem
 from hanse.learning.loop import Loop
 from hanse.runs.config import Experiment
@@ -109,10 +110,10 @@ class PrivateGuard(Guard):
         fresh = warn_of_sitting_out(InState(self.terms), sizes, self.experiment.train.recipe)
         return [*self.terms.drowned(), *fresh]
 
-    def clients(self, inner: Federation, sizes: Ints) -> Federation:
+    def clients(self, inner: Federation, data: FederatedData) -> Federation:
         """Return the clients under accounts that are a part of the run's state."""
         self.accounts, run = InState(self.terms), self.experiment
-        return Private(inner, self.terms, self.accounts, run.train.recipe, sizes, run.run.seed)
+        return Private(inner, self.terms, self.accounts, run.train.recipe, data.sizes, run.run.seed)
 
     def resumed(self, kept: Mapping[int, PrivacyAccount] | None, round: int, sizes: Ints) -> list[str]:
         """Go on from kept accounts. Budgets may change: the lesser one binds.
