@@ -135,8 +135,7 @@ def test_their_charts_have_the_recorded_numbers(folder: Path) -> None:
     honest = [-2.0 * sum(c.client == i for c in run.clients) for i in (0, 2, 3, 5)]
     assert lost.series[0].values[0] == pytest.approx(np.mean(honest))
     assert {kind: ids.tolist() for kind, ids in kinds_of(run).items()} == {"honest": [0, 2, 3, 5], "sleepers": [1, 4]}
-    honest_ids = honest_of(run)
-    assert honest_ids.tolist() == [0, 2, 3, 5]
+    assert honest_of(run).tolist() == [0, 2, 3, 5]
 
 
 def test_a_statement_has_their_words(folder: Path) -> None:

@@ -192,8 +192,7 @@ def test_whole_numbers_are_averaged() -> None:
 
 
 def test_budget_and_seed() -> None:
-    few = hanse.value(ROWS, loss, budget=16)
-    assert few.evaluated == 16
+    assert hanse.value(ROWS, loss, budget=16).evaluated == 16
     again = hanse.value(ROWS, loss, method="monte_carlo", permutations=5, seed=1)
     np.testing.assert_array_equal(
         again.values, hanse.value(ROWS, loss, method="monte_carlo", permutations=5, seed=1).values

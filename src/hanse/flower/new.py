@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
@@ -75,7 +75,7 @@ def schema(
     leave_out: Annotated[list[str] | None, typer.Option(help="A column that is no feature; may be repeated.")] = None,
     gap: Annotated[list[str] | None, typer.Option(help="How a gap is written, as n/d or -9; may be repeated.")] = None,
     statistics: Annotated[
-        Literal["agreed", "own"],
+        str,
         typer.Option(
             help="Means and deviations: agreed, in the file, which lost least on three tables; or each site's own."
         ),
@@ -95,6 +95,8 @@ def schema(
     from hanse.data.drafting import draft, merged
     from hanse.data.schema import Schema, digest, read_sites
 
+    if statistics not in ("agreed", "own"):
+        raise UserError(f"--statistics: {statistics!r}: must be agreed or own")
     if out.exists():
         raise UserError(f"{out}: exists already: give another --out, or move it away")
     said: dict[str, Any] = {"target": target, "client_column": client, "group": group, "time": time, "test": test}
@@ -106,7 +108,7 @@ def schema(
     else:
         tables = read_sites(files, client)
         said["validation"] = validation
-        made = draft(tables, said, leave_out or (), statistics, gap or ())
+        made = draft(tables, said, leave_out or (), "own" if statistics == "own" else "agreed", gap or ())
     out.write_text(made.text)
     typer.echo(made.text)
     for line in made.warnings:
