@@ -107,7 +107,7 @@ class ByValue(SettlePart):
         players = np.intersect1d(asked, staked_here.clients)
         floor = view.book.floor
         held = np.array([view.book.balance(account(c)) - floor + self.units for c in players.tolist()], np.int64)
-        units, state = self.amounts(players, held, *_seats(view), state)
+        units, state = self.amounts(players, held, *valued_seats(view), state)
         paid = dict(zip(players.tolist(), units, strict=True))
         total = sum(units for units in paid.values() if units > 0) / TOKEN
         arrays: dict[str, NDArray[np.int64]] = {
@@ -186,7 +186,7 @@ class ByValue(SettlePart):
 _SURE = " Only what is sure is paid; the rest is carried over."
 
 
-def _seats(view: View) -> tuple[Ints, dict[str, Floats]]:
+def valued_seats(view: View) -> tuple[Ints, dict[str, Floats]]:
     """Return the clients of the seats that were valued, and what the round's record will have of their values."""
     values = view.values
     if values is None:

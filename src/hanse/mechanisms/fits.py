@@ -67,6 +67,7 @@ WORDS: Mapping[str, Word] = {
         "clients that say how much noise their updates have",
         "federation.private without federation.secure or late updates",
     ),
+    "proofs": Word("members that prove that they train", "evidence.training = {}"),
     "values": Word("a value part", "mechanism.value", "value"),
     "bids": Word("an auction that clients bid at", "mechanism.settle = 'tokens' or 'server_tokens'", "settle"),
     "trade": Word("a market of models", "mechanism.weigh = 'ipfl'", "weigh"),

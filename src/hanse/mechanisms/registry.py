@@ -130,6 +130,7 @@ PARTS = {
             "ipfl": "ipfl:IPFL",
             "utilities": "ipfl:Utilities",
             "by_value": "by_value:ByValue",
+            "pot": "pot:Pot",
         },
         "deploy": {
             "one_shot": "pifl:OneShot",

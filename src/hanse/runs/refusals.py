@@ -117,6 +117,7 @@ def surroundings(
     there = {
         "validation": bool(data.server_validation),
         "root": data.server_root is not None,
+        "proofs": experiment.evidence.training is not None,
         "pooled" if experiment.data.partition.name == "pooled" else "clients": True,
         "client_validation": experiment.data.client_validation > 0,
         "secure": federation.secure is not None,
