@@ -116,7 +116,6 @@ EARLIER = ["train.lr_decay_by", "train.order", "train.statistics/own"]  # they d
 # some part needs or does. "federation.late/network" is the setting on a network, "train.loss/weights/balanced" a value
 # in a setting's table. A wing has a table of its own (Wing.names, "forbids").
 FORBIDS: Mapping[str, Mapping[str, str]] = {
-    "federation.replay": {"network": f"the order of arrival cannot be repeated; leave it out{LOCAL}"},
     "federation.late": {
         **dict.fromkeys(("pays", "makes", "draws"), "must be 'drop'"),
         **dict.fromkeys(EARLIER, "it depends on each client's last training, which may be late: must be 'drop'"),
@@ -242,7 +241,7 @@ def tried(rule: Any) -> Aggregate | None:
     """
     if method_of(rule, "aggregate") is None:
         return None
-    seats, judge = Seats.at(np.arange(3), np.zeros(3, np.int64)), cast(Judge, _TinyJudge())
+    seats, judge = Seats.at(np.arange(3), np.zeros(3, np.int64)), cast("Judge", _TinyJudge())
     models, ones = torch.tensor([[1.0, 2.0], [2.0, 1.0], [5.0, 6.0]]), np.ones(3)
     roster = Roster(ClientInfo(client, "", key="", num_samples=1) for client in range(3))
     context = Context.tiny()

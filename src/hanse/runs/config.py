@@ -267,7 +267,6 @@ class FederationSection(Section):
         enough: training ends once this many valid replies have come: a whole number, or a share of the round's seats.
         late: "drop" discards later replies; "next" mixes them into the next round.
         max_staleness: with "next": the largest number of rounds by which an update may be late. None: any number.
-        replay: a run directory whose order of arrival a simulation repeats.
     """
 
     engine: Literal["local", "ray"] = "local"
@@ -280,7 +279,6 @@ class FederationSection(Section):
     enough: Annotated[int | float | None, BeforeValidator(_replies)] = None
     late: Literal["drop", "next"] = "drop"
     max_staleness: Positive | None = None
-    replay: str | None = None
 
     @model_validator(mode="after")
     def _fitting(self) -> Self:

@@ -20,19 +20,6 @@ STILL = "still trains: the round did not wait for it"
 OWN_TESTS = ("tested", "test_loss", "test_accuracy", "test_samples", "test_loss_error", "test_units")
 
 
-@dataclass(frozen=True)
-class RecordedArrivals:
-    """Who was present and whose updates were accepted in each round of another run, to replay its order of arrival.
-
-    Attributes:
-        present: ids of the clients that were present, by round.
-        came: ``(client, round in which it was sent its task)`` of the updates that were accepted, by round.
-    """
-
-    present: Mapping[int, frozenset[int]]
-    came: Mapping[int, frozenset[tuple[int, int]]]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seat:
     """A line of ``clients.jsonl``. Anything but a finite number becomes None.

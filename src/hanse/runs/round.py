@@ -309,7 +309,7 @@ class _Round:
         self.session, self.states, self.history = session, state.states, state.history
         self.port = port_of(session, state) if port is None else port
         self.underway, lost = state.underway.without_lost()
-        present = self.underway.here(self.port.present(state.round), state.round, session.waiting, state.left)
+        present = self.underway.here(self.port.present(state.round), state.left)
         judge = session.judge
         for guard in session.guards.values():
             judge = guard.judge(judge, state.round)

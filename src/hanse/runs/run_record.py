@@ -41,7 +41,6 @@ from hanse.runs.recorded_seats import (
     OWN_TESTS,
     STILL,
     OwnTests,
-    RecordedArrivals,
     Seat,
     SeatColumns,
     is_number,
@@ -413,32 +412,6 @@ class RunRecord:
             if errors is None or errors.shape != pairs.shape or errors.dtype.kind != "f":
                 errors = np.full(pairs.shape, np.nan)
             yield clients.astype(np.int64), pairs.astype(np.float64), errors.astype(np.float64)
-
-    def arrivals(self) -> RecordedArrivals:
-        """Return who was present and whose updates were accepted in each round, for replaying the order of arrival.
-
-        Raises:
-            UserError: the run did not record this because its rounds waited for everybody, or its arrays are
-                inconsistent.
-        """
-        present, came = {}, {}
-        for number, why in self.lost.items():
-            raise UserError(f"{self.path}: has not the whole order of arrival: round {number}: {why}")
-        for line in self.metrics:
-            number, file = line["round"], round_file(self.path, line["round"])
-            stored = self.arrays(number, only=("present", "answered", "staleness"))
-            if "present" not in stored:
-                raise UserError(f"{self.path}: has no order of arrival: its rounds waited for everybody")
-            if any(stored[name].ndim != 1 or stored[name].dtype.kind not in "iu" for name in stored) or (
-                len(stored["answered"]) != len(stored["staleness"])
-            ):
-                raise UserError(f"{file}: its order of arrival cannot be read")
-            if len(stored["staleness"]) and not 0 <= stored["staleness"].min() <= stored["staleness"].max() <= number:
-                raise UserError(f"{file}: its order of arrival cannot be read: staleness must be 0 to {number}")
-            since = (number - stored["staleness"]).tolist()
-            present[number] = frozenset(stored["present"].tolist())
-            came[number] = frozenset(zip(stored["answered"].tolist(), since, strict=True))
-        return RecordedArrivals(present, came)
 
     @cached_property
     def under_way(self) -> frozenset[tuple[int, int]]:

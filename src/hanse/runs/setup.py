@@ -49,7 +49,6 @@ from hanse.runs import refusals
 from hanse.runs.arrivals import Waiting
 from hanse.runs.config import Experiment, MechanismSection, ModelSection
 from hanse.runs.guards import Guard, guards_of
-from hanse.runs.run_record import load_run
 from hanse.runs.server_judge import Root, ServerJudge
 from hanse.runs.session import Session
 
@@ -123,7 +122,6 @@ def build(
         tried(partial(guard.settle, data.sizes))
     for guard in guards.values():
         loop = tried(partial(guard.trains, problem, loop))
-    waiting = tried(lambda: _waiting(experiment, mechanism.most_seats(data.num_clients)))
     policy = tried(lambda: policy_of(experiment))
     profiles = tried(lambda: build_profiles(clients.profiles, data.num_clients, seed))
     refuse = tried(lambda: build_refusal(experiment.federation.refuse))
@@ -154,6 +152,7 @@ def build(
         return (row if k == 0 else another(k)[1]).to(device)
 
     recipe, layout = experiment.train.recipe, problem.layout
+    late, enough = experiment.federation, refusals.enough_replies(experiment, mechanism.most_seats(data.num_clients))
     groups = next((partial(guard.groups, seed) for guard in guards.values() if guard.groups is not None), None)
     context = Context(data.num_clients, experiment.run.rounds, seed, recipe, layout, initial, mechanism.slots(), groups)
     here = federation if federation is not None else LocalFederation(
@@ -174,7 +173,7 @@ def build(
         device,
         _tested(experiment, data, remote),
         remote,
-        waiting,
+        Waiting(enough, late.late, late.max_staleness),
         _told(data, mechanism, acting, policy, profiles, seed),
         guards,
         agreement or next((guard.agreement for guard in guards.values() if guard.agreement), ""),
@@ -217,27 +216,6 @@ def _settled(
     if (chosen := judged(experiment.mechanism.table, experiment.mechanism.built, data.server_validation)) is not None:
         experiment = experiment.model_copy(update={"mechanism": MechanismSection(**chosen)})
     return experiment, data, another
-
-
-def _waiting(experiment: Experiment, seats: int) -> Waiting:
-    """Return how long a round waits.
-
-    Raises:
-        UserError: ``replay`` names an order of arrival that cannot be repeated with this experiment.
-    """
-    section, rounds, order = experiment.federation, experiment.run.rounds, None
-    if section.replay is not None:
-        if section.engine != "local":
-            raise UserError("federation.replay: is for a simulation with federation.engine = 'local'")
-        order = load_run(section.replay).arrivals()
-        if missing := sorted(set(range(rounds)) - set(order.present)):
-            raise UserError(f"federation.replay: {section.replay}: has no round {missing[0]} of the {rounds} to play")
-        late = sorted(n for n, came in order.came.items() if n < rounds and any(since < n for _, since in came))
-        if late and section.late == "drop":
-            raise UserError(
-                f"federation.late: 'drop': round {late[0]} of {section.replay} mixed a late update: must be 'next'"
-            )
-    return Waiting(refusals.enough_replies(experiment, seats), section.late, section.max_staleness, order)
 
 
 def build_model(
