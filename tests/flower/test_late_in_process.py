@@ -20,7 +20,7 @@ from hanse.federation.codec import Message as Packed
 from hanse.flower import ClientData
 from hanse.flower.members import give
 from hanse.flower.message import from_records, to_records
-from hanse.runs.recorded_seats import STILL
+from hanse.runs.run_record import STILL
 
 N = 5
 

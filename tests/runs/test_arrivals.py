@@ -22,8 +22,8 @@ from hanse.mechanisms.staleness import ByStaleness
 from hanse.runs.arrivals import Flight, Training, Underway, Waiting, rebased
 from hanse.runs.checkpoint import Snapshot, load, store
 from hanse.runs.observers import mostly_refused
-from hanse.runs.recorded_seats import STILL
 from hanse.runs.round_record import _seats_of
+from hanse.runs.run_record import STILL
 
 BUFFERED = {"enough": 2, "late": "next"}
 P = 4

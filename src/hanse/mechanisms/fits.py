@@ -25,9 +25,20 @@ from torch import Tensor
 from hanse.base.errors import RAISED, UserError, nearest
 from hanse.base.wings import Names
 from hanse.core.calling import method_of
-from hanse.core.judge import Judge
 from hanse.core.mixing import writers
-from hanse.core.part import FINISHED, GROUPS, Aggregate, Context, Mechanism, Part, SettlePart, Size, View, in_slots
+from hanse.core.part import (
+    FINISHED,
+    GROUPS,
+    Aggregate,
+    Context,
+    Judge,
+    Mechanism,
+    Part,
+    SettlePart,
+    Size,
+    View,
+    in_slots,
+)
 from hanse.core.port import ClientInfo, Roster
 from hanse.core.table import PER_CLIENT, Seats, Table, Updates
 from hanse.mechanisms.registry import PARTS, is_rule, word_of

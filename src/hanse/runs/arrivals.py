@@ -23,7 +23,7 @@ from torch import Tensor
 from hanse.core.port import Closing, Reply, Request, Roster, Trained
 from hanse.core.table import Seats, Table, Updates, as_one
 from hanse.federation.check import heard, refusal
-from hanse.runs.recorded_seats import STILL
+from hanse.runs.chance import STILL
 
 LOST = "lost with a round that failed"
 

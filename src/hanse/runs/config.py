@@ -259,7 +259,7 @@ class FederationSection(Section):
         deadline_s: the number of seconds after which training ends. None: no limit.
         min_replies: a round with fewer valid updates is empty, and all models stay unchanged.
         half_precision: whether models travel as 16-bit numbers on a network.
-        refuse: a rule that refuses outlying updates ("norm_bound", see :mod:`hanse.federation.norm_bound`).
+        refuse: a rule that refuses outlying updates ("norm_bound", see :mod:`hanse.federation.wrapped`).
         secure: if given, the server sees only sums over groups of at least ``group`` clients (3 or more; default 3)
             (:mod:`hanse.wings.private.secure_sums`). None: it sees every update.
         private: differential privacy at the clients, with ``clip``, ``epsilon``, ``delta``, and further options
