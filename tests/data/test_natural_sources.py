@@ -18,7 +18,6 @@ from hanse.data import DataSpec, build, load
 from hanse.data.download import read_emnist
 from hanse.data.federated import SplitData
 from hanse.data.natural import CLASSES, DOMAINS, LEAF_LETTERS, LEAST_WINDOWS, WINDOW, parse_roles, windows
-from hanse.data.partitions import natural, natural_owners
 from hanse.data.sources import is_here
 from hanse.data.spec import parse_spec
 
@@ -198,22 +197,6 @@ def test_shakespeare_that_is_missing_or_no_play_is_one_line(tmp_path: Path) -> N
     (tmp_path / "shakespeare.txt").write_bytes(b"\xff\xfe\xff")
     with pytest.raises(UserError, match="readable text"):
         load("shakespeare", root=tmp_path)
-
-
-def test_natural_owners_and_their_division() -> None:
-    ids = np.array([7] * 5 + [3] * 8 + [9] * 5 + [4] * 2)
-    assert natural_owners(ids, 2, choose="largest").tolist() == [3, 7]  # 7 before 9: a tie goes to the lower id
-    assert natural_owners(ids, None).tolist() == [3, 4, 7, 9]
-    parts = natural(ids, ids, clients=4, choose="largest", per_owner=2, seed=1)
-    assert [len(p) for p in parts] == [4, 4, 3, 2]
-    assert [set(ids[p].tolist()) for p in parts] == [{3}, {3}, {7}, {7}]
-    timed = natural(ids, ids, clients=4, choose="largest", per_owner=2, ordered=True)
-    assert [p.tolist() for p in timed] == [[5, 6, 7, 8], [9, 10, 11, 12], [0, 1, 2], [3, 4]]
-    for clients in (3, 10):
-        with pytest.raises(UserError, match=rf"{clients}.*allowed: 2"):
-            natural(ids, ids, clients=clients, per_owner=2)
-    with pytest.raises(UserError, match=r"per_owner.*2 samples"):
-        natural(ids, ids, per_owner=3)
 
 
 def write_leaf(folder: Path, share: str, users: dict[str, list[int]], file: str = "all_data_0.json") -> None:

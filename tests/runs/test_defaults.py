@@ -8,7 +8,7 @@ from rotation import rotating
 import hanse
 from hanse.base.errors import UserError
 from hanse.data import build
-from hanse.data.choices import Dirichlet
+from hanse.data.partitions import Dirichlet
 from hanse.runs.chance import Guess
 from hanse.runs.config import TrainSection
 
