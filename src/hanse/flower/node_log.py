@@ -11,7 +11,6 @@ owner who wants to prove its log notes the root elsewhere.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import time
@@ -22,6 +21,7 @@ from typing import Any
 
 from hanse.base.errors import UserError
 from hanse.base.files import ASKED, ASKED_HEAD, private_folder, read_text
+from hanse.base.lock import flock
 from hanse.base.merkle import Tree, grow, root_of
 from hanse.core.declared import Count, Declared, Digest
 from hanse.federation.codec import Message, WireError
@@ -148,7 +148,7 @@ class NodeLog:
                     raise WireError(
                         f"{path}: has {now.st_size} bytes: move it and {ASKED_HEAD} away, and a new log begins"
                     )
-                fcntl.flock(file, fcntl.LOCK_EX)
+                flock(file)
                 data, head = file.read(), self._head()
                 if nonce and f'"nonce":"{nonce}"'.encode() in data:
                     return False
