@@ -26,7 +26,7 @@ from pydantic import AfterValidator, Field
 from torch import Tensor
 
 from hanse.base.errors import UserError, nearest
-from hanse.base.factories import Positive, Rate, Weight
+from hanse.base.factories import Positive, Weight
 from hanse.core.judge import Coalitions
 from hanse.core.part import Aggregated, Context, Most, Size, State, ValuePart, Values, View, in_slots
 from hanse.core.port import Derived, Gradient, Request
@@ -35,7 +35,6 @@ from hanse.core.telling import Measure, Telling
 from hanse.games import group_sums, mixture, path, shapley
 from hanse.games.gtg import Stop
 from hanse.games.impartial import impartial_places
-from hanse.games.semivalues import Semivalue
 from hanse.learning.by_function import FunctionCoalitions
 from hanse.learning.coalitions import WEIGHED, WORST
 from hanse.learning.metrics import METRICS, WORSE
@@ -66,8 +65,6 @@ class Solved:
         errors: standard errors ``[m]``; None for exact values.
         exact: exact values ``[m]``, if they were also computed.
         metrics: what to record; summed over the groups of a round.
-        interactions: how much pairs of players complement each other, and the standard errors, ``[m, m]`` each.
-        beside: the values and errors ``[2, m]`` that smaller budgets would have given, by budget.
     """
 
     values: Floats
@@ -75,8 +72,6 @@ class Solved:
     errors: Floats | None = None
     exact: Floats | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
-    interactions: tuple[Floats, Floats] | None = None
-    beside: Mapping[int, Floats] = field(default_factory=dict)
 
 
 def _by_block(solve: Callable[[Floats], Floats], game: Coalitions) -> Floats:
@@ -232,8 +227,7 @@ class GameValue(ValuePart):
         errors, exact = np.full(len(updates), np.nan), np.full(len(updates), np.nan)
         metrics = {"value/models_evaluated": 0.0}
         without, estimated = dict[int, Floats](), False
-        S, pairs, noise = len(updates), None, noise_of(updates)
-        beside: dict[int, Floats] = {}
+        noise = noise_of(updates)
         for row, seats in updates.seats.groups().items():
             group = _counted(view, seats, self.game)
             if not len(group):
@@ -251,12 +245,6 @@ class GameValue(ValuePart):
                 estimated = True
             if solved.exact is not None:
                 exact[group] = solved.exact
-            if solved.interactions is not None:
-                pairs = pairs or (np.full((S, S), np.nan), np.full((S, S), np.nan))
-                for whole, part in zip(pairs, solved.interactions, strict=True):
-                    whole[np.ix_(group, group)] = part  # seats of different groups play no game: NaN
-            for budget, less in solved.beside.items():
-                beside.setdefault(budget, np.full((2, len(updates)), np.nan))[:, group] = less
             metrics["value/models_evaluated"] += game.evaluated
             if game.floor > -math.inf:
                 metrics[WORSE] = metrics.get(WORSE, 0.0) + game.below_floor
@@ -266,9 +254,8 @@ class GameValue(ValuePart):
                 metrics["value/not_averages"] = metrics.get("value/not_averages", 0.0) + 1.0
         metrics["value/sum"] = float(per_seat.sum())
         none = np.zeros(max(map(len, without.values()), default=0))
-        without_block = np.stack([without.get(seat, none) for seat in range(S)])
-        known, (together, unsure) = errors if estimated else None, pairs or (None, None)
-        return Values(per_seat, known, _known(exact), metrics, without_block, together, unsure, beside), state
+        without_block = np.stack([without.get(seat, none) for seat in range(len(updates))])
+        return Values(per_seat, errors if estimated else None, _known(exact), metrics, without_block), state
 
 
 def _counted(view: View, seats: Ints, kind: mixture.Game) -> Ints:
@@ -419,9 +406,9 @@ _SURE = 40  # models for each seat at most, where the ranking is to be sure and 
 
 @dataclass(frozen=True)
 class MixtureValue(GameValue):
-    """Semivalues from a function fitted to the utilities of mixtures of updates (:mod:`hanse.games.mixture`).
+    """Shapley values from a function fitted to the utilities of mixtures of updates (:mod:`hanse.games.mixture`).
 
-    A smooth function is fitted to the utilities of ``budget`` models, and its semivalues are computed. A seat whose own
+    A smooth function is fitted to the utilities of ``budget`` models, and its values are computed. A seat whose own
     model has no finite loss leaves the game before it starts. It gets the value that such a model has for the whole
     group.
 
@@ -429,67 +416,19 @@ class MixtureValue(GameValue):
         budget: the most models of a group that are evaluated. None: 10 for each seat, or 40 with ``sure``. If all
             coalitions fit, the values are exact. If a budget is too small for the number of seats, it is raised to the
             least that works.
-        semivalue: "shapley", "banzhaf", or "beta" (beta-Shapley).
-        alpha: the parameter alpha of the beta-Shapley value. None: 4.
-        beta: the parameter beta of the beta-Shapley value. None: 1.
-        stop: "budget" uses all models. "top" stops early, when the intervals separate the ``top`` best seats from the
-            others. "payout" stops when every interval is within ``precision`` of the sum of the positive values.
-        top: how many best seats to find with ``stop = "top"``. None: 1.
-        precision: the precision of the intervals with ``stop = "payout"``. None: 0.01.
         sure: evaluation stops as soon as the ranking of the seats is right with this probability, such as 0.95. None:
-            it stops as ``stop`` says. Seats that differ by less than a hundredth of the sum of the positive values need
-            not be ranked.
-        interactions: whether to record which seats complement each other and which duplicate each other.
-        also: smaller budgets. The values that these would have given are recorded too, without evaluating more models.
-            For n seats a budget below 2 n + 2 (or 2 to the n, if that is less) records nothing.
+            all models are used. Seats that differ by less than a hundredth of the sum of the positive values need not
+            be ranked.
         check: also compute the exact values, for groups of at most 8 seats.
     """
 
     accepts = frozenset()  # the surrogate is one of mixtures
     budget: Positive | None = None
-    semivalue: Literal["shapley", "banzhaf", "beta"] = "shapley"
-    alpha: Annotated[float, Field(ge=0.01, le=100)] | None = None
-    beta: Annotated[float, Field(ge=0.01, le=100)] | None = None
-    stop: Literal["budget", "top", "payout"] = "budget"
-    top: Positive | None = None
-    precision: Rate | None = None
     sure: Annotated[float, Field(gt=0.5, lt=1)] | None = None
-    interactions: bool = False
-    also: Sequence[Positive] = ()
     check: bool = False
 
-    def __post_init__(self) -> None:
-        """Raise UserError for an option that another one leaves without effect."""
-        super().__post_init__()
-        object.__setattr__(self, "also", tuple(self.also))  # TOML gives a list
-        for name, of, wanted in (
-            ("alpha", "semivalue", "beta"),
-            ("beta", "semivalue", "beta"),
-            ("top", "stop", "top"),
-            ("precision", "stop", "payout"),
-            ("sure", "stop", "budget"),
-        ):
-            if getattr(self, name) is not None and getattr(self, of) != wanted:
-                raise UserError(
-                    f"mechanism.value.{name}: {getattr(self, name)} has no effect: it needs {of} = '{wanted}'"
-                )
-
-    def measure(self) -> Measure:
-        """Return what a value is called and means, by the kind of semivalue."""
-        if self.semivalue == "banzhaf":
-            return BANZHAF
-        if self.semivalue == "shapley":
-            return SHAPLEY
-        alpha, beta = self._alpha_beta()
-        stressed = "small" if alpha > beta else "large" if alpha < beta else "all"
-        return Measure(
-            f"beta-Shapley value ({alpha:g}, {beta:g})",
-            f"A beta-Shapley value is what an update added, in a mean over the groups of the others that stresses "
-            f"{stressed} ones. The values do not sum to what the round gained.",
-        )
-
     def solve(self, game: Coalitions, n: int, view: View) -> Solved:
-        """Return estimated semivalues ``[n]`` with their standard errors.
+        """Return estimated values ``[n]`` with their standard errors.
 
         Args:
             game: returns the utilities of many coalitions at once, as ``view.judge.coalitions(...)`` makes it.
@@ -502,28 +441,15 @@ class MixtureValue(GameValue):
         sound = np.flatnonzero(alone > WORST)
         values, errors = np.full(n, WORST), np.zeros(n)
         without = np.full((n, game.without_block.shape[1]), WORST)
-        beside: dict[int, Floats] = {}
         metrics: dict[str, float] = {"value/not_finite": float(n - len(sound))}
-        pairs = (np.zeros((n, n)), np.full((n, n), np.nan)) if self.interactions else None
         if len(sound):
-            shapley_found = self._among(memo, game, sound, view)
-            found = shapley_found.fit
-            measure = self._semivalue(len(sound))
-            estimate = shapley_found if self.semivalue == "shapley" else found.estimate(measure)
-            worth = game.without_block[memo.places(_Among(memo, sound).named(found.design.coalitions()))]
-            values[sound], errors[sound] = estimate.values, estimate.standard_errors
-            without[sound] = found.values(measure, worth)
-            for budget in self.also:
-                if len(found.worth) >= budget >= min(2 ** len(sound), 2 * len(sound) + 2):
-                    less = found.with_budget(budget).estimate(measure)
-                    beside[budget] = np.full((2, n), np.nan)
-                    beside[budget][:, sound] = less.values, less.standard_errors
-            if pairs is not None:
-                for whole, part in zip(pairs, found.interactions(measure), strict=True):
-                    whole[np.ix_(sound, sound)] = part
-            metrics |= {"value/exact_games": float(found.design.complete)}
+            found = self._among(memo, game, sound, view)
+            worth = game.without_block[memo.places(_Among(memo, sound).named(found.fit.design.coalitions()))]
+            values[sound], errors[sound] = found.values, found.standard_errors
+            without[sound] = found.fit.values(worth)
+            metrics |= {"value/exact_games": float(found.exact)}
         exact = shapley.exact(memo, n) if self.check and n <= MOST_CHECKED else None
-        return Solved(values, without, errors, exact, metrics, pairs, beside)
+        return Solved(values, without, errors, exact, metrics)
 
     def _among(self, memo: shapley.Memo, game: Coalitions, sound: Ints, view: View) -> mixture.MixtureEstimate:
         """Return the Shapley values of the game among the players ``sound [m]``, who are numbered 0 to m - 1 in it."""
@@ -536,25 +462,8 @@ class MixtureValue(GameValue):
         most = self.budget if self.budget is not None or self.sure is None else _SURE * m
         budget = None if most is None else max(most, min(2**m, 2 * m + 2))
         among, seed = _Among(memo, sound), _seed(view)
-        return mixture.mixture(among, m, game.shares[sound], grams, budget, seed, enough=self._enough(), game=self.game)
-
-    def _alpha_beta(self) -> tuple[float, float]:
-        """Return the parameters of the beta-Shapley value, with their defaults."""
-        return 4.0 if self.alpha is None else self.alpha, 1.0 if self.beta is None else self.beta
-
-    def _semivalue(self, n: int) -> Semivalue:
-        """Return the chosen semivalue of a game with ``n`` players."""
-        if self.semivalue == "beta":
-            return Semivalue.beta_shapley(n, *self._alpha_beta())
-        return Semivalue.banzhaf() if self.semivalue == "banzhaf" else Semivalue.shapley(n)
-
-    def _enough(self) -> Callable[[Floats, Floats], bool] | None:
-        """Return the rule that ends the evaluation early, if one was chosen: it gets values and errors ``[n]``."""
-        if self.sure is not None:
-            return mixture.ranking_settled(self.sure)
-        if self.stop == "top":
-            return mixture.top_settled(self.top or 1)
-        return mixture.shares_settled(self.precision or 0.01) if self.stop == "payout" else None
+        enough = None if self.sure is None else mixture.ranking_settled(self.sure)
+        return mixture.mixture(among, m, game.shares[sound], grams, budget, seed, enough=enough, game=self.game)
 
 
 @dataclass(frozen=True)
