@@ -434,7 +434,6 @@ def test_a_payment_rule_fills_a_ledger_that_verifies(tmp_path: Path) -> None:
         ({"method": "first_order"}, "method: 'first_order'"),
         ({"method": "first_order_clients"}, "method: 'first_order_clients'"),
         ({"method": "path"}, "method: 'path'"),
-        ({"method": {"name": "path", "novel": True}}, "method.novel: true"),
         (
             {"method": "path", "model": Net(), "validation": samples(), "utility": "accuracy"},
             "method: 'path'",

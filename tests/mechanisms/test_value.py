@@ -157,23 +157,6 @@ def test_an_idle_update_earns_exactly_nothing_and_one_in_parts_what_it_earned_wh
     assert twice[1] + twice[2] == pytest.approx(once[1], abs=1e-6)
 
 
-def test_old_steps_and_copies_are_worth_nothing_where_only_what_is_new_counts(view: View) -> None:
-    part: Any = build_mechanism({"name": "fedavg", "value": {"name": "path", "novel": True}}).value
-    state = part.init(view.context)
-    first, state = part.value(view, state)
-    np.testing.assert_allclose(first.per_seat, value(view, name="path").per_seat, atol=1e-12)
-    state = part.learn(view, state)
-    assert state["steps"].shape == (M, view.context.layout.num_parameters)
-    old = view.table.rows[0]
-    rows = view.trained.rows.clone()
-    generator = torch.Generator().manual_seed(1)
-    rows[0] += 0.3 * torch.randn(rows.shape[1], generator=generator) * (rows[0] - old).norm() / rows.shape[1] ** 0.5
-    rows[1] = old + (view.trained.rows - old).mean(0)  # last round's global step
-    found = part.value(with_updates(view, rows, np.full(M, 1 / M)), state)[0]
-    assert abs(found.per_seat[0]) > 1e-4
-    assert np.abs(found.per_seat[1:]).max() < 1e-6
-
-
 def test_leave_one_out_and_banzhaf_by_hand(world: Session, view: View) -> None:
     worth = utilities(world, view, "loss")
     everyone = frozenset(range(M))

@@ -38,7 +38,7 @@ from hanse.games.impartial import impartial_places
 from hanse.learning.by_function import FunctionCoalitions
 from hanse.learning.coalitions import WEIGHED, WORST
 from hanse.learning.metrics import METRICS, WORSE
-from hanse.mechanisms.value_noise import Curved, left_out, length, noise_of, together
+from hanse.mechanisms.value_noise import Curved, length, noise_of, together
 from hanse.mechanisms.weigh import sample_shares
 
 
@@ -132,11 +132,6 @@ PATH = Measure(
     "improvement, but for what came through nobody's update.",
     share_out=True,
 )
-NOVEL = Measure(
-    "novel path value",
-    "A novel path value is how much of the round's improvement came through what was new in the update, in none of the "
-    "round before. The values add up to less than the whole improvement.",
-)
 
 GROUP_PATH = Measure(
     "path value from sums",
@@ -200,17 +195,6 @@ class GameValue(ValuePart):
         """
         raise NotImplementedError
 
-    def noise_errors(self, view: View, row: int, group: Ints, noise: Floats) -> Floats:
-        """Return the standard errors ``[m]`` of a group's values due to noise in updates; NaN if not known.
-
-        Args:
-            view: the round.
-            row: the table's row that the group trains.
-            group: ``[m]``, the seats.
-            noise: ``[m]``, the noise in each number of their updates.
-        """
-        return np.full(len(group), np.nan)
-
     def value(self, view: View, state: State) -> tuple[Values, State]:
         """Return the value of every seat, ``[S]``. Metrics are summed over the groups.
 
@@ -238,11 +222,8 @@ class GameValue(ValuePart):
             without |= dict(zip(group.tolist(), solved.without_block, strict=True))
             if solved.errors is not None:
                 errors[group], estimated = solved.errors, True
-            if noise[group].any():
-                errors[group] = np.hypot(
-                    0.0 if solved.errors is None else solved.errors, self.noise_errors(view, row, group, noise[group])
-                )
-                estimated = True
+            if noise[group].any():  # which moves these values by nobody knows how much
+                errors[group], estimated = np.nan, True
             if solved.exact is not None:
                 exact[group] = solved.exact
             metrics["value/models_evaluated"] += game.evaluated
@@ -551,24 +532,6 @@ class LeaveOneOut(GameValue):
         values = shapley.leave_one_out(game, n)
         return Solved(values, _by_block(lambda worth: worth[0] - worth[1:], game))
 
-    def noise_errors(self, view: View, row: int, group: Ints, noise: Floats) -> Floats:
-        """Return the errors ``[m]`` from the loss's slope at the row before and after; NaN for any other utility."""
-        if self.utility != "loss" or row in view.mixed.made:
-            return super().noise_errors(view, row, group, noise)
-        weights, P = view.mixed.W[row, group], view.context.layout.num_parameters
-        ends = torch.stack([view.table.rows[row], _new_row(view, row)])
-        before, after = view.judge.score(ends).loss.tolist()
-        shares = torch.from_numpy(view.judge.block_shares)
-        first, last = (shares.to(g) @ g for g in map(view.judge.block_gradients, ends))
-        bends = Curved.of(after - before, first, ends[1] - ends[0])
-        if self.game == "increment":
-            raised, moved = P * np.square(weights * noise), np.abs(weights) * noise * length(last)
-        else:
-            total = float(weights.sum())
-            raised, moved = left_out(sample_shares(weights), noise, total, length(last), P)
-        worse = bends.by(np.abs(raised), P * float(np.square(weights * noise).sum()))
-        return together(moved, worse, view.round)
-
 
 @dataclass(frozen=True)
 class Banzhaf(_AllCoalitions):
@@ -819,9 +782,9 @@ class Path(ValuePart):
 
     Whatever else changes the loss belongs to nobody and is recorded as ``value/residual``. This is the round's gain,
     ``value/gain``, minus the sum of the values, ``value/sum``, over ``value/rows`` rows. Of this residual,
-    ``value/carried`` comes from the part of the step that is in no update (momentum, other rows mixed in) or, with
-    ``novel``, from the part that is not new. The remainder is the error of the integral, and the effect of buffers
-    without a gradient (all but the statistics of PyTorch's batch norms).
+    ``value/carried`` comes from the part of the step that is in no update (momentum, other rows mixed in). The
+    remainder is the error of the integral, and the effect of buffers without a gradient (all but the statistics of
+    PyTorch's batch norms).
 
     A value is linear in the update. So declared noise (``[federation] private``) moves the value by a known standard
     deviation: the product of the update's weight, the noise, and the length of the mean gradient. What noise costs by
@@ -831,28 +794,17 @@ class Path(ValuePart):
     Attributes:
         points: the number of Gauss-Legendre points on the path, 1 to 24. It is doubled while the integral differs from
             the gain by more than 1 %.
-        novel: whether only what is orthogonal to the steps of the previous round has a value. Repeating one's own
-            update, or copying another's, then earns nothing. The values then sum to less than the gain.
         utility: "loss".
     """
 
     needs = VALIDATION | {"slope"}
     accepts = frozenset({"along", "reweighted"})
     points: Annotated[int, Field(ge=1, le=path.MOST_POINTS)] = 3
-    novel: bool = False
     utility: Annotated[str, AfterValidator(_differentiable)] = field(default="loss", kw_only=True)
 
     def tells(self, standing: frozenset[str]) -> Telling:
         """Return the telling with what a path value is."""
-        return Telling(measures=NOVEL if self.novel else PATH)
-
-    def init(self, context: Context) -> State:
-        """Return the state before any round: with ``novel``, the steps ``[S, parameters]`` of the round before, and the
-        rows ``[S]`` that they were for.
-        """
-        if not self.novel:
-            return {}
-        return {"steps": torch.zeros(0, context.layout.num_parameters), "targets": np.zeros(0, np.int64)}
+        return Telling(measures=PATH)
 
     def value(self, view: View, state: State) -> tuple[Values, State]:
         """Return path values ``[S]``.
@@ -862,7 +814,7 @@ class Path(ValuePart):
 
         Args:
             view: the round. The method reads ``table``, ``judge``, ``trained``, ``mixed`` and ``context``.
-            state: as :meth:`init` makes it.
+            state: the part's state, always ``{}``, since this part keeps none.
         """
         updates, shares = view.trained, view.judge.block_shares
         per_seat, by_block = np.zeros(len(updates)), np.zeros((len(updates), len(shares)))
@@ -877,7 +829,8 @@ class Path(ValuePart):
             )
             metrics["value/gradients"] += found.evaluated
             gradients, weights = _scaled(found.gradients, view, row, group)
-            mine = -self._along(replace(found, gradients=gradients), weights, view, row, group, state)
+            along = replace(found, gradients=gradients).along(_steps(view, group))
+            mine = -weights[:, None] * along
             if math.isfinite(gain) and np.isfinite(mine).all():
                 by_block[group], per_seat[group] = mine, mine @ shares
                 if noise[group].any():
@@ -915,30 +868,6 @@ class Path(ValuePart):
         squares = float(scale.square().sum()) * np.square(noise)
         chance = np.abs(noise) * length(shares.to(gradients) @ gradients)
         return together(chance, bends.by(squares, float(squares.sum())), view.round)
-
-    def _along(
-        self, found: path.PathIntegral, weights: Floats, view: View, row: int, group: Ints, state: State
-    ) -> Floats:
-        """Return how much the loss rises along each seat's part of the step by each block of samples, ``[m, B]``."""
-        width = view.context.layout.num_parameters
-        steps = _steps(view, group)
-        if self.novel:
-            steps = path.beyond(steps[:, :width], state["steps"][torch.from_numpy(state["targets"] == row)])
-            found = replace(found, gradients=found.gradients[:, :width])
-        return np.asarray(weights[:, None] * found.along(steps))
-
-    def learn(self, outcome: View, state: State) -> State:
-        """Return the state with this round's steps, for ``novel``.
-
-        Args:
-            outcome: the finished round. The method reads ``trained``, ``table`` and ``context``.
-            state: as :meth:`init` makes it.
-        """
-        updates = outcome.trained
-        if not self.novel or not len(updates):
-            return state
-        steps = _steps(outcome, np.arange(len(updates)))[:, : outcome.context.layout.num_parameters]
-        return {"steps": steps, "targets": updates.seats.target.copy()}
 
 
 @dataclass(frozen=True)
