@@ -724,59 +724,6 @@ class RunRecord:
                 found[int(line["round"])] = (clients, without)
         return found
 
-    def smaller_budgets(self) -> dict[int, list[tuple[Ints, Floats]]]:
-        """Return the values under smaller budgets, by budget (models evaluated per round).
-
-        Returns:
-            For each round that recorded it, the clients ``[S]``, and their values and standard errors ``[2, S]`` (NaN:
-            not
-            known).
-
-        Raises:
-            UserError: a round's arrays do not fit each other.
-        """
-        given = (self.config.get("mechanism") or {}).get("value")
-        also = given.get("also") if isinstance(given, Mapping) else None
-        budgets = sorted({b for b in also if isinstance(b, int) and b > 0}) if isinstance(also, list) else []
-        by_budget: dict[int, list[tuple[Ints, Floats]]] = {}
-        for line in self.metrics if budgets else ():
-            stored = self.arrays(line["round"], only=("answered", *(f"value_of_{b}" for b in budgets)))
-            clients = stored.get("answered")
-            for budget in budgets:
-                less = stored.get(f"value_of_{budget}")
-                if clients is None or less is None:
-                    continue
-                sound = clients.dtype.kind in "iu" and less.dtype.kind == "f" and less.shape == (2, len(clients))
-                if not sound or ((clients < 0) | (clients >= self.num_clients)).any():
-                    file = round_file(self.path, line["round"])
-                    raise UserError(f"{file}: its values of {budget} models are not numbers by client")
-                by_budget.setdefault(budget, []).append((clients, less))
-        return by_budget
-
-    def interactions(self) -> Iterator[tuple[Ints, Floats, Floats]]:
-        """Yield the pairwise interactions of each round that recorded them.
-
-        Yields:
-            Each has the clients ``[S]`` whose updates were valued, the interactions ``[S, S]`` (NaN: not in one game),
-            and their standard errors ``[S, S]`` (NaN: not known).
-
-        Raises:
-            UserError: a round's arrays do not fit each other.
-        """
-        for line in self.metrics:
-            stored = self.arrays(line["round"], only=("answered", "value_interactions", "value_interaction_errors"))
-            clients, pairs = stored.get("answered"), stored.get("value_interactions")
-            if clients is None or pairs is None:
-                continue
-            if clients.ndim != 1 or clients.dtype.kind not in "iu" or pairs.dtype.kind != "f":
-                raise UserError(f"{round_file(self.path, line['round'])}: its interactions are not numbers by client")
-            if pairs.shape != (len(clients), len(clients)):
-                what = f"interactions {pairs.shape} of {len(clients)} updates"
-                raise UserError(f"{round_file(self.path, line['round'])}: has {what}: must be as many by as many")
-            errors = stored.get("value_interaction_errors")
-            if errors is None or errors.shape != pairs.shape or errors.dtype.kind != "f":
-                errors = np.full(pairs.shape, np.nan)
-            yield clients.astype(np.int64), pairs.astype(np.float64), errors.astype(np.float64)
 
     @cached_property
     def under_way(self) -> frozenset[tuple[int, int]]:
