@@ -724,7 +724,6 @@ class RunRecord:
                 found[int(line["round"])] = (clients, without)
         return found
 
-
     @cached_property
     def under_way(self) -> frozenset[tuple[int, int]]:
         """The (round, client) of updates for which the round did not wait, and which may still join later rounds.
