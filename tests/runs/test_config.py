@@ -289,10 +289,6 @@ def test_only_the_setting_that_withholds_the_training_losses_is_named(tmp_path: 
          ["clients.grant: 50.0", "clients.vests: 2", "ledger.floor: -5.0"]),
         ({"clients": {"grant": 50.0}, "mechanism": {"name": "pifl", "tiers": 2}}, []),
         ({"clients": {"grant": 50.0}, "sizes": {"proved": True, "bond": 5.0}}, []),
-        ({"behaviour": {"attacker": {"clients": [1], "since": 3}}}, ["behaviour.attacker.since: 3"]),
-        ({"behaviour": {"attacker": {"clients": [1], "since": 2}}}, []),
-        ({"behaviour": {"joiner": {"clients": [1], "at": 3}, "leaver": {"clients": [2], "at": 9}}},
-         ["behaviour.joiner.at: 3", "behaviour.leaver.at: 9"]),
         ({"federation": {"half_precision": True}}, ["federation.half_precision: true"]),
     ],
 )  # fmt: skip
@@ -300,5 +296,5 @@ def test_a_run_warns_of_a_setting_that_concerns_nothing_here(given: dict[str, An
     common = {"data": {"clients": 4}, "mechanism": {"name": "fedavg"}, "run": {"rounds": 3}}
     experiment = Experiment(**common | {"engine": {"train": "stacked", "threads": 1}} | given)
     said = build(experiment).said
-    told = [line for line in said if "has no effect" in line or "never begins" in line]
+    told = [line for line in said if "has no effect" in line]
     assert [": ".join(line.split(": ")[1:3]) for line in told] == warned

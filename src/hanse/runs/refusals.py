@@ -18,7 +18,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import BaseModel
-from torch import nn
 
 from hanse.base.errors import RAISED, UserError
 from hanse.base.factories import OBJECT
@@ -82,7 +81,6 @@ def objections(
         *not_held(mechanism),
         *warn_of_probabilities(experiment, problem, data),
         *never_asked(experiment, mechanism),
-        *of_absent_rounds(experiment, acting),
     ]
 
 
@@ -342,25 +340,15 @@ def warn_of_probabilities(experiment: Experiment, problem: Problem, data: Federa
             far = [module(few.x * by) for by in (1e3, -1e3)] if problem.one_output else []
     except RAISED:  # whether it can be used at all is looked at elsewhere
         return []
-    if not all(isinstance(one, torch.Tensor) and one.is_floating_point() for one in (outputs, *far)):
+    sound = (isinstance(one, torch.Tensor) and one.is_floating_point() and len(one) for one in (outputs, *far))
+    if not all(sound) or not all(float(one.min()) >= 0 and float(one.max()) <= 1 for one in (outputs, *far)):
         return []
-    if far and all(float(one.min()) >= 0 and float(one.max()) <= 1 for one in (outputs, *far)):
-        return [
-            "warning: the model returns probabilities (even for large inputs its output is from 0 to 1), and bce "
-            "expects logits, of which all above 0 mean class 1: leave out that last step"
-        ]
-    if outputs.ndim != 2 or outputs.shape[1] < 2 or not len(outputs) or float(outputs.min()) < 0:
-        return []
-    if float((outputs.sum(dim=1) - 1).abs().max()) <= _ONE:
-        why = "each row sums to 1"
-    elif float(outputs.max()) <= 1 and isinstance([*module.modules()][-1], nn.Sigmoid):
-        why = "its last layer is a sigmoid"
-    else:
-        return []
-    return [
-        f"warning: the model returns probabilities ({why}), and cross-entropy expects logits: it learns "
-        "slowly and its loss is wrong; leave out that last step"
-    ]
+    why, asks = "even for large inputs its output is from 0 to 1", "bce"
+    if not far:
+        if outputs.ndim != 2 or outputs.shape[1] < 2 or float((outputs.sum(dim=1) - 1).abs().max()) > _ONE:
+            return []
+        why, asks = "each row sums to 1", "cross-entropy"
+    return [f"warning: the model returns probabilities ({why}), and {asks} expects logits: leave out that last step"]
 
 
 def few_samples(data: FederatedData) -> Samples:
@@ -409,17 +397,6 @@ def idle(experiment: Experiment, around: Mapping[str, str] | None = None) -> lis
             # a run's file has the default, or all clients where there are fewer
             if option != "clients_per_round" or table[option] != experiment.data.clients
         ),
-    ]
-
-
-def of_absent_rounds(experiment: Experiment, acting: Mapping[str, Behaviour | None]) -> list[str]:
-    """Return a warning for each behaviour that begins (``since``, ``at``) after the last round."""
-    rounds = experiment.run.rounds
-    return [
-        f"warning: behaviour.{name}.{key}: {begins}: never begins: the last round is {rounds - 1}"
-        for name, behaviour in acting.items()
-        for key in ("since", "at")
-        if isinstance(begins := getattr(behaviour, key, None), int) and begins >= rounds
     ]
 
 
