@@ -31,7 +31,7 @@ from torch import Tensor
 
 from hanse.base.errors import UserError
 from hanse.base.factories import call
-from hanse.base.files import AGREEMENTS, ASKED, ASKED_HEAD, OPERATORS, private_folder, whole_file, write_whole
+from hanse.base.files import AGREEMENTS, ASKED, OPERATORS, private_folder, whole_file, write_whole
 from hanse.base.import_trust import from_message
 from hanse.base.wings import Names, absent
 from hanse.core.declared import Count, Declared, Int64, Name
@@ -682,7 +682,7 @@ def _safe(name: str) -> str:
     """
     plain = name and all(c.isalnum() or c in "-_." for c in name) and not name.startswith(".")
     # some file systems take capitals for small letters
-    own = (SECRET, ASKED, ASKED_HEAD, OPERATORS, AGREEMENTS, EVIDENCE, APPS, ACCOUNT, ACCOUNT_LOCK, MEMBERS, *WITNESS)
+    own = (SECRET, ASKED, OPERATORS, AGREEMENTS, EVIDENCE, APPS, ACCOUNT, ACCOUNT_LOCK, MEMBERS, *WITNESS)
     if not plain or name.lower() in own:
         raise WireError(f"run {name!r}: not a name for a folder")
     return name

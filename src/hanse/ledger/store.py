@@ -18,7 +18,6 @@ with receipts or heads from outside. :class:`Issuer` makes a run's receipts from
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -29,6 +28,7 @@ from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any
 
 from hanse.base.errors import UserError
+from hanse.base.lock import flock
 from hanse.base.merkle import Tree, as_text, root_of
 from hanse.core.book import Book, DamagedError, LedgerError, MutableBook
 from hanse.core.entry import MINT, Transaction, is_account
@@ -328,7 +328,7 @@ class Ledger:
     def _turn(self) -> Iterator[tuple[IO[bytes], IO[bytes], Walk]]:
         """Take this writer's turn: yield the log and its heads, open for appending, and the walk at their end."""
         with self.file.open("ab") as log, heads_of(self.file).open("ab") as heads:
-            fcntl.flock(heads, fcntl.LOCK_EX)
+            flock(heads)
             walk = self._at_end()
             # an interrupted posting, which nobody was told of, may have left a part of its lines
             os.ftruncate(log.fileno(), walk.lines)

@@ -298,15 +298,6 @@ def _line_of(view: View, s: int) -> dict[str, Any]:
     return line
 
 
-VALUES = {  # by the name of a round's array, the field of Values that it has
-    "value": "per_seat",
-    "value_error": "standard_errors",
-    "value_without_block": "without_block",
-    "value_interactions": "interactions",
-    "value_interaction_errors": "interaction_errors",
-}
-
-
 def _arrays_of(played: Played) -> dict[str, np.ndarray]:
     """Return the arrays of a round and those of its test."""
     view = played.view
@@ -330,9 +321,11 @@ def _arrays_of(played: Played) -> dict[str, np.ndarray]:
     if "late/mixed" in played.waited:
         arrays |= {"present": view.roster.ids, "staleness": updates.staleness}
     if view.values is not None:
-        known = {name: getattr(view.values, field) for name, field in VALUES.items()}
-        arrays |= {name: array for name, array in known.items() if array is not None}
-        arrays |= {f"value_of_{budget}": less for budget, less in view.values.beside.items()}
+        arrays["value"] = view.values.per_seat
+        if view.values.standard_errors is not None:
+            arrays["value_error"] = view.values.standard_errors
+        if view.values.without_block is not None:
+            arrays["value_without_block"] = view.values.without_block
     if view.settlement is not None:
         arrays |= view.settlement.arrays
         arrays["withheld"] = np.array(sorted(view.settlement.withheld), np.int64)

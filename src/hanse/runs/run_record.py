@@ -716,70 +716,13 @@ class RunRecord:
         Each entry has the clients ``[S]`` whose updates were valued, and their values ``[S, B]`` with each of B blocks
         left out.
         """
-        of_rounds = self._by_update(("S", "any"), "value_without_block")
-        return {round: (who, found[0]) for round, who, found in of_rounds if found[0] is not None}
-
-    def _by_update(self, form: Sequence[str | int], *names: str) -> Iterator[tuple[int, Ints, list[Floats | None]]]:
-        """Yield each round's number, the clients ``[S]`` whose updates were valued, and arrays of them that it recorded.
-
-        Args:
-            form: the sizes of the arrays; "S" is the number of updates, "any" any number.
-            names: the arrays' names. None is yielded for one that the round did not record.
-
-        Raises:
-            UserError: a round's arrays do not fit each other.
-        """
-        most = self.num_clients
+        found = {}
         for line in self.metrics:
-            number = int(line["round"])
-            stored = self.arrays(number, only=("answered", *names))
-            if (clients := stored.pop("answered", None)) is None or not stored:
-                continue
-            whole = clients.ndim == 1 and clients.dtype.kind in "iu" and not ((clients < 0) | (clients >= most)).any()
-            for name, array in stored.items():
-                sizes = [len(clients) if size == "S" else size for size in form]
-                fits = len(array.shape) == len(form) and all(
-                    a in (b, "any") for a, b in zip(sizes, array.shape, strict=True)
-                )
-                if not (whole and fits and array.dtype.kind == "f"):
-                    raise UserError(f"{round_file(self.path, number)}: '{name}': must be numbers by client")
-            yield number, clients.astype(np.int64), [stored.get(name) for name in names]
-
-    def smaller_budgets(self) -> dict[int, list[tuple[Ints, Floats]]]:
-        """Return the values under smaller budgets, by budget (models evaluated per round).
-
-        Returns:
-            For each round that recorded it, the clients ``[S]``, and their values and standard errors ``[2, S]`` (NaN:
-            not
-            known).
-
-        Raises:
-            UserError: a round's arrays do not fit each other.
-        """
-        given = (self.config.get("mechanism") or {}).get("value")
-        also = given.get("also") if isinstance(given, Mapping) else None
-        budgets = sorted({b for b in also if isinstance(b, int) and b > 0}) if isinstance(also, list) else []
-        by_budget: dict[int, list[tuple[Ints, Floats]]] = {}
-        for _, clients, arrays in self._by_update((2, "S"), *(f"value_of_{b}" for b in budgets)) if budgets else ():
-            for budget, less in zip(budgets, arrays, strict=True):
-                if less is not None:
-                    by_budget.setdefault(budget, []).append((clients, less))
-        return by_budget
-
-    def interactions(self) -> Iterator[tuple[Ints, Floats, Floats]]:
-        """Yield the pairwise interactions of each round that recorded them.
-
-        Yields:
-            Each has the clients ``[S]`` whose updates were valued, the interactions ``[S, S]`` (NaN: not in one game),
-            and their standard errors ``[S, S]`` (NaN: not known).
-
-        Raises:
-            UserError: a round's arrays do not fit each other.
-        """
-        names = ("value_interactions", "value_interaction_errors")
-        for _, clients, (pairs, errors) in self._by_update(("S", "S"), *names):
-            if pairs is not None:
-                yield clients, pairs, np.full(pairs.shape, np.nan) if errors is None else errors
+            stored = self.arrays(line["round"], only=("answered", "value_without_block"))
+            clients, without = stored.get("answered"), stored.get("value_without_block")
+            if clients is not None and without is not None and without.ndim == 2 and len(clients) == len(without):
+                found[int(line["round"])] = (clients, without)
+        return found
 
     @cached_property
     def under_way(self) -> frozenset[tuple[int, int]]:
