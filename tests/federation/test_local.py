@@ -10,7 +10,6 @@ from torch.nn import functional
 import hanse
 from hanse.base.errors import UserError
 from hanse.core.port import (
-    Ask,
     Confused,
     Confusion,
     Derived,
@@ -20,7 +19,6 @@ from hanse.core.port import (
     Score,
     Scored,
     Train,
-    Trained,
 )
 from hanse.learning.job import smallest_batch
 from hanse.runs.setup import Session, build
@@ -74,14 +72,6 @@ def test_scores_are_the_losses_and_accuracies_on_the_share(here: Session, share:
         assert float(result.accuracy[c]) == pytest.approx(float((logits.argmax(1) == y).float().mean()))
 
 
-def test_limited_scores_use_that_many_samples_the_same_for_all_models(here: Session) -> None:
-    rows = torch.stack([row_of(here), row_of(here)])
-    [result] = ask(here, 1, Score("q", rows, limit=7)).results
-    assert isinstance(result, Scored)
-    assert result.num_samples == 7
-    assert result.loss[0] == result.loss[1]
-
-
 def test_gradients_are_autograds(here: Session) -> None:
     row = row_of(here)
     [result] = ask(here, 3, Gradient("g", row[None])).results
@@ -100,18 +90,6 @@ def test_confusion_counts_every_sample_once(here: Session) -> None:
     np.add.at(want, (y.numpy(), output(here, row, x).argmax(1).numpy()), 1)
     assert isinstance(result, Confused)
     np.testing.assert_array_equal(result.counts[0].numpy(), want)
-
-
-def test_a_question_without_a_policy_is_refused_with_the_reason(here: Session) -> None:
-    assert ask(here, 0, Ask("fortune")).refused == "its policy does not answer 'fortune'"
-
-
-def test_training_answers_with_the_update_and_its_size(here: Session) -> None:
-    [result] = ask(here, 4, Train(0, 0, row_of(here))).results
-    assert isinstance(result, Trained)
-    assert result.num_samples == here.data.sizes[4]
-    assert result.row.shape == (here.problem.layout.size,)
-    assert not torch.equal(result.row, row_of(here))
 
 
 def test_bytes_count_each_model_once_a_round_and_private_rows_never(here: Session) -> None:

@@ -67,31 +67,6 @@ def test_every_model_on_every_list(
             assert found[i].accuracy[c] == pytest.approx(accuracy, nan_ok=True)
 
 
-def test_a_model_that_is_not_finite_spoils_no_other_list() -> None:
-    problem, row = build_problem("logistic", (4,), 3, 1)
-    pool = made((4,), 3, 20)
-    pool.x[3] = float("inf")
-    rows = torch.stack([row, row * float("nan")])
-    lists = [torch.arange(0, 5), torch.arange(5, 20)]
-    spoilt, sound = Scorer(problem, torch.device("cpu")).score_each(rows, pool, lists)
-    assert not np.isfinite(spoilt.loss).any()
-    assert np.isfinite(sound.loss[0])
-    assert not np.isfinite(sound.loss[1])
-    assert sound.accuracy[1] == 0
-
-
-def test_lists_that_do_not_fit_together_are_scored_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    problem, row = build_problem("logistic", (4,), 3, 1)
-    pool = made((4,), 3, 100)
-    lists = list(torch.arange(100).split(9))
-    scorer = Scorer(problem, torch.device("cpu"))
-    whole = scorer.score_each(row[None], pool, lists)
-    monkeypatch.setattr("hanse.learning.scoring._OUTCOMES", 20)
-    parts = scorer.score_each(row[None], pool, lists)
-    np.testing.assert_allclose([s.loss[0] for s in parts], [s.loss[0] for s in whole], atol=1e-7)
-    np.testing.assert_array_equal([s.accuracy[0] for s in parts], [s.accuracy[0] for s in whole])
-
-
 @pytest.fixture(scope="module")
 def here() -> Session:
     return build(
@@ -121,24 +96,6 @@ def test_wishes_of_all_kinds_come_back_in_order(here: Session) -> None:
         assert scores.count.tolist() == [len(own.index)] * len(wish.models)
     again = score_shares(wanted, here.data, here.engine, 0, 4)
     assert all((x.loss == y.loss).all() for x, y in zip(found, again, strict=True))
-
-
-class Counted:
-    """An engine that counts its calls."""
-
-    def __init__(self, engine: Any) -> None:
-        self.engine, self.calls = engine, 0
-
-    def score_each(self, *given: Any) -> Any:
-        self.calls += 1
-        return self.engine.score_each(*given)
-
-
-def test_clients_that_score_the_same_models_share_one_call(here: Session) -> None:
-    row = here.context.initial(0)
-    engine = Counted(here.engine)
-    score_shares([(c, Score("q", row[None], limit=5)) for c in range(12)], here.data, engine, 0, 0)  # type: ignore[arg-type]
-    assert engine.calls == 1
 
 
 def test_the_federation_answers_as_each_client_alone_would(here: Session) -> None:
