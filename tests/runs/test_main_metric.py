@@ -136,7 +136,7 @@ def test_a_client_of_one_class_has_a_named_gap(tmp_path: Path) -> None:
         ({"eval": {"metrics": ["aucc"]}}, "eval.metrics: 'aucc': no such name; did you mean 'auc'?"),
         ({"eval": {"metrics": [HERE + "failing"]}}, "'failing'"),
         ({"train": {"loss": "mae"}}, r"train.loss: 'mae'.*2 classes"),
-        ({"train": {"loss": "bce"}, "model": {"name": HERE + "two"}}, "output per"),
+        ({"train": {"loss": "bce"}, "model": {"name": HERE + "two"}}, "one for each sample"),
         ({"model": {"name": HERE + "one"}}, r"train.loss.*'bce'"),
         ({"mechanism": {"value": {"name": "gtg", "utility": "ac"}}}, "mechanism.value.utility: 'ac'"),
         ({"mechanism": {"value": {"name": "gtg", "utility": "r2"}},

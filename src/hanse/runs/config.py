@@ -238,16 +238,6 @@ class TrainSection(Section, Recipe):
         return Recipe(**self.model_dump(exclude={"loss", "loop"}))
 
 
-def _replies(enough: Any) -> Any:
-    """Return a number of replies from 1 on, or a share between 0 and 1. Raises ValueError for anything else."""
-    if enough is None:
-        return None
-    whole, share = type(enough) is int and enough >= 1, type(enough) is float and 0 < enough < 1
-    if not (whole or share):
-        raise ValueError("must be a whole number from 1 on, or a share between 0 and 1")
-    return enough
-
-
 class FederationSection(Section):
     """``[federation]``: where the clients are, and how long a round waits for them.
 
@@ -276,7 +266,7 @@ class FederationSection(Section):
     refuse: str | dict[str, Any] | None = None
     secure: dict[str, Any] | None = None
     private: dict[str, Any] | None = None
-    enough: Annotated[int | float | None, BeforeValidator(_replies)] = None
+    enough: Positive | Annotated[float, Field(gt=0, lt=1)] | None = None
     late: Literal["drop", "next"] = "drop"
     max_staleness: Positive | None = None
 

@@ -228,21 +228,21 @@ def too_many(experiment: Experiment, num_clients: int, seats: int) -> list[str]:
 
     A mechanism's default number of clients per round is not refused: it is reduced.
     """
-    table, federation, of_seats = experiment.mechanism.table, experiment.federation, (seats, "seats of a round")
-    select = table.get("select")
-    counts: dict[str, tuple[Any, tuple[int, str]]] = {
-        "mechanism.clients_per_round": (table.get("clients_per_round"), (num_clients, "clients")),
-        "mechanism.select.clients_per_round": (
-            select.get("clients_per_round") if isinstance(select, dict) else None,
-            (num_clients, "clients"),
-        ),
-        "eval.clients": (experiment.eval.clients, (num_clients, "clients")),
-        "federation.min_replies": (federation.min_replies, of_seats),
-        "federation.enough": (federation.enough, of_seats),
+    table, federation, select = (
+        experiment.mechanism.table,
+        experiment.federation,
+        experiment.mechanism.table.get("select"),
+    )
+    of_clients = {
+        "mechanism.clients_per_round": table.get("clients_per_round"),
+        "mechanism.select.clients_per_round": select.get("clients_per_round") if isinstance(select, dict) else None,
+        "eval.clients": experiment.eval.clients,
     }
+    of_seats = {"federation.min_replies": federation.min_replies, "federation.enough": federation.enough}
     lines = [
         f"{where}: {count}: more than the {most} {what}"
-        for where, (count, (most, what)) in counts.items()
+        for counts, most, what in ((of_clients, num_clients, "clients"), (of_seats, seats, "seats of a round"))
+        for where, count in counts.items()
         if isinstance(count, int) and count > most
     ]
     enough, given = enough_replies(experiment, seats), federation.enough
@@ -414,30 +414,23 @@ def undefined_metrics(problem: Problem, data: FederatedData, tested: Ints) -> li
     lines, own = [], _targets_of(data, tested) if problem.metrics else {}
     server = None if data.server_test is None or not len(data.server_test) else data.server_test.y.cpu().numpy()
     for metric in problem.metrics:
-        if data.test_weights is not None and metric.key not in OF_TEXTS:
-            lines.append(
-                f"{WHERE}: '{metric.key}': with data.client_test_from = 'classes' test samples count by weights; "
-                f"allowed: {', '.join(OF_TEXTS)}"
-            )
-            continue
+        where = f"{WHERE}: '{metric.key}':"
         gaps = {client: gap for client, y in own.items() if (gap := metric.gap(y))}
-        if server is not None and (gap := metric.gap(server)):
-            lines.append(f"{WHERE}: '{metric.key}': on the server's test set {gap}")
+        first, why = next(iter(gaps.items()), (-1, ""))
+        if data.test_weights is not None and metric.key not in OF_TEXTS:
+            reason = "with data.client_test_from = 'classes' test samples count by weights; allowed:"
+            lines.append(f"{where} {reason} {', '.join(OF_TEXTS)}")
+        elif server is not None and (gap := metric.gap(server)):
+            lines.append(f"{where} on the server's test set {gap}")
         elif own and len(gaps) == len(own):
-            lines.append(
-                f"{WHERE}: '{metric.key}': no client's own test share can have it: {next(iter(gaps.values()))}"
-            )
+            lines.append(f"{where} no client's own test share can have it: {why}")
         elif not metric.built_in and (wrong := _fails(metric, problem, [*own.values(), server], data.num_classes)):
             given = "numbers [n, d]" if problem.regression else "probabilities [n, k] of k classes"
-            lines.append(
-                f"{WHERE}: '{metric.key}': fails on the test samples, called with the true targets and the "
-                f"predictions, {given}: {wrong}"
-            )
+            lines.append(f"{where} fails on the true targets and predictions of test samples, {given}: {wrong}")
         elif gaps:
             names = [data.called(c) for c in list(gaps)[:_NAMED]] + (["others"] if len(gaps) > _NAMED else [])
             count = f"{len(gaps)} of {len(own)} clients have no {metric.reading.title} of their own"
-            first, why = next(iter(gaps.items()))
-            lines.append(f"warning: {WHERE}: '{metric.key}': {count} ({', '.join(names)}): of client {first} {why}")
+            lines.append(f"warning: {where} {count} ({', '.join(names)}): of client {first} {why}")
     return lines
 
 
