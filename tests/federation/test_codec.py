@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from hanse.core.port import (
     Answered,
     Ask,
-    Mixture,
     Reply,
     Request,
     Score,
@@ -99,21 +98,6 @@ def test_a_reply_comes_out_as_it_went_in() -> None:
 def test_rubbish_is_refused(header: str, said: str) -> None:
     with pytest.raises(WireError, match=said):
         unpack(Message(header))
-
-
-def test_tests_cross_with_what_became_of_private_rows() -> None:
-    rows = torch.arange(6.0).reshape(2, 3)
-    tasks = (Test("t", rows[0], row=7), Test("t", rows[0], None, Mixture(rows, "train", False), rows[1], False))
-    got = unpack(pack(Request(1, tasks, ((7, 3), (9, 0)))))
-    assert got.accepted == ((7, 3), (9, 0))
-    own, mixes = got.tasks
-    assert (own.row, own.mixture, own.beside, own.scored) == (7, None, None, True)
-    assert (mixes.row, mixes.mixture.share, mixes.mixture.normalised, mixes.scored) == (None, "train", False, False)
-    assert torch.equal(mixes.mixture.models, rows)
-    assert torch.equal(mixes.beside, rows[1])
-    assert len(pack(Request(1, tasks)).arrays) == 2  # two models, named five times
-    results = (Tested("t", 1 / 3, None, 4, 0.1, 0.5), Tested("t", None, None, 0))
-    assert unpack(pack(Reply(1, results))).results == results
 
 
 def test_in_half_precision_models_weigh_half_and_come_out_as_32_bit_floats() -> None:

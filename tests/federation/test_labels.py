@@ -1,6 +1,5 @@
 """An attack on data: a behaviour that shows its client other targets, in this process and at a node."""
 
-import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -103,22 +102,3 @@ def test_what_is_reported_of_the_targets_is_of_those_that_were_seen() -> None:
         counts.append(play_round(played, first_state(played)).view.trained.extras["label_counts"])
     assert torch.equal(counts[1], counts[0].flip(1))
     assert counts[0].sum() == 4 * 48
-
-
-@pytest.mark.parametrize(
-    ("targets", "reason"),
-    [
-        (torch.zeros(3, dtype=torch.int64), "[3] of torch.int64: must be [24] of torch.int64, as the samples have"),
-        (torch.zeros(24), "[24] of torch.float32: must be [24] of torch.int64, as the samples have"),
-        (torch.full((24,), 10), "class 10: allowed: 0 to 9"),
-        (torch.full((24,), -1), "class -1: allowed: 0 to 9"),
-    ],
-)
-def test_what_are_no_targets_is_said(targets: Tensor, reason: str) -> None:
-    @dataclass(frozen=True)
-    class Wrong(Behaviour):
-        def sees(self, me: Me, round: int, before: Tensor) -> Tensor:
-            return targets
-
-    with pytest.raises(ValueError, match="behaviour Wrong: its sees returned " + re.escape(reason)):
-        updates(setup(Wrong()))

@@ -8,7 +8,6 @@ import torch
 from torch.nn import functional
 
 import hanse
-from hanse.base.errors import UserError
 from hanse.core.port import (
     Confused,
     Confusion,
@@ -123,36 +122,3 @@ def test_a_client_with_too_few_samples_refuses_and_the_others_train() -> None:
     first, second = here.federation.exchange(0, requests, None, None)
     assert first.refused is None
     assert second.refused == "has 1 samples to train on; 2 are needed"
-
-
-def test_a_first_round_in_which_every_client_diverges_ends_the_run() -> None:
-    with pytest.raises(UserError, match="NaN or infinite"):
-        hanse.run(
-            hanse.Experiment(
-                data={"clients": 4},
-                model={"name": "mlp", "hidden": [8]},
-                mechanism={"name": "fedavg", "clients_per_round": 4},
-                train={"lr": 1e30, "epochs": 3},
-                engine={"train": "stacked", "threads": 1},
-                run={"rounds": 2},
-            )
-        )
-
-
-def test_stragglers_of_a_recipe_in_steps_take_fewer_steps() -> None:
-    run = hanse.run(
-        hanse.Experiment(
-            data={"clients": 6},
-            model={"name": "logistic"},
-            mechanism={"name": "fedavg", "clients_per_round": 6},
-            train={"steps": 9, "batch_size": 8},
-            behaviour={"straggler": {"fraction": 0.5}},
-            engine={"train": "stacked", "threads": 1},
-            run={"rounds": 20},
-        )
-    )
-    steps: dict[int, set[int]] = {}
-    for seat in run.clients:
-        steps.setdefault(seat["client"], set()).add(seat["steps"])
-    assert sorted(len(found) == 1 for found in steps.values()) == [False] * 3 + [True] * 3
-    assert all(found == {9} or (len(found) > 4 and found <= set(range(1, 10))) for found in steps.values())

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import hanse
 from hanse.core.part import Context, State, TrainPart, View
 from hanse.core.payload import Between, Declaration, Like, Payload, Term
-from hanse.core.port import Reply, Request, Train, Trained
+from hanse.core.port import Reply, Request, Train
 from hanse.core.table import Block, Ints, Layout, Seats, Table
 from hanse.federation.check import refusal, room
 from hanse.federation.codec import pack, unpack, unpack_reply
@@ -221,26 +221,3 @@ def test_a_client_refuses_a_wrong_one_with_the_reason(mistake: str, here: Sessio
     assert ask(here, task).refused == reason
     reply = unpack(node_of(here, tmp_path).answer(0, pack(Request(1, (task,)))))
     assert (reply.refused, reply.results) == (reason, ())
-
-
-@pytest.mark.parametrize(
-    ("extras", "reason"),
-    [
-        ({"met": torch.tensor([3, 4])}, None),
-        ({}, "extra 'met': missing"),
-        ({"met": torch.tensor([3])}, "extra 'met': int64 of shape (1,): must be int64 of shape (2,)"),
-        ({"met": torch.tensor([3.0, 4.0])}, "extra 'met': float32 of shape (2,): must be int64 of shape (2,)"),
-        ({"met": torch.tensor([3, -4])}, "extra 'met': must be at least 0 everywhere"),
-        (
-            {"met": torch.tensor([3, 4]), "label_counts": torch.tensor([3])},
-            "extra 'label_counts': not one of those declared (met)",
-        ),
-    ],
-)
-def test_extras_that_are_not_as_declared_are_refused(
-    extras: dict[str, Tensor], reason: str | None, here: Session
-) -> None:
-    request = Request(1, (task_of(here),))
-    reply = Reply(1, (Trained(0, torch.zeros(650), 3.0, 0.5, 2, extras),))
-    assert refusal(request, reply, 650) == reason
-    assert refusal(request, unpack(pack(reply)), 650) == reason

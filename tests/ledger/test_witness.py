@@ -181,20 +181,6 @@ def test_a_cosignature_is_of_one_head_and_one_witness(tmp_path: Path) -> None:
     assert name_of(one.public) == one.name != other.name
 
 
-def test_heads_of_receipts_are_held_against_those_that_were_seen(tmp_path: Path) -> None:
-    witness, prover = Witness(tmp_path / "home"), book(tmp_path / "log.jsonl", 3)
-    see(witness, prover, 0)
-    head = prover.head()
-    early, longer = book(tmp_path / "early.jsonl", 2).head(), replace(head, round=head.round + 1, count=head.count + 1)
-    assert early is not None
-    for fine in (head, early, longer, replace(head, book="another", root=bytes(32))):
-        witness.compare(fine)
-    for other in (replace(head, root=bytes(32)), replace(head, round=9), replace(head, count=head.count + 1)):
-        with pytest.raises(SplitViewError, match="has two heads"):
-            witness.compare(other)
-    assert len(alarms(tmp_path / "home")) == 3
-
-
 def test_more_than_half(tmp_path: Path) -> None:
     witnesses = [Witness(tmp_path / f"w{n}") for n in range(4)]
     keys = {f"w{n}": w.public for n, w in enumerate(witnesses)}

@@ -44,23 +44,3 @@ def test_a_source_by_fedavg(source: str, least: float) -> None:
             pytest.skip(str(wrong))
         raise
     assert accuracy > max(least, guess.bar)
-
-
-@pytest.mark.parametrize(
-    ("source", "partition", "clients", "model"),
-    [
-        ("digits", "dirichlet", 20, "mlp"),
-        ("synthetic", "natural", 20, "mlp"),
-        ("loans", "natural", 20, "mlp"),
-        ("flights", "natural", 15, "mlp"),
-        ("pacs", "natural", 4, "mlp"),
-        ("fedsoft_linear", "mixture", 20, "mlp"),
-        ("shakespeare", "natural", 20, "lstm"),
-        ("shakespeare_next", "natural", 20, "lstm"),
-    ],
-)
-def test_a_source_brings_its_split_and_its_model(source: str, partition: str, clients: int, model: str) -> None:
-    found = default(source)
-    assert (found.data.partition.name, found.data.clients, found.model.name) == (partition, clients, model)
-    assert (found.model.options.get("last") is True) == (source == "shakespeare_next")
-    assert hanse.Experiment(**found.sections()).sections() == found.sections()
