@@ -53,8 +53,8 @@ from hanse.flower.operator_key import make_operator_key, public_key
 from hanse.flower.witnesses import ShownHeads
 from hanse.learning import loop
 from hanse.learning.loop import Loop
+from hanse.ledger.log import LogHead
 from hanse.ledger.receipts import read_receipts
-from hanse.ledger.record import LogHead
 from hanse.ledger.store import Ledger
 from hanse.ledger.witness import Prover, alarms
 from hanse.mechanisms.registry import MECHANISMS

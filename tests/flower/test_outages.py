@@ -28,7 +28,7 @@ from hanse.flower.receipts import Letters
 from hanse.ledger.index import difference
 from hanse.ledger.run_ledger import open_ledger
 from hanse.runs.run_record import load_run
-from hanse.runs.runbooks import RunBooks
+from hanse.runs.rundir import RunBooks
 
 HERE = Path(__file__).parent
 

@@ -11,7 +11,6 @@ owner who wants to prove its log notes the root elsewhere.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import time
@@ -23,6 +22,7 @@ from typing import Any
 
 from hanse.base.errors import UserError
 from hanse.base.files import ASKED, private_folder, read_text
+from hanse.base.lock import flock
 from hanse.federation.codec import Message, WireError
 
 MOST = 1 << 26  # bytes of a log, which is read at each request; with more, none is taken until its owner moves it away
@@ -118,7 +118,7 @@ class NodeLog:
                     raise WireError(f"{path}: others may write it, so no request is acted upon: chmod 600")
                 if nonce and now.st_size >= MOST:  # what was taken before may still be answered
                     raise WireError(f"{path}: has {now.st_size} bytes: move it away, and a new log begins")
-                fcntl.flock(file, fcntl.LOCK_EX)
+                flock(file)
                 data = file.read()
                 if nonce and f'"nonce":"{nonce}"'.encode() in data:
                     return False

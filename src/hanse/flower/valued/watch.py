@@ -56,13 +56,13 @@ from hanse.learning.job import Problem
 from hanse.learning.models import structure
 from hanse.learning.process import untouched
 from hanse.runs.config import Experiment, ModelSection
-from hanse.runs.play import settled
+from hanse.runs.experiment import settled
 from hanse.runs.round import LoopState, failed_round, first_state, play_round
 from hanse.runs.round_record import RoundRecord
 from hanse.runs.rundir import RunDir, claim_anew
 from hanse.runs.sections import RunSection
 from hanse.runs.server_judge import ServerJudge
-from hanse.runs.session import Session
+from hanse.runs.setup import Session
 from hanse.runs.testing import Figures, figures_of
 
 S = TypeVar("S", bound=Strategy)

@@ -449,7 +449,7 @@ def expel(
         hanse network expel run --client 3 --reason 'sends noise'
     """
     from hanse.flower.members import give
-    from hanse.runs.names import client_names, client_of
+    from hanse.runs.run_record import client_names, client_of
 
     # client_of takes the names as a list by number, so numbers without a name stand for themselves
     names = client_names(folder)
