@@ -48,17 +48,10 @@ def moved(found: object) -> object:
 
 EDITS: dict[str, Callable[[Lines, int], Lines]] = {
     "a line is left out": lambda lines, at: lines[:at] + lines[at + 1 :],
-    "a line stands twice": lambda lines, at: lines[: at + 1] + lines[at:],
     "two lines change places": lambda lines, at: [*lines[: at - 1], lines[at], lines[at - 1], *lines[at + 1 :]],
     "the end is cut off": lambda lines, at: lines[:at],
     "another amount": field("postings", moved),
-    "another round": field("round", lambda found: int(str(found)) + 1),
-    "another number": field("number", lambda found: int(str(found)) + 1),
-    "another kind": field("kind", lambda found: f"{found}x"),
-    "another step": field("step", lambda found: f"{found}x"),
-    "another memo": field("memo", lambda found: f"{found} "),
     "a space": lambda lines, at: [*lines[:at], lines[at].replace(b",", b", ", 1), *lines[at + 1 :]],
-    "an empty line": lambda lines, at: [*lines[:at], b"", *lines[at:]],
     "a bit": lambda lines, at: [
         *lines[:at],
         bytes([*lines[at][:9], lines[at][9] ^ 1, *lines[at][10:]]),
@@ -143,8 +136,6 @@ def test_edits_of_the_log_are_found(name: str, place: str, played: Path, tmp_pat
         lines = (run / LOG).read_bytes().splitlines()
         at = PLACES[place] or len(lines) // 2
         edited = EDITS[name](lines, at % len(lines))
-        if (name, place) == ("a line stands twice", "last"):  # behind the last head no line is part of the book
-            edited = EDITS[name](lines, 0)
         assert edited != lines
         (run / LOG).write_bytes(b"".join(line + b"\n" for line in edited))
 
