@@ -540,11 +540,9 @@ def _seat_of(row: Tensor, found: Any, steps: int, n: int) -> _Seat:
     Raises:
         LoopError: it returned anything but numbers by name, too many of them, or one out of range.
     """
-    if isinstance(found, Mapping):  # numbers of PyTorch and NumPy, too
-        found = {
-            name: value.item() if isinstance(value, Tensor | np.generic) else value for name, value in found.items()
-        }
     try:
+        if isinstance(found, Mapping):
+            found = {name: _number(value) for name, value in found.items()}
         told = dict(_RETURNED.check({} if found is None else found))
     except (UnsoundError, RuntimeError) as wrong:  # a tensor of several numbers is no number
         raise LoopError(f"returned {wrong} (must be None or metrics by name, as in {{'loss': 0.3}})") from None
