@@ -55,7 +55,7 @@ def test_a_part_in_two_slots_is_written_once_with_all_its_options() -> None:
     [
         {"name": "fedavg", "train": "scaffold", "weigh": {"name": "scaffold", "global_lr": 0.5}},
         {"name": "scaffold", "weigh": {"name": "scaffold", "global_lr": 0.5}},
-        {"name": "ipfl", "settle": {"pricing": "critical"}, "train": {"mu": 0.25}},
+        {"name": "ipfl", "settle": {"pricing": "posted"}, "train": {"mu": 0.25}},
         {"name": "ipfl", "eta": 7.0, "settle": {"pricing": "posted", "flat": 0.25}},
         {"name": "ifca", "deploy": {"name": "ifca", "clusters": 3}},
     ],

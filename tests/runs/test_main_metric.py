@@ -192,7 +192,7 @@ def two(input_shape: Any, num_classes: int | None) -> torch.nn.Module:
 
 
 def test_one_output_goes_through_values_tests_and_reports(tmp_path: Path) -> None:
-    value = {"name": "mixture", "utility": "auc", "interactions": True}
+    value = {"name": "mixture", "utility": "auc"}
     sections = {"mechanism": {"value": value}, "data": {"validation": 0.2, "source": HERE + "mixed"}}
     result = hanse.run(experiment(**sections, train={"loss": "bce"}, run={"rounds": 2}), out=tmp_path / "run")
     assert result.model(0)(torch.zeros(3, 20)).shape == (3, 1)

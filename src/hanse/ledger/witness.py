@@ -30,9 +30,9 @@ from hanse.base.lock import flock
 from hanse.base.merkle import Tree, as_text, hashes_of, verify_consistency
 from hanse.base.plain_text import is_plain
 from hanse.core.entry import leaf
+from hanse.ledger.log import LogHead
 from hanse.ledger.note import cosign, cosigned_at, fingerprint, is_weak, own_key, public_of
 from hanse.ledger.receipts import newest
-from hanse.ledger.record import LogHead
 from hanse.ledger.store import Ledger
 
 if TYPE_CHECKING:

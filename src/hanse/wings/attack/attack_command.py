@@ -74,7 +74,7 @@ def attack(
         hanse attack runs/attack-ipfl/attack.toml --replay
         hanse attack --table --smoke
         hanse attack exp.toml --table
-        hanse attack runs/market/config.toml --client 3 --set mechanism.pricing=critical
+        hanse attack runs/market/config.toml --client 3 --set mechanism.eta=2
         hanse attack pifl --set 'mechanism.value={name="first_order_clients", judges="all"}'
     """
     from hanse.lab.player import cores
