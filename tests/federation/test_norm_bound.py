@@ -5,7 +5,7 @@ import pytest
 
 import hanse
 from hanse.base.errors import UserError
-from hanse.federation.norm_bound import NormBound, build_refusal
+from hanse.federation.wrapped import NormBound, build_refusal
 
 
 def test_what_is_longer_than_so_many_medians_is_refused() -> None:

@@ -15,8 +15,8 @@ from hanse.core.port import Reply, Request, Roster, Test, Train
 from hanse.core.recipe import NEVER
 from hanse.data import build as build_data
 from hanse.federation.codec import Message, pack, unpack
-from hanse.federation.node import Assignment, ClientData, Node
-from hanse.federation.private import PrivateRow, TellsOwners
+from hanse.federation.node import Assignment, ClientData, Node, PrivateRow
+from hanse.federation.wrapped import TellsOwners
 from hanse.mechanisms.baselines import fedavg
 from hanse.mechanisms.registry import build_mechanism
 from hanse.runs.checkpoint import Snapshot, load, store

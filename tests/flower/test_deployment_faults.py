@@ -17,7 +17,7 @@ from hanse.base.errors import UserError
 from hanse.cli import app
 from hanse.ledger.receipts import read_receipts
 from hanse.ledger.run_ledger import open_ledger
-from hanse.runs.recorded_seats import STILL
+from hanse.runs.run_record import STILL
 from hanse.wings.operate.certificates import make_node_key
 from hanse.wings.operate.loopback import Loopback
 

@@ -35,7 +35,7 @@ from hanse.ledger.run_ledger import open_ledger
 from hanse.ledger.store import Ledger
 from hanse.runs import checkpoint
 from hanse.runs.run_record import load_run
-from hanse.runs.runbooks import RunBooks
+from hanse.runs.rundir import RunBooks
 
 HERE = Path(__file__).parent
 CI = HERE.parent.parent / ".ci" / "postgres"

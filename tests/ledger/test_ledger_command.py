@@ -21,11 +21,10 @@ from hanse.core.book import Book
 from hanse.core.entry import LOG, TOKEN, Transaction, client, tokens
 from hanse.core.telling import describe, write_about
 from hanse.ledger.index import rebuild
-from hanse.ledger.issuer import Issuer
 from hanse.ledger.log import heads_of
 from hanse.ledger.receipts import write_receipts
 from hanse.ledger.run_ledger import latest_claim
-from hanse.ledger.store import Ledger
+from hanse.ledger.store import Issuer, Ledger
 
 TOLD = closed(history(7, 4, seed=6))
 GRANTED = TOLD[0][1][0].postings[1][1] / TOKEN

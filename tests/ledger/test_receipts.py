@@ -23,10 +23,9 @@ from hanse.cli import app
 from hanse.core.book import Book
 from hanse.core.entry import CLOSE, Transaction, client, leaf
 from hanse.ledger.closing import NOTHING, RecordDigest, closing_line, shortened, statements
-from hanse.ledger.issuer import Issuer
 from hanse.ledger.note import load_key, public_of, sign
 from hanse.ledger.receipts import ClosingStatement, Receipt, read_receipts, split_view, write_receipts
-from hanse.ledger.store import Ledger
+from hanse.ledger.store import Issuer, Ledger
 from hanse.ledger.witness import Prover
 
 TOLD = closed(history(7, 4, seed=6))
@@ -120,8 +119,8 @@ def test_a_receipt_has_at_most_two_kilobytes(clients: int, tmp_path: Path) -> No
     many = dict.fromkeys(range(clients), -0.12345678901234567)
     facts = RecordDigest(bytes(32), many, many)
     from hanse.ledger.closing import Closed, closing_line
-    from hanse.ledger.issuer import receipts_of
-    from hanse.ledger.record import LogHead
+    from hanse.ledger.log import LogHead
+    from hanse.ledger.store import receipts_of
 
     said = statements(10**5, balances, len(peaks), moved, facts)
     line = closing_line(facts.record, Tree(list(said.values())).root())

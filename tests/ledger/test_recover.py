@@ -15,10 +15,9 @@ import hanse
 from hanse.base.errors import MachineError
 from hanse.core.entry import LOG
 from hanse.ledger.index import difference
-from hanse.ledger.log import heads_of
-from hanse.ledger.record import Record
+from hanse.ledger.log import Record, heads_of
 from hanse.ledger.run_ledger import latest_claim, open_ledger
-from hanse.runs.runbooks import RunBooks
+from hanse.runs.rundir import RunBooks
 
 HERE = Path(__file__).parent
 
@@ -147,7 +146,7 @@ def other_amount(log: Path) -> None:
 
 def written_anew(log: Path) -> None:
     """A log that holds in itself, of other payments."""
-    from hanse.ledger.record import read_line
+    from hanse.ledger.log import read_line
     from hanse.ledger.store import Ledger
 
     records = [read_line(line.replace(b"7000000", b"8000000")) for line in log.read_bytes().splitlines()]

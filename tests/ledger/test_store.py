@@ -12,8 +12,7 @@ from hanse.base.errors import UserError
 from hanse.base.merkle import Tree
 from hanse.core.book import DamagedError, LedgerError, OverdraftError
 from hanse.core.entry import MINT, TOKEN, client, escrow, pool
-from hanse.ledger.log import heads_of
-from hanse.ledger.record import LogHead
+from hanse.ledger.log import LogHead, heads_of
 from hanse.ledger.store import Ledger
 
 

@@ -17,9 +17,9 @@ from ledger_cases import closed, history, play
 
 from hanse.base.errors import UserError
 from hanse.core.entry import Transaction
+from hanse.ledger.log import LogHead
 from hanse.ledger.note import cosigned_at, public_of
 from hanse.ledger.receipts import write_receipts
-from hanse.ledger.record import LogHead
 from hanse.ledger.store import Ledger
 from hanse.ledger.witness import (
     Prover,

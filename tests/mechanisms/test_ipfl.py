@@ -18,7 +18,7 @@ from hanse.core.entry import client as account
 from hanse.core.port import Answered, Reply, Request, Train, Trained
 from hanse.core.recipe import Recipe
 from hanse.federation.behaviour import Attacker, Liar, Me
-from hanse.federation.profiles import at_round, build_profiles
+from hanse.federation.policy import at_round, build_profiles
 from hanse.games import market
 from hanse.mechanisms.ipfl import Trade
 

@@ -1,6 +1,5 @@
 """Rounds that do not wait for all: when they end, what becomes of late updates, and what a killed run finds again."""
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from forging import restamped
 from watching import Killed, Watch, untimed
 
 import hanse
@@ -24,8 +22,8 @@ from hanse.mechanisms.staleness import ByStaleness
 from hanse.runs.arrivals import Flight, Training, Underway, Waiting, rebased
 from hanse.runs.checkpoint import Snapshot, load, store
 from hanse.runs.observers import mostly_refused
-from hanse.runs.recorded_seats import STILL, RecordedArrivals
 from hanse.runs.round_record import _seats_of
+from hanse.runs.run_record import STILL
 
 BUFFERED = {"enough": 2, "late": "next"}
 P = 4
@@ -239,17 +237,14 @@ def lines(**more: Any) -> list[str]:
     return list(refused.value.lines)
 
 
-def test_wrong_settings_are_refused_before_round_0(tmp_path: Path) -> None:
+def test_wrong_settings_are_refused_before_round_0() -> None:
     few = {"name": "fedavg", "clients_per_round": 3}
-    old = hanse.run(experiment([1, 1], {}, 1), out=tmp_path / "old").path
     for named, sections in (
         ("federation.enough: 4", {"mechanism": few, "federation": {"enough": 4}}),
         ("federation.enough: 0.5", {"mechanism": few, "federation": {"enough": 0.5, "min_replies": 3}}),
         *((f"federation.enough: {n}", {"federation": {"enough": n}}) for n in (0, 1.5, -0.5)),
         ("federation: give max_staleness", {"federation": {"max_staleness": 3}}),
         ("behaviour.speed.seconds: 2", {"behaviour": {"speed": {"seconds": [1.0, 2.0]}}}),
-        (str(tmp_path), {"federation": {"replay": str(tmp_path)}}),
-        (str(old), {"federation": {"replay": str(old)}, "run": {"rounds": 1}}),
     ):
         [line] = lines(**sections)
         assert named in line
@@ -347,45 +342,6 @@ def test_what_nodes_still_train_when_the_server_is_restarted_is_recorded_as_lost
     assert left.flights == {}
     assert lost == ((2, "its update of round 0: lost, the server was restarted"),)
     assert Underway(0.0, {2: remote}).without_lost()[1] == ()
-
-
-# ---- what is wrong with a replay, and what is lost
-
-
-def test_a_replay_of_another_experiment_is_refused(tmp_path: Path) -> None:
-    first = hanse.run(experiment([1, 1, 3.5], BUFFERED), out=tmp_path / "first").path
-    again = {"late": "next", "replay": str(first)}
-    few = {"name": "fedavg", "clients_per_round": 1, "weigh": "by_staleness"}
-    with pytest.raises(UserError, match=r"^federation\.replay: round 0: client \d's update of round 0 came then, and"):
-        hanse.run(experiment([1, 1, 1], again, mechanism=few, behaviour={}))
-    with pytest.raises(UserError, match=r"federation\.replay.*0 came"):
-        hanse.run(experiment([1], again, behaviour={}))
-    with pytest.raises(UserError, match=r"^federation\.late: 'drop': round 3 of .* mixed a late update"):
-        hanse.run(experiment([1, 1, 1], {"replay": str(first)}, behaviour={}))
-    assert len(hanse.run(experiment([1, 1, 1], {"replay": str(first)}, 3, behaviour={})).metrics) == 3
-
-
-@pytest.mark.parametrize("staleness", [[-1, 0], [3, 0]])
-def test_an_order_of_arrival_that_cannot_be_is_refused(staleness: list[int], straight: Path, tmp_path: Path) -> None:
-    first = shutil.copytree(straight, tmp_path / "first")
-    file = first / "rounds" / "00002.npz"
-    with np.load(file) as arrays:
-        found = {**arrays, "staleness": np.array(staleness)}
-    np.savez(file, **found)
-    with pytest.raises(UserError, match="00002"):
-        hanse.run(experiment([1] * 4, {"late": "next", "replay": str(first)}, behaviour={}))
-    restamped(first)
-    with pytest.raises(UserError, match="arrival cannot"):
-        hanse.run(experiment([1] * 4, {"late": "next", "replay": str(first)}, behaviour={}))
-
-
-def test_in_a_replay_an_unsound_update_has_its_own_reason() -> None:
-    recorded = RecordedArrivals({5: frozenset({0, 1, 2})}, {5: frozenset({(1, 5)})})
-    replayed = replace(training(None, "next", {}), waiting=Waiting(None, "next", None, recorded))
-    landed = replayed.land([reply(0, 0.0, float("nan")), reply(1, 0.0), reply(2, 0.0)])
-    assert sorted(landed.replies) == [1]
-    assert landed.refusals == ((0, "update has NaN or infinite entries"), (2, STILL))
-    assert sorted(landed.underway.flights) == [2]
 
 
 def test_an_answer_that_a_failed_round_has_heard_is_recorded_as_lost() -> None:

@@ -23,7 +23,7 @@ import hanse
 from hanse.base.errors import MachineError
 from hanse.core.table import Block, Table
 from hanse.ledger.run_ledger import open_ledger
-from hanse.runs import play
+from hanse.runs import experiment as play
 from hanse.runs.checkpoint import KINDS, _pieces, own_copy
 from hanse.runs.round import LoopState
 from hanse.runs.rundir import RunDir

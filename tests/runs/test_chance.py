@@ -16,8 +16,7 @@ from hanse.learning.metrics import WORSE
 from hanse.learning.models import build_problem
 from hanse.reports.statement import statement
 from hanse.runs.chance import Guess, doubts, nothing_left
-from hanse.runs.run_record import load_run
-from hanse.runs.shape import read_said
+from hanse.runs.run_record import load_run, read_said
 
 TEN = Guess(samples=250, most=0.1, entropy=math.log(10))
 

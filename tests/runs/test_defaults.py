@@ -8,7 +8,7 @@ from rotation import rotating
 import hanse
 from hanse.base.errors import UserError
 from hanse.data import build
-from hanse.data.choices import Dirichlet
+from hanse.data.partitions import Dirichlet
 from hanse.runs.chance import Guess
 from hanse.runs.config import TrainSection
 
@@ -34,7 +34,7 @@ def test_digits_by_fedavg(seed: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("source", "least"),
-    [("mnist", 0.9), ("fashion_mnist", 0.8), ("cifar10", 0.3), ("shakespeare", 0.3), ("loans", 0), ("schools", 0),
+    [("mnist", 0.9), ("fashion_mnist", 0.8), ("cifar10", 0.3), ("shakespeare", 0.3), ("loans", 0),
      pytest.param("flights", 0, marks=pytest.mark.nightly)],
 )  # fmt: skip
 def test_a_source_by_fedavg(source: str, least: float) -> None:

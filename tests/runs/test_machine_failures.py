@@ -18,8 +18,7 @@ from hanse.base.errors import MachineError, UserError
 from hanse.ledger.run_ledger import open_ledger
 from hanse.runs import checkpoint
 from hanse.runs.run_record import load_run
-from hanse.runs.runbooks import RunBooks
-from hanse.runs.rundir import RunDir
+from hanse.runs.rundir import RunBooks, RunDir
 
 HERE = Path(__file__).parents[1]  # where paying.py is
 ROUNDS = 5
@@ -205,7 +204,7 @@ class Fails:
 
 
 def test_what_fails_before_a_round_leaves_no_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hanse.runs.play.play_round", lambda *_: 1 / 0)
+    monkeypatch.setattr("hanse.runs.experiment.play_round", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         hanse.run(experiment(), out=tmp_path / "run")
     monkeypatch.undo()

@@ -6,7 +6,7 @@ import pytest
 from rotation import rotating
 
 from hanse.base.errors import UserError
-from hanse.data.choices import Dirichlet, Niid
+from hanse.data.partitions import Dirichlet, Niid
 from hanse.mechanisms.baselines import fedavg
 from hanse.mechanisms.registry import MECHANISMS
 from hanse.runs.rehearsal import Rehearsal, rehearse, small_experiment

@@ -33,7 +33,7 @@ from hanse.mechanisms.baselines import fedavg, fedprox, local
 from hanse.mechanisms.by_value import ByValue
 from hanse.mechanisms.weigh import BySamples
 from hanse.runs.round import LoopState, finish, first_state, play_round
-from hanse.runs.session import Session
+from hanse.runs.setup import Session
 
 N = 5
 PROBLEM, INITIAL = build_problem("logistic", (2,), 3, 0)

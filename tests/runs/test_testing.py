@@ -17,7 +17,7 @@ from hanse.core.port import Mixture, Reply, Request, Test, Tested
 from hanse.core.table import SERVER, Table
 from hanse.federation.policy import fits
 from hanse.learning.scoring import Scorer
-from hanse.runs import play as loop
+from hanse.runs import experiment as loop
 from hanse.runs.checkpoint import load
 from hanse.runs.rundir import RunDir
 from hanse.runs.setup import Session, build

@@ -13,7 +13,7 @@ from torch import nn
 
 import hanse
 from hanse.base.errors import UserError
-from hanse.runs.names import client_of
+from hanse.runs.run_record import client_of
 from tests.runs.test_objects import experiment, frame
 from tests.runs.test_reading import same
 

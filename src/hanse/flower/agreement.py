@@ -35,8 +35,8 @@ from hanse.core.part import Context, Most, Part, TrainPart
 from hanse.core.port import Ask, Mask, OnModels, Task, Test, Train
 from hanse.data.choices import SchemaTables
 from hanse.flower.members import Word
+from hanse.ledger.log import LogHead
 from hanse.ledger.note import DASH, cosigned_at, fingerprint, is_signed, sign
-from hanse.ledger.record import LogHead
 from hanse.ledger.witness import name_of
 from hanse.runs.config import Experiment
 from hanse.runs.guards import completed

@@ -53,7 +53,7 @@ from hanse.core.part import (
 from hanse.core.port import Ask, ClientInfo, Request, Score, Scored
 from hanse.core.table import PER_CLIENT, Block, Floats, Ints, Replace, Seats
 from hanse.core.telling import FREE, BeforeJoining, Check, Fact, Kind, Plot, Telling, Terms, Worth
-from hanse.federation.profiles import MOST, amount, at_round
+from hanse.federation.policy import MOST, amount, at_round
 from hanse.games.gram import inner_products
 from hanse.games.market import Graph, Market, best_imports, gains, local_optimality, utilities_of
 from hanse.games.market_models import Kind as Distance

@@ -27,8 +27,7 @@ from torch import Tensor
 
 from hanse.base.errors import UserError, nearest
 from hanse.base.factories import Positive, Weight
-from hanse.core.judge import Coalitions
-from hanse.core.part import Aggregated, Context, Most, Size, State, ValuePart, Values, View, in_slots
+from hanse.core.part import Aggregated, Coalitions, Context, Most, Size, State, ValuePart, Values, View, in_slots
 from hanse.core.port import Derived, Gradient, Request
 from hanse.core.table import Floats, Ints, Mix, mix
 from hanse.core.telling import Measure, Telling

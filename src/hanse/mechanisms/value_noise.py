@@ -17,7 +17,7 @@ from torch import Tensor
 
 from hanse.core.part import Values
 from hanse.core.table import Floats, Updates
-from hanse.federation.believed import NOISE
+from hanse.federation.wrapped import NOISE
 
 
 def noise_of(updates: Updates) -> Floats:

@@ -259,7 +259,7 @@ class FederationSection(Section):
         deadline_s: the number of seconds after which training ends. None: no limit.
         min_replies: a round with fewer valid updates is empty, and all models stay unchanged.
         half_precision: whether models travel as 16-bit numbers on a network.
-        refuse: a rule that refuses outlying updates ("norm_bound", see :mod:`hanse.federation.norm_bound`).
+        refuse: a rule that refuses outlying updates ("norm_bound", see :mod:`hanse.federation.wrapped`).
         secure: if given, the server sees only sums over groups of at least ``group`` clients (3 or more; default 3)
             (:mod:`hanse.wings.private.secure_sums`). None: it sees every update.
         private: differential privacy at the clients, with ``clip``, ``epsilon``, ``delta``, and further options
@@ -267,7 +267,6 @@ class FederationSection(Section):
         enough: training ends once this many valid replies have come: a whole number, or a share of the round's seats.
         late: "drop" discards later replies; "next" mixes them into the next round.
         max_staleness: with "next": the largest number of rounds by which an update may be late. None: any number.
-        replay: a run directory whose order of arrival a simulation repeats.
     """
 
     engine: Literal["local", "ray"] = "local"
@@ -280,7 +279,6 @@ class FederationSection(Section):
     enough: Annotated[int | float | None, BeforeValidator(_replies)] = None
     late: Literal["drop", "next"] = "drop"
     max_staleness: Positive | None = None
-    replay: str | None = None
 
     @model_validator(mode="after")
     def _fitting(self) -> Self:

@@ -124,7 +124,7 @@ def surroundings(
         "noise": given is not None and federation.secure is None and federation.late == "drop",
         "losses": experiment.train.loop is None and given is None,
         "valued": mechanism.value is not None,
-        "time": timed or federation.replay is not None or federation.engine != "local",
+        "time": timed or federation.engine != "local",
         "one model": one_model(mechanism),
         "classes": by_class and data.num_classes is not None and not is_text(data.pool([0])[0]),
         "buffers": layout.size != layout.num_parameters or smallest_batch(problem) > 1,

@@ -29,8 +29,7 @@ from hanse.base.errors import UserError
 from hanse.base.factories import OBJECT
 from hanse.base.files import MEMBERS
 from hanse.base.lock import Hold
-from hanse.core.judge import Judge
-from hanse.core.part import Context, Mechanism
+from hanse.core.part import Context, Judge, Mechanism
 from hanse.core.telling import describe
 from hanse.data.choices import OwnData
 from hanse.data.federated import RemoteData
@@ -50,7 +49,7 @@ from hanse.mechanisms.registry import word_of
 from hanse.runs.config import Experiment
 from hanse.runs.experiment import Observer, PlayedRun, play
 from hanse.runs.rundir import claim_anew, clear
-from hanse.runs.session import Session
+from hanse.runs.setup import Session
 
 Evaluate = Callable[[ArrayRecord], Any]  # returns numbers by name, or one number
 

@@ -459,7 +459,7 @@ def expel(
         hanse network expel run --client 3 --reason 'sends noise'
     """
     from hanse.flower.members import give
-    from hanse.runs.names import client_names, client_of
+    from hanse.runs.run_record import client_names, client_of
 
     # client_of takes the names as a list by number, so numbers without a name stand for themselves
     names = client_names(folder)
@@ -481,10 +481,11 @@ def log(
     Each request has two lines: when it came and whose it was; then the questions, over how many of your samples they
     were answered, and what left. Requests beyond the agreement are in evidence.jsonl too, as the operator signed them.
 
-    The log is checked against its Merkle tree first. Note the root that is shown at the end where nobody else can
-    write: with --root the command later shows whether the log still begins with what you saw, and which lines came
-    after it. Of those only the new root says, from now on, that they were not changed: note it too. If a line was
-    changed or cut, or the log does not begin with that root, the command says so and its exit code is 2.
+    Each line names the hash of the one before, which is checked first. Note the root that is shown at the end (the hash
+    of the last line) where nobody else can write: with --root the command later shows whether the log still begins with
+    what you saw, and which lines came after it. Of those only the new root says, from now on, that they were not
+    changed: note it too. If a line was changed, or the log does not begin with that root, because it was cut or written
+    anew, the command says so and its exit code is 2.
 
     Examples:
         hanse network log
@@ -503,8 +504,6 @@ def log(
     evidence = mine.home / EVIDENCE
     if evidence.exists():
         typer.echo(f"beyond the agreement: {len(evidence.read_bytes().splitlines())} requests, in {evidence}")
-    if mine.behind():
-        typer.echo(f"{mine.behind()} bytes more are not proved yet: a request is being answered, or its process died")
     if root is not None:
         proved = f"holds: the first {seen} of {len(lines)} lines had the root {root}"
         typer.echo(f"{proved}; of the {len(lines) - seen} since then only a root that is noted now says more")
