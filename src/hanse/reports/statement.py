@@ -34,9 +34,8 @@ from hanse.reports.given_models import GivenModels, models_of
 from hanse.reports.money import Money, money_of
 from hanse.reports.tags import differences
 from hanse.reports.words import Note, page, said
-from hanse.runs.recorded_seats import Seat
-from hanse.runs.run_record import RunRecord, load_run
-from hanse.runs.sat_out import SAT_OUT
+from hanse.runs.chance import SAT_OUT
+from hanse.runs.run_record import RunRecord, Seat, load_run
 
 MOST_BARS = 120
 
