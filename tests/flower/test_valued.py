@@ -390,7 +390,6 @@ def test_a_payment_rule_fills_a_ledger_that_verifies(tmp_path: Path) -> None:
         ({"validation": None, "model": Net()}, "model: needs validation="),
         ({"method": "mixtur"}, "method: 'mixtur'"),
         ({"method": "first_order"}, "method: 'first_order'"),
-        ({"method": {"name": "path", "novel": True}}, "method.novel: true"),
         ({"method": "path", "model": Net(), "validation": samples(), "utility": "accuracy"}, "method: 'path'"),
         ({"payment": "tokens"}, "payment: 'tokens'"),
         ({"grant": -1.0}, "grant"),

@@ -411,11 +411,6 @@ class Values:
         metrics: numbers by name that are recorded with the round.
         without_block: ``[S, B]``, the values with each of B blocks of validation samples left out. The error due to the
             random draw of these samples follows from them.
-        interactions: ``[S, S]``, above 0 if two seats complement each other, and below 0 if they duplicate each other.
-            NaN: the two are not in the same game.
-        interaction_errors: ``[S, S]``, the standard errors of ``interactions``.
-        beside: the values and standard errors ``[2, S]`` that smaller budgets of coalitions would have given, by
-            budget.
         by_row: for metrics that are sums over trained rows, each row's term.
         found: values for parts that decide later.
 
@@ -434,9 +429,6 @@ class Values:
     exact: Floats | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     without_block: Floats | None = None
-    interactions: Floats | None = None
-    interaction_errors: Floats | None = None
-    beside: Mapping[int, Floats] = field(default_factory=dict)
     by_row: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
     found: tuple[Any, ...] = ()
 
@@ -460,8 +452,6 @@ class Values:
         return replace(
             self, per_seat=per_seat, standard_errors=zeroed(self.standard_errors), exact=zeroed(self.exact),
             without_block=zeroed(self.without_block), metrics={**self.metrics, **sums}, by_row=kept,
-            interactions=zeroed(self.interactions), interaction_errors=zeroed(self.interaction_errors),
-            beside={budget: np.where(idle, 0.0, less) for budget, less in self.beside.items()},
         )  # fmt: skip
 
     @property

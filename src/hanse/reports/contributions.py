@@ -1,9 +1,8 @@
 """What each client's updates were worth, and how sure that is.
 
 :func:`contribution` adds up the values of a group of runs, which :func:`contribution_charts` and
-:func:`estimate_charts` draw. :func:`interactions` says which clients complement each other. :func:`smaller_budgets`
-says what the values would have been with fewer models scored in a round. :class:`Standings` compares the sums of
-clients with one another. It says which clients cannot be told apart, and how sure a client's part of the whole is.
+:func:`estimate_charts` draw. :class:`Standings` compares the sums of clients with one another. It says which clients
+cannot be told apart, and how sure a client's part of the whole is.
 
 **Errors.** A sum of values has two. *Sampling*: where not every group of updates was tried, a value is an estimate.
 Rounds are sampled independently, so the variances of rounds add. *Draw*: values are measured on one validation set, and
@@ -15,7 +14,7 @@ block of samples, the sum of values without this block is added up over the roun
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -25,7 +24,7 @@ from numpy.typing import NDArray
 from hanse.base.streams import stream
 from hanse.core.telling import Measure
 from hanse.games.jackknife import SURE, interval_errors
-from hanse.reports.chart import Bars, Chart, Curve, Floats, Heat, Ints, Lines, Series, even, slug
+from hanse.reports.chart import Bars, Chart, Curve, Floats, Ints, Lines, Series, even, slug
 from hanse.reports.groups import SeedGroup
 from hanse.reports.words import caption, said
 from hanse.runs.run_record import RunRecord
@@ -415,9 +414,6 @@ class Standings:
 
 MOST_CLIENTS = 300  # of whom every pair is compared
 MOST_COLUMNS = 400  # points of a line
-_TOP = 5  # clients whose order a smaller budget is asked about
-MOST_PAIRED = 40  # clients of the map of interactions
-ENDS_OF_BUDGETS = (8, 6)  # of more clients than that, so many of the highest and of the lowest sums by budget
 _SECTION = "Who contributed"
 _HIGHEST, _LOWEST = 12, 8  # clients of the picture, where there are more than that
 _MOST_GROUPS = 6  # that are drawn apart
@@ -617,8 +613,7 @@ def _valued_seats(run: RunRecord, clients: Ints) -> Ints:
 def contribution_charts(groups: Sequence[SeedGroup]) -> list[Chart]:
     """Return the charts on contributions, for every experiment that values updates.
 
-    As far as they were recorded, these are all sums, a few of them over the rounds, the clients' interactions, and the
-    values from smaller budgets.
+    These are all sums, and a few of them over the rounds.
 
     Args:
         groups: the experiments.
@@ -630,8 +625,6 @@ def contribution_charts(groups: Sequence[SeedGroup]) -> list[Chart]:
             continue
         name, many = slug(group.label), group.seeds_text
         charts += [picture_of(group, found), _best_and_worst(group, found, name, many)]
-        charts += _interactions(group, name)
-        charts += _budgets(group, name)
     return charts
 
 
@@ -702,132 +695,6 @@ def _banded(name: str, x: Floats, y: Floats, error: Floats) -> Curve:
     """Return a line with the band of its 95 % intervals, if they are known for every point."""
     known = bool(np.isfinite(error).all() and error.any())  # exact values have no band
     return Curve(name, x, y, y - SURE * error, y + SURE * error) if known else Curve(name, x, y)
-
-
-def interactions(group: SeedGroup) -> tuple[Ints, Floats, Ints, Floats] | None:
-    """Return how the updates of pairs of clients worked together, or None if no run recorded interactions.
-
-    If a client has several seats in a round, their interactions are added up.
-
-    Args:
-        group: the seeds of one experiment. The rounds of all seeds with the same clients are used.
-
-    Returns:
-        Four arrays. The clients ``[n]`` that were ever valued together with another one. The mean interaction of each
-        pair over the rounds in which both were valued, ``[n, n]`` (NaN: never, and on the diagonal). The number of
-        these rounds, ``[n, n]``. And the standard errors of the means from the sampling of coalitions, ``[n, n]`` (NaN:
-        not recorded).
-
-    Raises:
-        UserError: a round's record of interactions is damaged.
-    """
-    rounds = [one for run in group.same_clients for one in run.interactions()]
-    who = np.unique(np.concatenate([np.zeros(0, np.int64), *(clients for clients, _, _ in rounds)]))
-    sums, times = np.zeros((len(who), len(who))), np.zeros((len(who), len(who)), np.int64)
-    squares = np.zeros(sums.shape)
-    for clients, pairs, errors in rounds:
-        at = np.searchsorted(who, clients)
-        one, other = np.nonzero(np.isfinite(pairs) & (clients[:, None] != clients))
-        np.add.at(sums, (at[one], at[other]), pairs[one, other])
-        np.add.at(squares, (at[one], at[other]), errors[one, other] ** 2)
-        met = np.unique(at[one] * len(who) + at[other])  # once a round, however many seats they have
-        times.ravel()[met] += 1
-    together = times.any(axis=1)
-    if not together.any():
-        return None
-    kept, nothing = np.ix_(together, together), np.full(sums.shape, np.nan)
-    mean = np.divide(sums, times, out=nothing.copy(), where=times > 0)
-    error = np.divide(np.sqrt(squares), times, out=nothing, where=times > 0)
-    return who[together], mean[kept], times[kept], error[kept]
-
-
-def _interactions(group: SeedGroup, name: str) -> list[Chart]:
-    """Return the heat map of interactions, of the clients that were valued together most often."""
-    found = interactions(group)
-    if found is None:
-        return []
-    who, mean, times, error = found
-    most = np.sort(np.argsort(-times.sum(axis=1), kind="stable")[:MOST_PAIRED])
-    mean, times, error = mean[np.ix_(most, most)], times[np.ix_(most, most)], error[np.ix_(most, most)]
-    names = tuple(group.runs[0].client_label(c) for c in who[most].tolist())
-    median = int(np.median(times[times > 0]))
-    told = caption("interactions", median, _sure_pairs(mean, error), len(most), len(who))
-    marks = Heat(names, names, mean, "mean interaction", around_zero=True)
-    title = f"Who complements and who duplicates whom: {group.label}{group.seeds_text}"
-    return [Chart(f"interactions-{name}", _SECTION, title, told, marks, x="client", y="client")]
-
-
-def _sure_pairs(mean: Floats, error: Floats) -> dict[str, int] | None:
-    """Return how many pairs surely complement or duplicate each other; None if no errors are known."""
-    upper = np.triu_indices(len(mean), 1)  # each pair once
-    known = np.isfinite(mean[upper]) & np.isfinite(error[upper])
-    if not known.any():
-        return None
-    pairs, errors = mean[upper][known], SURE * error[upper][known]
-    return {"pairs": len(pairs), "above": int((pairs > errors).sum()), "below": int((pairs < -errors).sum())}
-
-
-@dataclass(frozen=True)
-class SmallerBudget:
-    """What the values of a run would have been from fewer models scored in a round.
-
-    Attributes:
-        budget: how many models a round.
-        sums: ``[N]``, each client's total.
-        errors: ``[N]``, its standard error from the sampling of coalitions.
-        same: how many of the clients with the largest totals are the same as with the whole budget.
-        of: how many clients with the largest totals were compared.
-        flips: the clients whose total would surely (95 %) have had the other sign.
-    """
-
-    budget: int
-    sums: Floats
-    errors: Floats
-    same: int
-    of: int
-    flips: tuple[int, ...]
-
-
-def smaller_budgets(run: RunRecord, found: Contribution) -> list[SmallerBudget]:
-    """Return what each smaller budget that a run recorded (the option ``also``) would have told.
-
-    A round of n seats records a budget if the round evaluated at least as many models, and if the budget is at least 2
-    n + 2, or 2 to the n if that is less. The list is empty if no round recorded any.
-
-    Args:
-        run: the run.
-        found: its contributions with the whole budget.
-    """
-    top, ours, result = set(found.clients[:_TOP].tolist()), np.sort(found.clients), []
-    whole = dict(zip(found.clients.tolist(), found.totals.tolist(), strict=True))
-    for budget, rounds in run.smaller_budgets().items():
-        sums, squares = np.zeros(run.num_clients), np.zeros(run.num_clients)
-        for who, (values, errors) in rounds:
-            np.add.at(sums, who, np.nan_to_num(values))
-            np.add.at(squares, who, errors**2)
-        error = np.sqrt(squares)
-        flips = (c for c in ours.tolist() if SURE * error[c] < abs(sums[c]) and sums[c] * whole[c] < 0)
-        same = len(top & set(ours[np.argsort(-sums[ours], kind="stable")[:_TOP]].tolist()))
-        result.append(SmallerBudget(budget, sums, error, same, len(top), tuple(flips)))
-    return result
-
-
-def _budgets(group: SeedGroup, name: str) -> list[Chart]:
-    """Return a chart of what smaller budgets would have said of the first run of a group that recorded it."""
-    run = next((run for run in group.runs if run.smaller_budgets()), None)
-    found = contribution(replace(group, runs=(run,))) if run is not None else None
-    if run is None or found is None:
-        return []
-    highest, lowest = ENDS_OF_BUDGETS
-    kept = ends(len(found.clients), highest, lowest)
-    clients = found.clients[kept]
-    smaller = smaller_budgets(run, found)
-    series = [Series(f"{less.budget} models", less.sums[clients], SURE * less.errors[clients]) for less in smaller]
-    whole = Series("the whole budget", found.totals[kept], SURE * found.last.sampling[kept])
-    told = caption("budgets", smaller, highest, lowest, len(kept) < len(found.clients), len(found.clients))
-    title = f"Values by budget: {group.label}"
-    marks = Bars(tuple(f"client {found.labels[i]}" for i in kept), (*series, whole))
-    return [Chart(f"value-budgets-{name}", _SECTION, title, told, marks, x="total value")]
 
 
 def ends(count: int, first: int, last: int) -> list[int]:

@@ -686,28 +686,21 @@ class RunRecord:
             return None
         count = len(record["test_accuracy"])
         unknown = np.full(count, np.nan)
-        clients = record.get("tested", np.arange(count))
-        loss, samples = record.get("test_loss", unknown), record.get("test_samples")
-        error, main = record.get("test_loss_error", unknown), record.get(key, unknown)
-        gaps, without = record.get(f"{key}_gap", np.full(count, "")), record.get("test_without_block")
-        interval = record.get("test_interval", np.full((count, 2), np.nan))
-        units = record.get("test_units")
-        each = (clients, loss, samples, units, error, main, gaps, None if without is None else without[:, 0])
+        without, interval = record.get("test_without_block"), record.get("test_interval", np.full((count, 2), np.nan))
+        columns = {
+            "clients": record.get("tested", np.arange(count)).astype(np.int64),
+            "loss": record.get("test_loss", unknown),
+            "accuracy": record["test_accuracy"],
+            "samples": record.get("test_samples"),
+            "error": record.get("test_loss_error", unknown),
+            "main": record.get(key, unknown),
+            "gaps": record.get(f"{key}_gap", np.full(count, "")),
+            "units": record.get("test_units"),
+        }
+        each = (*columns.values(), None if without is None else without[:, 0])
         if any(array is not None and array.shape != (count,) for array in each) or interval.shape != (count, 2):
             raise UserError(f"{round_file(self.path, round)}: its tests of clients do not fit each other")
-        reasons = [str(gap) for gap in gaps.tolist()]
-        return OwnTests(
-            clients.astype(np.int64),
-            loss,
-            record["test_accuracy"],
-            samples,
-            error,
-            main,
-            reasons,
-            without,
-            interval,
-            units,
-        )
+        return OwnTests(**columns, without=without, interval=interval)
 
     @cached_property
     def without_block(self) -> Mapping[int, tuple[Ints, Floats]]:
@@ -723,60 +716,6 @@ class RunRecord:
             if clients is not None and without is not None and without.ndim == 2 and len(clients) == len(without):
                 found[int(line["round"])] = (clients, without)
         return found
-
-    def smaller_budgets(self) -> dict[int, list[tuple[Ints, Floats]]]:
-        """Return the values under smaller budgets, by budget (models evaluated per round).
-
-        Returns:
-            For each round that recorded it, the clients ``[S]``, and their values and standard errors ``[2, S]`` (NaN:
-            not
-            known).
-
-        Raises:
-            UserError: a round's arrays do not fit each other.
-        """
-        given = (self.config.get("mechanism") or {}).get("value")
-        also = given.get("also") if isinstance(given, Mapping) else None
-        budgets = sorted({b for b in also if isinstance(b, int) and b > 0}) if isinstance(also, list) else []
-        by_budget: dict[int, list[tuple[Ints, Floats]]] = {}
-        for line in self.metrics if budgets else ():
-            stored = self.arrays(line["round"], only=("answered", *(f"value_of_{b}" for b in budgets)))
-            clients = stored.get("answered")
-            for budget in budgets:
-                less = stored.get(f"value_of_{budget}")
-                if clients is None or less is None:
-                    continue
-                sound = clients.dtype.kind in "iu" and less.dtype.kind == "f" and less.shape == (2, len(clients))
-                if not sound or ((clients < 0) | (clients >= self.num_clients)).any():
-                    file = round_file(self.path, line["round"])
-                    raise UserError(f"{file}: its values of {budget} models are not numbers by client")
-                by_budget.setdefault(budget, []).append((clients, less))
-        return by_budget
-
-    def interactions(self) -> Iterator[tuple[Ints, Floats, Floats]]:
-        """Yield the pairwise interactions of each round that recorded them.
-
-        Yields:
-            Each has the clients ``[S]`` whose updates were valued, the interactions ``[S, S]`` (NaN: not in one game),
-            and their standard errors ``[S, S]`` (NaN: not known).
-
-        Raises:
-            UserError: a round's arrays do not fit each other.
-        """
-        for line in self.metrics:
-            stored = self.arrays(line["round"], only=("answered", "value_interactions", "value_interaction_errors"))
-            clients, pairs = stored.get("answered"), stored.get("value_interactions")
-            if clients is None or pairs is None:
-                continue
-            if clients.ndim != 1 or clients.dtype.kind not in "iu" or pairs.dtype.kind != "f":
-                raise UserError(f"{round_file(self.path, line['round'])}: its interactions are not numbers by client")
-            if pairs.shape != (len(clients), len(clients)):
-                what = f"interactions {pairs.shape} of {len(clients)} updates"
-                raise UserError(f"{round_file(self.path, line['round'])}: has {what}: must be as many by as many")
-            errors = stored.get("value_interaction_errors")
-            if errors is None or errors.shape != pairs.shape or errors.dtype.kind != "f":
-                errors = np.full(pairs.shape, np.nan)
-            yield clients.astype(np.int64), pairs.astype(np.float64), errors.astype(np.float64)
 
     @cached_property
     def under_way(self) -> frozenset[tuple[int, int]]:
