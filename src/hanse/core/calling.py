@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from numbers import Real
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -39,6 +40,8 @@ from hanse.core.part import (
 from hanse.core.table import Add, Floats, Ints, Replace, Seats
 
 T = TypeVar("T")
+HEARS: ContextVar[Callable[[str, str, View, State], None] | None] = ContextVar("HEARS", default=None)
+"""What is told of every call of a part: slot, method, view and state. A rehearsal sets it."""
 SLOT_METHOD = {"train": "seats"}  # the others are called as their slots are
 States = Mapping[str, State]  # a part's state by the first slot that it stands in
 
@@ -71,6 +74,8 @@ def called(slot: str, method: Callable[..., Any], view: View, state: State) -> I
         Exception: whatever the method raises, with a note that names the part.
     """
     name = name_of(slot, method, view)
+    if (hears := HEARS.get()) is not None:
+        hears(slot, getattr(method, "__name__", ""), view, state)
     # two looks instead of a copy: a copy of the table for each call would cost more than most parts do
     before = _prints(view, state)
     raised: Exception | None = None
