@@ -1,9 +1,10 @@
 """Receipts: what a participant keeps of each round, to check the ledger later.
 
 The tree of hashes shows that nothing inside a book was changed. The book does not show whether its end was cut off, or
-whether the operator has rewritten all of it. A receipt has three things: the statement that a round's close
-makes of one client, the hashes that lead from it to a head of the log, and that head with the operator's signature. Even without the book, a receipt therefore proves what the operator has said of the round. A
-book without this head is a different book. Participants keep their receipts where the operator cannot write.
+whether the operator has rewritten all of it. A receipt has three things: the statement that a round's close makes of
+one client, the hashes that lead from it to a head of the log, and that head with the operator's signature. Even without
+the book, a receipt therefore proves what the operator has said of the round. A book without this head is a different
+book. Participants keep their receipts where the operator cannot write.
 
 :class:`hanse.ledger.store.Issuer` makes the receipts of a run from its log, and :func:`write_receipts` stores them.
 Later :func:`read_receipts` reads a folder of them, and :class:`ReceiptCheck` (used by ``hanse ledger verify`` and
@@ -12,9 +13,9 @@ Later :func:`read_receipts` reads a folder of them, and :class:`ReceiptCheck` (u
 A round's close is one line of the log that moves nothing. Its memo has two hashes. The first is that of the round's
 record: its line of ``metrics.jsonl`` without clock, memory and bytes sent (it has the hash of the round's file in
 ``rounds/``), and its lines of ``clients.jsonl``, which have the values. The second is the root of a Merkle tree over
-the participants' statements, in the order of their numbers: what each has after the round, what the round moved, what its
-updates were worth, and how much of its privacy budget it says it has spent. The loop closes a round with :func:`close`;
-:class:`Closes` compares a log with what :func:`close` gives.
+the participants' statements, in the order of their numbers: what each has after the round, what the round moved, what
+its updates were worth, and how much of its privacy budget it says it has spent. The loop closes a round with
+:func:`close`; :class:`Closes` compares a log with what :func:`close` gives.
 """
 
 from __future__ import annotations
