@@ -27,7 +27,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, Union, get_args
 
 import numpy as np
 import torch
@@ -656,19 +656,11 @@ class Masked:
 
 Answer = Scored | Counted | Derived | Confused | Answered | Tested | SizeCommitted | SizeAudited | Masked
 Result = Trained | Answer
-AnyResult = Annotated[
-    Annotated[Trained, Tag("Trained")]
-    | Annotated[Scored, Tag("Scored")]
-    | Annotated[Counted, Tag("Counted")]
-    | Annotated[Derived, Tag("Derived")]
-    | Annotated[Confused, Tag("Confused")]
-    | Annotated[Answered, Tag("Answered")]
-    | Annotated[Tested, Tag("Tested")]
-    | Annotated[SizeCommitted, Tag("SizeCommitted")]
-    | Annotated[SizeAudited, Tag("SizeAudited")]
-    | Annotated[Masked, Tag("Masked")],
-    Discriminator(lambda result: type(result).__name__),
-]
+if TYPE_CHECKING:
+    AnyResult = Result
+else:  # by its class, so that an error is of that one alone
+    _TAGGED = tuple(Annotated[kind, Tag(kind.__name__)] for kind in get_args(Result))
+    AnyResult = Annotated[Union[_TAGGED], Discriminator(lambda result: type(result).__name__)]  # noqa: UP007
 
 
 @dataclass(frozen=True)
