@@ -678,7 +678,7 @@ class RunRecord:
         count = len(record["test_accuracy"])
         unknown = np.full(count, np.nan)
         without, interval = record.get("test_without_block"), record.get("test_interval", np.full((count, 2), np.nan))
-        columns = {
+        columns: dict[str, Any] = {
             "clients": record.get("tested", np.arange(count)).astype(np.int64),
             "loss": record.get("test_loss", unknown),
             "accuracy": record["test_accuracy"],
