@@ -168,7 +168,7 @@ def test_samples_of_several_inputs_that_cannot_be_are_refused() -> None:
     for given, words in (
         ({"a": x, "b": torch.zeros(4, 2)}, "3 of 'a', 4 of 'b'"),
         ({"a": torch.tensor([[2**24 + 1]])}, "whole numbers up to 16777217; allowed: 16777216"),
-        ({"a": np.array(["x"])}, "numbers are needed"),
+        ({"a": np.array(["x"])}, "of numbers is needed"),
         ({"a b": x}, "must be one or more, named as parameters can be"),
         ({}, "must be one or more, named as parameters can be"),
     ):

@@ -29,7 +29,7 @@ from hanse.base import toml
 from hanse.base.errors import UserError
 from hanse.base.factories import Count, call
 from hanse.data.dataset import Dataset
-from hanse.data.doubts import Coded, maybe_gaps, maybe_id, of_clients, of_columns, of_near_rows, other_words
+from hanse.data.doubts import Coded, of_clients, of_column, of_columns, of_near_rows
 from hanse.data.kinds import ALIKE, GAPS, LISTED, NUMBER, Held, alike, lost, natural_order
 from hanse.data.preparing import TableColumn
 from hanse.data.samples import Samples
@@ -464,8 +464,6 @@ def doubts(tables: Sequence[CsvTable], schema: Schema) -> tuple[list[str], str]:
             found = Held("words", texts, gaps)
             coded[name] = Coded(np.where(gaps, -1, np.unique(texts, return_inverse=True)[1]))
         if name in schema.columns:
-            looks = [maybe_id(found, owner, where), maybe_gaps(found, owner, where, _GAP)]
-            looks.append(other_words(found, owner, where, same_words(name)))
-            notes += [note for note in looks if note]
+            notes += of_column(found, owner, where, _GAP, same_words(name))
     doubt = "" if schema.group else of_columns(coded, schema.target, owner, "data", _GROUP)
     return notes, doubt
