@@ -1,6 +1,7 @@
 """What tests of this folder share."""
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from importlib.util import find_spec
 
 import pytest
@@ -30,6 +31,14 @@ class Shared:
 
     def shutdown(self, *, kill_workers: bool) -> None:
         """Leave it to the next test."""
+
+
+@pytest.fixture
+def unwarmed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that joins starts no warm process, which takes seconds."""
+    from hanse.wings.operate import warm_process
+
+    monkeypatch.setattr(warm_process, "warmed", lambda imports: nullcontext({}))
 
 
 @pytest.fixture

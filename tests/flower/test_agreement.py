@@ -9,6 +9,7 @@ import sys
 import time
 import zipfile
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -58,7 +59,7 @@ from hanse.ledger.store import Ledger
 from hanse.ledger.witness import Prover, alarms
 from hanse.mechanisms.registry import MECHANISMS
 from hanse.runs.run_record import load_run
-from hanse.wings.operate import server_access
+from hanse.wings.operate import server_access, warm_process
 from hanse.wings.operate.certificates import make_certificates
 from hanse.wings.operate.loopback import Loopback
 
@@ -586,6 +587,7 @@ def join(folder: Path, monkeypatch: pytest.MonkeyPatch, *more: object) -> tuple[
     monkeypatch.setenv("HANSE_HOME", str(folder / "home"))
     monkeypatch.setenv(PINNED_FILE, "")
     monkeypatch.setattr(server_access, "run", lambda name, words: None)
+    monkeypatch.setattr(warm_process, "warmed", lambda imports: nullcontext({}))
     words = ["network", "join", "h:9092", "--ca", folder / "ca.crt", "--key", folder / "clinic"]
     before = os.umask(0o077)
     found = CliRunner().invoke(app, [str(w) for w in [*words, "--operator", folder / "operator.pub", *more]])
@@ -644,13 +646,6 @@ def test_what_an_owner_cannot_agree_to_is_named(tmp_path: Path, monkeypatch: pyt
         with pytest.raises(UserError):
             public_key(tmp_path / "operator.pub")
     assert not (tmp_path / "home" / AGREEMENTS).exists()
-
-
-def test_witnesses_of_a_run_without_books_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = hand_over(tmp_path, hanse.Experiment(mechanism="fedavg"))
-    (tmp_path / "witnesses.txt").write_text(f"other {'0' * 64}\n")
-    code, said = join(tmp_path, monkeypatch, "--agree", file, "--witnesses", tmp_path / "witnesses.txt")
-    assert (code, "no books" in said) == (2, True)
 
 
 def test_parts_in_the_projects_folder_are_found_wherever_the_command_is_given(

@@ -46,8 +46,11 @@ class Halved(BySamples):
             replace(greedyfed(), value=None, select=fedavg(3).select),
             {"name": "greedyfed", "value": "none", "select": {"name": "uniform", "clients_per_round": 3}},
         ),
-        (Mechanism("mine", fedavg(4).select, Proximal(0.5), UniformWeights()), {"name": "fedprox", "mu": 0.5}),
-        (replace(local(), name="alone"), {"name": "local"}),
+        (
+            Mechanism("mine", fedavg(4).select, Proximal(0.5), UniformWeights()),
+            {"name": "fedavg", "clients_per_round": 4, "train": {"name": "proximal", "mu": 0.5}},
+        ),
+        (replace(local(), name="alone"), {"name": "fedavg", "train": {"name": "own"}}),
     ],
 )
 def test_tables(mechanism: Mechanism, table: dict[str, Any]) -> None:

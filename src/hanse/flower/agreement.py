@@ -487,7 +487,7 @@ def _limits(experiment: Experiment, replays: int) -> dict[str, QuestionLimit]:
         if not said and type(part).asks is not Part.asks and not getattr(part, "of", None):
             raise UserError(
                 f"mechanism.{key}: {type(part).__name__} asks participants questions: its method 'questions' must say "
-                "how many, since they agree to that (docs/write-a-part.md)"
+                "how many, since they agree to that (docs/reference/calls.md)"
             )
         for name, one in said.items():
             times = seats if {"weigh", "value"} & set(mechanism.standing(part)) else 1

@@ -6,7 +6,7 @@ other parts. What a part does (it pays, it makes rows from this round's updates)
 without another word (``REQUIRES``, ``IDLE``). Everything is looked at before round 0, by set differences:
 :func:`unmet_needs`, :func:`clashes`, :func:`without`. ``hanse list words`` prints the list.
 
-To refuse one more combination, add a word or a row here, or a row to a wing's table (``docs/decisions/wings.md`` has
+To refuse one more combination, add a word or a row here, or a row to a wing's table (``docs/write-a-wing.md`` has
 an example). Which rules go with which values, a rule shows by what it makes of a tiny model (:func:`tried`). What
 depends on numbers (seats, sizes) is refused by a part's ``unfit``, or in :mod:`hanse.runs.refusals`.
 """

@@ -686,28 +686,21 @@ class RunRecord:
             return None
         count = len(record["test_accuracy"])
         unknown = np.full(count, np.nan)
-        clients = record.get("tested", np.arange(count))
-        loss, samples = record.get("test_loss", unknown), record.get("test_samples")
-        error, main = record.get("test_loss_error", unknown), record.get(key, unknown)
-        gaps, without = record.get(f"{key}_gap", np.full(count, "")), record.get("test_without_block")
-        interval = record.get("test_interval", np.full((count, 2), np.nan))
-        units = record.get("test_units")
-        each = (clients, loss, samples, units, error, main, gaps, None if without is None else without[:, 0])
+        without, interval = record.get("test_without_block"), record.get("test_interval", np.full((count, 2), np.nan))
+        columns = {
+            "clients": record.get("tested", np.arange(count)).astype(np.int64),
+            "loss": record.get("test_loss", unknown),
+            "accuracy": record["test_accuracy"],
+            "samples": record.get("test_samples"),
+            "error": record.get("test_loss_error", unknown),
+            "main": record.get(key, unknown),
+            "gaps": record.get(f"{key}_gap", np.full(count, "")),
+            "units": record.get("test_units"),
+        }
+        each = (*columns.values(), None if without is None else without[:, 0])
         if any(array is not None and array.shape != (count,) for array in each) or interval.shape != (count, 2):
             raise UserError(f"{round_file(self.path, round)}: its tests of clients do not fit each other")
-        reasons = [str(gap) for gap in gaps.tolist()]
-        return OwnTests(
-            clients.astype(np.int64),
-            loss,
-            record["test_accuracy"],
-            samples,
-            error,
-            main,
-            reasons,
-            without,
-            interval,
-            units,
-        )
+        return OwnTests(**columns, without=without, interval=interval)
 
     @cached_property
     def without_block(self) -> Mapping[int, tuple[Ints, Floats]]:
