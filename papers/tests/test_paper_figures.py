@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from paper_cases import cell, made_up, sections, table
 
-from hanse.reports.chart import Bars, Chart, Curve, Graph, Heat, Lines, to_csv
+from hanse.reports.chart import Bars, Chart, Curve, Heat, Lines, to_csv
 from hanse_papers import figures
 from hanse_papers.catalogue import PAPERS
 from hanse_papers.runner import TableOutcome, expand, run_table
@@ -139,10 +139,10 @@ def test_trades_are_the_mean_of_the_seeds_and_imports_stand_side_by_side(name: s
         for job in jobs
     }
     done = TableOutcome(wanted, 2, tuple(jobs), tuple(readings), results, failures={}, played=0)
-    graph, heat = figures.charts(done, "f")
-    assert isinstance(graph.marks, Graph)
-    assert graph.marks.weight.tolist() == [[0, 3], [0, 0]]
-    assert (graph.marks.kinds, graph.marks.notes) == (("buyer", "seller"), ("-3.0", "+3.0"))
+    paid, heat = figures.charts(done, "f")
+    assert isinstance(paid.marks, Heat)
+    assert paid.marks.z.tolist() == [[0, 3], [0, 0]]
+    assert paid.marks.rows == paid.marks.columns == ("1 buyer", "2 seller")
     assert isinstance(heat.marks, Heat)
     assert heat.marks.columns == ("a: 1", "a: 2", "", "b: 1", "b: 2")
     np.testing.assert_array_equal(heat.marks.z, [[0, 0.5, np.nan, 0, 0.25], [0, 0, np.nan, 0, 0]])

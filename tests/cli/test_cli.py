@@ -60,7 +60,6 @@ EXACT = "mechanism.value=exact"
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (["statement", "run", "--client", "3", "--check-receipts", "--out", "a.html"], "--check-receipts: goes with"),
         (["statement", "run", "--client", "3", "--json", "--out", "a.html"], "--out: not with --json"),
         (["ledger", "history", "run", "--round", "-1"], "--round -1: must be at least 0"),
     ],

@@ -28,7 +28,6 @@ from hanse.ledger.log import heads_of
 from hanse.ledger.receipts import Receipt, contradiction, read_receipts, write_receipts
 from hanse.ledger.run_ledger import open_ledger, verify_run
 from hanse.reports.audit import audit_run
-from hanse.reports.disputes import replay
 from hanse.reports.groups import group_runs
 from hanse.reports.report import warnings
 from hanse.reports.statement import statement
@@ -163,10 +162,6 @@ def test_a_fee_that_is_appended_after_the_run_is_found_by_receipts(fees: Path, t
     assert "root after transaction " in (wrong_of(folder, tmp_path / "kept") or "")
     code, said = command("ledger", "verify", folder, "--receipts", tmp_path / "kept")
     assert (code, "The books do not hold" in said) == (1, True)
-    found = replay(folder, 1, tmp_path / "kept")
-    assert [d.what for d in found.disputes][:1] == ["head of the book"]
-    code, said = command("statement", folder, "--client", "1", "--check-receipts", "--receipts", tmp_path / "kept")
-    assert code == 1
 
 
 # ---- (b) grants, kinds, dates
@@ -427,7 +422,7 @@ def test_every_command_that_reads_the_books_finds_a_changed_log(
             CliRunner().invoke(app, ["ledger", *words, str(run)], catch_exceptions=False)
     with pytest.raises(UserError, match="do not hold"):
         statement(run, 1)
-    assert said in replay(run, 1, auction / "receipts").book
+    assert said in (wrong_of(run, auction / "receipts") or "")
     with pytest.raises(MachineError, match="heads back"):
         hanse.resume(run)
 
@@ -506,8 +501,6 @@ def test_a_file_of_a_round_that_is_lost_or_changed_is_said(
     assert any(said in note.said for note, _ in warnings(group_runs([record]), [record]))
     code, told = command("resume", run)
     assert f"warning: round 2: {said}" in told
-    found = replay(run, 1, auction / "receipts")
-    assert [d.who for d in found.disputes] == ["records of the rounds"]
 
 
 def test_lines_without_hashes_vouch_for_no_file(run: Path) -> None:

@@ -79,7 +79,7 @@ def test_compare_tests_seed_by_seed(tmp_path: Path) -> None:
     shown = CliRunner().invoke(app, ["compare", *map(str, paths), "--json"])
     found = json.loads(shown.stdout)
     assert [r["kind"] for r in found].count("difference") == len(rows)
-    assert "Differences from fedavg" in CliRunner().invoke(app, ["compare", *map(str, paths)]).stdout
+    assert "+2.10" in CliRunner().invoke(app, ["compare", *map(str, paths)], env={"COLUMNS": "200"}).stdout
 
 
 def test_equal_differences_have_no_interval(tmp_path: Path) -> None:

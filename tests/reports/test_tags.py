@@ -161,7 +161,7 @@ FORGED: dict[str, tuple[str, str]] = {
     "hidden": (r"<p\b", "<p hidden"),
     "a tag hidden": (r"<data ", "<data hidden "),
     "style": (r"</style>", "data { display: none }</style>"),
-    "a drawing": (r' d="M', ' d="M1,'),
+    "a drawing": ("base64,P", "base64,Q"),
     "what browsers see and parsers do not": (r"<footer", "<!--><p>gained 500</p><!-- --><footer"),
     "more than a version": (r"(<span data-own>\d[^<]*)", r"\1, and gained 500"),
     "a claim in it": (r"(<span data-own>\d[^<]*)", r"\1<p>gained 500</p>"),

@@ -35,7 +35,7 @@ from typing import Any
 import numpy as np
 
 from hanse.core.table import Floats
-from hanse.reports.chart import Bars, Chart, Curve, Graph, Heat, Lines, Series, slug
+from hanse.reports.chart import Bars, Chart, Curve, Heat, Lines, Series, slug
 from hanse_papers.compare import CellCurve, Row, curves, factor_of, finished, rows
 from hanse_papers.computed import fit
 from hanse_papers.runner import TableOutcome
@@ -50,10 +50,8 @@ CAPTIONS = {
     "stands at (k - 1) / (n - 1). A point is the mean over the seeds of the k-th client's number, the band one "
     "standard deviation to the left and right; with a single seed there is none.",
     "strip": "A black mark is one client in one run, the clients in their order from left to right. " + OVER_SEEDS,
-    "trades": "An arrow points from the client that paid to the one that was paid; the wider it is, the more was paid. "
-    "A colour and a mark are a role. "
-    "Beside a client stands what it was paid less what it paid, in tokens over the whole run (a table's balance is "
-    "that of one round), as a mean over the seeds.",
+    "trades": "What each row paid each column, in tokens over the whole run, as a mean over the seeds (a table's "
+    "balance is that of one round).",
     "imports": "The share of the markets in which a client (row) imported another one's model (column), as a mean over "
     "the seeds.",
 }
@@ -84,7 +82,7 @@ def charts(outcome: TableOutcome, stem: str) -> list[Chart]:
     return [replace(chart, key=f"{stem}-{chart.key}" if many else stem) for chart in drawn]
 
 
-def _chart(outcome: TableOutcome, here: Here, spec: Spec, marks: Lines | Bars | Heat | Graph, **more: str) -> Chart:
+def _chart(outcome: TableOutcome, here: Here, spec: Spec, marks: Lines | Bars | Heat, **more: str) -> Chart:
     """Return a chart of a group.
 
     ``also`` tells it from other charts of the same group and figure; the other words go to :class:`Chart` as they are.
@@ -391,12 +389,11 @@ def _trades(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
     money = np.mean([run["trades"]["money"] for run in runs.values() if run["trades"]["clients"] == clients], axis=0)
     profiles = first["given"].get("clients", {}).get("profiles", {})
     told = profiles.get("role", profiles.get("roles", []))  # of "listed" profiles, and of "roles"
-    kinds = tuple(told[c] if c < len(told) else "client" for c in clients)
-    notes = tuple(f"{net:+.1f}" for net in money.sum(axis=0) - money.sum(axis=1))
-    marks = Graph(tuple(str(c + 1) for c in clients), kinds, money, notes, "tokens")
-    caption = f"{CAPTIONS['trades']} The widest arrow is {money.max():.1f} tokens. "
+    names = tuple(f"{c + 1} {told[c] if c < len(told) else 'client'}" for c in clients)
+    marks = Heat(names, names, money, "tokens")
+    caption = f"{CAPTIONS['trades']} The most that one paid another is {money.max():.1f} tokens. "
     caption += f"Of the runs {len(runs)} of {outcome.seeds} are finished." if len(runs) < outcome.seeds else ""
-    yield _chart(outcome, here, spec, marks, caption=caption.strip())
+    yield _chart(outcome, here, spec, marks, caption=caption.strip(), x="to", y="from")
 
 
 def _imports(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
@@ -417,7 +414,7 @@ def _imports(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
         columns += [f"{algorithm}: {c + 1}" for c in clients]
     if panels:
         rows_of = tuple(str(place + 1) for place in range(len(panels[0])))
-        marks = Heat(rows_of, tuple(columns), np.concatenate(panels, axis=1), "share of the markets", floor=0.0)
+        marks = Heat(rows_of, tuple(columns), np.concatenate(panels, axis=1), "share of the markets")
         yield _chart(outcome, here, spec, marks, x="model of", y="client")
 
 

@@ -297,7 +297,7 @@ def compare(
         cautions,
         compare_runs,
         compare_tables,
-        difference_rows,
+        differences_tables,
         with_baseline,
     )
     from hanse.reports.groups import group_runs
@@ -310,7 +310,7 @@ def compare(
         say(f"warning: {line}", out if form == "table" else err, style="bold yellow", wrap=True)
     if form != "table":
         return print(as_text(form, groups, rows), end="")
-    for table in compare_tables(rows, difference_rows(groups)):
+    for table in (*compare_tables(rows), *differences_tables(groups)):
         out.print(table.printed())
     for note in cautions(groups):
         say(note.said, wrap=True)
@@ -358,8 +358,8 @@ def report(
 
         with trusting(trust):
             play(dirs, without or (), observers=lambda label: [ProgressBar(err, label, figure=False)])
-    with trusting(trust), counting("drawing", err) as progress:
-        page = write_report(dirs, out_dir or dirs[0], trust=trust, progress=progress)
+    with counting("drawing", err) as progress:
+        page = write_report(dirs, out_dir or dirs[0], progress=progress)
     first = answers_of(*dirs)
     warn(first.doubts)
     for question, answer in first.lines.items():

@@ -64,11 +64,11 @@ class Answers:
 
     def _repr_html_(self) -> str:
         """Return the answers and the picture for a notebook."""
-        from hanse.reports.vega import to_svg, to_vegalite  # late: the terminal draws nothing
+        from hanse.reports.vega import image  # late: the terminal draws nothing
 
         told = "".join(f"<p><b>Mind:</b> {escape(line)}</p>" for line in self.doubts)
         told += "".join(f"<p><b>{escape(question)}</b> {escape(told)}</p>" for question, told in self.lines.items())
-        return told + ("" if self.picture is None else to_svg(to_vegalite(self.picture)))
+        return told + ("" if self.picture is None else image(self.picture))
 
 
 def answers_of(*folders: str | Path) -> Answers:

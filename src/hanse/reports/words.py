@@ -203,4 +203,4 @@ def policy(template: str) -> str:
     source = files("hanse.reports").joinpath(template).read_text(encoding="utf-8")
     style = source.partition("<style>")[2].partition("</style>")[0]
     hashed = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    return f"default-src 'none'; style-src 'sha256-{hashed}'; base-uri 'none'; form-action 'none'"
+    return f"default-src 'none'; style-src 'sha256-{hashed}'; img-src data:; base-uri 'none'; form-action 'none'"
