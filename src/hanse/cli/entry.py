@@ -36,7 +36,6 @@ from hanse.cli.options import (
     Trust,
     err,
     flowing,
-    importing,
     out,
     say,
     trusting,
@@ -176,10 +175,9 @@ def run(
     if not overwrite and (folder / "config.toml").exists() and not on_network(folder):
         raise taken(folder)  # at once, before seconds of imports
 
-    with importing():
-        from hanse.runs import experiment as running
-        from hanse.runs.config import Experiment
-        from hanse.runs.observers import ProgressBar, make_trackers
+    from hanse.runs import experiment as running
+    from hanse.runs.config import Experiment
+    from hanse.runs.observers import ProgressBar, make_trackers
 
     experiment = Experiment.read(file, set_ or [])
     bar = ProgressBar(out, experiment.mechanism.name, explain=explain)
@@ -212,27 +210,23 @@ def resume(
         hanse resume runs/exp
         hanse resume runs/exp --rounds 60
     """
-    with importing():
-        from hanse.runs import experiment as running
-        from hanse.runs.observers import ProgressBar, make_trackers
+    from hanse.runs import experiment as running
+    from hanse.runs.observers import ProgressBar, make_trackers
 
     bar = ProgressBar(out, folder.name, explain=explain)
     observers = [bar, *make_trackers(track or [], folder)]
     _finish(running.resume(folder, observers=observers, other_data=other_data, rounds=rounds))
 
 
-_FINAL = ("accuracy", "loss", "perplexity")
-
-
 def _finish(result: object) -> None:
     """Print how a run ended, its last figures, warnings, and what to do next. Raises typer.Exit with 1 if it was
     stopped, or has no result.
     """
-    from hanse.learning.metrics import readings_of
     from hanse.reports.answers import answers
     from hanse.reports.groups import group_runs
     from hanse.runs.experiment import PlayedRun
     from hanse.runs.observers import mostly_refused, valued_otherwise
+    from hanse.runs.round_record import figure_of
     from hanse.runs.run_record import load_run
 
     assert isinstance(result, PlayedRun)
@@ -245,14 +239,9 @@ def _finish(result: object) -> None:
     record = load_run(result.path) if result.metrics and result.path is not None else None
     doubts = record.doubts if record is not None else ()
     warn((*([result.nothing] if result.nothing and result.nothing not in doubts else []), *doubts))
-    last = result.metrics[-1] if result.metrics else {}
-    main = [reading.key for reading in readings_of(result.experiment.eval.metrics)]
-    tested = []
-    for where, start in (("on the server's test data", "test/"), ("on the clients' own", "client/test_")):
-        figures = {what: last.get(start + what) for what in (*main, *_FINAL)}
-        known = [f"{what} {value:.3g}" for what, value in figures.items() if value is not None]
-        tested += [f"{where}: {', '.join(known)}"] if known else []
-    out.print("; ".join([f"{len(result.metrics)} rounds", *(tested or ["nothing tested"])]), highlight=False)
+    tested = [figure_of(line, record.main) for line in result.metrics] if record is not None else []
+    last = next((figure for figure in reversed(tested) if figure), "nothing tested")
+    out.print(f"{len(result.metrics)} rounds; {last}", highlight=False)
     lines = (
         *mostly_refused(result.clients, result.names),
         *valued_otherwise(result.metrics),

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -466,7 +466,7 @@ class Contribution:
     missed_errors: Floats
     fall: float
 
-    @property
+    @cached_property
     def errors(self) -> Floats:
         """The standard error of each client's sum at the end, from both sources, ``[n]``; NaN if it is not known."""
         return np.asarray(self.spread.total[:, -1])

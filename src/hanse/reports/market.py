@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hanse.core.entry import TOKEN
-from hanse.mechanisms.market_record import MarketRound
-from hanse.reports.audit import client_sums, load_market, no_trade
 from hanse.reports.chart import MOST_SHOWN, Bars, Chart, Floats, Heat, Series, slug
 from hanse.reports.groups import SeedGroup, roles_of
 from hanse.reports.money import Books
 from hanse.reports.words import caption
 from hanse.runs.run_record import RunRecord
+
+if TYPE_CHECKING:
+    from hanse.mechanisms.market_record import MarketRound
 
 SECTION = "The market"
 
@@ -35,25 +37,31 @@ def traded(rounds: Sequence[MarketRound]) -> tuple[tuple[int, ...], Floats, Floa
 
 def market_charts(groups: Sequence[SeedGroup]) -> list[Chart]:
     """Return the market's charts: for each experiment with a market, the trades of its first seed."""
-    charts = list[Chart]()
-    for group in groups:
-        run = group.runs[0]
-        rounds = load_market(run.path) if any("market/money" in line for line in run.metrics) else []
-        clients, money, imports = traded(rounds) if rounds else ((), np.zeros(0), np.zeros(0))
-        if not 0 < len(clients) <= MOST_SHOWN:
-            continue
-        sums, roles = client_sums(rounds), roles_of(run)
-        names = tuple(f"{run.client_label(c)} {roles.get(c, 'client')}" for c in clients)
-        label = group.label + (f", seed {run.seeds[0]}" if len(group.runs) > 1 else "")
-        bars = Bars(names, (Series("sold", money.sum(axis=0)), Series("bought", -money.sum(axis=1)),
-                            Series("utility", np.array([c.utility for c in sums]))))  # fmt: skip
-        told = caption("gains", no_trade(run, sums).said)
-        key, title = f"market-gains-{slug(label)}", f"Who gained what: {label}"
-        charts.append(Chart(key, SECTION, title, told, bars, x="tokens", y="client"))
-        heat, title = Heat(names, names, imports, "share of the rounds"), f"Who learned from whom: {label}"
-        key, told = f"market-imports-{slug(label)}", caption("imports")
-        charts.append(Chart(key, SECTION, title, told, heat, x="model of", y="client"))
-    return charts
+    traded_in = [group for group in groups if any("market/money" in line for line in group.runs[0].metrics)]
+    return [chart for group in traded_in for chart in _trades(group)]
+
+
+def _trades(group: SeedGroup) -> list[Chart]:
+    """Return who gained what and who learned from whom; nothing of more clients than can be shown."""
+    from hanse.reports.audit import client_sums, load_market, no_trade  # late: it builds parts, which bring torch
+
+    run = group.runs[0]
+    rounds = load_market(run.path)
+    clients, money, imports = traded(rounds)
+    if len(clients) > MOST_SHOWN:
+        return []
+    sums, roles = client_sums(rounds), roles_of(run)
+    names = tuple(f"{run.client_label(c)} {roles.get(c, 'client')}" for c in clients)
+    label = group.label + (f", seed {run.seeds[0]}" if len(group.runs) > 1 else "")
+    columns = {"sold": money.sum(axis=0), "bought": -money.sum(axis=1), "utility": np.array([c.utility for c in sums])}
+    gains = Bars(names, tuple(Series(name, numbers) for name, numbers in columns.items()))
+    learned = Heat(names, names, imports, "share of the rounds")
+    told, title = caption("gains", no_trade(run, sums).said), f"Who gained what: {label}"
+    return [
+        Chart(f"market-gains-{slug(label)}", SECTION, title, told, gains, x="tokens", y="client"),
+        Chart(f"market-imports-{slug(label)}", SECTION, f"Who learned from whom: {label}", caption("imports"), learned,
+              x="model of", y="client"),
+    ]  # fmt: skip
 
 
 # ---- who paid whom, by the books

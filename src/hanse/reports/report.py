@@ -15,7 +15,6 @@ from markupsafe import Markup
 
 from hanse.base.errors import UserError
 from hanse.base.files import read_text, write_whole
-from hanse.reports import invoice, statement
 from hanse.reports.accuracy import curve_charts, own_charts
 from hanse.reports.answers import answers, contributed
 from hanse.reports.chart import Chart, cell_of, rows_of, to_csv
@@ -205,6 +204,8 @@ def check(dirs: Sequence[Path], page: Path) -> list[str]:
     Raises:
         UserError: the page is none of these, or a directory holds no run.
     """
+    from hanse.reports import invoice, statement
+
     text = read_text(page)
     if '<meta name="kind" content="report">' not in text:
         if len(dirs) > 1:
