@@ -58,7 +58,7 @@ def pair(folder: Path) -> list[Path]:
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("report")
-    return write_report(pair(folder), folder / "out", title="Two ways", lead="A lead.")
+    return write_report(pair(folder), folder / "out")
 
 
 def test_one_page_that_works_offline(page: Path) -> None:
@@ -67,8 +67,6 @@ def test_one_page_that_works_offline(page: Path) -> None:
     assert all(link.startswith(("#", "data:image/svg+xml;base64,")) for link in found.fetched)
     assert not {"link", "iframe", "script", "object", "base"} & set(found.tags)
     assert "default-src &#39;none&#39;" in text  # the browser would refuse what slipped through
-    assert "Two ways" in found.text
-    assert "A lead." in found.text
     assert "greedyfed" in found.text
     assert "clients_per_round = 2" in found.text  # the experiment file
     assert page.stat().st_size < 1.5e6
@@ -105,10 +103,10 @@ def test_hostile_names_are_text(tmp_path: Path) -> None:
         seats,
         {"mechanism": {"name": f"a:{HOSTILE}"}, "data": {"source": HOSTILE}},
     )
-    page = Page(write_report([path], tmp_path / "out", title=HOSTILE, lead=HOSTILE).read_text())
+    page = Page(write_report([path], tmp_path / "out").read_text())
     assert "script" not in page.tags
     assert page.tags.count("img") == page.tags.count("figure")
-    assert page.text.count("alert(1)") >= 3
+    assert page.text.count("alert(1)") >= 2
     for picture in (tmp_path / "out" / "figures").iterdir():
         assert set(picture.stem) <= set("abcdefghijklmnopqrstuvwxyz0123456789.-")
 

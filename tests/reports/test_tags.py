@@ -99,7 +99,7 @@ def _flower(monkeypatch: pytest.MonkeyPatch) -> None:
 def pages(run: Path, out: Path) -> dict[str, str]:
     """The report, the statements of the first and the last client, and an invoice if the run can be split."""
     last = len(facts(run).clients) - 1
-    found = {"report": write_report([run], out, lead="By hand, in 12 lines.").read_text("utf-8")}
+    found = {"report": write_report([run], out).read_text("utf-8")}
     found |= {f"statement {client}": render(statement(run, client)) for client in {0, last}}
     for by in ("value", "balance"):
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from hanse.base.errors import UserError
 from hanse.base.factories import OBJECT, named_choice
 from hanse.base.files import read_toml, table
-from hanse.base.toml import flat
 from hanse.runs.run_record import RunRecord, load_run
 
 if TYPE_CHECKING:
@@ -20,7 +18,6 @@ if TYPE_CHECKING:
 
 ALONE = "local"  # the mechanism of clients that train alone
 _SAME = ("data", "model", "train")  # what both runs must share, or the difference is not that of joining
-_PATH = re.compile(r"[\w.]+:\w+")
 HERE = "alone"  # the folder inside a run directory where --train-alone leaves its run
 
 
@@ -60,11 +57,6 @@ def by_python(run: RunRecord) -> str:
     if not data and not model:
         return ""
     return f"hanse.load({str(run.path)!r}{', model=...' * model}).alone({'data=...' * data})"
-
-
-def names_code(run: RunRecord) -> bool:
-    """Return whether a run's settings name code by import paths, so that commands that play it need ``--trust``."""
-    return any(":" in key or (isinstance(one, str) and _PATH.fullmatch(one)) for key, one in flat(run.config))
 
 
 def train_alone(folder: Path, observers: Sequence[Observer] = ()) -> Path:

@@ -18,7 +18,7 @@ import numpy as np
 from markupsafe import escape
 
 from hanse.base.files import MEMBERS
-from hanse.reports.alone import ALONE, by_python, find_alone, names_code
+from hanse.reports.alone import ALONE, by_python, find_alone
 from hanse.reports.chart import Chart
 from hanse.reports.contributions import Contribution, contribution, picture_of
 from hanse.reports.facts import Answer, RunOf, facts_of, mean_interval, paid_to_join
@@ -162,8 +162,6 @@ def _joining(group: SeedGroup, found: Sequence[RunOf], beside: Sequence[RunRecor
         notes.append(Note("mean_gain", "note", {"metric": reading.title, "mean": scale * mean, "low": ends[0],
                                                 "high": ends[1], "percent": reading.percent,
                                                 "less": reading.less_is_better}))  # fmt: skip
-    elif (common := _on_common_data(group, beside)) is not None:
-        notes.append(Note("on_common_data", "note", {"metric": reading.title, "percent": reading.percent, **common}))
     elif not notes:
         notes.append(Note("joining_unknown", "warning", {"tested": any(honest)}))
     gained = [row.net if row.utility is None else row.utility for row in honest[0] or found[0].clients
@@ -173,22 +171,6 @@ def _joining(group: SeedGroup, found: Sequence[RunOf], beside: Sequence[RunRecor
         up = sum(round(one, 6) > 0 for one in gained)
         notes.append(Note("gained_besides", "note", {"gained": up, "of": len(gained), "market": market, "many": many}))
     return notes
-
-
-def _on_common_data(group: SeedGroup, beside: Sequence[RunRecord]) -> dict[str, float] | None:
-    """Return how good the model is on the server's test set, together and alone; None if one is not known."""
-    same = [next(iter(sorted(beside, key=lambda other: other.seeds != run.seeds)), None) for run in group.runs]
-    key, factor = group.runs[0].main.key, group.runs[0].main.factor
-    means = []
-    for runs in (group.runs, [run for run in same if run is not None]):
-        last = [tests[-1] for run in runs if len(tests := run.series(f"test/{key}")[1])]
-        if not last:
-            return None
-        means.append(factor * float(np.mean(last)))
-    return {"together": means[0], "alone": means[1]}
-
-
-# ---- who contributed
 
 
 def contributed(found: Contribution, label: str, cleared: Collection[str] = (), *, doubtful: bool) -> list[Note]:
@@ -281,8 +263,6 @@ def _next(group: SeedGroup, found: Sequence[RunOf], codes: set[str], worth: Cont
     named = harmful or suspects
     code = next((code for code, holds in choices.items() if holds), "give_statements")
     folder, python = shlex.quote(str(run.path)), by_python(run)
-    if code == "compare_alone" and not python and names_code(run):
-        python = f"hanse statement {folder} --all --train-alone --trust"
     fields = {
         "folder": folder,
         "python": python,

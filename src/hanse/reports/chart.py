@@ -140,11 +140,8 @@ def looks(items: Sequence[Curve | Series]) -> list[int]:
 
 
 def colour(look: int) -> str:
-    """Return the colour for the number of a look: those of ``COLOURS`` in turn, then lighter versions of these."""
-    full = COLOURS[look % len(COLOURS)]
-    white = 1 - 0.5 ** min(3, look // len(COLOURS))  # the share of white in it
-    parts = (int(full[i : i + 2], 16) for i in (1, 3, 5))
-    return "#" + "".join(f"{round(part + (255 - part) * white):02X}" for part in parts)
+    """Return the colour for the number of a look: those of ``COLOURS`` in turn."""
+    return COLOURS[look % len(COLOURS)]
 
 
 def even(count: int, most: int) -> Ints:
@@ -155,20 +152,8 @@ def even(count: int, most: int) -> Ints:
 
 
 def ticks(labels: Sequence[str], most: int) -> list[int]:
-    """Return the positions of the labels to write: all if they are few, else round numbers, else evenly spread ones."""
-    if len(labels) <= most:
-        return list(range(len(labels)))
-    if all(label.isdecimal() for label in labels):
-        numbers = [int(label) for label in labels]
-        spread = max(numbers) - min(numbers)
-        for step in (s * 10**e for e in range(9) for s in (1, 2, 5)):
-            if spread / step > most:
-                continue
-            found = [i for i, n in enumerate(numbers) if n % step == 0]
-            if 3 <= len(found) <= most and numbers == sorted(numbers):
-                return found
-            break
-    return [int(i) for i in even(len(labels), min(most, 8))]
+    """Return the positions of the labels to write: all if they are few, else evenly spread ones."""
+    return [int(i) for i in even(len(labels), len(labels) if len(labels) <= most else min(most, 8))]
 
 
 def natural(name: str) -> list[tuple[int, str]]:

@@ -70,17 +70,12 @@ class Prospect:
         """What a terminal shows: the money first, then what it pays, gains and gives, and what is not known."""
         lines = [f"Client {self.client} in {self.rounds} rounds of {self.mechanism}, before joining", ""]
         if self.most is not None and self.grant is not None:
-            lines += [f"  It is given        {tokens(self.grant)} tokens", f"  It can lose        {tokens(self.most)}"]
             each = "what its account can bear" if self.most_round is None else tokens(self.most_round)
+            lines += [f"  It is given        {tokens(self.grant)} tokens", f"  It can lose        {tokens(self.most)}"]
             lines += [f"  at most in a round {each}", ""]
-        for heading, sections in (
-            ("What it pays", self.pays),
-            ("What it stands to gain", self.gains),
-            ("What it gives", self.gives),
-            ("What is not known", self.unknown),
-        ):
-            lines += [heading, *(f"  - {line}" for line in sections), ""]
-        return lines[:-1]
+        told = {"What it pays": self.pays, "What it stands to gain": self.gains, "What it gives": self.gives,
+                "What is not known": self.unknown}  # fmt: skip
+        return lines + [line for heading, those in told.items() for line in (heading, *(f"  - {x}" for x in those), "")]
 
     def as_json(self) -> dict[str, Any]:
         """Return everything as plain values."""

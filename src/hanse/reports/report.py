@@ -127,21 +127,19 @@ def write_report(
     dirs: Sequence[str | Path],
     out: str | Path,
     *,
-    title: str | None = None,
-    lead: str | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Path:
     """Write a report on the runs in ``dirs``, and return the path of its page.
 
     The page is ``out/report.html``. ``out/figures`` gets each figure as PNG and SVG, and its numbers as CSV.
 
-    Runs that differ only in their seeds become one curve with a deviation band. ``title`` and ``lead`` (a paragraph on
-    top) replace the default words. Nothing that the runs name is imported. ``progress`` is called with how many figures
-    are drawn, and of how many. Raises UserError: not a run directory, no finished round, or ``out`` cannot be written.
+    Runs that differ only in their seeds become one curve with a deviation band. Nothing that the runs name is imported.
+    ``progress`` is called with how many figures are drawn, and of how many. Raises UserError: not a run directory, no
+    finished round, or ``out`` cannot be written.
     """
     words = _words(dirs)
     drawn = _write_figures(Path(out), words["charts"], progress)
-    page = _page(words, drawn, title=title, lead=lead or "")
+    page = _page(words, drawn)
     with _written_to(Path(out)):
         write_whole(Path(out) / "report.html", page)
     return Path(out) / "report.html"
@@ -158,7 +156,7 @@ def report_page(dirs: Sequence[str | Path], poll: str) -> str:
         UserError: there is no run, or it has no finished round.
     """
     words = _words(dirs)
-    return _page(words, [_drawn(chart) for chart in words["charts"]], poll=Markup(poll))
+    return _page(words, [_drawn(chart) for chart in words["charts"]], Markup(poll))
 
 
 def _words(dirs: Sequence[str | Path]) -> dict[str, Any]:
@@ -212,10 +210,8 @@ def check(dirs: Sequence[Path], page: Path) -> list[str]:
             raise UserError(f"--check {page}: goes with one run; only a report is of several")
         billed = '<meta name="kind" content="invoice' in text
         return invoice.differences_of(dirs[0], text) if billed else statement.differences_of(dirs[0], text)
-    own = {"title": r"<h1><span data-own>(.+?)</span>", "lead": r'<p class="lead"><span data-own>(.+?)</span>'}
-    given = {name: found[1] for name, form in own.items() if (found := re.search(form, text, re.DOTALL))}
     words = _words(dirs)
-    return differences(text, _page(words, [_drawn(chart) for chart in words["charts"]], **given))
+    return differences(text, _page(words, [_drawn(chart) for chart in words["charts"]]))
 
 
 def _write_figures(out: Path, charts: Sequence[Chart], progress: Callable[[int, int], None] | None = None) -> list[str]:
@@ -261,9 +257,7 @@ def _written_to(out: Path) -> Iterator[None]:
         raise UserError(f"{out}: the report cannot be written: {wrong.strerror or wrong}") from None
 
 
-def _page(
-    words: Mapping[str, Any], drawn: Sequence[str], *, title: str | None = None, lead: str = "", poll: str = ""
-) -> str:
+def _page(words: Mapping[str, Any], drawn: Sequence[str], poll: str = "") -> str:
     sections: dict[str, list[_Figure]] = {}
     for chart, picture in zip(words["charts"], drawn, strict=True):
         sections.setdefault(chart.section, []).append(_Figure(chart, picture, _numbers(chart)))
@@ -277,10 +271,7 @@ def _page(
             top=top,
             sections=sections,
             version=version("hanse"),
-            **{name: one if name in _TABLES else sourced(one, name) for name, one in words.items()}
-            | {"title": title or words["title"]},
-            titled=title is not None,
-            lead=lead,
+            **{name: one if name in _TABLES else sourced(one, name) for name, one in words.items()},
         )
     )
 
