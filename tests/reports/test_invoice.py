@@ -70,11 +70,11 @@ def codes(made: Invoice) -> list[str]:
 
 def test_intervals_of_parts_hold_where_it_is_not_sure_who_is_above_zero() -> None:
     one = Standings(np.arange(2), np.array([1.0, -0.5]), np.array([1.0, 1.0]), np.full((2, 0), np.nan))
-    assert one.parts()[1][0] == 0.0  # to first order the only sum above zero is surely all
+    assert not one.uncertain  # the only sum above zero is all
     assert one.between().round(3).tolist() == [[0.0, 1.0], [0.0, 1.0]]
     # far from zero they are those of the first order: 2 of 3 parts, with errors of a hundredth
     sure = Standings(np.arange(2), np.array([2.0, 1.0]), np.array([0.01, 0.01]), np.full((2, 0), np.nan))
-    part, error = sure.parts()
+    part, error = sure.parts(), np.array([5**0.5 / 900] * 2)  # sqrt(1^2 + 2^2) / 3^2 of a hundredth
     assert np.abs(sure.between()[0] - (part[0] + np.array([-1.96, 1.96]) * error[0])).max() < 3e-4
     assert np.isnan(Standings(np.arange(2), np.ones(2), np.full(2, np.inf), np.full((2, 0), np.nan)).between()).all()
 

@@ -1,4 +1,4 @@
-"""Which clients a ranking cannot tell apart  and how sure a share is: by hand."""
+"""Which clients a ranking cannot tell apart and how sure a share is: by hand."""
 
 from __future__ import annotations
 
@@ -111,27 +111,6 @@ def test_a_statement_says_from_whom_the_client_cannot_be_told_apart(tmp_path: Pa
 
 
 # ---- shares
-
-
-def test_a_share_has_the_error_of_its_value_and_of_the_whole() -> None:
-    found = compared([3.0, 1.0, -2.0], [0.3, 0.4, 0.5])
-    part, error = found.parts()
-    np.testing.assert_allclose(part, [0.75, 0.25, -0.5])
-    # of 3 / (3 + 1): d/d3 = 1/16, d/d1 = -3/16; of -2 / (3 + 1): d/d(-2) = 1/4, the others 2/16
-    by_hand = [(0.3**2 + (3 * 0.4) ** 2) ** 0.5 / 16, ((3 * 0.4) ** 2 + 0.3**2) ** 0.5 / 16]
-    np.testing.assert_allclose(error[:2], by_hand)
-    np.testing.assert_allclose(error[2], (0.5**2 / 16 + (0.3**2 + 0.4**2) / 64) ** 0.5)
-
-
-def test_a_share_that_no_validation_set_changes_has_no_error_of_the_draw() -> None:
-    scale = np.linspace(0.5, 1.5, 20)
-    found = compared([3.0, 1.0], [float("nan")] * 2, [3 * scale, scale])
-    np.testing.assert_allclose(found.parts()[1], 0.0, atol=1e-12)
-    halves = np.array([[1.0, 3.0], [1.0, 1.0]])  # shares of a half and of three quarters
-    _, error = compared([2.0, 1.0], [0.0, 0.0], halves).parts()
-    np.testing.assert_allclose(error, [0.125 * 12.706204736 / 1.96] * 2)  # sqrt(1/2 * 2 * .125^2), t with 1 degree
-    assert np.isnan(compared([-1.0, -2.0], [0.1, 0.1]).parts()[0]).all()
-    assert np.isnan(compared([2.0, 1.0], [0.1, float("nan")]).parts()[1]).all()
 
 
 def test_a_statement_shows_the_interval_of_the_share(tmp_path: Path) -> None:

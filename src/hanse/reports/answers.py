@@ -221,7 +221,7 @@ def _share(found: Contribution, top: Sequence[int]) -> float | None:
     """
     if not found.measure.share_out:
         return None
-    part = float(np.maximum(found.sums.parts()[0][np.isin(found.sums.clients, top)], 0.0).sum())
+    part = float(np.maximum(found.sums.parts()[np.isin(found.sums.clients, top)], 0.0).sum())
     return part if np.isfinite(part) else None
 
 

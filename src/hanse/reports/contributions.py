@@ -324,31 +324,19 @@ class Standings:
         apart = self.apart if self.known else 0
         return {"pairs": len(self.clients) * (len(self.clients) - 1) // 2, "apart": apart, "known": self.known}
 
-    def parts(self) -> tuple[Floats, Floats]:
-        """Return each sum as a part of the total of all sums above zero, and how sure that is.
+    def parts(self) -> Floats:
+        """Return each client's part ``[n]`` of the sum of all that are above zero.
 
-        Returns:
-            The parts ``[n]`` and their standard errors ``[n]`` from both sources together (NaN: not known). A part is
-            below zero for a sum below zero, and NaN if no sum is above zero. The sampling error is propagated to first
-            order. The error of the draw is a jackknife of the parts themselves.
+        It is below zero for a sum below zero, and NaN if no sum is above zero.
         """
-        above = self.totals > 0
-        whole = float(self.totals[above].sum())
-        unknown = np.full(len(self.totals), np.nan)
-        if whole <= 0:
-            return unknown, unknown
-        part = self.totals / whole
-        if np.isinf(self.sampling).any() or (not self._recorded and not np.isfinite(self.sampling).all()):
-            return part, unknown
-        # d part_i / d total_j = (1[i = j] - part_i 1[total_j > 0]) / whole
-        squares = np.nan_to_num(self.sampling) ** 2
-        others = squares[above].sum() - np.where(above, squares, 0.0)
-        sampling = ((1 - np.where(above, part, 0.0)) ** 2 * squares + part**2 * others) / whole**2
-        if not self._recorded:
-            return part, np.sqrt(sampling)
+        whole = float(np.maximum(self.totals, 0.0).sum())
+        return self.totals / whole if whole > 0 else np.full(len(self.totals), np.nan)
+
+    @property
+    def uncertain(self) -> bool:
+        """Whether parts have intervals: several share the sum, and no block of samples leaves nobody above zero."""
         wholes = np.maximum(self.without, 0.0).sum(axis=0)
-        drawn = interval_errors(self.without / wholes) if (wholes > 0).all() else unknown
-        return part, np.sqrt(sampling + drawn**2)
+        return int((self.totals > 0).sum()) > 1 and not (self._recorded and (wholes <= 0).any())
 
     def between(self) -> Floats:
         """Return 95 % intervals ``[n, 2]`` of each client's part of the total, in which sums below zero count as zero.

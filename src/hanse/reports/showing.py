@@ -133,21 +133,15 @@ def frame(rows: Sequence[dict[str, Any]], index: str) -> pd.DataFrame:
 
 
 def _html_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table as HTML, its first column to the left and the others to the right; "" without columns."""
+    """Return a table as HTML; "" without columns."""
     if not headings:
         return ""
 
-    def line(cells: Sequence[str], tag: str) -> str:
-        sides = ("left", *["right"] * (len(cells) - 1))
-        made = (
-            f'<{tag} style="text-align:{side}">{html.escape(cell)}</{tag}>'
-            for cell, side in zip(cells, sides, strict=True)
-        )
-        return f"<tr>{''.join(made)}</tr>"
-
-    body = "".join(line(row, "td") for row in rows[:_MOST_ROWS])
+    lines = [("th", headings), *(("td", row) for row in rows[:_MOST_ROWS])]
+    cells = ("".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in line) for tag, line in lines)
+    body = "".join(f"<tr>{one}</tr>" for one in cells)
     more = "" if len(rows) <= _MOST_ROWS else f"<p>and {len(rows) - _MOST_ROWS} more: .to_pandas() has all</p>"
-    return f"<table><thead>{line(headings, 'th')}</thead><tbody>{body}</tbody></table>{more}"
+    return f'<table style="text-align:right">{body}</table>{more}'
 
 
 def _in_columns(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

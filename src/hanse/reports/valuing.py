@@ -35,7 +35,6 @@ from hanse.reports.evaluations import Answer, Asked, Evaluations, check_n_jobs, 
 from hanse.reports.forms import Given, given_updates, shown_names, start_of, weights_of
 from hanse.reports.words import said
 from hanse.reports.worths import Worths
-from hanse.runs.chance import NEAR_ALL
 
 Method = Literal["mixture", "exact", "gtg", "monte_carlo", "leave_one_out", "banzhaf", "path"]
 _METHODS = get_args(Method)
@@ -430,7 +429,7 @@ def _valued(
             raise UserError(f"method = '{plan.method}': {wrong}") from None
         drawn = interval_errors(others(asked.without_block)) if asked.samples else np.full(plan.n, np.nan)
         again = asked.again(frozenset(range(plan.n)))
-    hints = _near_all([worth for members, worth in memo.worths.items() if members])
+    hints: tuple[str, ...] = ()
     # averages of several coalitions at once are rounded otherwise than one alone, which is no second opinion
     if again is not None and abs(float(np.mean(again)) - together) > _ROUNDED * abs(together):
         hints = (*hints, said("says_otherwise"))
@@ -452,13 +451,6 @@ def _valued(
 
 
 _ROUNDED = 1e-12  # the part of a worth that float64's rounding may change
-
-
-def _near_all(worths: Sequence[float]) -> tuple[str, ...]:
-    """Say so where all coalitions but the empty one are worth almost 1, as an accuracy without room is."""
-    if min(worths) < NEAR_ALL or max(worths) > 1:
-        return ()
-    return (said("near_all"),)
 
 
 def _along(gradient: Callable[[Any], Any], given: Given, game: _Coalitions, shown: bool | None) -> Valuation:
