@@ -1,5 +1,7 @@
 """What the documentation site needs besides MkDocs: MathML instead of a script, tables of the experiment's keys
 and of parts, and a place in the menu for every page.
+
+``python docs/hooks/site.py`` writes the list of the words of parts, ``docs/reference/words.md``.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from typing import Any
 MATHS = re.compile(r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>', re.DOTALL)
 ROLE = re.compile(r":(?:class|func|mod|meth|attr):<code>~?([^<]*)</code>")
 TABLES = re.compile(r"^<!-- (keys|parts|recipes|fits): (\w+) -->$", re.MULTILINE)
+WORDS = Path(__file__).parents[1] / "reference" / "words.md"
 
 
 def on_config(config: Any) -> Any:
@@ -102,6 +105,12 @@ def fits(table: str) -> str:
     return "\n".join([*head, *(f"| `{row[0]}` | {' | '.join(_cell(cell) for cell in row[1:])} |" for row in rows)])
 
 
+def words() -> str:
+    """Return the page with the list of the words of parts, which is kept in the repository."""
+    head = WORDS.read_text().partition("\n| word |")[0]
+    return f"{head}\n{fits('words')}\n"
+
+
 def recipes(paper: str) -> str:
     """Return the table of what a paper's authors' code does otherwise than its text."""
     from hanse_papers.tables import differences
@@ -158,3 +167,7 @@ def _mathml(found: re.Match[str]) -> str:
     # what may have to be moved sideways can be, from the keyboard too
     focus = ' tabindex="0" role="group" aria-label="Formula"' if tag == "div" else ""
     return f'<{tag} class="formula"{focus}>{drawn}</{tag}>'
+
+
+if __name__ == "__main__":
+    WORDS.write_text(words())

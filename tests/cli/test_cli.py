@@ -132,7 +132,7 @@ def test_ctrl_c_keeps_the_round_and_prints_how_to_go_on(folder: Path) -> None:
     script = (
         "import os, signal\n"
         "from hanse import cli\n"
-        "from hanse.runs import play as loop\n"
+        "from hanse.runs import experiment as loop\n"
         "real = loop.play_round\n"
         "def play(setup, state, port=None):\n"
         "    if state.round == 2: os.kill(os.getpid(), signal.SIGINT)\n"

@@ -16,7 +16,7 @@ import hanse
 from hanse.base.errors import UserError
 from hanse.data import DataSpec, FederatedData, build, load, parse_spec
 from hanse.data.federated import SplitData
-from hanse.data.mixtures import by_rotation, inverse, mixes, mixture
+from hanse.data.mixtures import MixturePartition, by_rotation, inverse, mixes
 from hanse.data.synthetic import fedsoft_weights
 
 
@@ -70,11 +70,8 @@ def test_mixtures_are_met_and_no_sample_is_dealt_twice(
 ) -> None:
     ends = np.cumsum([0, *stock])
     pools = [np.arange(a, b) for a, b in itertools.pairwise(ends.tolist())]
-    mix = mixes(law, clients, len(stock), seed=seed)
-    dealt = mixture(
-        pools, mix, inverse(mix), seed=seed, client_test=shares[0], client_validation=shares[1], sizes=sizes,
-        min_samples=2,
-    )  # fmt: skip
+    dealt, mix = MixturePartition(law, "inverse", sizes=sizes, min_samples=2).deal(pools, clients, seed, *shares)
+    assert np.array_equal(mix, mixes(law, clients, len(stock), seed=seed))
     used = np.concatenate([index for own in dealt for index in own])
     assert len(np.unique(used)) == len(used)
     for own, a, b in zip(dealt, mix, inverse(mix), strict=True):
@@ -115,11 +112,10 @@ def test_inverse_test_mixtures_and_what_the_server_holds() -> None:
 
 def test_validation_may_be_drawn_by_either_mixture() -> None:
     pools = [np.arange(0, 1000), np.arange(1000, 2000)]
-    train, test = np.array([[0.9, 0.1], [0.1, 0.9]]), np.array([[0.1, 0.9], [0.9, 0.1]])
-    shares = {"client_test": 0.2, "client_validation": 0.1, "total": 200}
     found = {}
     for law in ("test", "train"):
-        dealt = mixture(pools, train, test, **shares, validation_mix=law)
+        partition = MixturePartition("10:90", "inverse", law, samples_per_client=100)  # type: ignore[arg-type]
+        dealt, _ = partition.deal(pools, 2, 0, 0.2, 0.1)
         found[law] = [[int((part < 1000).sum()) for part in own] for own in dealt]
     # train 70, validation 10, test 20 of each client's 100, of which in the first distribution:
     assert found == {"test": [[63, 1, 2], [7, 9, 18]], "train": [[63, 9, 2], [7, 1, 18]]}

@@ -111,9 +111,9 @@ def test_a_column_transformer_is_fitted_by_client_or_on_all() -> None:
     with pytest.raises(UserError, match=r"'Kiel'.*4 columns"):
         both(gone, prepare=transformer())
     for wrong, line in (
-        (3, "data.source.prepare: 3: must be 'auto', or a transformer with fit and transform"),
-        (StandardScaler(), "client 'Hope': data.source.prepare: cannot be fitted on 32 rows: ValueError: could not"),
-        (ColumnTransformer([("n", "passthrough", ["age"])]), "left no finite number in"),
+        (3, "data.source.prepare: 3"),
+        (StandardScaler(), "client 'Hope': data.source.prepare: cannot be fitted on 32 rows"),
+        (ColumnTransformer([("n", "passthrough", ["age"])]), "finite"),
     ):
         with pytest.raises(UserError, match=line.replace("(", r"\(")):
             both(table(), prepare=wrong)
@@ -161,15 +161,15 @@ def test_without_clients_there_are_no_own_statistics() -> None:
 @pytest.mark.parametrize(
     ("column", "line"),
     [
-        (pd.Timestamp("2024-01-01"), "features are numbers: data.source.prepare = 'auto' makes some of dates"),
-        ("word", "features are numbers: data.source.prepare = 'auto' makes some of words"),
-        ("2024-01-31 10:00", "holds text of dates"),
-        ([datetime.date(2024, 1, 31)] * 120, "pandas.to_datetime makes some"),
-        (pd.Timedelta("1 day"), ".dt.total_seconds() makes numbers"),
-        ([[1, 2]] * 120, "holds list values"),
+        (pd.Timestamp("2024-01-01"), "prepare = 'auto'"),
+        ("word", "prepare = 'auto'"),
+        ("2024-01-31 10:00", "pandas.to_datetime"),
+        ([datetime.date(2024, 1, 31)] * 120, "pandas.to_datetime"),
+        (pd.Timedelta("1 day"), "Timedelta"),
+        ([[1, 2]] * 120, "list"),
     ],
 )
-def test_a_column_that_is_no_number_names_its_own_remedy(column: Any, line: str) -> None:
+def test_a_column_that_is_no_number_is_refused_by_name_with_a_remedy(column: Any, line: str) -> None:
     frame = table()[["hospital", "ill"]].assign(odd=column)
     with pytest.raises(UserError) as wrong:
         from_frame(frame, "ill", "hospital")

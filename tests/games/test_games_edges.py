@@ -11,7 +11,7 @@ from sklearn.cluster import KMeans
 
 from hanse.games import market, shapley
 from hanse.games.gram import cosines, distances
-from hanse.games.market import Market, best_imports
+from hanse.games.market import Market
 from hanse.games.market_models import (
     Kind,
     centre_weights,
@@ -22,8 +22,6 @@ from hanse.games.market_models import (
 )
 from hanse.games.market_models import distances as market_distances
 from hanse.games.market_numbers import marginal, threshold_total
-from hanse.games.market_posted import Tariff
-from hanse.games.market_prices import critical_prices, due
 from hanse.games.tiers import first_tiers, most_varying
 from hanse.games.tiers_theory import joining_pays
 
@@ -154,18 +152,6 @@ def test_a_market_does_not_depend_on_the_unit_of_its_samples() -> None:
 def test_a_market_names_the_client_without_samples() -> None:
     with pytest.raises(ValueError, match=r"^sizes\[1\]: 0 with eagerness 7"):
         Market.of(np.zeros((3, 3)), [5, 0, 2], [1, 1, 1], [3, 7, 0], 1.0)
-
-
-def test_each_price_rule_has_one_formula_and_others_are_refused() -> None:
-    given = Market.of(*random_market(np.random.default_rng(8)), 0.5)
-    graph, tariff = best_imports(given), Tariff(0.5, 0.1)
-    np.testing.assert_array_equal(due("marginal", given, graph), market.prices(given, graph))
-    np.testing.assert_array_equal(due("critical", given, graph), critical_prices(given, graph))
-    np.testing.assert_array_equal(critical_prices(given), critical_prices(given, graph))
-    np.testing.assert_array_equal(due("posted", given, graph, tariff), tariff.due(graph, given.sizes))
-    for wrong in ("fourth", "posted"):  # also a tariff that is not there
-        with pytest.raises(ValueError, match=f"pricing '{wrong}': must be"):
-            due(wrong, given, graph)
 
 
 def test_first_tiers_are_the_best_of_ten_starts_run_to_the_end() -> None:

@@ -301,11 +301,7 @@ def test_what_a_behaviour_raises_names_it(name: str, method: str) -> None:
     ("table", "slot", "kind"),
     [
         ({"name": "ipfl", "select": "everyone", "weigh": {"lam": 1.0}}, "select", "Everyone"),
-        (
-            {"name": "ipfl", "select": "uniform", "settle": {"name": "ipfl", "pricing": "critical"}},
-            "select",
-            "Uniform",
-        ),
+        ({"name": "ipfl", "select": "uniform", "settle": {"name": "ipfl"}}, "select", "Uniform"),
         ({"name": "ifca", "train": "shared", "deploy": "server"}, "train", "SharedModel"),
         ({"name": "scaffold", "weigh": "gtflat", "train": {"global_lr": 0.5}}, "weigh", "GTFLAT"),
     ],

@@ -18,9 +18,8 @@ from hanse.core.entry import client as account
 from hanse.core.port import Answered, Reply, Request, Train, Trained
 from hanse.core.recipe import Recipe
 from hanse.federation.behaviour import Attacker, Liar, Me
-from hanse.federation.profiles import at_round, build_profiles
+from hanse.federation.policy import at_round, build_profiles
 from hanse.games import market
-from hanse.ledger.run_ledger import reading
 from hanse.mechanisms.ipfl import Trade
 
 TEST5 = ["seller", "buyer", "trader", "trader", "attacker"]
@@ -279,19 +278,6 @@ def test_liars_change_what_they_report() -> None:
     assert [r.num_samples for r in lied.results[:2]] == [10.0, 10.0]
     assert lied.results[2].values == {"cost": 1.0, "eagerness": 10.0}
     assert Liar(clients=[0], size=9).on_reply(me, 0, request, honest) is honest
-
-
-def test_critical_prices_are_never_above_the_papers(tmp_path: Path) -> None:
-    marginal = hanse.run(experiment(rounds=2), out=tmp_path / "marginal")
-    critical = hanse.run(experiment(rounds=2, mechanism={"pricing": "critical"}), out=tmp_path / "critical")
-    a, b = records(tmp_path / "marginal")[0], records(tmp_path / "critical")[0]
-    assert np.array_equal(a["market_graph"], b["market_graph"])
-    assert (b["market_units"] <= a["market_units"]).all()
-    assert b["market_units"].sum() < a["market_units"].sum()
-    assert critical.metrics[0]["utility/mean"] == pytest.approx(marginal.metrics[0]["utility/mean"], abs=1e-5)
-    for pricing, memo in (("marginal", "iPFL eq. (10)"), ("critical", "critical price")):
-        with reading(tmp_path / pricing) as ledger:
-            assert {r.transaction.memo for r in ledger.history() if r.transaction.kind == "market"} == {memo}
 
 
 def test_profiles_of_table_6() -> None:

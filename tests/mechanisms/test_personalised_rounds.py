@@ -37,7 +37,7 @@ from hanse.mechanisms.registry import MECHANISMS, build_mechanism
 from hanse.mechanisms.scaffold import scaffold
 from hanse.runs.round import LoopState, Played, first_state, play_round
 from hanse.runs.round_record import RoundRecord
-from hanse.runs.session import Session
+from hanse.runs.setup import Session
 from hanse.runs.testing import Figures
 
 N = 4

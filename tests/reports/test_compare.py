@@ -25,8 +25,7 @@ from hanse.reports.compare import (
 )
 from hanse.reports.groups import CALLED, group_runs
 from hanse.reports.report import warnings
-from hanse.runs.recorded_seats import STILL
-from hanse.runs.run_record import load_runs
+from hanse.runs.run_record import STILL, load_runs
 
 
 def test_final_best_time_bytes_refusals(tmp_path: Path) -> None:

@@ -8,8 +8,7 @@ from hanse.reports.compare import run_row
 from hanse.reports.facts import facts
 from hanse.reports.groups import group_runs
 from hanse.reports.participation import refusal_counts
-from hanse.runs.recorded_seats import STILL
-from hanse.runs.run_record import load_run
+from hanse.runs.run_record import STILL, load_run
 
 
 def played(folder: Path, **federation: Any) -> Path:

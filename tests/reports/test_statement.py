@@ -26,8 +26,7 @@ from hanse.reports.groups import group_runs
 from hanse.reports.money import books_of, money_of
 from hanse.reports.statement import render, statement
 from hanse.reports.words import policy
-from hanse.runs.recorded_seats import STILL
-from hanse.runs.run_record import load_run
+from hanse.runs.run_record import STILL, load_run
 
 HOSTILE = '"><script>alert(1)</script><img src=x onerror=alert(2)>'
 DATA = {"source": "digits", "partition": "mixture", "clients": 6, "client_test": 0.2, "client_validation": 0.1}

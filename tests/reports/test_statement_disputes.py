@@ -101,7 +101,7 @@ def test_a_policy_that_agrees_to_less_and_prices_without_a_bound() -> None:
     assert found.most == 19 * 1_500_000  # none after the last round
     assert any("1.5 tokens" in line for line in found.pays)
     given["clients"]["policy"] = "loyal"
-    given["mechanism"] |= {"pricing": "critical"}
+    given["mechanism"] |= {"settle": {"pricing": "posted"}}
     assert prospect(hanse.Experiment(**given), 1).most_round is None
 
 

@@ -215,7 +215,6 @@ MORE: list[tuple[str, str, Change]] = [  # further ways in which a check fails
     ("conservation", "skip", lambda folder: (folder / "ledger.json").unlink()),
     ("grants and kinds", "skip", lambda folder: (folder / "config.toml").write_text("")),
     ("settings", "skip", other_rules(stop="break")),
-    ("settings", "skip", other_rules(pricing="critical")),
     ("settings", "skip", other_rules(pricing="posted", tariff=[0.5, 0.1])),
     ("true rationality", "skip", arrays(market_utility=lambda u: u * np.nan)),
 ]

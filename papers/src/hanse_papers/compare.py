@@ -131,15 +131,21 @@ def rows(outcome: TableOutcome) -> list[Row]:
             result.append(Row(cell, exact, (exact,)))
             continue
         scores = tuple(
-            _score(cell, v.name, runs.get((cell.setting, cell.algorithm, v.name), {}), table) for v in cell.variants
+            score(cell, v.name, runs.get((cell.setting, cell.algorithm, v.name), {}), table) for v in cell.variants
         )
         best = max(scores, key=lambda s: (s.n, -math.inf if s.mean is None else s.mean))
         result.append(Row(cell, best, scores))
     return result
 
 
-def _score(cell: Cell, variant: str, runs: Mapping[int, Pair], table: PaperTable) -> VariantScore:
+def score(cell: Cell, variant: str, runs: Mapping[int, Pair], table: PaperTable) -> VariantScore:
     """Return what a variant came to.
+
+    Args:
+        cell: the cell.
+        variant: the variant's name.
+        runs: by seed, the run and the one that it is compared with.
+        table: the cell's table.
 
     A seed without a finished run does not count. An effective round that the mean curve never reaches leaves no mean;
     a seed that never reaches it counts, but is left out of the deviation.

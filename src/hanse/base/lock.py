@@ -14,12 +14,12 @@ a new one. (Linux cannot lock directories over NFS; there only the file is locke
 
 Since the kernel holds the lock, nothing needs cleaning up after ``kill -9`` or a power cut, and the file's existence
 means nothing. Over NFS, Linux keeps such locks at the server. Machines therefore exclude each other, unless the share
-is mounted with ``nolock`` or ``local_lock=flock``. Windows has no ``flock``; hanse does not run there.
+is mounted with ``nolock`` or ``local_lock=flock``. Windows has no ``flock``: hanse can be imported there, and value
+models, but writes no run directory.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import socket
@@ -29,12 +29,32 @@ from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
+from typing import IO
 from weakref import WeakSet
 
 from hanse.base.errors import MachineError, UserError
 
 LOCK = "lock"  # the file in a run directory
 _HELD: WeakSet[Hold] = WeakSet()  # by this process
+
+
+def flock(file: int | IO[bytes] | IO[str], *, wait: bool = True, shared: bool = False) -> None:
+    """Lock an open file until it is closed.
+
+    Args:
+        file: the file, or its descriptor.
+        wait: whether to wait for others that have locked it.
+        shared: whether others may lock it, too, to read.
+
+    Raises:
+        BlockingIOError: another has locked it, and ``wait`` is False.
+        MachineError: the system has no such locks.
+    """
+    try:
+        import fcntl  # here: Windows has no such module
+    except ImportError:
+        raise MachineError("this system has no flock, by which hanse locks the files that it writes") from None
+    fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
 
 
 class Hold:
@@ -144,7 +164,7 @@ def _locked(path: Path) -> tuple[int, int]:
     while True:
         file = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o644)
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            flock(file, wait=False)
             if os.path.exists(path) and os.path.samestat(os.fstat(file), os.stat(path)):
                 return file, _locked_folder(path.parent)
         except BaseException:
@@ -157,7 +177,7 @@ def _locked_folder(path: Path) -> int:
     """Return a folder, opened and, where that is possible, locked. Raises BlockingIOError if another has locked it."""
     folder = os.open(path, os.O_RDONLY)
     try:
-        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        flock(folder, wait=False)
     except BlockingIOError:
         os.close(folder)
         raise
@@ -182,4 +202,5 @@ def _let_go() -> None:
         hold._forget()
 
 
-os.register_at_fork(after_in_child=_let_go)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_let_go)

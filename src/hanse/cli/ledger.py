@@ -25,8 +25,8 @@ from hanse.base.files import write_whole
 from hanse.cli.options import LedgerUrl, RunFolder, err, say
 
 if TYPE_CHECKING:
-    from hanse.ledger.record import LogHead
-    from hanse.ledger.verify import VerifyResult
+    from hanse.ledger.log import LogHead
+    from hanse.ledger.store import VerifyResult
     from hanse.runs.replay import Replayed
 
 app = typer.Typer(
@@ -302,7 +302,7 @@ def _table(columns: list[str], rows: list[list[str]]) -> None:
 
 def _with_names(columns: list[str], rows: list[list[str]], folder: Path) -> tuple[list[str], list[list[str]]]:
     """Return a table with a column that says whose each account is, if the run's clients have names."""
-    from hanse.runs.names import client_names
+    from hanse.runs.run_record import client_names
 
     names = {str(client): name for client, name in client_names(folder).items()}
     if not names:
@@ -320,7 +320,7 @@ def _account_named(account: str | None, folder: Path) -> str | None:
     That is its name in the book, or a client's name, alone or after "client/" or "escrow/". What fits nothing is
     returned as it is, for the book to say that it has no such account.
     """
-    from hanse.runs.names import client_names
+    from hanse.runs.run_record import client_names
 
     kind, slash, name = (account or "").rpartition("/")
     if account is None or name.isdecimal() or (slash and kind not in ("client", "escrow")):

@@ -363,14 +363,11 @@ def _weighed(said: Weighed, view: View, fills: frozenset[str]) -> None:
 def _values(values: Values, view: View, fills: frozenset[str]) -> None:
     """Raise GuardError unless every array has a row per accepted update. NaN may stand for no value."""
     S = len(view.trained)
-    shapes = dict.fromkeys(("interactions", "interaction_errors"), (S, S))
-    for name in ("per_seat", "standard_errors", "exact", *shapes):
+    for name in ("per_seat", "standard_errors", "exact"):
         if (array := getattr(values, name)) is not None:
-            _shaped(name, array, shapes.get(name, (S,)), "f")
+            _shaped(name, array, (S,), "f")
     if values.without_block is not None and (values.without_block.ndim != 2 or len(values.without_block) != S):
         raise GuardError(f"without_block: has shape {values.without_block.shape}: must be [{S}, blocks]")
-    for budget, less in values.beside.items():
-        _shaped(f"beside: {budget}", less, (2, S), "f")
 
 
 def _settlement(settled: Settlement, view: View, fills: frozenset[str]) -> None:

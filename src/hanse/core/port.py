@@ -510,7 +510,7 @@ class Request:
 
         What a round asks of client 2 to train:
 
-        >>> from hanse.runs.exchange import training
+        >>> from hanse.runs.round import training
         >>> from hanse.runs.rehearsal import rehearse
         >>> view = rehearse("fedavg").view
         >>> requests = training(view.seats, view.table, None)

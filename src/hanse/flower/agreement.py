@@ -35,8 +35,8 @@ from hanse.core.part import Context, Most, Part, TrainPart
 from hanse.core.port import Ask, Mask, OnModels, Task, Test, Train
 from hanse.data.choices import SchemaTables
 from hanse.flower.members import Word
+from hanse.ledger.log import LogHead
 from hanse.ledger.note import DASH, cosigned_at, fingerprint, is_signed, sign
-from hanse.ledger.record import LogHead
 from hanse.ledger.witness import name_of
 from hanse.runs.config import Experiment
 from hanse.runs.guards import completed
@@ -487,7 +487,7 @@ def _limits(experiment: Experiment, replays: int) -> dict[str, QuestionLimit]:
         if not said and type(part).asks is not Part.asks and not getattr(part, "of", None):
             raise UserError(
                 f"mechanism.{key}: {type(part).__name__} asks participants questions: its method 'questions' must say "
-                "how many, since they agree to that (docs/write-a-part.md)"
+                "how many, since they agree to that (docs/reference/calls.md)"
             )
         for name, one in said.items():
             times = seats if {"weigh", "value"} & set(mechanism.standing(part)) else 1

@@ -24,7 +24,7 @@ from hanse.base.files import LONGEST, opened
 from hanse.base.merkle import Tree, as_text, path_length
 from hanse.core.book import MutableBook
 from hanse.core.entry import CLOSE, Transaction, client, escrow
-from hanse.ledger.record import Record
+from hanse.ledger.log import Record
 
 METRICS, SEATS = "metrics.jsonl", "clients.jsonl"  # in a run directory: a line per round, and a line a seat
 AGREEMENT = "agreement"  # of a round on a network: the hash of what the participants agreed to

@@ -6,7 +6,7 @@ whether the operator has rewritten all of it. A receipt has three things: the st
 the operator's signature. Even without the book, a receipt therefore proves what the operator has said of the round. A
 book without this head is a different book. Participants keep their receipts where the operator cannot write.
 
-:class:`hanse.ledger.issuer.Issuer` makes the receipts of a run from its log, and :func:`write_receipts` stores them.
+:class:`hanse.ledger.store.Issuer` makes the receipts of a run from its log, and :func:`write_receipts` stores them.
 Later :func:`read_receipts` reads a folder of them, and :class:`ReceiptCheck` (used by ``hanse ledger verify`` and
 ``hanse statement``) compares each receipt with the book at the place that it names.
 """
@@ -32,8 +32,8 @@ from hanse.base.merkle import hashes_of, root_from
 from hanse.core.declared import Declared, Digest
 from hanse.core.entry import Transaction, client, escrow, leaf
 from hanse.ledger.closing import Line, closing_line, moved_in, shortened
+from hanse.ledger.log import LogHead, Record
 from hanse.ledger.note import fingerprint
-from hanse.ledger.record import LogHead, Record
 
 LONGEST = 4096  # bytes of a receipt; a longer one is none
 _Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]
@@ -85,7 +85,7 @@ class Receipt:
 
     Examples:
         >>> from hanse.core.entry import MINT, Transaction
-        >>> from hanse.ledger.issuer import Issuer
+        >>> from hanse.ledger.store import Issuer
         >>> from hanse.ledger.store import Ledger
         >>> ledger = Ledger.open("mine.jsonl", book="mine")
         >>> _ = ledger.post(0, [Transaction("grant/0", "grant", ((MINT, -5), ("client/0", 5)))])

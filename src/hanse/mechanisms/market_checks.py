@@ -19,8 +19,7 @@ from hanse.core.entry import client as account
 from hanse.core.part import PostedRound
 from hanse.core.telling import Check, Fact
 from hanse.games.market import best_imports, local_optimality, utilities_of
-from hanse.games.market_posted import on_sale, sold
-from hanse.games.market_prices import due
+from hanse.games.market_posted import due, on_sale, sold
 from hanse.mechanisms.market_record import MarketRound, market_of
 from hanse.mechanisms.token_checks import unlike
 
@@ -88,7 +87,7 @@ def promises(rounds: Iterable[PostedRound], parts: Mapping[str, Any]) -> Iterato
 
 def wrong_payments(r: MarketRound) -> str:
     """Return the first bill that is negative, zero for a positive price, or not its price rounded down to a unit."""
-    owed = due(r.pricing, r.market, r.graph, r.tariff)
+    owed = due(r.market, r.graph, r.tariff)
     most = LARGEST // len(r.clients)  # what nobody can pay is recorded as this much, so sums fit
     apart = np.abs(np.minimum(np.floor(np.maximum(owed, 0) * TOKEN), most) - r.units)
     free = (r.graph != 0) & (owed > 0) & (r.units == 0)

@@ -28,12 +28,11 @@ from hanse.mechanisms.market_record import MarketRound
 from hanse.reports.contributions import contribution
 from hanse.reports.groups import SeedGroup
 from hanse.reports.words import said
-from hanse.runs.edited import edited_settings
 from hanse.runs.observers import ProgressCallback, untold
-from hanse.runs.reading import last_state
+from hanse.runs.played_run import last_state
 from hanse.runs.replay import Posted, against_rules, checked, recorded_markets, rule_of, unlike_rows
 from hanse.runs.round_record import lost_rounds, rounds_of
-from hanse.runs.run_record import RunRecord, load_run
+from hanse.runs.run_record import RunRecord, edited_settings, load_run
 
 MOST = 1 << 32  # bytes of all markets of a run, which are in memory at once: a small file may unpack to a huge one
 

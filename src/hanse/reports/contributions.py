@@ -1,9 +1,8 @@
 """What each client's updates were worth, and how sure that is.
 
 :func:`contribution` adds up the values of a group of runs, which :func:`contribution_charts` and
-:func:`estimate_charts` draw. :func:`interactions` says which clients complement each other. :func:`smaller_budgets`
-says what the values would have been with fewer models scored in a round. :class:`Standings` compares the sums of
-clients with one another. It says which clients cannot be told apart, and how sure a client's part of the whole is.
+:func:`estimate_charts` draw. :class:`Standings` compares the sums of clients with one another. It says which clients
+cannot be told apart, and how sure a client's part of the whole is.
 
 **Errors.** A sum of values has two. *Sampling*: where not every group of updates was tried, a value is an estimate.
 Rounds are sampled independently, so the variances of rounds add. *Draw*: values are measured on one validation set, and

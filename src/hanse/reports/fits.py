@@ -15,8 +15,7 @@ from hanse.learning.metrics import ACCURACY, LOSS, MetricStyle
 from hanse.reports.alone import by_python, find_alone
 from hanse.reports.chart import Floats
 from hanse.reports.words import Note
-from hanse.runs.recorded_seats import OwnTests
-from hanse.runs.run_record import RunRecord
+from hanse.runs.run_record import OwnTests, RunRecord
 
 LEVEL = 0.95  # of intervals
 FEW = 400  # test samples: with fewer, five points of accuracy may be chance
@@ -173,7 +172,7 @@ def history_of(run: RunRecord, client: int) -> tuple[MetricStyle, list[tuple[int
 
 @dataclass(frozen=True)
 class OwnTest:
-    """One test of one client on its own share (:class:`hanse.runs.recorded_seats.OwnTests`). None: not known."""
+    """One test of one client on its own share (:class:`hanse.runs.run_record.OwnTests`). None: not known."""
 
     round: int
     loss: float | None

@@ -23,12 +23,11 @@ from hanse.core.telling import FREE, BeforeJoining, Terms
 from hanse.data import FederatedData
 from hanse.data import build as build_data
 from hanse.federation.behaviour import Me
-from hanse.federation.policy import POLICIES
-from hanse.federation.profiles import at_round, build_profiles
+from hanse.federation.policy import POLICIES, at_round, build_profiles
 from hanse.reports.words import said
 from hanse.runs.config import Experiment
 from hanse.runs.guards import settled
-from hanse.runs.names import client_of
+from hanse.runs.run_record import client_of
 from hanse.runs.setup import build_model
 
 

@@ -29,13 +29,11 @@ from hanse.reports.showing import Displayed, Picture
 from hanse.reports.words import said
 from hanse.reports.worths import Worths
 from hanse.runs import experiment as running
-from hanse.runs import reading
+from hanse.runs import played_run
 from hanse.runs.chance import Guess, nothing_left
-from hanse.runs.names import Registered, client_of
 from hanse.runs.played_run import PlayedRun
-from hanse.runs.recorded_seats import Seat
 from hanse.runs.round_record import figure_of
-from hanse.runs.run_record import RunRecord, load_run
+from hanse.runs.run_record import Registered, RunRecord, Seat, client_of, load_run
 
 if TYPE_CHECKING:
     from hanse.reports.contributions import Standings
@@ -411,4 +409,4 @@ def _answers(play: Callable[P, PlayedRun]) -> Callable[P, Run]:
 
 run = _answers(running.run)
 resume = _answers(running.resume)
-load = _answers(reading.load)
+load = _answers(played_run.load)

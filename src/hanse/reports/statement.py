@@ -30,8 +30,8 @@ from hanse.reports.fits import FEW, Fit, finite_or_none, history_of
 from hanse.reports.money import Money, money_of
 from hanse.reports.tags import differences
 from hanse.reports.words import Note, page, said
+from hanse.runs.chance import SAT_OUT
 from hanse.runs.run_record import RunRecord, load_run
-from hanse.runs.sat_out import SAT_OUT
 
 MOST_BARS = 120
 

@@ -367,7 +367,7 @@ class _Plan:
             return (
                 mixed.values,
                 mixed.standard_errors,
-                lambda worth: mixed.fit.values(None, worth[memo.places(design)]),
+                lambda worth: mixed.fit.values(worth[memo.places(design)]),
             )
         if self.method == "gtg":
             # the rule takes a change below 1e-4 for none; nobody was asked for the unit, so take that share of the gain

@@ -3,6 +3,8 @@
 :func:`nothing_mixed` is the test that every run has to pass to be called a success. :func:`doubts` returns the
 sentences that ``hanse run``, the report and the statement show first. They come from ``metrics.jsonl`` and from what a
 guess scores on the server's test set (:class:`Guess`), which a run keeps in ``shape.json``.
+
+Here is also what a refusal's reason says of a client that sits out with its privacy budget used up, or still trains.
 """
 
 from __future__ import annotations
@@ -202,3 +204,41 @@ def nothing_left(metrics: Sequence[Mapping[str, Any]]) -> str:
 
 def _number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+STILL = "still trains: the round did not wait for it"
+SAT_OUT = "its privacy budget is"
+"""How the reason begins for which a client sits out."""
+
+
+def used_up(seats: Iterable[tuple[int, int, str | None]]) -> dict[int, int]:
+    """Return since which round each client whose privacy budget is used up has not taken part, as the client says.
+
+    Args:
+        seats: for each seat the client, the round, and why there is no update (None: there is one), in the order of
+            rounds.
+    """
+    since: dict[int, int] = {}
+    for client, round, refused in seats:
+        if refused is not None and refused.startswith(f"{SAT_OUT} used up"):
+            since.setdefault(client, round)
+        elif refused is None:
+            since.pop(client, None)
+    return since
+
+
+def told_used_up(since: Mapping[int, int]) -> list[str]:
+    """Return a line that says since when clients have not taken part (:func:`used_up`), unless all do."""
+    rounds = sorted(set(since.values()))
+    told = [f"{clients_named([c for c in sorted(since) if since[c] == r])} from round {r} on" for r in rounds[:_NAMED]]
+    told += ["others later"] if len(rounds) > _NAMED else []
+    return [f"privacy budgets are used up: {', '.join(told)}"] if told else []
+
+
+def clients_named(who: Sequence[object]) -> str:
+    """Return the first clients by number or name, and how many more there are."""
+    more = f" and {len(who) - _NAMED} more" if len(who) > _NAMED else ""
+    return f"client{'s' * (len(who) > 1)} {', '.join(map(str, who[:_NAMED]))}{more}"
+
+
+_NAMED = 5  # clients, or rounds, that a line names

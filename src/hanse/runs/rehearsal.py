@@ -23,8 +23,7 @@ from hanse.data.choices import table_of
 from hanse.data.spec import parse_spec
 from hanse.runs.config import Experiment
 from hanse.runs.round import LoopState, Played, first_state, play_round
-from hanse.runs.session import Session
-from hanse.runs.setup import build
+from hanse.runs.setup import Session, build
 
 SMALL: Mapping[str, Mapping[str, Any]] = {
     "data": {"clients": 4, "client_validation": 0.2, "client_test": 0.2},

@@ -326,11 +326,6 @@ def _arrays_of(played: Played) -> dict[str, np.ndarray]:
             arrays["value_error"] = view.values.standard_errors
         if view.values.without_block is not None:
             arrays["value_without_block"] = view.values.without_block
-        if view.values.interactions is not None:
-            arrays["value_interactions"] = view.values.interactions
-        if view.values.interaction_errors is not None:
-            arrays["value_interaction_errors"] = view.values.interaction_errors
-        arrays |= {f"value_of_{budget}": less for budget, less in view.values.beside.items()}
     if view.settlement is not None:
         arrays |= view.settlement.arrays
         arrays["withheld"] = np.array(sorted(view.settlement.withheld), np.int64)

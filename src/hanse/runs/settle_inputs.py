@@ -25,8 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hanse.core import part, port, table
-from hanse.core.judge import Judge
-from hanse.core.part import Context, State, View
+from hanse.core.part import Context, Judge, State, View
 
 Arrays = Mapping[str, NDArray[Any]]
 Method = Callable[[View, State], Any]

@@ -20,14 +20,14 @@ from hanse.base.errors import UserError
 from hanse.core import port
 from hanse.core.port import Ask, Gradient, Reply, Request, Roster, Score, Train, Trained
 from hanse.core.recipe import Recipe
-from hanse.federation.believed import TOO_LONG, Believed
 from hanse.federation.check import refusal
 from hanse.federation.codec import pack, unpack
 from hanse.federation.node import Assignment, ClientData, Node
+from hanse.federation.wrapped import TOO_LONG, Believed
 from hanse.learning.loop import Loop, LoopEngine
 from hanse.reports.statement import statement
+from hanse.runs.chance import told_used_up, used_up
 from hanse.runs.rehearsal import rehearse
-from hanse.runs.sat_out import told_used_up, used_up
 from hanse.runs.setup import build
 from hanse.wings.private.account import AccountFile, Release, spent
 from hanse.wings.private.budgets import PrivateGuard

@@ -18,7 +18,7 @@ from rich.table import Table as RichTable
 
 from hanse.core.table import Floats
 from hanse.lab import statistics
-from hanse.lab.job import Job
+from hanse.lab.job import Job, key_of, seeded
 from hanse.lab.kept import KeptFile
 from hanse.lab.statistics import LOOKS, Decision, Effect
 from hanse.reports.compare import best_so_far, effective_round, improvement
@@ -42,17 +42,38 @@ class Verdict:
         judged: verdict, effect, interval and, if the claim is open, how many seeds would decide it.
         seeds: how many seeds have all of the claim's runs, from its first on.
         floor: the noise floor of the claim's effect, 0 if no seed mixes kinds of machines. None: not measured.
+        same_as: the first claim that compares the same runs, whatever it reads of them; "" if this is the first. Two
+            claims of one comparison with one word count once.
+        so_far: of a claim without an effect, what its kept seeds show, those before its first included. They decide
+            nothing. None: no seed has all runs.
     """
 
     claim: Claim
     judged: Decision
     seeds: int
     floor: float | None
+    same_as: str = ""
+    so_far: SoFar | None = None
 
     @property
     def computed(self) -> bool:
         """Whether the claim's numbers are deterministic, so it needs no seeds."""
         return _is_computed(self.claim)
+
+    @property
+    def by_margin(self) -> bool:
+        """Whether a computed claim has its word by its margin alone: half of it, or twice, would give another."""
+        off, margin = self.judged.effect, self.claim.margin
+        return off is not None and self.computed and margin / 2 < abs(off.mean) <= 2 * margin
+
+
+@dataclass(frozen=True)
+class SoFar:
+    """The weakest of a claim's differences over the kept seeds: its mean, deviation (0 for one) and how many seeds."""
+
+    mean: float
+    sd: float
+    seeds: int
 
 
 class Runs:
@@ -61,12 +82,34 @@ class Runs:
     def __init__(self, folder: Path) -> None:
         self.kept = KeptFile(folder, IDS)
         self._found: dict[str, list[dict[str, Any]]] = {}
+        self._settings: dict[str, set[int]] | None = None
 
     def of(self, job: Job) -> list[dict[str, Any]]:
         """Return the finished results of a job: first the run that counts, then its repeats."""
         if not self._found.get(job.key):
             self._found[job.key] = self.kept.repeats(job)
         return self._found[job.key]
+
+    def by_seed(self, sections: Mapping[str, Any]) -> dict[int, dict[str, Any]]:
+        """Return the runs of an experiment without a seed, by their seeds in order.
+
+        Args:
+            sections: the experiment. If it names no ``data.seed``, the split has the seed of the run.
+        """
+        if self._settings is None:
+            self._settings = {}
+            for lines in self.kept.lines().values():
+                given = lines[0]["given"]
+                run, data = ({k: v for k, v in given[name].items() if k != "seed"} for name in ("run", "data"))
+                forms = [{**given, "run": run}]
+                forms += (
+                    [{**given, "run": run, "data": data}] if given["data"].get("seed") == given["run"]["seed"] else []
+                )
+                for form in forms:
+                    self._settings.setdefault(key_of(form, IDS), set()).add(given["run"]["seed"])
+        of = ("run",) if "seed" in sections["data"] else ("data", "run")
+        jobs = {seed: seeded(sections, seed, "", of, IDS) for seed in self._settings.get(key_of(sections, IDS), ())}
+        return {seed: found[0] for seed, job in sorted(jobs.items()) if (found := self.of(job))}
 
     def forget(self, job: Job) -> None:
         """Forget a job's cached runs, since a run of it was added."""
@@ -228,6 +271,24 @@ def _repeated(arm: Arm, reading: Reading, runs: Runs) -> Iterator[float]:
         yield from (value - first for value in again if value is not None and first is not None)
 
 
+def largest_repeat(claims: Sequence[Claim], runs: Runs) -> float:
+    """Return how far the last accuracy (points) of a kept run and of its repeat on another kind of machine are apart.
+
+    Args:
+        claims: the claims whose runs are looked at.
+        runs: the kept runs.
+    """
+    arms = {
+        job(arm, 0).key: arm
+        for c in claims
+        for s in c.arms
+        for arm in s
+        if arm.variant and "accuracy" in arm.table.metric
+    }
+    apart = (abs(d) for arm in arms.values() for d in _repeated(arm, Reading("last"), runs))
+    return max(apart, default=0.0)
+
+
 def testable(claim: Claim, runs: Runs, seeds: int) -> bool:
     """Return whether a claim's condition holds in four fifths of its first ``seeds`` seeds in each setting."""
     return claim.condition is None or all(
@@ -259,23 +320,67 @@ def effect_of(claim: Claim, found: Floats, floor: float | None) -> Effect | None
     at = statistics.look(len(found), looks_of(claim))
     if at is None:
         return None
-    found, sign = found[: at[0]], -1.0 if claim.lower else 1.0
+    found = found[: at[0]]
     if claim.kind == "share":
         first, second = (found[:, :, 0] > 0).astype(np.float64), (found[:, :, 1] > 0).astype(np.float64)
         blocks = [slice(None)] if claim.over == "pooled" else [slice(i, i + 1) for i in range(found.shape[1])]
         parts = [statistics.share_effect(first[:, b], second[:, b], claim.margin) for b in blocks]
     elif claim.kind == "equal":
-        printed = np.array([_target(claim, setting[0]) for setting in claim.arms])
-        off = _pooled(claim, found[:, :, :1] - printed[None, :, None])
+        # furthest first: of several that are not shown to be equal, the one that is furthest off is the weakest
+        off = sorted(shown(claim, found), key=lambda d: -abs(float(d.mean())))
         parts = [statistics.equality(d, claim.margin, floor) for d in off]
     else:
         above = claim.margin if claim.kind == "harmless" else 0.0  # what must not be below -margin
-        pools = _pooled(claim, sign * _differences(claim, found))
-        parts = [statistics.effect(d + above, claim.margin, floor) for d in pools]
+        parts = [statistics.effect(d + above, claim.margin, floor) for d in shown(claim, found)]
         if claim.kind == "harmless":
             parts = [part and replace(part, mean=part.mean - above, small=1.0) for part in parts]
     whole = [part for part in parts if part is not None]
-    return statistics.together(whole) if whole else None
+    if not whole:
+        return None
+    weakest = max(whole, key=lambda part: part.up)  # the first of those that tie: of equalities the furthest
+    named = {"mean": weakest.mean, "error": weakest.error} if claim.kind == "equal" else {}
+    return replace(statistics.together(whole), **named)
+
+
+def shown(claim: Claim, found: Floats) -> list[Floats]:
+    """Return the differences that a claim is about, ``[seeds]`` each, above 0 where it is right (of an equality, where
+    ours is above the printed number).
+
+    Args:
+        claim: the claim.
+        found: its readings, as :func:`values` returns them.
+    """
+    if claim.kind == "share":
+        return _pooled(claim, 100.0 * _differences(claim, (found > 0).astype(np.float64)))
+    if claim.kind == "equal":
+        printed = np.array([_target(claim, setting[0]) for setting in claim.arms])
+        return _pooled(claim, found[:, :, :1] - printed[None, :, None])
+    return _pooled(claim, (-1.0 if claim.lower else 1.0) * _differences(claim, found))
+
+
+def _so_far(claim: Claim, runs: Runs) -> SoFar | None:
+    found = values(replace(claim, first=0), runs)
+    if not len(found):
+        return None
+    weakest = min(
+        shown(claim, found), key=lambda d: -abs(float(d.mean())) if claim.kind == "equal" else float(d.mean())
+    )
+    return SoFar(float(weakest.mean()), float(weakest.std(ddof=1)) if len(weakest) > 1 else 0.0, len(weakest))
+
+
+def comparison(claim: Claim) -> tuple[tuple[str, ...], ...]:
+    """Return what tells a comparison from others: its runs with its first seed and their figure, whatever number is
+    read of it.
+    """
+    runs = [
+        [
+            f"{job(arm, claim.first).key} {arm.cell.metric or arm.table.metric}"
+            for arm in setting
+            if arm.variant is not None
+        ]
+        for setting in claim.arms
+    ]
+    return tuple(sorted({(keys[0], *sorted(keys[1:])) for keys in runs if keys}))
 
 
 def _is_computed(claim: Claim) -> bool:
@@ -346,8 +451,31 @@ def judge(claims: Sequence[Claim], runs: Runs) -> list[Verdict]:
                 word = Decision("not testable at this scale", level=word.level)
             elif claim.cannot and word.word in ("open", "not run"):
                 word = replace(word, word="cannot be decided here")
-            found[claim.name] = Verdict(claim, word, len(seeds), floor)
+            so_far = _so_far(claim, runs) if word.effect is None and fits else None
+            found[claim.name] = Verdict(claim, word, len(seeds), floor, so_far=so_far)
+    first: dict[tuple[tuple[str, ...], ...], str] = {}
+    for claim in claims:
+        if runs_of := comparison(claim):
+            earlier = first.setdefault(runs_of, claim.name)
+            found[claim.name] = replace(found[claim.name], same_as="" if earlier == claim.name else earlier)
     return [found[claim.name] for claim in claims]
+
+
+def counted(verdicts: Sequence[Verdict], *, ours: bool = False) -> dict[str, list[str]]:
+    """Return the names of the paper's claims, or of ours, by their words. One comparison with one word counts once.
+
+    Args:
+        verdicts: the claims of a paper.
+        ours: whether our own claims are asked for; no word of theirs is said of the paper.
+    """
+    found: dict[str, list[str]] = {word: [] for word in statistics.WORDS}
+    had: set[tuple[str, str]] = set()
+    for v in (v for v in verdicts if v.claim.role == "claim" and (v.claim.where == "ours") == ours):
+        once = (v.same_as or v.claim.name, v.judged.word)
+        if once not in had:
+            found[v.judged.word].append(v.claim.name)
+        had.add(once)
+    return found
 
 
 def as_rows(verdicts: Sequence[Verdict]) -> list[dict[str, Any]]:
