@@ -191,15 +191,3 @@ def test_list_of_an_unknown_name_says_which_is_near() -> None:
 
     with pytest.raises(UserError, match=r"NAME: 'atacker'.*'attacker'"):
         list_("atacker")
-
-
-def test_brackets_in_a_name_are_no_markup(tmp_path: Path) -> None:
-    (tmp_path / "[bold]market[-1].toml").write_text(
-        EXPERIMENT.replace('name = "greedyfed"\nclients_per_round = 2', 'name = "ipfl"')
-    )
-    hanse("run", "[bold]market[-1].toml", cwd=tmp_path)
-    run = "runs/[bold]market[-1]"
-    assert "[bold]market[-1]" in hanse("compare", run, cwd=tmp_path).stdout
-    audit = hanse("audit", run, cwd=tmp_path).stdout
-    assert "3 markets of [bold]market[-1]" in audit
-    assert "│ holds │" in audit

@@ -22,9 +22,8 @@ from sklearn.tree import DecisionTreeClassifier
 import hanse
 from hanse.base.errors import UserError
 from hanse.games import shapley
-from hanse.games.jackknife import SURE, interval_errors
+from hanse.games.jackknife import interval_errors
 from hanse.learning.blocks import sample_blocks
-from hanse.reports.worths import Worths
 
 RNG = np.random.default_rng(5)
 ROWS = {name: RNG.normal(size=4) for name in ("Hope", "St Mary", "<b>General</b>", "Riverside", "Kiel", "Visby")}
@@ -271,13 +270,6 @@ def test_a_name_is_shown_in_one_line_of_what_can_be_printed() -> None:
     assert seen == set(names)  # the function gets the names as they were given
     with pytest.raises(UserError, match=r"^names: two are called 'a b'"):
         hanse.shapley(lambda have: 0.0, ["a b", "a\nb"])
-
-
-def test_a_value_is_told_alike_in_the_table_and_below_it_and_is_not_lost_in_a_wide_interval() -> None:
-    """An error of 1.2 bears a digit behind the point: 0.4 is not 0 from -1 to 2."""
-    found = Worths(np.array([0.4, -0.639, 3.0]), np.array([1.2, 1.0, 0.0]) / SURE, ("A", "B", "C"))
-    assert found.shown_table()[1] == [["C", "3", "–"], ["A", "0.4", "-0.8 to 1.6"], ["B", "-0.6", "-1.6 to 0.4"]]
-    assert "the lowest (-0.6)" in found.sentences()[0]
 
 
 # ---- any game

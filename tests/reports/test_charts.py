@@ -38,16 +38,6 @@ def test_contributions_add_up_and_rank(tmp_path: Path) -> None:
     assert found.shares is None  # a negative value: no parts of a whole
 
 
-def test_contributions_over_seeds_are_means(tmp_path: Path) -> None:
-    paths = [
-        write_run(tmp_path / f"s{i}", [metric(0)], [seat(0, c, v, value_error=0.2)], {"run": {"seed": i}})
-        for i, (c, v) in enumerate(((0, 1.0), (0, 2.0)))
-    ]
-    found = contribution(group(*paths))
-    assert found.totals.tolist() == [1.5]
-    assert found.errors == pytest.approx([0.2 / 2**0.5])
-
-
 def test_refusals_are_counted_by_reason(tmp_path: Path) -> None:
     seats = [seat(0, c, refused=why) for c, why in enumerate(("late", "late", "NaN"))]
     charts = refusal_charts([group(write_run(tmp_path / "a", [metric(0, refused=3)], seats))])

@@ -23,7 +23,7 @@ from hanse.reports.compare import (
     runs_table,
     with_baseline,
 )
-from hanse.reports.groups import CALLED, group_runs
+from hanse.reports.groups import group_runs
 from hanse.reports.report import warnings
 from hanse.runs.run_record import STILL, load_runs
 
@@ -70,19 +70,6 @@ def test_virtual_time_is_compared(tmp_path: Path) -> None:
     rows = compare_runs([late_run(tmp_path / "a"), write_run(tmp_path / "b", [metric(0, 0.5)])])
     assert [row["virtual_seconds"] for row in rows] == [4.5, None]
     assert "virtual seconds in all" in compare_tables(rows)[-1].headings
-
-
-def test_regression_has_no_accuracy(tmp_path: Path) -> None:
-    paths = [
-        write_run(tmp_path / f"r{i}", [{"round": 0, "test/loss": 2.0 + i}], changes={"run": {"seed": i}})
-        for i in (0, 1)
-    ]
-    rows = compare_runs(paths)
-    assert [row["test_accuracy"] for row in rows] == [None] * 4
-    assert [row["test_mse"] for row in rows] == pytest.approx([2.0, 3.0, 2.5, 0.5**0.5])
-    assert rows[0]["mb"] is rows[0]["seconds_per_round"] is rows[0]["refused"] is None
-    groups = group_runs(load_runs(paths))
-    assert experiments_table(groups).headings == ("experiment", "seeds", "rounds", "test MSE")
 
 
 def test_several_seeds_get_mean_and_deviation(tmp_path: Path) -> None:
@@ -215,16 +202,6 @@ def test_tables_for_papers_and_programs(tmp_path: Path) -> None:
     assert json.loads(as_text("json", groups, rows)) == rows
     with pytest.raises(UserError, match="--format: 'cvs'"):
         as_text("cvs", groups, rows)
-
-
-def test_an_experiment_is_called_what_its_sweep_called_it(tmp_path: Path) -> None:
-    for name in ("mine", "theirs"):
-        run = accuracies(tmp_path / name, [0.5], {"train": {"lr": 0.1 if name == "mine" else 0.2}})
-        (run / CALLED).write_text(f"{name}\n")
-    groups = group_runs(load_runs([tmp_path / "mine", tmp_path / "theirs"]))
-    assert [group.label for group in groups] == ["mine", "theirs"]
-    (tmp_path / "mine" / CALLED).write_text("x" * 2000)  # not what a sweep writes
-    assert group_runs(load_runs([tmp_path / "mine"]))[0].label == "greedyfed"
 
 
 @pytest.mark.parametrize(("value", "shown"), [(0.0, "0.0"), (0.06, "0.1"), (0.004, "0.004"), (-0.004, "-0.004")])

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-import torch
-from torch import nn
 
 import hanse
 from hanse.base.errors import UserError
@@ -117,15 +114,6 @@ def test_alone_joining_statement_and_report_agree(played: hanse.Run) -> None:
     assert again.alone(frame()).metrics == alone.metrics
 
 
-def test_a_model_is_ready_to_predict() -> None:
-    """Batch norm and dropout predicted wrongly until somebody thought of eval()."""
-    net = nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 2))
-    run = hanse.run(EXPERIMENT, data=frame(), model=net)
-    model, x = run.model("Hope"), torch.randn(5, 2)
-    assert not any(module.training for module in model.modules())
-    torch.testing.assert_close(model(x)[:1], model(x[:1]))  # no sample depends on another
-
-
 # ---- whom joining pays
 
 
@@ -182,22 +170,6 @@ def test_the_first_sentence_is_true_of_every_mechanism(
     assert found.sentences()[0].startswith(found.verdict[0].said)
 
 
-@pytest.mark.filterwarnings("error::RuntimeWarning")
-def test_a_gain_that_nobody_could_measure_is_not_called_open() -> None:
-    x, _, who = shops()
-    few: dict[str, Any] = {"mechanisms": ["fedavg", "ditto"], "model": "mlp", "rounds": 2}
-    with pytest.raises(UserError, match="NaN or infinite"):
-        hanse.who_gains((x, 1e20 * x.sum(axis=1), who), **few)
-    unknown = Gain("Kiel", "fedavg", np.nan, 0.5, np.nan, np.nan, np.nan, 20)
-    one = Joining((Gain("Hope", "fedavg", 0.7, 0.5, 0.2, 0.1, 0.3, 20), unknown), ACCURACY).sentences()
-    assert one[0] == "By fedavg, 1 of 2 clients is surely better off than alone, nobody surely worse."
-    assert one[2].startswith("fedavg: the gain of 1 of 2 clients is not known (Kiel): ")
-    beside = Joining((replace(unknown, client="Hope"), unknown, *(replace(g, mechanism="ditto") for g in
-                      (Gain("Hope", "", 0.7, 0.5, 0.2, 0.1, 0.3, 20), Gain("Kiel", "", 0.7, 0.5, 0.2, 0.1, 0.3, 20)))),
-                     ACCURACY).sentences()  # fmt: skip
-    assert beside[0].startswith("By ditto, 2 of 2 clients are surely better off than alone")
-
-
 def test_the_same_question_has_the_same_answer_from_a_run(tmp_path: Path) -> None:
     """Model, rounds and training are the defaults of a run; only who keeps which rows must be said."""
     given = inspect.signature(hanse.who_gains).parameters
@@ -213,20 +185,6 @@ def test_the_same_question_has_the_same_answer_from_a_run(tmp_path: Path) -> Non
     run.alone()
     assert run.joining().gains == found.gains
     assert "Played with model mlp, 3 rounds, lr 0.1, 1 epoch a round, and 30 %" in str(found)
-
-
-def test_of_a_loss_less_is_better(capsys: pytest.CaptureFixture[str]) -> None:
-    x = np.random.default_rng(0).normal(size=(400, 3))
-    y, who = x.sum(axis=1), ["small"] * 60 + ["large"] * 340
-    found = hanse.who_gains((x, y, who), mechanisms="fedavg", train={"lr": 0.01}, rounds=5, progress=True)
-    shown = capsys.readouterr().err
-    assert "10/10" in shown  # rounds of both mechanisms
-    assert "fedavg" in shown
-    assert found.reading.less_is_better
-    small = next(gain for gain in found.gains if gain.client == "small")
-    assert small.joined < small.alone
-    assert small.gain > 0
-    assert found.sign(small) == 1
 
 
 def test_settings_alone_and_splits_are_heeded() -> None:

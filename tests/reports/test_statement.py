@@ -26,7 +26,7 @@ from hanse.reports.groups import group_runs
 from hanse.reports.money import books_of, money_of
 from hanse.reports.statement import render, statement
 from hanse.reports.words import policy
-from hanse.runs.run_record import STILL, load_run
+from hanse.runs.run_record import load_run
 
 HOSTILE = '"><script>alert(1)</script><img src=x onerror=alert(2)>'
 DATA = {"source": "digits", "partition": "mixture", "clients": 6, "client_test": 0.2, "client_validation": 0.1}
@@ -135,20 +135,6 @@ def rounds(path: Path, *records: dict[str, object]) -> Path:
     return path
 
 
-def test_a_late_update_is_asked_for_once_and_not_refused(tmp_path: Path) -> None:
-    still = {"refused": STILL}
-    seats = [seat(0, 0, **still), seat(2, 0, 0.5, staleness=2), seat(3, 0, **still)]
-    lines = [metric(r, 0.1 * r) for r in range(4)]
-    path = write_run(tmp_path / "a", lines, seats, {"federation": {"late": "next"}, "run": {"rounds": 4}})
-    rounds(path, {"answered": []}, {"answered": []}, {"answered": [0]}, {"answered": []})
-    for r in range(4):  # only what is read of them
-        sent = dict(np.load(path / "rounds" / f"{r:05d}.npz")) | {"home": [0], "W_row": [], "W_column": []}
-        recorded(path, r, **sent, client=[], start=[], W_weight=[])
-    row = statement(path, 0).client
-    assert (row.asked, row.answered, row.late, row.latest, row.under_way) == (2, 1, 1, 2, True)
-    assert render(statement(path, 0))
-
-
 # ---- alone, and whether joining paid
 
 
@@ -180,22 +166,6 @@ def fit(ours: float, alone: float | None, samples: int | None = 400) -> Fit:
     ends = None if alone is None or not samples else (wilson(ours, samples), wilson(alone, samples))
     between = None if ends is None or alone is None else difference(ours, ends[0], alone, ends[1])
     return Fit(round=0, last=ours, alone=alone, samples=samples, between=between)
-
-
-@pytest.mark.parametrize(
-    ("of", "sign"),
-    [
-        (fit(0.9, 0.5), 1),
-        (fit(0.5, 0.9), -1),
-        (fit(0.9, 0.9), 0),
-        (fit(0.52, 0.5), 0),  # 2 points on 400 samples
-        (fit(0.52, 0.5, 40_000), 1),
-        (fit(0.9, 0.5, None), 0),  # of nobody knows how many samples
-        (fit(0.5, None), None),
-    ],
-)
-def test_the_answer_is_no_surer_than_the_numbers(of: Fit, sign: int | None) -> None:
-    assert of.sign == sign
 
 
 # ---- the page and the command
@@ -255,17 +225,6 @@ def test_the_command(auction: Path, tmp_path: Path) -> None:
     assert (tmp_path / "s.html").read_text() == render(statement(auction, 2))
     result = run.invoke(app, ["statement", str(auction), "-c", "2", "--json"])
     assert json.loads(result.stdout) == json.loads(json.dumps(statement(auction, 2).as_json()))
-
-
-def test_a_page_for_everybody(auction: Path, tmp_path: Path) -> None:
-    folder = shutil.copytree(auction, tmp_path / "run")
-    run = CliRunner()
-    result = run.invoke(app, ["statement", str(folder), "--all"])
-    assert result.exit_code == 0
-    assert "6 pages" in result.stdout
-    made = {c: statement(folder, c) for c in (0, 5)}
-    for c, one in made.items():
-        assert (folder / "statements" / f"client-{c}.html").read_text() == render(one)
 
 
 @pytest.mark.parametrize(

@@ -129,11 +129,3 @@ def test_a_statement_shows_the_interval_of_the_share(tmp_path: Path) -> None:
     assert (mine.share_low, mine.share_high) == pytest.approx(ends, abs=0.015)
     other_ends = facts(path).clients[2]
     assert (mine.share, other_ends.share_low, other_ends.share_high) == (0.75, 0.0, 0.0)
-
-
-def test_the_sampling_of_coalitions_alone_makes_no_interval(tmp_path: Path) -> None:
-    path = sampled_run(tmp_path / "a", [3.0, 1.0, -2.0], [0.3, 0.4, 0.1])
-    for client in (0, 2):
-        mine = facts(path).clients[client]
-        assert mine.sampling is not None
-        assert (mine.drawn, mine.value_low, mine.share_low, mine.suspect) == (None, None, None, False)

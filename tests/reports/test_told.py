@@ -30,7 +30,6 @@ from hanse.core.telling import (
     Terms,
     Worth,
     describe,
-    matched,
     read_about,
     write_about,
 )
@@ -191,24 +190,6 @@ def test_who_is_who_among_several(tmp_path: Path) -> None:
 # ---- patterns and charts
 
 
-@pytest.mark.parametrize(
-    ("pattern", "name", "found"),
-    [
-        ("a/b", "a/b", ()),
-        ("a/b", "a/c", None),
-        ("tier */accuracy", "tier 3/accuracy", ("3",)),
-        ("tier */accuracy", "tier /accuracy", None),
-        ("*/*", "a/b", ("a", "b")),
-        ("*", "a/b", None),  # no step is crossed
-        ("ab*ba", "aba", None),
-        ("ab*ba", "abxba", ("x",)),
-        ("a*b*", "ax*c", None),  # only the first one of a step stands for anything
-    ],
-)
-def test_patterns(pattern: str, name: str, found: tuple[str, ...] | None) -> None:
-    assert matched(pattern, name) == found
-
-
 def test_a_chart_of_seeds_has_a_band_and_lines_in_natural_order(tmp_path: Path) -> None:
     said = About((PartDescription("settle", "X", Telling(charts=(Plot("T", "t */x", "u", "tier *", factor=100.0),))),))
     paths = []
@@ -230,26 +211,6 @@ def test_a_chart_of_seeds_has_a_band_and_lines_in_natural_order(tmp_path: Path) 
 
 
 # ---- what is wrong is refused
-
-
-def test_a_part_that_says_nonsense_is_refused_before_round_0(tmp_path: Path) -> None:
-    class Loud(Toll):
-        def tells(self, slots: frozenset[str]) -> Telling:
-            return Telling(report="x" * 601)
-
-    with pytest.raises(UserError, match=r"mechanism.settle.*report:.*600 characters"):
-        describe({"settle": Loud()}, {}, None, None, 3, 0)
-
-    class Odd(Sleeper):
-        def tells(self, num_clients: int, seed: int) -> Conduct:
-            return Conduct("odd", clients=(-1,))
-
-    with pytest.raises(UserError, match=r"behaviour.odd.*clients.0: -1"):
-        describe({}, {"odd": Odd()}, None, None, 3, 0)
-    several = describe({"settle": Toll(), "deploy": Toll()}, {}, object(), None, 3, 0)
-    assert [said.slot for said in several.parts] == ["settle", "deploy"]
-    both = Toll()
-    assert len(describe({"settle": both, "deploy": both}, {}, None, None, 3, 0).parts) == 1
 
 
 @pytest.mark.parametrize(

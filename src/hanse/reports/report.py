@@ -180,7 +180,7 @@ def _words(dirs: Sequence[str | Path]) -> dict[str, Any]:
         "warnings": warnings(groups, runs),
         "told": unread,
         "experiments": experiments_table(groups),
-        "kinds": [(g.label, found) for g in groups if (found := kinds_table(g)) is not None],
+        "kinds": [(g.label, table) for g in groups if (table := kinds_table(g)) is not None],
         "differences": differences_tables(groups),
         "base": groups[0].label,
         "runs": runs_table(runs) if len(runs) > 1 else None,

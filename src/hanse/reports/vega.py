@@ -333,7 +333,7 @@ def _heat(chart: Chart, marks: Heat) -> Spec:
     low, high = float(known.min(initial=0.0)), float(known.max(initial=0.0))
     columns = ticks(marks.columns, 16)
     turned = not _fits([marks.columns[i] for i in columns])
-    axes = {
+    axes: dict[str, Spec] = {
         "x": {"title": chart.x or None, "axis": {"values": columns, "labelAngle": -90 if turned else 0}},
         "y": {"title": chart.y or None, "axis": {"values": ticks(marks.rows, 24), "labelOverlap": False}},
     }
