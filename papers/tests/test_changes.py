@@ -11,7 +11,7 @@ import pytest
 
 from hanse.base.toml import flat
 from hanse.data.sources import split_note
-from hanse.federation.profiles import build_profiles
+from hanse.federation.policy import build_profiles
 from hanse.runs.config import Experiment
 from hanse_papers.catalogue import PAPERS, find_table
 from hanse_papers.changes import changed

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from own_forms import from_arrays
 
 from hanse.base.errors import UserError
 from hanse.data import DataSpec, build, parse_spec
-from hanse.data.synthetic import TEST_SAMPLES, GeneratedData, Synthetic
+from hanse.data.synthetic import Synthetic
 
 
 def test_shares_are_disjoint_and_make_up_each_client() -> None:
@@ -30,18 +28,6 @@ def test_shares_are_disjoint_and_make_up_each_client() -> None:
     assert torch.equal(cut.pool([7], "test")[1][0], shares["test"][7])
 
 
-def test_the_pool_is_the_whole_data_set_without_a_copy() -> None:
-    data = build(DataSpec(clients=5))
-    first, second = data.pool([0])[0], data.pool([1, 2], "test")[0]
-    assert first.x.data_ptr() == second.x.data_ptr()
-    assert [len(i) for i in data.pool([1, 2], "test")[1]] == [0, 0]
-    counts = data.class_counts()
-    for client, index in enumerate(data.pool(range(5))[1]):
-        assert index.dtype == torch.int64
-        assert np.array_equal(counts[client], np.bincount(first.y[index].numpy(), minlength=10))
-    assert np.array_equal(counts.sum(axis=1), data.sizes)
-
-
 def test_the_servers_sets_are_stratified_disjoint_and_seeded() -> None:
     data = build(DataSpec(clients=3, validation=0.4))
     validation, test = data.server_validation, data.server_test
@@ -56,51 +42,6 @@ def test_the_servers_sets_are_stratified_disjoint_and_seeded() -> None:
     assert bare.server_validation is None
     assert bare.server_test is not None
     assert len(bare.server_test) == 500
-
-
-@pytest.mark.parametrize("partition", ["iid", "dirichlet", "niid", "pathological"])
-def test_every_partition_builds_the_same_twice(partition: Any) -> None:
-    options = {"alpha": 1.0} if partition in ("dirichlet", "niid") else {}
-    spec = DataSpec(partition={"name": partition, **options}, clients=8)
-    one, two = build(spec), build(spec)
-    assert one.num_clients == 8
-    assert one.sizes.sum() == 1297
-    for a, b in zip(one.pool(range(8))[1], two.pool(range(8))[1], strict=True):
-        assert torch.equal(a, b)
-
-
-def test_samples_per_client_bounds_what_is_used() -> None:
-    data = build(DataSpec(clients=8, partition={"samples_per_client": 50, "alpha": 1e-4}))
-    assert data.sizes.sum() == 400
-    equal = build(DataSpec(clients=8, partition={"name": "iid", "samples_per_client": 50}))
-    assert equal.sizes.tolist() == [50] * 8
-
-
-def test_natural_reads_ids_from_a_file(tmp_path: Path) -> None:
-    path = tmp_path / "ids.npy"
-    np.save(path, np.arange(1297) % 6)
-    data = build(DataSpec(partition={"name": "natural", "ids": str(path)}, clients=6))
-    assert data.sizes.sum() == 1297
-    np.save(path, np.arange(7))
-    with pytest.raises(UserError, match="1297"):
-        build(DataSpec(partition={"name": "natural", "ids": str(path)}, clients=6))
-    np.save(path, np.array([{}], dtype=object))
-    with pytest.raises(UserError, match=r"not a readable \.npy"):
-        build(DataSpec(partition={"name": "natural", "ids": str(path)}, clients=6))
-    with pytest.raises(UserError, match="option ids"):
-        build(DataSpec(partition="natural", clients=6))
-
-
-def test_ids_from_a_file_come_before_the_clients_that_a_source_has(tmp_path: Path) -> None:
-    x, y = np.zeros((40, 2)), np.arange(40) % 2
-    own = from_arrays(x, y, clients=[0, 1] * 20, test=(x, y, [0, 1] * 20))  # two clients of its own
-    np.save(tmp_path / "ids.npy", np.arange(40) % 5)
-    data = build(
-        DataSpec(partition={"name": "natural", "ids": str(tmp_path / "ids.npy")}, clients=5, validation=0.0), own
-    )
-    assert data.sizes.tolist() == [8] * 5
-    assert data.server_test is not None
-    assert len(data.server_test) == 40  # the ids say nothing of test samples: all are kept
 
 
 def test_synthetic_makes_only_the_clients_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,24 +78,12 @@ def test_synthetic_does_not_depend_on_order_or_on_the_number_of_clients() -> Non
     assert torch.equal(a.x[i], b.x[j])
     assert torch.equal(a.y[i], b.y[j])
     assert torch.equal(few.server_test.x, many.server_test.x)
+    cut = build(DataSpec(source="synthetic", clients=120, seed=3, client_test=0.2, client_validation=0.1))
+    rows = [cut.pool([100], share)[0].x for share in ("train", "validation", "test")]
+    assert torch.equal(torch.cat(rows), a.x[i])
+    assert cut.class_counts().sum(axis=1).tolist() == cut.sizes.tolist()
     other, (k,) = build(DataSpec(source="synthetic", clients=120, seed=4)).pool([100])
     assert not torch.equal(other.x[k][:20], a.x[i][:20])
-
-
-def test_synthetic_shares_and_counts() -> None:
-    spec = DataSpec(
-        source={"name": "synthetic", "samples_per_client": 40}, clients=30, client_test=0.2, client_validation=0.1
-    )
-    data = build(spec)
-    assert isinstance(data, GeneratedData)
-    rows = [data.pool([3], share)[0].x for share in ("train", "validation", "test")]
-    assert [len(r) for r in rows] == [28, 4, 8]
-    assert torch.equal(torch.cat(rows), data.source.client(3, 40).x)
-    counts = data.class_counts()
-    assert counts.sum(axis=1).tolist() == [28] * 30
-    assert data.server_test is not None
-    assert len(data.server_test) == 30 * TEST_SAMPLES // 2
-    assert len(data.pool([])[0]) == 0
 
 
 def test_synthetic_inputs_follow_the_paper() -> None:
@@ -214,18 +143,3 @@ def test_all_mistakes_are_listed_and_a_spec_survives_a_round_trip() -> None:
     for spec in (DataSpec(), DataSpec(source="synthetic", clients=7)):
         assert parse_spec(spec.model_dump(exclude_none=True)) == spec
     assert all(field.description for field in DataSpec.model_fields.values())
-
-
-def test_tests_are_dealt_out_equally() -> None:
-    data = build(DataSpec(clients=7, partition={"alpha": 0.1}, client_test_from="equal", validation=0.0))
-    pool, index = data.pool(range(7), "test")
-    assert data.server_test is pool
-    counts = np.stack([np.bincount(pool.y[i].numpy(), minlength=10) for i in index])
-    whole = np.bincount(pool.y.numpy(), minlength=10)
-    assert (counts == whole // 7).all()  # of every class the same number, rounded down
-    assert len(torch.cat(index).unique()) == counts.sum()  # no sample twice
-    assert int(data.sizes.sum()) == 1297  # nothing is cut from the clients' own
-    with pytest.raises(UserError, match=r"client_test_from.*'equal'"):
-        build(DataSpec(clients=60, partition={"alpha": 1.0}, client_test_from="equal", validation=0.0))
-    with pytest.raises(UserError, match="client_test_from: 'equal' with source 'synthetic'"):
-        parse_spec({"source": "synthetic", "client_test_from": "equal"})

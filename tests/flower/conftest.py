@@ -1,11 +1,17 @@
 """What tests of this folder share."""
 
-import subprocess
+import os
+from collections.abc import Iterator
+from contextlib import nullcontext
 from importlib.util import find_spec
-from types import SimpleNamespace
 
 import pytest
-from rotation import HEAD
+
+
+@pytest.fixture(autouse=True)
+def _unsynced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing here dies of a power cut, and waiting for the disk took a fifth of the time of a run."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
 @pytest.fixture(autouse=True)
@@ -17,13 +23,38 @@ def _identity() -> None:
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
 
 
+class Shared:
+    """A process that aggregates again, for test after test: starting one, with PyTorch, takes seconds."""
+
+    kept: list[object] = []  # noqa: RUF012
+
+    def __init__(self, start: object) -> None:
+        self._start = start
+
+    def submit(self, what: object, given: object) -> object:
+        if not self.kept:
+            self.kept.append(self._start())
+        return self.kept[0].submit(what, given)
+
+    def shutdown(self, *, kill_workers: bool) -> None:
+        """Leave it to the next test."""
+
+
 @pytest.fixture
-def warm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fork the process that aggregates again from one with the libraries loaded; at every eighth commit it is cold."""
-    if HEAD % 8 and find_spec("flwr"):
-        from warm_child import Warm
+def unwarmed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that joins starts no warm process, which takes seconds."""
+    from hanse.wings.operate import warm_process
 
-        from hanse.flower.valued import reaggregate
+    monkeypatch.setattr(warm_process, "warmed", lambda imports: nullcontext({}))
 
-        stand_in = SimpleNamespace(Popen=Warm, PIPE=subprocess.PIPE, DEVNULL=subprocess.DEVNULL)
-        monkeypatch.setattr(reaggregate, "subprocess", stand_in)
+
+@pytest.fixture
+def warm(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    if not find_spec("flwr"):
+        yield
+        return
+    from hanse.flower.valued import reaggregate
+
+    start = reaggregate.started
+    monkeypatch.setattr(reaggregate, "started", lambda: Shared(start))
+    yield

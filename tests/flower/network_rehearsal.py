@@ -24,8 +24,7 @@ from hanse.runs.config import Experiment
 from hanse.runs.guards import completed
 from hanse.runs.rehearsal import small_experiment
 from hanse.runs.round import LoopState, Played, first_state, play_round
-from hanse.runs.session import Session
-from hanse.runs.setup import build, policy_of
+from hanse.runs.setup import Session, build, policy_of
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,9 @@
 """Users' strategies: they are imported by the process that aggregates again, too, which takes long with PyTorch."""
 
-import copy
-import ctypes
-import functools
 import itertools
 import os
 import threading
-import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -70,10 +65,10 @@ class SavingMedian(FedMedian):
         if self.how == "text":
             with (self.folder / "log.txt").open("a") as log:
                 log.write(f"{server_round}\n")
-        elif self.how == "fifo":
-            os.mkfifo(self.folder / f"round {server_round}")
         else:
-            ctypes.CDLL(None).getpid()
+            import torch
+
+            torch.save(arrays.to_torch_state_dict(), str(self.folder / f"round-{server_round}.pt"))
         return arrays, metrics
 
 
@@ -99,14 +94,6 @@ class Locked(FedMedian):
         self.lock = threading.Lock()
 
 
-class Shared(FedMedian):
-    seen: list[int] = []  # noqa: RUF012 (that is the mistake)
-
-    def aggregate_train(self, server_round: int, replies: Any) -> Any:
-        self.seen.append(server_round)
-        return super().aggregate_train(server_round, replies)
-
-
 class Outside(FedMedian):
     """Its state is a variable of its module."""
 
@@ -118,16 +105,6 @@ class Outside(FedMedian):
 COUNTER = itertools.count()
 
 
-BEGUN = time.perf_counter()
-
-
-class Timed(FedMedian):
-    def aggregate_train(self, server_round: int, replies: Any) -> Any:
-        arrays, metrics = super().aggregate_train(server_round, replies)
-        passed = 1e3 * (time.perf_counter() - BEGUN)  # of a day's seconds float32 would not see the next call
-        return ArrayRecord({k: Array(a.numpy() + passed) for k, a in arrays.items()}), metrics
-
-
 class First(FedAvg):
     """Takes the first reply's arrays of the right shape, whoever weighs what."""
 
@@ -137,7 +114,6 @@ class First(FedAvg):
 
 
 HISTORY: list[int] = []
-POOL = ThreadPoolExecutor(1)
 
 
 class Shifted(FedMedian):
@@ -176,34 +152,6 @@ class Bound(Shifted):
         return len(self.seen)
 
 
-class Partly(Bound):
-    def __init__(self) -> None:
-        super().__init__()
-        seen = self.seen
-        self.add = functools.partial(lambda n: seen.append(n))
-
-
-class Threaded(Shifted):
-    """Writes in a thread, where no audit of the main one sees it."""
-
-    def __init__(self, path: Path, how: str) -> None:
-        super().__init__()
-        self.path, self.how = path, how
-
-    def by(self, number: int) -> float:
-        if self.how == "thread":
-            thread = threading.Thread(target=self.write)
-            thread.start()
-            thread.join()
-        else:
-            (POOL if self.how == "pool" else ThreadPoolExecutor(1)).submit(self.write).result()
-        return 0.0
-
-    def write(self) -> None:
-        with self.path.open("a") as log:
-            log.write("x")
-
-
 class Switching(FedMedian):
     """Gives itself another aggregate on its way."""
 
@@ -226,31 +174,6 @@ class Switching(FedMedian):
     def configure_train(self, server_round: int, *given: Any, **more: Any) -> Any:
         self.switch(f"round {server_round}")
         return super().configure_train(server_round, *given, **more)
-
-    def aggregate_train(self, server_round: int, replies: Any) -> Any:
-        found = super().aggregate_train(server_round, replies)
-        self.switch("aggregate")
-        return found
-
-
-class Wrapper(FedAvg):
-    """Passes on whatever it is called with; it is copied in a way of its own."""
-
-    def __init__(self, inner: Strategy) -> None:
-        super().__init__()
-        self.inner = inner
-
-    def __deepcopy__(self, memo: Any) -> Any:
-        found = object.__new__(type(self))
-        for name, value in vars(self).items():
-            setattr(found, name, copy.deepcopy(value))
-        return found
-
-    def configure_train(self, *given: Any, **more: Any) -> Any:
-        return self.inner.configure_train(*given, **more)
-
-    def aggregate_train(self, *given: Any) -> Any:
-        return self.inner.aggregate_train(*given)
 
 
 class Last(FedAvg):

@@ -9,6 +9,7 @@ import sys
 import time
 import zipfile
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -33,12 +34,11 @@ from typer.testing import CliRunner
 
 import hanse
 from hanse.base.errors import UserError
-from hanse.base.files import AGREEMENTS, ASKED, ASKED_HEAD
+from hanse.base.files import AGREEMENTS, ASKED
 from hanse.cli import app
 from hanse.core.declared import UnsoundError
 from hanse.core.part import Part, View
-from hanse.core.payload import Payload
-from hanse.core.port import Ask, Confusion, Gradient, Mixture, Nearest, Request, Score, Test, Train
+from hanse.core.port import Ask, Confusion, Gradient, Mixture, Nearest, Payload, Request, Score, Test, Train
 from hanse.federation.codec import WireError
 from hanse.federation.local import LocalFederation
 from hanse.federation.node import EVIDENCE
@@ -52,13 +52,13 @@ from hanse.flower.operator_key import make_operator_key, public_key
 from hanse.flower.witnesses import ShownHeads
 from hanse.learning import loop
 from hanse.learning.loop import Loop
+from hanse.ledger.log import LogHead
 from hanse.ledger.receipts import read_receipts
-from hanse.ledger.record import LogHead
 from hanse.ledger.store import Ledger
-from hanse.ledger.witness import Prover, SplitViewError, Witness, alarms
+from hanse.ledger.witness import Prover, alarms
 from hanse.mechanisms.registry import MECHANISMS
 from hanse.runs.run_record import load_run
-from hanse.wings.operate import server_access
+from hanse.wings.operate import server_access, warm_process
 from hanse.wings.operate.certificates import make_certificates
 from hanse.wings.operate.loopback import Loopback
 
@@ -337,16 +337,13 @@ def test_the_code_that_is_named_by_import_path_is_agreed_too() -> None:
         sources({**none, "train": {"loop": "nobody:loop"}})
 
 
-@pytest.mark.parametrize("made", ["Loop.of", "partial(fit, lr=1)", "Box()", "fit"])
+@pytest.mark.parametrize("made", ["Loop.of", "fit"])
 def test_a_change_in_the_file_that_an_import_path_names_is_a_change_of_what_is_agreed(
     made: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also of an object whose class or function is another file's."""
     monkeypatch.syspath_prepend(tmp_path)
-    begin = (
-        "from functools import partial\nfrom hanse.learning.loop import Loop\nclass Box:\n    def __call__(self): ...\n"
-    )
-    begin += "def fit(lr): ...\n"
+    begin = "from hanse.learning.loop import Loop\ndef fit(lr): ...\n"
     (tmp_path / "owns_it.py").write_text(f"{begin}thing = {made}\n")
     none: dict[str, Any] = {"model": {"name": "mlp"}, "mechanism": {}, "clients": {}, "eval": {}}
     try:
@@ -414,26 +411,14 @@ def test_evidence_that_is_full_does_not_hide_the_next_request(
         assert len(evidence(tmp_path / "nodes" / "node2", small.federation.key)) == 1
 
 
-@pytest.mark.parametrize("what", ["link", "dangling", "folder", "pipe", "read-only"])
-def test_evidence_that_cannot_be_kept_stops_every_answer(
-    what: str, small: NetworkRehearsal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    home, model, access = tmp_path / "nodes" / "node2", small.start.table.rows[0], os.access
-    path, elsewhere = home / EVIDENCE, tmp_path / "elsewhere"
-    if what in ("link", "dangling"):
-        elsewhere.write_text("") if what == "link" else None
-        path.symlink_to(elsewhere)
-    elif what == "folder":
-        path.mkdir()
-    elif what == "pipe":
-        os.mkfifo(path)
-    else:  # whoever runs the tests may be allowed everything
-        path.touch(0o400)
-        monkeypatch.setattr("os.access", lambda at, how: Path(at) != path and access(at, how))
+@pytest.mark.parametrize("what", ["link", "folder"])
+def test_evidence_that_cannot_be_kept_stops_every_answer(what: str, small: NetworkRehearsal, tmp_path: Path) -> None:
+    model, path = small.start.table.rows[0], tmp_path / "nodes" / "node2" / EVIDENCE
+    path.mkdir() if what == "folder" else path.symlink_to(tmp_path / "elsewhere")
     for task in (Gradient("g", model[None]), Train(0, 0, model)):
         [reply] = small.federation.exchange(0, [Request(2, (task,))], None, None)
         assert EVIDENCE in str(reply.refused)
-    assert not elsewhere.exists() or elsewhere.read_text() == ""
+    assert not (tmp_path / "elsewhere").exists()
     path.rmdir() if what == "folder" else path.unlink()
     [reply] = small.federation.exchange(0, [Request(2, (Train(0, 0, model),))], None, None)
     assert reply.refused is None
@@ -542,19 +527,6 @@ def test_heads_of_books_that_were_not_agreed_are_not_kept(tmp_path: Path, monkey
     assert evidence(tmp_path / "node1", KEY)
 
 
-def test_a_head_behind_the_newest_receipt_is_refused_although_older_heads_were_seen(tmp_path: Path) -> None:
-    """H1: a node has cosigned the head of round 0, has the receipt of round 2, and is shown the head of round 0."""
-    exp = paying(3)
-    run = play(grid_of(exp, tmp_path), exp, tmp_path / "run")
-    home = tmp_path / "node1"
-    [heads] = (home / "heads").glob("*.jsonl")
-    first = heads.read_text().splitlines()[0]
-    heads.write_text(first + "\n")
-    with pytest.raises(SplitViewError, match="was rolled back"):
-        Witness(home).see(json.loads(first)["head"], 0, "", PINNED, 0)
-    assert run.path is not None
-
-
 def resumed(tmp_path: Path, rounds: int, deaths: Mapping[int, str], clients: int) -> tuple[Any, int]:
     """Play with a server that dies in these rounds, and return the finished run, and how many requests were refused."""
     exp = paying(rounds, 5, clients=clients, eval={"every": 5, "clients": 1})
@@ -621,6 +593,7 @@ def join(folder: Path, monkeypatch: pytest.MonkeyPatch, *more: object) -> tuple[
     monkeypatch.setenv("HANSE_HOME", str(folder / "home"))
     monkeypatch.setenv(PINNED_FILE, "")
     monkeypatch.setattr(server_access, "run", lambda name, words: None)
+    monkeypatch.setattr(warm_process, "warmed", lambda imports: nullcontext({}))
     words = ["network", "join", "h:9092", "--ca", folder / "ca.crt", "--key", folder / "clinic"]
     before = os.umask(0o077)
     found = CliRunner().invoke(app, [str(w) for w in [*words, "--operator", folder / "operator.pub", *more]])
@@ -845,10 +818,8 @@ def test_every_edit_of_a_log_is_found(tmp_path_factory: pytest.TempPathFactory, 
     root, lines = log.root(), (home / ASKED).read_bytes().splitlines(keepends=True)
     assert (len(log.verified()), log.until(root)) == (len(lines), len(lines))
     at = data.draw(st.integers(0, len(lines) - 1))
-    how = data.draw(st.sampled_from(["drop", "cut", "twice", "byte", "swap"]))
-    if how == "drop":
-        lines.pop(at)
-    elif how == "cut":
+    how = data.draw(st.sampled_from(["cut", "twice", "byte", "swap"]))
+    if how == "cut":
         lines = lines[:at]
     elif how == "twice":
         lines.insert(at, lines[at])
@@ -857,19 +828,23 @@ def test_every_edit_of_a_log_is_found(tmp_path_factory: pytest.TempPathFactory, 
         lines[at] = lines[at][:where] + bytes([lines[at][where] ^ 1]) + lines[at][where + 1 :]
     else:
         other = (at + 1) % len(lines)
-        if lines[at] == lines[other]:
-            return
         lines[at], lines[other] = lines[other], lines[at]
     (home / ASKED).write_bytes(b"".join(lines))
-    if (how, at) == ("twice", len(lines) - 2):  # behind the head, where what is being answered stands
-        assert (len(log.verified()), log.until(root)) == (at + 1, at + 1)
-        assert log.behind() > 0
-        return
-    with pytest.raises(UserError):
-        log.verified()
-    (home / ASKED_HEAD).unlink()
-    with pytest.raises(UserError):
+    if how in ("swap", "twice"):
+        with pytest.raises(UserError):
+            log.verified()
+    with pytest.raises(UserError):  # of the last line, and of an end that was cut off, the root alone tells
         log.until(root)
+
+
+def test_a_line_that_a_crash_has_cut_short_is_no_line(tmp_path: Path) -> None:
+    log = NodeLog(tmp_path, clock=lambda: 0.0)
+    log.took("0", kind="request")
+    with (tmp_path / ASKED).open("ab") as file:
+        file.write(b'{"before":"')
+    assert len(log.verified()) == 1
+    log.took("1", kind="request")
+    assert [line["nonce"] for line in log.verified()] == ["0", "1"]
 
 
 def test_a_log_that_is_too_long_takes_no_request_and_still_notes_answers(
@@ -900,9 +875,6 @@ def test_a_log_written_anew_lacks_the_root_that_was_noted(tmp_path: Path) -> Non
         said = held.output.splitlines()
         marks = [number for number, line in enumerate(said) if line.startswith("--")]
         assert (held.exit_code, marks, said[-1].endswith(now)) == (0, [6] if after else [], True)
-    (tmp_path / "one" / ASKED_HEAD).write_text((tmp_path / "two" / ASKED_HEAD).read_text())
-    with pytest.raises(UserError):
-        NodeLog(tmp_path / "one").until(now)
     with pytest.raises(UserError, match="never had the root"):
         NodeLog(tmp_path / "two").until(noted)
     result = CliRunner().invoke(app, ["network", "log", str(tmp_path / "two"), "--root", noted])

@@ -25,8 +25,7 @@ from hanse.core.part import Mechanism, Settlement, SettlePart, View
 from hanse.core.port import Request, Test
 from hanse.data import build
 from hanse.federation.codec import Message, WireError, pack, unpack
-from hanse.federation.node import Assignment, ClientData, Node
-from hanse.federation.private import PrivateRow
+from hanse.federation.node import Assignment, ClientData, Node, PrivateRow
 from hanse.flower import link, server
 from hanse.flower.members import Orders, give
 from hanse.mechanisms.registry import build_mechanism

@@ -1,4 +1,4 @@
-"""Nodes that answer late, die and come back, through Flower's records in one process; a simulation repeats it."""
+"""Nodes that answer late, die and come back, through Flower's records in one process."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -16,11 +16,10 @@ from inprocess import InProcessGrid, client_app, play
 
 import hanse
 from hanse.data import build
-from hanse.federation.codec import Message as Packed
 from hanse.flower import ClientData
 from hanse.flower.members import give
 from hanse.flower.message import from_records, to_records
-from hanse.runs.recorded_seats import STILL
+from hanse.runs.run_record import STILL
 
 N = 5
 
@@ -93,15 +92,12 @@ def staleness(run: hanse.Run) -> dict[tuple[int, int], int]:
     return {(line["client"], line["round"]): line["staleness"] for line in run.clients if "staleness" in line}
 
 
-def test_late_updates_of_nodes_are_mixed_later_and_a_simulation_repeats_the_bits(tmp_path: Path) -> None:
+def test_late_updates_of_nodes_are_mixed_later(tmp_path: Path) -> None:
     run = over_flower(experiment(enough=3, late="next"), tmp_path, LATER)
     assert staleness(run) == {(4, 2): 1, (2, 3): 3}
     assert [m["present"] for m in run.metrics] == [5, 4, 3, 4, 4, 4]
     assert [m["answered"] for m in run.metrics] == [4, 3, 4, 4, 4, 4]
     assert [m["late/under_way"] for m in run.metrics] == [1, 2, 1, 1, 1, 1]
-    again = hanse.run(experiment(enough=3, late="next", replay=str(tmp_path / "run")))
-    assert torch.equal(again.table.rows, run.table.rows)
-    assert again.clients == run.clients
     alone = hanse.run(experiment())
     assert not torch.equal(alone.table.rows, run.table.rows)
 
@@ -152,39 +148,6 @@ def test_the_late_update_of_an_expelled_client_is_not_mixed(tmp_path: Path) -> N
     assert staleness(run) == {}
     assert reasons(tmp_path, 2) == [(2, "its update of round 1: its client may no longer take part")]
     assert [m["late/under_way"] for m in run.metrics] == [0, 1, 0, 0, 0]
-
-
-def test_a_late_node_that_lacks_its_models_and_went_away_costs_its_update_alone(tmp_path: Path) -> None:
-    def power(grid: Slow, round: int) -> None:
-        grid.online = set(grid.apps) - {102} if round == 2 else set(grid.apps)
-
-    def forgets(node: int, message: Message, reply: Message) -> Message:
-        if not trains(node, message):
-            return reply
-        return Message(to_records(Packed("null"), round=1, missing=["0" * 64]), reply_to=message)
-
-    run = over_flower(experiment(6, enough=4, late="next"), tmp_path, {(2, 1): 3}, power, forgets)
-    assert not any("failed" in m for m in run.metrics)
-    [(client, reason)] = reasons(tmp_path, 3)
-    assert client == 2
-    assert reason.startswith("its update of round 1: ")
-    assert {line["round"] for line in run.clients if line["client"] == 2 and "refused" not in line} == {0, 4, 5}
-
-
-def test_the_bytes_of_a_request_that_is_sent_again_late_are_counted(tmp_path: Path) -> None:
-    asked: list[bool] = []
-
-    def forgets(node: int, message: Message, reply: Message) -> Message:
-        if asked or not trains(node, message):
-            return reply
-        asked.append(True)
-        return Message(to_records(Packed("null"), round=1, missing=["0" * 64]), reply_to=message)
-
-    plain = over_flower(experiment(5, enough=4, late="next"), tmp_path / "plain", {(2, 1): 2})
-    again = over_flower(experiment(5, enough=4, late="next"), tmp_path / "again", {(2, 1): 2}, meddle=forgets)
-    assert [len(staleness(run)) for run in (plain, again)] == [1, 1]
-    down = [sum(m["bytes/down"] for m in run.metrics) for run in (plain, again)]
-    assert down[1] - down[0] >= 4 * plain.table.rows.shape[1]  # the model once more
 
 
 def test_what_was_under_way_when_the_server_was_restarted_is_recorded_as_lost(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ pytest.importorskip("flwr", reason="needs the extra 'flower'")
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp.strategy import FedAvg, Strategy
 from recorded import RecordedGrid, evaluated, failed, first_arrays, trained
-from strategies import STRATEGIES, First, Locked, Outside, Saving, SavingMedian, Shared, Timed
+from strategies import STRATEGIES, First, Locked, Outside, Saving, SavingMedian
 from typer.testing import CliRunner
 
 import hanse
@@ -26,8 +26,7 @@ from hanse.base.errors import UserError
 from hanse.cli.entry import app
 from hanse.core.entry import TOKEN
 from hanse.flower.valued.watch import LISTENED
-from hanse.flower.valued.worth import ByClients, validation_samples
-from hanse.reports.statement import statement
+from hanse.flower.valued.worth import ByClients
 from hanse.runs.run_record import load_run
 
 ROUNDS = 3
@@ -128,7 +127,7 @@ def test_what_a_strategy_saves_is_what_it_saves_without_hanse(tmp_path: Path) ->
     assert all("gap" not in line for line in load_run(tmp_path / "run").metrics)  # it is an average
 
 
-@pytest.mark.parametrize("how", ["text", "fifo", "C"])
+@pytest.mark.parametrize("how", ["text", "torch"])
 def test_a_rule_that_writes_and_is_no_average_is_not_made_again(how: str, tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     watched(SavingMedian(tmp_path / "a", how), tmp_path / "run")
@@ -219,8 +218,7 @@ def samples() -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(60, 4, generator=draw), torch.randint(3, (60,), generator=draw)
 
 
-@pytest.mark.parametrize("name", ["fedavg", "fedadam"])
-def test_a_module_and_a_validation_set_are_the_function_that_they_stand_for(name: str, tmp_path: Path) -> None:
+def test_a_module_and_a_validation_set_are_the_function_that_they_stand_for(tmp_path: Path) -> None:
     x, y = samples()
 
     def loss(arrays: ArrayRecord) -> dict[str, float]:
@@ -229,12 +227,12 @@ def test_a_module_and_a_validation_set_are_the_function_that_they_stand_for(name
         with torch.no_grad():
             return {"loss": float(torch.nn.functional.cross_entropy(net(x), y))}
 
-    watched(STRATEGIES[name](), tmp_path / "function", validation=loss)
+    watched(FedAvg(), tmp_path / "function", validation=loss)
     net = Net()
     before = copy.deepcopy(net.state_dict())
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=16, shuffle=True)
-    told = watched(STRATEGIES[name](), tmp_path / "module", validation=loader, model=net, method="mixture")
-    assert told == plain(STRATEGIES[name]())
+    told = watched(FedAvg(), tmp_path / "module", validation=loader, model=net, method="mixture")
+    assert told == plain(FedAvg())
     assert all(torch.equal(before[k], v) for k, v in net.state_dict().items())
     for mine, other in zip(by_round(tmp_path / "module"), by_round(tmp_path / "function"), strict=True):
         assert mine == pytest.approx(other, rel=1e-4, abs=1e-5)
@@ -242,38 +240,6 @@ def test_a_module_and_a_validation_set_are_the_function_that_they_stand_for(name
     kind, shape, data = told[0][0]["w"]
     saved = Array(kind, shape, "numpy.ndarray", data).numpy()
     assert model.w.detach().numpy() == pytest.approx(saved, rel=1e-6)
-
-
-class Once(torch.utils.data.IterableDataset[Any]):
-    """Samples as dictionaries, of which there is no second time."""
-
-    def __init__(self) -> None:
-        self.items = ({"img": x, "label": int(y)} for x, y in zip(*samples(), strict=True))
-
-    def __iter__(self) -> Any:
-        return self.items
-
-
-def test_a_loader_is_read_once_and_its_samples_are_those_of_its_set() -> None:
-    found, classes = validation_samples(torch.utils.data.DataLoader(Once(), batch_size=16), None)
-    assert (torch.equal(found.x, samples()[0]), torch.equal(found.y, samples()[1]), classes) == (True, True, 3)
-    with pytest.raises(UserError, match="has no items"):
-        validation_samples(torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.zeros(0, 4))), None)
-
-
-class Rounded(Net):
-    """Its loss is a step function of the weights, so that the gradient is 0."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.round(4 * super().forward(x))
-
-
-class Unwatched(Net):
-    """It keeps no track of how it came to its outputs, unless it trains."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        with torch.set_grad_enabled(self.training):
-            return super().forward(x)
 
 
 def net_of(arrays: Any) -> Net:
@@ -318,8 +284,6 @@ def test_what_has_no_gradient_or_is_no_average_is_valued_by_other_methods(tmp_pa
     for name, strategy, more in (
         ("adam", STRATEGIES["fedadam"](), {"model": Net()}),
         ("accuracy", FedAvg(), {"model": Net(), "utility": "accuracy"}),
-        ("rounded", FedAvg(), {"model": Rounded()}),
-        ("unwatched", FedAvg(), {"model": Unwatched()}),
     ):
         watched(strategy, tmp_path / name, validation=(x, y), **more)
         lines = load_run(tmp_path / name).metrics
@@ -332,8 +296,7 @@ def test_what_has_no_gradient_or_is_no_average_is_valued_by_other_methods(tmp_pa
     assert all("'path'" in gap for gap in gaps)
 
 
-@pytest.mark.parametrize("judge", ["function", "module"])
-def test_in_the_increment_game_a_reply_that_changes_nothing_is_worth_nothing(judge: str, tmp_path: Path) -> None:
+def test_in_the_increment_game_a_reply_that_changes_nothing_is_worth_nothing(tmp_path: Path) -> None:
     """The game's name was taken and the game of averages played."""
     x, y = samples()
 
@@ -345,9 +308,8 @@ def test_in_the_increment_game_a_reply_that_changes_nothing_is_worth_nothing(jud
             reply.content["arrays"] = first_arrays()
         return reply
 
-    more: Any = {"validation": loss} if judge == "function" else {"validation": (x, y), "model": Net()}
     method = {"name": "exact", "game": "increment"}
-    watched(FedAvg(), tmp_path / "run", RecordedGrid(4, idle), method=method, **more)
+    watched(FedAvg(), tmp_path / "run", RecordedGrid(4, idle), method=method, validation=loss)
     found = by_round(tmp_path / "run")[0]
     start, q = first_arrays(), {1: 0.1, 2: 0.2, 4: 0.4}
     sent = {node: trained(node, 1, start)["arrays"] for node in q}
@@ -359,26 +321,22 @@ def test_in_the_increment_game_a_reply_that_changes_nothing_is_worth_nothing(jud
     want = shapley(worth, list(q))
     assert found == pytest.approx({**want, 3: 0.0}, abs=1e-5)
     assert min(map(abs, want.values())) > 5e-4
-    watched(STRATEGIES["fedadam"](), tmp_path / "adam", method=method, **more)
+    watched(STRATEGIES["fedadam"](), tmp_path / "adam", method=method, validation=loss)
     gaps = [line["gap"] for line in load_run(tmp_path / "adam").metrics]
     assert len(gaps) == ROUNDS
     assert all("'increment'" in gap for gap in gaps)
 
 
-@pytest.mark.parametrize("factor", [1e30, math.nan])
-@pytest.mark.parametrize("more", [{}, {"model": Net(), "validation": samples()}])
-def test_what_the_round_refuses_and_the_strategy_has_averaged_is_a_gap(
-    factor: float, more: dict[str, Any], tmp_path: Path
-) -> None:
+def test_what_the_round_refuses_and_the_strategy_has_averaged_is_a_gap(tmp_path: Path) -> None:
     """An update of norm 1e30 was left out of the values, which were those of a model that nobody had made."""
 
     def meddle(node: int, number: int, reply: Message) -> Message:
         if node == 2 and number == 2:
-            arrays = {k: Array((factor * v.numpy()).astype(np.float32)) for k, v in reply.content["arrays"].items()}
+            arrays = {k: Array((1e30 * v.numpy()).astype(np.float32)) for k, v in reply.content["arrays"].items()}
             reply.content["arrays"] = ArrayRecord(arrays)
         return reply
 
-    watched(FedAvg(), tmp_path / "run", RecordedGrid(4, meddle), **more)
+    watched(FedAvg(), tmp_path / "run", RecordedGrid(4, meddle))
     first, second, _ = load_run(tmp_path / "run").metrics
     assert "gap" not in first
     assert second["gap"].startswith("its aggregate is not that of the sound replies alone")
@@ -432,31 +390,12 @@ def test_a_payment_rule_fills_a_ledger_that_verifies(tmp_path: Path) -> None:
         ({"validation": None, "model": Net()}, "model: needs validation="),
         ({"method": "mixtur"}, "method: 'mixtur'"),
         ({"method": "first_order"}, "method: 'first_order'"),
-        ({"method": "first_order_clients"}, "method: 'first_order_clients'"),
-        ({"method": "path"}, "method: 'path'"),
-        ({"method": {"name": "path", "novel": True}}, "method.novel: true"),
-        (
-            {"method": "path", "model": Net(), "validation": samples(), "utility": "accuracy"},
-            "method: 'path'",
-        ),
-        (
-            {"method": "path", "model": Rounded(), "validation": samples()},
-            "method: 'path'",
-        ),
-        (
-            {"method": "path", "model": Unwatched(), "validation": samples()},
-            "method: 'path'",
-        ),
+        ({"method": "path", "model": Net(), "validation": samples(), "utility": "accuracy"}, "method: 'path'"),
         ({"payment": "tokens"}, "payment: 'tokens'"),
-        ({"payment": "ipfl"}, "payment: 'ipfl'"),
-        ({"payment": "nobody:Wages"}, "payment: 'nobody:Wages'"),
         ({"grant": -1.0}, "grant"),
-        ({"clients": 0}, "clients: 0"),
         ({"utility": ""}, "utility: ''"),
         ({"out": None}, "new folder"),
         ({"names": ["Harvest"]}, "'Harvest'"),
-        ({"names": {"Harvest": 1}}, "names: {'Harvest': 1}: must be what nodes are called, by node id"),
-        ({"validation": (torch.randn(4, 7), torch.tensor([0, 1, 2, 0])), "model": Net()}, "model: Net: the model"),
     ],
 )
 def test_wrong_arguments_are_one_line_before_anything_is_made(more: dict[str, Any], said: str, tmp_path: Path) -> None:
@@ -491,12 +430,9 @@ def test_what_is_no_strategy_a_place_that_is_taken_and_another_start_are_refused
     ("validation", "utility", "said"),
     [
         (lambda arrays: 1 / 0, None, "validation: ZeroDivisionError"),
-        (lambda: 1.0, None, "validation: TypeError"),
         (lambda arrays: math.nan, None, "validation: returned nan: must be finite"),
-        (lambda arrays: None, None, "validation: returned 'None': must be a number"),
         (lambda arrays: "good", None, "validation: returned 'good': must be a number"),
         (lambda arrays: {"loss": 1.0}, "accuracy", "utility: 'accuracy': the model has no figure of that name"),
-        (lambda arrays: {"a": 1.0, "b": 2.0}, None, "utility: must name one of the model's figures: a, b"),
         (lambda arrays: 1.0, "loss", "utility: 'loss': validation returned one number: must be numbers by name"),
     ],
 )
@@ -562,18 +498,6 @@ def test_state_that_a_copy_cannot_carry_is_a_gap(strategy: type[Strategy], said:
     assert all(seat.value is None and seat.weight is None for seat in load_run(tmp_path / "run").clients)
 
 
-def test_an_aggregate_that_a_copy_makes_otherwise_is_a_gap(tmp_path: Path) -> None:
-    watched(Timed(), tmp_path / "run")
-    assert all("carry" in str(gap) for gap in gaps(tmp_path / "run"))
-
-
-def test_state_of_a_class_stays_as_it_is_while_other_aggregates_are_made(tmp_path: Path) -> None:
-    Shared.seen.clear()
-    watched(Shared(), tmp_path / "run")
-    assert gaps(tmp_path / "run") == [None] * ROUNDS
-    assert Shared.seen == [1, 2, 3]
-
-
 def test_clients_that_fail_leave_or_come_are_named_and_the_others_valued(tmp_path: Path) -> None:
     def meddle(node: int, round: int, reply: Message) -> Message | None:
         if (node, round) == (2, 1):
@@ -597,13 +521,6 @@ def test_clients_that_fail_leave_or_come_are_named_and_the_others_valued(tmp_pat
 def test_more_nodes_than_there_is_room_for_are_a_gap_that_says_so(tmp_path: Path) -> None:
     assert plain(FedAvg()) == watched(FedAvg(), tmp_path / "run", clients=3)
     assert gaps(tmp_path / "run") == ["clients: 4 nodes have come, and there is room for 3"] * ROUNDS
-
-
-def test_statements_count_the_clients_that_came_and_not_those_that_there_is_room_for(tmp_path: Path) -> None:
-    watched(FedAvg(), tmp_path / "run")
-    assert load_run(tmp_path / "run").num_clients == 4
-    models = statement(tmp_path / "run", 0).models
-    assert (models.reached, models.deliveries) == (3, 3 * ROUNDS)
 
 
 def test_replies_without_weights_and_of_other_shapes_are_named(tmp_path: Path) -> None:
@@ -693,7 +610,6 @@ class Reporting(RecordedGrid):
         (lambda node: node * 10, ["partition 10", "partition 20", "partition 30", "partition 40"]),
         (lambda node: f"<b>Site {node}</b>", [f"<b>Site {node}</b>" for node in (1, 2, 3, 4)]),
         (lambda node: 7, ["partition 7", *(f"partition 7 (node {node})" for node in (2, 3, 4))]),
-        (lambda node: b"x", [f"node {node}" for node in (1, 2, 3, 4)]),
     ],
 )
 def test_nodes_are_called_what_they_report(says: Any, names: list[str], tmp_path: Path) -> None:

@@ -23,11 +23,8 @@ from hanse.games.mixture import (
     fit,
     mixture,
     ranking_settled,
-    shares_settled,
-    top_settled,
 )  # fmt: skip
-from hanse.games.mixture_kernel import kernel_interactions, kernel_values, sum_kernel_interactions, sum_kernel_values
-from hanse.games.semivalues import Semivalue, semivalue_from_table
+from hanse.games.mixture_kernel import kernel_values, shapley_weights, sum_kernel_values
 
 TABLES = sorted((GOLDEN / "games").glob("*.npz"))
 Table = dict[str, np.ndarray]
@@ -69,58 +66,20 @@ def subsets(n: int) -> Iterator[tuple[int, tuple[int, ...]]]:
         yield mask, tuple(i for i in range(n) if mask >> i & 1)
 
 
-def interactions_from_table(v: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """The interaction index by its definition."""
-    n = v.size.bit_length() - 1
-    found = np.zeros((n, n))
-    for i, j in itertools.combinations(range(n), 2):
-        for mask, members in subsets(n):
-            if i not in members and j not in members:
-                a, b = mask | 1 << i, mask | 1 << j
-                found[i, j] += weights[len(members)] * (v[a | b] - v[a] - v[b] + v[mask])
-    return found + found.T
-
-
 @pytest.mark.parametrize("n", [2, 3, 6])
 @pytest.mark.parametrize("spread", [0.0, 1.5, 9.0])
-def test_closed_forms_are_the_semivalues_and_interactions_of_the_kernel(n: int, spread: float) -> None:
+def test_closed_forms_are_the_shapley_values_of_the_kernel(n: int, spread: float) -> None:
     draw = np.random.default_rng(n)
     q = np.exp(spread * draw.normal(size=n))
     q, u = np.maximum(q / q.sum(), 1e-6 / n), 1 + draw.normal(size=(2, n))
     q = q / q.sum()
     averages = [(u[:, c] @ q[list(c)] / q[list(c)].sum()) ** 4 if c else np.zeros(2) for _, c in subsets(n)]
     sums = [(0.3 + u[:, c] @ q[list(c)]) ** 4 if c else np.zeros(2) for _, c in subsets(n)]
-    for measure in (Semivalue.shapley(n), Semivalue.banzhaf(), Semivalue.beta_shapley(n, 4, 1)):
-        for worth, values, both in (
-            (averages, kernel_values(u, q, measure), kernel_interactions(u, q, measure)),
-            (sums, sum_kernel_values(u, q, 0.3, measure), sum_kernel_interactions(u, q, 0.3, measure)),
-        ):
-            for game in range(2):
-                v = np.array([one[game] for one in worth])
-                exact = semivalue_from_table(v, measure.weights(n - 1))
-                assert np.abs(values[:, game] - exact).max() < 1e-8 * np.abs(exact).max()
-                pairs = interactions_from_table(v, measure.weights(n - 2))
-                assert np.abs(both[:, :, game] - pairs).max() < 1e-8 * np.abs(pairs).max()
-
-
-def test_semivalues_weigh_coalitions_as_their_formulas_say() -> None:
-    n, sizes = 9, range(9)
-    assert Semivalue.shapley(n).weights(n - 1) == pytest.approx(
-        [1 / (n * math.comb(n - 1, s)) for s in sizes], rel=1e-12
-    )
-    assert Semivalue.banzhaf().weights(n - 1) == pytest.approx([0.5**8] * 9, rel=1e-15)
-    # Kwon, Zou 2022: Beta(s + beta, n - 1 - s + alpha) / Beta(alpha, beta)
-    gamma = math.gamma
-    for alpha, beta in ((1, 1), (4, 1), (1, 16), (2.5, 0.5)):
-        expected = [
-            gamma(s + beta) * gamma(n - 1 - s + alpha) / gamma(n - 1 + alpha + beta)
-            * gamma(alpha + beta) / gamma(alpha) / gamma(beta)
-            for s in sizes
-        ]  # fmt: skip
-        assert Semivalue.beta_shapley(n, alpha, beta).weights(n - 1) == pytest.approx(expected, rel=1e-10)
-    for wrong in ((math.inf, 1.0), (2000.0, 1.0), (1.0, 1e-300), (math.nan, 1.0)):
-        with pytest.raises(ValueError, match=r"0\.01 to 100"):
-            Semivalue.beta_shapley(n, *wrong)
+    assert shapley_weights(n) == pytest.approx([1 / (n * math.comb(n - 1, s)) for s in range(n)], rel=1e-12)
+    for worth, values in ((averages, kernel_values(u, q)), (sums, sum_kernel_values(u, q, 0.3))):
+        for game in range(2):
+            exact = shapley.shapley_from_table(np.array([one[game] for one in worth]))
+            assert np.abs(values[:, game] - exact).max() < 1e-8 * np.abs(exact).max()
 
 
 @pytest.mark.parametrize(
@@ -306,35 +265,6 @@ def test_rough_games_are_valued_less_exactly_and_the_intervals_say_so() -> None:
     assert medians[400] < 0.05
 
 
-def test_other_semivalues_and_interactions_of_real_games_from_the_same_fit() -> None:
-    names = [path.name for path in TABLES if "loss" in path.name and "n10" in path.name][::3]
-    measures = (Semivalue.banzhaf(), Semivalue.beta_shapley(10, 4, 1), Semivalue.beta_shapley(10, 1, 4))
-    errors: dict[str, list[float]] = {}
-    inside: dict[str, list[float]] = {}
-
-    def compared(name: str, values: np.ndarray, standard: np.ndarray, exact: np.ndarray) -> None:
-        errors.setdefault(name, []).append(float(np.linalg.norm(values - exact) / np.linalg.norm(exact)))
-        inside.setdefault(name, []).append(float((np.abs(values - exact) <= 1.96 * standard).mean()))
-
-    for name in names:
-        table = loaded(name)
-        one = fitted(table, 100, 5)
-        for measure in measures:
-            found = one.estimate(measure)
-            exact = semivalue_from_table(table["v"], measure.weights(9))
-            compared(measure.name, found.values, found.standard_errors, exact)
-        upper = np.triu_indices(10, 1)
-        values, standard = one.interactions()
-        assert (values == values.T).all()
-        assert (np.diag(values) == 0).all()
-        exact = interactions_from_table(table["v"], Semivalue.shapley(10).weights(8))
-        compared("interactions", values[upper], standard[upper], exact[upper])
-    assert len(errors) == 4
-    for name, each in errors.items():
-        assert np.median(each) < 0.06, name
-        assert np.mean(inside[name]) > 0.85, name
-
-
 def test_the_cross_fitted_values_are_unbiased() -> None:
     table = loaded("mnist_a01_r20_n10_i2000_loss.npz")
     found = np.array([fitted(table, 60, seed).estimate().cross_fitted for seed in range(200)])
@@ -352,21 +282,8 @@ def test_a_budget_that_holds_all_coalitions_makes_everything_exact(n: int) -> No
     assert found.values == pytest.approx(shapley.shapley_from_table(v), abs=1e-12)
     assert (found.cross_fitted == found.values).all()
     assert (found.standard_errors == 0).all()
-    assert (found.exact, found.kernel, found.distinct) == (True, "none", 2**n)
-    assert found.fit.estimate(Semivalue.banzhaf()).values == pytest.approx(shapley.banzhaf_from_table(v), abs=1e-12)
-    assert found.fit.predict([members for _, members in subsets(n)]).tolist() == v.tolist()
-    with pytest.raises(ValueError, match=rf"coalition \[{n}\] names a player outside 0..{n - 1}"):
-        found.fit.predict([{n}])
-    with pytest.raises(ValueError, match="a coalition holds True or False; allowed: the numbers of its players"):
-        found.fit.predict(np.ones((1, n), dtype=bool))  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=rf"shapley is made for {n + 1} players; this game has {n}"):
-        found.fit.estimate(Semivalue.shapley(n + 1))
+    assert (found.exact, found.fit.kernel, found.distinct) == (True, None, 2**n)
     assert len(repr(found)) < 1000
-    if n > 1:
-        pairs, errors = found.fit.interactions()
-        exact = interactions_from_table(v, Semivalue.shapley(n).weights(n - 2))
-        assert pairs == pytest.approx(exact, abs=1e-12)
-        assert (errors == 0).all()
 
 
 @given(st.integers(4, 9), st.integers(0, 2**32 - 1))
@@ -395,47 +312,29 @@ def test_same_seed_same_bits_and_a_larger_budget_adds_coalitions() -> None:
     assert set(design(10, 90, 8).coalitions()) != set(design(10, 90, 7).coalitions())
 
 
-def test_a_smaller_budget_is_answered_from_the_same_coalitions() -> None:
-    table = loaded("fmnist_clamped_r5_n10_i2000_loss.npz")
-    large = fitted(table, 200, 3)
-    assert large.design.far is not None
-    for budget in (22, 60, 100, 200):
-        less, alone = large.with_budget(budget).estimate(), fitted(table, budget, 3).estimate()
-        assert less.distinct == alone.distinct == budget
-        assert less.values.tobytes() == alone.values.tobytes()
-        assert less.standard_errors.tobytes() == alone.standard_errors.tobytes()
-    with pytest.raises(ValueError, match="budget is 21; allowed: at least 22 coalitions for 10 players"):
-        large.with_budget(21)
-    with pytest.raises(ValueError, match="budget is 201; allowed: at most the 200 coalitions that are known"):
-        large.with_budget(201)
-
-
 def test_the_estimator_is_linear_in_the_worths_so_that_other_utilities_of_the_same_models_cost_nothing() -> None:
     table = loaded("mnist_a01_r20_n10_i2000_loss.npz")
     one = fitted(table, 80, 0)
     other = np.random.default_rng(0).normal(size=len(one.worth))
-    both = one.values(worth=np.stack([one.worth, other, one.worth + 2 * other], axis=1))
+    both = one.values(np.stack([one.worth, other, one.worth + 2 * other], axis=1))
     assert both[:, 0] == pytest.approx(one.estimate().values, abs=1e-12)
     assert both[:, 2] == pytest.approx(both[:, 0] + 2 * both[:, 1], rel=1e-6)
 
 
 def test_it_ends_when_the_intervals_are_short_enough() -> None:
     table = loaded("mnist_a01_r20_n10_i2000_loss.npz")
-    exact = table["shapley"]
 
-    def spent(enough: Callable[[Any, Any], bool] | None) -> tuple[int, np.ndarray]:
+    def spent(enough: Callable[[Any, Any], bool] | None) -> int:
         game = Counting(table["v"])
         found = mixture(game, 10, table["weights"], lambda: grams_of(table), 400, 1, enough=enough)
         assert len(game.asked) == found.distinct
         assert len(set(game.asked)) == found.distinct  # none twice, though the designs have them again
         assert set(game.asked) == set(found.fit.design.coalitions())
-        return found.distinct, found.values
+        return found.distinct
 
-    assert spent(None)[0] == 400
-    few, values = spent(top_settled(3))
-    assert few < 400
-    assert set(np.argsort(-values)[:3]) == set(np.argsort(-exact)[:3])
-    assert spent(ranking_settled(0.95))[0] == 400  # two of the ten are too near each other
+    assert spent(None) == 400
+    assert spent(lambda values, errors: bool(errors.max() < 0.25 * values.clip(0).sum())) == 50
+    assert spent(ranking_settled(0.95)) == 400  # two of the ten are too near each other
 
     def line(coalition: frozenset[int]) -> float:
         return 1 - 4 * (sum(coalition) / 7 / len(coalition) - 0.5) ** 2 if coalition else 0.0
@@ -443,9 +342,6 @@ def test_it_ends_when_the_intervals_are_short_enough() -> None:
     ranked = mixture(line, 8, np.ones(8), budget=200, enough=ranking_settled(0.95))
     assert ranked.distinct < 200
     assert ranked.values == pytest.approx(shapley.exact(line, 8), abs=1e-3)
-    assert spent(shares_settled(0.5))[0] == 50
-    assert spent(shares_settled(1e-9))[0] == 400
-    assert top_settled(2)(np.ones(2), np.ones(2))  # nobody is left out
 
 
 def test_players_of_no_weight_and_equal_worths() -> None:
@@ -488,13 +384,6 @@ def test_worths_that_are_not_finite_are_refused_with_the_coalition() -> None:
     v[1 << 3] = math.nan
     with pytest.raises(ValueError, match=r"value of coalition \[3\] is nan; allowed: a finite number"):
         mixture(Counting(v), 10, np.ones(10))
-    plan = design(4, 16)
-    worth = np.zeros(16)
-    worth[0] = math.inf
-    with pytest.raises(ValueError, match=r"value of coalition \[\] is inf"):
-        fit(plan, worth, np.ones(4))
-    with pytest.raises(ValueError, match=r"worth has shape \(3,\); allowed: \(16,\)"):
-        fit(plan, np.zeros(3), np.ones(4))
 
 
 def test_huge_and_tiny_worths_and_gram_matrices() -> None:
@@ -506,7 +395,8 @@ def test_huge_and_tiny_worths_and_gram_matrices() -> None:
         )
         assert scaled.values / factor == pytest.approx(plain.values, rel=1e-4, abs=1e-6)
     zero = mixture(Counting(table["v"]), 10, table["weights"], [np.zeros((10, 10))], 100, 0)
-    assert zero.kernel == "identity"
+    assert zero.fit.kernel is not None
+    assert (zero.fit.kernel.gram == np.eye(10)).all()
 
 
 def test_errors_of_values_whose_weights_are_tiny_are_those_of_the_same_weights_at_a_usual_size() -> None:

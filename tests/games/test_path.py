@@ -134,20 +134,6 @@ def test_wrong_input_is_one_line(change, said):
         path.values(call.pop("gradient"), call.pop("steps"), **call)
 
 
-@pytest.mark.parametrize("size", [5, 200_000])
-def test_what_is_known_leaves_nothing_of_a_copy_however_long_the_rows_and_unlike_the_steps(size):
-    """Of rows of a million numbers, steps below an eighth of the longest counted as rounding: copies of them earned."""
-    known = torch.randn(3, size, generator=torch.Generator().manual_seed(0))
-    known[1] *= 0.05
-    known[2] *= 0.01
-    mixed = torch.stack([known[1], known[2], 0.3 * known[0] - 2 * known[1]])
-    left = path.beyond(mixed, known).norm(dim=1) / mixed.norm(dim=1)
-    assert float(left.max()) < 1e-4
-    new = torch.zeros(1, size)
-    new[0, 0] = 1.0
-    assert float(path.beyond(known[:1] + known[0].norm() * new, known).norm() / known[0].norm()) > 0.2
-
-
 def test_a_start_between_whole_numbers_is_not_cut_off_where_the_steps_are_whole():
     steps = torch.tensor([[1, 0], [0, 1]])
     found = path.values(lambda w: -2 * (w - 1), steps, start=torch.tensor([0.5, 0.5]))

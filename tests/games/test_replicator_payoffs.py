@@ -94,33 +94,6 @@ def test_distances_are_a_metric(k: int, size: int, seed: int, spread: float) -> 
     assert (found[:, None, :] <= (found[:, :, None] + found[None, :, :]) * (1 + 1e-9)).all()
 
 
-def test_cosines_by_hand() -> None:
-    vectors = [[1.0, 0.0], [1.0, 1.0], [-2.0, 0.0], [0.0, 0.0]]
-    half = 0.5**0.5
-    wanted = [[0, half - 1, -2, -1], [half - 1, 0, -half - 1, -1], [-2, -half - 1, 0, -1], [-1, -1, -1, 0]]
-    assert np.allclose(replicator.cosine_payoff(vectors), wanted)
-    assert np.allclose(replicator.cosine_payoff(1e200 * np.array(vectors)), wanted)
-
-
-def test_layers_by_hand() -> None:
-    models = [[0.0, 0.0, 0.0], [3.0, 4.0, 1.0], [0.0, 0.0, 2.0]]
-    # layer one: 5, 0, 5; layer two: 1, 2, 1
-    for offsets in ([0, 2, 3], [0, 2, 2, 3]):  # a layer may be empty
-        assert np.allclose(replicator.layer_payoff(models, offsets), [[0, -6, -2], [-6, 0, -6], [-2, -6, 0]])
-    a, b = 10 / 3, 4 / 3  # their means
-    wanted = [(5 / a + 1 / b) / 2, (0 / a + 2 / b) / 2, (5 / a + 1 / b) / 2]
-    found = replicator.layer_payoff(models, [0, 2, 3], relative=True)
-    assert np.allclose(-found[[0, 0, 1], [1, 2, 2]], wanted)
-    scaled = np.array(models) * [1, 1, 1000]  # a layer's own scale does not matter
-    assert np.allclose(replicator.layer_payoff(scaled, [0, 2, 3], relative=True), found)
-    assert not replicator.layer_payoff(np.ones((3, 3)), [0, 2, 3], relative=True).any()
-    whole = replicator.layer_payoff(models, [0, 3])
-    assert np.allclose(whole, replicator.payoff_matrix(models))
-    for offsets in ([0, 2], [1, 3], [0, 3, 2, 3], [0]):
-        with pytest.raises(ValueError, match="allowed: from 0 up to 3"):
-            replicator.layer_payoff(models, offsets)
-
-
 def test_losses() -> None:
     found = replicator.loss_payoff([[9.0, 1.0], [2.0, 9.0]])
     assert found.tolist() == [[0, -1], [-2, 0]]

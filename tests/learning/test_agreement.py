@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import random
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -137,17 +136,6 @@ def test_a_module_of_ones_own_is_compared_before_every_run(compared: list[str], 
     assert not agreed.exists()
 
 
-@pytest.mark.parametrize("left", [b"not a fingerprint\n", b"\xff\xfe", b"0" * 63 + b"\n", (b"0" * 64 + b"\n") * 1001])
-def test_a_damaged_file_is_not_believed_and_said_to_be(left: bytes, compared: list[str], agreed: Path) -> None:
-    settled(perceptron(nn.ReLU()))
-    agreed.write_bytes(agreed.read_bytes() + left)
-    with pytest.warns(UserWarning, match=re.escape(str(agreed))):
-        settled(perceptron(nn.ReLU()))
-    assert compared == ["stacked"] * 2
-    settled(perceptron(nn.ReLU()))  # it was written anew
-    assert len(compared) == 2
-
-
 def test_an_installation_that_cannot_be_written_to_compares_each_time(
     compared: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -225,26 +213,6 @@ def test_statistics_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = make_engine(EngineChoice("stacked", 1, 1), misread)
     reason = disagreement(engine, problem, row, made((3, 4), 5), CPU)
     assert reason == "trains to other statistics than the module itself"
-
-
-@pytest.mark.parametrize("dropout", [0.0, 0.3])
-def test_the_reference_takes_the_steps_of_torch_optim(dropout: float) -> None:
-    module = nn.Sequential(nn.Linear(12, 9), nn.BatchNorm1d(9), nn.ReLU(), nn.Dropout(dropout), nn.Linear(9, 5))
-    problem, row = problem_of(module)
-    pool = made((12,), 5)
-    recipe = Recipe(steps=3, batch_size=None, momentum=0.9, weight_decay=0.1, statistics="averaged")
-    [job] = jobs_of(row, [20])
-    mine = the_module(problem, CPU).train(pool, job, recipe, 0.05)[0]
-    engine = make_engine(EngineChoice("sequential", 1, 1), problem).train(pool, [job], recipe, 0.05)
-    torch.testing.assert_close(mine, engine.rows[0], rtol=0, atol=1e-6)
-    if not dropout:
-        twin = copy.deepcopy(module).train()
-        optimizer = torch.optim.SGD(twin.parameters(), 0.05, momentum=0.9, weight_decay=0.1)
-        for _ in range(3):
-            optimizer.zero_grad()
-            nn.functional.cross_entropy(twin(pool.x[:20]), pool.y[:20]).backward()
-            optimizer.step()
-        torch.testing.assert_close(mine, problem.layout.flatten(twin), rtol=0, atol=1e-6)
 
 
 class Wild(nn.Module):

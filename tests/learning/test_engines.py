@@ -42,27 +42,6 @@ TERMS = {
 }
 
 
-def test_a_share_of_the_samples_is_drawn_anew_in_every_step() -> None:
-    plan = batch_plan(50, RECIPES["fresh"], (3, 1, 0, 0))
-    assert plan.shape == (7, 15)
-    assert all(len(set(batch)) == 15 and batch.min() >= 0 and batch.max() < 50 for batch in plan)
-    assert len({frozenset(batch) for batch in plan.tolist()}) == 7
-    assert len(set(plan.ravel().tolist())) > 40
-
-
-@pytest.mark.parametrize("case", rotating(list(itertools.product(MODELS, RECIPES, SIZES, TERMS)), 4), ids="-".join)
-def test_stacked_equals_the_oracle(case: tuple[str, str, str, str]) -> None:
-    model, recipe, sizes, terms = case
-    name, options = MODELS[model]
-    problem, row = build_problem(name, (3, 4), 5, 1, **options)
-    pool = made((3, 4), 5)
-    jobs = jobs_of(row, SIZES[sizes], **TERMS[terms])
-    engine = StackedEngine(problem)
-    expected = oracle(problem, pool, jobs, RECIPES[recipe])
-    for _ in range(2):  # buffers are used again
-        agree(engine.train(pool, jobs, RECIPES[recipe], RECIPES[recipe].lr), expected)
-
-
 @pytest.mark.parametrize("batch_norm", [False, True])
 def test_regression(batch_norm: bool) -> None:
     problem, row = build_problem("mlp", (6,), None, 1, hidden=[8], batch_norm=batch_norm)
@@ -81,14 +60,23 @@ def test_regression(batch_norm: bool) -> None:
     problem.module.train()
 
 
-def test_the_oracle_equals_torch_sgd() -> None:
-    problem, row = build_problem("mlp", (12,), 5, 1, hidden=[8])
+TORCHS = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9, weight_decay=0.01),
+    "adamw": lambda p: torch.optim.AdamW(p, lr=0.05, weight_decay=0.01),
+    "adadelta": lambda p: torch.optim.Adadelta(p, lr=0.05, rho=0.8, eps=1e-4, weight_decay=0.01),
+}
+
+
+@pytest.mark.parametrize("name", TORCHS)
+def test_the_oracle_takes_the_steps_of_torch_optim(name: str) -> None:
+    problem, row = build_problem("mlp", (12,), 5, 1, hidden=[8], batch_norm=True)
     pool = made((12,), 5)
-    recipe = Recipe(epochs=2, batch_size=16, lr=0.05, momentum=0.9, weight_decay=0.01)
+    recipe = Recipe(epochs=2, batch_size=16, lr=0.05, momentum=0.9, weight_decay=0.01, statistics="averaged")
+    recipe = replace(recipe, optimizer=name, rho=0.8, eps=1e-4)
     job = jobs_of(row, [50])[0]
     got = oracle(problem, pool, [job], recipe)
     problem.layout.load(problem.module, row)
-    optimiser = torch.optim.SGD(problem.module.parameters(), lr=0.05, momentum=0.9, weight_decay=0.01)
+    optimiser = TORCHS[name](problem.module.train().parameters())
     plan = batch_plan(50, recipe, job.key)
     losses = []
     for batch in plan:
@@ -128,19 +116,6 @@ def test_seats_on_threads_give_the_same_bits() -> None:
     expected = oracle(problem, pool, jobs, recipe)
     assert torch.equal(got.rows, expected.rows)
     np.testing.assert_array_equal(got.loss, expected.loss)
-
-
-@pytest.mark.parametrize("sizes", [[50, 50], [7, 300, 40, 41]])
-def test_groups_hold_every_seat_once(sizes: list[int]) -> None:
-    for recipe in RECIPES.values():
-        groups = group_seats(
-            [SeatPlan(s, batch_plan(n, recipe, (0, 0, s, 0)), 0, 0) for s, n in enumerate(sizes)], 1000
-        )
-        assert sorted(p.seat for group in groups for p in group) == list(range(len(sizes)))
-        for group in groups:
-            assert [p.steps for p in group] == sorted((p.steps for p in group), reverse=True)
-    plans = [SeatPlan(s, np.zeros((3, 5), np.int64), 0, 0) for s in range(10)]
-    assert sorted(map(len, group_seats(plans, 8_388_608))) == [2, 4, 4]  # of 256 MiB: 4 seats of 64 MiB
 
 
 def cost(group: list[SeatPlan], size: int) -> float:
@@ -233,15 +208,16 @@ def test_ragged_scores() -> None:
     problem.module.train()
 
 
-@pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("recipe", RECIPES)
-def test_in_double_precision_they_are_the_same(model: str, recipe: str) -> None:
+@pytest.mark.parametrize("case", rotating(list(itertools.product(MODELS, RECIPES, SIZES, TERMS)), 4), ids="-".join)
+def test_stacked_equals_the_oracle(case: tuple[str, str, str, str]) -> None:
+    model, recipe, sizes, terms = case
     name, options = MODELS[model]
     problem, row = build_problem(name, (3, 4), 5, 1, **options)
-    pool = made((3, 4), 5)
-    jobs = jobs_of(row, [61, 9, 101, 12], mu=0.2, tilt=0.1)
-    double = SequentialEngine(problem, dtype=torch.float64).train(pool, jobs, RECIPES[recipe], 0.05)
-    agree(StackedEngine(problem, dtype=torch.float64).train(pool, jobs, RECIPES[recipe], 0.05), double, 1e-10)
+    pool, jobs, double = made((3, 4), 5), jobs_of(row, SIZES[sizes], **TERMS[terms]), torch.float64
+    expected = SequentialEngine(problem, dtype=double).train(pool, jobs, RECIPES[recipe], 0.05)
+    engine = StackedEngine(problem, dtype=double)
+    for _ in range(2):  # buffers are used again
+        agree(engine.train(pool, jobs, RECIPES[recipe], 0.05), expected, 1e-10)
 
 
 @pytest.mark.parametrize(

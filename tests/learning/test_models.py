@@ -59,11 +59,11 @@ def test_pifl_s_network_has_the_printed_features(shape: tuple[int, ...], options
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("mpl", {}, "'mlp'"), ("mlp", {"hiden": [5]}, "'hidden'"), ("mlp", {"hidden": [0]}, "hidden layer"),
-        ("mlp", {"hidden": [5.5]}, "hidden layer"), ("mlp", {"activation": "rely"}, "'relu'"), ("cnn", {}, "images"),
-        ("logistic", {"hidden": [5]}, "no options"), ("no.such.module:thing", {}, "'no'"),
+        ("mpl", {}, "'mlp'"), ("mlp", {"hiden": [5]}, "'hidden'"), ("mlp", {"hidden": [0]}, "model.hidden"),
+        ("mlp", {"hidden": [5.5]}, "model.hidden"), ("mlp", {"activation": "rely"}, "'relu'"), ("cnn", {}, "images"),
+        ("logistic", {"hidden": [5]}, "model.hidden"), ("no.such.module:thing", {}, "'no'"),
         (USER + "thing", {}, "has no 'thing'"), (USER + "nothing", {}, "returned a str"),
-        (USER + "residual", {"widht": 3}, "'width'"),
+        (USER + "residual", {"widht": 3}, "widht"),
     ],
 )  # fmt: skip
 def test_mistakes(name: str, options: dict, message: str) -> None:

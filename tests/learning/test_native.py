@@ -21,7 +21,6 @@ from hanse.core.recipe import Recipe
 from hanse.core.table import Layout
 from hanse.data.samples import Samples
 from hanse.learning.batches import plan_seats
-from hanse.learning.engines import choose
 from hanse.learning.job import Drawn, Problem
 from hanse.learning.models import build_problem
 from hanse.learning.native import engine as native_engine
@@ -158,33 +157,6 @@ def test_samples_positions_and_rows_of_any_type_and_order(kind: torch.dtype) -> 
     same[1] = replace(same[1], drawn=Drawn(batches, 1))
     found = NativeEngine(problem).train(pool, jobs, RECIPES["decay"], 0.05)
     agree(found, oracle(problem, Samples(plain.x.to(kind).float(), plain.y), same, RECIPES["decay"]))
-
-
-@pytest.mark.parametrize(
-    ("model", "options", "reason"),
-    [
-        ("mlp", {"hidden": [8], "batch_norm": True}, "not linear layers with ReLU or tanh between them"),
-        ("cnn_femnist", {}, "not linear layers"),
-    ],
-)
-@HERE
-def test_other_models_are_refused_with_the_reason(model: str, options: dict[str, object], reason: str) -> None:
-    problem, row = build_problem(model, (1, 28, 28), 5, 1, **options)
-    with pytest.raises(ValueError, match=reason):
-        NativeEngine(problem)
-    with pytest.raises(UserError, match=rf"engine.train.*'native'.*{reason}"):
-        choose(problem, row, RECIPES["epochs"], made((1, 28, 28), 5, 4), seats=3, batch=10, train="native")
-
-
-@HERE
-def test_a_library_of_another_version_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native, "VERSION", native.VERSION + 1)
-    native.library.cache_clear()
-    try:
-        assert "another version" in str(native.library())
-    finally:
-        monkeypatch.undo()
-        native.library.cache_clear()
 
 
 @pytest.mark.slow

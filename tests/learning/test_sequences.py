@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from functools import partial
-from typing import Any
 
 import pytest
 import torch
@@ -18,7 +16,7 @@ from hanse.data.samples import Samples
 from hanse.federation.answers import Share, confusion, gradient
 from hanse.learning.coalitions import UpdateGame
 from hanse.learning.job import Problem, SeatJob
-from hanse.learning.local import Adadelta, AdamW, Trainer
+from hanse.learning.local import Trainer
 from hanse.learning.models import build_problem
 from hanse.learning.scoring import Scorer
 from hanse.learning.sequences import perplexity, sequence_outcomes
@@ -60,24 +58,6 @@ def test_loss_is_the_mean_over_every_position() -> None:
     assert perplexity(1000.0) == math.inf
     none = sequence_outcomes(output, torch.full((1, 4), IGNORED))
     assert [float(v) for v in none] == [0.0, 0.0]
-
-
-def test_training_is_that_of_torch(problem: tuple[Problem, torch.Tensor], pool: Samples) -> None:
-    made, row = problem
-    index = torch.arange(12)
-    recipe = Recipe(epochs=1, batch_size=12, lr=0.5, momentum=0.9)
-    got, loss, steps = Trainer(made, torch.device("cpu")).train(pool, SeatJob(index, row, (0, 0, 0, 0)), recipe, 0.5)
-    module = Trainer(made, torch.device("cpu")).load(row).train()
-    expected = F.cross_entropy(module(pool.x).transpose(1, 2).reshape(-1, K), pool.y.reshape(-1))
-    torch.optim.SGD(module.parameters(), lr=0.5).zero_grad()
-    expected.backward()
-    with torch.no_grad():
-        for p in module.parameters():
-            assert p.grad is not None
-            p -= 0.5 * p.grad
-    assert loss == pytest.approx(float(expected), rel=1e-6)
-    assert steps == 1
-    assert torch.allclose(got, made.layout.flatten(module), atol=1e-6)
 
 
 def test_scores_are_by_sample(problem: tuple[Problem, torch.Tensor], pool: Samples) -> None:
@@ -134,26 +114,3 @@ def test_masked_positions_change_nothing(problem: tuple[Problem, torch.Tensor], 
     x[:, 3:] = 0  # the LSTM does not look ahead
     assert torch.equal(masked.rows, engine.train(Samples(x, y), jobs, recipe, 0.5).rows)
     assert "positions" in str(why_not_vmapped(made, row, Samples(pool.x, y)))
-
-
-@pytest.mark.parametrize(
-    ("ours", "theirs", "lr", "atol"),
-    [
-        (AdamW(0.1), partial(torch.optim.AdamW, weight_decay=0.1), 0.03, 1e-6),
-        (Adadelta(0.8, 1e-4), partial(torch.optim.Adadelta, rho=0.8, eps=1e-4), 0.7, 0.0),
-    ],
-    ids=["adamw", "adadelta"],
-)
-def test_steps_are_those_of_torch(ours: Any, theirs: Any, lr: float, atol: float) -> None:
-    torch.manual_seed(3)
-    parameters = [torch.randn(3, 2), torch.randn(4)]
-    twins = [p.clone().requires_grad_() for p in parameters]
-    optimizer = theirs(twins, lr=lr)
-    for _ in range(6):
-        gradients = [torch.randn_like(p) for p in parameters]
-        for twin, g in zip(twins, gradients, strict=True):
-            twin.grad = g.clone()
-        optimizer.step()
-        ours(parameters, gradients, lr)
-    for p, twin in zip(parameters, twins, strict=True):
-        assert torch.allclose(p, twin, rtol=1e-5 if atol else 0.0, atol=atol)

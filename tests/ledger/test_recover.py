@@ -15,10 +15,8 @@ import hanse
 from hanse.base.errors import MachineError
 from hanse.core.entry import LOG
 from hanse.ledger.index import difference
-from hanse.ledger.log import heads_of
-from hanse.ledger.record import Record
+from hanse.ledger.log import Record, heads_of
 from hanse.ledger.run_ledger import latest_claim, open_ledger
-from hanse.runs.runbooks import RunBooks
 
 HERE = Path(__file__).parent
 
@@ -147,7 +145,7 @@ def other_amount(log: Path) -> None:
 
 def written_anew(log: Path) -> None:
     """A log that holds in itself, of other payments."""
-    from hanse.ledger.record import read_line
+    from hanse.ledger.log import read_line
     from hanse.ledger.store import Ledger
 
     records = [read_line(line.replace(b"7000000", b"8000000")) for line in log.read_bytes().splitlines()]
@@ -189,12 +187,3 @@ def test_rounds_that_are_played_again_after_a_checkpoint_was_lost_are_not_paid_t
     hanse.resume(run)
     assert (run / LOG).read_bytes() == (played / LOG).read_bytes()
     assert apart(run) is None
-
-
-@pytest.mark.parametrize(("content", "said"), [(None, "ledger.json"), ("{", "ledger.json: .*; it must be")])
-def test_the_name_of_the_book_is_needed(content: str | None, said: str, run: Path) -> None:
-    (run / "ledger.json").unlink() if content is None else (run / "ledger.json").write_text(content)
-    with pytest.raises(MachineError, match=said):
-        hanse.resume(run)
-    with pytest.raises(MachineError, match=said):  # whoever opens the books alone is told the same
-        RunBooks.open(run, hanse.Experiment.read(run / "config.toml"), None)

@@ -16,8 +16,7 @@ from ledger_cases import book_of, grant, history, play
 from hanse.base.merkle import Tree
 from hanse.core.book import DamagedError
 from hanse.core.entry import Transaction, leaf
-from hanse.ledger.log import heads_of
-from hanse.ledger.record import LogHead
+from hanse.ledger.log import LogHead, heads_of
 from hanse.ledger.store import Ledger
 
 TOLD = history(7, 4, seed=6)

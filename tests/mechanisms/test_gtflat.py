@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import hanse
-from hanse.core.mixing import proposed_mix
+from hanse.core.calling import proposed_mix
 from hanse.core.part import View
 from hanse.core.table import Mix, Seats, Table, Updates
 from hanse.games import replicator
@@ -84,24 +84,12 @@ def test_options(view: View) -> None:
 
     assert close(weigh(view, "gtflat", generations=7, strength=3.0), wanted(phi, 7, 3.0))
     assert close(weigh(view, "gtflat", population=100), wanted(phi, population=100))
-    assert close(weigh(view, "gtflat", time="continuous"), wanted(phi, time="continuous"))
+
     mean = -phi[~np.eye(M, dtype=bool)].mean()
     scaled = weigh(view, "gtflat", scale="mean")
     assert close(scaled, wanted(phi / mean))
     assert scaled.metrics["weigh/distance"] == pytest.approx(mean)  # of the models, not of the scaled game
     assert close(weigh(view, "gtflat", generations=0), np.full(M, 1 / M))
-
-    start = view.table.rows[view.trained.seats.start, : models.shape[1]].double()
-    moved = torch.nn.functional.normalize(models - start, dim=1)
-    assert close(weigh(view, "gtflat", payoff="cosine"), wanted((moved @ moved.T).numpy() - 1))
-
-    layout = view.context.layout
-    tensors = layout.unflatten(view.trained.rows)
-    layers = [by_definition(tensors[name].double().flatten(1)) for name in layout.names]
-    layers = layers[: list(layout.offsets).index(layout.num_parameters)]
-    assert close(weigh(view, "gtflat", payoff="layers"), wanted(sum(layers)))
-    own = [layer / -layer[~np.eye(M, dtype=bool)].mean() for layer in layers]
-    assert close(weigh(view, "gtflat", payoff="layers", scale="mean"), wanted(sum(own) / len(own)))
 
 
 def test_validation_payoffs_are_losses_of_pairs(world: Session, view: View) -> None:
@@ -170,15 +158,6 @@ def test_few_equal_and_enormous_models(view: View, name: str) -> None:
     assert huge.W[0, :5].sum() == pytest.approx(1)
     assert huge.W[0, 2] == (0 if name == "gtflat" else huge.W[0, :5].min())
     assert huge.W[0, 2] < 0.2
-
-
-@pytest.mark.parametrize(
-    "options", [{"strength": -1.0}, {"strength": float("nan")}, {"population": 0}, {"scale": "median"},
-                {"payof": "cosine"}, {"start": "random"}, {"payoff": "layers", "eps": 1e-6}]
-)  # fmt: skip
-def test_options_that_are_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(hanse.UserError, match=list(options)[-1]):
-        build_mechanism({"name": "fedavg", "weigh": {"name": "gtflat", **options}})
 
 
 def test_a_random_start_of_whole_individuals() -> None:

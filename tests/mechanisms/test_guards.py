@@ -235,7 +235,6 @@ DECLARED: Any = {
         ({"needs": "values"}, "mechanism.train: Declares: needs: 'values': must be a set of names"),
         ({"gives": {"trian": frozenset({"groups"})}}, "gives: there is no slot 'trian'; did you mean 'train'?"),
         ({"fills": frozenset({"server"})}, "fills: needs a method 'weigh' that makes these rows"),
-        ({"reads": frozenset({"own"})}, "mechanism.train: Declares: kind, reads: "),
         ({"needs": frozenset({"valeus"})}, "needs 'valeus', which nothing gives; did you mean 'values'?"),
         ({"lern": lambda self, outcome, state: state}, "its method 'lern' is never called: did you mean 'learn'?"),
         ({"blocks": lambda self, context: (Block("server", initial="zeros"),)}, "initial: 'zeros': must be"),  # type: ignore[arg-type]
@@ -301,11 +300,7 @@ def test_what_a_behaviour_raises_names_it(name: str, method: str) -> None:
     ("table", "slot", "kind"),
     [
         ({"name": "ipfl", "select": "everyone", "weigh": {"lam": 1.0}}, "select", "Everyone"),
-        (
-            {"name": "ipfl", "select": "uniform", "settle": {"name": "ipfl", "pricing": "critical"}},
-            "select",
-            "Uniform",
-        ),
+        ({"name": "ipfl", "select": "uniform", "settle": {"name": "ipfl"}}, "select", "Uniform"),
         ({"name": "ifca", "train": "shared", "deploy": "server"}, "train", "SharedModel"),
         ({"name": "scaffold", "weigh": "gtflat", "train": {"global_lr": 0.5}}, "weigh", "GTFLAT"),
     ],

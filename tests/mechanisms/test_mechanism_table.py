@@ -46,8 +46,11 @@ class Halved(BySamples):
             replace(greedyfed(), value=None, select=fedavg(3).select),
             {"name": "greedyfed", "value": "none", "select": {"name": "uniform", "clients_per_round": 3}},
         ),
-        (Mechanism("mine", fedavg(4).select, Proximal(0.5), UniformWeights()), {"name": "fedprox", "mu": 0.5}),
-        (replace(local(), name="alone"), {"name": "local"}),
+        (
+            Mechanism("mine", fedavg(4).select, Proximal(0.5), UniformWeights()),
+            {"name": "fedavg", "clients_per_round": 4, "train": {"name": "proximal", "mu": 0.5}},
+        ),
+        (replace(local(), name="alone"), {"name": "fedavg", "train": {"name": "own"}}),
     ],
 )
 def test_tables(mechanism: Mechanism, table: dict[str, Any]) -> None:
@@ -59,7 +62,7 @@ def test_tables(mechanism: Mechanism, table: dict[str, Any]) -> None:
 def test_every_published_mechanism_comes_back(make: Any) -> None:
     made = make()
     assert table_of(made) == {"name": make.__name__}
-    mixed = replace(made, name="somebody's", value=MixtureValue(budget=40, also=(20,)))
+    mixed = replace(made, name="somebody's", value=MixtureValue(budget=40))
     if made.value is None or made.standing(made.value) == ["value"]:
         built = build_mechanism(table_of(mixed))
         assert replace(built, name="somebody's") == mixed

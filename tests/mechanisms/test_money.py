@@ -320,7 +320,7 @@ def check_delivery(played: Any, before: torch.Tensor) -> None:
 
 @pytest.mark.parametrize(
     ("name", "options"),
-    [("ipfl", {}), ("ipfl", {"pricing": "critical", "distance": "squared_l2"}), ("pifl", {}), ("tiff", {})],
+    [("ipfl", {}), ("ipfl", {"distance": "squared_l2"}), ("pifl", {}), ("tiff", {})],
 )
 @settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(said=st.dictionaries(st.integers(0, N - 1), answers(), min_size=1))
@@ -340,7 +340,7 @@ def test_whatever_clients_declare_money_is_conserved_and_paid(
         assert sum(state.book.balances.values()) == 0
         assert all(units >= 0 for name_, units in state.book.balances.items() if name_ != "mint")
         assert bool(state.table.rows.isfinite().all())
-        if name == "ipfl" and number < 3 and options.get("pricing") != "critical":
+        if name == "ipfl" and number < 3:
             check_delivery(played, before)
     escrow = [units for name_, units in state.book.balances.items() if name_.startswith("escrow")]
     assert not any(escrow)  # every bid is settled at the end

@@ -72,8 +72,8 @@ def test_options_under_any_slot_are_those_of_the_one_part(slots: dict[str, Any])
 
 
 def test_options_without_a_name_reach_every_slot_of_their_part() -> None:
-    found = build_mechanism({"name": "ipfl", "lam": 3.0, "settle": {"pricing": "critical"}, "train": {"mu": 0.25}})
-    assert found.settle == IPFL(lam=3.0, pricing="critical", mu=0.25)
+    found = build_mechanism({"name": "ipfl", "lam": 3.0, "settle": {"pricing": "posted"}, "train": {"mu": 0.25}})
+    assert found.settle == IPFL(lam=3.0, pricing="posted", mu=0.25)
     assert found.select is found.train is found.weigh is found.settle
 
 

@@ -247,7 +247,7 @@ def test_work_that_grows_with_clients_is_caught(monkeypatch: pytest.MonkeyPatch)
             torch.zeros(1).add_(client)
         return play(session, state, port)
 
-    monkeypatch.setattr("hanse.runs.play.play_round", slow)
+    monkeypatch.setattr("hanse.runs.experiment.play_round", slow)
     with pytest.raises(AssertionError):
         gate_round(200, 1000)
 

@@ -14,7 +14,7 @@ from telling_cases import built_in_words
 import hanse
 from hanse.base import toml
 from hanse.core.telling import write_about
-from hanse.federation.profiles import TABLE_5
+from hanse.federation.policy import TABLE_5
 
 CONFIG: dict[str, dict[str, Any]] = {
     "data": {"source": "digits", "partition": {"name": "dirichlet", "alpha": 0.5}, "clients": 6, "seed": 0},

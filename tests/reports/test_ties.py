@@ -1,29 +1,22 @@
-"""Which clients a ranking cannot tell apart, how sure a share is, and who complements whom: by hand."""
+"""Which clients a ranking cannot tell apart and how sure a share is: by hand."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from forging import recorded
 from reports_cases import metric, seat, write_run
 
-import hanse
-from hanse.base.errors import UserError
-from hanse.reports.answers import contributed
-from hanse.reports.chart import Chart
 from hanse.reports.contributions import (
     SURE,
     Standings,
     contribution,
-    contribution_charts,
-    interactions,
 )
 from hanse.reports.facts import facts
 from hanse.reports.groups import SeedGroup, group_runs
-from hanse.runs.run_record import load_run, load_runs
+from hanse.runs.run_record import load_runs
 
 WIDE = 2.0930240544082634 / 1.96  # of an error from 20 blocks: Student's t with 19 degrees of freedom
 
@@ -117,43 +110,7 @@ def test_a_statement_says_from_whom_the_client_cannot_be_told_apart(tmp_path: Pa
     assert everybody.tied == (1, 3)
 
 
-def test_the_picture_and_its_conclusion_claim_no_order_that_may_be_chance(tmp_path: Path) -> None:
-    def told(values: list[float], error: float) -> tuple[list[str], Any]:
-        found = group(sampled_run(tmp_path / f"{values[0]}", values, [error] * len(values)))
-        worth = contribution(found)
-        assert worth is not None
-        names = [series.name for series in contribution_charts([found])[0].marks.series]
-        return names, contributed(worth, "", doubtful=False)[0]
-
-    groups, first = told([5.0, 4.9, 4.8, 1.0, -3.0], 0.2)
-    assert groups == ["group A", "group B", "group C"]
-    assert (first.code, first.fields["names"], first.fields["of"]) == ("leads", ["0", "1", "2"], 5)
-    assert told([3.5, 2.5, 1.5], 0.1)[1].fields["names"] == ["0"]
-    assert told([-5.0, 4.0, 3.0, 2.0, 1.0], 9.0)[1].code == "nobody_leads"
-
-
 # ---- shares
-
-
-def test_a_share_has_the_error_of_its_value_and_of_the_whole() -> None:
-    found = compared([3.0, 1.0, -2.0], [0.3, 0.4, 0.5])
-    part, error = found.parts()
-    np.testing.assert_allclose(part, [0.75, 0.25, -0.5])
-    # of 3 / (3 + 1): d/d3 = 1/16, d/d1 = -3/16; of -2 / (3 + 1): d/d(-2) = 1/4, the others 2/16
-    by_hand = [(0.3**2 + (3 * 0.4) ** 2) ** 0.5 / 16, ((3 * 0.4) ** 2 + 0.3**2) ** 0.5 / 16]
-    np.testing.assert_allclose(error[:2], by_hand)
-    np.testing.assert_allclose(error[2], (0.5**2 / 16 + (0.3**2 + 0.4**2) / 64) ** 0.5)
-
-
-def test_a_share_that_no_validation_set_changes_has_no_error_of_the_draw() -> None:
-    scale = np.linspace(0.5, 1.5, 20)
-    found = compared([3.0, 1.0], [float("nan")] * 2, [3 * scale, scale])
-    np.testing.assert_allclose(found.parts()[1], 0.0, atol=1e-12)
-    halves = np.array([[1.0, 3.0], [1.0, 1.0]])  # shares of a half and of three quarters
-    _, error = compared([2.0, 1.0], [0.0, 0.0], halves).parts()
-    np.testing.assert_allclose(error, [0.125 * 12.706204736 / 1.96] * 2)  # sqrt(1/2 * 2 * .125^2), t with 1 degree
-    assert np.isnan(compared([-1.0, -2.0], [0.1, 0.1]).parts()[0]).all()
-    assert np.isnan(compared([2.0, 1.0], [0.1, float("nan")]).parts()[1]).all()
 
 
 def test_a_statement_shows_the_interval_of_the_share(tmp_path: Path) -> None:
@@ -172,122 +129,3 @@ def test_a_statement_shows_the_interval_of_the_share(tmp_path: Path) -> None:
     assert (mine.share_low, mine.share_high) == pytest.approx(ends, abs=0.015)
     other_ends = facts(path).clients[2]
     assert (mine.share, other_ends.share_low, other_ends.share_high) == (0.75, 0.0, 0.0)
-
-
-def test_the_sampling_of_coalitions_alone_makes_no_interval(tmp_path: Path) -> None:
-    path = sampled_run(tmp_path / "a", [3.0, 1.0, -2.0], [0.3, 0.4, 0.1])
-    for client in (0, 2):
-        mine = facts(path).clients[client]
-        assert mine.sampling is not None
-        assert (mine.drawn, mine.value_low, mine.share_low, mine.suspect) == (None, None, None, False)
-
-
-# ---- interactions
-
-
-def paired_run(path: Path, *rounds: tuple[list[int], list[list[float]]]) -> Path:
-    seats = [seat(r, c, 1.0) for r, (clients, _) in enumerate(rounds) for c in clients]
-    write_run(path, [metric(r) for r in range(len(rounds))], seats)
-    for r, (clients, pairs) in enumerate(rounds):
-        recorded(path, r, answered=np.array(clients), value_interactions=np.array(pairs))
-    return path
-
-
-NAN = float("nan")
-
-
-def test_interactions_are_means_over_the_rounds_in_which_both_were_valued(tmp_path: Path) -> None:
-    path = paired_run(
-        tmp_path / "a",
-        ([4, 1], [[0.0, 0.2], [0.2, 0.0]]),
-        ([1, 4, 2], [[0.0, 0.4, -0.6], [0.4, 0.0, NAN], [-0.6, NAN, 0.0]]),
-        ([5], [[0.0]]),  # alone in its round
-    )
-    found = interactions(group(path))
-    assert found is not None
-    clients, mean, times, error = found
-    assert np.isnan(error).all()
-    assert clients.tolist() == [1, 2, 4]
-    np.testing.assert_allclose(mean, [[NAN, -0.6, 0.3], [-0.6, NAN, NAN], [0.3, NAN, NAN]])
-    assert times.tolist() == [[0, 1, 2], [1, 0, 0], [2, 0, 0]]
-
-
-def test_two_seats_of_a_client_add_up_and_count_one_round(tmp_path: Path) -> None:
-    pairs = [[0.0, 9.0, 0.1], [9.0, 0.0, 0.2], [0.1, 0.2, 0.0]]
-    found = interactions(group(paired_run(tmp_path / "a", ([3, 3, 0], pairs))))
-    np.testing.assert_allclose(found[1], [[NAN, 0.3], [0.3, NAN]])
-    assert found[2].max() == 1
-
-
-def test_the_error_of_an_interaction_is_that_of_its_mean(tmp_path: Path) -> None:
-    path = paired_run(tmp_path / "a", ([0, 1], [[0.0, 0.2], [0.2, 0.0]]), ([0, 1], [[0.0, 0.4], [0.4, 0.0]]))
-    for r, error in enumerate((0.03, 0.04)):
-        with np.load(path / "rounds" / f"{r:05d}.npz") as stored:
-            arrays = dict(stored)
-        recorded(path, r, **arrays, value_interaction_errors=np.full((2, 2), error))
-    found = interactions(group(path))
-    np.testing.assert_allclose(found[3], [[NAN, 0.025], [0.025, NAN]])
-    assert "Of 1 pairs 1 are surely above 0 and 0 surely below it" in heat_of(path).caption
-
-
-def heat_of(path: Path) -> Chart:
-    [chart] = [c for c in contribution_charts([group(path)]) if c.key.startswith("interactions")]
-    return chart
-
-
-def test_interactions_that_do_not_fit_are_refused_and_none_make_no_map(tmp_path: Path) -> None:
-    path = paired_run(tmp_path / "a", ([1, 2], [[0.0, 1.0]]))
-    with pytest.raises(UserError, match=r"00000.*2 updates"):
-        interactions(group(path))
-    assert interactions(group(sampled_run(tmp_path / "b", [1.0], [0.1]))) is None
-
-
-def test_a_run_that_records_interactions_is_drawn(tmp_path: Path) -> None:
-    experiment = hanse.Experiment(
-        data={"clients": 5, "partition": {"alpha": 0.3}},
-        model={"name": "logistic"},
-        mechanism={"name": "fedavg", "value": {"name": "mixture", "interactions": True}},
-        engine={"train": "stacked", "threads": 1},
-        run={"rounds": 2},
-    )
-    hanse.run(experiment, out=tmp_path / "a")
-    run = load_run(tmp_path / "a")
-    stored = [run.arrays(r)["value_interactions"] for r in range(2)]
-    assert all((run.arrays(r)["value_interaction_errors"] == 0).all() for r in range(2))  # all 32 coalitions are known
-    wanted = np.mean(stored, axis=0)
-    np.fill_diagonal(wanted, np.nan)
-    marks = heat_of(tmp_path / "a").marks
-    np.testing.assert_allclose(marks.z, wanted)
-    assert contribution(group(tmp_path / "a")) is not None
-
-
-def test_what_smaller_budgets_would_have_said_is_drawn(tmp_path: Path) -> None:
-    run = hanse.run(
-        hanse.Experiment(
-            data={"clients": 6, "partition": {"alpha": 0.3}},
-            mechanism={
-                "name": "fedavg", "select": "everyone",
-                "value": {"name": "mixture", "budget": 40, "also": [14, 30, 60]},
-            },
-            engine={"train": "stacked", "threads": 1},
-            run={"rounds": 3},
-        ),
-        out=tmp_path / "run",
-    )  # fmt: skip
-    assert run.path is not None
-    [read] = load_runs([run.path])
-    less = read.smaller_budgets()
-    assert sorted(less) == [14, 30]  # 60 is more than was scored
-    sums = np.zeros(6)
-    for clients, both in less[30]:
-        np.add.at(sums, clients, both[0])
-    [chart] = [c for c in contribution_charts(group_runs([read])) if c.key.startswith("value-budgets")]
-    names = [series.name for series in chart.marks.series]
-    assert names == ["14 models", "30 models", "the whole budget"]
-    order = [int(label.split()[1]) for label in chart.marks.labels]
-    assert chart.marks.series[1].values == pytest.approx(sums[order])
-    with np.load(run.path / "rounds" / "00001.npz") as stored:
-        arrays = dict(stored)
-    recorded(run.path, 1, **{**arrays, "value_of_30": np.zeros((2, 5))})
-    with pytest.raises(UserError, match=r"00001.*30 models"):
-        load_runs([run.path])[0].smaller_budgets()

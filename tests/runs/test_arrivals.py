@@ -1,6 +1,5 @@
 """Rounds that do not wait for all: when they end, what becomes of late updates, and what a killed run finds again."""
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -8,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from forging import restamped
 from watching import Killed, Watch, untimed
 
 import hanse
@@ -17,15 +15,13 @@ from hanse.core.part import Mechanism
 from hanse.core.port import Arrival, ClientInfo, Reply, Request, Roster, Train, Trained
 from hanse.core.table import Seats, Table
 from hanse.federation.behaviour import Me, Speed
-from hanse.mechanisms.baselines import fedavg
 from hanse.mechanisms.fits import clashes
 from hanse.mechanisms.registry import build_mechanism
 from hanse.mechanisms.staleness import ByStaleness
-from hanse.runs.arrivals import Flight, Training, Underway, Waiting, rebased
+from hanse.runs.arrivals import Flight, Training, Underway, Waiting
 from hanse.runs.checkpoint import Snapshot, load, store
 from hanse.runs.observers import mostly_refused
-from hanse.runs.recorded_seats import STILL, RecordedArrivals
-from hanse.runs.round_record import _seats_of
+from hanse.runs.run_record import STILL
 
 BUFFERED = {"enough": 2, "late": "next"}
 P = 4
@@ -48,17 +44,6 @@ def experiment(seconds: list[float], federation: dict[str, Any], rounds: int = 5
 def said(run: hanse.Run, client: int, name: str) -> dict[int, Any]:
     """Return one client's figure in ``clients.jsonl`` by round."""
     return {line["round"]: line.get(name) for line in run.clients if line["client"] == client}
-
-
-def test_a_late_update_of_a_client_that_has_a_seat_too_is_told_once() -> None:
-    watch = Watch()
-    hanse.run(experiment([1, 1, 3.5], BUFFERED), observers=[watch])
-    played = watch.rounds[3]
-    late = np.flatnonzero(played.view.trained.staleness)
-    again = played.view.trained.seats.take(late).plain()  # seated again, as on a network, and did not answer
-    seats = played.view.seats.plain().with_more([again])  # type: ignore[union-attr]
-    lines = [line for line in _seats_of(replace(played, view=replace(played.view, seats=seats))) if line["client"] == 2]
-    assert [(line.get("refused"), line.get("staleness")) for line in lines] == [("no reply", None), (None, 3)]
 
 
 def test_an_update_of_staleness_3_is_mixed_with_its_exact_weight() -> None:
@@ -114,15 +99,6 @@ def test_an_update_that_is_too_late_is_refused_and_its_client_is_free_again() ->
     assert [m["late/mixed"] for m in run.metrics] == [0] * 5
     assert [m["refused"] for m in run.metrics] == [1, 0, 0, 1, 1]
     assert [m["present"] for m in run.metrics] == [3, 2, 2, 2, 3]
-
-
-def test_what_is_late_is_dropped_if_that_is_wanted() -> None:
-    watch = Watch()
-    run = hanse.run(experiment([1, 1, 3.5], {"enough": 2}), observers=[watch])
-    assert [m["answered"] for m in run.metrics] == [2] * 5
-    assert [m["clock_s"] for m in run.metrics] == [1, 2, 3, 4, 5]
-    assert [m["present"] for m in run.metrics] == [3, 2, 2, 2, 3]
-    assert all(flight.updates is None for played in watch.rounds for flight in played.state.underway.flights.values())
 
 
 def test_the_deadline_is_one_of_the_virtual_clock_too() -> None:
@@ -223,12 +199,6 @@ def test_a_round_waits_for_all_if_there_are_fewer_than_enough() -> None:
     assert training(9, "drop", {}).land(replies).refusals == ((2, "no reply"),)
 
 
-def test_rebasing_moves_the_way_and_leaves_the_update_where_nothing_moved() -> None:
-    update, then = torch.tensor([1.0, 2.0]), torch.tensor([0.5, 0.25])
-    assert rebased(update, then, then) is update
-    assert rebased(update, then, torch.tensor([10.0, 20.0])).tolist() == [10.5, 21.75]
-
-
 # ---- what it goes with
 
 
@@ -239,17 +209,14 @@ def lines(**more: Any) -> list[str]:
     return list(refused.value.lines)
 
 
-def test_wrong_settings_are_refused_before_round_0(tmp_path: Path) -> None:
+def test_wrong_settings_are_refused_before_round_0() -> None:
     few = {"name": "fedavg", "clients_per_round": 3}
-    old = hanse.run(experiment([1, 1], {}, 1), out=tmp_path / "old").path
     for named, sections in (
         ("federation.enough: 4", {"mechanism": few, "federation": {"enough": 4}}),
         ("federation.enough: 0.5", {"mechanism": few, "federation": {"enough": 0.5, "min_replies": 3}}),
         *((f"federation.enough: {n}", {"federation": {"enough": n}}) for n in (0, 1.5, -0.5)),
         ("federation: give max_staleness", {"federation": {"max_staleness": 3}}),
         ("behaviour.speed.seconds: 2", {"behaviour": {"speed": {"seconds": [1.0, 2.0]}}}),
-        (str(tmp_path), {"federation": {"replay": str(tmp_path)}}),
-        (str(old), {"federation": {"replay": str(old)}, "run": {"rounds": 1}}),
     ):
         [line] = lines(**sections)
         assert named in line
@@ -264,22 +231,6 @@ def test_tokens_markets_and_systems_of_one_round_refuse_late_updates(name: str) 
     assert late(build_mechanism({"name": name}))
     with pytest.raises(UserError, match=r"federation\.late: 'next'"):
         hanse.run(experiment([1, 1, 1], BUFFERED, mechanism={"name": name}))
-
-
-@pytest.mark.parametrize("weigh", ["samples_over_probability", {"name": "clipped", "of": "samples_over_probability"}])
-def test_weights_by_this_rounds_draw_refuse_late_updates(weigh: Any) -> None:
-    # a late client has the probability 0 in it, and would have all the weight
-    mechanism = {"name": "fedavg", "select": "s_fedavg", "weigh": weigh, "value": "exact"}
-    [line] = late(build_mechanism(mechanism))
-    assert line.startswith("federation.late: mechanism.weigh: ")
-
-
-def test_a_payment_rule_that_says_so_takes_late_updates() -> None:
-    tokens = build_mechanism({"name": "tiff"})
-    assert tokens.settle is not None
-    kind = type("Patient", (type(tokens.settle),), {"accepts": frozenset({"late"})})
-    assert late(replace(tokens, settle=kind())) == []
-    assert late(fedavg()) == []
 
 
 # ---- the rules, and the speeds
@@ -347,45 +298,6 @@ def test_what_nodes_still_train_when_the_server_is_restarted_is_recorded_as_lost
     assert left.flights == {}
     assert lost == ((2, "its update of round 0: lost, the server was restarted"),)
     assert Underway(0.0, {2: remote}).without_lost()[1] == ()
-
-
-# ---- what is wrong with a replay, and what is lost
-
-
-def test_a_replay_of_another_experiment_is_refused(tmp_path: Path) -> None:
-    first = hanse.run(experiment([1, 1, 3.5], BUFFERED), out=tmp_path / "first").path
-    again = {"late": "next", "replay": str(first)}
-    few = {"name": "fedavg", "clients_per_round": 1, "weigh": "by_staleness"}
-    with pytest.raises(UserError, match=r"^federation\.replay: round 0: client \d's update of round 0 came then, and"):
-        hanse.run(experiment([1, 1, 1], again, mechanism=few, behaviour={}))
-    with pytest.raises(UserError, match=r"federation\.replay.*0 came"):
-        hanse.run(experiment([1], again, behaviour={}))
-    with pytest.raises(UserError, match=r"^federation\.late: 'drop': round 3 of .* mixed a late update"):
-        hanse.run(experiment([1, 1, 1], {"replay": str(first)}, behaviour={}))
-    assert len(hanse.run(experiment([1, 1, 1], {"replay": str(first)}, 3, behaviour={})).metrics) == 3
-
-
-@pytest.mark.parametrize("staleness", [[-1, 0], [3, 0]])
-def test_an_order_of_arrival_that_cannot_be_is_refused(staleness: list[int], straight: Path, tmp_path: Path) -> None:
-    first = shutil.copytree(straight, tmp_path / "first")
-    file = first / "rounds" / "00002.npz"
-    with np.load(file) as arrays:
-        found = {**arrays, "staleness": np.array(staleness)}
-    np.savez(file, **found)
-    with pytest.raises(UserError, match="00002"):
-        hanse.run(experiment([1] * 4, {"late": "next", "replay": str(first)}, behaviour={}))
-    restamped(first)
-    with pytest.raises(UserError, match="arrival cannot"):
-        hanse.run(experiment([1] * 4, {"late": "next", "replay": str(first)}, behaviour={}))
-
-
-def test_in_a_replay_an_unsound_update_has_its_own_reason() -> None:
-    recorded = RecordedArrivals({5: frozenset({0, 1, 2})}, {5: frozenset({(1, 5)})})
-    replayed = replace(training(None, "next", {}), waiting=Waiting(None, "next", None, recorded))
-    landed = replayed.land([reply(0, 0.0, float("nan")), reply(1, 0.0), reply(2, 0.0)])
-    assert sorted(landed.replies) == [1]
-    assert landed.refusals == ((0, "update has NaN or infinite entries"), (2, STILL))
-    assert sorted(landed.underway.flights) == [2]
 
 
 def test_an_answer_that_a_failed_round_has_heard_is_recorded_as_lost() -> None:

@@ -189,7 +189,7 @@ def nearest(word: str, allowed: Iterable[str]) -> str:
     """
     names = sorted(allowed)
     close = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
-    return (f"; did you mean '{close[0]}'?" if close else f"; allowed: {', '.join(names)}") + absent()
+    return (f"; did you mean '{close[0]}'?" if close else f"; allowed: {', '.join(names) or 'none'}") + absent()
 
 
 NOT_TRUSTED = "--trust allows it"

@@ -39,7 +39,7 @@ ARRAYS = 1 << 28  # bytes that the arrays of one round may unpack to
 CLIENTS = 10**7  # no run has more; arrays by client are as long as the highest number says
 FEDERATION = "federation.json"  # names the run to its participants, on a network and in a simulation on Ray
 OPERATORS = "operators"  # in a participant's folder: the operators' keys that are pinned
-ASKED, ASKED_HEAD = "requests.log", "requests.head"  # the requests that a participant's node has taken, and their head
+ASKED = "requests.log"  # the requests that a participant's node has taken
 AGREEMENTS = "agreements"  # the folder of the agreements that a participant has signed
 MEMBERS = "members.json"  # who takes part in a federation on a network
 

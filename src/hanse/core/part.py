@@ -22,11 +22,14 @@ each part's state. With it you can call any method of a part in three lines:
 >>> choice, state = part.select(view, state)
 >>> len(choice.clients)
 4
+
+``view.judge`` (:class:`Judge`) scores models: :class:`hanse.runs.server_judge.ServerJudge` on the server's held-out
+samples, :class:`hanse.learning.by_function.FunctionJudge` by a function of the user's, which can answer less.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set, Sized
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar
@@ -39,13 +42,105 @@ from torch import Tensor, nn
 from hanse.base.streams import stream
 from hanse.core.book import Book
 from hanse.core.entry import Transaction
-from hanse.core.judge import Judge
-from hanse.core.payload import Payload
-from hanse.core.port import Answer, Answered, Request, Roster
+from hanse.core.port import Answer, Answered, Payload, Request, Roster
 from hanse.core.recipe import Recipe
 from hanse.core.table import Add, Block, Floats, Ints, Layout, Made, Mix, Replace, Seats, Table, Updates, mix
 from hanse.core.telling import BeforeJoining, Check, Fact, Telling, Terms
 from hanse.games.jackknife import jackknife_errors
+from hanse.games.mixture import Game
+
+
+class Scores(Protocol):
+    """How good each of C models is: ``loss [C]`` and ``accuracy [C]``, which is NaN for regression."""
+
+    @property
+    def loss(self) -> Floats:
+        """The mean losses."""
+
+    @property
+    def accuracy(self) -> Floats:
+        """The shares of right answers."""
+
+
+class Coalitions(Protocol):
+    """The utilities of coalitions of S updates; see :class:`hanse.learning.coalitions.UpdateGame`."""
+
+    again: Any
+    evaluated: int
+    floor: float
+    below_floor: int
+    keep_outputs: bool
+    shares: Floats
+
+    @property
+    def players(self) -> int:
+        """The number of updates, S."""
+
+    @property
+    def without_block(self) -> Floats:
+        """The utilities with one of B blocks of the samples left out, ``[evaluated, B]``."""
+
+    def __call__(self, coalition: frozenset[int]) -> float:
+        """Return the utility of one coalition."""
+
+    def many(self, coalitions: Sequence[frozenset[int]]) -> list[float]:
+        """Return the utility of each coalition, in order."""
+
+    def update_gram(self) -> Floats:
+        """Return the inner products ``[S, S]`` of the updates' steps from the base."""
+
+    def output_gram(self) -> Floats | None:
+        """Return the inner products ``[S, S]`` of the outputs of single players' models; None if they are not known."""
+
+
+class Judge(Protocol):
+    """Scores models; see :class:`hanse.runs.server_judge.ServerJudge`, which documents each method."""
+
+    @property
+    def validation(self) -> Sized | None:
+        """The server's validation set."""
+
+    def trained(self, row: Tensor, round: int, number: int) -> Tensor:
+        """Return ``row [P]`` trained on the root set."""
+
+    def score(self, rows: Tensor) -> Scores:
+        """Score ``rows [C, P]``."""
+
+    def gradient(self, rows: Tensor) -> Tensor:
+        """Return the mean loss gradients ``[C, P]``."""
+
+    def gradients_without_block(self, rows: Tensor) -> Tensor:
+        """Return one row's gradients without each block of samples, ``[B, P]``."""
+
+    def block_gradients(self, row: Tensor) -> Tensor:
+        """Return a row's mean loss gradient on each block of samples, ``[B, P]``."""
+
+    @property
+    def block_shares(self) -> Floats:
+        """The share of the samples that each block has, ``[B]``."""
+
+    def confusion(self, rows: Tensor) -> Tensor:
+        """Return confusion counts, ``[C, classes, classes]``."""
+
+    def class_losses(self, row: Tensor) -> Floats:
+        """Return a row's mean loss on each class, ``[G]``."""
+
+    def class_gradients(self, row: Tensor, most: int) -> Tensor:
+        """Return a row's mean loss gradient on each class, ``[G, P]``."""
+
+    def coalitions(
+        self,
+        updates: Tensor,
+        base: Tensor,
+        weights: Floats,
+        utility: str,
+        *,
+        affine: tuple[float, float] = (1.0, 0.0),
+        again: Callable[[Ints], Any] | None = None,
+        game: Game = "average",
+    ) -> Coalitions:
+        """Return the game of coalitions of some updates."""
+
 
 FINISHED = "finished rows"  # given by a part whose ``weigh`` finishes rows that groups train
 GROUPS = "the rows of groups"  # filled by a part whose ``weigh`` says itself what becomes of them
@@ -315,11 +410,6 @@ class Values:
         metrics: numbers by name that are recorded with the round.
         without_block: ``[S, B]``, the values with each of B blocks of validation samples left out. The error due to the
             random draw of these samples follows from them.
-        interactions: ``[S, S]``, above 0 if two seats complement each other, and below 0 if they duplicate each other.
-            NaN: the two are not in the same game.
-        interaction_errors: ``[S, S]``, the standard errors of ``interactions``.
-        beside: the values and standard errors ``[2, S]`` that smaller budgets of coalitions would have given, by
-            budget.
         by_row: for metrics that are sums over trained rows, each row's term.
         found: values for parts that decide later.
 
@@ -338,9 +428,6 @@ class Values:
     exact: Floats | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     without_block: Floats | None = None
-    interactions: Floats | None = None
-    interaction_errors: Floats | None = None
-    beside: Mapping[int, Floats] = field(default_factory=dict)
     by_row: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
     found: tuple[Any, ...] = ()
 
@@ -364,8 +451,6 @@ class Values:
         return replace(
             self, per_seat=per_seat, standard_errors=zeroed(self.standard_errors), exact=zeroed(self.exact),
             without_block=zeroed(self.without_block), metrics={**self.metrics, **sums}, by_row=kept,
-            interactions=zeroed(self.interactions), interaction_errors=zeroed(self.interaction_errors),
-            beside={budget: np.where(idle, 0.0, less) for budget, less in self.beside.items()},
         )  # fmt: skip
 
     @property
@@ -855,7 +940,7 @@ class TrainPart(Part, Protocol):
     def sends(self, view: View, state: State) -> Payload | None:
         """Return the payload of this round's training tasks; None, the default, for nothing.
 
-        Its name selects the client's half that uses it (:mod:`hanse.core.payload`).
+        Its name selects the client's half that uses it (:mod:`hanse.core.port`).
         """
         return None
 

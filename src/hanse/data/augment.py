@@ -1,7 +1,7 @@
 """Augmentation: random small changes to images each time they are used in training.
 
 ``[data] augment`` chooses the kind. :class:`Augment` belongs to the data
-(:attr:`hanse.data.federated.FederatedData.augment`), and :mod:`hanse.federation.augmented` applies it to the batches of
+(:attr:`hanse.data.federated.FederatedData.augment`), and :mod:`hanse.federation.local` applies it to the batches of
 each training.
 """
 

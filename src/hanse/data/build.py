@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,44 +23,14 @@ from hanse.base.errors import UserError
 from hanse.base.factories import OBJECT
 from hanse.base.streams import stream
 from hanse.data.augment import Augment
-from hanse.data.choices import (
-    BY_LABEL,
-    PARTITIONS,
-    Cluster,
-    Dirichlet,
-    Generated,
-    Iid,
-    Images,
-    MixturePartition,
-    Natural,
-    Niid,
-    OwnData,
-    Pathological,
-    Pooled,
-    SchemaTables,
-    Skew,
-    Split,
-)
+from hanse.data.choices import PARTITIONS, Generated, Images, OwnData, SchemaTables
 from hanse.data.dataset import Dataset
 from hanse.data.federated import FederatedData, SplitData, gaps_of
 from hanse.data.fingerprint import of_samples, of_text
 from hanse.data.kinds import LISTED
-from hanse.data.mixtures import inverse, mixes, mixture, with_distributions
+from hanse.data.mixtures import MixturePartition
 from hanse.data.own import as_dataset
-from hanse.data.partitions import (
-    Indices,
-    Partition,
-    cluster,
-    dirichlet,
-    iid,
-    natural,
-    natural_owners,
-    niid,
-    pathological,
-    pooled,
-    scaled_dirichlet,
-    skew,
-)
+from hanse.data.partitions import Iid, Natural, Partition, Pooled
 from hanse.data.samples import Samples
 from hanse.data.schema import Schema, digest, doubts, fitted, joined, read_sites
 from hanse.data.sources import imported, load
@@ -118,9 +87,8 @@ def with_own(spec: DataSpec, given: Any = None) -> tuple[DataSpec, Dataset | Non
     given_keys, owners, partition = spec.model_fields_set, dataset.client_of, spec.partition
     if "partition" not in given_keys and (owners is not None or dataset.train.units is not None):
         changed["partition"] = partition = Natural() if owners is not None else Iid()
-    by_owner = isinstance(partition, Natural) and partition.ids is None
-    if owners is not None and by_owner and "clients" not in given_keys:
-        changed["clients"] = len(np.unique(owners)) * cast(Natural, partition).per_owner
+    if owners is not None and isinstance(partition, Natural) and "clients" not in given_keys:
+        changed["clients"] = len(np.unique(owners)) * partition.per_owner
     return spec.model_copy(update=changed), dataset
 
 
@@ -231,20 +199,18 @@ def prepared(dataset: Dataset, spec: DataSpec) -> Dataset:
     """Return the data set as the partition needs it.
 
     For a mixture, samples are assigned to distributions. With natural clients, the test set keeps only samples of the
-    participating clients. If the spec brings its own ids, which do not cover the test set, it keeps all.
+    participating clients.
     """
     partition = spec.partition
     if isinstance(partition, MixturePartition):
-        return with_distributions(
-            dataset, partition.distributions, partition.num_distributions, partition.class_groups, spec.seed
-        )
-    if not isinstance(partition, Natural) or partition.ids is not None:
+        return partition.assigned(dataset, spec.seed)
+    if not isinstance(partition, Natural):
         return dataset
     if partition.test_owners == "next":
         return _with_next_owners(dataset, spec, partition)
     if dataset.client_of is None or dataset.test_client_of is None:
         return dataset
-    owners = natural_owners(**_options(natural_owners, partition, dataset, spec, ids=dataset.client_of))
+    owners = partition.owners(dataset.client_of, spec.clients, spec.seed)
     return dataset.keep_test(np.flatnonzero(np.isin(dataset.test_client_of, owners)))
 
 
@@ -264,8 +230,10 @@ def _with_next_owners(dataset: Dataset, spec: DataSpec, partition: Natural) -> D
             "belongs to"
         )
     both = dataset.client_of, np.zeros(0, np.int64) if dataset.test_client_of is None else dataset.test_client_of
-    ids = np.concatenate(both)
-    owners = natural_owners(**_options(natural_owners, partition, dataset, spec, ids=ids))
+    whole, ids = dataset.train, np.concatenate(both)
+    if len(both[1]):
+        whole = Samples.joined([dataset.train, dataset.test])
+    owners = partition.owners(ids, spec.clients, spec.seed)
     others, sizes = np.unique(ids[~np.isin(ids, owners)], return_counts=True)
     if len(others) < len(owners):
         raise UserError(
@@ -273,19 +241,9 @@ def _with_next_owners(dataset: Dataset, spec: DataSpec, partition: Natural) -> D
             f"allowed: clients up to {(len(owners) + len(others)) // 2 * partition.per_owner}"
         )
     tested = others[np.argsort(-sizes, kind="stable")[: len(owners)]]
-
-    def all_of(chosen: NDArray[np.int64]) -> Samples:
-        parts = [
-            samples.take(torch.from_numpy(np.flatnonzero(np.isin(of, chosen))))
-            for samples, of in zip((dataset.train, dataset.test), both, strict=True)
-            if len(of)
-        ]
-        return Samples.joined(parts)
-
-    kept = np.concatenate([of[np.isin(of, owners)] for of in both])
-    return replace(
-        dataset, train=all_of(owners), test=all_of(tested), client_of=kept, test_client_of=None, distributions=None
-    )
+    own, next_ones = (np.flatnonzero(np.isin(ids, some)) for some in (owners, tested))
+    train, test = (whole.take(torch.from_numpy(rows)) for rows in (own, next_ones))
+    return replace(dataset, train=train, test=test, client_of=ids[own], test_client_of=None, distributions=None)
 
 
 def split(dataset: Dataset, spec: DataSpec) -> Partition:
@@ -299,22 +257,34 @@ def split(dataset: Dataset, spec: DataSpec) -> Partition:
     Raises:
         UserError: the partition needs class labels and there are none, or is impossible with these samples.
     """
-    partition = spec.partition
-    if (dataset.num_classes is None or dataset.train.y.ndim > 1) and isinstance(partition, BY_LABEL):
+    partition, clients, seed, units = spec.partition, spec.clients, spec.seed, dataset.train.units
+    if units is not None or dataset.time is not None:
+        if partition not in (Iid(), Pooled()) and not (isinstance(partition, Natural) and partition.per_owner == 1):
+            raise UserError(
+                f"data.partition: '{partition.name}': deals rows one by one, and these have units or times; allowed: "
+                "'natural' (one client for each of the data's), 'iid' (whole units) and 'pooled', without options"
+            )
+        if partition == Iid() and units is not None:
+            return Partition(_dealt_units(units.numpy(), clients, seed))
+    if isinstance(partition, Natural):
+        return _natural(partition, dataset, spec)
+    if isinstance(partition, MixturePartition):
+        return _mixture(partition, dataset, spec)
+    if isinstance(partition, Pooled):
+        if partition.whole is None:
+            return Partition((np.arange(len(dataset.train)),))
+        apart = split(dataset, spec.model_copy(update={"partition": partition.whole}))
+        return Partition((np.sort(np.concatenate(apart.train)),))
+    if not isinstance(partition, Iid) and (dataset.num_classes is None or dataset.train.y.ndim > 1):
+        free = [
+            name for name, kind in PARTITIONS.items() if issubclass(kind, Iid | MixturePartition | Natural | Pooled)
+        ]
         raise UserError(
             f"data.partition: '{partition.name}': needs class labels and source '{dataset.name}' has none; "
-            f"allowed: {', '.join(name for name, kind in PARTITIONS.items() if kind not in BY_LABEL)}"
+            f"allowed: {', '.join(free)}"
         )
-    if dataset.train.units is None and dataset.time is None:
-        return _SPLITS[type(partition)](partition, dataset, spec)
-    if partition not in (Iid(), Pooled()) and not (isinstance(partition, Natural) and partition.per_owner == 1):
-        raise UserError(
-            f"data.partition: '{partition.name}': deals rows one by one, and these have units or times; allowed: "
-            "'natural' (one client for each of the data's), 'iid' (whole units) and 'pooled', without options"
-        )
-    if partition == Iid() and dataset.train.units is not None:
-        return Partition(_dealt_units(dataset.train.units.numpy(), spec.clients, spec.seed))
-    return _SPLITS[type(partition)](partition, dataset, spec)
+    indices, groups = partition.deal(dataset.train.y.numpy(), clients, seed, dataset.num_classes or 0)
+    return Partition(tuple(indices), groups)
 
 
 def _dealt_units(units: NDArray[np.int64], clients: int, seed: int) -> tuple[NDArray[np.int64], ...]:
@@ -323,7 +293,7 @@ def _dealt_units(units: NDArray[np.int64], clients: int, seed: int) -> tuple[NDA
     Raises:
         UserError: there are more clients than units.
     """
-    number, sizes = np.unique(units, return_inverse=True)[1], np.unique(units, return_counts=True)[1]
+    _, number, sizes = np.unique(units, return_inverse=True, return_counts=True)
     if clients > len(sizes):
         raise UserError(f"data.clients = {clients}: {len(sizes)} units cannot be dealt to more clients than they are")
     held, client_of = np.zeros(clients, np.int64), np.zeros(len(sizes), np.int64)
@@ -333,96 +303,26 @@ def _dealt_units(units: NDArray[np.int64], clients: int, seed: int) -> tuple[NDA
     return tuple(np.flatnonzero(client_of[number] == client) for client in range(clients))
 
 
-def _options(
-    deal: Callable[..., Any], partition: Split, dataset: Dataset, spec: DataSpec, **given: Any
-) -> dict[str, Any]:
-    """Return the keyword arguments of a partition function: those of its parameters that something sets.
-
-    They come from ``given``, the partition's options, the data set and the spec, by name. A parameter that nothing sets
-    is left out, so the function's own default holds.
-
-    Raises:
-        TypeError: the function has no parameter of a name in ``given``.
-    """
-    options, wanted = vars(partition), inspect.signature(deal).parameters
-    if unknown := sorted(given.keys() - wanted.keys()):
-        raise TypeError(f"{deal.__name__}() has no parameter {', '.join(unknown)}")
-    each = options.get("samples_per_client")
-    total = None if each is None else spec.clients * each
-    shares = {name: getattr(spec, name) for name in ("clients", "seed", "client_test", "client_validation")}
-    known = {"labels": dataset.train.y.numpy(), "num_classes": dataset.num_classes, "ordered": dataset.ordered}
-    known |= {**options, **shares, "total": total, **given}
-    return {name: known[name] for name in wanted if known.get(name) is not None}
-
-
-def _dealt(
-    deal: Callable[..., Indices | tuple[Indices, NDArray[np.int64]]], partition: Split, dataset: Dataset, spec: DataSpec
-) -> Partition:
-    """Return the partition of a function that needs labels alone; some return groups of clients as well as indices."""
-    dealt = deal(**_options(deal, partition, dataset, spec))
-    indices, groups = dealt if isinstance(dealt, tuple) else (dealt, None)
-    return Partition(tuple(indices), groups)
-
-
-def _pooled(partition: Pooled, dataset: Dataset, spec: DataSpec) -> Partition:
-    """Return one client with all samples, or with those that another partition would hand out."""
-    if partition.whole is None:
-        return _dealt(pooled, partition, dataset, spec)
-    apart = split(dataset, spec.model_copy(update={"partition": partition.whole}))
-    return Partition((np.sort(np.concatenate(apart.train)),))
-
-
 def _mixture(partition: MixturePartition, dataset: Dataset, spec: DataSpec) -> Partition:
     """Return the partition of mixtures; a client's group is the distribution that it trains on most."""
     sources = prepared(dataset, spec).distributions if dataset.distributions is None else dataset.distributions
     assert sources is not None  # prepared sees to it
     pools = [np.flatnonzero(sources.train == d) for d in range(len(sources.names))]
-    trained = mixes(partition.mix, spec.clients, len(pools), seed=spec.seed)
-    tested = inverse(trained) if partition.test_mix == "inverse" else trained
-    shares = mixture(**_options(mixture, partition, dataset, spec, pools=pools, train_mix=trained, test_mix=tested))
-    return Partition(
-        tuple(own for own, _, _ in shares),
-        trained.argmax(axis=1).astype(np.int64),
-        kept=tuple((validation, test) for _, validation, test in shares),
-    )
+    shares, mixed = partition.deal(pools, spec.clients, spec.seed, spec.client_test, spec.client_validation)
+    own = tuple(train for train, _, _ in shares)
+    return Partition(own, mixed.argmax(axis=1).astype(np.int64), kept=tuple((held, test) for _, held, test in shares))
 
 
 def _natural(partition: Natural, dataset: Dataset, spec: DataSpec) -> Partition:
-    """Return the partition by the source's owners, or by the user's file of ids."""
-    ids = dataset.client_of if partition.ids is None else _read_ids(Path(partition.ids).expanduser())
+    """Return the partition by the source's owners."""
+    ids = dataset.client_of
     if ids is None:
         raise UserError(
-            f"data.partition: 'natural': source '{dataset.name}' does not say which client a sample belongs to; "
-            "give its option ids, a .npy file with a client id for each train sample"
+            f"data.partition: 'natural': source '{dataset.name}' does not say which client a sample belongs to"
         )
-    parts = natural(**_options(natural, partition, dataset, spec, ids=ids))
-    chosen = natural_owners(**_options(natural_owners, partition, dataset, spec, ids=ids))
+    chosen = partition.owners(ids, spec.clients, spec.seed)
+    labels, classes = dataset.train.y.numpy(), dataset.num_classes or 0
+    parts = partition.deal(labels, ids, chosen, spec.seed, classes, dataset.ordered)
     owners = np.repeat(chosen, partition.per_owner)
     groups = np.unique(owners, return_inverse=True)[1].astype(np.int64) if partition.per_owner > 1 else None
-    return Partition(tuple(parts), groups, owners if partition.ids is None else None)
-
-
-def _read_ids(path: Path) -> NDArray[np.int64]:
-    """Return the array of a ``.npy`` file; pickled objects are refused."""
-    try:
-        ids = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise UserError(f"data.partition.ids = '{path}': not a readable .npy file ({error})") from error
-    if not isinstance(ids, np.ndarray):
-        raise UserError(f"data.partition.ids = '{path}': one array is needed (.npy), not an archive")
-    return ids
-
-
-# how each partition is made
-_SPLITS: Mapping[type[Split], Callable[[Any, Dataset, DataSpec], Partition]] = {
-    Iid: partial(_dealt, iid),
-    # all samples are used, or every mix is kept as drawn
-    Dirichlet: lambda one, *rest: _dealt(dirichlet if one.use_all else scaled_dirichlet, one, *rest),
-    Niid: partial(_dealt, niid),
-    MixturePartition: _mixture,
-    Cluster: partial(_dealt, cluster),
-    Skew: partial(_dealt, skew),
-    Pathological: partial(_dealt, pathological),
-    Natural: _natural,
-    Pooled: _pooled,
-}
+    return Partition(tuple(parts), groups, owners)

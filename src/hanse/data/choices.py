@@ -8,17 +8,17 @@ Each class here is one choice and its fields are the options of that choice; :mo
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from typing import Annotated, Any, ClassVar, Literal, Protocol
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, Protocol
 
 from pydantic import Field
 
 from hanse.base.errors import UserError, named, nearest
-from hanse.base.factories import OBJECT, Positive, Rate, Weight, call
+from hanse.base.factories import OBJECT, Positive, Weight, call
 from hanse.base.wings import Names
 from hanse.data.kinds import Column
-from hanse.data.mixtures import check_mix
-from hanse.data.partitions import Choose, Sampler, SizeLaw
+from hanse.data.mixtures import MixturePartition
+from hanse.data.partitions import Cluster, Dirichlet, Iid, Natural, Niid, Pathological, Pooled, Skew
 from hanse.data.preparing import Statistics
 from hanse.data.schema import digest
 from hanse.data.sources import GENERATED, IMAGES, SOURCES, Scale
@@ -160,218 +160,11 @@ SOURCE_KINDS = Names(
 """The class of each source by its name; that of a wing has the field ``name``, too."""
 
 
-@dataclass(frozen=True)
-class Iid:
-    """Samples dealt at random.
-
-    Attributes:
-        samples_per_client: mean number of samples of a client. If left out, all samples are used.
-        sizes: how clients' numbers of samples are drawn: 'equal', or 'power' for GreedyFed's power law.
-        min_samples: least samples of a client, before its shares are cut.
-    """
-
-    name: ClassVar[str] = "iid"
-    samples_per_client: Positive | None = None
-    sizes: SizeLaw = "equal"
-    min_samples: Positive = 10
-
-
-@dataclass(frozen=True)
-class Dirichlet:
-    """A label mix ~ Dirichlet(alpha) and a power-law size per client (GreedyFed).
-
-    Attributes:
-        alpha: the concentration. The smaller it is, the more skewed are the mixes.
-        sampler: 'log' is exact at any alpha; 'float32-clamped' draws as GreedyFed's published code did.
-        use_all: whether to use all samples; clients served last then take what is left. false: every client keeps its
-            mix, and only as many samples are used as the class that runs out first allows (as GreedyFed's published
-            code does).
-        samples_per_client: mean number of samples of a client. If left out, all samples are used.
-        sizes: how clients' numbers of samples are drawn: 'power' or 'equal'.
-        min_samples: least samples of a client, before its shares are cut.
-    """
-
-    name: ClassVar[str] = "dirichlet"
-    alpha: Rate = 0.5
-    sampler: Sampler = "log"
-    use_all: bool = True
-    samples_per_client: Positive | None = None
-    sizes: SizeLaw = "power"
-    min_samples: Positive = 10
-
-
-@dataclass(frozen=True)
-class Niid:
-    """Each class spread over the clients ~ Dirichlet(alpha) (Li et al. 2022).
-
-    Attributes:
-        alpha: the concentration. The smaller it is, the more skewed are the shares.
-        min_samples: least samples of a client, before its shares are cut.
-    """
-
-    name: ClassVar[str] = "niid"
-    alpha: Rate = 0.5
-    min_samples: Positive = 10
-
-
-@dataclass(frozen=True)
-class MixturePartition:
-    """Each client's data mix two or more distributions; for testing, the mix is the same or inverted (PI-FL).
-
-    Attributes:
-        mix: the train mixture: 'a:b' (b % come from a client's main distribution), 'linear' (client k of N has the
-            share (k + 0.5) / N of the first of two distributions), or 'random'.
-        test_mix: how a client's test and validation shares are mixed: the 'same' as for training, or 'inverse', with
-            the shares of opposite distributions exchanged.
-        validation_mix: whether a client's validation share follows its 'test' or its 'train' mixture ('train' in the
-            code of PI-FL's authors).
-        distributions: what distinguishes the distributions: groups of classes, images turned by steps of 90 degrees, or
-            the source itself. The source is the default if it has distributions; otherwise classes are.
-        num_distributions: number of distributions made by classes (consecutive groups) or rotation; default 2.
-        class_groups: the classes of each distribution; other classes are not used.
-        samples_per_client: mean number of samples of a client. If left out, as many as the scarcest distribution
-            allows.
-        sizes: how clients' numbers of samples are drawn: 'equal' or 'power'.
-        min_samples: least samples of a client, before its shares are cut.
-    """
-
-    name: ClassVar[str] = "mixture"
-    mix: str = "10:90"
-    test_mix: Literal["same", "inverse"] = "same"
-    validation_mix: Literal["test", "train"] = "test"
-    distributions: Literal["classes", "rotation", "source"] | None = None
-    num_distributions: Annotated[int, Field(ge=2)] | None = None
-    class_groups: list[list[int]] | None = None
-    samples_per_client: Positive | None = None
-    sizes: SizeLaw = "equal"
-    min_samples: Positive = 10
-
-    def __post_init__(self) -> None:
-        try:
-            check_mix(self.mix)
-        except ValueError as wrong:
-            raise UserError(f"mix: {self.mix!r}: {wrong}") from None
-        groups = self.class_groups
-        if groups is None:
-            return
-        flat = [c for group in groups for c in group]
-        if len(groups) < 2 or not all(groups) or min(flat) < 0 or len(set(flat)) < len(flat):
-            raise UserError(
-                f"class_groups: {groups!r}: allowed: two or more lists of classes, none empty, no class twice, such as "
-                "[[0, 1], [2, 3]]"
-            )
-        if self.num_distributions not in (None, len(groups)):
-            raise UserError(f"num_distributions: {self.num_distributions}: class_groups has {len(groups)} groups")
-        if self.distributions in ("rotation", "source"):
-            raise UserError(f"class_groups: has no effect with distributions = '{self.distributions}'; leave it out")
-
-
-@dataclass(frozen=True)
-class Cluster:
-    """Clusters of clients: alike inside, unlike between (iPFL).
-
-    Attributes:
-        clusters: number of clusters of clients.
-        alpha_between: Dirichlet concentration between clusters.
-        alpha_within: Dirichlet concentration inside a cluster.
-        min_samples: least samples of a client, before its shares are cut.
-    """
-
-    name: ClassVar[str] = "cluster"
-    clusters: Positive = 3
-    alpha_between: Rate = 0.1
-    alpha_within: Rate = 10.0
-    min_samples: Positive = 10
-
-
-@dataclass(frozen=True)
-class Skew:
-    """Clusters of clients with the same few classes (iPFL).
-
-    Attributes:
-        classes_per_client: number of classes of each client.
-    """
-
-    name: ClassVar[str] = "skew"
-    classes_per_client: Positive = 5
-
-
-@dataclass(frozen=True)
-class Pathological:
-    """Exactly ``classes_per_client`` classes per client (after McMahan et al. 2017).
-
-    Attributes:
-        classes_per_client: number of classes of each client.
-    """
-
-    name: ClassVar[str] = "pathological"
-    classes_per_client: Positive = 2
-
-
-@dataclass(frozen=True)
-class Natural:
-    """The source's own clients.
-
-    Attributes:
-        choose: which of the source's clients take part: a 'random' choice, or the 'largest' ones.
-        per_owner: each of the source's clients is divided into this many, which form a group.
-        per_owner_alpha: with ``per_owner``: each class of an owner is spread over the owner's clients ~ Dirichlet with
-            this concentration, as in niid. If left out, it is spread evenly.
-        min_samples: least samples of a client, with ``per_owner_alpha``.
-        test_owners: whose samples the test set holds. 'own': those of the owners that take part. 'next': those of as
-            many other owners, the largest that do not take part, with all their samples; clients then train on all of
-            their own samples.
-        ids: path of a .npy file with one integer client id for each train sample.
-    """
-
-    name: ClassVar[str] = "natural"
-    choose: Choose = "random"
-    per_owner: Positive = 1
-    per_owner_alpha: Rate | None = None
-    min_samples: Positive = 10
-    test_owners: Literal["own", "next"] = "own"
-    ids: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.per_owner_alpha is not None and self.per_owner == 1:
-            raise UserError(
-                f"per_owner_alpha: {self.per_owner_alpha:g}: has no effect with per_owner = 1; leave it out"
-            )
-        if self.per_owner_alpha is None and self.min_samples != 10:
-            raise UserError(f"min_samples: {self.min_samples}: has no effect without per_owner_alpha; leave it out")
-        if self.test_owners == "next" and self.ids is not None:
-            raise UserError("test_owners: 'next': is for the source's own clients, without ids; allowed: 'own'")
-
-
-@dataclass(frozen=True)
-class Pooled:
-    """One client with everything: centralised training.
-
-    Attributes:
-        of: the name or table of a partition; only 'dirichlet' is allowed. The client then gets only the samples that
-            this partition would give to ``data.clients`` clients. If left out, it gets all samples.
-    """
-
-    name: ClassVar[str] = "pooled"
-    of: str | dict[str, Any] | None = None
-    whole: Dirichlet | None = field(default=None, init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        if self.of is None:
-            return
-        made = partition_of(self.of, "dirichlet", "data.partition.of")
-        if not isinstance(made, Dirichlet):
-            raise UserError(f"of: '{made.name}': allowed: 'dirichlet'")
-        object.__setattr__(self, "whole", made)
-
-
 Split = Iid | Dirichlet | Niid | MixturePartition | Cluster | Skew | Pathological | Natural | Pooled
 PARTITIONS: Mapping[str, type[Split]] = {
     kind.name: kind for kind in (Iid, Dirichlet, Niid, MixturePartition, Cluster, Skew, Pathological, Natural, Pooled)
 }
 """The partitions by name."""
-BY_LABEL = (Dirichlet, Niid, Cluster, Skew, Pathological)
-"""Partitions that need one class label a sample."""
 
 
 def _given(given: Any, default: str) -> Any:
@@ -379,21 +172,14 @@ def _given(given: Any, default: str) -> Any:
     return {"name": default, **given} if isinstance(given, Mapping) else given
 
 
-def partition_of(given: Any, default: str = "dirichlet", where: str = "data.partition") -> Split:
-    """Return the partition of a name, or of a table of a name and options.
-
-    Args:
-        given: the name or table; a partition is returned unchanged.
-        default: the name for a table without one.
-        where: the name of the key in messages.
-
-    Raises:
-        UserError: with a line for each mistake.
+def partition_of(given: Any) -> Split:
+    """Return the partition of a name, or of a table of a name and options ("dirichlet" for one without a name); a
+    partition is returned unchanged. Raises UserError with a line for each mistake.
     """
     if isinstance(given, tuple(PARTITIONS.values())):
         return given  # type: ignore[return-value]
-    make, options = _known(_given(given, default), where, PARTITIONS)
-    made: Split = call(make, options, where, ["name"])
+    make, options = _known(_given(given, Dirichlet.name), "data.partition", PARTITIONS)
+    made: Split = call(make, options, "data.partition", ["name"])
     return made
 
 

@@ -11,84 +11,172 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import Field
 
 from hanse.base.errors import UserError
+from hanse.base.factories import Positive
 from hanse.base.streams import stream
 from hanse.data.dataset import Dataset, Distributions, largest_remainder, stratified_split
 from hanse.data.partitions import SizeLaw, client_sizes
 from hanse.data.samples import Samples
 from hanse.data.shares import share_ends
 
+Floats = NDArray[np.float64]
+Indices = NDArray[np.int64]
+Shares = tuple[Indices, Indices, Indices]
+
 _TURNS = 4
 
 
-def with_distributions(
-    dataset: Dataset, kind: str | None, count: int | None, class_groups: Sequence[Sequence[int]] | None, seed: int
-) -> Dataset:
-    """Return the data set with a distribution assigned to every sample; test samples without one are dropped.
+@dataclass(frozen=True)
+class MixturePartition:
+    """Each client's data mix two or more distributions; for testing, the mix is the same or inverted (PI-FL).
 
-    Args:
-        dataset: the data set, whose samples stay as they are unless images are turned.
-        kind: "classes" (groups of classes), "rotation" (of images), or "source" (as the source says). None: "source" if
-            the source has distributions and no setting contradicts this, else "classes".
-        count: the number of distributions. None: as many as ``class_groups`` or the source have, else 2.
-        class_groups: the classes of each distribution; None for ``count`` groups of consecutive classes.
-        seed: the seed that determines which images are turned.
-
-    Raises:
-        UserError: the data lack the classes, square images or distributions that are needed.
+    Attributes:
+        mix: the train mixture: 'a:b' (b % come from a client's main distribution), 'linear' (client k of N has the
+            share (k + 0.5) / N of the first of two distributions), or 'random'.
+        test_mix: how a client's test and validation shares are mixed: the 'same' as for training, or 'inverse', with
+            the shares of opposite distributions exchanged.
+        validation_mix: whether a client's validation share follows its 'test' or its 'train' mixture ('train' in the
+            code of PI-FL's authors).
+        distributions: what distinguishes the distributions: groups of classes, images turned by steps of 90 degrees, or
+            the source itself. The source is the default if it has distributions; otherwise classes are.
+        num_distributions: number of distributions made by classes (consecutive groups) or rotation; default 2.
+        samples_per_client: mean number of samples of a client. If left out, as many as the scarcest distribution
+            allows.
+        sizes: how clients' numbers of samples are drawn: 'equal' or 'power'.
+        min_samples: least samples of a client, before its shares are cut.
     """
-    dists = dataset.distributions
-    if kind is None:
-        kind = (
-            "source" if dists is not None and class_groups is None and count in (None, len(dists.names)) else "classes"
-        )
-    if kind == "source":
-        if dists is None:
+
+    name: ClassVar[str] = "mixture"
+    mix: str = "10:90"
+    test_mix: Literal["same", "inverse"] = "same"
+    validation_mix: Literal["test", "train"] = "test"
+    distributions: Literal["classes", "rotation", "source"] | None = None
+    num_distributions: Annotated[int, Field(ge=2)] | None = None
+    samples_per_client: Positive | None = None
+    sizes: SizeLaw = "equal"
+    min_samples: Positive = 10
+
+    def __post_init__(self) -> None:
+        try:
+            check_mix(self.mix)
+        except ValueError as wrong:
+            raise UserError(f"mix: {self.mix!r}: {wrong}") from None
+
+    def assigned(self, dataset: Dataset, seed: int) -> Dataset:
+        """Return a data set whose samples are assigned to distributions; its test set keeps those that are.
+
+        Args:
+            dataset: the data set.
+            seed: the seed of rotations.
+
+        Raises:
+            UserError: the data set cannot be divided in this way.
+        """
+        known, count = dataset.distributions, self.num_distributions
+        fits = known is not None and count in (None, len(known.names))
+        kind = self.distributions or ("source" if fits else "classes")
+        if kind == "source" and not fits:
+            has = "none" if known is None else ", ".join(known.names)
             raise UserError(
                 f"data.partition.distributions = 'source': source '{dataset.name}' does not say which distribution its "
-                "samples come from; allowed: 'classes', 'rotation'"
+                f"samples come from, or has others than num_distributions (it has {has}); allowed: 'classes', "
+                "'rotation'"
             )
-        if count not in (None, len(dists.names)):
+        if kind == "rotation":
+            dataset = by_rotation(dataset, count or 2, seed=seed)
+        elif kind == "classes":
+            dataset = _by_classes(dataset, count or 2)
+        assert dataset.distributions is not None
+        return dataset.keep_test(np.flatnonzero(dataset.distributions.test >= 0))
+
+    def deal(
+        self,
+        pools: Sequence[Indices],
+        clients: int,
+        seed: int = 0,
+        client_test: float = 0.0,
+        client_validation: float = 0.0,
+    ) -> tuple[list[Shares], Floats]:
+        """Distribute samples so that each client has its mixtures. No sample is used twice.
+
+        Of a client's samples, the shares ``client_test`` and ``client_validation`` (rounded down) are drawn by its test
+        mixture. The rest, on which it trains, is drawn by its train mixture (papers.md P23). Both hold up to rounding.
+        Mixtures are exact: without ``samples_per_client``, as many samples are used as the scarcest distribution
+        allows, and the rest is unused.
+
+        Args:
+            pools: the sample indices of each distribution, D arrays.
+            clients: how many clients there are.
+            seed: the seed of all draws.
+            client_test: the part of a client's samples that it keeps for testing, 0 or more.
+            client_validation: the part that it keeps for validation, 0 or more.
+
+        Returns:
+            Sorted indices (train, validation, test) for each client, and the train mixtures ``[clients, D]``.
+
+        Raises:
+            UserError: a distribution has fewer samples than are needed.
+        """
+        train = mixes(self.mix, clients, len(pools), seed=seed)
+        test = inverse(train) if self.test_mix == "inverse" else train
+        mixed = np.stack([train, train if self.validation_mix == "train" else test, test], axis=1)
+        stock = np.array([len(pool) for pool in pools], dtype=np.int64)
+
+        def demand(samples: int) -> NDArray[np.int64]:
+            """Return how many samples of each distribution go to each client and share, ``[clients, 3, D]``."""
+            least = self.min_samples
+            sizes = client_sizes(samples, clients, seed=seed, law=self.sizes, min_samples=least, total=samples)
+            counts = np.diff(share_ends(sizes, client_test, client_validation), axis=1, prepend=0)
+            rows = [largest_remainder(*one) for one in zip(mixed.reshape(-1, len(pools)), counts.flat, strict=True)]
+            return np.stack(rows).reshape(mixed.shape)
+
+        if self.samples_per_client is None:
+            wanted = _largest(stock, demand, clients * self.min_samples)
+        else:
+            wanted = demand(clients * self.samples_per_client)
+        needed = wanted.sum(axis=(0, 1))
+        if (needed > stock).any():
+            d = int(np.argmax(needed - stock))
             raise UserError(
-                f"data.partition.num_distributions = {count}: source '{dataset.name}' has {len(dists.names)}: "
-                + ", ".join(dists.names)
+                f"partition = 'mixture': {clients} clients need {needed[d]} samples of distribution {d} and there are "
+                f"{stock[d]}; lower clients, samples_per_client or min_samples"
             )
-        assigned = dataset
-    elif kind == "rotation":
-        assigned = by_rotation(dataset, 2 if count is None else count, seed=seed)
-    else:
-        assigned = by_classes(dataset, class_groups or _consecutive(dataset, 2 if count is None else count))
-    assert assigned.distributions is not None
-    return assigned.keep_test(np.flatnonzero(assigned.distributions.test >= 0))
+        # distribution by distribution, a random order is dealt client after client, share after share
+        parts: list[list[list[Indices]]] = [[[], [], []] for _ in range(clients)]
+        for d, pool in enumerate(pools):
+            order = stream(seed, "mixture", start=d).permutation(pool)
+            ends = np.cumsum(wanted[:, :, d].ravel())
+            for place, part in enumerate(np.split(order[: ends[-1]], ends[:-1])):
+                parts[place // 3][place % 3].append(part)
+        dealt = [[np.sort(np.concatenate(share)) for share in own] for own in parts]
+        return [(own[0], own[1], own[2]) for own in dealt], train
 
 
-def by_classes(dataset: Dataset, groups: Sequence[Sequence[int]]) -> Dataset:
-    """Return the data set with distribution d made of the samples whose class is in ``groups[d]``.
-
-    Samples of other classes are in no distribution (-1).
+def _by_classes(dataset: Dataset, count: int) -> Dataset:
+    """Return the data set with ``count`` distributions of consecutive classes.
 
     Raises:
-        UserError: the data have no classes, or lack a class that a group names.
+        UserError: the data set has no classes, or fewer.
     """
     classes = dataset.num_classes
     if classes is None:
         raise UserError(f"data.partition.distributions = 'classes': source '{dataset.name}' has no classes")
-    wrong = [c for group in groups for c in group if not 0 <= c < classes]
-    if wrong:
+    if count > classes:
         raise UserError(
-            f"data.partition.class_groups: class {wrong[0]}: source '{dataset.name}' has classes 0..{classes - 1}"
+            f"data.partition.num_distributions = {count}: source '{dataset.name}' has {classes} classes to split; "
+            f"allowed: up to {classes}"
         )
-    group_of = np.full(classes, -1, dtype=np.int64)
-    for d, group in enumerate(groups):
-        group_of[list(group)] = d
-    names = tuple(f"classes {_spans(sorted(group))}" for group in groups)
+    groups = np.array_split(np.arange(classes), count)
+    group_of = np.repeat(np.arange(count), [len(group) for group in groups])
+    names = tuple(f"classes {own[0]}-{own[-1]}" if len(own) > 1 else f"classes {own[0]}" for own in groups)
     train, test = (group_of[samples.y.numpy()] for samples in (dataset.train, dataset.test))
     return replace(dataset, distributions=Distributions(names, train, test))
 
@@ -138,34 +226,6 @@ def _turned(samples: Samples, count: int, seed: int, share: int) -> tuple[Sample
         x[index] = torch.rot90(samples.x[index], d, (2, 3))
     return Samples(x, samples.y), of
 
-
-def _consecutive(dataset: Dataset, count: int) -> list[list[int]]:
-    """Return ``count`` nearly equal groups of consecutive classes."""
-    classes = dataset.num_classes
-    if classes is None:
-        raise UserError(f"data.partition.distributions = 'classes': source '{dataset.name}' has no classes")
-    if count > classes:
-        raise UserError(
-            f"data.partition.num_distributions = {count}: source '{dataset.name}' has {classes} classes to split; "
-            f"allowed: up to {classes}"
-        )
-    return [group.tolist() for group in np.array_split(np.arange(classes), count)]
-
-
-def _spans(classes: Sequence[int]) -> str:
-    """Return sorted numbers as ranges: "0-4, 7"."""
-    spans: list[list[int]] = []
-    for c in classes:
-        if spans and c == spans[-1][1] + 1:
-            spans[-1][1] = c
-        else:
-            spans.append([c, c])
-    return ", ".join(f"{a}-{b}" if b > a else f"{a}" for a, b in spans)
-
-
-Floats = NDArray[np.float64]
-Indices = NDArray[np.int64]
-Shares = tuple[Indices, Indices, Indices]
 
 MIX_RULE = "allowed: two percentages 'a:b' with a <= b and a + b = 100, such as '10:90', or 'linear', or 'random'"
 _RATIO = re.compile(r"(\d+(?:\.\d+)?):(\d+(?:\.\d+)?)")
@@ -228,91 +288,6 @@ def inverse(mix: Floats) -> Floats:
     extended to more.
     """
     return mix[:, ::-1].copy()
-
-
-def mixture(
-    pools: Sequence[Indices],
-    train_mix: Floats,
-    test_mix: Floats,
-    *,
-    seed: int = 0,
-    client_test: float = 0.0,
-    client_validation: float = 0.0,
-    sizes: SizeLaw = "equal",
-    min_samples: int = 10,
-    total: int | None = None,
-    validation_mix: Literal["test", "train"] = "test",
-) -> list[Shares]:
-    """Distribute samples so that each client has its mixtures. No sample is used twice.
-
-    Of a client's samples, the shares ``client_test`` and ``client_validation`` (rounded down) are drawn by its test
-    mixture. The rest, on which it trains, is drawn by its train mixture (papers.md P23). Both hold up to rounding.
-    Mixtures are exact: without ``total``, as many samples are used as the scarcest distribution allows, and the rest is
-    unused.
-
-    Args:
-        pools: the sample indices of each distribution, D arrays.
-        train_mix: ``[clients, D]``, each client's mixture for training. Rows sum to 1.
-        test_mix: ``[clients, D]``, the shares that each client is tested on.
-        seed: the seed of all draws.
-        client_test: the part of a client's samples that it keeps for testing, 0 or more.
-        client_validation: the part that it keeps for validation, 0 or more.
-        sizes: how many samples each client gets; see :func:`hanse.data.partitions.client_sizes`.
-        min_samples: the least that a client gets.
-        total: how many samples are distributed in all. None: as many as possible.
-        validation_mix: which mixture, "train" or "test", the validation share is drawn by.
-
-    Returns:
-        Sorted indices (train, validation, test) for each client.
-
-    Raises:
-        UserError: a distribution has fewer samples than are needed.
-    """
-    clients = len(train_mix)
-    stock = np.array([len(pool) for pool in pools], dtype=np.int64)
-
-    def demand(samples: int) -> NDArray[np.int64]:
-        counts = client_sizes(samples, clients, seed=seed, law=sizes, min_samples=min_samples, total=samples)
-        validated = train_mix if validation_mix == "train" else test_mix
-        return _counts(counts, (train_mix, validated, test_mix), client_test, client_validation)
-
-    wanted = _largest(stock, demand, clients * min_samples) if total is None else demand(total)
-    needed = wanted.sum(axis=(0, 1))
-    if (needed > stock).any():
-        d = int(np.argmax(needed - stock))
-        raise UserError(
-            f"partition = 'mixture': {clients} clients need {needed[d]} samples of distribution {d} and there are "
-            f"{stock[d]}; lower clients, samples_per_client or min_samples"
-        )
-    # distribution by distribution, a random order is dealt client after client, share after share
-    parts: list[list[list[Indices]]] = [[[], [], []] for _ in range(clients)]
-    for d, pool in enumerate(pools):
-        order = stream(seed, "mixture", start=d).permutation(pool)
-        ends = np.cumsum(wanted[:, :, d].ravel())
-        for place, part in enumerate(np.split(order[: ends[-1]], ends[:-1])):
-            parts[place // 3][place % 3].append(part)
-    return [(np.sort(np.concatenate(a)), np.sort(np.concatenate(b)), np.sort(np.concatenate(c))) for a, b, c in parts]
-
-
-def _counts(
-    sizes: NDArray[np.int64], mixes: tuple[Floats, Floats, Floats], client_test: float, client_validation: float
-) -> NDArray[np.int64]:
-    """Return how many samples of each distribution go to each client and share, ``[clients, 3, D]``.
-
-    Args:
-        sizes: the samples of each client, ``[clients]``.
-        mixes: the mixtures ``[clients, D]`` of the shares train, validation and test.
-        client_test: the part of a client's samples that is its test share.
-        client_validation: the part that is its validation share.
-    """
-    counts = np.diff(share_ends(sizes, client_test, client_validation), axis=1, prepend=0)
-    shares = np.stack(mixes, axis=1)
-    return np.stack(
-        [
-            np.stack([largest_remainder(mix, int(n)) for mix, n in zip(own, many, strict=True)])
-            for own, many in zip(shares, counts, strict=True)
-        ]
-    )
 
 
 def _largest(stock: NDArray[np.int64], demand: Callable[[int], NDArray[np.int64]], least: int) -> NDArray[np.int64]:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from hanse.base.errors import UserError
 from hanse.base.streams import stream
 from hanse.data.dataset import Dataset, Distributions, image_samples, stratified_split
-from hanse.data.download import fetch_text, fetching
+from hanse.data.download import fetch_file, fetching
 from hanse.data.samples import Samples
 
 NATURAL = ("shakespeare", "shakespeare_next", "femnist", "pacs")
@@ -95,17 +95,34 @@ def _of_roles(
         download: whether the text may be downloaded.
         cut: returns windows and targets of a role's characters, in order.
         letters: the classes; other characters become spaces. Empty: the text's own characters, in order.
+
+    Raises:
+        UserError: the file is not found and cannot be fetched, or no role has enough text.
     """
-    path, text = _read_text(folders, download)
+    paths = [folder / FILE for folder in folders]
+    path = next((path for path in paths if path.is_file()), paths[-1])
+    if not path.is_file():
+        with fetching(name, paths, f"set HANSE_DATA to a folder that holds {FILE}", download):
+            fetch_file(ADDRESS, f"sha256:{SHA256}", path)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not a readable text file: {error}") from error
+    note = "" if hashlib.sha256(text.encode()).hexdigest() == SHA256 else f"{path.name} is not the published text"
     roles, number = parse_roles(text), {c: i for i, c in enumerate(letters or sorted(set(text)))}
-    names = _lasting(roles, path)
+    names = [role for role in sorted(roles) if (len(roles[role]) - 1) // WINDOW >= LEAST_WINDOWS]
+    if not names:
+        raise UserError(
+            f"{path}: no role has {LEAST_WINDOWS} windows of {WINDOW} characters; a speech is a paragraph whose first "
+            "line is 'NAME:'"
+        )
     parts: dict[str, _Parts] = {"train": [], "test": []}
     for client, role in enumerate(names):
         x, y = cut(np.array([number.get(c, number.get(" ", 0)) for c in roles[role]], dtype=np.int64))
         first = len(y) - int(len(y) * TEXT_TEST_SHARE)
         parts["train"].append((x[:first], y[:first], client))
         parts["test"].append((x[first:], y[first:], client))
-    return _of_clients(name, parts, len(number), (WINDOW,), names, note=_text_note(text, path), ordered=True)
+    return _of_clients(name, parts, len(number), (WINDOW,), names, note=note, ordered=True)
 
 
 _Parts = list[tuple[NDArray[Any], NDArray[np.int64], int]]
@@ -160,47 +177,6 @@ def windows(codes: NDArray[np.int64], length: int = WINDOW) -> NDArray[np.int64]
     return np.stack([x.reshape(count, length), y.reshape(count, length)], axis=1)
 
 
-def _read_text(folders: Sequence[Path], download: bool) -> tuple[Path, str]:
-    """Return the file with the plays, found or downloaded, and what is in it."""
-    path = _find_text(folders, download)
-    try:
-        return path, path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is not a readable text file: {error}") from error
-
-
-def _lasting(roles: dict[str, str], path: Path) -> list[str]:
-    """Return the names of roles with enough text, sorted.
-
-    Raises:
-        UserError: there are none.
-    """
-    names = [name for name in sorted(roles) if (len(roles[name]) - 1) // WINDOW >= LEAST_WINDOWS]
-    if not names:
-        raise UserError(
-            f"{path}: no role has {LEAST_WINDOWS} windows of {WINDOW} characters; a speech is a paragraph whose first "
-            "line is 'NAME:'"
-        )
-    return names
-
-
-def _text_note(text: str, path: Path) -> str:
-    """Return a note if the text is not the published one."""
-    known = hashlib.sha256(text.encode()).hexdigest() == SHA256
-    return "" if known else f"{path.name} is not the published text"
-
-
-def _find_text(folders: Sequence[Path], download: bool) -> Path:
-    """Return the file with the plays; it is downloaded if it is in none of the folders."""
-    paths = [folder / FILE for folder in folders]
-    for path in paths:
-        if path.is_file():
-            return path
-    with fetching("shakespeare", paths, f"set HANSE_DATA to a folder that holds {FILE}", download):
-        fetch_text(ADDRESS, SHA256, paths[-1])
-    return paths[-1]
-
-
 LEAF_CLASSES, LEAF_SIDE = 62, 28
 _LEAF_PLACES = ("femnist", "femnist/data", "leaf/data/femnist/data")
 _REMEDY = (
@@ -219,9 +195,16 @@ def femnist(folders: Sequence[Path], download: bool) -> Dataset:
         UserError: the files are missing or not in LEAF's format.
     """
     del download
-    if (files := _leaf_files(folders)) is not None:
-        return _load_leaf(files)
-    raise UserError(f"source 'femnist' was not found in {', '.join(map(str, folders))}; {_REMEDY}")
+    if (files := _leaf_files(folders)) is None:
+        raise UserError(f"source 'femnist' was not found in {', '.join(map(str, folders))}; {_REMEDY}")
+    users = {share: dict(user for path in found for user in _read_leaf(path)) for share, found in files.items()}
+    names = sorted(users["train"])  # writers without train samples are left out
+    parts: dict[str, _Parts] = {}
+    for share, found in users.items():
+        parts[share] = [(*found[name], k) for k, name in enumerate(names) if name in found and len(found[name][1])]
+        if not parts[share]:
+            raise UserError(f"source 'femnist': {files[share][0].parent}: no samples of writers with train samples")
+    return _of_clients("femnist", parts, LEAF_CLASSES, (1, LEAF_SIDE, LEAF_SIDE), names)
 
 
 def _leaf_files(folders: Sequence[Path]) -> dict[str, list[Path]] | None:
@@ -234,18 +217,6 @@ def _leaf_files(folders: Sequence[Path]) -> dict[str, list[Path]] | None:
     return None
 
 
-def _load_leaf(files: dict[str, list[Path]]) -> Dataset:
-    """Return the data set of LEAF's files; writers without train samples are left out."""
-    users = {share: dict(user for path in found for user in _read_leaf(path)) for share, found in files.items()}
-    names = sorted(users["train"])
-    parts: dict[str, _Parts] = {}
-    for share, found in users.items():
-        parts[share] = [(*found[name], k) for k, name in enumerate(names) if name in found and len(found[name][1])]
-        if not parts[share]:
-            raise UserError(f"source 'femnist': {files[share][0].parent}: no samples of writers with train samples")
-    return _of_clients("femnist", parts, LEAF_CLASSES, (1, LEAF_SIDE, LEAF_SIDE), names)
-
-
 def _read_leaf(path: Path) -> Iterator[tuple[str, tuple[NDArray[np.float32], NDArray[np.int64]]]]:
     """Yield ``user, (x float32 [n, 1, 28, 28], y int64 [n])`` of one of LEAF's json files.
 
@@ -256,13 +227,8 @@ def _read_leaf(path: Path) -> Iterator[tuple[str, tuple[NDArray[np.float32], NDA
         content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         for name in content["users"]:
             data = content["user_data"][name]
-            x = np.asarray(data["x"], dtype=np.float32).reshape(len(data["x"]), -1)
             y = np.asarray(data["y"], dtype=np.int64)
-            if y.shape != (len(x),) or (len(x) and x.shape[1] != LEAF_SIDE * LEAF_SIDE):
-                raise ValueError(
-                    f"user {name}: x {x.shape}, y {y.shape}; {LEAF_SIDE * LEAF_SIDE} pixels and a label are needed"
-                )
-            yield name, (x.reshape(-1, 1, LEAF_SIDE, LEAF_SIDE), y)
+            yield name, (np.asarray(data["x"], dtype=np.float32).reshape(len(y), 1, LEAF_SIDE, LEAF_SIDE), y)
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise UserError(f"{path} is not a file of LEAF's FEMNIST: {error!r}") from error
 
@@ -287,32 +253,12 @@ def pacs(folders: Sequence[Path], download: bool) -> Dataset:
         UserError: the folders are missing, or a picture cannot be read.
     """
     del download
-    if (folder := _pacs_folder(folders)) is not None:
-        return _load_pacs(folder)
-    raise UserError(
-        f"source 'pacs' was not found in {', '.join(map(str, folders))}; set HANSE_DATA to a folder that holds "
-        f"PACS/kfold/<{', '.join(DOMAINS)}>/<class>/ as its authors publish it "
-        "(https://domaingeneralization.github.io)"
-    )
-
-
-def _pacs_folder(folders: Sequence[Path]) -> Path | None:
-    """Return the first folder that has a folder for every domain, or None."""
-    places = (folder / place for folder in folders for place in _PLACES)
-    return next((place for place in places if all((place / domain).is_dir() for domain in DOMAINS)), None)
-
-
-def natural_is_here(source: str, folders: Sequence[Path]) -> bool:
-    """Return whether the files of one of :data:`NATURAL` are in one of the folders."""
-    if source == "femnist":
-        return _leaf_files(folders) is not None
-    if source == "pacs":
-        return _pacs_folder(folders) is not None
-    return any((folder / FILE).is_file() for folder in folders)
-
-
-def _load_pacs(folder: Path) -> Dataset:
-    """Return the data set of the pictures in a folder."""
+    if (folder := _pacs_folder(folders)) is None:
+        raise UserError(
+            f"source 'pacs' was not found in {', '.join(map(str, folders))}; set HANSE_DATA to a folder that holds "
+            f"PACS/kfold/<{', '.join(DOMAINS)}>/<class>/ as its authors publish it "
+            "(https://domaingeneralization.github.io)"
+        )
     images: list[NDArray[np.uint8]] = []
     cells: list[tuple[int, int]] = []
     for d, domain in enumerate(DOMAINS):
@@ -340,6 +286,21 @@ def _load_pacs(folder: Path) -> Dataset:
         client_names=DOMAINS,
         distributions=Distributions(DOMAINS, domains[rest], domains[cut]),
     )
+
+
+def _pacs_folder(folders: Sequence[Path]) -> Path | None:
+    """Return the first folder that has a folder for every domain, or None."""
+    places = (folder / place for folder in folders for place in _PLACES)
+    return next((place for place in places if all((place / domain).is_dir() for domain in DOMAINS)), None)
+
+
+def natural_is_here(source: str, folders: Sequence[Path]) -> bool:
+    """Return whether the files of one of :data:`NATURAL` are in one of the folders."""
+    if source == "femnist":
+        return _leaf_files(folders) is not None
+    if source == "pacs":
+        return _pacs_folder(folders) is not None
+    return any((folder / FILE).is_file() for folder in folders)
 
 
 def _read_picture(path: Path) -> NDArray[np.uint8]:

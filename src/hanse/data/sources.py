@@ -13,7 +13,7 @@ import io
 import os
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
@@ -29,16 +29,9 @@ from hanse.base.files import write_whole
 from hanse.base.streams import stream
 from hanse.base.wings import Names
 from hanse.data.dataset import Dataset, image_samples, stratified_split
-from hanse.data.download import ARCHIVE, CASED, cased, cased_distributions, fetch, fetching, find_emnist, read_emnist
+from hanse.data.download import ARCHIVE, CASED, Arrays, cased, fetch, fetching, find_emnist, read_emnist
 from hanse.data.keeping import once
-from hanse.data.natural import (
-    NATURAL,
-    femnist,
-    natural_is_here,
-    pacs,
-    shakespeare,
-    shakespeare_next,
-)
+from hanse.data.natural import NATURAL, femnist, natural_is_here, pacs, shakespeare, shakespeare_next
 from hanse.data.samples import Samples
 from hanse.data.synthetic import fedsoft_linear
 from hanse.data.tables import TABLES, load_table, table_is_here
@@ -136,14 +129,16 @@ def load(
 
 def _load(source: str, root: Path | None, seed: int, download: bool, scale: Scale, options: Any) -> Dataset:
     """Return the data set of a source, read anew; the arguments are those of :func:`load`."""
-    if source in _IMAGES or source == "emnist_cased":
-        return _image_source(source, root=root, download=download, scale=scale)
+    if source in IMAGES:
+        return _image_source(source, root, download, scale)
     if source in SOURCES.added:
         of_wing: Dataset = SOURCES[source](source, _folders(root), root, seed, download, options)
         return of_wing
-    if source in SOURCES:
-        dataset = SOURCES[source](root=root, seed=seed, download=download)
+    if source in NATURAL:
+        dataset: Dataset = SOURCES[source](_folders(root), download)
         return _rescaled(dataset, scale) if source in ("femnist", "pacs") else dataset
+    if source in SOURCES:
+        return SOURCES[source](seed=seed)  # type: ignore[no-any-return]
     if source in GENERATED:
         raise UserError(f"source '{source}' is generated client by client: use hanse.data.build, not load")
     dataset = imported(source, root=root, seed=seed, download=download)
@@ -162,19 +157,11 @@ def imported(source: str, *, root: Path | None, seed: int, download: bool) -> An
     """
     loader = import_path(source, "source", (*SOURCES, *GENERATED))
     known = {"root": root, "seed": seed, "download": download}
-    try:
-        parameters = inspect.signature(loader).parameters.values()
-    except (TypeError, ValueError):
-        return loader(**known)  # a built-in has no signature to look at: it is given everything
-    if not any(p.kind is p.VAR_KEYWORD for p in parameters):
-        takes = {p.name for p in parameters if p.kind is not p.POSITIONAL_ONLY}
-        known = {name: value for name, value in known.items() if name in takes}
-    try:
+    with gated(f"data.source: '{source}': cannot be called with root=, seed=, download=, or without arguments"):
+        parameters = inspect.signature(loader).parameters
+        if not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+            known = {name: value for name, value in known.items() if name in parameters}
         inspect.signature(loader).bind(**known)
-    except TypeError as error:
-        raise UserError(
-            f"source = '{source}': cannot be called with root=, seed=, download=, or without arguments ({error})"
-        ) from error
     with gated(f"data.source: '{source}'"):
         return loader(**known)
 
@@ -186,12 +173,12 @@ def cache_dir() -> Path:
     return Path(pooch.os_cache("hanse"))
 
 
-def _digits(*, root: Path | None, seed: int, download: bool) -> Dataset:
+def _digits(seed: int = 0) -> Dataset:
     """Return scikit-learn's 1,797 digits of 8 x 8 pixels (UCI optical recognition, test part).
 
-    The split into 1,297 train and 500 test samples is always the same; pixels are in 0 to 1.
+    The split into 1,297 train and 500 test samples is the same for every seed; pixels are in 0 to 1.
     """
-    del root, seed, download
+    del seed
     table = _digits_table()
     x = torch.from_numpy((table[:, :-1].reshape(-1, 8, 8) / 16.0).astype(np.float32)).unsqueeze(1)
     labels: NDArray[np.int64] = table[:, -1].astype(np.int64)
@@ -207,29 +194,25 @@ def _digits_table() -> NDArray[np.float64]:
     torch. Where that file is missing, scikit-learn is asked for them.
     """
     package = find_spec("sklearn")
-    file = Path(
-        next(iter((package and package.submodule_search_locations) or [""])), "datasets", "data", "digits.csv.gz"
-    )
-    if file.is_file():
-        return np.loadtxt(file, delimiter=",")
+    for folder in (package and package.submodule_search_locations) or ():
+        if (file := Path(folder, "datasets", "data", "digits.csv.gz")).is_file():
+            return np.loadtxt(file, delimiter=",")
     from sklearn.datasets import load_digits
 
     bunch = load_digits()
     return np.column_stack([bunch.data, bunch.target])
 
 
-def _image_source(name: str, *, root: Path | None, download: bool = True, scale: Scale = "standard") -> Dataset:
+def _image_source(name: str, root: Path | None, download: bool, scale: Scale) -> Dataset:
     """Return an image source from its file; "emnist_cased" is made from the file of "emnist_byclass"."""
     file = "emnist_byclass" if name == "emnist_cased" else name
     arrays, path = _find(file, root, download)
-    facts = _IMAGES[file]
+    facts, distributions = _IMAGES[file], None
     note, classes = _note(arrays, facts, path), facts.classes
     if name == "emnist_cased":
-        arrays, classes = cased(arrays), CASED
+        (arrays, distributions), classes = cased(arrays), CASED
     mean, std = _scaling(arrays["x_train"], facts, scale)
-    train = image_samples(arrays["x_train"], arrays["y_train"], mean, std)
-    test = image_samples(arrays["x_test"], arrays["y_test"], mean, std)
-    distributions = cased_distributions(train.y.numpy(), test.y.numpy()) if name == "emnist_cased" else None
+    train, test = (image_samples(arrays[f"x_{share}"], arrays[f"y_{share}"], mean, std) for share in ("train", "test"))
     shape = tuple(train.x.shape[1:])
     return Dataset(name, train, test, classes, shape, note=note, distributions=distributions, black=_black(mean, std))
 
@@ -303,7 +286,7 @@ def split_note(source: str) -> str:
     return ""
 
 
-def _find(name: str, root: Path | None, download: bool) -> tuple[dict[str, NDArray[np.uint8]], Path]:
+def _find(name: str, root: Path | None, download: bool) -> tuple[Arrays, Path]:
     """Return the arrays of an image source, and the file they came from: a local one, else downloaded."""
     folders = _folders(root)
     paths = [folder / f"{name}.npz" for folder in folders]
@@ -316,11 +299,11 @@ def _find(name: str, root: Path | None, download: bool) -> tuple[dict[str, NDArr
             return read_emnist(published, name.removeprefix("emnist_")), published
         except ValueError as error:
             raise UserError(f"source '{name}': {error}") from error
-    remedy = f"set HANSE_DATA to a folder that holds {name}.npz"
-    if name.startswith("emnist_"):
-        remedy += f" or EMNIST's published {ARCHIVE}"
-    with fetching(name, paths, remedy, download):
-        _write_npz(paths[-1], fetch(name, folders[-1]))
+    published_too = f" or EMNIST's published {ARCHIVE}" if name.startswith("emnist_") else ""
+    with fetching(name, paths, f"set HANSE_DATA to a folder that holds {name}.npz{published_too}", download):
+        packed = io.BytesIO()
+        np.savez_compressed(packed, **fetch(name, folders[-1]))  # type: ignore[arg-type]
+        write_whole(paths[-1], packed.getvalue())
     return _read_npz(paths[-1], _IMAGES[name]), paths[-1]
 
 
@@ -341,63 +324,41 @@ def is_here(source: str) -> bool:
     return here or (split != source and find_emnist(folders, split) is not None)
 
 
-def _from_folders(
-    read: Callable[[Sequence[Path], bool], Dataset], *, root: Path | None, seed: int, download: bool
-) -> Dataset:
-    """Call a reader of natural clients with the folders that are searched."""
-    del seed
-    return read(_folders(root), download)
-
-
-def _read_npz(path: Path, facts: _Images) -> dict[str, NDArray[np.uint8]]:
+def _read_npz(path: Path, facts: _Images) -> Arrays:
     """Return the four arrays of an image file, checked against what is known of the source.
 
     Raises:
         UserError: the file cannot be read, lacks an array, or has images of another shape or type.
     """
-    keys = ("x_train", "y_train", "x_test", "y_test")
+    arrays: Arrays = {}
     try:
         with np.load(path, allow_pickle=False) as file:
-            missing = [key for key in keys if key not in file.files]
-            if missing:
-                raise ValueError(f"no array {', '.join(missing)}")
-            arrays = {key: np.asarray(file[key]) for key in keys}
-        for share in ("train", "test"):
-            images, labels = arrays[f"x_{share}"], arrays[f"y_{share}"]
-            if images.dtype != np.uint8 or images.shape[1:] != facts.shape:
-                raise ValueError(f"x_{share} is {images.dtype} {images.shape}; uint8 (n, {facts.shape}) is needed")
-            if labels.dtype.kind not in "ui" or labels.size != len(images):
-                raise ValueError(f"y_{share} is {labels.dtype} {labels.shape}; {len(images)} integers are needed")
-            arrays[f"y_{share}"] = labels.reshape(-1)
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+            for share in ("train", "test"):
+                images, labels = np.asarray(file[f"x_{share}"]), np.asarray(file[f"y_{share}"])
+                if images.dtype != np.uint8 or images.shape != (labels.size, *facts.shape):
+                    needed = f"uint8 of shape {facts.shape} are needed, and a label for each"
+                    raise ValueError(f"x_{share} is {images.dtype} {images.shape}, y_{share} {labels.shape}; {needed}")
+                arrays |= {f"x_{share}": images, f"y_{share}": labels.reshape(-1)}
+    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
         raise UserError(f"{path} is not a readable data file: {error}") from error
     return arrays
-
-
-def _write_npz(path: Path, arrays: Mapping[str, NDArray[np.uint8]]) -> None:
-    """Write the four arrays of an image source, whole or not at all."""
-    packed = io.BytesIO()
-    names = ("x_train", "y_train", "x_test", "y_test")
-    np.savez_compressed(packed, **{name: arrays[name] for name in names})  # type: ignore[arg-type]
-    write_whole(path, packed.getvalue())
 
 
 SOURCES = Names(
     {
         "digits": _digits,
-        **{name: partial(_image_source, name) for name in _IMAGES},
-        "emnist_cased": partial(_image_source, "emnist_cased"),
+        **dict.fromkeys(IMAGES, _image_source),
         "fedsoft_linear": fedsoft_linear,
-        "shakespeare": partial(_from_folders, shakespeare),
-        "shakespeare_next": partial(_from_folders, shakespeare_next),
-        "femnist": partial(_from_folders, femnist),
-        "pacs": partial(_from_folders, pacs),
+        "shakespeare": shakespeare,
+        "shakespeare_next": shakespeare_next,
+        "femnist": femnist,
+        "pacs": pacs,
         **{name: partial(load_table, name) for name in TABLES},
     },
     "sources",
 )
-"""The named sources; a name maps to its loader. That of a wing is called with the source's name, the folders to search,
-``root``, ``seed``, ``download`` and its options."""
+"""The named sources; a name maps to its loader, which :func:`load` calls. That of a wing is called with the source's
+name, the folders to search, ``root``, ``seed``, ``download`` and its options."""
 
 # their samples depend on the seed, so they are never kept for several runs
 _DRAWN = ("fedsoft_linear", *TABLES)

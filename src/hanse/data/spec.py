@@ -29,10 +29,7 @@ from hanse.data.augment import AugmentName
 from hanse.data.choices import (
     PARTITIONS,
     SOURCE_KINDS,
-    Dirichlet,
     Generated,
-    MixturePartition,
-    Natural,
     OwnData,
     SchemaTables,
     Source,
@@ -42,7 +39,9 @@ from hanse.data.choices import (
     table_of,
 )
 from hanse.data.choices import TABLES as SCHEMA_TABLES
+from hanse.data.mixtures import MixturePartition
 from hanse.data.natural import NATURAL
+from hanse.data.partitions import Dirichlet, Natural
 from hanse.data.sources import GENERATED
 from hanse.data.tables import TABLES
 

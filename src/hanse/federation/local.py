@@ -2,6 +2,9 @@
 
 :class:`LocalFederation` answers through the same port as a network does, so mechanisms and rounds cannot tell the
 difference. A node on a network also uses it, for its one client.
+
+Copies of augmented images for a seat's batches are made before its training (:func:`augmented`), and their order is
+part of the job. So every engine trains on the same numbers.
 """
 
 from __future__ import annotations
@@ -13,23 +16,25 @@ from pathlib import Path
 from types import NoneType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from hanse.base.errors import RAISED, UserError, gated, out_of_memory
+from hanse.base.streams import stream
 from hanse.base.wings import Names
 from hanse.core import port
 from hanse.core.recipe import Recipe
+from hanse.data.augment import Augment
 from hanse.data.commitment import Committed, commit
 from hanse.data.federated import FederatedData
 from hanse.data.samples import Samples
 from hanse.federation.answers import Share, answer_tests, confusion, gradient, nearest, score_shares
-from hanse.federation.augmented import augmented
 from hanse.federation.behaviour import Behaviour, Me
 from hanse.federation.codec import Traffic
 from hanse.federation.policy import Loyal, answer
 from hanse.learning.client_payloads import half_of, unsound
-from hanse.learning.job import Engine, Problem, SeatJob, TrainedRows, batch_plan, smallest_batch
+from hanse.learning.job import Drawn, Engine, Problem, SeatJob, TrainedRows, batch_plan, plan_of, smallest_batch
 
 # what wings answer: by the name of an Ask, or of another task's class, answer(federation, client, task), which may
 # raise NoAnswerError
@@ -48,7 +53,7 @@ class LocalFederation:
         seed: the run's seed.
         behaviours: the behaviours that wrap each client, in this order.
         policy: what a client decides for itself (:mod:`hanse.federation.policy`).
-        profiles: one for each client, or none at all (:mod:`hanse.federation.profiles`).
+        profiles: one for each client, or none at all (:mod:`hanse.federation.policy`).
         secret: the participant's secret, on a network (:mod:`hanse.federation.node`); empty in a simulation.
         run: the run's name, on a network.
         folder: the participant's folder of the run, on a network. None: a simulation.
@@ -464,3 +469,58 @@ def _call(behaviour: Behaviour, method: str, kind: Any, *given: Any) -> Any:
 
 class NoAnswerError(Exception):
     """The client cannot answer; the message becomes its refusal."""
+
+
+# bytes of copies that are made at once
+_BYTES = 256 << 20
+
+
+def augmented(
+    augment: Augment, samples: Samples, jobs: Mapping[int, SeatJob], recipe: Recipe, smallest: int
+) -> Iterator[tuple[Samples, dict[int, SeatJob]]]:
+    """Yield the jobs, some at a time, each with its own samples: a changed copy for every position in a batch.
+
+    A sample is changed differently each time it is used, by draws from the stream ``(seed, "augment", round, client,
+    start)`` of its job's key.
+
+    Args:
+        augment: what changes the images.
+        samples: the pool that the jobs train on.
+        jobs: the jobs by their position.
+        recipe: the local training recipe, which determines how often samples are used.
+        smallest: the smallest batch that the model can train on.
+
+    Yields:
+        Samples, and jobs that refer to them by position. The copies that are made at once stay near 256 MiB.
+    """
+    made: list[Samples] = []
+    some: dict[int, SeatJob] = {}
+    for place, job in jobs.items():
+        first = sum(map(len, made))
+        own, changed = _copies(augment, samples, job, recipe, smallest, first)
+        made.append(own)
+        some[place] = changed
+        if sum(part.x.nbytes for part in made) >= _BYTES:
+            yield _joined(made), some
+            made, some = [], {}
+    if some:
+        yield _joined(made), some
+
+
+def _copies(
+    augment: Augment, samples: Samples, job: SeatJob, recipe: Recipe, smallest: int, first: int
+) -> tuple[Samples, SeatJob]:
+    """Return a job's copies in the order of its batches, and the job on them; they begin at position ``first``."""
+    plan = plan_of(job, recipe, smallest)
+    used = plan.batches >= 0
+    seed, round, client, start = job.key
+    taken = job.index[torch.from_numpy(plan.batches[used])].to(samples.x.device)
+    draw = stream(seed, "augment", round=round, client=client, start=start)
+    own = Samples(augment(samples.x.index_select(0, taken), draw), samples.y.index_select(0, taken))
+    order = np.where(used, np.cumsum(used).reshape(used.shape) - 1, -1)
+    return own, replace(job, index=first + torch.arange(len(own)), drawn=Drawn(order, plan.reported))
+
+
+def _joined(parts: list[Samples]) -> Samples:
+    """Return all parts as one; a single part is not copied."""
+    return parts[0] if len(parts) == 1 else Samples.joined(parts)

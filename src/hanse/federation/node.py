@@ -4,6 +4,10 @@
 :class:`Assignment` is what the server tells it about the run, and :func:`hello` is what it first says about itself. In
 its own folder, a node keeps models by content hash, and private rows and receipts by run. They therefore survive
 restarts.
+
+An update of a private row counts once the server says that it was accepted. Every request says which update of each row
+that was last, and :meth:`PrivateRow.told` moves the owner's row accordingly. It therefore agrees with the server's
+record even after a crash on either side, or if the server returns to an earlier state.
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ import json
 import logging
 import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -27,7 +31,7 @@ from torch import Tensor
 
 from hanse.base.errors import UserError
 from hanse.base.factories import call
-from hanse.base.files import AGREEMENTS, ASKED, ASKED_HEAD, OPERATORS, private_folder, write_whole
+from hanse.base.files import AGREEMENTS, ASKED, OPERATORS, private_folder, whole_file, write_whole
 from hanse.base.import_trust import from_message
 from hanse.base.wings import Names, absent
 from hanse.core.declared import Count, Declared, Int64, Name
@@ -53,8 +57,7 @@ from hanse.federation.behaviour import Behaviour
 from hanse.federation.codec import Message, WireError, pack, unpack
 from hanse.federation.local import LocalFederation
 from hanse.federation.policy import Loyal
-from hanse.federation.private import PrivateRow, private_arrays
-from hanse.federation.profiles import faults as profile_faults
+from hanse.federation.policy import faults as profile_faults
 from hanse.learning.job import Engine, Problem
 from hanse.learning.loop import Loop, LoopEngine
 from hanse.learning.losses import build_objective
@@ -64,6 +67,99 @@ from hanse.learning.sequences import is_text
 from hanse.learning.sequential import SequentialEngine
 from hanse.ledger import witness
 from hanse.ledger.receipts import Receipt, contradiction, newest, write_receipts
+
+
+def private_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Write arrays into an npz file, whole and durably, which only this user can read.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    with whole_file(path, durable=True, private=True) as file:
+        np.savez(file, **dict(arrays))  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class PrivateRow:
+    """A private row as its owner keeps it.
+
+    Attributes:
+        row: ``[P]``, the row that counts.
+        before: ``[P]``, the row before the last accepted update.
+        round: the round of that update, or NEVER for a row that was never trained.
+        pending: ``[P]``, the owner's last update while the owner does not know yet whether it was accepted; else None.
+        pending_round: the round in which ``pending`` was trained.
+
+    Examples:
+        >>> kept = PrivateRow.first(torch.zeros(2)).trained(torch.ones(2), 0)
+        >>> kept.told(1, 0).row  # round 0 was accepted
+        tensor([1., 1.])
+        >>> kept.told(1, None).row
+        tensor([0., 0.])
+    """
+
+    row: Tensor
+    before: Tensor
+    round: int = NEVER
+    pending: Tensor | None = None
+    pending_round: int = NEVER
+
+    @staticmethod
+    def first(row: Tensor) -> PrivateRow:
+        """Return a row ``[P]`` that was never trained."""
+        return PrivateRow(row, row)
+
+    def trained(self, update: Tensor, round: int) -> PrivateRow:
+        """Return the row with a new update ``[P]`` of a round, which waits for its acceptance."""
+        return replace(self, pending=update, pending_round=round)
+
+    def told(self, round: int, accepted: int | None) -> PrivateRow:
+        """Return the row after a server's message about it.
+
+        The pending update becomes the row if it is the accepted one. It is dropped if its round differs from the
+        message's. If the row moved in a later round than the accepted one, it goes back: the server was reset to an
+        earlier state, or has undone that round.
+
+        Args:
+            round: the round of the message.
+            accepted: the round of the last update that the server accepted. NEVER: it accepted none. None: the server
+                does not say.
+        """
+        if self.pending is not None and self.pending_round == accepted:
+            return PrivateRow(self.pending, self.row, accepted)
+        kept = self
+        if accepted is not None and self.round > accepted:
+            kept = replace(self, row=self.before, round=accepted)
+        if kept.pending is not None and kept.pending_round != round:
+            kept = replace(kept, pending=None, pending_round=NEVER)
+        return kept
+
+    def write(self, path: Path) -> None:
+        """Write the row into a file, whole and durably, which only this user can read.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        kept = {"row": self.row.numpy(), "before": self.before.numpy(), "round": np.array(self.round)}
+        if self.pending is not None:
+            kept |= {"pending": self.pending.numpy(), "pending_round": np.array(self.pending_round)}
+        private_arrays(path, kept)
+
+    @staticmethod
+    def read(path: Path) -> PrivateRow:
+        """Return the row that was written into a file.
+
+        Raises:
+            OSError: the file cannot be read.
+            ValueError, KeyError: the file is damaged.
+        """
+        with np.load(path, allow_pickle=False) as file:
+            row, before = (torch.from_numpy(file[name]) for name in ("row", "before"))
+            kept = PrivateRow(row, before, int(file["round"]))
+            if "pending" not in file.files:
+                return kept
+            return kept.trained(torch.from_numpy(file["pending"]), int(file["pending_round"]))
+
 
 # the question after training in which a market lets a client see how good its update is
 BEST = "own model"
@@ -586,7 +682,7 @@ def _safe(name: str) -> str:
     """
     plain = name and all(c.isalnum() or c in "-_." for c in name) and not name.startswith(".")
     # some file systems take capitals for small letters
-    own = (SECRET, ASKED, ASKED_HEAD, OPERATORS, AGREEMENTS, EVIDENCE, APPS, ACCOUNT, ACCOUNT_LOCK, MEMBERS, *WITNESS)
+    own = (SECRET, ASKED, OPERATORS, AGREEMENTS, EVIDENCE, APPS, ACCOUNT, ACCOUNT_LOCK, MEMBERS, *WITNESS)
     if not plain or name.lower() in own:
         raise WireError(f"run {name!r}: not a name for a folder")
     return name

@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import stat
@@ -22,6 +21,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from hanse.base.errors import UserError
 from hanse.base.files import AGREEMENTS, private_folder, read_text, write_whole
+from hanse.base.lock import flock
 from hanse.core.declared import UnsoundError
 from hanse.core.port import Task
 from hanse.federation.codec import WireError
@@ -148,7 +148,7 @@ class Binding:
         full = replace(asked, questions=counted(tasks), adds=added(tasks))
         path = self._path()
         with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            flock(lock)
             self.check(full)
             lock.seek(0)  # in one write, and never empty: what is left of a longer one stands behind the first line
             lock.write(json.dumps(asdict(self._tally().after(full, self.agreement))) + "\n")

@@ -42,7 +42,7 @@ from hanse.flower.receipts import keep_pages
 from hanse.flower.signing import check
 from hanse.learning.loop import Loop
 from hanse.learning.threads import intra_op
-from hanse.ledger.record import LogHead
+from hanse.ledger.log import LogHead
 from hanse.ledger.witness import SplitViewError, UnprovenError, Witness, cosigned, read_witnesses
 from hanse.runs.config import Experiment
 

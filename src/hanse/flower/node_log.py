@@ -4,45 +4,29 @@ It is a participant's record of its node, ``requests.log`` in its folder: a line
 when it is answered. It holds no sample and no model. Only what the operator has signed is written down, so that nobody
 else can fill it. The nonce of each request stands in it, too: a request is taken once.
 
-The lines are the leaves of a Merkle tree (:mod:`hanse.base.merkle`), whose peaks are kept in ``requests.head``. A line
-that was changed, or an end that was cut off, therefore shows; whoever can write both files could write both anew, so an
+Each line names the SHA-256 of the line before it, so a line that was changed, added or taken out shows. The hash of the
+last line stands for all of them (the *root*): whoever can write the file could cut its end off or write it anew, so an
 owner who wants to prove its log notes the root elsewhere.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from hanse.base.errors import UserError
-from hanse.base.files import ASKED, ASKED_HEAD, private_folder, read_text
-from hanse.base.merkle import Tree, grow, root_of
-from hanse.core.declared import Count, Declared, Digest
+from hanse.base.files import ASKED, private_folder, read_text
+from hanse.base.lock import flock
 from hanse.federation.codec import Message, WireError
 
 MOST = 1 << 26  # bytes of a log, which is read at each request; with more, none is taken until its owner moves it away
-
-
-@dataclass(frozen=True)
-class _Head:
-    """The end of a log: how many lines it has, their size in bytes, and the peaks of the tree over its lines."""
-
-    lines: Count
-    size: Count
-    peaks: list[Digest]
-
-    @property
-    def hashes(self) -> list[bytes]:
-        return [bytes.fromhex(peak) for peak in self.peaks]
-
-
-_HEAD = Declared[_Head](_Head)
+FIRST = "0" * 64  # stands for the line before the first one
 
 
 @dataclass(frozen=True)
@@ -75,8 +59,7 @@ class NodeLog:
             said: what the request is: plain values.
 
         Raises:
-            WireError: the log cannot be written, others may write it, or it is not what was written. The request must
-                then be ignored.
+            WireError: the log cannot be written, or others may write it. The request must then be ignored.
         """
         return self._append({"event": "asked", "nonce": nonce, **said}, nonce)
 
@@ -85,19 +68,20 @@ class NodeLog:
         self._append({"event": "answered", "to": nonce, **said})
 
     def verified(self) -> list[dict[str, Any]]:
-        """Return the lines of the log. Raises UserError if it is not what was written."""
-        path = self.home / ASKED
+        """Return the lines of the log. Raises UserError if one of them is not what was written."""
+        path, before, found = self.home / ASKED, FIRST, list[dict[str, Any]]()
         if not path.exists():
             raise UserError(f"{path}: there is no log: this node was never asked anything")
-        data, head = read_text(path, 2 * MOST).encode(), self._head()
-        if head is None or len(data) < head.size:
-            raise UserError(f"{path}: {'has lost its ' + ASKED_HEAD if head is None else 'was cut'}")
-        lines, tree = data[: head.size].splitlines(), Tree()
-        for line in lines:
-            tree.append(line)
-        if len(lines) != head.lines or tree.root() != root_of(head.hashes):
-            raise UserError(f"{path}: its lines are not those that were written: it was changed")
-        return [json.loads(line) for line in lines]
+        for number, line in enumerate(self._lines(), 1):
+            try:
+                said = json.loads(line)
+            except ValueError:
+                said = None
+            if not isinstance(said, dict) or said.pop("before", None) != before:
+                raise UserError(f"{path}: line {number} is not the one that was written there: the log was changed")
+            before = sha256(line).hexdigest()
+            found.append(said)
+        return found
 
     def until(self, root: str) -> int:
         """Return how many lines the log had when it had this root, 64 hexadecimal digits.
@@ -105,30 +89,19 @@ class NodeLog:
         Raises:
             UserError: the log is not what was written, or never had this root.
         """
-        tree, path = Tree(), self.home / ASKED
-        for number, line in enumerate(path.read_bytes().splitlines()[: len(self.verified())], 1):
-            tree.append(line)
-            if tree.root().hex() == root:
+        self.verified()
+        for number, line in enumerate(self._lines(), 1):
+            if sha256(line).hexdigest() == root:
                 return number
-        raise UserError(f"{path}: never had the root {root}: it was written anew, or cut")
-
-    def behind(self) -> int:
-        """Return how many bytes stand behind what is proved: a request that is being answered, or was when it died."""
-        head = self._head()
-        return (self.home / ASKED).stat().st_size - (0 if head is None else head.size)
+        raise UserError(f"{self.home / ASKED}: never had the root {root}: it was written anew, or cut")
 
     def root(self) -> str:
-        """Return the root of the tree over all lines, 64 hexadecimal digits."""
-        head = self._head()
-        return root_of([] if head is None else head.hashes).hex()
+        """Return the root of the whole log, 64 hexadecimal digits."""
+        return sha256(lines[-1]).hexdigest() if (lines := self._lines()) else FIRST
 
-    def _head(self) -> _Head | None:
-        """Return the head; None if there is none. Raises UserError if it is damaged."""
-        path = self.home / ASKED_HEAD
-        try:
-            return _HEAD.read(read_text(path).partition("\n")[0]) if path.exists() else None
-        except ValueError as wrong:
-            raise UserError(f"{path}: is damaged ({wrong}); move it and {ASKED} away, and a new log begins") from None
+    def _lines(self) -> list[bytes]:
+        """Return the lines of the log, without one that is being written."""
+        return read_text(self.home / ASKED, 2 * MOST).encode().split(b"\n")[:-1]
 
     def _append(self, said: Mapping[str, Any], nonce: str = "") -> bool:
         """Write a line, unless ``nonce`` stands in an earlier one; return whether it was written."""
@@ -136,7 +109,6 @@ class NodeLog:
         if not self.home.exists():
             private_folder(self.home)
         at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.clock()))
-        line = json.dumps({"at": at, **said}, separators=(",", ":")).encode()
         try:
             path.touch(0o600)
             with path.open("r+b") as file:
@@ -145,43 +117,23 @@ class NodeLog:
                 if now.st_mode & 0o022 or now.st_uid != os.geteuid():
                     raise WireError(f"{path}: others may write it, so no request is acted upon: chmod 600")
                 if nonce and now.st_size >= MOST:  # what was taken before may still be answered
-                    raise WireError(
-                        f"{path}: has {now.st_size} bytes: move it and {ASKED_HEAD} away, and a new log begins"
-                    )
-                fcntl.flock(file, fcntl.LOCK_EX)
-                data, head = file.read(), self._head()
+                    raise WireError(f"{path}: has {now.st_size} bytes: move it away, and a new log begins")
+                flock(file)
+                data = file.read()
                 if nonce and f'"nonce":"{nonce}"'.encode() in data:
                     return False
-                if head is None and data:
-                    raise WireError(f"{self.home / ASKED_HEAD}: is gone; move {ASKED} away, and a new log begins")
-                head = head or _Head(0, 0, [])
-                if len(data) < head.size:
-                    raise WireError(f"{path}: was cut; move it and {ASKED_HEAD} away, and a new log begins")
-                if not head.lines:
-                    self._write(head)
-                # the head does not know the lines since the last answer; a crash may have cut the last of them short
-                whole = data[: data.rfind(b"\n") + 1]
+                whole = data[: data.rfind(b"\n") + 1]  # a crash may have cut the last line short
+                last = sha256(whole[whole.rfind(b"\n", 0, -1) + 1 : -1]).hexdigest() if whole else FIRST
+                line = json.dumps({"before": last, "at": at, **said}, separators=(",", ":")).encode()
                 file.truncate(len(whole))
                 file.seek(0, os.SEEK_END)
                 file.write(line + b"\n")
                 file.flush()
                 if nonce:  # it must be there whatever happens next; the rest of the log may end with a power cut
                     os.fsync(file.fileno())
-                    return True
-                new = [*whole[head.size :].splitlines(), line]
-                peaks = head.hashes
-                for count, one in enumerate(new, head.lines):
-                    grow(peaks, count, one)
-                self._write(_Head(head.lines + len(new), len(whole) + len(line) + 1, [peak.hex() for peak in peaks]))
                 return True
-        except (OSError, UserError) as wrong:
+        except OSError as wrong:
             raise WireError(f"{path}: the request cannot be noted, so it is not acted upon: {wrong}") from None
-
-    def _write(self, head: _Head) -> None:
-        """Write the head over the one before; what may be left of that is behind the first line, and not read."""
-        said = {"lines": head.lines, "size": head.size, "peaks": head.peaks}
-        with os.fdopen(os.open(self.home / ASKED_HEAD, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
-            file.write(json.dumps(said).encode() + b"\n")
 
 
 def left(message: Message, beside: Mapping[str, Any]) -> dict[str, Any]:

@@ -23,9 +23,9 @@ from hanse.base.errors import MachineError, UserError
 from hanse.base.files import going_on, private_folder, write_whole
 from hanse.base.wings import Names
 from hanse.core.book import LedgerError
-from hanse.ledger.issuer import Issuer
 from hanse.ledger.note import is_signed, sign
 from hanse.ledger.run_ledger import open_ledger
+from hanse.ledger.store import Issuer
 from hanse.runs.run_record import load_run
 
 if TYPE_CHECKING:

@@ -4,9 +4,7 @@ The paper is *Incentivizing Inclusive Data Contributions in Personalized Federat
 as in docs/papers.md (I1-I18): under these readings its Theorems 1-4 are true. :func:`learn_graph` makes the graph,
 :func:`payments` prices it, :func:`utilities` and :func:`social_welfare` say what it brings. Each function checks its
 input. To call several, make a :class:`Market` once, and use :func:`best_imports`, :func:`prices` and
-:func:`utilities_of`. Other rules for the price are :func:`hanse.games.market_prices.critical_prices` and
-:class:`hanse.games.market_posted.Tariff`; the option ``pricing`` of :class:`hanse.mechanisms.ipfl.IPFL` chooses among
-the three.
+:func:`utilities_of`. :class:`hanse.games.market_posted.Tariff` is another rule for the price.
 
 ``A[i, j] = 1`` says that client i imports the model of client j. In the shapes m is the number of clients. All clients
 are solved at once. The memory is ``O(m^2)``.

@@ -22,15 +22,17 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hanse.base.factories import Weight
-from hanse.games.market import Floats, Market
+from hanse.games.market import Floats, Market, prices
 from hanse.games.market_numbers import marginal
 
-__all__ = ["APART", "Tariff", "best_purchase", "on_sale", "posted_imports", "sold"]
+__all__ = ["APART", "Tariff", "best_purchase", "due", "on_sale", "posted_imports", "sold"]
 
 APART = 1e9
 """The distance from which on two clients do not trade."""
 
 By = Literal["size", "weight"]
+Pricing = Literal["marginal", "posted"]
+"""A market's price rule: iPFL's eq. (10), or a tariff."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,17 @@ class Tariff:
         :attr:`per_sample` is added to this.
         """
         return np.full(np.shape(sizes), self.flat) if self.by == "weight" else self.price(sizes)
+
+
+def due(market: Market, graph: NDArray[np.generic], tariff: Tariff | None) -> Floats:
+    """Return what i pays j, ``[m, m]`` in tokens: by the tariff, or without one by iPFL's eq. (10).
+
+    Args:
+        market: what was declared, with the distances.
+        graph: ``[m, m]``, who (row) imports whose model, at posted prices with what share of its size.
+        tariff: the posted prices, if any.
+    """
+    return prices(market, graph) if tariff is None else tariff.due(graph, market.sizes)
 
 
 def best_purchase(

@@ -4,13 +4,12 @@ In a federated round a coalition's model is the weighted mean of its members' up
 of its mixture ``x_S = (q_i [i in S]) / q(S)``. In the increment game (``game="increment"``), a coalition's model is the
 old model plus the sum of its members' weighted steps. There, ``x_S = q_i [i in S]``. A Gaussian process with the kernel
 ``(c + x_S' G x_T)^4`` is fitted to a stratified sample of coalitions and their complements. It is the *surrogate* of
-the game. The sample always has all single players and all coalitions without one player. Every semivalue of the
+the game. The sample always has all single players and all coalitions without one player. The Shapley value of the
 surrogate has a closed form (:mod:`hanse.games.mixture_kernel`), so the surrogate's misfit is the only error.
 
 :func:`mixture` does everything at once. In steps: :func:`design` chooses the coalitions, you evaluate them, and
-:func:`fit` fits the surrogate. The resulting :class:`MixtureFit` answers questions: :meth:`MixtureFit.estimate` gives a
-semivalue with its errors, and :meth:`MixtureFit.values` the values for other utilities of the same coalitions. The
-others are :meth:`MixtureFit.interactions` and :meth:`MixtureFit.predict`.
+:func:`fit` fits the surrogate. Of the resulting :class:`MixtureFit`, :meth:`MixtureFit.estimate` gives the Shapley
+value with its errors, and :meth:`MixtureFit.values` that of other utilities of the same coalitions.
 
 Three kinds of values are computed:
 
@@ -33,24 +32,18 @@ Notation: ``n`` players; weights ``q [n]``; ``m`` evaluated coalitions (row 0 is
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache, wraps
+from functools import cache, cached_property, wraps
 from itertools import combinations, islice
 from typing import Any, Literal, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hanse.games.game import Coalition, Floats, Memo, Utility, generator, players, positive_or_zero, whole_number
+from hanse.games.game import Coalition, Floats, Memo, Utility, generator, players, whole_number
 from hanse.games.jackknife import SURE
-from hanse.games.mixture_kernel import (
-    kernel_interactions,
-    kernel_values,
-    sum_kernel_interactions,
-    sum_kernel_values,
-)
-from hanse.games.semivalues import Semivalue
+from hanse.games.mixture_kernel import kernel_values, shapley_weights, sum_kernel_values
 
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
@@ -296,7 +289,6 @@ def far_player(alone: ArrayLike) -> int | None:
 class _Kernel:
     """The kernel ``(offset + x' gram y)^4 / scale``, with ``noise`` added to its diagonal."""
 
-    name: str
     gram: Floats
     offset: float
     scale: float
@@ -308,21 +300,21 @@ class _Kernel:
         return np.asarray(np.square(squared) / self.scale)
 
 
-def _chosen(x: Floats, worth: Floats, grams: Sequence[tuple[str, Floats]]) -> _Kernel:
+def _chosen(x: Floats, worth: Floats, grams: Sequence[Floats]) -> _Kernel:
     """Return the kernel of largest marginal likelihood for ``worth [m]`` of mixtures ``x [m, n]``."""
     if len(x) > _POINTS:  # evenly spread over the strata: factors cost the cube of their number
         some = np.unique(np.linspace(0, len(x) - 1, _POINTS).astype(np.int64))
         x, worth = x[some], worth[some]
     best, chosen = -math.inf, None
-    for name, gram in grams:
+    for gram in grams:
         for offset in _OFFSETS:
-            kernel = _Kernel(name, gram, offset, 1.0, 0.0)
+            kernel = _Kernel(gram, offset, 1.0, 0.0)
             unscaled = kernel.between(x, x)
             scale = float(np.diag(unscaled).mean())
             for noise in _NOISES:
                 likelihood = _likelihood(unscaled / scale, worth, noise)
                 if chosen is None or likelihood > best:
-                    best, chosen = likelihood, _Kernel(name, gram, offset, scale, noise)
+                    best, chosen = likelihood, _Kernel(gram, offset, scale, noise)
     assert chosen is not None
     return chosen
 
@@ -360,17 +352,15 @@ def _solve(factor: Factor, right: Floats) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class _Functional:
-    """A linear functional of a game, such as a value: the sum of every coalition's worth with a coefficient.
-
-    There are f of them at once, such as the values of n players.
+    """The n players' values as linear functionals of a game: sums of every coalition's worth with a coefficient.
 
     Attributes:
-        on_kernels: ``[f, m - 1]``, the functional of the game ``k(., x_T)``, in which the empty coalition is worth 0,
-            for every evaluated T but the empty one.
-        empty: ``[f]``, the coefficient of the empty coalition.
-        full: ``[f]``, the coefficient of all players.
-        small: ``[k, f]``, the coefficients of the sampled pairs' smaller sides.
-        large: ``[k, f]``, the coefficients of their complements.
+        on_kernels: ``[n, m - 1]``, the values of the game ``k(., x_T)``, in which the empty coalition is worth 0, for
+            every evaluated T but the empty one.
+        empty: ``[n]``, the coefficients of the empty coalition.
+        full: ``[n]``, the coefficients of all players.
+        small: ``[k, n]``, the coefficients of the sampled pairs' smaller sides.
+        large: ``[k, n]``, the coefficients of their complements.
     """
 
     on_kernels: Floats
@@ -382,13 +372,13 @@ class _Functional:
 
 @dataclass(frozen=True, eq=False)
 class _Estimates:
-    """The estimates of f functionals, for one or several utilities. The first column is the fit's own utility.
+    """The estimates of values in ``c`` utilities. The first column is the fit's own utility.
 
     Attributes:
-        plug_in: ``[f, ...]``.
-        cross_fitted: ``[f, ...]``.
-        spread: ``[f]``, the standard errors of ``cross_fitted`` in the first column, by which values are moved.
-        width: ``[f]``, the same with what a few extreme pairs may hide.
+        plug_in: ``[n, c]``.
+        cross_fitted: ``[n, c]``.
+        spread: ``[n]``, the standard errors of ``cross_fitted`` in the first column, by which values are moved.
+        width: ``[n]``, the same with what a few extreme pairs may hide.
     """
 
     plug_in: Floats
@@ -397,12 +387,12 @@ class _Estimates:
     width: Floats
 
     def _apart(self) -> Floats:
-        """Return how far the two estimates differ, ``[f]``, in the first column."""
-        return np.abs((self.cross_fitted - self.plug_in).reshape(len(self.spread), -1)[:, 0])
+        """Return how far the two estimates differ, ``[n]``, in the first column."""
+        return np.abs((self.cross_fitted - self.plug_in)[:, 0])
 
     @property
     def values(self) -> Floats:
-        """The reported values, ``[f, ...]``: the plug-in values, moved towards the cross-fitted ones.
+        """The reported values, ``[n, c]``: the plug-in values, moved towards the cross-fitted ones.
 
         Where the two differ by more than ``sqrt(2)`` spreads, they are moved by ``1 - 2 spread^2 / difference^2`` of
         the way. This is a James-Stein rule, applied value by value.
@@ -410,12 +400,11 @@ class _Estimates:
         apart = self._apart()
         with np.errstate(divide="ignore", invalid="ignore"):
             moved = np.nan_to_num(np.maximum(0.0, 1.0 - 2.0 * np.square(self.spread / apart)))
-        moved = moved.reshape(-1, *[1] * (self.plug_in.ndim - 1))
-        return np.asarray(self.plug_in + moved * (self.cross_fitted - self.plug_in))
+        return np.asarray(self.plug_in + moved[:, None] * (self.cross_fitted - self.plug_in))
 
     @property
     def errors(self) -> Floats:
-        """The standard errors of ``values``, ``[f]``: the difference stands for the bias that may be left."""
+        """The standard errors of ``values``, ``[n]``: the difference stands for the bias that may be left."""
         return np.maximum(np.maximum(self.spread, self.width), np.minimum(self._apart(), 1.5 * self.spread))
 
 
@@ -434,11 +423,7 @@ class MixtureEstimate:
         plug_in: ``[n]``, the values with the surrogate's worth wherever none was evaluated.
         distinct: how many coalitions were evaluated, including the empty one and all players.
         exact: whether all coalitions were evaluated.
-        kernel: which Gram matrix was chosen: "identity", "gram 0", "gram 1", .., or "all" for their sum. "none": the
-            values are exact.
-        offset: the kernel's constant c. NaN: the values are exact.
-        noise: the kernel's noise, as a share of the mean of its diagonal. NaN: the values are exact.
-        fit: the fit, which can give other semivalues, interactions, or other utilities of the same coalitions.
+        fit: the fit, which has the values in other utilities of the same coalitions.
     """
 
     values: Floats
@@ -447,9 +432,6 @@ class MixtureEstimate:
     plug_in: Floats
     distinct: int
     exact: bool
-    kernel: str
-    offset: float
-    noise: float
     fit: MixtureFit = field(repr=False)
 
 
@@ -464,7 +446,6 @@ class MixtureFit:
         kernel: the kernel that was chosen. None: all coalitions are known.
         folds: ``[k]``, the fold of each sampled pair. -1: the pair is in a stratum that is completely known, and every
             fold trains on it.
-        grams: the Gram matrices that were tried, with their names.
         game: whether coalitions are averages or sums.
 
     Examples:
@@ -472,8 +453,8 @@ class MixtureFit:
 
         >>> gains, plan = np.array([1.0, 2.0, 3.0, 6.0]), design(4, budget=12, seed=0)
         >>> worth = [float(gains[sorted(coalition)].mean()) if coalition else 0.0 for coalition in plan.coalitions()]
-        >>> found = fit(plan, worth, weights=np.ones(4))
-        >>> found.values().shape, round(float(found.values().sum()), 6)
+        >>> found = fit(plan, worth, weights=np.ones(4)).estimate()
+        >>> found.values.shape, round(float(found.values.sum()), 6)
         ((4,), 3.0)
     """
 
@@ -482,130 +463,35 @@ class MixtureFit:
     weights: Floats
     kernel: _Kernel | None
     folds: Ints
-    grams: Sequence[tuple[str, Floats]]
     game: Game = "average"
-    _functionals: dict[tuple[bytes, bytes], _Functional] = field(default_factory=dict, repr=False)
 
     @_on_one_thread
-    def values(self, measure: Semivalue | None = None, worth: Floats | None = None) -> Floats:
-        """Return the reported values of a semivalue, in this utility or in other utilities of the same coalitions.
+    def values(self, worth: Floats) -> Floats:
+        """Return the reported values ``[n, c]`` in other utilities, with this fit's kernel.
 
         Args:
-            measure: the semivalue. Default: Shapley.
-            worth: ``[m, ...]``, the worths of the same coalitions in other utilities. The kernel of this fit is used.
-                Default: the fit's own worths.
-
-        Returns:
-            ``[n]``, or ``[n, ...]`` for other utilities.
-
-        Raises:
-            ValueError: a semivalue that was made for another number of players.
+            worth: ``[m, c]``, the worths of the same coalitions in each of them.
         """
         # the fit's own worths stand first: their errors say how far values move to the cross-fitted ones
-        own = self.worth[:, None]
-        columns = own if worth is None else np.concatenate([own, worth.reshape(len(own), -1)], axis=1)
-        found = self._of(self._values_of(measure), columns).values
-        return found[:, 0] if worth is None else found[:, 1:].reshape(-1, *worth.shape[1:])
+        return self._of(np.column_stack([self.worth, worth])).values[:, 1:]
 
     @_on_one_thread
-    def estimate(self, measure: Semivalue | None = None) -> MixtureEstimate:
-        """Return a semivalue (default: Shapley) with its errors.
-
-        Raises:
-            ValueError: a semivalue that was made for another number of players.
-        """
-        found, kernel = self._of(self._values_of(measure), self.worth), self.kernel
-        name, offset, noise = (kernel.name, kernel.offset, kernel.noise) if kernel else ("none", math.nan, math.nan)
-        return MixtureEstimate(
-            values=found.values,
-            standard_errors=found.errors,
-            cross_fitted=found.cross_fitted,
-            plug_in=found.plug_in,
-            distinct=len(self.worth),
-            exact=self.design.complete,
-            kernel=name,
-            offset=offset,
-            noise=noise,
-            fit=self,
-        )
-
-    @_on_one_thread
-    def with_budget(self, budget: int) -> MixtureFit:
-        """Return the fit that a smaller budget would have given, without evaluating anything.
-
-        The coalitions of a smaller design are all among those of this one.
-
-        Raises:
-            ValueError: a budget that is too small, or larger than this fit's.
-        """
-        n, k = self.design.players, self.design.pairs
-        if whole_number("budget", budget) > len(self.worth):
-            raise ValueError(f"budget is {budget}; allowed: at most the {len(self.worth)} coalitions that are known")
-        _check_budget(n, budget)
-        taken = _shared_out(n, [int(count) for count in self.design.available], (budget - 2) // 2)
-        chosen = [np.flatnonzero(self.design.stratum == s)[:count] for s, count in enumerate(taken)]
-        pairs = np.concatenate([np.zeros(0, np.int64), *chosen])
-        rows = np.concatenate([[0, 1], 2 + pairs, 2 + k + pairs])
-        own, counts = self.design, np.array(taken)
-        fewer = Design(own.members[rows], own.stratum[pairs], own.available, counts, own.far)
-        return _fitted(fewer, self.worth[rows], self.weights, self.grams, self.game)
-
-    @_on_one_thread
-    def interactions(self, measure: Semivalue | None = None) -> tuple[Floats, Floats]:
-        """Return the pairwise interaction index of a semivalue (default: Shapley; Grabisch, Roubens 1999), with errors.
-
-        Returns:
-            Two arrays. The interactions ``[n, n]`` are above 0 where two players complement each other, below 0 where
-            they duplicate each other, and 0 on the diagonal. The other array has their standard errors, ``[n, n]``.
-        """
-        n = self.design.players
-        if n < 2:
-            return np.zeros((n, n)), np.zeros((n, n))
-        found = self._of(self._interaction(measure), self.worth)
-        square, errors = found.values.reshape(n, n), found.errors.reshape(n, n).copy()
-        np.fill_diagonal(errors, 0.0)
-        return square, errors
-
-    @_on_one_thread
-    def predict(self, coalitions: Sequence[Collection[int]]) -> Floats:
-        """Return the worth of each coalition, ``[c]``: the evaluated worth if known, else the surrogate's.
-
-        Raises:
-            ValueError: a member that is not a player.
-        """
-        members = np.zeros((len(coalitions), self.design.players), dtype=bool)
-        for row, coalition in zip(members, coalitions, strict=True):
-            if any(isinstance(player, bool | np.bool_) for player in coalition):
-                raise ValueError("a coalition holds True or False; allowed: the numbers of its players")
-            bad = [player for player in coalition if not 0 <= player < len(row)]
-            if bad:
-                raise ValueError(f"coalition {sorted(coalition)} names a player outside 0..{len(row) - 1}")
-            row[list(coalition)] = True
-        known = {row.tobytes(): worth for row, worth in zip(self.design.members, self.worth.tolist(), strict=True)}
-        worths = np.array([known.get(row.tobytes(), math.nan) for row in members], dtype=np.float64)
-        new = np.flatnonzero(np.isnan(worths))
-        if new.size:
-            assert self.kernel is not None  # otherwise all are known
-            x, worth = self._mixtures(), self.worth[1:]
-            mean = float(worth.mean())
-            solved = _solve(_factor(self.kernel.between(x, x), self.kernel.noise), worth - mean)
-            worths[new] = mean + self.kernel.between(_mixtures(members[new], self.weights, self.game), x) @ solved
-        return worths
+    def estimate(self) -> MixtureEstimate:
+        """Return the Shapley value with its errors."""
+        found = self._of(self.worth[:, None])
+        three = (columns[:, 0] for columns in (found.values, found.cross_fitted, found.plug_in))
+        values, cross_fitted, plug_in = three
+        return MixtureEstimate(values, found.errors, cross_fitted, plug_in, len(self.worth), self.design.complete, self)
 
     def _mixtures(self) -> Floats:
         """Return the mixtures ``[m - 1, n]`` of the evaluated coalitions but the empty one."""
         return _mixtures(self.design.members[1:], self.weights, self.game)
 
-    def _values_of(self, measure: Semivalue | None) -> _Functional:
-        """Return a semivalue as a functional, one per player. It is remembered for further utilities."""
-        n = self.design.players
-        measure = _for_players(measure, n)
-        key = (measure.nodes.tobytes(), measure.masses.tobytes())
-        if key in self._functionals:
-            return self._functionals[key]
-        w = measure.weights(n - 1)
-        there = self._sides()
-        size = there.sum(axis=1)
+    @cached_property
+    def _functional(self) -> _Functional:
+        """The players' Shapley values as functionals of the game."""
+        n, there = self.design.players, self.design.members[2:]
+        w, size = shapley_weights(n), there.sum(axis=1)
         # a coalition of s players counts w(s - 1) for a member and -w(s) for another one
         coefficients = np.where(there, w[np.maximum(size - 1, 0), None], -w[np.minimum(size, n - 1), None])
         small, large = np.split(coefficients, 2)
@@ -613,50 +499,18 @@ class MixtureFit:
         if self.kernel is not None:
             u, offset = self._mixtures() @ self.kernel.gram, self.kernel.offset
             if self.game == "average":
-                on_kernels = kernel_values(offset + u, self.weights, measure)
+                on_kernels = kernel_values(offset + u, self.weights)
             else:
-                on_kernels = sum_kernel_values(u, self.weights, offset, measure)
+                on_kernels = sum_kernel_values(u, self.weights, offset)
             on_kernels /= self.kernel.scale
-        found = _Functional(on_kernels, np.full(n, -w[0]), np.full(n, w[n - 1]), small, large)
-        self._functionals[key] = found
-        return found
+        return _Functional(on_kernels, np.full(n, -w[0]), np.full(n, w[n - 1]), small, large)
 
-    def _interaction(self, measure: Semivalue | None) -> _Functional:
-        """Return the pairwise interaction index of a semivalue as a functional, one per pair of players."""
-        n = self.design.players
-        measure = _for_players(measure, n)
-        w = measure.weights(n - 2)
-        there = self._sides()
-        size = there.sum(axis=1)[:, None, None]
-        both = there[:, :, None].astype(np.int64) + there[:, None, :]
-        # v(S + i + j) - v(S + i) - v(S + j) + v(S), with S without i and j
-        others = np.clip(size - both, 0, n - 2)
-        coefficients = np.where(both == 1, -w[others], w[others])
-        coefficients[:, range(n), range(n)] = 0.0
-        small, large = np.split(coefficients.reshape(len(there), n * n), 2)
-        apart = (~np.eye(n, dtype=bool)).ravel().astype(np.float64)
-        on_kernels = np.zeros((n * n, 0))
-        if self.kernel is not None:
-            u, offset = self._mixtures() @ self.kernel.gram, self.kernel.offset
-            if self.game == "average":
-                square = kernel_interactions(offset + u, self.weights, measure)
-            else:
-                square = sum_kernel_interactions(u, self.weights, offset, measure)
-            on_kernels = square.reshape(n * n, -1) / self.kernel.scale
-        return _Functional(on_kernels, apart * w[0], apart * w[n - 2], small, large)
-
-    def _sides(self) -> Bools:
-        """Return the members of the sampled pairs' sides, ``[2 k, n]``."""
-        return self.design.members[2:]
-
-    def _of(self, functional: _Functional, worth: Floats) -> _Estimates:
-        """Return the estimates of a functional for worths ``[m, ...]``; the errors are those of the first column."""
-        shape = worth.shape[1:]
-        empty, rest = worth[:1].reshape(1, -1), worth[1:].reshape(len(worth) - 1, -1)
+    def _of(self, worth: Floats) -> _Estimates:
+        """Return the estimates for worths ``[m, c]``; the errors are those of the first column."""
+        functional, empty, rest = self._functional, worth[:1], worth[1:]
         if self.kernel is None:
-            known = np.outer(functional.empty, empty) + np.outer(functional.full, rest[0])
-            known += self._on_pairs(functional, rest, np.arange(self.design.pairs))
-            exact = known.reshape(-1, *shape)
+            exact = np.outer(functional.empty, empty) + np.outer(functional.full, rest[0])
+            exact += self._on_pairs(functional, rest, np.arange(self.design.pairs))
             return _Estimates(exact, exact, np.zeros(len(exact)), np.zeros(len(exact)))
         x = self._mixtures()  # without the empty coalition, which has no mixture: its worth is taken as it is
         kernel = self.kernel.between(x, x)
@@ -674,8 +528,7 @@ class MixtureFit:
 
         plug_in, _ = fitted(np.arange(self.design.pairs))
         cross_fitted, unseen = self._cross_fitted(functional, fitted, plug_in)
-        spreads = self._errors(functional, unseen[:, 0])
-        return _Estimates(plug_in.reshape(-1, *shape), cross_fitted.reshape(-1, *shape), *spreads)
+        return _Estimates(plug_in, cross_fitted, *self._errors(functional, unseen[:, 0]))
 
     def _on_pairs(self, functional: _Functional, worth: Floats, pairs: Ints) -> Floats:
         """Return what the functional takes from these pairs in ``worth [m - 1, c]``, ``[f, c]``."""
@@ -820,25 +673,18 @@ def fit(
         place = int(np.flatnonzero(~np.isfinite(worths))[0])
         members = np.flatnonzero(design.members[place]).tolist()
         raise ValueError(f"value of coalition {members} is {worths[place]}; allowed: a finite number")
-    return _fitted(design, worths, _shares(weights, n), _grams(grams, n), game)
-
-
-def _fitted(
-    design: Design, worth: Floats, shares: Floats, grams: Sequence[tuple[str, Floats]], game: Game
-) -> MixtureFit:
-    """Fit as :func:`fit` does, with everything checked: ``shares [n]`` sum to 1, and ``grams`` have their names."""
+    shares, matrices = _shares(weights, n), _grams(grams, n)
     if design.complete:
-        return MixtureFit(design, worth, shares, None, np.full(design.pairs, -1), grams, game)
-    rest = worth[1:]
-    apart = rest - rest.mean()
+        return MixtureFit(design, worths, shares, None, np.full(design.pairs, -1), game)
+    apart = worths[1:] - worths[1:].mean()
     # the fit is the same in any unit, and so are its numbers where squares would overflow or vanish
     unit = float(np.abs(apart).max())
-    kernel = _chosen(_mixtures(design.members[1:], shares, game), apart / unit if unit > 0 else apart, grams)
+    kernel = _chosen(_mixtures(design.members[1:], shares, game), apart / unit if unit > 0 else apart, matrices)
     # a stratum that is known whole has nothing to estimate: no fold leaves its pairs out
     sampled = (design.taken < design.available)[design.stratum]
     folds = np.full(design.pairs, -1)
     folds[sampled] = np.arange(int(sampled.sum())) % _FOLDS
-    return MixtureFit(design, worth, shares, kernel, folds, grams, game)
+    return MixtureFit(design, worths, shares, kernel, folds, game)
 
 
 def mixture(
@@ -866,8 +712,8 @@ def mixture(
             values are exact.
         seed: the seed of the draws, or a numpy generator to use.
         enough: a function that decides whether values ``[n]`` with standard errors ``[n]`` are exact enough, such as
-            :func:`hanse.games.mixture.top_settled`. It is called when 5 coalitions per player have been evaluated, and
-            whenever that number has doubled. Default: the whole budget is used.
+            :func:`hanse.games.mixture.ranking_settled`. It is called when 5 coalitions per player have been evaluated,
+            and whenever that number has doubled. Default: the whole budget is used.
         game: "average", or "increment" where coalitions are sums of weighted steps.
 
     Raises:
@@ -901,23 +747,6 @@ def mixture(
         size = min(most, 2 * size)
 
 
-def top_settled(count: int) -> Callable[[Floats, Floats], bool]:
-    """Return a rule for ``enough``: values suffice once it is clear which ``count`` players are worth most.
-
-    The 95 % intervals of the largest values must lie above those of the others.
-    """
-    count = whole_number("count", count)
-
-    def settled(values: Floats, errors: Floats) -> bool:
-        """Whether the lowest end of the top's intervals is above the highest end of the others'."""
-        order = np.argsort(-values, kind="stable")
-        top, others = order[:count], order[count:]
-        low, high = values - SURE * errors, values + SURE * errors
-        return bool(not len(others) or low[top].min() >= high[others].max())
-
-    return settled
-
-
 def ranking_settled(sure: float) -> Callable[[Floats, Floats], bool]:
     """Return a rule for ``enough``: stop once the whole ranking of the players is right with probability ``sure``.
 
@@ -947,28 +776,6 @@ def ranking_settled(sure: float) -> Callable[[Floats, Floats], bool]:
     return settled
 
 
-def shares_settled(precision: float) -> Callable[[Floats, Floats], bool]:
-    """Return a rule for ``enough``: values suffice once they are exact enough for proportional payments.
-
-    Args:
-        precision: the largest half-width of a 95 % interval, as a share of the sum of the positive values.
-    """
-    precision = positive_or_zero("precision", precision)
-
-    def settled(values: Floats, errors: Floats) -> bool:
-        """Whether the widest interval is short enough."""
-        return bool(SURE * errors.max() <= precision * np.maximum(values, 0.0).sum())
-
-    return settled
-
-
-def _for_players(measure: Semivalue | None, n: int) -> Semivalue:
-    """Return the semivalue, by default Shapley's. Raises ValueError for one made for another number of players."""
-    if measure is not None and measure.players not in (None, n):
-        raise ValueError(f"the semivalue {measure.name} is made for {measure.players} players; this game has {n}")
-    return measure or Semivalue.shapley(n)
-
-
 def _shares(weights: ArrayLike, n: int) -> Floats:
     """Return the weights ``[n]``, none below a millionth of the mean, summing to 1. Raises ValueError."""
     given = np.asarray(weights, dtype=np.float64)
@@ -984,8 +791,8 @@ def _shares(weights: ArrayLike, n: int) -> Floats:
     return np.asarray(raised / raised.sum())
 
 
-def _grams(grams: Sequence[ArrayLike], n: int) -> list[tuple[str, Floats]]:
-    """Return the Gram matrices to try with their names, each scaled to trace n. Raises ValueError."""
+def _grams(grams: Sequence[ArrayLike], n: int) -> list[Floats]:
+    """Return the Gram matrices to try, each scaled to trace n. Raises ValueError."""
     if isinstance(grams, np.ndarray) and grams.ndim == 2:
         raise ValueError(f"grams is one array of shape {grams.shape}; allowed: a list of Gram matrices ({n}, {n})")
     matrices = []
@@ -1003,11 +810,11 @@ def _grams(grams: Sequence[ArrayLike], n: int) -> list[tuple[str, Floats]]:
             raise ValueError(f"grams[{place}] is not symmetric; allowed: a Gram matrix")
         if np.linalg.eigvalsh(gram)[0] < -_ROUNDING * n:
             raise ValueError(f"grams[{place}] is not positive semidefinite; allowed: a Gram matrix")
-        matrices.append((f"gram {place}", gram * (n / np.trace(gram))))
+        matrices.append(gram * (n / np.trace(gram)))
     if len(matrices) > 1:
-        total = np.sum([gram for _, gram in matrices], axis=0)
-        matrices.append(("all", total * (n / np.trace(total))))
-    return [("identity", np.eye(n)), *matrices]
+        total = np.sum(matrices, axis=0)
+        matrices.append(total * (n / np.trace(total)))
+    return [np.eye(n), *matrices]
 
 
 def _mixtures(members: Bools, weights: Floats, game: Game) -> Floats:

@@ -1,4 +1,4 @@
-"""Closed forms for semivalues and interactions of the games whose sum is the surrogate of :mod:`hanse.games.mixture`.
+"""Closed forms for the Shapley values of the games whose sum is the surrogate of :mod:`hanse.games.mixture`.
 
 There is one such game for each evaluated coalition. The closed forms therefore give the surrogate's values without a
 sum over all coalitions. In all of them the empty coalition is worth 0, and another coalition S
@@ -15,14 +15,31 @@ from collections.abc import Iterator
 import numpy as np
 
 from hanse.games.game import Floats
-from hanse.games.semivalues import Semivalue
 
 DEGREE = 4  # 2 and 3 leave 3.8 % and .3 % of error however many coalitions are known; 6 does no better
 _NODES = 512  # at a time
 _STEP = 0.3  # of log t: relative error below 1e-9
 
 
-def _quadrature(u: Floats, q: Floats, measure: Semivalue) -> Iterator[tuple[Floats, Floats, Floats, list[Floats]]]:
+def _nodes(n: int) -> tuple[Floats, Floats]:
+    """Return quadrature nodes ``p [k]`` in (0, 1), with their masses ``[k]``, which sum to 1.
+
+    The Shapley value of n players is the mean over ``p`` of a player's marginal contribution to a coalition that each
+    other player joins with probability ``p``. The nodes are exact for polynomials of degree ``n - 1``.
+    """
+    # k nodes are exact up to degree 2 k - 1, and weights are polynomials of degree n - 1
+    x, w = np.polynomial.legendre.leggauss(n // 2 + 1)
+    return (x + 1) / 2, w / 2
+
+
+def shapley_weights(n: int) -> Floats:
+    """Return the weight in the Shapley value of one set of 0, 1, .., n - 1 of the other players, ``[n]``."""
+    (nodes, masses), sizes = _nodes(n), np.arange(n)
+    p = nodes[:, None]
+    return np.asarray(masses @ (p**sizes * (1 - p) ** (n - 1 - sizes)))
+
+
+def _quadrature(u: Floats, q: Floats) -> Iterator[tuple[Floats, Floats, Floats, list[Floats]]]:
     """Yield what the closed forms sum over, some quadrature nodes ``(p, t)`` at a time.
 
     A mixture sums to 1, so the kernel is ``(u . x_S)^4 = (sum_S u_i q_i)^4 / q(S)^4``, and ``1 / q(S)^4`` is the
@@ -35,15 +52,15 @@ def _quadrature(u: Floats, q: Floats, measure: Semivalue) -> Iterator[tuple[Floa
     Args:
         u: ``[T, n]``, T games.
         q: ``[n]``, the players' weights, positive, summing to 1.
-        measure: the semivalue, that is the distribution of ``p``.
 
     Yields:
         The nodes' masses ``[c]``, ``log d [c, n]``, ``H [5, c, n]`` and the moments 0 to 4 of Y, each ``[c, T]``.
     """
     # from where (t q(N))^4 vanishes to where the smallest player's exp(-t q_i) does
     log_t = np.arange(math.log(1e-4), math.log(40 / q.min()) + _STEP, _STEP)
-    p, t = (grid.ravel() for grid in np.meshgrid(measure.nodes, np.exp(log_t), indexing="ij"))
-    masses = np.outer(measure.masses, _STEP * np.exp(DEGREE * log_t) / math.factorial(DEGREE - 1)).ravel()
+    nodes, shares = _nodes(len(q))
+    p, t = (grid.ravel() for grid in np.meshgrid(nodes, np.exp(log_t), indexing="ij"))
+    masses = np.outer(shares, _STEP * np.exp(DEGREE * log_t) / math.factorial(DEGREE - 1)).ravel()
     b = (u * q).T
     powers = [b, b**2, b**3, b**4]
     for first in range(0, len(p), _NODES):
@@ -66,17 +83,16 @@ def _quadrature(u: Floats, q: Floats, measure: Semivalue) -> Iterator[tuple[Floa
         yield masses[some], np.log(d), np.stack(h), moments
 
 
-def kernel_values(u: Floats, q: Floats, measure: Semivalue) -> Floats:
-    """Return a semivalue of the games ``(u_T . x_S)^4``, ``[n, T]``.
+def kernel_values(u: Floats, q: Floats) -> Floats:
+    """Return the Shapley values of the games ``(u_T . x_S)^4``, ``[n, T]``.
 
     Args:
         u: ``[T, n]``, T games.
         q: ``[n]``, the players' weights, positive, summing to 1.
-        measure: the semivalue.
     """
     b = (u * q).T
     total = np.zeros(b.shape)
-    for masses, log_d, h, moments in _quadrature(u, q, measure):
+    for masses, log_d, h, moments in _quadrature(u, q):
         # of the others: the product of d without player i
         chance = np.exp(log_d.sum(axis=1, keepdims=True) - log_d) * masses[:, None]
         for j in range(DEGREE + 1):
@@ -84,33 +100,8 @@ def kernel_values(u: Floats, q: Floats, measure: Semivalue) -> Floats:
     return total
 
 
-def kernel_interactions(u: Floats, q: Floats, measure: Semivalue) -> Floats:
-    """Return the pairwise interactions in the games ``(u_T . x_S)^4``, ``[n, n, T]``; the diagonal is 0.
-
-    Args:
-        u: ``[T, n]``, T games.
-        q: ``[n]``, the players' weights, positive, summing to 1.
-        measure: the semivalue.
-    """
-    b = (u * q).T
-    n, games = b.shape
-    total = np.zeros((n, n, games))
-    for masses, log_d, h, moments in _quadrature(u, q, measure):
-        whole = log_d.sum(axis=1)
-        for i in range(n - 1):
-            later = slice(i + 1, n)
-            chance = np.exp(whole[:, None] - log_d[:, [i]] - log_d[:, later]) * masses[:, None]
-            for j in range(DEGREE + 1):
-                for k in range(DEGREE + 1 - j):
-                    rest = DEGREE - j - k
-                    count = math.factorial(DEGREE) / (math.factorial(j) * math.factorial(k) * math.factorial(rest))
-                    mean = (chance * h[j][:, [i]] * h[k][:, later]).T @ moments[rest]
-                    total[i, later] += count * b[i] ** j * b[later] ** k * mean
-    return total + total.transpose(1, 0, 2)
-
-
-def sum_kernel_values(u: Floats, q: Floats, offset: float, measure: Semivalue) -> Floats:
-    """Return a semivalue of the games ``(offset + u_T . x_S)^4`` where coalitions are sums, ``[n, T]``.
+def sum_kernel_values(u: Floats, q: Floats, offset: float) -> Floats:
+    """Return the Shapley values of the games ``(offset + u_T . x_S)^4`` where coalitions are sums, ``[n, T]``.
 
     Let every player be present independently with probability ``p``. Then the cumulants of the sum over the present
     players add up, and the moments of this sum follow from them.
@@ -119,46 +110,16 @@ def sum_kernel_values(u: Floats, q: Floats, offset: float, measure: Semivalue) -
         u: ``[T, n]``, T games.
         q: ``[n]``, the players' weights.
         offset: the kernel's constant.
-        measure: the semivalue.
     """
     b = (u * q).T
     total = np.zeros(b.shape)
-    for p, mass in zip(measure.nodes.tolist(), measure.masses.tolist(), strict=True):
+    for p, mass in np.transpose(_nodes(len(q))).tolist():
         of_all = [b**k for k in range(1, DEGREE + 1)]
         moments = _moments(offset, p, [power.sum(axis=0) - power for power in of_all])  # without the player itself
         for j in range(1, DEGREE + 1):
             total += mass * math.comb(DEGREE, j) * b**j * moments[DEGREE - j]
     # the closed form takes the empty coalition to be worth offset^4, not 0
-    return np.asarray(total + measure.weights(len(q) - 1)[0] * offset**DEGREE)
-
-
-def sum_kernel_interactions(u: Floats, q: Floats, offset: float, measure: Semivalue) -> Floats:
-    """Return the pairwise interactions ``[n, n, T]`` in the games ``(offset + u_T . x_S)^4`` where coalitions are sums.
-
-    The diagonal is 0.
-
-    Args:
-        u: ``[T, n]``, T games.
-        q: ``[n]``, the players' weights.
-        offset: the kernel's constant.
-        measure: the semivalue.
-    """
-    b = (u * q).T
-    n, games = b.shape
-    total = np.zeros((n, n, games))
-    nothing = measure.weights(n - 2)[0] * offset**DEGREE
-    for i in range(n - 1):
-        later = b[i + 1 :]
-        for p, mass in zip(measure.nodes.tolist(), measure.masses.tolist(), strict=True):
-            others = [(b**k).sum(axis=0) - b[i] ** k - later**k for k in range(1, DEGREE + 1)]
-            moments = _moments(offset, p, others)
-            for j in range(1, DEGREE):
-                for k in range(1, DEGREE + 1 - j):
-                    rest = DEGREE - j - k
-                    count = math.factorial(DEGREE) / (math.factorial(j) * math.factorial(k) * math.factorial(rest))
-                    total[i, i + 1 :] += mass * count * b[i] ** j * later**k * moments[rest]
-        total[i, i + 1 :] -= nothing
-    return total + total.transpose(1, 0, 2)
+    return np.asarray(total + shapley_weights(len(q))[0] * offset**DEGREE)
 
 
 def _moments(offset: float, p: float, sums: list[Floats]) -> list[Floats]:

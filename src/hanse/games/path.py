@@ -206,24 +206,6 @@ def values(
     return PathValues(worth[:, 0], integral.residual, worth[:, 1:], integral.points, integral.evaluated)
 
 
-def beyond(steps: Tensor, known: Tensor) -> Tensor:
-    """Return the part of ``steps [n, P]`` that is orthogonal to the steps ``known [m, P]``: 0 for any combination of
-    known steps.
-
-    Examples:
-        >>> beyond(torch.tensor([[3.0, 4.0]]), torch.tensor([[2.0, 0.0]])).tolist()
-        [[0.0, 4.0]]
-    """
-    if not len(known):
-        return steps
-    _, sizes, directions = torch.linalg.svd(known.double(), full_matrices=False)
-    # directions that are only rounding say nothing; taken in float64, the short side bounds them, however long rows are
-    directions = directions[sizes > min(known.shape) * torch.finfo(known.dtype).eps * sizes[0]]
-    wide = steps.double()
-    new: Tensor = wide - (wide @ directions.T) @ directions
-    return new.to(steps.dtype)
-
-
 def increment_game(utility: Callable[[Any], float], steps: Any, start: Any = None) -> Callable[[Coalition], float]:
     """Return the increment game itself, for the solvers of :mod:`hanse.games.shapley`.
 

@@ -8,15 +8,13 @@ is in :mod:`hanse.games.evolution`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hanse.games.gram import as_models, cosines, distances
+from hanse.games.gram import as_models, distances
 
 Floats = NDArray[np.float64]
 
@@ -40,45 +38,6 @@ def payoff_matrix(params: Any, eps: float = 0.0) -> Floats:
         lengths = np.sqrt(np.maximum(shifted, 0.0))
         np.fill_diagonal(lengths, 0.0)
     return np.asarray(0.0 - lengths)
-
-
-def cosine_payoff(vectors: Any) -> Floats:
-    """Return ``cos(v_i, v_j) - 1``, ``[k, k]``, from -2 to 0.
-
-    A vector of length 0 has cosine 0 with all others.
-
-    Args:
-        vectors: ``[k, P]``, each client's change of the model.
-
-    Raises:
-        ValueError: a wrong shape, or a number that is not finite.
-    """
-    return np.asarray(cosines(vectors) - 1.0)
-
-
-def layer_payoff(params: Any, offsets: Sequence[int], *, relative: bool = False) -> Floats:
-    """Return minus the sum of the Euclidean distances within each layer, ``[k, k]``.
-
-    Args:
-        params: ``[k, P]``, a model per row.
-        offsets: the column at which each layer begins, followed by P, as in a table's layout. Layer l has the columns
-            ``offsets[l]`` to ``offsets[l + 1]``.
-        relative: whether to divide each layer's distances by their mean over pairs of different models, and to average
-            over layers. All layers then count equally (a layer without any distance adds 0).
-
-    Raises:
-        ValueError: offsets do not fit, a shape is wrong, or a number is not finite.
-    """
-    rows = as_models(params)
-    cuts = [int(o) for o in offsets]
-    if len(cuts) < 2 or cuts[0] != 0 or cuts[-1] != rows.shape[1] or any(a > b for a, b in pairwise(cuts)):
-        raise ValueError(f"offsets are {cuts}; allowed: from 0 up to {rows.shape[1]}, the number of parameters")
-    total = np.zeros((len(rows), len(rows)))
-    for a, b in pairwise(cuts):
-        layer = distances(rows[:, a:b])
-        mean = mean_distance(-layer)
-        total += layer / mean / (len(cuts) - 1) if relative and mean > 0 else layer * (not relative)
-    return np.asarray(0.0 - total)
 
 
 def loss_payoff(losses: Any) -> Floats:

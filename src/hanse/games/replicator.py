@@ -6,7 +6,6 @@ The steps are ``weights(equilibrium(payoff_matrix(models)))``.
 
 =========================  =====================================================================
 :func:`payoff_matrix`      ``Phi [k, k]``, minus the distances, eq. (10)
-:func:`cosine_payoff`      another estimate, from directions; also ``layer_payoff``, ``loss_payoff``
 :func:`scale_free`         payoffs divided by their mean size
 :func:`equilibrium`        ``X [k, k]``, the populations after 50 generations, eqs (6)-(7)
 :func:`drawn`              a random start of whole individuals
@@ -32,8 +31,6 @@ from hanse.games.evolution import (
 )
 from hanse.games.gram import distances, distances_to_mean
 from hanse.games.payoffs import (
-    cosine_payoff,
-    layer_payoff,
     loss_payoff,
     mean_distance,
     payoff_matrix,
@@ -42,13 +39,11 @@ from hanse.games.payoffs import (
 
 __all__ = [
     "Time",
-    "cosine_payoff",
     "distances",
     "distances_to_mean",
     "drawn",
     "equilibrium",
     "expected_payoffs",
-    "layer_payoff",
     "loss_payoff",
     "mean_distance",
     "nash_gap",

@@ -3,8 +3,7 @@
 The Shapley and the Banzhaf value are semivalues. Semivalues are sums of a player's marginal contributions ``v(S + i) -
 v(S)``, and differ only in the weight of a coalition of ``|S|`` others. :func:`exact`, :func:`banzhaf` and
 :func:`leave_one_out` take a utility. :func:`table` evaluates it for all coalitions, and the functions
-``..._from_table`` compute values from the result. :class:`Semivalue` describes a semivalue to the estimators of
-:mod:`hanse.games.mixture`.
+``..._from_table`` compute values from the result.
 
 Tables are indexed by bit mask: ``v[mask]`` is the worth of ``{i : bit i of mask is set}``.
 """
@@ -12,7 +11,6 @@ Tables are indexed by bit mask: ``v[mask]`` is the worth of ``{i : bit i of mask
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,68 +18,6 @@ from numpy.typing import ArrayLike, NDArray
 from hanse.games.game import Coalition, Floats, Utility, evaluate, players, subsets
 
 MAX_EXACT_PLAYERS = 20
-
-
-@dataclass(frozen=True, eq=False)
-class Semivalue:
-    """A semivalue, described by the probability that each other player is present.
-
-    Draw ``p`` from the semivalue's distribution, and let each other player join with probability ``p``. A player's
-    value is its mean marginal contribution: ``sum_S w(|S|) (v(S + i) - v(S))``, where ``w(s)`` is the mean of ``p^s (1
-    - p)^(n - 1 - s)``. The distribution is kept as quadrature nodes.
-
-    Attributes:
-        name: the semivalue's name.
-        nodes: ``[k]``, values of ``p`` in (0, 1). They are exact for polynomials of degree ``n - 1``.
-        masses: ``[k]``, the weights of the nodes, which sum to 1.
-        players: the number of players that the semivalue was made for. None: any number.
-
-    Examples:
-        >>> Semivalue.banzhaf().weights(2)
-        array([0.25, 0.25, 0.25])
-    """
-
-    name: str
-    nodes: Floats
-    masses: Floats
-    players: int | None = None
-
-    @classmethod
-    def shapley(cls, n: int) -> Semivalue:
-        """Return the Shapley value for ``n`` players: ``p`` is uniform on (0, 1)."""
-        # k nodes are exact up to degree 2 k - 1, and weights are polynomials of degree n - 1
-        x, w = np.polynomial.legendre.leggauss(n // 2 + 1)
-        return cls("shapley", (x + 1) / 2, w / 2, n)
-
-    @classmethod
-    def banzhaf(cls) -> Semivalue:
-        """Return the Banzhaf value, for any number of players: ``p`` is 1/2."""
-        return cls("banzhaf", np.array([0.5]), np.array([1.0]))
-
-    @classmethod
-    def beta_shapley(cls, n: int, alpha: float, beta: float) -> Semivalue:
-        """Return beta-Shapley for ``n`` players (Kwon, Zou 2022): ``p`` has the distribution ``Beta(beta, alpha)``.
-
-        ``alpha > beta`` gives small coalitions more weight; ``(1, 1)`` is the Shapley value.
-
-        Raises:
-            ValueError: ``alpha`` or ``beta`` is outside 0.01 to 100, where the weights can be computed.
-        """
-        for name, number in (("alpha", alpha), ("beta", beta)):
-            if not 0.01 <= number <= 100:
-                raise ValueError(f"{name} is {number}; allowed: a number from 0.01 to 100")
-        from scipy.special import beta as beta_function  # late: it takes longer to import than a short run
-        from scipy.special import roots_sh_jacobi
-
-        # scipy's weight function is (1 - x)^(p - q) x^(q - 1)
-        x, w = roots_sh_jacobi(n // 2 + 1, alpha + beta - 1, beta)
-        masses = np.asarray(w) / float(beta_function(beta, alpha))
-        return cls(f"beta-shapley({alpha:g}, {beta:g})", np.asarray(x), masses, n)
-
-    def weights(self, others: int) -> Floats:
-        """Return ``w(0), .., w(others)``, ``[others + 1]``: the weight of one set of 0, 1, .. of the other players."""
-        p, sizes = self.nodes[:, None], np.arange(others + 1)
-        return np.asarray(self.masses @ (p**sizes * (1 - p) ** (others - sizes)))
 
 
 def table(value: Utility, n: int) -> Floats:

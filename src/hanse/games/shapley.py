@@ -26,7 +26,6 @@ from hanse.games.mixture import MixtureEstimate, mixture
 from hanse.games.sampling import Estimate, monte_carlo, monte_carlo_result
 from hanse.games.semivalues import (
     MAX_EXACT_PLAYERS,
-    Semivalue,
     banzhaf,
     banzhaf_from_table,
     exact,
@@ -45,7 +44,6 @@ __all__ = [
     "Memo",
     "MixtureEstimate",
     "Running",
-    "Semivalue",
     "Utility",
     "banzhaf",
     "banzhaf_from_table",

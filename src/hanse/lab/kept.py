@@ -12,7 +12,6 @@ machine or commit (``made``). The first finished line that fits is the run's res
 
 from __future__ import annotations
 
-import fcntl
 import gzip
 import json
 import os
@@ -30,6 +29,7 @@ from typing_extensions import TypedDict
 
 from hanse.base.errors import MachineError, UserError
 from hanse.base.files import opened, write_whole
+from hanse.base.lock import flock
 from hanse.base.toml import flat
 from hanse.core.declared import Accuracy, Count, Declared, UnsoundError
 from hanse.lab.job import Job, key_of, named
@@ -210,7 +210,7 @@ class KeptFile:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
             try:
-                fcntl.flock(file, fcntl.LOCK_EX)
+                flock(file)
                 _append(file, member)
             finally:
                 os.close(file)
@@ -220,7 +220,7 @@ class KeptFile:
         if not self.path.exists():
             return None
         with _told(self.path), self.path.open("r+b") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+            flock(file)
             data = file.read()
             _, whole, rest = _unpacked(self.path, data)
             if whole == len(data):
@@ -238,7 +238,7 @@ class KeptFile:
 def _lines(path: Path, size: int, changed_ns: int, ids: tuple[tuple[str, str], ...]) -> dict[str, list[dict[str, Any]]]:
     """Return :meth:`KeptFile.lines`; a file is only read again when its size or its time has changed."""
     with _told(path, reading=True), opened(path) as file:
-        fcntl.flock(file, fcntl.LOCK_SH)
+        flock(file, shared=True)
         data = file.read()
     return _checked(path, data, dict(ids))
 

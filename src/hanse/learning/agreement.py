@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-import re
 import sys
-import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -105,26 +103,26 @@ def why_unfit(
         except RAISED as error:  # a user's module may raise anything, and that is the reason
             hint = "" if few.x.is_floating_point() else "; these are whole numbers (tokens), features must be float32"
             return f"cannot take samples of shape {shape} ({first_line(error)}){hint}"
-        wrong = _wrong_one(output, len(few)) if problem.one_output else _wrong_form(output, few, num_classes)
+        wrong = _wrong_form(output, few, num_classes, problem.one_output)
         # with fewer samples than the model can train on there is nothing more to try
         if wrong is not None or len(few) < smallest_batch(problem):
             return wrong
         try:
             row, before = problem.layout.flatten(plain.module), _beside(plain.module)
             plain.module.train()
-            gradients_of(_loss(plain, few), [p for p in plain.module.parameters() if p.requires_grad])
-            hidden = _hidden(plain.module)
-            reached = torch.autograd.grad(_loss(plain, few), list(hidden.values()), allow_unused=True) if hidden else ()
+            loss = _loss(plain, few)
+            untracked = _untracked(loss, plain.module)
+            gradients_of(loss, [p for p in plain.module.parameters() if p.requires_grad])
             changed = [name for name, kept in _beside(plain.module).items() if before.get(name) != kept]
             problem.layout.load(plain.module.eval(), row)
             with torch.no_grad():
                 after = _put_out(plain, few.x)
         except RAISED as error:
             return f"takes samples of shape {shape}, but cannot train on them ({first_line(error)})"
-    if untrained := [name for name, gradient in zip(hidden, reached, strict=True) if gradient is not None]:
+    if untracked:
         return (
-            f"keeps weights in {', '.join(map(repr, dict.fromkeys(untrained)))} that are no parameters of it, so "
-            "nothing trains or sends them: nn.ModuleList, nn.ModuleDict or nn.Parameter makes them some"
+            f"keeps weights of shape {', '.join(map(str, untracked[:3]))} that are no parameters of it, so nothing "
+            "trains or sends them: nn.ModuleList, nn.ModuleDict or nn.Parameter makes them some"
         )
     if changed and bool(torch.isfinite(output).all()) and not torch.allclose(after, output, rtol=1e-4, atol=1e-6):
         return (
@@ -134,26 +132,22 @@ def why_unfit(
     return None
 
 
-def _hidden(module: nn.Module) -> dict[str, Tensor]:
-    """Return tensors that could be trained and are not among a module's parameters, by the attribute that keeps them.
+def _untracked(loss: Tensor, module: nn.Module) -> list[list[int]]:
+    """Return the shapes of weights that a loss has a gradient in and that are not among a module's parameters.
 
     PyTorch does not see modules and tensors in a plain list or dictionary, nor a tensor that is no nn.Parameter.
     """
     known = {id(p) for p in module.parameters()}
-    hidden: dict[str, Tensor] = {}
-    for place, part in module.named_modules():
-        for name, value in vars(part).items():
-            if name.startswith("_") and name in vars(nn.Module()):
-                continue
-            several = (
-                value if isinstance(value, list | tuple) else value.values() if isinstance(value, dict) else [value]
-            )
-            for one in several:
-                leaves = list(one.parameters()) if isinstance(one, nn.Module) else [one]
-                for leaf in leaves:
-                    if isinstance(leaf, Tensor) and leaf.is_leaf and leaf.requires_grad and id(leaf) not in known:
-                        hidden.setdefault(f"{place}.{name}" if place else name, leaf)
-    return hidden
+    met, waiting, shapes = set(), [loss.grad_fn], []
+    while waiting:
+        node = waiting.pop()
+        if node is not None and node not in met:
+            met.add(node)
+            waiting += [before for before, _ in node.next_functions]
+            leaf = getattr(node, "variable", None)
+            if isinstance(leaf, Tensor) and id(leaf) not in known:
+                shapes.append(list(leaf.shape))
+    return shapes
 
 
 def _beside(module: nn.Module) -> dict[str, str]:
@@ -172,42 +166,26 @@ def _beside(module: nn.Module) -> dict[str, str]:
     return {n: f"{id(v)} {v._version}" if isinstance(v, Tensor) else repr(v)[:10_000] for n, v in kept}
 
 
-def _wrong_form(output: object, few: Samples, num_classes: int | None) -> str | None:
+def _wrong_form(output: object, few: Samples, num_classes: int | None, one_output: bool) -> str | None:
     """Return what is wrong with the shape of a module's output on ``few`` samples, or None."""
     if not isinstance(output, Tensor):
         return f"returns a {type(output).__name__}; one tensor of outputs is needed"
     if not output.is_floating_point():
         kind = str(output.dtype).removeprefix("torch.")
         return f"gives outputs of type {kind}; a loss takes real numbers: output.real or output.float(), perhaps"
-    got, n = list(output.shape), len(few)
-    if num_classes is None:
-        wanted = few.y[0].numel()
-        if output.numel() == few.y.numel() and got[:1] == [n]:
-            return None
-        return (
-            f"gives outputs of shape {got} for {n} samples; regression needs {wanted} for each sample, [{n}, {wanted}]"
-        )
-    places = list(few.y.shape[1:])
-    if got[:1] == [n] and got[2:] == places and len(got) == 2 + len(places) and got[1] >= num_classes:
-        return None
-    form = ", ".join(map(str, [n, num_classes, *places]))
-    one = (
-        "; with two classes, too, cross-entropy takes two outputs (train.loss = 'bce' takes one)"
-        if num_classes == 2
-        else ""
-    )
-    each = f"one for each of the {num_classes} classes is needed, [{form}]{one}"
-    if places == [1]:
-        each += f" (labels of shape [{n}, 1] are texts of one position; one label per sample has shape [{n}])"
-    return f"gives outputs of shape {got} for {n} samples; {each}"
-
-
-def _wrong_one(output: object, n: int) -> str | None:
-    """Return what is wrong with the output of a model that tells two classes apart by one output, or None."""
-    if isinstance(output, Tensor) and list(output.shape) in ([n], [n, 1]):
-        return None
-    got = f"outputs of shape {list(output.shape)}" if isinstance(output, Tensor) else f"a {type(output).__name__}"
-    return f"gives {got} for {n} samples; this loss takes one output per sample, [{n}, 1]: the logit of class 1"
+    got, n, places = list(output.shape), len(few), list(few.y.shape[1:])
+    if one_output:
+        fits, needed = got in ([n], [n, 1]), f"this loss takes one for each sample, [{n}, 1]: the logit of class 1"
+    elif num_classes is None:
+        fits = output.numel() == few.y.numel() and got[:1] == [n]
+        needed = f"regression needs {few.y[0].numel()} for each sample, [{n}, {few.y[0].numel()}]"
+    else:
+        fits = [got[:1], got[2:]] == [[n], places] and len(got) > 1 and got[1] >= num_classes
+        needed = f"one for each of the {num_classes} classes is needed, {[n, num_classes, *places]}"
+        needed += "; with two classes, too (train.loss = 'bce' takes one)" if num_classes == 2 else ""
+        # labels of shape [n, 1] are easily given by mistake
+        needed += f" (labels of shape [{n}, 1] are texts of one position)" if places == [1] else ""
+    return None if fits else f"gives outputs of shape {got} for {n} samples; {needed}"
 
 
 _SAMPLES = 16  # the most that are compared: two seats' batches
@@ -262,7 +240,7 @@ def settle(
     if wrong is None:
         if key is not None:
             with suppress(OSError, MachineError):  # an installation that is not the user's: engines are compared anew
-                write_whole(AGREED, "".join(f"{line}\n" for line in [*_agreed(), key][-_KEPT:]))
+                write_whole(AGREED, "\n".join([*_agreed(), key][-_KEPT:]))
         return choice, problem, engine, []
     engine.close()
     warning = f"warning: engine.train: {choice.engine!r} {wrong}; each model is trained and scored by the module itself"
@@ -303,19 +281,11 @@ def _fingerprint(
 
 
 def _agreed() -> list[str]:
-    """Return the fingerprints of comparisons that found no difference; none from a file that is not as it was left."""
+    """Return the fingerprints of comparisons that found no difference. A damaged line is no fingerprint of anything."""
     try:
-        lines = AGREED.read_text().splitlines()
-    except FileNotFoundError:
+        return AGREED.read_text(errors="replace").split()
+    except OSError:
         return []
-    except (OSError, UnicodeDecodeError):
-        lines = [""]
-    if len(lines) <= _KEPT and all(re.fullmatch("[0-9a-f]{64}", line) for line in lines):
-        return lines
-    warnings.warn(
-        f"{AGREED}: is damaged or of something else: is not read, and engines are compared anew", stacklevel=2
-    )
-    return []
 
 
 def _case(problem: Problem, row: Tensor, samples: Samples, attempt: int) -> tuple[Samples, list[SeatJob]]:
@@ -360,16 +330,19 @@ def disagreement(engine: Engine, problem: Problem, row: Tensor, samples: Samples
     for attempt in range(_TRIES):
         with untouched(device):
             few, jobs = _case(problem, row, samples, attempt)
-            difference = _scores_otherwise(engine, problem, plain, few, [row, *(job.start for job in jobs)])
-            difference = difference or _values_otherwise(problem, plain, few, [row, *(job.start for job in jobs)])
-            difference = difference or _trains_otherwise(engine, plain, few, jobs)
+            rows = [row, *(job.start for job in jobs)]
+            difference = (
+                _scores_otherwise(engine, problem, plain, few, rows)
+                or _values_otherwise(problem, plain, few, rows)
+                or _trains_otherwise(engine, plain, few, jobs)
+            )
         if difference is None:
             return None
     return difference
 
 
 def _trains_otherwise(engine: Engine, plain: Trainer, few: Samples, jobs: Sequence[SeatJob]) -> str | None:
-    """Return what differs after training, or None: parameters, statistics, or frozen parameters that moved."""
+    """Return what differs after training, parameters or statistics, or None."""
     if not jobs:
         return None
     lr = _gentle(plain, few, jobs[0].start)
@@ -382,11 +355,6 @@ def _trains_otherwise(engine: Engine, plain: Trainer, few: Samples, jobs: Sequen
             grain = _GRAIN * float(mine[part].norm())
             if _far(theirs[part] - job.start[part], mine[part] - job.start[part], plain, grain):
                 return f"trains to other {what} than the module itself"
-    held = plain.problem.frozen_columns
-    if held is not None and any(
-        not torch.equal(row[held], job.start[held]) for row, job in zip(got, jobs, strict=True)
-    ):
-        return "moves frozen parameters"
     return None
 
 
@@ -395,15 +363,13 @@ def _scores_otherwise(
 ) -> str | None:
     """Return that scores differ, or None: sample by sample, on all samples, and on lists for each model."""
     table, everything = torch.stack(list(rows)).to(plain.device), torch.arange(len(few))
-    each = engine.score_each(table, few, torch.split(everything, 1))
-    got = torch.from_numpy(np.stack([scores.loss for scores in each], axis=1))
-    whole = torch.from_numpy(engine.score(table, few).loss)
-    own = torch.from_numpy(engine.score(table, few, [everything] * len(rows)).loss)
     # models that can be stacked are always scored in float32
     judge = plain if problem.stack is None else the_module(problem, plain.device)
     expected = torch.stack([_losses(judge, row, few) for row in rows])
-    mean = expected.mean(1)
-    return _SCORES if any(_far(a, b, plain) for a, b in ((got, expected), (whole, mean), (own, mean))) else None
+    each = np.stack([scores.loss for scores in engine.score_each(table, few, torch.split(everything, 1))], axis=1)
+    means = [engine.score(table, few).loss, engine.score(table, few, [everything] * len(rows)).loss]
+    pairs = [(each, expected), *((mean, expected.mean(1)) for mean in means)]
+    return _SCORES if any(_far(torch.from_numpy(got), wanted, plain) for got, wanted in pairs) else None
 
 
 def _values_otherwise(problem: Problem, plain: Trainer, few: Samples, rows: Sequence[Tensor]) -> str | None:

@@ -1,8 +1,8 @@
 """Local training of one seat with PyTorch's autograd: the reference for every faster engine.
 
 :class:`Trainer` holds a copy of a problem's module, trains one seat at a time, and runs the module on samples.
-:func:`stepper` chooses the steps: those of plain SGD as in ``torch.optim.SGD`` (momentum, weight decay), of AdamW, or
-of Adadelta. A seat's proximal pull and its tilt are added to the gradient, not to the loss.
+:func:`stepper` chooses the steps: those of SGD, AdamW or Adadelta. A seat's proximal pull and its
+tilt are added to the gradient, not to the loss.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import copy
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -27,115 +26,43 @@ from hanse.data.samples import Samples
 from hanse.learning.client_payloads import half_of
 from hanse.learning.job import Problem, SeatJob, plan_of, smallest_batch
 
-Step = Callable[[list[Tensor], list[Tensor], float], None]
-"""Called with parameters, gradients (which it may overwrite) and the learning rate; steps in place."""
 
+def stepper(recipe: Recipe, parameters: list[Tensor], lr: float) -> Callable[[list[Tensor]], None]:
+    """Return what takes one step of the recipe's optimiser in place, called with the gradients of the parameters.
 
-@dataclass
-class SGD:
-    """Steps ``v = momentum v + g`` and ``theta -= lr v``, as ``torch.optim.SGD`` takes them.
+    SGD is ``v = momentum v + g`` and ``theta -= lr v``, without what ``torch.optim.SGD`` does beside it in each step.
+    The others are PyTorch's own. Their running means start from zero at every call of this function.
 
-    Attributes:
-        momentum: the weight of the old velocity, from 0 (none) to 1.
-        velocity: ``v``, one tensor for each parameter. None before the first step.
+    Args:
+        recipe: says which optimiser.
+        parameters: what is moved.
+        lr: the learning rate.
     """
+    if recipe.optimizer == "sgd":
+        velocity: list[Tensor] = []
 
-    momentum: float
-    velocity: list[Tensor] | None = None
+        def descend(gradients: list[Tensor]) -> None:
+            if recipe.momentum and velocity:
+                torch._foreach_mul_(velocity, recipe.momentum)
+                torch._foreach_add_(velocity, gradients)
+            elif recipe.momentum:
+                velocity.extend(gradients)  # as in PyTorch: the first velocity is the gradient itself
+            torch._foreach_add_(parameters, velocity or gradients, alpha=-lr)
 
-    def __call__(self, parameters: list[Tensor], gradients: list[Tensor], lr: float) -> None:
-        """Take one step in place; the gradients become the velocity at the first step."""
-        if self.momentum:
-            if self.velocity is None:
-                self.velocity = gradients  # as in PyTorch: the first velocity is the gradient itself
-            else:
-                torch._foreach_mul_(self.velocity, self.momentum)
-                torch._foreach_add_(self.velocity, gradients)
-            gradients = self.velocity
-        torch._foreach_add_(parameters, gradients, alpha=-lr)
-
-
-@dataclass
-class AdamW:
-    """AdamW (Loshchilov and Hutter 2019) as in ``torch.optim.AdamW``; its moments start from zero in every round.
-
-    Attributes:
-        weight_decay: the multiple of the parameter, times the learning rate, that each step subtracts.
-        betas: decay of the first and of the second moment.
-        eps: the number added to the root of the second moment.
-        steps: how many steps were taken.
-        first: the running mean of the gradients.
-        second: the running mean of the squared gradients.
-    """
-
-    weight_decay: float
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
-    steps: int = 0
-    first: list[Tensor] = field(default_factory=list)
-    second: list[Tensor] = field(default_factory=list)
-
-    def __call__(self, parameters: list[Tensor], gradients: list[Tensor], lr: float) -> None:
-        """Take one step in place."""
-        if not self.steps:
-            self.first = [torch.zeros_like(p) for p in parameters]
-            self.second = [torch.zeros_like(p) for p in parameters]
-        self.steps += 1
-        (b1, b2), t = self.betas, self.steps
-        if self.weight_decay:
-            torch._foreach_mul_(parameters, 1 - lr * self.weight_decay)
-        torch._foreach_lerp_(self.first, gradients, 1 - b1)
-        torch._foreach_mul_(self.second, b2)
-        torch._foreach_addcmul_(self.second, gradients, gradients, 1 - b2)
-        size = torch._foreach_sqrt(self.second)
-        torch._foreach_div_(size, (1 - b2**t) ** 0.5)
-        torch._foreach_add_(size, self.eps)
-        torch._foreach_addcdiv_(parameters, self.first, size, -lr / (1 - b1**t))
-
-
-@dataclass
-class Adadelta:
-    """Adadelta (Zeiler 2012) as in ``torch.optim.Adadelta``; its running means start from zero in every round.
-
-    A step is ``sqrt(moves + eps) / sqrt(squares + eps) g``, times the learning rate.
-
-    Attributes:
-        rho: decay of the running means.
-        eps: the number added under both roots.
-        squares: the running mean of squared gradients.
-        moves: the running mean of squared steps, before they are multiplied by the learning rate.
-    """
-
-    rho: float
-    eps: float
-    squares: list[Tensor] = field(default_factory=list)
-    moves: list[Tensor] = field(default_factory=list)
-
-    def __call__(self, parameters: list[Tensor], gradients: list[Tensor], lr: float) -> None:
-        """Take one step in place."""
-        if not self.squares:
-            self.squares = [torch.zeros_like(p) for p in parameters]
-            self.moves = [torch.zeros_like(p) for p in parameters]
-        torch._foreach_mul_(self.squares, self.rho)
-        torch._foreach_addcmul_(self.squares, gradients, gradients, 1 - self.rho)
-        size = torch._foreach_add(self.squares, self.eps)
-        torch._foreach_sqrt_(size)
-        step = torch._foreach_add(self.moves, self.eps)
-        torch._foreach_sqrt_(step)
-        torch._foreach_div_(step, size)
-        torch._foreach_mul_(step, gradients)
-        torch._foreach_mul_(self.moves, self.rho)
-        torch._foreach_addcmul_(self.moves, step, step, 1 - self.rho)
-        torch._foreach_add_(parameters, step, alpha=-lr)
-
-
-def stepper(recipe: Recipe) -> Step:
-    """Return a new optimiser for one seat's training, by the recipe."""
-    if recipe.optimizer == "adadelta":
-        return Adadelta(recipe.rho, recipe.eps)
+        return descend
+    optimizer: torch.optim.Optimizer
     if recipe.optimizer == "adamw":
-        return AdamW(recipe.weight_decay)
-    return SGD(recipe.momentum)
+        optimizer = torch.optim.AdamW(parameters, lr, weight_decay=recipe.weight_decay, foreach=True)
+    else:
+        optimizer = torch.optim.Adadelta(parameters, lr, recipe.rho, recipe.eps, foreach=True)
+
+    def step(gradients: list[Tensor]) -> None:
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
 
 
 Precision = Literal["float32", "bf16"]
@@ -285,8 +212,8 @@ class Trainer:
         tilt = self._parts(job.tilt) if job.tilt is not None else None
         sent = job.payload
         term = None if sent is None else half_of(sent.name).term(sent, job.key, self.module, self.layout)
-        # AdamW decays weights in its step, the others in the gradient
-        take, decay = stepper(recipe), recipe.weight_decay if recipe.optimizer != "adamw" else 0.0
+        take = stepper(recipe, parameters, lr)
+        decay = recipe.weight_decay if recipe.optimizer != "adamw" else 0.0  # AdamW's step decays weights itself
         total = torch.zeros((), dtype=torch.float64, device=self.device)
         valid = plan >= 0
         # all steps' positions go to the card at once: it would wait for each copy
@@ -311,7 +238,7 @@ class Trainer:
                     torch._foreach_add_(gradients, pull, alpha=-job.mu)
                 if tilt is not None:
                     torch._foreach_add_(gradients, tilt)
-                take(parameters, gradients, lr)
+                take(gradients)
                 if step >= reported:
                     total += loss.detach() * len(taken)
         return total

@@ -15,14 +15,17 @@ import copy
 import hashlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from math import prod
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 import torch.nn.functional as F  # noqa: N812
+from pydantic import Field
 from torch import Tensor, nn
 
-from hanse.base.errors import UserError, gated, import_path, nearest
+from hanse.base.errors import UserError, gated, import_path
+from hanse.base.factories import Positive, call
 from hanse.base.streams import torch_seed
 from hanse.base.wings import Names
 from hanse.core.table import Layout
@@ -59,9 +62,9 @@ def logistic(input_shape: Shape, num_classes: int | None) -> nn.Module:
 def mlp(
     input_shape: Shape,
     num_classes: int | None,
-    hidden: Sequence[int] = (50, 25),
+    hidden: Sequence[Positive] = (50, 25),
     batch_norm: bool = False,
-    activation: str = "relu",
+    activation: Literal["relu", "tanh"] = "relu",
 ) -> nn.Module:
     """Return a multilayer perceptron.
 
@@ -71,19 +74,8 @@ def mlp(
         hidden: the width of each hidden layer.
         batch_norm: whether a batch norm follows each hidden layer.
         activation: "relu" or "tanh".
-
-    Raises:
-        UserError: another activation, widths that are not whole numbers of 1 or more, or a ``batch_norm`` that is
-            neither true nor false.
     """
     kinds: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh}
-    if activation not in kinds:
-        raise UserError(f"model.activation: {activation!r}: no such name{nearest(activation, kinds)}")
-    listed = isinstance(hidden, Sequence) and not isinstance(hidden, str)  # True is an int, too, hence the next line
-    if not listed or any(isinstance(width, bool) or not isinstance(width, int) or width < 1 for width in hidden):
-        raise UserError(f"model.hidden: {hidden!r}: must be the list of the width of each hidden layer, 1 or more")
-    if not isinstance(batch_norm, bool):
-        raise UserError(f"model.batch_norm: {batch_norm!r}: must be true or false")
     layers: list[nn.Module] = [nn.Flatten()]
     inputs = prod(input_shape)
     for width in hidden:
@@ -158,7 +150,11 @@ def cnn(input_shape: Shape, num_classes: int | None) -> nn.Module:
 
 
 def cnn_pifl(
-    input_shape: Shape, num_classes: int | None, convolutions: int = 4, padded: int = 0, dropout: bool = True
+    input_shape: Shape,
+    num_classes: int | None,
+    convolutions: Literal[3, 4] = 4,
+    padded: Literal[0, 1, 2] = 0,
+    dropout: bool = True,
 ) -> nn.Module:
     """Return PI-FL's CNN from its authors' code.
 
@@ -175,32 +171,28 @@ def cnn_pifl(
         dropout: whether there is dropout.
 
     Raises:
-        UserError: samples are not images or are too small, or options are out of range.
+        UserError: samples are not images or are too small.
     """
-    if convolutions not in (3, 4):
-        raise UserError(f"model.convolutions: {convolutions!r}: must be 3 (the paper's text) or 4 (its authors' code)")
-    if padded not in (0, 1, 2):
-        raise UserError(f"model.padded: {padded!r}: must be how many of the first two convolutions are padded, 0 to 2")
     places = range(convolutions)
     pooled, padding = [k in (1, convolutions - 1) for k in places], [int(k >= 2 or k < padded) for k in places]
     channels = (32, 64, 64, 64)[:convolutions]
     return _convolutional("cnn_pifl", input_shape, num_classes, channels, 3, pooled, (128,), padding, dropout=dropout)
 
 
-def cnn_greedyfed(input_shape: Shape, num_classes: int | None, padding: int = 0) -> nn.Module:
+def cnn_greedyfed(
+    input_shape: Shape, num_classes: int | None, padding: Annotated[int, Field(ge=0, le=3)] = 0
+) -> nn.Module:
     """Return GreedyFed's CNN for CIFAR-10: two pooled 4x4 convolutions of 8 channels, and one linear layer.
 
     Args:
         input_shape: ``(channels, height, width)``.
         num_classes: the number of outputs. None: one.
-        padding: the padding around the images, 0 to 3. On 32x32 images the linear layer has 200 inputs with 0, and 392
+        padding: the padding around the images. On 32x32 images the linear layer has 200 inputs with 0, and 392
             with 1, as in the authors' code.
 
     Raises:
-        UserError: samples are not images or are too small, or a padding is out of range.
+        UserError: samples are not images or are too small.
     """
-    if isinstance(padding, bool) or not isinstance(padding, int) or not 0 <= padding <= 3:
-        raise UserError(f"model.padding: {padding!r}: must be a whole number from 0 to 3")
     return _convolutional("cnn_greedyfed", input_shape, num_classes, (8, 8), 4, (True, True), (), padding)
 
 
@@ -324,22 +316,6 @@ MODELS: Mapping[str, Callable[..., nn.Module]] = Names(
 )
 
 
-def _check_options(where: str, factory: Callable[..., Any], options: Mapping[str, Any]) -> None:
-    """Raise UserError for options that the factory does not take, each with the nearest one that it does take."""
-    try:
-        parameters = inspect.signature(factory).parameters.values()
-    except (TypeError, ValueError):  # a built-in without a signature: let the call itself fail
-        return
-    if any(p.kind is p.VAR_KEYWORD for p in parameters):
-        return
-    allowed = [p.name for p in parameters if p.kind is not p.VAR_POSITIONAL][2:]  # without shape and classes
-    wrong = [key for key in options if key not in allowed]
-    if wrong:
-        none, name = "; it has no options", where.partition(": ")[2]
-        lines = (f"model.{k}: {name} has no such option{nearest(k, allowed) if allowed else none}" for k in wrong)
-        raise UserError(*lines)
-
-
 def build_module(
     name: str | nn.Module | Factory,
     input_shape: Shape | Inputs,
@@ -374,11 +350,13 @@ def build_module(
         if isinstance(name, nn.Module):
             module = _copied(name, number, options)
         else:
-            factory = name if not isinstance(name, str) else MODELS.get(name) or import_path(name, "model.name", MODELS)
-            _check_options(where, factory, options)
             shape = inputs.shapes if isinstance(input_shape, Inputs) else tuple(input_shape)
-            with gated(f"{where}: could not be made", _no_arguments(factory)):
-                module = factory(shape, num_classes, **options)
+            if isinstance(name, str) and name in MODELS:
+                module = call(MODELS[name], options, "model", first=(shape, num_classes))
+            else:
+                factory = import_path(name, "model.name", MODELS) if isinstance(name, str) else name
+                with gated(f"{where}: could not be made", _no_arguments(factory)):
+                    module = factory(shape, num_classes, **options)
     if not isinstance(module, nn.Module):
         raise UserError(f"{where}: returned a {type(module).__name__}, not a torch.nn.Module")
     return ByName(module, inputs) if inputs else module
@@ -434,26 +412,14 @@ def structure(module: nn.Module) -> str:
 
 
 def _overlapping(module: nn.Module) -> tuple[str, str] | None:
-    """Return the names of two parameters that share memory without being one object, or None.
-
-    Copies would part such parameters, so they would no longer move together.
-    """
-    places: dict[int, list[tuple[str, Tensor]]] = {}
-    for name, parameter in module.named_parameters():
-        places.setdefault(parameter.untyped_storage().data_ptr(), []).append((name, parameter.detach()))
-    for there in places.values():
-        if len(there) == 1:
-            continue
-        # every number of the storage is marked with the parameter that has it, until one has a mark already
-        cells = torch.arange(there[0][1].untyped_storage().nbytes() // there[0][1].element_size())
-        owner = torch.full_like(cells, -1)
-        for k, (name, tensor) in enumerate(there):
-            own = cells.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset()).reshape(-1)
-            others = owner[own][owner[own] >= 0]
-            if len(others):
-                return there[int(others[0])][0], name
-            owner[own] = k
-    return None
+    """Return the names of two parameters in the same memory, or None. Copies of the module would not share it."""
+    spans = []
+    for name, p in module.named_parameters():
+        reach = 1 + sum((length - 1) * stride for length, stride in zip(p.shape, p.stride(), strict=True))
+        if p.numel():
+            spans.append((p.data_ptr(), p.data_ptr() + p.element_size() * reach, name))
+    pairs = pairwise(sorted(spans))
+    return next(((one, other) for (_, end, one), (begin, _, other) in pairs if begin < end), None)
 
 
 def _unlike_parameters(module: nn.Module) -> str | None:
@@ -528,7 +494,8 @@ def build_problem(
     outputs = 1 if objective is not None and objective.one_output else num_classes
     module = build_module(name, input_shape, outputs, seed, number=number, **options)
     where = _called(name)
-    if (why := _unlike_parameters(module)) is not None:
+    given = name if isinstance(name, nn.Module) else module  # a copy has neither hooks nor shared memory
+    if (why := _unlike_parameters(given)) is not None:
         raise UserError(f"{where}: {why}")
     try:
         layout = layout_of(module, send)
@@ -536,7 +503,7 @@ def build_problem(
         raise UserError(f"{where}: {error}") from error
     if not any(p.requires_grad for p in module.parameters()):
         raise UserError(f"{where}: every parameter is frozen (requires_grad is False): nothing can train")
-    if (pair := _overlapping(module)) is not None:
+    if (pair := _overlapping(given)) is not None:
         raise UserError(
             f"{where}: {pair[0]!r} and {pair[1]!r} are two parameters in the same memory; to tie them, "
             "make them one object, as in b.weight = a.weight"

@@ -17,6 +17,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
 from hanse.base.errors import UserError
+from hanse.base.factories import Positive
 from hanse.data.dataset import IGNORED
 from hanse.data.samples import Samples
 
@@ -56,9 +57,9 @@ class CharacterLSTM(nn.Module):
 def lstm(
     input_shape: Shape,
     num_classes: int | None,
-    embedding: int = 8,
-    hidden: int = 256,
-    layers: int = 2,
+    embedding: Positive = 8,
+    hidden: Positive = 256,
+    layers: Positive = 2,
     last: bool = False,
     padding: bool = False,
 ) -> nn.Module:
@@ -77,16 +78,10 @@ def lstm(
         padding: whether token 0 only fills up texts.
 
     Raises:
-        UserError: samples that are not texts, or options out of range.
+        UserError: samples that are not texts.
     """
     if num_classes is None or len(input_shape) != 1:
         raise UserError(f"model.name: 'lstm': takes texts [positions] of classes; samples have {input_shape}")
-    for name, width in (("embedding", embedding), ("hidden", hidden), ("layers", layers)):
-        if isinstance(width, bool) or not isinstance(width, int) or width < 1:
-            raise UserError(f"model.{name}: {width!r}: must be a whole number, 1 or more")
-    for name, flag in (("last", last), ("padding", padding)):
-        if not isinstance(flag, bool):
-            raise UserError(f"model.{name}: {flag!r}: must be true or false")
     return CharacterLSTM(num_classes, embedding, hidden, layers, last, padding)
 
 

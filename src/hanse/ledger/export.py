@@ -13,7 +13,7 @@ from typing import TextIO
 
 from hanse.base import files
 from hanse.core.entry import MINT, leaf, tokens
-from hanse.ledger.record import Record
+from hanse.ledger.log import Record
 from hanse.ledger.store import Ledger
 
 FIRST_DAY = date(2000, 1, 1)  # the date of round 0 in an hledger journal, which knows days but no rounds

@@ -41,7 +41,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from hanse.base.errors import UserError
 from hanse.core.book import LedgerError
 from hanse.core.entry import Transaction
-from hanse.ledger.record import Record
+from hanse.ledger.log import Record
 from hanse.ledger.store import Ledger
 
 CHUNK = 10_000  # transactions written or compared at a time

@@ -25,11 +25,9 @@ from hanse.base.merkle import EMPTY, root_of
 from hanse.core.book import DamagedError, LedgerError
 from hanse.core.declared import Declared
 from hanse.core.entry import CLOSE, LOG, TOKEN, UNMOVING, Transaction
-from hanse.ledger.closing import METRICS, SEATS, Closes, Records
-from hanse.ledger.receipts import Receipt
-from hanse.ledger.record import Record
-from hanse.ledger.store import Ledger
-from hanse.ledger.verify import VerifyResult
+from hanse.ledger.log import Record
+from hanse.ledger.receipts import METRICS, SEATS, Closes, Receipt, Records
+from hanse.ledger.store import Ledger, VerifyResult
 
 COSIGNED = "cosigned.jsonl"  # in a run directory: the heads that witnesses have cosigned
 HOW_TO_PAY = "a run with payments has one: --set mechanism=ipfl, --set mechanism=pifl, or a part in mechanism.settle"

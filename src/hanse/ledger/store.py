@@ -11,33 +11,170 @@ not count. Every reader checks what it reads against the heads and the rules of 
 
 The transactions of one call are written all or none, and are on disk when the call returns. A transaction that is sent
 twice is written only once.
+
+That a book was cut off, or rewritten consistently, cannot be detected from the book itself: :func:`verify` compares it
+with receipts or heads from outside. :class:`Issuer` makes a run's receipts from its log.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
-from collections.abc import Generator, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any
 
 from hanse.base.errors import UserError
-from hanse.base.merkle import root_of
-from hanse.core.book import Book, LedgerError, MutableBook
+from hanse.base.lock import flock
+from hanse.base.merkle import Tree, as_text, root_of
+from hanse.core.book import Book, DamagedError, LedgerError, MutableBook
 from hanse.core.entry import MINT, Transaction, is_account
-from hanse.ledger.closing import NOTHING, RecordDigest, close, moved_in
-from hanse.ledger.log import Walk, heads_of
+from hanse.ledger.log import LogHead, Record, Walk, heads_of
 from hanse.ledger.note import public_of
-from hanse.ledger.record import LogHead, Record
-from hanse.ledger.verify import VerifyResult, verify
+from hanse.ledger.receipts import NOTHING, Closed, Closes, Receipt, ReceiptCheck, RecordDigest, Records, close, moved_in
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
     from hanse.ledger.receipts import Receipt
+
+
+@dataclass(frozen=True)
+class VerifyResult:
+    """What was checked, and the first fault, if any. The counts cover what was checked before it.
+
+    Attributes:
+        transactions: how many transactions were checked and found right.
+        postings: how many postings these transactions have.
+        accounts: how many accounts these transactions touch.
+        head: the recomputed root of the tree over these transactions.
+        wrong: the first fault in words. None: the book is sound.
+    """
+
+    transactions: int
+    postings: int
+    accounts: int
+    head: str
+    wrong: str | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether the book holds."""
+        return self.wrong is None
+
+
+class _BrokenError(Exception):
+    """Ends the check at the first claim that does not hold, which is its text."""
+
+
+def verify(
+    walk: Walk,
+    receipts: Iterable[Receipt] = (),
+    heads: Mapping[str, str] | None = None,
+    lacking: Callable[[int], Iterable[tuple[int, Transaction]]] = lambda count: (),
+    closes: Closes | None = None,
+) -> VerifyResult:
+    """Read a book to its end and compare it with receipts, heads and records.
+
+    Memory grows with the number of accounts and receipts, not with the length of the history.
+
+    Args:
+        walk: stands at the beginning of the book. If it knows the operator's key, each head must be signed by it.
+        receipts: what participants were told. Each must agree with the book at the place that it names.
+        heads: heads that the book must have had after one of its postings. Each comes with who names it, such as a
+            checkpoint, for the message.
+        lacking: a function of a number of transactions. It returns the transactions, each with its round, that may
+            still be missing after so many, because a checkpoint is written before its transactions. Heads that the book
+            would have with them count as met.
+        closes: the object that compares the closes of rounds with the run's records. None: there is no run.
+
+    Returns:
+        The verdict. A fault is never raised but reported in ``VerifyResult.wrong``.
+
+    Raises:
+        UserError: heads are signed and the package ``cryptography`` is not installed; or a record is damaged.
+        OSError: a file cannot be read.
+    """
+    claims, wrong = _Claims(receipts, heads or {}, walk.book, walk.public, closes), None
+    walk.checked = True
+    try:
+        claims.reached(walk)
+        for record in walk.records():
+            claims.reached(walk, record)
+        claims.left(walk.tally, lacking(walk.tally.count))
+    except (_BrokenError, DamagedError) as first:
+        wrong = str(first)
+    tally = walk.tally
+    return VerifyResult(tally.count, walk.postings, len(tally.balances), tally.head, wrong)
+
+
+class _Claims:
+    """What others say about the book: receipts, and heads by who names them.
+
+    Claims are ticked off while the walk passes the place that they speak of; what remains at the end speaks of
+    something that the book does not have.
+    """
+
+    def __init__(
+        self,
+        receipts: Iterable[Receipt],
+        heads: Mapping[str, str],
+        book: str,
+        public: bytes | None,
+        closes: Closes | None,
+    ) -> None:
+        self.heads, self.closes = dict(heads), closes
+        self.wrong: str | None = None  # the first receipt that is not of this book; reported after faults in rows
+        ours = []
+        for receipt in receipts:
+            if (strange := receipt.wrong(book, public)) is None:
+                ours.append(receipt)
+            elif self.wrong is None:
+                self.wrong = f"{_named(receipt)}: {strange}"
+        self.receipts = ReceiptCheck(ours)
+
+    def reached(self, walk: Walk, record: Record | None = None) -> None:
+        """Compare what is said about the place that the walk has reached with what is there. Raises _BrokenError.
+
+        Args:
+            walk: stands behind the record.
+            record: the last transaction; None: the walk begins.
+        """
+        tally, before = walk.tally, walk.before
+        if tally.count == walk.count and self.heads:  # heads are those of whole postings
+            self.heads.pop(tally.head, None)
+        if self.closes and record and (wrong := self.closes.wrong(record, tally, before)):
+            raise _BrokenError(wrong)
+        for d in () if record is None else self.receipts.reached(record, lambda: tally.head):
+            raise _BrokenError(
+                f"{_named(d.receipt)}: {d.field} after transaction {tally.count}: it says {d.said}, the book "
+                f"{d.found}: the book was written anew"
+            )
+
+    def left(self, tally: MutableBook, lacking: Iterable[tuple[int, Transaction]]) -> None:
+        """Raise _BrokenError if a claim is left over: a receipt or a head of something that the book does not have."""
+        if self.wrong is not None:
+            raise _BrokenError(self.wrong)
+        if unmet := self.receipts.unmet():
+            first = min(unmet, key=lambda receipt: receipt.count)  # it names the earliest missing transaction
+            raise _BrokenError(
+                f"{_named(first)}: saw {first.count} transactions, the book has {tally.count}: its tail is cut"
+            )
+        after = tally.copy()
+        with suppress(LedgerError):  # if they cannot follow, the heads after them are left over
+            for round, transaction in lacking:
+                after.add(round, transaction)
+                self.heads.pop(after.head, None)
+        for head, who in self.heads.items():
+            raise _BrokenError(f"{who}: head {head} is not in the book: its tail is cut, or it was written anew")
+
+
+def _named(receipt: Receipt) -> str:
+    return f"receipt of client {receipt.client}, round {receipt.round}"
+
 
 LONGEST_NAME = 100  # characters of a book's name, which stands twice in each head and receipt
 
@@ -190,7 +327,7 @@ class Ledger:
     def _turn(self) -> Iterator[tuple[IO[bytes], IO[bytes], Walk]]:
         """Take this writer's turn: yield the log and its heads, open for appending, and the walk at their end."""
         with self.file.open("ab") as log, heads_of(self.file).open("ab") as heads:
-            fcntl.flock(heads, fcntl.LOCK_EX)
+            flock(heads)
             walk = self._at_end()
             # an interrupted posting, which nobody was told of, may have left a part of its lines
             os.ftruncate(log.fileno(), walk.lines)
@@ -222,7 +359,7 @@ class Ledger:
             self.post(round, [transaction for _, transaction in same])
 
     def close_round(self, round: int, facts: RecordDigest = NOTHING) -> Record:
-        """Write the close of a round (:mod:`hanse.ledger.closing`), after which nothing can be posted in it.
+        """Write the close of a round (:mod:`hanse.ledger.receipts`), after which nothing can be posted in it.
 
         Args:
             round: the round to close: the book's last one, or a later one in which nothing was posted.
@@ -367,7 +504,7 @@ class Ledger:
         return Walk(self.file, self.book, MutableBook(floor=self.floor), public=self.public)
 
     def verify(self, receipts: Iterable[Receipt] = (), **more: Any) -> VerifyResult:
-        """Recompute the whole book and return whether it is sound; see :func:`hanse.ledger.verify.verify`.
+        """Recompute the whole book and return whether it is sound; see :func:`hanse.ledger.store.verify`.
 
         Args:
             receipts: receipts that participants kept. The book must agree with each of them.
@@ -375,7 +512,7 @@ class Ledger:
 
         Examples:
             >>> from hanse.core.entry import MINT, Transaction
-            >>> from hanse.ledger.issuer import Issuer
+            >>> from hanse.ledger.store import Issuer
             >>> ledger = Ledger.open("mine.jsonl", book="town")
             >>> _ = ledger.post(0, [Transaction("grant/0", "grant", ((MINT, -5), ("client/0", 5)))])
             >>> _ = ledger.close_round(0)
@@ -387,3 +524,48 @@ class Ledger:
             'receipt of client 0, round 0: saw 2 transactions, the book has 0: its tail is cut'
         """
         return verify(self.walk(), receipts, **more)
+
+
+def receipts_of(closed: Closed, head: LogHead) -> list[Receipt]:
+    """Return the receipts of a round that was closed, sorted by client.
+
+    Args:
+        closed: the round.
+        head: the head of the log that ends with the round's close.
+    """
+    tree, record = Tree(list(closed.statements.values())), as_text(closed.record)
+    proof = as_text(*reversed(closed.before))
+    return [
+        Receipt(line.decode(), i, len(tree), as_text(*tree.inclusion(i)), record, proof, head.note())
+        for i, line in enumerate(closed.statements.values())
+    ]
+
+
+class Issuer:
+    """Makes the receipts of a run, round by round, from its log and its records.
+
+    Args:
+        ledger: the log.
+        folder: the run directory, which has the records.
+        first: the first round whose receipts are made.
+    """
+
+    def __init__(self, ledger: Ledger, folder: Path, first: int = 0) -> None:
+        self._walk = ledger.walk()
+        self._closes = Closes(Records(folder), first)
+
+    def new(self) -> Iterator[Receipt]:
+        """Yield the receipts of the rounds that were closed since the last call.
+
+        Raises:
+            LedgerError: the log is not sound, or a close does not follow from the records.
+            UserError: a record is damaged.
+        """
+        walk = self._walk
+        for record in walk.records():
+            closed = self._closes.reached(record, walk.tally, walk.before)
+            if closed is None:
+                continue
+            if closed.line != record.transaction or walk.head is None or walk.count != record.number:
+                raise LedgerError(f"round {record.round}: its close is not what follows from the book and the records")
+            yield from receipts_of(closed, walk.head)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hanse.core.entry import MINT
-from hanse.ledger.record import Record
+from hanse.ledger.log import Record
 
 MOST_KINDS = 100  # kinds beyond these are not counted: a hostile book must not fill the memory with names
 

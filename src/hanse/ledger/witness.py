@@ -14,7 +14,6 @@ head, all see the same log: two logs cannot both have so many cosignatures unles
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -27,12 +26,13 @@ from typing import TYPE_CHECKING, Any
 
 from hanse.base.errors import UserError
 from hanse.base.files import cut_torn, json_lines, private_folder, write_whole
+from hanse.base.lock import flock
 from hanse.base.merkle import Tree, as_text, hashes_of, verify_consistency
 from hanse.base.plain_text import is_plain
 from hanse.core.entry import leaf
+from hanse.ledger.log import LogHead
 from hanse.ledger.note import cosign, cosigned_at, fingerprint, is_weak, own_key, public_of
 from hanse.ledger.receipts import newest
-from hanse.ledger.record import LogHead
 from hanse.ledger.store import Ledger
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class Witness:
         private_folder(self.folder / HEADS)
         path = self._seen(head)
         with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600), "r+b") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+            flock(file)
             cut_torn(file)
             last, told = _last(path), self._told(head)  # receipts have heads, too, and may be newer
             before = max((one for one in (last, told) if one is not None), key=lambda one: one.count, default=None)

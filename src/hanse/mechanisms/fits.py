@@ -6,7 +6,7 @@ other parts. What a part does (it pays, it makes rows from this round's updates)
 without another word (``REQUIRES``, ``IDLE``). Everything is looked at before round 0, by set differences:
 :func:`unmet_needs`, :func:`clashes`, :func:`without`. ``hanse list words`` prints the list.
 
-To refuse one more combination, add a word or a row here, or a row to a wing's table (``docs/decisions/wings.md`` has
+To refuse one more combination, add a word or a row here, or a row to a wing's table (``docs/write-a-wing.md`` has
 an example). Which rules go with which values, a rule shows by what it makes of a tiny model (:func:`tried`). What
 depends on numbers (seats, sizes) is refused by a part's ``unfit``, or in :mod:`hanse.runs.refusals`.
 """
@@ -24,10 +24,20 @@ from torch import Tensor
 
 from hanse.base.errors import RAISED, UserError, nearest
 from hanse.base.wings import Names
-from hanse.core.calling import method_of
-from hanse.core.judge import Judge
-from hanse.core.mixing import writers
-from hanse.core.part import FINISHED, GROUPS, Aggregate, Context, Mechanism, Part, SettlePart, Size, View, in_slots
+from hanse.core.calling import method_of, writers
+from hanse.core.part import (
+    FINISHED,
+    GROUPS,
+    Aggregate,
+    Context,
+    Judge,
+    Mechanism,
+    Part,
+    SettlePart,
+    Size,
+    View,
+    in_slots,
+)
 from hanse.core.port import ClientInfo, Roster
 from hanse.core.table import PER_CLIENT, Seats, Table, Updates
 from hanse.mechanisms.registry import PARTS, is_rule, word_of
@@ -117,7 +127,6 @@ EARLIER = ["train.lr_decay_by", "train.order", "train.statistics/own"]  # they d
 # some part needs or does. "federation.late/network" is the setting on a network, "train.loss/weights/balanced" a value
 # in a setting's table. A wing has a table of its own (Wing.names, "forbids").
 FORBIDS: Mapping[str, Mapping[str, str]] = {
-    "federation.replay": {"network": f"the order of arrival cannot be repeated; leave it out{LOCAL}"},
     "federation.late": {
         **dict.fromkeys(("pays", "makes", "draws"), "must be 'drop'"),
         **dict.fromkeys(EARLIER, "it depends on each client's last training, which may be late: must be 'drop'"),
@@ -239,11 +248,11 @@ def tried(rule: Any) -> Aggregate | None:
     """Return what a rule makes of three updates of a model with two parameters: it shows what a value part must accept.
 
     None: the rule makes no aggregates, or none of such updates. What it makes in a run is looked at again
-    (:mod:`hanse.core.mixing`).
+    (:mod:`hanse.core.calling`).
     """
     if method_of(rule, "aggregate") is None:
         return None
-    seats, judge = Seats.at(np.arange(3), np.zeros(3, np.int64)), cast(Judge, _TinyJudge())
+    seats, judge = Seats.at(np.arange(3), np.zeros(3, np.int64)), cast("Judge", _TinyJudge())
     models, ones = torch.tensor([[1.0, 2.0], [2.0, 1.0], [5.0, 6.0]]), np.ones(3)
     roster = Roster(ClientInfo(client, "", key="", num_samples=1) for client in range(3))
     context = Context.tiny()

@@ -14,9 +14,8 @@ The mean distance is always recorded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Annotated, Literal
 
 import numpy as np
@@ -32,7 +31,6 @@ from hanse.mechanisms.baselines import fedavg, fedprox
 from hanse.mechanisms.select import CLIENTS, count_sat, meet_all, too_short, without_replacement
 from hanse.mechanisms.weigh import GROUPED
 
-Payoff = Literal["distance", "cosine", "layers"]
 Scale = Literal["paper", "mean"]
 
 
@@ -45,13 +43,10 @@ class GTFLAT(AggregatePart):
         generations: how many generations are played.
         population: the number of individuals per client. None: any share is possible, as in an infinite population.
         scale: "paper" takes distances as they are, "mean" divides them by their mean.
-        payoff: "distance" over all parameters, eq. (10); "cosine" of the changes that clients made; "layers": distances
-            within each tensor, summed (with ``scale = "mean"`` every tensor counts the same).
-        time: "discrete" generations, or "continuous" for the flow that they approximate.
         start: what individuals choose at first. "equal": all models equally often. "random": each a random model, as in
             the published code; this needs a ``population``.
         eps: a number added to every entry of the difference between two models before its length is taken; the
-            published code has 1e-6. Only with ``payoff = "distance"``.
+            published code has 1e-6.
     """
 
     needs = GROUPED
@@ -59,19 +54,13 @@ class GTFLAT(AggregatePart):
     generations: Count = 50
     population: Positive | None = None
     scale: Scale = "paper"
-    payoff: Payoff = "distance"
-    time: replicator.Time = "discrete"
     start: Literal["equal", "random"] = "equal"
     eps: Annotated[float, Field(ge=0, le=1)] = 0.0
 
     def __post_init__(self) -> None:
-        """Raise UserError for a random start without individuals that could choose, and for an ``eps`` without
-        effect.
-        """
+        """Raise UserError for a random start without individuals that could choose."""
         if self.start == "random" and self.population is None:
             raise UserError("start: 'random': needs a population of individuals, such as population = 100")
-        if self.eps and self.payoff != "distance":
-            raise UserError(f'eps: {self.eps}: has no effect with payoff = {self.payoff!r}, only with "distance"')
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
         """Return the weights ``[m]`` that the game gives; the only seat of a group has weight 1.
@@ -81,16 +70,7 @@ class GTFLAT(AggregatePart):
         if len(group) == 1:
             return Aggregate(np.ones(1))
         rows = group.parameters  # without buffers, such as batch-norm statistics (papers.md T7)
-        layout = group.view.context.layout
-        start = self._start(group)
-        offsets = [a for a in layout.offsets if a <= layout.num_parameters]
-        if self.payoff == "cosine":
-            ways = rows - group.start[:, : layout.num_parameters]
-            return _play(self, replicator.cosine_payoff(ways), time=self.time, start=start)
-        if self.payoff == "layers":
-            scaled = partial(replicator.layer_payoff, rows, offsets, relative=True)
-            return _play(self, replicator.layer_payoff(rows, offsets), scaled, self.time, start)
-        return _play(self, replicator.payoff_matrix(rows, self.eps), time=self.time, start=start)
+        return _play(self, replicator.payoff_matrix(rows, self.eps), self._start(group))
 
     def _start(self, group: Group) -> Floats | None:
         """Return what each individual chooses at first; None if all models are chosen equally often."""
@@ -242,13 +222,7 @@ def sketched(vectors: Floats, width: int, seed: int) -> Floats:
     return np.stack([np.bincount(place, weights=sign * vector, minlength=width) for vector in vectors])
 
 
-def _play(
-    part: GTFLAT | ValidationGTFLAT,
-    phi: Floats,
-    scaled: Callable[[], Floats] | None = None,
-    time: replicator.Time = "discrete",
-    start: Floats | None = None,
-) -> Aggregate:
+def _play(part: GTFLAT | ValidationGTFLAT, phi: Floats, start: Floats | None = None) -> Aggregate:
     """Return the weights of a group's game with payoffs ``phi [m, m]``.
 
     Recorded, as means over groups of several seats: ``weigh/distance``, the mean size of the payoffs before any
@@ -257,14 +231,10 @@ def _play(
     Args:
         part: has the options of the game.
         phi: the payoffs.
-        scaled: makes the payoffs for ``scale = "mean"`` where they are not just ``phi`` over its mean size.
-        time: see :class:`GTFLAT`.
         start: what individuals choose at first; None: all models equally often.
     """
-    played = phi
-    if part.scale == "mean":
-        played = replicator.scale_free(phi) if scaled is None else scaled()
-    state = replicator.equilibrium(played, part.generations, part.strength, part.population, time=time, start=start)
+    played = replicator.scale_free(phi) if part.scale == "mean" else phi
+    state = replicator.equilibrium(played, part.generations, part.strength, part.population, start=start)
     weights = replicator.weights(state)
     recorded = {
         "weigh/distance": replicator.mean_distance(phi),

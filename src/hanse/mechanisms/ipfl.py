@@ -53,7 +53,7 @@ from hanse.core.part import (
 from hanse.core.port import Ask, ClientInfo, Request, Score, Scored
 from hanse.core.table import PER_CLIENT, Block, Floats, Ints, Replace, Seats
 from hanse.core.telling import FREE, BeforeJoining, Check, Fact, Kind, Plot, Telling, Terms, Worth
-from hanse.federation.profiles import MOST, amount, at_round
+from hanse.federation.policy import MOST, amount, at_round
 from hanse.games.gram import inner_products
 from hanse.games.market import Graph, Market, best_imports, gains, local_optimality, utilities_of
 from hanse.games.market_models import Kind as Distance
@@ -67,8 +67,7 @@ from hanse.games.market_models import (
     within_shares,
 )
 from hanse.games.market_numbers import gain
-from hanse.games.market_posted import APART, By, Tariff, on_sale, sold
-from hanse.games.market_prices import Pricing, due
+from hanse.games.market_posted import APART, By, Pricing, Tariff, due, on_sale, sold
 from hanse.learning.adapters import has_adapters, travel_gram
 from hanse.mechanisms import market_checks
 from hanse.mechanisms.deploy import ServerModel
@@ -86,7 +85,7 @@ Bill = dict[int, int]  # what a buyer owes: units by the seller's place at the m
 OWN = "own model"  # the question for a model's validation score
 FAR = 1e9  # longer models are left out of the market; up to this, squares of squared lengths fit into float32
 UNPAYABLE = LARGEST + 1  # units: more than any account can hold
-_MEMO = {"marginal": "iPFL eq. (10)", "critical": "critical price", "posted": "posted price"}
+_MEMO = {"marginal": "iPFL eq. (10)", "posted": "posted price"}
 ONE_BY_ONE = 64  # up to this many clients have metrics of their own; of more, the figures are only in the records
 
 
@@ -218,8 +217,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
             distance as 1e9. None: all may trade. It needs distances by "cosine".
         bounded: centres stay within reach of the imported models (:func:`hanse.games.market_models.within_reach`).
             Otherwise the step of eq. (6) is taken as printed.
-        pricing: "marginal" is iPFL's eq. (10). "critical" is the highest cost at which the seller's model would still
-            have been imported; a seller then has no reason to misreport its cost. "posted" takes the prices of a tariff
+        pricing: "marginal" is iPFL's eq. (10). "posted" takes the prices of a tariff
             (:mod:`hanse.games.market_posted`). Clients then declare neither cost nor eagerness. Each is told the price
             of its model and decides whether to offer it, and each buyer chooses from the offers.
         keep_best: whether a private row keeps each client's best model so far, which is the client's when it quits.
@@ -652,7 +650,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         if trade is None:
             return Settlement(metrics=_metrics(state, None)), state
         market = trade.market
-        bills = _bills(due(self.pricing, market, trade.graph, self.tariff), trade.graph)
+        bills = _bills(due(market, trade.graph, self.tariff), trade.graph)
         authorised = [_limit(view.authorised.get(c)) for c in trade.clients.tolist()]
         paid, transactions = _clear(view, trade.clients, bills, authorised, _MEMO[self.pricing])
         owed = _recorded(bills)
@@ -727,15 +725,10 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         markets = self._markets(joining.rounds)
         eager = float(profile.get("eagerness", getattr(weigh, "eagerness", np.nan)))
         cost = float(profile.get("cost", getattr(weigh, "cost", np.nan)))
-        agreed = joining.agreed
+        agreed, gains, unknown = joining.agreed, list[str](), ["Whose models will be like its own."]
         caps = [] if agreed is None else [agreed]
-        imports = "models that it imports"
-        if self.tariff is not None:
-            imports = "offers that its own policy takes, each at its posted price"
+        imports = "models that it imports" if self.tariff is None else "offers that it takes, each at its posted price"
         pays = [f"It pays for the {imports}, in each of up to {markets} markets: {joining.at_stake_in_words}."]
-        gains = []
-        decides = "the market decides on it" if self.tariff is None else "it is shown the offers and chooses"
-        unknown = [f"Whose models will be like its own: {decides} round by round."]
         if joining.sizes is not None and hasattr(weigh, "eagerness") and np.isfinite(eager):
             own = float(joining.sizes[joining.client])
             most = float(gain(own, float(joining.sizes.sum()) - own, eager)) if own > 0 else 0.0
@@ -743,14 +736,10 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
                 f"With {own:.0f} own samples and its eagerness of {eager:g}, all others' models would be worth "
                 f"{most:.2f} tokens a round to it (eq. 2); that is the most it can gain as a buyer."
             )
-            if self.pricing == "marginal" and own > 0:
+            if self.tariff is None and own > 0:
                 highest = float(np.sqrt(eager / own))  # eq. (2) as imports grow without end
                 caps.append(int(np.ceil(highest * TOKEN)))
-                pays.append(
-                    "Under marginal prices (eq. 10) its bill never exceeds the gain that follows from its declaration "
-                    "and the sizes that the sellers report; whatever they report, no bill is above "
-                    f"{highest:.2f} tokens."
-                )
+                pays.append(f"Whatever the sellers report, no bill is above {highest:.2f} tokens (eq. 10).")
         else:
             unknown.append("What the others' models could be worth to it: the sizes of their data are not known here.")
         if agreed is None:
@@ -760,8 +749,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         if self.tariff is not None:
             gains.append(
                 f"Each time another client takes its model it is paid the posted price: {self.flat:g} tokens "
-                f"and {self.per_thousand:g} for each thousand {_SAMPLES[self.by]}. It sells where that covers its "
-                f"cost, {cost:g}; {_ASKED[self.by]}."
+                f"and {self.per_thousand:g} for each thousand {_SAMPLES[self.by]}, if that covers its cost, {cost:g}."
             )
         elif np.isfinite(cost):
             gains.append(
@@ -775,10 +763,6 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
 
 
 _SAMPLES = {"size": "of its samples", "weight": "samples as which the buyer takes it"}
-_ASKED = {
-    "size": "it is not asked for its cost or its eagerness",
-    "weight": "it says the least that it sells for, which buyers are shown, and is not asked for its eagerness",
-}
 
 
 def _without_rows(rows: Tensor, out: Mapping[int, str]) -> Tensor:
@@ -1135,7 +1119,7 @@ def ipfl(
         distance: "cosine" or "squared_l2".
         of: "travel", "models", "updates" or "first".
         bounded: whether centres stay within reach of the imported models.
-        pricing: "marginal" or "critical". For posted prices, use :func:`ipfl_posted`.
+        pricing: "marginal". For posted prices, use :func:`ipfl_posted`.
         keep_best: whether each client keeps its best model.
         adapters: "factors" or "products".
         related: how much two clients' changes must have in common for them to trade. "none", as in the paper: nothing.

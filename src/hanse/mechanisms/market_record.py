@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from hanse.base.errors import UserError
 from hanse.games.market import Market, Stop
-from hanse.games.market_posted import Tariff
-from hanse.games.market_prices import Pricing
+from hanse.games.market_posted import Pricing, Tariff
 
 Arrays = Mapping[str, NDArray[Any]]
 

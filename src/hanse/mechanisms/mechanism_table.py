@@ -1,8 +1,8 @@
 """Writes a mechanism that was put together in Python as an experiment's ``[mechanism]`` table.
 
 With that table in ``config.toml``, the mechanism's run can be resumed and repeated like one that came from a file. The
-table names the published mechanism from which this one was made (or else the nearest one), its options, and the parts
-that differ. A part is given by name or, if it is the user's own, by import path. :func:`table_of` is the inverse of
+table names the published mechanism from which this one was made (or else FedAvg), its options, and the parts that
+differ. A part is given by name or, if it is the user's own, by import path. :func:`table_of` is the inverse of
 :func:`hanse.mechanisms.registry.build_mechanism`.
 """
 
@@ -39,10 +39,8 @@ def table_of(mechanism: Mechanism) -> dict[str, Any]:
     """
     if mechanism.deploy is None:  # which hands out the same models
         mechanism = replace(mechanism, deploy=ServerModel())
-    # The name says where it came from, unless it is a name of the user's own. Then all published ones are tried.
-    named = MECHANISMS.get(mechanism.name)
-    near = [(make, _options(make, mechanism)) for make in (MECHANISMS.values() if named is None else (named,))]
-    make, options = max(near, key=lambda one: _alike(one[0], one[1], mechanism))
+    make = MECHANISMS[mechanism.name if mechanism.name in MECHANISMS else "fedavg"]
+    options = _options(make, mechanism)
     base = make(**options).slots()
     changed = {k: v for k, v in options.items() if v != inspect.signature(make).parameters[k].default}
     table: dict[str, Any] = {"name": make.__name__, **{k: _plain(v) for k, v in changed.items()}}
@@ -103,13 +101,6 @@ def _options(make: Callable[..., Mechanism], mechanism: Mechanism) -> dict[str, 
     except (UserError, ValueError, TypeError):  # an option of the same name means something else in this mechanism
         return {}
     return found
-
-
-def _alike(make: Callable[..., Mechanism], options: Mapping[str, Any], mechanism: Mechanism) -> tuple[int, int]:
-    """Return in how many slots the parts are equal, and in how many they are of the same class."""
-    own, given = make(**options).slots(), mechanism.slots()
-    pairs = [(own.get(slot), given.get(slot)) for slot in SLOTS]
-    return sum(_same(*pair) for pair in pairs), sum(type(a) is type(b) for a, b in pairs)
 
 
 def _same(one: Any, other: Any) -> bool:

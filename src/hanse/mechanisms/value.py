@@ -26,20 +26,18 @@ from pydantic import AfterValidator, Field
 from torch import Tensor
 
 from hanse.base.errors import UserError, nearest
-from hanse.base.factories import Positive, Rate, Weight
-from hanse.core.judge import Coalitions
-from hanse.core.part import Aggregated, Context, Most, Size, State, ValuePart, Values, View, in_slots
+from hanse.base.factories import Positive, Weight
+from hanse.core.part import Aggregated, Coalitions, Context, Most, Size, State, ValuePart, Values, View, in_slots
 from hanse.core.port import Derived, Gradient, Request
 from hanse.core.table import Floats, Ints, Mix, mix
 from hanse.core.telling import Measure, Telling
 from hanse.games import group_sums, mixture, path, shapley
 from hanse.games.gtg import Stop
 from hanse.games.impartial import impartial_places
-from hanse.games.semivalues import Semivalue
 from hanse.learning.by_function import FunctionCoalitions
 from hanse.learning.coalitions import WEIGHED, WORST
 from hanse.learning.metrics import METRICS, WORSE
-from hanse.mechanisms.value_noise import Curved, left_out, length, noise_of, together
+from hanse.mechanisms.value_noise import Curved, length, noise_of, together
 from hanse.mechanisms.weigh import sample_shares
 
 
@@ -66,8 +64,6 @@ class Solved:
         errors: standard errors ``[m]``; None for exact values.
         exact: exact values ``[m]``, if they were also computed.
         metrics: what to record; summed over the groups of a round.
-        interactions: how much pairs of players complement each other, and the standard errors, ``[m, m]`` each.
-        beside: the values and errors ``[2, m]`` that smaller budgets would have given, by budget.
     """
 
     values: Floats
@@ -75,8 +71,6 @@ class Solved:
     errors: Floats | None = None
     exact: Floats | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
-    interactions: tuple[Floats, Floats] | None = None
-    beside: Mapping[int, Floats] = field(default_factory=dict)
 
 
 def _by_block(solve: Callable[[Floats], Floats], game: Coalitions) -> Floats:
@@ -136,11 +130,6 @@ PATH = Measure(
     "A path value is how much of the round's improvement came through the update. All path values add up to the whole "
     "improvement, but for what came through nobody's update.",
     share_out=True,
-)
-NOVEL = Measure(
-    "novel path value",
-    "A novel path value is how much of the round's improvement came through what was new in the update, in none of the "
-    "round before. The values add up to less than the whole improvement.",
 )
 
 GROUP_PATH = Measure(
@@ -205,17 +194,6 @@ class GameValue(ValuePart):
         """
         raise NotImplementedError
 
-    def noise_errors(self, view: View, row: int, group: Ints, noise: Floats) -> Floats:
-        """Return the standard errors ``[m]`` of a group's values due to noise in updates; NaN if not known.
-
-        Args:
-            view: the round.
-            row: the table's row that the group trains.
-            group: ``[m]``, the seats.
-            noise: ``[m]``, the noise in each number of their updates.
-        """
-        return np.full(len(group), np.nan)
-
     def value(self, view: View, state: State) -> tuple[Values, State]:
         """Return the value of every seat, ``[S]``. Metrics are summed over the groups.
 
@@ -232,8 +210,7 @@ class GameValue(ValuePart):
         errors, exact = np.full(len(updates), np.nan), np.full(len(updates), np.nan)
         metrics = {"value/models_evaluated": 0.0}
         without, estimated = dict[int, Floats](), False
-        S, pairs, noise = len(updates), None, noise_of(updates)
-        beside: dict[int, Floats] = {}
+        noise = noise_of(updates)
         for row, seats in updates.seats.groups().items():
             group = _counted(view, seats, self.game)
             if not len(group):
@@ -244,19 +221,10 @@ class GameValue(ValuePart):
             without |= dict(zip(group.tolist(), solved.without_block, strict=True))
             if solved.errors is not None:
                 errors[group], estimated = solved.errors, True
-            if noise[group].any():
-                errors[group] = np.hypot(
-                    0.0 if solved.errors is None else solved.errors, self.noise_errors(view, row, group, noise[group])
-                )
-                estimated = True
+            if noise[group].any():  # which moves these values by nobody knows how much
+                errors[group], estimated = np.nan, True
             if solved.exact is not None:
                 exact[group] = solved.exact
-            if solved.interactions is not None:
-                pairs = pairs or (np.full((S, S), np.nan), np.full((S, S), np.nan))
-                for whole, part in zip(pairs, solved.interactions, strict=True):
-                    whole[np.ix_(group, group)] = part  # seats of different groups play no game: NaN
-            for budget, less in solved.beside.items():
-                beside.setdefault(budget, np.full((2, len(updates)), np.nan))[:, group] = less
             metrics["value/models_evaluated"] += game.evaluated
             if game.floor > -math.inf:
                 metrics[WORSE] = metrics.get(WORSE, 0.0) + game.below_floor
@@ -266,9 +234,8 @@ class GameValue(ValuePart):
                 metrics["value/not_averages"] = metrics.get("value/not_averages", 0.0) + 1.0
         metrics["value/sum"] = float(per_seat.sum())
         none = np.zeros(max(map(len, without.values()), default=0))
-        without_block = np.stack([without.get(seat, none) for seat in range(S)])
-        known, (together, unsure) = errors if estimated else None, pairs or (None, None)
-        return Values(per_seat, known, _known(exact), metrics, without_block, together, unsure, beside), state
+        without_block = np.stack([without.get(seat, none) for seat in range(len(updates))])
+        return Values(per_seat, errors if estimated else None, _known(exact), metrics, without_block), state
 
 
 def _counted(view: View, seats: Ints, kind: mixture.Game) -> Ints:
@@ -419,9 +386,9 @@ _SURE = 40  # models for each seat at most, where the ranking is to be sure and 
 
 @dataclass(frozen=True)
 class MixtureValue(GameValue):
-    """Semivalues from a function fitted to the utilities of mixtures of updates (:mod:`hanse.games.mixture`).
+    """Shapley values from a function fitted to the utilities of mixtures of updates (:mod:`hanse.games.mixture`).
 
-    A smooth function is fitted to the utilities of ``budget`` models, and its semivalues are computed. A seat whose own
+    A smooth function is fitted to the utilities of ``budget`` models, and its values are computed. A seat whose own
     model has no finite loss leaves the game before it starts. It gets the value that such a model has for the whole
     group.
 
@@ -429,67 +396,19 @@ class MixtureValue(GameValue):
         budget: the most models of a group that are evaluated. None: 10 for each seat, or 40 with ``sure``. If all
             coalitions fit, the values are exact. If a budget is too small for the number of seats, it is raised to the
             least that works.
-        semivalue: "shapley", "banzhaf", or "beta" (beta-Shapley).
-        alpha: the parameter alpha of the beta-Shapley value. None: 4.
-        beta: the parameter beta of the beta-Shapley value. None: 1.
-        stop: "budget" uses all models. "top" stops early, when the intervals separate the ``top`` best seats from the
-            others. "payout" stops when every interval is within ``precision`` of the sum of the positive values.
-        top: how many best seats to find with ``stop = "top"``. None: 1.
-        precision: the precision of the intervals with ``stop = "payout"``. None: 0.01.
         sure: evaluation stops as soon as the ranking of the seats is right with this probability, such as 0.95. None:
-            it stops as ``stop`` says. Seats that differ by less than a hundredth of the sum of the positive values need
-            not be ranked.
-        interactions: whether to record which seats complement each other and which duplicate each other.
-        also: smaller budgets. The values that these would have given are recorded too, without evaluating more models.
-            For n seats a budget below 2 n + 2 (or 2 to the n, if that is less) records nothing.
+            all models are used. Seats that differ by less than a hundredth of the sum of the positive values need not
+            be ranked.
         check: also compute the exact values, for groups of at most 8 seats.
     """
 
     accepts = frozenset()  # the surrogate is one of mixtures
     budget: Positive | None = None
-    semivalue: Literal["shapley", "banzhaf", "beta"] = "shapley"
-    alpha: Annotated[float, Field(ge=0.01, le=100)] | None = None
-    beta: Annotated[float, Field(ge=0.01, le=100)] | None = None
-    stop: Literal["budget", "top", "payout"] = "budget"
-    top: Positive | None = None
-    precision: Rate | None = None
     sure: Annotated[float, Field(gt=0.5, lt=1)] | None = None
-    interactions: bool = False
-    also: Sequence[Positive] = ()
     check: bool = False
 
-    def __post_init__(self) -> None:
-        """Raise UserError for an option that another one leaves without effect."""
-        super().__post_init__()
-        object.__setattr__(self, "also", tuple(self.also))  # TOML gives a list
-        for name, of, wanted in (
-            ("alpha", "semivalue", "beta"),
-            ("beta", "semivalue", "beta"),
-            ("top", "stop", "top"),
-            ("precision", "stop", "payout"),
-            ("sure", "stop", "budget"),
-        ):
-            if getattr(self, name) is not None and getattr(self, of) != wanted:
-                raise UserError(
-                    f"mechanism.value.{name}: {getattr(self, name)} has no effect: it needs {of} = '{wanted}'"
-                )
-
-    def measure(self) -> Measure:
-        """Return what a value is called and means, by the kind of semivalue."""
-        if self.semivalue == "banzhaf":
-            return BANZHAF
-        if self.semivalue == "shapley":
-            return SHAPLEY
-        alpha, beta = self._alpha_beta()
-        stressed = "small" if alpha > beta else "large" if alpha < beta else "all"
-        return Measure(
-            f"beta-Shapley value ({alpha:g}, {beta:g})",
-            f"A beta-Shapley value is what an update added, in a mean over the groups of the others that stresses "
-            f"{stressed} ones. The values do not sum to what the round gained.",
-        )
-
     def solve(self, game: Coalitions, n: int, view: View) -> Solved:
-        """Return estimated semivalues ``[n]`` with their standard errors.
+        """Return estimated values ``[n]`` with their standard errors.
 
         Args:
             game: returns the utilities of many coalitions at once, as ``view.judge.coalitions(...)`` makes it.
@@ -502,28 +421,15 @@ class MixtureValue(GameValue):
         sound = np.flatnonzero(alone > WORST)
         values, errors = np.full(n, WORST), np.zeros(n)
         without = np.full((n, game.without_block.shape[1]), WORST)
-        beside: dict[int, Floats] = {}
         metrics: dict[str, float] = {"value/not_finite": float(n - len(sound))}
-        pairs = (np.zeros((n, n)), np.full((n, n), np.nan)) if self.interactions else None
         if len(sound):
-            shapley_found = self._among(memo, game, sound, view)
-            found = shapley_found.fit
-            measure = self._semivalue(len(sound))
-            estimate = shapley_found if self.semivalue == "shapley" else found.estimate(measure)
-            worth = game.without_block[memo.places(_Among(memo, sound).named(found.design.coalitions()))]
-            values[sound], errors[sound] = estimate.values, estimate.standard_errors
-            without[sound] = found.values(measure, worth)
-            for budget in self.also:
-                if len(found.worth) >= budget >= min(2 ** len(sound), 2 * len(sound) + 2):
-                    less = found.with_budget(budget).estimate(measure)
-                    beside[budget] = np.full((2, n), np.nan)
-                    beside[budget][:, sound] = less.values, less.standard_errors
-            if pairs is not None:
-                for whole, part in zip(pairs, found.interactions(measure), strict=True):
-                    whole[np.ix_(sound, sound)] = part
-            metrics |= {"value/exact_games": float(found.design.complete)}
+            found = self._among(memo, game, sound, view)
+            worth = game.without_block[memo.places(_Among(memo, sound).named(found.fit.design.coalitions()))]
+            values[sound], errors[sound] = found.values, found.standard_errors
+            without[sound] = found.fit.values(worth)
+            metrics |= {"value/exact_games": float(found.exact)}
         exact = shapley.exact(memo, n) if self.check and n <= MOST_CHECKED else None
-        return Solved(values, without, errors, exact, metrics, pairs, beside)
+        return Solved(values, without, errors, exact, metrics)
 
     def _among(self, memo: shapley.Memo, game: Coalitions, sound: Ints, view: View) -> mixture.MixtureEstimate:
         """Return the Shapley values of the game among the players ``sound [m]``, who are numbered 0 to m - 1 in it."""
@@ -536,25 +442,8 @@ class MixtureValue(GameValue):
         most = self.budget if self.budget is not None or self.sure is None else _SURE * m
         budget = None if most is None else max(most, min(2**m, 2 * m + 2))
         among, seed = _Among(memo, sound), _seed(view)
-        return mixture.mixture(among, m, game.shares[sound], grams, budget, seed, enough=self._enough(), game=self.game)
-
-    def _alpha_beta(self) -> tuple[float, float]:
-        """Return the parameters of the beta-Shapley value, with their defaults."""
-        return 4.0 if self.alpha is None else self.alpha, 1.0 if self.beta is None else self.beta
-
-    def _semivalue(self, n: int) -> Semivalue:
-        """Return the chosen semivalue of a game with ``n`` players."""
-        if self.semivalue == "beta":
-            return Semivalue.beta_shapley(n, *self._alpha_beta())
-        return Semivalue.banzhaf() if self.semivalue == "banzhaf" else Semivalue.shapley(n)
-
-    def _enough(self) -> Callable[[Floats, Floats], bool] | None:
-        """Return the rule that ends the evaluation early, if one was chosen: it gets values and errors ``[n]``."""
-        if self.sure is not None:
-            return mixture.ranking_settled(self.sure)
-        if self.stop == "top":
-            return mixture.top_settled(self.top or 1)
-        return mixture.shares_settled(self.precision or 0.01) if self.stop == "payout" else None
+        enough = None if self.sure is None else mixture.ranking_settled(self.sure)
+        return mixture.mixture(among, m, game.shares[sound], grams, budget, seed, enough=enough, game=self.game)
 
 
 @dataclass(frozen=True)
@@ -641,24 +530,6 @@ class LeaveOneOut(GameValue):
         """
         values = shapley.leave_one_out(game, n)
         return Solved(values, _by_block(lambda worth: worth[0] - worth[1:], game))
-
-    def noise_errors(self, view: View, row: int, group: Ints, noise: Floats) -> Floats:
-        """Return the errors ``[m]`` from the loss's slope at the row before and after; NaN for any other utility."""
-        if self.utility != "loss" or row in view.mixed.made:
-            return super().noise_errors(view, row, group, noise)
-        weights, P = view.mixed.W[row, group], view.context.layout.num_parameters
-        ends = torch.stack([view.table.rows[row], _new_row(view, row)])
-        before, after = view.judge.score(ends).loss.tolist()
-        shares = torch.from_numpy(view.judge.block_shares)
-        first, last = (shares.to(g) @ g for g in map(view.judge.block_gradients, ends))
-        bends = Curved.of(after - before, first, ends[1] - ends[0])
-        if self.game == "increment":
-            raised, moved = P * np.square(weights * noise), np.abs(weights) * noise * length(last)
-        else:
-            total = float(weights.sum())
-            raised, moved = left_out(sample_shares(weights), noise, total, length(last), P)
-        worse = bends.by(np.abs(raised), P * float(np.square(weights * noise).sum()))
-        return together(moved, worse, view.round)
 
 
 @dataclass(frozen=True)
@@ -910,9 +781,9 @@ class Path(ValuePart):
 
     Whatever else changes the loss belongs to nobody and is recorded as ``value/residual``. This is the round's gain,
     ``value/gain``, minus the sum of the values, ``value/sum``, over ``value/rows`` rows. Of this residual,
-    ``value/carried`` comes from the part of the step that is in no update (momentum, other rows mixed in) or, with
-    ``novel``, from the part that is not new. The remainder is the error of the integral, and the effect of buffers
-    without a gradient (all but the statistics of PyTorch's batch norms).
+    ``value/carried`` comes from the part of the step that is in no update (momentum, other rows mixed in). The
+    remainder is the error of the integral, and the effect of buffers without a gradient (all but the statistics of
+    PyTorch's batch norms).
 
     A value is linear in the update. So declared noise (``[federation] private``) moves the value by a known standard
     deviation: the product of the update's weight, the noise, and the length of the mean gradient. What noise costs by
@@ -922,28 +793,17 @@ class Path(ValuePart):
     Attributes:
         points: the number of Gauss-Legendre points on the path, 1 to 24. It is doubled while the integral differs from
             the gain by more than 1 %.
-        novel: whether only what is orthogonal to the steps of the previous round has a value. Repeating one's own
-            update, or copying another's, then earns nothing. The values then sum to less than the gain.
         utility: "loss".
     """
 
     needs = VALIDATION | {"slope"}
     accepts = frozenset({"along", "reweighted"})
     points: Annotated[int, Field(ge=1, le=path.MOST_POINTS)] = 3
-    novel: bool = False
     utility: Annotated[str, AfterValidator(_differentiable)] = field(default="loss", kw_only=True)
 
     def tells(self, standing: frozenset[str]) -> Telling:
         """Return the telling with what a path value is."""
-        return Telling(measures=NOVEL if self.novel else PATH)
-
-    def init(self, context: Context) -> State:
-        """Return the state before any round: with ``novel``, the steps ``[S, parameters]`` of the round before, and the
-        rows ``[S]`` that they were for.
-        """
-        if not self.novel:
-            return {}
-        return {"steps": torch.zeros(0, context.layout.num_parameters), "targets": np.zeros(0, np.int64)}
+        return Telling(measures=PATH)
 
     def value(self, view: View, state: State) -> tuple[Values, State]:
         """Return path values ``[S]``.
@@ -953,7 +813,7 @@ class Path(ValuePart):
 
         Args:
             view: the round. The method reads ``table``, ``judge``, ``trained``, ``mixed`` and ``context``.
-            state: as :meth:`init` makes it.
+            state: the part's state, always ``{}``, since this part keeps none.
         """
         updates, shares = view.trained, view.judge.block_shares
         per_seat, by_block = np.zeros(len(updates)), np.zeros((len(updates), len(shares)))
@@ -968,7 +828,8 @@ class Path(ValuePart):
             )
             metrics["value/gradients"] += found.evaluated
             gradients, weights = _scaled(found.gradients, view, row, group)
-            mine = -self._along(replace(found, gradients=gradients), weights, view, row, group, state)
+            along = replace(found, gradients=gradients).along(_steps(view, group))
+            mine = -weights[:, None] * along
             if math.isfinite(gain) and np.isfinite(mine).all():
                 by_block[group], per_seat[group] = mine, mine @ shares
                 if noise[group].any():
@@ -1006,30 +867,6 @@ class Path(ValuePart):
         squares = float(scale.square().sum()) * np.square(noise)
         chance = np.abs(noise) * length(shares.to(gradients) @ gradients)
         return together(chance, bends.by(squares, float(squares.sum())), view.round)
-
-    def _along(
-        self, found: path.PathIntegral, weights: Floats, view: View, row: int, group: Ints, state: State
-    ) -> Floats:
-        """Return how much the loss rises along each seat's part of the step by each block of samples, ``[m, B]``."""
-        width = view.context.layout.num_parameters
-        steps = _steps(view, group)
-        if self.novel:
-            steps = path.beyond(steps[:, :width], state["steps"][torch.from_numpy(state["targets"] == row)])
-            found = replace(found, gradients=found.gradients[:, :width])
-        return np.asarray(weights[:, None] * found.along(steps))
-
-    def learn(self, outcome: View, state: State) -> State:
-        """Return the state with this round's steps, for ``novel``.
-
-        Args:
-            outcome: the finished round. The method reads ``trained``, ``table`` and ``context``.
-            state: as :meth:`init` makes it.
-        """
-        updates = outcome.trained
-        if not self.novel or not len(updates):
-            return state
-        steps = _steps(outcome, np.arange(len(updates)))[:, : outcome.context.layout.num_parameters]
-        return {"steps": steps, "targets": updates.seats.target.copy()}
 
 
 @dataclass(frozen=True)

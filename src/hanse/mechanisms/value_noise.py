@@ -17,7 +17,7 @@ from torch import Tensor
 
 from hanse.core.part import Values
 from hanse.core.table import Floats, Updates
-from hanse.federation.believed import NOISE
+from hanse.federation.wrapped import NOISE
 
 
 def noise_of(updates: Updates) -> Floats:
@@ -76,30 +76,6 @@ def together(chance: Floats, worse: Floats, round: int) -> Floats:
         round: r, from 0.
     """
     return np.asarray(np.hypot(chance, math.sqrt(2 * round + 1) * worse))
-
-
-def left_out(weights: Floats, noise: Floats, total: float, slope: float, size: int) -> tuple[Floats, Floats]:
-    """Return the squared noise in a mean, with all members and without each, and how far noise moves the difference.
-
-    Args:
-        weights: ``[m]``, of the members; they sum to 1.
-        noise: ``[m]``, the noise at each number of each member's update.
-        total: what the mean is multiplied by.
-        slope: the length of the loss's gradient.
-        size: P.
-
-    Returns:
-        Two arrays ``[m]``. The first is by how much each member raises the squared length; it is below 0 if the
-        member's noise averages away that of others. The second is the standard deviation of the loss's difference, to
-        first order.
-    """
-    squares = np.square(weights * noise)
-    rest = squares.sum() - squares
-    scale = 1 / np.where(weights < 1, 1 - weights, np.inf)  # without the only member nothing is left
-    raised = total**2 * size * (squares.sum() - rest * scale**2)
-    # member i has the weight p_i in the one mean and none in the other, the others p_j and p_j / (1 - p_i)
-    moved = total * slope * np.sqrt(squares + rest * np.square(weights * scale))
-    return raised, moved
 
 
 def length(gradient: Tensor) -> float:

@@ -197,7 +197,7 @@ class InverseVariance(AggregatePart):
 
     If there is only noise, these are Robust-HDP's weights ``1 / s_k^2`` (Malekmohammadi, Yu, Cao 2024), which leave the
     least noise in the mean. If there is little noise, they are the sample shares. The noise is what clients with a
-    privacy account state, as far as the server believes it (:class:`hanse.federation.believed.Believed`).
+    privacy account state, as far as the server believes it (:class:`hanse.federation.wrapped.Believed`).
     """
 
     needs = GROUPED | {"noise"}

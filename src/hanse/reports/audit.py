@@ -28,12 +28,11 @@ from hanse.mechanisms.market_record import MarketRound
 from hanse.reports.contributions import contribution
 from hanse.reports.groups import SeedGroup
 from hanse.reports.words import said
-from hanse.runs.edited import edited_settings
 from hanse.runs.observers import ProgressCallback, untold
-from hanse.runs.reading import last_state
+from hanse.runs.played_run import last_state
 from hanse.runs.replay import Posted, against_rules, checked, recorded_markets, rule_of, unlike_rows
 from hanse.runs.round_record import lost_rounds, rounds_of
-from hanse.runs.run_record import RunRecord, load_run
+from hanse.runs.run_record import RunRecord, edited_settings, load_run
 
 MOST = 1 << 32  # bytes of all markets of a run, which are in memory at once: a small file may unpack to a huge one
 
@@ -117,9 +116,7 @@ def audit_run(folder: Path, told: ProgressCallback = untold, trust: bool = False
     round, and must post what the ledger has. Beside that, the rule names checks and promises of its own: in PI-FL's and
     TIFF's auctions and in payments by value every posting must follow from the records. In a market of models, payments
     must be the prices, clients that did not pay must have got nothing, the graph must be the one that iPFL's Algorithm
-    2 gives for what was declared, no import may be too many or left out (eq. 9), and nobody may lose, by the declared
-    and by the true numbers. The facts are what imports that were left out would have gained (if the algorithm stops
-    early), and who traded nothing.
+    2 gives for what was declared, and nobody may lose by the true numbers. A fact is who traded nothing.
 
     Args:
         folder: the run directory.

@@ -15,11 +15,10 @@ from hanse.learning.metrics import ACCURACY, LOSS, MetricStyle
 from hanse.reports.alone import by_python, find_alone
 from hanse.reports.chart import Floats
 from hanse.reports.words import Note
-from hanse.runs.recorded_seats import OwnTests
-from hanse.runs.run_record import RunRecord
+from hanse.runs.run_record import OwnTests, RunRecord
 
 LEVEL = 0.95  # of intervals
-FEW = 400  # test samples: with fewer, five points of accuracy may be chance, and counts say more than shares
+FEW = 400  # test samples: with fewer, five points of accuracy may be chance
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,16 +85,6 @@ class Fit:
         """Whether the two are the same in the digits that are shown, and so are the ends of their interval."""
         ends = (self.difference, *(self.between or ()))
         return {self.reading.show_difference(abs(end or 0.0)) for end in ends} == {self.reading.show_difference(0.0)}
-
-    @property
-    def of_few(self) -> tuple[int, int] | None:
-        """How many of few test samples both models got right, if that is what the accuracies are shares of."""
-        n = self.samples or 0
-        if self.reading != ACCURACY or not 0 < n < FEW or self.last is None or self.alone is None:
-            return None
-        right = [n * self.last, n * self.alone]
-        whole = max(abs(count - round(count)) for count in right) < 1e-6 * n
-        return (round(right[0]), round(right[1])) if whole else None
 
     @property
     def gain(self) -> tuple[float | None, float | None, float | None]:
@@ -183,7 +172,7 @@ def history_of(run: RunRecord, client: int) -> tuple[MetricStyle, list[tuple[int
 
 @dataclass(frozen=True)
 class OwnTest:
-    """One test of one client on its own share (:class:`hanse.runs.recorded_seats.OwnTests`). None: not known."""
+    """One test of one client on its own share (:class:`hanse.runs.run_record.OwnTests`). None: not known."""
 
     round: int
     loss: float | None

@@ -17,13 +17,12 @@ from hanse.base.errors import UserError
 from hanse.core.entry import TOKEN, Transaction, escrow, is_account
 from hanse.core.entry import client as account_of
 from hanse.core.telling import Plot
-from hanse.ledger.record import Record
+from hanse.ledger.log import Record
 from hanse.reports.chart import Chart, Curve, Floats, Ints, Lines, even, slug
 from hanse.reports.groups import SeedGroup
 from hanse.reports.part_charts import plotted
 from hanse.reports.words import said
-from hanse.runs.names import client_names
-from hanse.runs.run_record import RunRecord
+from hanse.runs.run_record import RunRecord, client_names
 
 
 @dataclass
@@ -86,7 +85,6 @@ class Books:
     clients: tuple[int, ...]
     pools: tuple[str, ...]
     flow: Floats
-    kinds: tuple[tuple[str, float], ...] = ()
     accounts: Mapping[int, Account] = field(default_factory=dict)
     records: Mapping[int, Sequence[Record]] = field(default_factory=dict, repr=False)
     name: str = ""
@@ -172,7 +170,6 @@ def read_books(run: RunRecord) -> Books | None:
         tuple(clients),
         tuple(name.removeprefix("pool/") for name in pools),
         flow / TOKEN,
-        tuple((kind, units / TOKEN) for kind, units in totals.kinds.items()),
         accounts,
         own,
         ledger.book,

@@ -20,11 +20,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hanse.base.errors import UserError
 from hanse.core.port import Closing, Reply, Request, Roster, Trained
 from hanse.core.table import Seats, Table, Updates, as_one
 from hanse.federation.check import heard, refusal
-from hanse.runs.recorded_seats import STILL, RecordedArrivals
+from hanse.runs.chance import STILL
 
 LOST = "lost with a round that failed"
 
@@ -37,7 +36,6 @@ class Waiting:
         enough: training ends once this many valid replies have come. None: it waits for all.
         late: "drop" discards late updates. "next" mixes them into the round in which they arrive.
         max_staleness: with "next": the most rounds by which an update may be late. None: any number.
-        replay: the order of arrival of another run, which is replayed. None: nothing is replayed.
 
     Examples:
         >>> Waiting(enough=3, late="next").closing(5)
@@ -47,12 +45,11 @@ class Waiting:
     enough: int | None = None
     late: Literal["drop", "next"] = "drop"
     max_staleness: int | None = None
-    replay: RecordedArrivals | None = None
 
     @property
     def active(self) -> bool:
         """Whether a round may end before all have answered, or have updates of another round."""
-        return self.enough is not None or self.late == "next" or self.replay is not None
+        return self.enough is not None or self.late == "next"
 
     def oldest(self, round: int) -> int:
         """Return the first round whose updates are accepted in ``round``: the round itself if late ones are dropped."""
@@ -130,22 +127,17 @@ class Underway:
     clock: float = 0.0
     flights: Mapping[int, Flight] = field(default_factory=dict)
 
-    def here(self, roster: Roster, round: int, waiting: Waiting, left: Collection[int] = ()) -> Roster:
+    def here(self, roster: Roster, left: Collection[int] = ()) -> Roster:
         """Return the clients that can be asked in a round.
 
         In a simulation these are the present clients that do not still train. (On a network, the federation itself
-        leaves out clients that do.) In a replay, they are the clients that were present in that round of the other run.
+        leaves out clients that do.)
 
         Args:
             roster: the present clients.
-            round: the round's number.
-            waiting: what becomes of late updates.
             left: the clients that have left the run.
         """
         roster = Roster(c for c in roster if c.id not in left) if left else roster
-        if waiting.replay is not None:
-            there = waiting.replay.present.get(round)
-            return roster if there is None else Roster(c for c in roster if c.id in there)
         busy = {client for client, flight in self.flights.items() if flight.due is not None}
         return Roster(c for c in roster if c.id not in busy) if busy else roster
 
@@ -213,7 +205,7 @@ class Training:
         old = {c: self._answered(f, earlier.get(c)) for c, f in self.before.flights.items() if c not in asked}
         due = {r.client: self._due(r) for r in now}
         clock = self._closes(due, sound, old)
-        came = self._came(due, sound, old, clock)
+        came = self._came(due, old, clock)
 
         reasons = dict(reversed(refused))  # the first of each client
         # who is not here yet stays under way, from this round or an earlier one
@@ -268,28 +260,8 @@ class Training:
             last = min(last, coming[enough - 1])
         return max(begun, last if self.deadline_s is None else min(last, begun + self.deadline_s))
 
-    def _came(
-        self, due: Mapping[int, float], sound: Collection[int], old: Mapping[int, Flight], clock: float
-    ) -> set[int]:
-        """Return the clients whose answers are here when the round stops waiting, or who stayed silent.
-
-        In a replay these are the clients whose answers came in that round of the other run, and those without a sound
-        one.
-
-        Raises:
-            UserError: in a replay, if updates came there that nobody was asked for here.
-        """
-        if self.waiting.replay is not None:
-            came = self.waiting.replay.came.get(self.round, frozenset())
-            sent = {**{c: f.round for c, f in old.items()}, **{r.client: self.round for r in self.requests}}
-            if strange := sorted(came - set(sent.items())):
-                client, round = strange[0]
-                raise UserError(
-                    f"federation.replay: round {self.round}: client {client}'s update of round {round} came then, and "
-                    "here it was not asked for: must be a run of the same experiment"
-                )
-            unsound = {r.client for r in self.requests if r.client not in sound}
-            return unsound | {c for c, round in sent.items() if (c, round) in came}
+    def _came(self, due: Mapping[int, float], old: Mapping[int, Flight], clock: float) -> set[int]:
+        """Return the clients whose answers are here when the round stops waiting, or who stayed silent."""
         now = {r.client for r in self.requests if due.get(r.client, clock) <= clock}
         return now | {c for c, f in old.items() if f.due is not None and f.due <= clock}
 

@@ -3,6 +3,8 @@
 :func:`nothing_mixed` is the test that every run has to pass to be called a success. :func:`doubts` returns the
 sentences that ``hanse run``, the report and the statement show first. They come from ``metrics.jsonl`` and from what a
 guess scores on the server's test set (:class:`Guess`), which a run keeps in ``shape.json``.
+
+Here is also what a refusal's reason says of a client that sits out with its privacy budget used up, or still trains.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeGuard
 
 from pydantic import Field
 
@@ -159,18 +161,18 @@ def doubts(
         several: whether there are several models, which may be good for their own clients alone.
     """
     sentences = []
-    tested = [line for line in metrics if _number(line.get("test/accuracy"))]
+    tested = [line for line in metrics if is_number(line.get("test/accuracy"))]
     if guess is not None and tested:
         accuracy, loss = tested[-1]["test/accuracy"], tested[-1].get("test/loss")
         own = tested[-1].get("client/test_accuracy")
-        at_home = several and own is not None and _number(own) and own > guess.bar
-        if not at_home and not guess.beaten(accuracy, loss if cross_entropy and _number(loss) else None):
+        at_home = several and own is not None and is_number(own) and own > guess.bar
+        if not at_home and not guess.beaten(accuracy, loss if cross_entropy and is_number(loss) else None):
             sentences.append(
                 f"The model is no better than guessing: it gets {100 * accuracy:.1f} % of the test data right, and "
                 f"always naming the most common class {100 * guess.most:.1f} %; up to {100 * guess.bar:.1f} % may be "
                 "chance."
             )
-    valued = [line for line in metrics if _number(line.get(WORSE))]
+    valued = [line for line in metrics if is_number(line.get(WORSE))]
     late = valued[len(valued) // 2 :]
     worse = sum(line[WORSE] > 0 for line in late)
     if 2 * worse > len(late):
@@ -191,7 +193,7 @@ def nothing_left(metrics: Sequence[Mapping[str, Any]]) -> str:
         metrics: the lines of ``metrics.jsonl``.
     """
     figures = (line.get("test/accuracy", line.get("client/test_accuracy")) for line in metrics)
-    tested = [float(figure) for figure in figures if _number(figure)]
+    tested = [float(figure) for figure in figures if is_number(figure)]
     if len(tested) < 2 or tested[0] < NEAR_ALL:
         return ""
     return (
@@ -200,5 +202,48 @@ def nothing_left(metrics: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
-def _number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Say whether this is a finite number of at most 64 bits."""
+    if type(value) is float:  # most are
+        return math.isfinite(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return math.isfinite(value) if isinstance(value, float) else -(2**63) <= value < 2**63
+
+
+STILL = "still trains: the round did not wait for it"
+SAT_OUT = "its privacy budget is"
+"""How the reason begins for which a client sits out."""
+
+
+def used_up(seats: Iterable[tuple[int, int, str | None]]) -> dict[int, int]:
+    """Return since which round each client whose privacy budget is used up has not taken part, as the client says.
+
+    Args:
+        seats: for each seat the client, the round, and why there is no update (None: there is one), in the order of
+            rounds.
+    """
+    since: dict[int, int] = {}
+    for client, round, refused in seats:
+        if refused is not None and refused.startswith(f"{SAT_OUT} used up"):
+            since.setdefault(client, round)
+        elif refused is None:
+            since.pop(client, None)
+    return since
+
+
+def told_used_up(since: Mapping[int, int]) -> list[str]:
+    """Return a line that says since when clients have not taken part (:func:`used_up`), unless all do."""
+    rounds = sorted(set(since.values()))
+    told = [f"{clients_named([c for c in sorted(since) if since[c] == r])} from round {r} on" for r in rounds[:_NAMED]]
+    told += ["others later"] if len(rounds) > _NAMED else []
+    return [f"privacy budgets are used up: {', '.join(told)}"] if told else []
+
+
+def clients_named(who: Sequence[object]) -> str:
+    """Return the first clients by number or name, and how many more there are."""
+    more = f" and {len(who) - _NAMED} more" if len(who) > _NAMED else ""
+    return f"client{'s' * (len(who) > 1)} {', '.join(map(str, who[:_NAMED]))}{more}"
+
+
+_NAMED = 5  # clients, or rounds, that a line names

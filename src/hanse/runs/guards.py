@@ -14,7 +14,7 @@ import numpy as np
 
 from hanse.base.errors import UserError
 from hanse.base.wings import Names, absent
-from hanse.core.judge import Judge
+from hanse.core.part import Judge
 from hanse.core.port import Federation
 from hanse.core.table import Ints
 from hanse.data.federated import FederatedData

@@ -29,8 +29,8 @@ from hanse.base.errors import UserError, library, nearest
 from hanse.base.terminal import Terminal
 from hanse.base.toml import flat
 from hanse.learning.metrics import ACCURACY, main_of
+from hanse.runs.chance import told_used_up, used_up
 from hanse.runs.round_record import figure_of
-from hanse.runs.sat_out import told_used_up, used_up
 
 if TYPE_CHECKING:
     from hanse.runs.config import Experiment

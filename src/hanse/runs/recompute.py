@@ -31,11 +31,10 @@ from hanse.data.federated import RemoteData
 from hanse.data.samples import Inputs
 from hanse.learning.sequences import is_text
 from hanse.learning.threads import intra_op
-from hanse.ledger.closing import AGREEMENT, CLOCK
+from hanse.ledger.receipts import AGREEMENT, CLOCK
 from hanse.ledger.run_ledger import open_ledger, reading, unbooked, verify_run
 from hanse.runs.config import Experiment
-from hanse.runs.exchange import Exchange
-from hanse.runs.reading import last_state
+from hanse.runs.played_run import last_state
 from hanse.runs.recomputable import (
     Commitment,
     ReplayedAnswers,
@@ -49,7 +48,7 @@ from hanse.runs.recomputable import (
     validation_file,
 )
 from hanse.runs.replay import unlike
-from hanse.runs.round import LoopState, Played, finish, first_state, play_round
+from hanse.runs.round import Exchange, LoopState, Played, finish, first_state, play_round
 from hanse.runs.round_record import (
     HASH,
     METRICS,
@@ -58,10 +57,9 @@ from hanse.runs.round_record import (
     lost_rounds,
     round_file,
 )
-from hanse.runs.session import Session
+from hanse.runs.run_record import read_shape
 from hanse.runs.settle_inputs import NAME as INPUTS
-from hanse.runs.setup import build
-from hanse.runs.shape import read_shape
+from hanse.runs.setup import Session, build
 from hanse.runs.testing import Figures
 
 FLOOR = 1e-4  # of the largest number of its kind in a round: what another processor may make otherwise

@@ -36,12 +36,12 @@ from hanse.ledger.store import Ledger
 from hanse.mechanisms import market_checks
 from hanse.mechanisms.market_record import NEEDED, MarketRound, market_of
 from hanse.mechanisms.registry import build_mechanism, built_in_parts
-from hanse.runs.grants import grant, part_of
-from hanse.runs.names import registered
-from hanse.runs.recorded_seats import is_number
+from hanse.runs.chance import is_number
 from hanse.runs.round_record import METRICS, Arrays, lost_rounds, round_file, rounds_of, row_hash
+from hanse.runs.run_record import registered
 from hanse.runs.sections import ClientsSection
 from hanse.runs.settle_inputs import NotRecordedError, RecordedInputs
+from hanse.runs.setup import grant, part_of
 
 MOST_KEPT = 1 << 26  # bytes of all rounds' arrays that stay in memory for a second pass
 REPLAYS: Mapping[str, Any] = Names({}, "replays")  # what wings post beside the rule, and check

@@ -1,58 +1,413 @@
 """A whole run read from its directory (:func:`load_run`) as a :class:`RunRecord`, the input of all reports.
 
-For a run's models, see :mod:`hanse.runs.reading`.
+For a run's models, see :mod:`hanse.runs.played_run`.
 
 The directory may come from a stranger. Reads are therefore bounded, nothing is imported or unpickled, no link is
 followed, and any damage becomes one line that names the file (:mod:`hanse.base.files`).
+
+Here is also what single files of it hold: a seat's line (:class:`Seat`), where anything but a finite number becomes
+None; tests of clients (:class:`OwnTests`); the clients' names (:func:`client_of` takes a number or a name);
+``shape.json``, which says what models were made for, and has a digest of parameters that rows do not contain
+(:class:`Shape`); and which settings may change after a run has begun (:func:`differences`).
 """
 
 from __future__ import annotations
 
+import json
+import math
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, NotRequired
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
+from safetensors import SafetensorError, safe_open
+from typing_extensions import TypedDict
 
-from hanse.base.errors import MachineError, UserError
+from hanse.base import toml
+from hanse.base.errors import MachineError, UserError, nearest
+from hanse.base.factories import named_choice
 from hanse.base.files import (
     CLIENTS,
     MEMBERS,
     going_on,
     json_lines,
     read_arrays,
+    read_json,
+    read_text,
     read_toml,
     run_folder,
     table,
 )
+from hanse.core.declared import Count, Declared, UnsoundError
 from hanse.core.telling import About, read_about
 from hanse.learning.metrics import MetricStyle, main_of, readings_of
 from hanse.ledger.run_ledger import beyond_the_book, reading, unbooked, wrong_in
-from hanse.runs.chance import Guess, doubts, in_no_sum, nothing_mixed, unsold
-from hanse.runs.edited import edited_settings
-from hanse.runs.names import Registered, client_names, client_of, read_members, registered
-from hanse.runs.recorded_seats import (
-    OWN_TESTS,
-    STILL,
-    OwnTests,
-    RecordedArrivals,
-    Seat,
-    SeatColumns,
-    is_number,
-    is_under_way,
-)
+from hanse.runs.chance import STILL, Guess, doubts, in_no_sum, is_number, nothing_mixed, unsold
 from hanse.runs.round_record import HASH, METRICS, SEATS, SHAPE, lost_rounds, round_file
 from hanse.runs.sections import ClientsSection, RunSection
-from hanse.runs.shape import read_said
 
 if TYPE_CHECKING:
     from hanse.core.table import Floats, Ints
+    from hanse.data import FederatedData
+    from hanse.data.samples import Inputs
+    from hanse.learning.job import Problem
+
+
+OWN_TESTS = ("tested", "test_loss", "test_accuracy", "test_samples", "test_loss_error", "test_units")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """A line of ``clients.jsonl``. Anything but a finite number becomes None.
+
+    Attributes:
+        round: the round that the line belongs to.
+        client: the client's number.
+        staleness: how many rounds late the update came.
+        value: what the update was worth.
+        error: the value's standard error from the sampling of coalitions. Infinite: not known. None: not recorded.
+        drawn: the value's standard error from the draw of the validation samples.
+        exact: the exact value, if the run computed it in addition to an estimate.
+        weight: the update's weight in the model that it trained.
+        refused: why there is no update. None: there is one.
+        name: the client's name. Empty: it has none.
+        samples: how many training samples the update was made from, as the client says.
+        epsilon: how much of its privacy budget the client claims to have spent. None: it claims nothing.
+        budget: the epsilon that it may spend, as the client claims.
+        delta: the delta for which ``epsilon`` and the budget are meant, as the client claims.
+    """
+
+    round: int
+    client: int
+    staleness: int = 0
+    value: float | None = None
+    error: float | None = None
+    drawn: float | None = None
+    exact: float | None = None
+    weight: float | None = None
+    refused: str | None = None
+    name: str = ""
+    samples: float | None = None
+    epsilon: float | None = None
+    budget: float | None = None
+    delta: float | None = None
+
+    @staticmethod
+    def of(line: Mapping[str, Any]) -> Seat:
+        """Return the seat that a line describes. Its ``round`` and ``client`` must have been checked to be counts."""
+
+        known = {field: line[key] for key, field in _NUMBERS.items() if is_number(line.get(key))}
+        if line.get("value_error", 0) is None:
+            # a null was a NaN when it was written: the value was sampled, and fewer than two samples give no error
+            known["error"] = math.inf
+        refused = line.get("refused")
+        return Seat(
+            round=line["round"],
+            client=line["client"],
+            staleness=late if isinstance(late := line.get("staleness"), int) and 0 <= late <= line["round"] else 0,
+            refused=None if refused is None else str(refused),
+            name=str(line.get("name") or ""),
+            **known,
+        )
+
+
+_NUMBERS = {
+    "value": "value", "value_error": "error", "value_draw_error": "drawn", "value_exact": "exact",
+    "weight": "weight", "samples": "samples", "fit/epsilon": "epsilon",
+    "fit/budget": "budget", "fit/delta": "delta",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class SeatColumns:
+    """All seats of a run as columns ``[S]``, in the order of rounds. Numbers that are not there are NaN.
+
+    Attributes:
+        round: the round that the seat's line belongs to.
+        asked: the round in which the client was asked. For late updates it is an earlier one.
+        client: the client's number.
+        value: what the update was worth.
+        error: the value's standard error from the sampling of coalitions.
+        drawn: the value's standard error from the draw of the validation samples.
+        exact: the exact value, if it was computed in addition to an estimate.
+    """
+
+    round: Ints
+    asked: Ints
+    client: Ints
+    value: Floats
+    error: Floats
+    drawn: Floats
+    exact: Floats
+
+
+@dataclass(frozen=True)
+class OwnTests:
+    """What clients found on their own test shares after a round, ``[n]`` each.
+
+    Attributes:
+        clients: the clients' numbers.
+        loss: mean loss.
+        accuracy: 0 to 1. NaN: there is none.
+        samples: how many test samples each client has. None: not recorded.
+        error: the standard error of the loss. NaN: not recorded.
+        main: the run's main metric. NaN: the client has none.
+        gaps: why a client has no main metric. Empty: it has one.
+        without: ``[n, B]``, the main metric without each block of the client's samples. None: not recorded.
+        interval: ``[n, 2]``, the 95 % interval of the main metric. NaN: not known.
+        units: how many units, such as patients, each client's test samples are of. None: each sample is one.
+    """
+
+    clients: Ints
+    loss: Floats
+    accuracy: Floats
+    samples: Ints | None
+    error: Floats
+    main: Floats
+    gaps: Sequence[str]
+    without: Floats | None
+    interval: Floats
+    units: Ints | None = None
+
+
+def is_under_way(config: Mapping[str, Any], seat: Seat) -> bool:
+    """Say whether a seat's update may still join a later round. It then counts as late, not as refused, although
+    ``seat.refused`` gives a reason.
+
+    Args:
+        config: the run's experiment, as in ``RunRecord.config``.
+        seat: the seat.
+    """
+    return seat.refused == STILL and table(config, "federation").get("late") == "next"
+
+
+class Registered(TypedDict):
+    """A member in the register of a federation on a network.
+
+    Attributes:
+        id: the client's number.
+        name: the member's name.
+        tests: the number of the member's own test samples.
+    """
+
+    id: Annotated[int, Field(ge=0, lt=CLIENTS)]
+    name: NotRequired[str]
+    tests: NotRequired[Count]
+
+
+_REGISTER = Declared[list[Registered]](list[Registered])
+
+
+def registered(folder: Path, config: Mapping[str, Any]) -> int | None:
+    """Return how many clients can have an account; None if it is not known.
+
+    Args:
+        folder: the run directory. On a network, the register of members says it.
+        config: the run's ``config.toml``.
+
+    Raises:
+        UserError: the register of members is damaged.
+    """
+    if (folder / MEMBERS).is_file():
+        return 1 + max(read_members(folder / MEMBERS), default=-1)
+    data = table(config, "data")
+    count = 1 if named_choice(data.get("partition"), "dirichlet") == "pooled" else data.get("clients")
+    return count if isinstance(count, int) else None
+
+
+def client_names(path: Path) -> dict[int, str]:
+    """Return the names of a run's clients by number; empty if they have none.
+
+    Unprintable characters are removed, because the directory may be a stranger's.
+
+    Raises:
+        UserError: the register of members is damaged.
+    """
+    try:
+        told = read_about(path).names
+    except UserError:  # numbers do instead; what reads more of it says what is wrong
+        told = ()
+    members = read_members(path / MEMBERS) if (path / MEMBERS).is_file() else {}
+    named = dict(enumerate(told)) | {i: name for i, member in members.items() if (name := member.get("name"))}
+    return {i: "".join(c for c in name if c.isprintable()) for i, name in named.items()}
+
+
+def client_of(name: str, names: Sequence[str], where: str = "--client") -> int:
+    """Return the number of the client that a user named.
+
+    Args:
+        name: a number (not checked for existence), or the name of exactly one client.
+        names: the clients' names by number; empty if clients have no names.
+        where: the start of an error message, such as the option.
+
+    Raises:
+        UserError: the name belongs to no client or to several, or it is the number of one client and the name of
+            another.
+    """
+    called = [c for c, label in enumerate(names) if label == name]
+    if name.isdecimal():
+        number = int(name)
+        if called in ([], [number]):
+            return number
+        if number < len(names):
+            raise UserError(
+                f"{where} {name}: is the name of client {called[0]} and the number of client {number} "
+                f"({names[number]}): give the number or name of that one that is no other's"
+            )
+    if len(called) != 1:
+        close = [label for label in names if not label.isdecimal()]
+        what = f"no client has this name{nearest(name, close) if close else ''}"
+        what = what if not called else f"{len(called)} clients have this name"
+        allowed = f", 0 to {len(names) - 1}" if names else ": this run's clients have no names"
+        raise UserError(f"{where} {name}: {what}; give its number{allowed}")
+    return called[0]
+
+
+def read_members(file: Path) -> Mapping[int, Registered]:
+    """Return the register of a federation on a network, by client number. Raises UserError if it is damaged."""
+    try:
+        listed = _REGISTER.check(read_json(file))
+    except UnsoundError as wrong:
+        raise UserError(f"{file}: cannot be read: {wrong}; it must be a list of members, each with its 'id'") from None
+    return {member["id"]: member for member in listed}
+
+
+def played_settings(folder: Path) -> str:
+    """Return, as TOML, the settings with which a run's newest readable checkpoint was played; "" if none has them."""
+    for path in sorted((folder / "checkpoints").glob("*.safetensors"), reverse=True):
+        wrong = (SafetensorError, OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError)
+        with suppress(*wrong), safe_open(path, "np") as file:
+            return str(json.loads((file.metadata() or {})["notes"]).get("settings", ""))
+    return ""
+
+
+# how long a run lasts, and what else may change when it goes on: where it is played, and where its books and its data
+# lie. Data have a fingerprint, and losses of privacy an account.
+LENGTH = ("run.rounds", "run.target_accuracy", "run.max_seconds", "run.max_megabytes")
+MAY_CHANGE = (*LENGTH, "run.checkpoint_every", "ledger.url", "engine", "data.source", "federation.deadline_s",
+              "federation.private")  # fmt: skip
+LEFT_OUT = "left out"
+
+
+def edited_settings(path: Path) -> str:
+    """Return a line on the first setting of ``config.toml`` that differs from the run's last checkpoint.
+
+    It is "" if all settings are those with which the checkpoint was played, apart from those of :data:`MAY_CHANGE`, or
+    if no checkpoint says.
+    """
+    played = played_settings(path)
+    if not played:
+        return ""
+    with suppress(ValueError, RecursionError):  # settings that hanse did not write
+        for key, old, new in differences(toml.loads(played), read_toml(path / "config.toml")):
+            if not may_change(key):
+                return f"config.toml was edited: {key} is {new}, and the rounds were played with {old}"
+    return ""
+
+
+def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Yield each setting that differs, in order, with both values as TOML, or :data:`LEFT_OUT`."""
+    then, now = dict(toml.flat(before)), dict(toml.flat(after))
+    for key in sorted(then.keys() | now.keys()):
+        old, new = (LEFT_OUT if key not in one else toml.inline(one[key]) for one in (then, now))
+        if old != new:
+            yield key, old, new
+
+
+def may_change(key: str, names: Sequence[str] = MAY_CHANGE) -> bool:
+    """Say whether a setting is one of those that may change, or in a table that is."""
+    return any(key == name or key.startswith(f"{name}.") for name in names)
+
+
+Size = Annotated[int, Field(gt=0, lt=2**50)]  # bounded: a stranger's file must not ask for absurd memory
+
+
+class _Input(TypedDict):
+    name: str
+    shape: list[Size]
+    whole: bool
+
+
+class Shape(TypedDict):
+    """The contents of the file.
+
+    Attributes:
+        input_shape: the shape of a sample.
+        num_classes: the number of classes. None: regression.
+        inputs: each input's name and shape, if a sample has several inputs.
+        frozen: a digest of the parameters that the model does not send, if any.
+        guess: a guess's scores on the server's test set, if targets are classes.
+    """
+
+    input_shape: list[Size]
+    num_classes: Size | None
+    inputs: NotRequired[Annotated[list[_Input], Field(min_length=1)]]
+    frozen: NotRequired[str]
+    guess: NotRequired[Guess]
+
+
+_SHAPE = Declared[Shape](Shape)
+
+
+def model_made_for(data: FederatedData, problem: Problem) -> dict[str, Any]:
+    """Return the contents of a run's ``shape.json``: a :class:`Shape` as JSON."""
+    shape: dict[str, Any] = {"input_shape": data.input_shape, "num_classes": data.num_classes}
+    if data.inputs:
+        shape["inputs"] = [{"name": part.name, "shape": part.shape, "whole": part.whole} for part in data.inputs.parts]
+    if problem.unsent:
+        shape["frozen"] = problem.unsent
+    if (guess := guess_of(data, problem)) is not None:
+        shape["guess"] = asdict(guess)
+    return shape
+
+
+def same_frozen(folder: Path, problem: Problem) -> None:
+    """Raise UserError if a model's frozen parameters are not the run's."""
+    if read_said(folder / SHAPE).get("frozen", problem.unsent) != problem.unsent:
+        raise UserError(
+            f"{folder}: its models have other frozen parameters than this model, and with model.send = 'trainable' "
+            "they are not kept: give the model with the same ones"
+        )
+
+
+def read_said(file: Path) -> Shape:
+    """Read a ``shape.json``. Raises UserError if it is missing or malformed."""
+    try:
+        return _SHAPE.read(read_text(file))
+    except UnsoundError as wrong:
+        form = '{"input_shape": [numbers], "num_classes": number}'
+        raise UserError(f"{file}: {wrong}; the file must be {form}") from None
+
+
+def read_shape(file: Path) -> tuple[tuple[int, ...] | Inputs, int | None]:
+    """Return the shape of a sample, or its several inputs, and the number of classes (None: regression).
+
+    Raises:
+        UserError: the file is malformed.
+    """
+    contents = read_said(file)
+    classes = contents["num_classes"]
+    if "inputs" in contents:
+        from hanse.data.samples import Input, Inputs  # late: reports read this module, and read without torch
+
+        return Inputs(
+            tuple(Input(one["name"], tuple(one["shape"]), one["whole"]) for one in contents["inputs"])
+        ), classes
+    return tuple(contents["input_shape"]), classes
+
+
+def guess_of(data: FederatedData, problem: Problem) -> Guess | None:
+    """Return a guess's scores on the server's test set, or None if there is no such set, or for regression."""
+    return None if problem.regression else Guess.of(data.server_test)
+
 
 _UNLIKE = "The books of this run do not hold, so nothing that its records say can be relied on"
 _LONGEST_GAP = 500  # characters of a reason: a directory may be a stranger's
@@ -273,7 +628,7 @@ class RunRecord:
         """Return the number of the client with this number or name; ``where`` begins an error's line.
 
         Raises:
-            UserError: no client or several clients have this name (see :func:`hanse.runs.names.client_of`).
+            UserError: no client or several clients have this name (see :func:`hanse.runs.run_record.client_of`).
         """
         return client_of(name, [self.client_label(c) for c in range(self.num_clients)], where)
 
@@ -322,28 +677,21 @@ class RunRecord:
             return None
         count = len(record["test_accuracy"])
         unknown = np.full(count, np.nan)
-        clients = record.get("tested", np.arange(count))
-        loss, samples = record.get("test_loss", unknown), record.get("test_samples")
-        error, main = record.get("test_loss_error", unknown), record.get(key, unknown)
-        gaps, without = record.get(f"{key}_gap", np.full(count, "")), record.get("test_without_block")
-        interval = record.get("test_interval", np.full((count, 2), np.nan))
-        units = record.get("test_units")
-        each = (clients, loss, samples, units, error, main, gaps, None if without is None else without[:, 0])
+        without, interval = record.get("test_without_block"), record.get("test_interval", np.full((count, 2), np.nan))
+        columns: dict[str, Any] = {
+            "clients": record.get("tested", np.arange(count)).astype(np.int64),
+            "loss": record.get("test_loss", unknown),
+            "accuracy": record["test_accuracy"],
+            "samples": record.get("test_samples"),
+            "error": record.get("test_loss_error", unknown),
+            "main": record.get(key, unknown),
+            "gaps": record.get(f"{key}_gap", np.full(count, "")),
+            "units": record.get("test_units"),
+        }
+        each = (*columns.values(), None if without is None else without[:, 0])
         if any(array is not None and array.shape != (count,) for array in each) or interval.shape != (count, 2):
             raise UserError(f"{round_file(self.path, round)}: its tests of clients do not fit each other")
-        reasons = [str(gap) for gap in gaps.tolist()]
-        return OwnTests(
-            clients.astype(np.int64),
-            loss,
-            record["test_accuracy"],
-            samples,
-            error,
-            main,
-            reasons,
-            without,
-            interval,
-            units,
-        )
+        return OwnTests(**columns, without=without, interval=interval)
 
     @cached_property
     def without_block(self) -> Mapping[int, tuple[Ints, Floats]]:
@@ -359,86 +707,6 @@ class RunRecord:
             if clients is not None and without is not None and without.ndim == 2 and len(clients) == len(without):
                 found[int(line["round"])] = (clients, without)
         return found
-
-    def smaller_budgets(self) -> dict[int, list[tuple[Ints, Floats]]]:
-        """Return the values under smaller budgets, by budget (models evaluated per round).
-
-        Returns:
-            For each round that recorded it, the clients ``[S]``, and their values and standard errors ``[2, S]`` (NaN:
-            not
-            known).
-
-        Raises:
-            UserError: a round's arrays do not fit each other.
-        """
-        given = (self.config.get("mechanism") or {}).get("value")
-        also = given.get("also") if isinstance(given, Mapping) else None
-        budgets = sorted({b for b in also if isinstance(b, int) and b > 0}) if isinstance(also, list) else []
-        by_budget: dict[int, list[tuple[Ints, Floats]]] = {}
-        for line in self.metrics if budgets else ():
-            stored = self.arrays(line["round"], only=("answered", *(f"value_of_{b}" for b in budgets)))
-            clients = stored.get("answered")
-            for budget in budgets:
-                less = stored.get(f"value_of_{budget}")
-                if clients is None or less is None:
-                    continue
-                sound = clients.dtype.kind in "iu" and less.dtype.kind == "f" and less.shape == (2, len(clients))
-                if not sound or ((clients < 0) | (clients >= self.num_clients)).any():
-                    file = round_file(self.path, line["round"])
-                    raise UserError(f"{file}: its values of {budget} models are not numbers by client")
-                by_budget.setdefault(budget, []).append((clients, less))
-        return by_budget
-
-    def interactions(self) -> Iterator[tuple[Ints, Floats, Floats]]:
-        """Yield the pairwise interactions of each round that recorded them.
-
-        Yields:
-            Each has the clients ``[S]`` whose updates were valued, the interactions ``[S, S]`` (NaN: not in one game),
-            and their standard errors ``[S, S]`` (NaN: not known).
-
-        Raises:
-            UserError: a round's arrays do not fit each other.
-        """
-        for line in self.metrics:
-            stored = self.arrays(line["round"], only=("answered", "value_interactions", "value_interaction_errors"))
-            clients, pairs = stored.get("answered"), stored.get("value_interactions")
-            if clients is None or pairs is None:
-                continue
-            if clients.ndim != 1 or clients.dtype.kind not in "iu" or pairs.dtype.kind != "f":
-                raise UserError(f"{round_file(self.path, line['round'])}: its interactions are not numbers by client")
-            if pairs.shape != (len(clients), len(clients)):
-                what = f"interactions {pairs.shape} of {len(clients)} updates"
-                raise UserError(f"{round_file(self.path, line['round'])}: has {what}: must be as many by as many")
-            errors = stored.get("value_interaction_errors")
-            if errors is None or errors.shape != pairs.shape or errors.dtype.kind != "f":
-                errors = np.full(pairs.shape, np.nan)
-            yield clients.astype(np.int64), pairs.astype(np.float64), errors.astype(np.float64)
-
-    def arrivals(self) -> RecordedArrivals:
-        """Return who was present and whose updates were accepted in each round, for replaying the order of arrival.
-
-        Raises:
-            UserError: the run did not record this because its rounds waited for everybody, or its arrays are
-                inconsistent.
-        """
-        present, came = {}, {}
-        for number, why in self.lost.items():
-            raise UserError(f"{self.path}: has not the whole order of arrival: round {number}: {why}")
-        for line in self.metrics:
-            number, file = line["round"], round_file(self.path, line["round"])
-            stored = self.arrays(number, only=("present", "answered", "staleness"))
-            if "present" not in stored:
-                raise UserError(f"{self.path}: has no order of arrival: its rounds waited for everybody")
-            if any(stored[name].ndim != 1 or stored[name].dtype.kind not in "iu" for name in stored) or (
-                len(stored["answered"]) != len(stored["staleness"])
-            ):
-                raise UserError(f"{file}: its order of arrival cannot be read")
-            if len(stored["staleness"]) and not 0 <= stored["staleness"].min() <= stored["staleness"].max() <= number:
-                raise UserError(f"{file}: its order of arrival cannot be read: staleness must be 0 to {number}")
-            since = (number - stored["staleness"]).tolist()
-            present[number] = frozenset(stored["present"].tolist())
-            came[number] = frozenset(zip(stored["answered"].tolist(), since, strict=True))
-        return RecordedArrivals(present, came)
 
     @cached_property
     def under_way(self) -> frozenset[tuple[int, int]]:

@@ -6,12 +6,16 @@ Each round is then appended, and from time to time a checkpoint is written.
 A round becomes part of the run with its checkpoint: on resume, lines and files of later rounds are cut off and made
 again, bit for bit. Its transactions are in the checkpoint, too, and are appended to the ledger right after it. So the
 ledger is never ahead of the run, and a resumed run appends anything that a crash prevented.
+
+The log of a run with books is written by :class:`RunBooks`, and the log's index in a database follows it. If that
+database is unavailable, the run continues with a warning.
 """
 
 from __future__ import annotations
 
 import errno
 import json
+import logging
 import os
 import platform
 import re
@@ -44,31 +48,161 @@ from hanse.base.files import (
 from hanse.base.lock import LOCK, Hold
 from hanse.base.wings import Names
 from hanse.core.book import LedgerError
-from hanse.core.entry import Transaction
+from hanse.core.entry import LEAVE, LOG, TOKEN, Transaction
 from hanse.core.telling import ABOUT, write_about
 from hanse.data.committed import CommittedSet
 from hanse.data.fingerprint import DATA, compare_data, fingerprint, write_data
+from hanse.ledger.note import fingerprint as print_of
 from hanse.ledger.note import public_of
+from hanse.ledger.receipts import write_receipts
+from hanse.ledger.run_ledger import BooksAtCheckpoint, name_and_key
+from hanse.ledger.store import Issuer, Ledger
 from hanse.runs import checkpoint
 from hanse.runs.checkpoint import CorruptCheckpointError, Snapshot
 from hanse.runs.config import Experiment
-from hanse.runs.edited import LEFT_OUT, LENGTH, MAY_CHANGE, differences, may_change
 from hanse.runs.recomputable import FILE as COMMITTED
 from hanse.runs.recomputable import Commitment, answers_file, audit_folder, validation_file
 from hanse.runs.round import LoopState
 from hanse.runs.round_record import LINES, METRICS, ROUNDS, SHAPE, PackedRound, lost_rounds, round_file
-from hanse.runs.run_record import played_lines
-from hanse.runs.session import Session
-from hanse.runs.shape import model_made_for
+from hanse.runs.run_record import LEFT_OUT, LENGTH, MAY_CHANGE, differences, may_change, model_made_for, played_lines
+from hanse.runs.setup import Session
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+log = logging.getLogger("hanse.ledger")
+
+
+class RunBooks:
+    """An open log and its index. Make one with :meth:`open`.
+
+    Args:
+        ledger: the open ledger.
+        index: where the index is, a database's URL or the path of an SQLite file.
+
+    Examples:
+        The books of a new run, in a folder prepared by :class:`hanse.runs.rundir.RunDir`:
+
+        >>> from hanse.runs.rehearsal import rehearse
+        >>> small = rehearse("ipfl")
+        >>> _ = Path("ledger.json").write_text('{"book": "mine"}')
+        >>> books = RunBooks.open(Path(), small.experiment, None)
+        >>> books.post([(0, one) for one in small.view.posted])
+        >>> len(Path("transactions.jsonl").read_text().splitlines()) == len(small.view.posted)
+        True
+    """
+
+    def __init__(self, ledger: Ledger, index: str | Path) -> None:
+        self._ledger, self._index, self._away = ledger, index, False
+        # a reader that stays where the index is, so what was written long ago is not read at each checkpoint
+        self._followed = Ledger.open(
+            ledger.file, book=ledger.book, floor=ledger.floor, read_only=True, public=ledger.public
+        )
+
+    @staticmethod
+    def open(
+        folder: Path, experiment: Experiment, snapshot: Snapshot | None, key: Ed25519PrivateKey | None = None
+    ) -> RunBooks:
+        """Open the log, and append those transactions of the checkpoint that it lacks.
+
+        Args:
+            folder: the run directory, which already has ``ledger.json`` with the book's name.
+            experiment: the experiment, whose settings name the index and the floor.
+            snapshot: the checkpoint from which the run continues. None: the run is new.
+            key: the operator's key, which signs the heads of the log. None: they are not signed.
+
+        Raises:
+            LedgerError: the index of a new run cannot be created; a resumed run continues without.
+            MachineError: the log does not lead to the checkpoint's head, or a client has left behind it; or
+                ``ledger.json`` is gone, damaged or cannot be read, or names another key.
+            OSError: the log cannot be written.
+        """
+        claim = BooksAtCheckpoint()
+        if snapshot is not None:
+            book = snapshot.state.book
+            claim = BooksAtCheckpoint(snapshot.state.round, book.count, book.head, snapshot.pending)
+        (name, public), file = _said_in(folder / "ledger.json"), folder / LOG
+        if public != (None if key is None else public_of(key)):
+            raise MachineError(f"{folder / 'ledger.json'}: {_other_key(public, key)}; go on with the key that it names")
+        if claim.count > len(claim.pending) and not file.exists():
+            raise MachineError(f"{file}: is gone, and with it the run's books; put a copy of it and of its heads back")
+        ledger = Ledger.open(file, book=name, floor=round(experiment.ledger.floor * TOKEN), key=key)
+        wrong = ledger.verify(heads=claim.heads, lacking=claim.lacking).wrong
+        if wrong is not None:
+            raise MachineError(f"{file}: {wrong}; put a copy of it and of its heads back")
+        if gone := [r.transaction.step for r in ledger.history(after=claim.count) if r.transaction.kind == LEAVE]:
+            raise MachineError(f"{file}: has '{gone[0]}' behind the {claim.who}; bring back a backup of the run")
+        ledger.post_rounds(claim.lacking(ledger.count()))
+        books = RunBooks(ledger, experiment.ledger.url or folder / "ledger.db")
+        if snapshot is None:
+            _follow(books._index, books._followed)
+        else:
+            books._follow()
+        return books
+
+    def post(self, transactions: Sequence[tuple[int, Transaction]]) -> None:
+        """Append transactions to the log in the order of their rounds, and update the index.
+
+        Raises:
+            LedgerError: the transactions cannot follow those in the log.
+            OSError: the log cannot be written.
+        """
+        self._ledger.post_rounds(transactions)
+        self._follow()
+
+    def _follow(self) -> None:
+        """Update the index from the log; if that fails, warn once, and try again next time."""
+        try:
+            _follow(self._index, self._followed)
+        except LedgerError as wrong:
+            if not self._away:
+                log.warning("the index of the books is not written: %s; the run goes on without it", wrong)
+            self._away = True
+            return
+        if self._away:
+            log.warning("the index of the books is written again, and whole")
+        self._away = False
+
+    def receipts(self, folder: Path) -> None:
+        """Write the last receipt of each participant into ``receipts/`` of the finished run.
+
+        Args:
+            folder: the run directory.
+
+        Raises:
+            LedgerError: the log is damaged.
+        """
+        last = self._ledger.as_book().round
+        write_receipts(folder / "receipts", Issuer(self._ledger, folder, last).new())
+
+
+def _follow(index: str | Path, log: Ledger) -> None:
+    """Write what an index lacks. Raises LedgerError if its database cannot be written."""
+    from hanse.ledger.index import follow  # here: databases take a while to import, and few runs need them
+
+    follow(index, log)
+
+
+def _other_key(public: bytes | None, key: Ed25519PrivateKey | None) -> str:
+    """Return the message that a run's heads are signed by another key than this one."""
+    original = "its heads are not signed" if public is None else f"its heads are signed by the key {print_of(public)}"
+    return f"{original}, and here is {'no key' if key is None else 'the key ' + print_of(public_of(key))}"
+
+
+def _said_in(file: Path) -> tuple[str, bytes | None]:
+    """Return the book's name and the operator's key in ``ledger.json``. Raises MachineError if it cannot be read."""
+    if not file.exists():
+        raise MachineError(f'{file}: is gone; it must be {{"book": NAME}}, with the name that receipts give')
+    try:
+        return name_and_key(file)
+    except UserError as wrong:
+        raise MachineError(f'{wrong}; it must be {{"book": NAME}}, with the name that receipts give') from None
+
 
 AMENDS: Mapping[str, Callable[[Experiment, Experiment, Path, int], Sequence[str]]] = Names({}, "amends")
 """By a section's name, what says which settings of a run may change after so many rounds, for experiments before and
 after."""
 
-if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
-    from hanse.runs.runbooks import RunBooks
 
 # there before the run begins: who is in it, who plays it, what the operator ordered
 EARLIER = (FEDERATION, MEMBERS, "members.tmp", "operator.jsonl", "letters.json", LOCK)
@@ -173,7 +307,7 @@ class RunDir:
     _files: dict[str, BinaryIO] = field(default_factory=dict)
     _books: RunBooks | None = None
     _pending: list[tuple[int, Transaction]] = field(default_factory=list)
-    _kept: int = 0  # rounds that are part of the run
+    kept: int = 0  # rounds that are part of the run
     _settings: str = ""  # what each checkpoint says was played
 
     @staticmethod
@@ -264,11 +398,11 @@ class RunDir:
                     os.truncate(path / name, length)
             settled = snapshot is not None and snapshot.state.finished  # its answers lie behind the last round
             for record in (*(path / ROUNDS).glob("*.npz"), *audit_folder(path).glob("*.safetensors")):
-                if record.stem.isdigit() and int(record.stem) >= folder._kept + settled:
+                if record.stem.isdigit() and int(record.stem) >= folder.kept + settled:
                     record.unlink()
             notes += _lost(path)
             if note is not None:
-                write_data(path, folder._kept, data, note)
+                write_data(path, folder.kept, data, note)
                 if snapshot is not None:  # its scores may be of another test set
                     snapshot = replace(snapshot, state=replace(snapshot.state, on_server=None))
             folder._open(experiment, snapshot, key)
@@ -280,7 +414,7 @@ class RunDir:
         for file in sorted((self.path / "checkpoints").glob("*.safetensors"), reverse=True):
             try:
                 snapshot = _whole(self.path, checkpoint.load(file, device), file.name)
-                self._kept = snapshot.state.round
+                self.kept = snapshot.state.round
                 return snapshot
             except CorruptCheckpointError as wrong:
                 said.append(f"corrupt checkpoint {wrong}; using the one before it")
@@ -295,8 +429,6 @@ class RunDir:
         self._settings = experiment.to_toml()
         file = self.path / "ledger.json"
         if file.exists():
-            from hanse.runs.runbooks import RunBooks  # here: databases take a while to import, and few runs need them
-
             self._books = RunBooks.open(self.path, experiment, snapshot, key)
         elif snapshot is not None and snapshot.state.book.count:
             raise MachineError(f'{file}: is gone; it must be {{"book": NAME}}, with the name that receipts give')
@@ -334,7 +466,7 @@ class RunDir:
         with self._storing():
             snapshot = Snapshot(state, lengths, tuple(self._pending), self._settings)
             checkpoint.store(folder / f"{state.round:05d}.safetensors", snapshot)
-            self._kept = state.round
+            self.kept = state.round
             if self._books is not None:
                 self._books.post(self._pending)
             self._pending = []
@@ -353,7 +485,7 @@ class RunDir:
             if not (self.path / "config.toml").exists():
                 raise MachineError(f"{where}{what}; the run directory {self.path} was moved or deleted") from wrong
             raise MachineError(
-                f"{where}{'disk full: ' if full else ''}{what}; {self._kept} rounds of the run are kept; "
+                f"{where}{'disk full: ' if full else ''}{what}; {self.kept} rounds of the run are kept; "
                 f"{'free some space' if full else 'mend that'}, then '{going_on(self.path)}'"
             ) from wrong
 
@@ -382,20 +514,15 @@ class RunDir:
             self.path.rmdir()
 
     @property
-    def kept(self) -> int:
-        """The number of rounds that are part of the run: those before its last checkpoint."""
-        return self._kept
-
-    @property
     def is_new(self) -> bool:
         """Whether the directory has no finished round yet, so nothing is lost by deleting it."""
-        return self._kept == 0 and all(file.tell() == 0 for file in self._files.values())
+        return self.kept == 0 and all(file.tell() == 0 for file in self._files.values())
 
 
 def _same_settings(path: Path, experiment: Experiment, snapshot: Snapshot) -> None:
     """Raise UserError if a run would go on with other settings than it was played with, a line for each.
 
-    Those of ``MAY_CHANGE`` (:mod:`hanse.runs.edited`) may change, and of a run that committed to its configuration
+    Those of ``MAY_CHANGE`` (:mod:`hanse.runs.run_record`) may change, and of a run that committed to its configuration
     only the number of rounds. Once the last round was settled, nothing may make the run longer or shorter.
     """
     played, lines = snapshot.state.round, list[str]()

@@ -25,8 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hanse.core import part, port, table
-from hanse.core.judge import Judge
-from hanse.core.part import Context, State, View
+from hanse.core.part import Context, Judge, State, View
 
 Arrays = Mapping[str, NDArray[Any]]
 Method = Callable[[View, State], Any]
@@ -119,7 +118,8 @@ class WatchedCall:
     """
 
     def __init__(self, method: Method, alone: bool) -> None:
-        self.__self__, self._method, self._alone = getattr(method, "__self__", method), method, alone
+        self.__self__, self.__name__ = getattr(method, "__self__", method), getattr(method, "__name__", "")
+        self._method, self._alone = method, alone
         self._notes: dict[str, Any] = {}
 
     def __call__(self, view: View, state: State) -> Any:

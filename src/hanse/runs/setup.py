@@ -1,15 +1,18 @@
-"""Makes an experiment ready to be played: :func:`build` returns its :class:`hanse.runs.session.Session`.
+"""Makes an experiment ready to be played: :func:`build` returns its :class:`Session`.
 
 Data, model, mechanism, clients and engine are made in one pass. It collects every mistake that can be seen with the
 data at hand, so a user gets one list and not one error after another. Only then does it choose what trains, and write
 the choice into the experiment. :mod:`hanse.runs.refusals` has what is refused, and what users are warned of.
+
+A :class:`Session` has everything that stays the same over a run; :class:`Vesting` is what the mint gives to new clients
+in parts.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -21,37 +24,196 @@ from hanse.base.errors import UserError, gated, import_path, named
 from hanse.base.factories import OBJECT, call, misspelt
 from hanse.base.streams import stream
 from hanse.core.calling import method_of
-from hanse.core.part import Context, Mechanism, in_slots
+from hanse.core.entry import MINT, TOKEN, Transaction
+from hanse.core.entry import client as account_of
+from hanse.core.part import Context, Judge, Mechanism, Part, State, View, in_slots
 from hanse.core.port import Federation
+from hanse.core.table import Ints
 from hanse.core.telling import MOST_CLIENTS, About, describe
 from hanse.data import FederatedData
 from hanse.data import build as build_data
 from hanse.data.build import with_own
 from hanse.federation.behaviour import BEHAVIOURS, Behaviour
-from hanse.federation.believed import Believed
 from hanse.federation.local import LocalFederation
-from hanse.federation.norm_bound import Bounded, build_refusal
-from hanse.federation.policy import POLICIES
-from hanse.federation.profiles import Profile, build_profiles
+from hanse.federation.policy import POLICIES, Profile, build_profiles
+from hanse.federation.wrapped import Believed, Bounded, build_refusal
 from hanse.learning.agreement import settle
 from hanse.learning.by_name import own_module
 from hanse.learning.engines import EngineChoice, choose, pick_device
-from hanse.learning.job import Problem
+from hanse.learning.job import Engine, Problem
 from hanse.learning.loop import Loop, LoopEngine
 from hanse.learning.losses import balanced, build_objective
 from hanse.learning.metrics import build_metrics
 from hanse.learning.models import Factory, build_problem, structure
 from hanse.learning.sequences import is_text
 from hanse.learning.sequential import SequentialEngine
+from hanse.mechanisms.feedback import Feedback
 from hanse.mechanisms.fits import REQUIRES, WARNS, clashes, unmet_needs, without
 from hanse.mechanisms.judging import judged, who_judges
 from hanse.runs import refusals
 from hanse.runs.arrivals import Waiting
 from hanse.runs.config import Experiment, MechanismSection, ModelSection
 from hanse.runs.guards import Guard, guards_of
-from hanse.runs.run_record import load_run
 from hanse.runs.server_judge import Root, ServerJudge
-from hanse.runs.session import Session
+
+
+def grant(client: int, units: int) -> Transaction:
+    """Return the transaction that gives a client this much."""
+    return Transaction(f"grant/{client}", "grant", ((MINT, -units), (account_of(client), units)))
+
+
+def part_of(units: int, parts: int, number: int) -> int:
+    """Return the units of one part of a grant. Parts sum to the grant and differ by one unit at most.
+
+    Examples:
+        >>> [part_of(10, 3, k) for k in range(3)]
+        [3, 3, 4]
+    """
+    return units * (number + 1) // parts - units * number // parts
+
+
+@dataclass(frozen=True)
+class Vesting(Part):
+    """Gives grants in parts: the first when a client joins, one more after each round in which its update counted.
+
+    So leaving and coming back under another key gains nothing.
+
+    Attributes:
+        units: the whole grant.
+        parts: in how many parts a grant is given.
+    """
+
+    units: int
+    parts: int
+
+    def init(self, context: Context) -> State:
+        """Return the state before any grant."""
+        return {
+            "given": np.zeros(context.num_clients, np.int64),
+            "worked": np.zeros(context.num_clients, bool),
+        }
+
+    def due(self, view: View, state: State) -> tuple[list[Transaction], State]:
+        """Return the parts that present clients get in this round, and the next state."""
+        given = state["given"].copy()
+        posted = []
+        for c in view.present.tolist():
+            if given[c] == 0 or (state["worked"][c] and given[c] < self.parts):
+                units = part_of(self.units, self.parts, int(given[c]))
+                posted += [grant(c, units)] if units else []
+                given[c] += 1
+        return posted, {**state, "given": given}
+
+    def learn(self, outcome: View, state: State) -> State:
+        """Remember whose updates counted."""
+        return {**state, "worked": np.isin(np.arange(len(state["worked"])), outcome.trained.seats.client)}
+
+
+@dataclass(frozen=True)
+class Session:
+    """Everything that stays the same over a run: its experiment, the clients behind the port, the judge and the engine.
+
+    Attributes:
+        experiment: the experiment with all defaults, the facts that data and model decide, and the chosen engine.
+        mechanism: the parts, by slot.
+        federation: the port to the clients, in this process or on a network.
+        context: what parts may know of the run: number of clients, layout of a model, initial models, recipe.
+        judge: scores models on the server's held-out data.
+        data: the samples of this process. On a network, these are only the server's sets, and the sizes that clients
+            reported.
+        problem: the model as a module, its loss, and how a row of numbers becomes its parameters.
+        engine: trains seats and scores models.
+        device: where the table lies.
+        tested_clients: ids ``[n]`` of the clients that test models on their own test shares.
+        remote: whether the clients are on a network. Testing the clients then takes requests. A round in which a part
+            raises an exception is then undone instead of ending the run.
+        waiting: when TRAIN ends, and what becomes of late updates.
+        about: descriptions of parts, behaviours and the policy, for reports.
+        guards: what wings put around the clients, by the key of the setting that asks for it.
+        agreement: the hash of what the clients of a network agreed to. "": there is no agreement.
+        said: lines to print at the start: why this engine was chosen, and warnings.
+
+    Examples:
+        >>> import hanse
+        >>> from hanse.runs.setup import build
+        >>> session = build(hanse.Experiment(data={"source": "digits", "clients": 4}, mechanism="fedavg"))
+        >>> session.context.num_clients, list(session.parts())
+        (4, ['select', 'train', 'weigh', 'deploy'])
+    """
+
+    experiment: Experiment
+    mechanism: Mechanism
+    federation: Federation
+    context: Context
+    judge: Judge
+    data: FederatedData
+    problem: Problem
+    engine: Engine
+    device: torch.device
+    tested_clients: Ints
+    remote: bool = False
+    waiting: Waiting = field(default_factory=Waiting)
+    about: About = field(default_factory=About)
+    guards: Mapping[str, Guard] = field(default_factory=dict)
+    agreement: str = ""
+    said: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "context", replace(self.context, slots=self.mechanism.slots()))
+
+    def parts(self) -> dict[str, Part]:
+        """Return everything that asks questions and learns, by the key of its state.
+
+        These are the mechanism's parts, each once, and helpers such as vesting and proved sizes.
+        """
+        feedback = Feedback() if self.experiment.clients.told else None
+        beside: dict[str, Part | None] = {
+            "feedback": feedback,
+            "sizes": self.sizes,
+            "training": self.of_guards("training"),
+        }
+        beside |= {"vesting": self.vesting, "clipping": self.of_guards("clipping")}
+        return self.mechanism.parts() | {key: part for key, part in beside.items() if part is not None}
+
+    def of_guards(self, what: str) -> Any:
+        """Return the attribute of this name of the first guard that has it ("accounts", "clipping"), or None."""
+        return next((found for guard in self.guards.values() if (found := getattr(guard, what)) is not None), None)
+
+    @property
+    def sizes(self) -> Any:
+        """The part that asks clients to prove their numbers of samples. None: what they claim counts."""
+        return self.of_guards("sizes")
+
+    @property
+    def grant(self) -> int:
+        """What the mint gives each new client, in units (a millionth of a token)."""
+        return round(self.experiment.clients.grant * TOKEN)
+
+    @property
+    def vesting(self) -> Vesting | None:
+        """The part that gives grants in parts. None: they are given at once."""
+        parts = self.experiment.clients.vests
+        return None if parts == 1 else Vesting(self.grant, parts)
+
+    @property
+    def kept(self) -> bool:
+        """Whether the run keeps all answers and commits to its inputs, so that an auditor can replay it."""
+        return self.experiment.run.recomputable
+
+    @property
+    def books(self) -> bool:
+        """Whether anything is posted: payments, bonds of proved sizes, or a commitment."""
+        return self.pays or self.kept
+
+    @property
+    def pays(self) -> bool:
+        """Whether clients have accounts."""
+        return self.mechanism.settle is not None or self.sizes is not None
+
+    def key(self, slot: str) -> str:
+        """Return the key under which the state of this slot's part is kept: the first slot that the part fills."""
+        return self.mechanism.standing(self.mechanism.slots()[slot])[0]
+
 
 # clients on a network train themselves: numbers are those of one thread
 REMOTE = EngineChoice("sequential", 1, 1, ["clients train on their own machines"])
@@ -123,7 +285,6 @@ def build(
         tried(partial(guard.settle, data.sizes))
     for guard in guards.values():
         loop = tried(partial(guard.trains, problem, loop))
-    waiting = tried(lambda: _waiting(experiment, mechanism.most_seats(data.num_clients)))
     policy = tried(lambda: policy_of(experiment))
     profiles = tried(lambda: build_profiles(clients.profiles, data.num_clients, seed))
     refuse = tried(lambda: build_refusal(experiment.federation.refuse))
@@ -154,6 +315,7 @@ def build(
         return (row if k == 0 else another(k)[1]).to(device)
 
     recipe, layout = experiment.train.recipe, problem.layout
+    late, enough = experiment.federation, refusals.enough_replies(experiment, mechanism.most_seats(data.num_clients))
     groups = next((partial(guard.groups, seed) for guard in guards.values() if guard.groups is not None), None)
     context = Context(data.num_clients, experiment.run.rounds, seed, recipe, layout, initial, mechanism.slots(), groups)
     here = federation if federation is not None else LocalFederation(
@@ -174,7 +336,7 @@ def build(
         device,
         _tested(experiment, data, remote),
         remote,
-        waiting,
+        Waiting(enough, late.late, late.max_staleness),
         _told(data, mechanism, acting, policy, profiles, seed),
         guards,
         agreement or next((guard.agreement for guard in guards.values() if guard.agreement), ""),
@@ -217,27 +379,6 @@ def _settled(
     if (chosen := judged(experiment.mechanism.table, experiment.mechanism.built, data.server_validation)) is not None:
         experiment = experiment.model_copy(update={"mechanism": MechanismSection(**chosen)})
     return experiment, data, another
-
-
-def _waiting(experiment: Experiment, seats: int) -> Waiting:
-    """Return how long a round waits.
-
-    Raises:
-        UserError: ``replay`` names an order of arrival that cannot be repeated with this experiment.
-    """
-    section, rounds, order = experiment.federation, experiment.run.rounds, None
-    if section.replay is not None:
-        if section.engine != "local":
-            raise UserError("federation.replay: is for a simulation with federation.engine = 'local'")
-        order = load_run(section.replay).arrivals()
-        if missing := sorted(set(range(rounds)) - set(order.present)):
-            raise UserError(f"federation.replay: {section.replay}: has no round {missing[0]} of the {rounds} to play")
-        late = sorted(n for n, came in order.came.items() if n < rounds and any(since < n for _, since in came))
-        if late and section.late == "drop":
-            raise UserError(
-                f"federation.late: 'drop': round {late[0]} of {section.replay} mixed a late update: must be 'next'"
-            )
-    return Waiting(refusals.enough_replies(experiment, seats), section.late, section.max_staleness, order)
 
 
 def build_model(

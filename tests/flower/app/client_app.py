@@ -17,7 +17,7 @@ from hanse.data import build
 from hanse.data.commitment import commit
 from hanse.federation.behaviour import Behaviour, Liar
 from hanse.federation.node import own_secret
-from hanse.federation.profiles import build_profiles
+from hanse.federation.policy import build_profiles
 from hanse.flower import ClientData, client_app
 from hanse.ledger.note import load_key
 from hanse.runs.config import Experiment

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,14 +12,12 @@ from typer.testing import CliRunner
 
 import hanse
 from hanse.cli import app
-from hanse.core.entry import TOKEN
 from hanse.lab.job import Job, Step
 from hanse.runs.config import Experiment
 from hanse.wings.attack.attack_command import sentences
 from hanse.wings.attack.search import (
     Attacked,
     Try,
-    _Watched,
     interval,
     search,
     small,
@@ -130,12 +127,6 @@ def test_the_size_lie_is_found_in_a_real_market(tmp_path: Path) -> None:
     found = json.loads(shown.stdout)
     assert found["measure"] == "utility"
     assert found["best"]["deviation"].get("times.samples", 0) > 1
-    # the counterexample replays to the gain that was printed
-    words = ["attack", str(tmp_path / "attack.toml"), "--replay", "--seeds", "2", "--workers", "1", "--json"]
-    shown = CliRunner().invoke(app, [*words, "--out", str(tmp_path / "again")])
-    again = json.loads(shown.stdout)
-    assert again["best"]["gains"] == {str(s): found["best"]["gains"][str(s)] for s in found["fresh"]}
-    assert again["interval"] == found["interval"]
     # an experiment like any other: utility by eq. (1), less what far models take by eq. (8), with honest distances
     seed = found["fresh"][0]
     changes = [f"run.seed={seed}", f"data.seed={seed}"]
@@ -175,45 +166,13 @@ def test_a_gain_is_measured_by_what_is_paid_and_not_by_the_grant(tmp_path: Path)
     assert found.best.ahead[3] == pytest.approx(101.1 - 699 / 7)
 
 
-def test_a_second_key_counts_for_its_owner_without_its_grant(tmp_path: Path) -> None:
-    def work(job: Job, step: Step) -> dict[str, Any]:
-        deviant = job.sections["behaviour"]["deviant"]
-        honest = deviant == {"clients": [1], "leaves": 0}  # the second key never joins
-        held = [104.0, 0.0] if honest else [103.0, 107.0 if deviant["second"] == "copied" else 90.0]
-        found = earning(lambda *_: 0.0, [])(job, step)
-        return {**found, "measure": "balance", "granted": 100.0, "outcome": held + [98.0] * 6}
-
-    found = search(SECTIONS, [0, 1], tmp_path, tries=30, second_key=True, work=work)
-    assert found.best.gain(found.fresh) == pytest.approx((6.0, 6.0, 6.0))  # 103 + 107 - 100 - 104
-    assert found.best.ahead[3] == pytest.approx(110 - 98)
-    kept = hanse.Experiment.read(tmp_path / "attack.toml").behaviour["deviant"]
-    assert (kept["clients"], kept["second"]) == ([0, 1], "copied")
-
-
-def test_what_a_second_key_sells_to_its_owner_is_worth_nothing() -> None:
-    watched = _Watched([0], second_key=1)
-    arrays = {
-        "market_distance": np.full((3, 3), 0.1), "market_lam": np.array(1.0), "market_client": np.arange(3),
-        "market_graph": np.array([[0, 1, 0], [1, 0, 1], [1, 0, 0]]), "market_paid": np.array([True, True, True]),
-        "market_units": np.array([[0, 5, 0], [4, 0, 2], [3, 0, 0]]) * TOKEN, "market_true_size": np.array([100.0] * 3),
-        "market_true_cost": np.array([0.5] * 3), "market_true_eagerness": np.array([1e4] * 3),
-    }  # fmt: skip
-    watched.on_round({}, SimpleNamespace(state=SimpleNamespace(states={}),
-                                         view=SimpleNamespace(settlement=SimpleNamespace(arrays=arrays),
-                                                              context=SimpleNamespace(num_clients=3))))  # fmt: skip
-    gain = 10 - (1e4 / 200) ** 0.5  # eq. (2) of one import by a real buyer
-    # the owner pays 5 to its key for nothing, and sells for 4 + 3 at .5 each; the key has 5 - .5, and pays 4 + 2; the
-    # third gains, pays 3, sells for 2 at .5, and loses .1 for the distance
-    assert watched.traded == pytest.approx([-5 + 7 - 1, 5 - 0.5 - 6, gain - 3 + 2 - 0.5 - 0.1])
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
         ("nowhere", "'nowhere'"), ("ipfl --client 9", "--client 9"), ("ipfl --client 7 --pair", "--client 8"),
-        ("ipfl --pair --second-key", "--second-key"), ("ipfl --seed -1", "--seed -1"), ("ipfl --tries 0", "--tries 0"),
+        ("ipfl --seed -1", "--seed -1"), ("ipfl --tries 0", "--tries 0"),
         ("ipfl --seeds 1", "--seeds 1"), ("fedavg --workers 1", "'fedavg'"),
-        ("ipfl --replay --tries 3", "--tries: not here"),
+        ("ipfl --smoke", "--smoke: not here"),
         ("ipfl --set behaviour.deviant.clients=[1]", "behaviour.deviant"), ("ipfl --set run.rounds=0", "run.rounds: 0"),
     ],
 )  # fmt: skip

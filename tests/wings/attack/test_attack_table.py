@@ -232,7 +232,7 @@ def test_a_table_of_four_owners_without_a_number_of_clients(few: Path, monkeypat
 @pytest.mark.parametrize(
     "words",
     ["--smoke", "ipfl --smoke", f"ipfl --seeds-from {COMMIT}", f"ipfl --table --seeds-from {COMMIT}",
-     "--table --seeds-from HEAD", "--table --replay", "--table --tries 3", "nowhere --table", ""],
+     "--table --seeds-from HEAD", "--table --tries 3", "nowhere --table", ""],
 )  # fmt: skip
 def test_bad_options(words: str, tmp_path: Path) -> None:
     shown = CliRunner().invoke(app, ["attack", *words.split(), "--out", str(tmp_path / "out")])

@@ -12,7 +12,6 @@ from torch import nn
 
 import hanse
 from hanse.base.errors import UserError
-from hanse.mechanisms.value_noise import left_out
 from hanse.mechanisms.weigh import _beyond, _by_variance
 from hanse.reports.contributions import clearly_harmful
 from hanse.runs.round import first_state, play_round
@@ -80,10 +79,10 @@ def test_the_error_is_weight_times_noise_times_slope_and_holds_the_noise_that_wa
     assert inside / seats >= 0.85  # 95 % of 48; a binomial of 48 is below 0.85 once in a thousand
 
 
-def sums_of_noise(value: str, runs: int, rounds: int, noise: float) -> tuple[np.ndarray, np.ndarray]:
+def sums_of_noise(runs: int, rounds: int, noise: float) -> tuple[np.ndarray, np.ndarray]:
     """Sums ``[runs, clients]`` of values of updates that are noise alone, from a trained model, and their errors."""
     stricter = [{"clients": [0], "epsilon": 1e6, "noise": 2e6 * noise}]
-    given = experiment(1e6 * noise, {"name": "fedavg", "value": value}, rounds=rounds, clip=1e-6)
+    given = experiment(1e6 * noise, "fedavg", rounds=rounds, clip=1e-6)
     private = {**(given.federation.private or {}), "stricter": stricter}
     plain = given.model_copy(update={"federation": given.federation.model_copy(update={"private": None})})
     given = given.model_copy(update={"federation": given.federation.model_copy(update={"private": private})})
@@ -106,32 +105,19 @@ def sums_of_noise(value: str, runs: int, rounds: int, noise: float) -> tuple[np.
     return totals, np.sqrt(squares)
 
 
-@pytest.mark.parametrize("value", ["path", "leave_one_out"])
-def test_nobody_clearly_does_harm_by_noise_alone(value: str) -> None:
-    totals, errors = sums_of_noise(value, runs=12, rounds=4, noise=0.3)
+def test_nobody_clearly_does_harm_by_noise_alone() -> None:
+    totals, errors = sums_of_noise(runs=12, rounds=4, noise=0.3)
     assert (totals[:, 0] < 0).mean() > 0.25  # client 0 has twice the others' noise
     assert clearly_harmful(totals, errors, np.full(totals.shape, 4)).mean() <= 0.05
     assert (totals > 1.96 * errors).mean() <= 0.05  # nor good: without a member a mean has more noise
 
 
 def test_values_whose_part_knows_nothing_of_noise_have_errors_that_are_not_known() -> None:
-    for value in ("exact", "gtg", "first_order"):
+    for value in ("exact", "gtg", "leave_one_out", "first_order"):
         setup = build(experiment(0.02, {"name": "fedavg", "value": value}))
         values = play_round(setup, first_state(setup)).view.values
         assert values.standard_errors is not None
         assert np.isnan(values.standard_errors).all()
-
-
-def test_leaving_a_member_out_moves_the_mean_and_its_noise_as_its_weights_say() -> None:
-    weights, noise, total, slope, P = np.array([0.5, 0.3, 0.2]), np.array([1.0, 2.0, 4.0]), 0.8, 3.0, 10
-    raised, moved = left_out(weights, noise, total, slope, P)
-    for i in range(3):
-        without = np.where(np.arange(3) == i, 0.0, weights) / (1 - weights[i])
-        squares = [P * float(((total * one * noise) ** 2).sum()) for one in (weights, without)]
-        assert raised[i] == pytest.approx(squares[0] - squares[1])
-        assert moved[i] == pytest.approx(slope * total * np.linalg.norm((weights - without) * noise))
-    raised, moved = left_out(np.ones(1), np.array([2.0]), 1.0, 3.0, P)  # nothing is left without the only one
-    assert (raised[0], moved[0]) == (pytest.approx(40.0), pytest.approx(6.0))
 
 
 def test_a_servers_step_scales_the_noise_as_it_scales_the_updates() -> None:

@@ -270,7 +270,7 @@ class Referee:
         return getattr(self.judge, name)
 
     def coalitions(self, updates: Tensor, base: Tensor, weights: Floats, utility: str, **more: Any) -> Any:
-        """Return the game of coalitions, as :meth:`hanse.core.judge.Judge.coalitions` does."""
+        """Return the game of coalitions, as :meth:`hanse.core.part.Judge.coalitions` does."""
         told, worth = self.told, self.told.worth
         if not isinstance(worth, ByFunction):
             self.game = self.judge.coalitions(updates, base, weights, utility, **more)

@@ -1,75 +1,45 @@
 """Makes a strategy's aggregate of some of the replies in another process, for strategies that do not average.
 
 To value a reply, hanse needs the models that the strategy would have made without it. For an average they follow from
-the replies. For any other rule, the strategy is pickled before it aggregates a round, and sent to a separate process
-(:mod:`hanse.flower.valued.child`). This process aggregates subsets of the replies. Nothing therefore changes in the
-app's process: not its generators, logging, warnings, threads or functions.
+the replies. For any other rule, the strategy is pickled before it aggregates a round (by cloudpickle, which joblib has:
+classes of the program itself and lambdas are no hindrance), and sent to a process of its own
+(:mod:`hanse.flower.valued.child`), which aggregates subsets of the replies. Nothing therefore changes in the app's
+process: not its generators, logging, warnings or functions.
 
-The process is a fresh interpreter. It is not a fork, because an app has threads, and gRPC's do not survive a fork. It
-is not ``multiprocessing``'s spawn either, because that would run the app's main program again. It gets the app's
-``sys.path``, so it can import the strategy's class. Each run has one such process, started when first needed.
+The process is one of loky's, joblib's own: a fresh interpreter that does not run the app's main program again. Each run
+has one such process, started when first needed; it ends with the run, or with the app.
 """
 
 from __future__ import annotations
 
-import io
 import logging
 import pickle
 import random
-import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import TimeoutError as LateError
+from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord, Message, MetricRecord
+from cloudpickle import dumps
+from flwr.app import ArrayRecord, Message
 from flwr.serverapp.strategy import Strategy
+from joblib.externals.loky import ProcessPoolExecutor
 
 from hanse.base.errors import UserError, first_line
-from hanse.flower.valued.child import IMPORTABLE
+from hanse.flower.valued import child
 
 LOG = logging.getLogger("hanse.valued")
-PROGRAM = Path(__file__).with_name("child.py")
 START_S = 120.0  # seconds that the process may take to start and to import the strategy
 LEAST_S = 30.0  # seconds that the aggregates of a round may take in all, however short the round was
-SKIPPED = frozenset({"train_metrics_aggr_fn", "evaluate_metrics_aggr_fn"})  # Flower's attributes that only make metrics
 
 
-def no_metrics(contents: Any, key: str) -> MetricRecord:
-    """Return no metrics, whatever the replies say."""
-    return MetricRecord()
-
-
-class _Pickler(pickle.Pickler):
-    """Leaves out the functions that make metrics of replies: often lambdas, and no part of the aggregate."""
-
-    def reducer_override(self, thing: Any) -> Any:
-        """Return how a strategy is taken apart; everything else as ever."""
-        parts = thing.__reduce_ex__(pickle.HIGHEST_PROTOCOL) if isinstance(thing, Strategy) else NotImplemented
-        if not isinstance(parts, tuple) or len(parts) < 3 or not isinstance(parts[2], dict):
-            return parts
-        state = {name: no_metrics if name in SKIPPED else value for name, value in parts[2].items()}
-        return (*parts[:2], state, *parts[3:])
-
-
-def pickled(strategy: Strategy) -> bytes:
-    """Return a strategy as bytes, in memory, for the other process.
-
-    Raises:
-        UserError: the strategy cannot be pickled. The reason is logged, since it may contain secrets.
-    """
-    file = io.BytesIO()
-    try:
-        _Pickler(file, pickle.HIGHEST_PROTOCOL).dump(strategy)
-    except Exception as wrong:
-        LOG.warning("hanse: the strategy cannot be pickled: %s", first_line(wrong))
-        raise UserError(f"it cannot be pickled ({type(wrong).__name__}): {IMPORTABLE}") from None
-    return file.getvalue()
+def started() -> Any:
+    """Return an executor with one process, which starts at the first call."""
+    return ProcessPoolExecutor(1, initializer=child.quiet)
 
 
 class Reaggregation:
@@ -91,12 +61,11 @@ class Reaggregation:
         >>> again.begin(FedAvg(), 1, dict(enumerate(grid.send_and_receive(messages))), LEAST_S)
         >>> again.made([1])["w"].numpy()
         array([101., 101.], dtype=float32)
-        >>> _ = again.close()
+        >>> again.close()
     """
 
     def __init__(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
-        self._line: Connection | None = None
+        self._process: Any = None  # a loky executor
         self._task: dict[str, Any] | None = None  # the round, until it is sent
         self._seconds = self._left = 0.0
 
@@ -110,11 +79,17 @@ class Reaggregation:
             seconds: how long all aggregates of the round together may take.
 
         Raises:
-            UserError: the strategy cannot be pickled (:func:`pickled`).
+            UserError: the strategy cannot be pickled. The reason is logged, since it may contain secrets.
         """
         self._seconds = self._left = seconds
+        try:
+            held = dumps(strategy)
+        except Exception as wrong:
+            LOG.warning("hanse: the strategy cannot be pickled: %s", first_line(wrong))
+            raise UserError(f"it cannot be pickled ({type(wrong).__name__})") from None
         self._task = {
-            "strategy": pickled(strategy),
+            "path": list(sys.path),
+            "strategy": held,
             "number": number,
             "replies": {client: pickle.dumps(reply) for client, reply in replies.items()},
             # so that all coalitions get the same noise
@@ -132,49 +107,35 @@ class Reaggregation:
         """
         if self._task is not None:
             task, self._task = self._task, None
-            self._ask(task, START_S, f"it takes more than {START_S:.0f} s to import it in a process of its own")
+            late = f"it takes more than {START_S:.0f} s to import it in a process of its own"
+            self._asked(child.begin, task, START_S, late)
         begun, late = time.perf_counter(), f"its aggregates of some of the replies take more than {self._seconds:.0f} s"
-        found: ArrayRecord | None = self._ask([*clients], max(self._left, 0.0), late)
+        found: ArrayRecord | None = self._asked(child.answered, [*clients], max(self._left, 0.0), late)
         self._left -= time.perf_counter() - begun
         return found
 
-    def _ask(self, question: Any, seconds: float, late: str) -> Any:
-        """Send a task or clients and return the answer. Raises UserError: ``late`` if there is none in time."""
-        if self._line is None:
-            self._line, there = Pipe()
-            self._process = subprocess.Popen(
-                [sys.executable, "-BP", str(PROGRAM), str(there.fileno())], stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, pass_fds=[there.fileno()], start_new_session=True,
-            )  # fmt: skip
-            there.close()
-            self._line.send_bytes(pickle.dumps(sys.path))
+    def _asked(self, what: Callable[[Any], child.Answer], given: Any, seconds: float, late: str) -> Any:
+        """Call a function in the process and return its arrays. Raises UserError: ``late`` if they do not come in
+        time.
+        """
         try:
-            self._line.send_bytes(pickle.dumps(question, pickle.HIGHEST_PROTOCOL))
-            answer = self._line.recv_bytes() if self._line.poll(seconds) else None
-        except BaseException as wrong:  # half a question or answer is on the line
-            code = self.close()
-            if isinstance(wrong, EOFError | OSError):
-                wrong = UserError(f"the process that aggregates some of the replies ended (code {code})")
-            raise wrong from None
-        if answer is None:
+            self._process = self._process or started()
+            arrays, why, more = self._process.submit(what, given).result(seconds)
+        except BaseException as wrong:  # it may still be at work on this
             self.close()
-            raise UserError(late)
-        arrays, why, more = pickle.loads(answer)
+            if isinstance(wrong, LateError):
+                raise UserError(late) from None
+            if isinstance(wrong, BrokenProcessPool):
+                raise UserError("the process that aggregates some of the replies ended") from None
+            raise
         if more:
             LOG.warning("hanse: the strategy in a process of its own: %s", more)
         if why:
             raise UserError(why)
         return arrays
 
-    def close(self) -> int | None:
-        """End the process, if there is one, and return its exit code."""
+    def close(self) -> None:
+        """End the process, if there is one."""
         process, self._process = self._process, None
-        if self._line is not None:
-            self._line.close()
-            self._line = None
-        if process is None:
-            return None
-        process.kill()
-        assert process.stdin is not None
-        process.stdin.close()
-        return process.wait()
+        if process is not None:
+            process.shutdown(kill_workers=True)

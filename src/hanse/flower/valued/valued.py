@@ -202,8 +202,6 @@ def _check(built: Mechanism, slope: str | None) -> None:
         if slope is None:
             del lacks[word]
     lines = [lack.line for lack in unmet_needs(built, GIVEN, lacks)]
-    if getattr(built.value, "novel", False):
-        lines.insert(0, "method.novel: true: must be false: rounds are valued here each by itself")
     if "settle" in asking(built):
         lines.append(
             f"payment: {type(built.settle).__name__} asks clients questions, which a plain client app does not answer: "

@@ -19,7 +19,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from functools import partial, wraps
 from typing import Any, Generic, TypeVar, cast
@@ -56,42 +56,25 @@ from hanse.learning.job import Problem
 from hanse.learning.models import structure
 from hanse.learning.process import untouched
 from hanse.runs.config import Experiment, ModelSection
-from hanse.runs.play import settled
+from hanse.runs.experiment import settled
 from hanse.runs.round import LoopState, failed_round, first_state, play_round
 from hanse.runs.round_record import RoundRecord
 from hanse.runs.rundir import RunDir, claim_anew
 from hanse.runs.sections import RunSection
 from hanse.runs.server_judge import ServerJudge
-from hanse.runs.session import Session
+from hanse.runs.setup import Session
 from hanse.runs.testing import Figures, figures_of
 
 S = TypeVar("S", bound=Strategy)
 LOG = logging.getLogger("hanse.valued")
 LISTENED = ("start", "configure_train", "aggregate_train", "aggregate_evaluate")  # methods
 LONGEST = 300  # the most characters of a recorded gap
-MOST_KEYS = 12  # of what clients report, in a warning
-SETTINGS = (
-    (torch.get_default_dtype, torch.set_default_dtype),
-    (torch.get_num_threads, torch.set_num_threads),
-    (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode),
-)
 
 
-@contextmanager
-def as_before() -> Iterator[None]:
-    """Run user code, and then restore what it may have changed: global random generators, settings of PyTorch and
-    NumPy.
-    """
-    device, before = torch.device("cpu"), [get() for get, _ in SETTINGS]
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        device = torch.device("cuda")
-    with untouched(device), np.errstate(), torch.set_grad_enabled(torch.is_grad_enabled()):
-        try:
-            yield
-        finally:
-            for (get, put), was in zip(SETTINGS, before, strict=True):
-                if get() != was:
-                    put(was)  # type: ignore[operator]
+def as_before() -> AbstractContextManager[None]:
+    """Return a block in which user code may draw: the global random generators are restored after it."""
+    used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    return untouched(torch.device("cuda" if used else "cpu"))
 
 
 class Valued(Generic[S]):
@@ -138,7 +121,7 @@ class Valued(Generic[S]):
         self._nobody: WatchedRound | None = None  # a round to which nobody has come
         self._now: WatchedRound | None = None
         self._tests: Mapping[int, tuple[float, float]] = {}
-        self._figures, self._said, self._warned = Figures(), dict[str, float](), False
+        self._figures, self._said = Figures(), dict[str, float]()
         self._number, self._begun = 0, 0.0
 
     def start(self, *given: Any, **more: Any) -> Any:
@@ -295,7 +278,7 @@ class Valued(Generic[S]):
         if now is None:
             return
         messages, records, trained = dict[int, Message](), dict[int, ArrayRecord](), dict[int, Trained]()
-        refused, reported = dict[int, str](), set[str]()
+        refused = dict[int, str]()
         for reply in replies:
             node = reply.metadata.src_node_id
             self.asked([node])
@@ -303,7 +286,7 @@ class Valued(Generic[S]):
             if isinstance(content, str):
                 refused[client] = content
                 continue
-            reported |= self._named(node, content)
+            self._named(node, content)
             read = read_safely(self._read, content, now.form)
             if client in messages:  # which of two answers the strategy takes is its own business: neither counts
                 read = "it answered more than once"
@@ -315,11 +298,6 @@ class Valued(Generic[S]):
                 records[client], trained[client] = read
         now.records, now.replies, now.refused, now.answered = records, trained, refused, list(messages)
         now.roster = self._roster(trained)
-        if isinstance(self.names, str) and reported and not self._warned and self.names not in reported:
-            told = ", ".join(f"{name!r:.80}" for name in sorted(reported)[:MOST_KEYS])
-            said = f"no client reports {self.names!r}, so they are called by node id; they report {told}"
-            LOG.warning("hanse: names: %s", said)
-        self._warned = self._warned or bool(reported)
         if averages(self.strategy) or isinstance(now.worth, ByClients):  # which ask for no coalition's model
             return
         try:
@@ -329,24 +307,22 @@ class Valued(Generic[S]):
         except UserError as wrong:
             now.why_not = str(wrong)
 
-    def _named(self, node: int, content: RecordDict) -> set[str]:
-        """Call a node what it reports of itself, and return the keys of all that it reports.
-
-        What another node is called already gets the node's id behind it.
-        """
+    def _named(self, node: int, content: RecordDict) -> None:
+        """Call a node what it reports of itself. What another node is called already gets the node's id behind it."""
+        key = self.names
+        if not isinstance(key, str):
+            return
         records: list[Any] = [*content.metric_records.values(), *content.config_records.values()]
-        found = {key: x for record in records for key, x in record.items()}
-        said = found.get(self.names) if isinstance(self.names, str) else None
-        if isinstance(said, str | int | float) and not isinstance(said, bool):
-            key = str(self.names)
-            kind = key.removesuffix("id").rstrip("-_ ") or key
-            name = name_of(said if isinstance(said, str) else f"{kind} {said:g}")
-            own = self.members.by_key[f"node {node}"]
-            if name in {one.name for one in self.members.by_key.values() if one is not own}:
-                name = f"{name[:40]} (node {node})"
-            if own.name != name:
-                self.members.register([(own.key, _hello(name))])
-        return set(found)
+        said = next((record[key] for record in records if key in record), None)
+        if not isinstance(said, str | int | float):
+            return
+        kind = key.removesuffix("id").rstrip("-_ ") or key
+        name = name_of(said if isinstance(said, str) else f"{kind} {said:g}")
+        own = self.members.by_key[f"node {node}"]
+        if name in {one.name for one in self.members.by_key.values() if one is not own}:
+            name = f"{name[:40]} (node {node})"
+        if own.name != name:
+            self.members.register([(own.key, _hello(name))])
 
     def makes(self, arrays: ArrayRecord | None, figures: object = None) -> None:
         """Take the strategy's aggregate of the replies, or None if it made none, and of their metrics."""

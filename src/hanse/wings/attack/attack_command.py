@@ -24,9 +24,6 @@ What = Annotated[
         metavar="EXP.toml|MECHANISM", help="An experiment's file, or a mechanism by name.", show_default=False
     ),
 ]
-SecondKey = Annotated[
-    bool, typer.Option("--second-key", help="The next client is the same party's second key; honest ones use one.")
-]
 SeedsFrom = Annotated[
     str | None, typer.Option("--seeds-from", metavar="COMMIT", help="With --table: draw its seeds from this hash.")
 ]
@@ -35,8 +32,7 @@ SeedsFrom = Annotated[
 # the options that each way of searching uses, beside those of all
 USED = {
     "table": {"table", "smoke", "seeds_from"},
-    "replay": {"replay", "second_key", "seeds", "seed"},
-    "search": {"client", "pair", "second_key", "tries", "seeds", "seed"},
+    "search": {"client", "pair", "tries", "seeds", "seed"},
 }
 
 
@@ -45,8 +41,6 @@ def attack(
     what: What = None,
     client: Annotated[int, typer.Option("--client", help="Who deviates.")] = 0,
     pair: Annotated[bool, typer.Option("--pair", help="The next client deviates, too.")] = False,
-    second_key: SecondKey = False,
-    replay: Annotated[bool, typer.Option("--replay", help="Measure an attack.toml again.")] = False,
     table: Annotated[bool, typer.Option("--table", help="Play known cheats under several mechanisms.")] = False,
     smoke: Annotated[bool, typer.Option("--smoke", help="With --table: a small one, in a minute or two.")] = False,
     seeds_from: SeedsFrom = None,
@@ -62,7 +56,7 @@ def attack(
 
     The mechanism's questions to the client define the possible deviations. Each is played with the same data, models
     and draws as honest play, so the difference is what the cheat earns. The best one is confirmed with fresh seeds and
-    written to attack.toml, which 'hanse run' plays and --replay measures again. Finished runs are kept: repeat the
+    written to attack.toml, which 'hanse run' plays. Finished runs are kept: repeat the
     command to continue.
 
     A mechanism's name stands for a small experiment on handwritten digits with 8 clients. --table plays a list of known
@@ -71,17 +65,16 @@ def attack(
     Examples:
         hanse attack ipfl --tries 20
         hanse attack exp.toml --client 3 --pair
-        hanse attack runs/attack-ipfl/attack.toml --replay
         hanse attack --table --smoke
         hanse attack exp.toml --table
-        hanse attack runs/market/config.toml --client 3 --set mechanism.pricing=critical
+        hanse attack runs/market/config.toml --client 3 --set mechanism.eta=2
         hanse attack pifl --set 'mechanism.value={name="first_order_clients", judges="all"}'
     """
     from hanse.lab.player import cores
     from hanse.runs.observers import counting
-    from hanse.wings.attack.search import deviation_in, search
+    from hanse.wings.attack.search import search
 
-    _check_options(ctx, "table" if table else "replay" if replay else "search")
+    _check_options(ctx, "table" if table else "search")
     many = cores() if workers is None else workers
     if table:
         _on_table(what, set_ or [], out_dir, many, smoke, seeds_from, as_json)
@@ -89,25 +82,17 @@ def attack(
     if what is None:
         raise UserError("EXP.toml|MECHANISM: is missing: give an experiment's file, a mechanism's name, or --table")
     sections, name = _asked(what, set_ or [])
-    clients = [client, client + 1] if pair or second_key else [client]
-    how: dict[str, Any] = {"seeds": seeds, "seed": seed, "second_key": second_key, "workers": many}
-    if replay:
-        sections, clients, how["known"] = deviation_in(sections, second_key=second_key)
-    else:
-        how["tries"] = tries
-    folder = out_dir or (Path(what).parent if replay else Path("runs") / f"attack-{name}")
+    clients = [client, client + 1] if pair else [client]
+    folder = out_dir or Path("runs") / f"attack-{name}"
     with resumable(err), counting("runs", err, thread=False) as told:  # no thread: players may fork
-        found = search(sections, clients, folder, told=told, **how)
+        found = search(sections, clients, folder, tries=tries, seeds=seeds, seed=seed, workers=many, told=told)
     if as_json:
         print(json.dumps(_json(found), indent=1))
         return
-    if not replay:
-        out.print(_table(found))
+    out.print(_table(found))
     for line in sentences(found):
         say(line, wrap=True)
-    if not replay:
-        flags = [f"--seed {seed}"] * (seed != 0) + [f"--seeds {seeds}"] * (seeds != 5) + ["--second-key"] * second_key
-        say(f"{' '.join(['hanse attack', str(folder / 'attack.toml'), '--replay', *flags])} measures it again")
+    say(f"hanse run {folder / 'attack.toml'} plays it")
 
 
 def _check_options(ctx: typer.Context, way: str) -> None:
@@ -123,8 +108,6 @@ def _check_options(ctx: typer.Context, way: str) -> None:
         )
     if "seeds_from" in given and given.keys() & {"what", "smoke", "set_"}:
         raise UserError("--seeds-from: is for the rules' whole table: not with a file, a name, --smoke or --set")
-    if given.keys() >= {"pair", "second_key"}:
-        raise UserError("--pair, --second-key: only one of them")
 
 
 def _on_table(
@@ -245,11 +228,7 @@ def sentences(found: Attacked) -> list[str]:
     """Return what a search says, in sentences."""
     paid, drawn, bound = found.paying_share()
     fresh = f"seeds {found.fresh[0]} to {found.fresh[-1]}"
-    nothing = (
-        "Does not surely pay"
-        if found.ended == "replay"
-        else f"Found nothing that pays surely in {len(found.tries)} tries; best"
-    )
+    nothing = f"Found nothing that pays surely in {len(found.tries)} tries; best"
     lines = [f"{'Pays' if found.pays else nothing}: {_told(found, found.best)} ({fresh})."]
     if found.idle is not None and found.idle.deviation != found.best.deviation:
         lines.append(f"The best cheat that sends no trained update: {_told(found, found.idle)}.")

@@ -25,7 +25,7 @@ from hanse.base import toml
 from hanse.base.errors import UserError
 from hanse.base.files import read_text, write_whole
 from hanse.base.streams import stream
-from hanse.base.toml import dumps, flat
+from hanse.base.toml import dumps
 from hanse.core.entry import MINT, TOKEN, client
 from hanse.core.port import Answered, Ask, Derived, Reply, Request, Scored, Train, Trained
 from hanse.federation.local import server_sets
@@ -120,7 +120,7 @@ class Attacked:
         idle: the best deviation that sends no trained update, with the fresh seeds. None: none was tried.
         searched: the search's seeds.
         fresh: the seeds of the confirmation.
-        ended: why the search ended: "tries", "space" (everything was tried) or "replay".
+        ended: why the search ended: "tries", or "space" (everything was tried).
     """
 
     clients: Sequence[int]
@@ -267,11 +267,9 @@ def search(
     tries: int = 150,
     seeds: int = 5,
     seed: int = 0,
-    second_key: bool = False,
     workers: int = 1,
     told: ProgressCallback = untold,
     work: Work | None = None,
-    known: Deviation | None = None,
 ) -> Attacked:
     """Search for the deviation of some clients that pays best, and write the best one to ``folder/attack.toml``.
 
@@ -284,39 +282,30 @@ def search(
         tries: how many deviations are tried, at most.
         seeds: how many fresh seeds confirm the best one, at least 2.
         seed: the first of the search's three seeds. The fresh seeds come after these.
-        second_key: the second of two clients is another key of the first, which honest clients never use. Its earnings
-            minus its grant count as the first client's, and it sends only what the first client produces.
         workers: how many processes play.
         told: a function that is called after every run with the number played, the largest possible number, and the
             best so far.
         work: a function that plays one job. None: a run of hanse.
-        known: the only deviation to measure, with the fresh seeds. Nothing is searched then, and nothing written.
 
     Raises:
         UserError: there is no such client, a number is out of range, the experiment is not valid, or nobody is paid.
     """
     experiment = Experiment(**sections)
     members = _check(experiment, clients, tries, seeds, seed)
-    key = clients[1] if second_key else None
-    store = KeptOutcomes(Store(folder / ("jobs" if key is None else "jobs-second-key")), members, clients)
-    plays = work or partial(play_with_outcome, watched=tuple(clients), second_key=key)
-    most = 2 * seeds if known is not None else SEARCHED + tries + 2 * _KEEPS * (SEARCHED - 1) + 3 * seeds
-    game = Game(sections, clients, store, workers, plays, second_key, told=told, most=most)
+    store = KeptOutcomes(Store(folder / "jobs"), members, clients)
+    plays = work or partial(play_with_outcome, watched=tuple(clients))
+    most = SEARCHED + tries + 2 * _KEEPS * (SEARCHED - 1) + 3 * seeds
+    game = Game(sections, clients, store, workers, plays, told=told, most=most)
+    searched = list(range(seed, seed + SEARCHED))
     fresh = list(range(seed + SEARCHED, seed + SEARCHED + seeds))
-    searched = fresh if known is not None else list(range(seed, seed + SEARCHED))
     game.honest(searched)
     if game.scale == 0:
         raise UserError(
             f"run.rounds: {experiment.run.rounds}: nobody has gained or paid anything by then, so there is no measure"
         )
-    if known is not None:
-        [best] = game.played_all([Try(known)], fresh)
-        if best.failed is not None:
-            raise UserError(f"{best.said}: could not be played: {best.failed}")
-        return Attacked(clients, game.scale, game.measure, [best], best, None, fresh, fresh, "replay")
-    space = [knob for knob in space_of(experiment) if not (second_key and knob.key in ("since", "leaves"))]
+    space = space_of(experiment)
     if len(clients) > 1:
-        space.append(Knob("second", _SECOND[:2] if second_key else _SECOND))
+        space.append(Knob("second", _SECOND))
     found, ended = _tried(game, space, tries, searched)
     ranked = _ranked([one for one in found if len(one.gains) == SEARCHED], searched)
     if not ranked:
@@ -330,26 +319,6 @@ def search(
     write_whole(folder / "attack.toml", dumps(game.sections_of(best)).encode())
     kept = others[0] if others and others[0].failed is None else None
     return Attacked(clients, game.scale, game.measure, found, best, kept, searched, fresh, ended)
-
-
-def deviation_in(sections: Mapping[str, Any], *, second_key: bool) -> tuple[dict[str, Any], list[int], Deviation]:
-    """Return an experiment without its deviants, who they are, and what they do, as :func:`search` takes them.
-
-    Args:
-        sections: an experiment with a table ``[behaviour.deviant]``, such as ``attack.toml``.
-        second_key: whether the second of two deviants is to be another key of the first.
-
-    Raises:
-        UserError: nobody deviates, or not two.
-    """
-    behaviour = dict(sections.get("behaviour", {}))
-    given = behaviour.pop("deviant", None)
-    if not isinstance(given, Mapping) or not given.get("clients"):
-        raise UserError("behaviour.deviant.clients: are missing: there is no deviation to replay")
-    if second_key and len(given["clients"]) != 2:
-        raise UserError(f"--second-key: {len(given['clients'])} clients deviate in this file: must be 2")
-    deviation = {key: value for key, value in flat(given) if key != "clients"}
-    return {**sections, "behaviour": behaviour}, [*given["clients"]], deviation
 
 
 def _check(experiment: Experiment, clients: Sequence[int], tries: int, seeds: int, seed: int) -> int:
@@ -468,7 +437,6 @@ class Game:
         store: where finished runs are kept.
         workers: how many processes play.
         work: plays one job.
-        second_key: whether the second of the clients is another key of the first.
         label: what the jobs are called in messages.
         told: a function that is called after every run.
         most: about how many runs there will be.
@@ -481,7 +449,6 @@ class Game:
     store: Results
     workers: int
     work: Work
-    second_key: bool = False
     label: str = "attack"
     told: ProgressCallback = untold
     most: int = 0
@@ -491,8 +458,8 @@ class Game:
 
     @property
     def scale(self) -> float:
-        """The yardstick for gains; see :func:`scale_of`. A second key is not counted."""
-        return scale_of(list(self.outcomes.values()), self.clients[: 1 if self.second_key else None])
+        """The yardstick for gains; see :func:`scale_of`."""
+        return scale_of(list(self.outcomes.values()), self.clients)
 
     @property
     def measure(self) -> str:
@@ -525,11 +492,10 @@ class Game:
                 continue
             ended = {s: Outcome.of(done.results[job.key]) for s, job in zip(seeds, of, strict=True)}
             people = self.clients[: one.keys]
-            gains = {s: gained(o, self.outcomes[s], people, self.second_key) for s, o in ended.items()}
+            gains = {s: gained(o, self.outcomes[s], people) for s, o in ended.items()}
             rest = {s: np.delete(o.held, list(people)) for s, o in ended.items()}
-            own = list(people[: 1 if self.second_key else None])
             ahead = {
-                s: gains[s] + float(self.outcomes[s].held[own].mean() - np.nanmean(others))
+                s: gains[s] + float(self.outcomes[s].held[list(people)].mean() - np.nanmean(others))
                 for s, others in rest.items()
                 if np.isfinite(others).any()
             }
@@ -537,13 +503,10 @@ class Game:
         return found
 
     def sections_of(self, one: Try | None) -> dict[str, Any]:
-        """Return the experiment in which the clients deviate so, or are honest (a second key then never joins)."""
+        """Return the experiment in which the clients deviate so, or are honest."""
         behaviour, deviant = dict(self.sections.get("behaviour", {})), dict[str, Any]()
         if one is not None:
-            base = {"second": "copied"} if self.second_key else {}
-            deviant = {"deviant": table_of({**base, **one.deviation}, self.clients[: one.keys])}
-        elif self.second_key:
-            deviant = {"deviant": table_of({"leaves": 0}, self.clients[1:])}
+            deviant = {"deviant": table_of(one.deviation, self.clients[: one.keys])}
         return {**self.sections, "behaviour": behaviour | deviant}
 
     def _job(self, one: Try | None, seed: int) -> Job:
@@ -615,9 +578,8 @@ class Outcome:
         return Outcome(kept["measure"], np.array(kept["outcome"], float), float(kept["granted"]), trades)
 
 
-def gained(found: Outcome, honest: Outcome, clients: Sequence[int], second_key: bool = False) -> float:
-    """Return how much more the deviants have than if honest: the mean over them; for two keys the sum, less the
-    second's grant.
+def gained(found: Outcome, honest: Outcome, clients: Sequence[int]) -> float:
+    """Return how much more the deviants have than if honest: the mean over them.
 
     A market's utility takes off how far the models lie that a client buys. For deviants, these are the distances of
     the round in the honest run: what a cheat sends does not change what its samples are. Where that run has none, they
@@ -628,7 +590,7 @@ def gained(found: Outcome, honest: Outcome, clients: Sequence[int], second_key: 
         for ours, true in zip(found.trades.get(c, ()), honest.trades.get(c, ()), strict=False):
             if ours.size and true.size:
                 apart[place] += float((ours[0] * np.nan_to_num(ours[1] - true[1])).sum())
-    return float(apart.sum()) - found.granted if second_key else float(apart.mean())
+    return float(apart.mean())
 
 
 def scale_of(honest: Sequence[Outcome], people: Sequence[int]) -> float:
@@ -641,7 +603,7 @@ def scale_of(honest: Sequence[Outcome], people: Sequence[int]) -> float:
 
 
 def play_with_outcome(
-    job: Job, step: Step, watched: Sequence[int] = (), second_key: int | None = None, observers: Sequence[Any] = ()
+    job: Job, step: Step, watched: Sequence[int] = (), observers: Sequence[Any] = ()
 ) -> dict[str, Any]:
     """Play a job and return the result of :func:`hanse.lab.job.attempt`, together with each client's outcome.
 
@@ -649,12 +611,11 @@ def play_with_outcome(
     records that: by true numbers instead of declared ones, less the loss of eq. (8) of iPFL from distant models.
     Otherwise it is "balance", of the client's account (None: it never joined), or "nothing" if no client was ever paid.
     ``granted`` are the tokens that the mint granted each client; 0 for utilities. ``trades_of`` has what
-    :class:`Outcome` says of the ``watched`` clients. ``second_key`` is a client that is another's second key, and
-    ``observers`` watch the run, too.
+    :class:`Outcome` says of the ``watched`` clients. ``observers`` watch the run, too.
     """
     from hanse.runs.experiment import run
 
-    last, kept = _Watched(watched, second_key), dict[str, Any]()
+    last, kept = _Watched(watched), dict[str, Any]()
 
     def go(told: Sequence[Any]) -> Any:
         result = run(job.experiment, observers=[*told, *observers, last])
@@ -670,15 +631,13 @@ class _Watched:
     Attributes:
         states: the parts' states, by slot.
         members: how many clients there are.
-        traded: iPFL's eq. (1) minus lambda n_j/n_i d_ij of all imports that were delivered, ``[N]`` in tokens. A second
-            key's model contains nothing new: it counts as having no samples, and its imports add nothing to its
-            owner's.
+        traded: iPFL's eq. (1) minus lambda n_j/n_i d_ij of all imports that were delivered, ``[N]`` in tokens.
         trades: by watched client, each round's purchases and distances, as :class:`Outcome` describes them.
     """
 
-    def __init__(self, watched: Sequence[int] = (), second_key: int | None = None) -> None:
+    def __init__(self, watched: Sequence[int] = ()) -> None:
         self.states: Mapping[str, Any] = {}
-        self.members, self.traded, self._key = 0, np.zeros(0), second_key
+        self.members, self.traded = 0, np.zeros(0)
         self.trades: dict[int, list[list[list[float | None]]]] = {client: [] for client in watched}
 
     def on_round(self, metrics: Mapping[str, Any], played: Any) -> None:
@@ -694,8 +653,7 @@ class _Watched:
             return
         paid, clients = arrays["market_paid"][:, None], arrays["market_client"]
         graph, money = arrays["market_graph"] * paid, arrays["market_units"] * paid / TOKEN
-        truth = [arrays[f"market_true_{name}"] for name in ("size", "cost", "eagerness")]
-        sizes, costs, eagerness = truth[0] * (clients != self._key), truth[1], truth[2] * (clients != self._key)
+        sizes, costs, eagerness = (arrays[f"market_true_{name}"] for name in ("size", "cost", "eagerness"))
         eagerness = np.where(sizes > 0, eagerness, 0.0)  # papers.md I13
         # who may not trade, since nothing is alike, counts as at a right angle
         distance = np.where(arrays["market_distance"] >= APART, 1.0, arrays["market_distance"])

@@ -21,8 +21,8 @@ from hanse.base.files import read_text
 from hanse.base.merkle import as_text, hashes_of, root_from
 from hanse.core.declared import Declared
 from hanse.core.entry import LEAVE, Transaction, leaf
+from hanse.ledger.log import LogHead
 from hanse.ledger.note import fingerprint
-from hanse.ledger.record import LogHead
 from hanse.ledger.store import Ledger
 
 LONGEST = 2000  # bytes of a receipt

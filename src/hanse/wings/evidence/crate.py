@@ -56,8 +56,8 @@ def crate(
     Examples:
         hanse crate runs/app --author 'A. Name' --license https://spdx.org/licenses/CC-BY-4.0
     """
-    from hanse.runs.edited import edited_settings
     from hanse.runs.replay import wrong_books
+    from hanse.runs.run_record import edited_settings
 
     if edited := edited_settings(folder):
         say(f"warning: {edited}")
@@ -159,7 +159,7 @@ def _instruments(run: RunRecord, add: Any) -> list[dict[str, str]]:
 
 def _results(run: RunRecord, crate: Any, add: Any) -> list[dict[str, str]]:
     """Return references to what came out: the last checkpoint with its figures, the files, and each client's value."""
-    from hanse.runs.recorded_seats import is_number
+    from hanse.runs.chance import is_number
 
     found = []
     models = sorted((run.path / "checkpoints").glob("*.safetensors"))

@@ -18,7 +18,7 @@ from pydantic import Field
 from hanse.base.errors import UserError
 from hanse.base.factories import call
 from hanse.base.streams import stream
-from hanse.core.judge import Judge
+from hanse.core.part import Judge
 from hanse.core.port import Federation
 from hanse.core.table import Ints
 from hanse.data.federated import FederatedData

@@ -28,7 +28,7 @@ from hanse.base.errors import library as optional
 from hanse.base.files import private_folder, whole_file
 from hanse.base.lock import locked
 from hanse.core.declared import Declared
-from hanse.runs.sat_out import SAT_OUT
+from hanse.runs.chance import SAT_OUT
 
 GRID = 1e-3
 """Width of the steps of the PLD's privacy losses; epsilon is rounded up by less than that for each composition."""

@@ -16,9 +16,9 @@ from hanse.core.table import Ints
 from hanse.data.federated import FederatedData
 from hanse.learning.job import Problem
 from hanse.learning.loop import Loop
+from hanse.runs.chance import SAT_OUT, clients_named
 from hanse.runs.config import Experiment
 from hanse.runs.guards import Guard
-from hanse.runs.sat_out import SAT_OUT, clients_named
 from hanse.wings.private.account import PrivacyAccount
 from hanse.wings.private.clipping import AdaptiveClip
 from hanse.wings.private.privacy import InState, Privacy, Private, Stricter

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from hanse.core.part import Context, Part, State, View
 from hanse.core.port import Request
 from hanse.federation.behaviour import with_training
-from hanse.federation.believed import WITHIN
+from hanse.federation.wrapped import WITHIN
 from hanse.wings.private.privacy import LEAST_CLIP, MOST_CLIP, Privacy
 
 

@@ -10,7 +10,6 @@ FORBIDS: Mapping[str, Mapping[str, str]] = {
     "federation.engine": {"federation.secure": "virtual nodes hide nothing; use 'local'"},
     "federation.refuse": {"federation.secure": "it looks at single updates"},
     "federation.enough": {"federation.secure": "a group is summed once all have answered"},
-    "federation.replay": {"federation.secure": "the order of single updates is not known"},
     "federation.half_precision": {"federation.secure": "members sign the model that was sent; leave it out"},
     "federation.late": {"federation.secure": "a late update has no group to be summed with"},
     "federation.secure": {"single": "allowed: {accepting}"},

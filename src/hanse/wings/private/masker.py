@@ -38,8 +38,7 @@ from hanse.core.declared import Plain, UnsoundError
 from hanse.core.port import Mask, Masked, Train
 from hanse.federation.codec import WireError, pack
 from hanse.federation.mask_steps import ASKED, context_of, masked_with, statement
-from hanse.federation.node import MEMBERS
-from hanse.federation.private import private_arrays
+from hanse.federation.node import MEMBERS, private_arrays
 from hanse.ledger.note import is_signature
 from hanse.ledger.witness import Witness, read_witnesses
 from hanse.wings.private import masks

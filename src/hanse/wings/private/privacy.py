@@ -33,9 +33,8 @@ from hanse.base.factories import call
 from hanse.core import port
 from hanse.core.recipe import Recipe
 from hanse.federation.behaviour import secret_stream
-from hanse.federation.believed import BUDGET, DELTA, EPSILON, MOST_EPSILON, NOISE, SURELY, WITHIN
 from hanse.federation.codec import pack
-from hanse.federation.wrapped import Wrapped
+from hanse.federation.wrapped import BUDGET, DELTA, EPSILON, MOST_EPSILON, NOISE, SURELY, WITHIN, Wrapped
 from hanse.learning.client_payloads import declaration
 from hanse.learning.loop import LOOP
 from hanse.wings.private.account import AccountFile, PrivacyAccount, Release, Unit, library, noise_for
