@@ -38,8 +38,7 @@ from hanse.base.files import AGREEMENTS, ASKED
 from hanse.cli import app
 from hanse.core.declared import UnsoundError
 from hanse.core.part import Part, View
-from hanse.core.payload import Payload
-from hanse.core.port import Ask, Confusion, Gradient, Mixture, Nearest, Request, Score, Test, Train
+from hanse.core.port import Ask, Confusion, Gradient, Mixture, Nearest, Payload, Request, Score, Test, Train
 from hanse.federation.codec import WireError
 from hanse.federation.local import LocalFederation
 from hanse.federation.node import EVIDENCE

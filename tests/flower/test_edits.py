@@ -1,6 +1,6 @@
 """Edits of the books of a network's run, and of their heads: ``hanse ledger verify`` finds each of them.
 
-It does so with and without the index, the checkpoints and the participants' receipts: the table in ``docs/ledger.md``.
+It does so with and without the index, the checkpoints and the participants' receipts: ``docs/check-the-operator.md``.
 """
 
 import json
