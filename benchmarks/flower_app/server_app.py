@@ -14,7 +14,7 @@ from setting import experiment, hanses, module, spec
 
 from hanse.data import build
 from hanse.flower import server_app
-from hanse.flower.agreed import agree
+from hanse.flower.agreement import agree
 from hanse.flower.operator_key import SIGNS_WITH, signing_key
 
 app = ServerApp()

@@ -14,7 +14,7 @@ from hanse import flower
 from hanse.base.files import FEDERATION, home_of
 from hanse.data import build
 from hanse.flower import server
-from hanse.flower.agreed import agree
+from hanse.flower.agreement import agree
 from hanse.flower.in_process import InProcessGrid
 from hanse.flower.server import run_name
 

@@ -14,7 +14,7 @@ from flwr.app import Context
 from hanse.core.part import Mechanism
 from hanse.data.federated import FederatedData, RemoteData
 from hanse.federation.node import ClientData
-from hanse.flower.agreed import agree
+from hanse.flower.agreement import agree
 from hanse.flower.client import client_app, paths_of
 from hanse.flower.in_process import InProcessGrid
 from hanse.flower.link import FlowerFederation

@@ -43,8 +43,7 @@ from hanse.federation.codec import WireError
 from hanse.federation.local import LocalFederation
 from hanse.federation.node import EVIDENCE
 from hanse.flower import node_log, server
-from hanse.flower.agreed import Binding, take
-from hanse.flower.agreement import Agreement, AskedOf, QuestionTally, added, counted, digest_of, sources
+from hanse.flower.agreement import Agreement, AskedOf, Binding, QuestionTally, added, counted, digest_of, sources, take
 from hanse.flower.new import new
 from hanse.flower.node_log import NodeLog
 from hanse.flower.operator_key import PINNED as PINNED_FILE
@@ -402,7 +401,7 @@ def test_a_node_refuses_and_keeps_what_goes_beyond(small: NetworkRehearsal, tmp_
 def test_evidence_that_is_full_does_not_hide_the_next_request(
     small: NetworkRehearsal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hanse.flower.agreed.MOST_EVIDENCE", 1)
+    monkeypatch.setattr("hanse.flower.agreement.MOST_EVIDENCE", 1)
     model = small.start.table.rows[0]
     assert not set(added([Train(0, 0, model, payload=Payload("generator"))])) & set(agreed(small.experiment).adds)
     for task in (Gradient("g", model[None]), Gradient("g", model[None]), Train(0, 0, model)):

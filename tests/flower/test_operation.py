@@ -27,7 +27,7 @@ from hanse.base.errors import UserError
 from hanse.cli import app
 from hanse.flower import agreed as agreeing
 from hanse.flower import agreement, server
-from hanse.flower.agreed import agree
+from hanse.flower.agreement import agree
 from hanse.flower.operator_key import make_operator_key, signing_key
 from hanse.runs import recomputable
 from hanse.runs.config import Experiment

@@ -43,8 +43,7 @@ from hanse.federation.codec import Message as Packed
 from hanse.federation.codec import WireError, pack
 from hanse.federation.node import Assignment, ClientData, Node
 from hanse.flower import operator_key, signing
-from hanse.flower.agreed import take
-from hanse.flower.agreement import Agreement, QuestionLimit
+from hanse.flower.agreement import Agreement, QuestionLimit, take
 from hanse.flower.link import FlowerFederation
 from hanse.flower.members import Members
 from hanse.flower.message import QUERY, from_records, to_records

@@ -31,8 +31,7 @@ from hanse.data.schema import CsvTable, Schema, SiteTable, UnfitTableError, dige
 from hanse.federation.behaviour import Behaviour
 from hanse.federation.codec import Message, MissingError, WireError
 from hanse.federation.node import Assignment, ClientData, Node, hello, own_terms
-from hanse.flower.agreed import Binding, day_of, keep
-from hanse.flower.agreement import AskedOf, counted, digest_of
+from hanse.flower.agreement import AskedOf, Binding, counted, day_of, digest_of, keep
 from hanse.flower.members import NAME
 from hanse.flower.message import from_records, to_records
 from hanse.flower.node_log import NodeLog, left

@@ -30,9 +30,8 @@ from hanse.federation.node import KEPT, Assignment
 from hanse.flower.members import Check, Member, Members, Orders, kind, majority
 from hanse.flower.message import LARGEST, Beside, from_records, said_beside, to_records
 from hanse.flower.newcomers import GONE, LOG, Newcomers
-from hanse.flower.nodes import key_of, named, pause, pulled, sent
+from hanse.flower.nodes import content_of, guarded, key_of, named, pause, pulled, sent
 from hanse.flower.receipts import Letters
-from hanse.flower.replies import content_of, guarded
 from hanse.flower.witnesses import ShownHeads
 
 AWAY = "its node was away meanwhile"

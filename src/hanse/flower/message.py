@@ -100,9 +100,8 @@ def said_beside(values: dict[str, Any]) -> Beside:
 def _read(array: Array) -> NDArray[Any]:
     """Return an array of a message: one of few types and at most 8 dimensions, stored by rows."""
     found = opened(array)
-    if found.dtype.name not in _TYPES or not found.dtype.isnative or not found.flags.c_contiguous:
-        by_columns = "" if found.flags.c_contiguous else ", by columns"
-        raise WireError(f"an array cannot be read: its type is {found.dtype.str}{by_columns}")
-    if found.ndim > 8:
-        raise WireError(f"an array cannot be read: it has {found.ndim} dimensions")
+    plain = found.dtype.name in _TYPES and found.dtype.isnative and found.flags.c_contiguous
+    if not plain or found.ndim > 8:
+        how = "rows" if found.flags.c_contiguous else "columns"
+        raise WireError(f"an array cannot be read: it is of {found.dtype.str}, with {found.ndim} dimensions, by {how}")
     return found

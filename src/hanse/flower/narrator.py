@@ -121,12 +121,8 @@ class Narrator:
         if result.over is not None:
             LOG.info("%s", result.over)
         LOG.info("%d rounds are played, in %s; see them with: hanse report %s", len(result.metrics), self.run, self.run)
-        if (self.run / "ledger.json").exists():
-            left = sum(map(len, self.federation.letters.waiting.values()))
-            LOG.info(
-                "each participant keeps its receipts on its own machine, in HANSE_HOME (~/.hanse)/RUN/client-N/receipts"
-                + (f"; {left} wait in letters.json for participants that are away" if left else "")
-            )
+        if left := sum(map(len, self.federation.letters.waiting.values())):
+            LOG.info("%d receipts wait in letters.json for participants that are away", left)
 
     @contextmanager
     def watching(self) -> Iterator[None]:

@@ -30,8 +30,7 @@ from hanse.core.part import Mechanism
 from hanse.data.federated import RemoteData
 from hanse.data.samples import Input, Inputs, Samples
 from hanse.federation.node import Assignment
-from hanse.flower.agreed import day_of
-from hanse.flower.agreement import Agreement, canonical, sources
+from hanse.flower.agreement import Agreement, canonical, day_of, sources
 from hanse.flower.link import FlowerFederation
 from hanse.flower.members import Check, Hello, Member, Members, Orders, SaidInput, kind
 from hanse.flower.narrator import Narrator, speaking

@@ -29,7 +29,7 @@ from hanse.base.lock import Hold
 from hanse.data import FederatedData, build
 from hanse.federation.node import ClientData
 from hanse.federation.policy import build_profiles
-from hanse.flower.agreed import agree
+from hanse.flower.agreement import agree
 from hanse.flower.client import client_app, paths_of
 from hanse.flower.server import play, run_name
 from hanse.runs.config import Experiment

@@ -10,7 +10,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from hanse.data import build
 from hanse.flower import server_app
-from hanse.flower.agreed import agree
+from hanse.flower.agreement import agree
 from hanse.flower.operator_key import SIGNS_WITH, signing_key
 from hanse.runs.config import Experiment
 

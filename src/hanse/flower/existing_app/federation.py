@@ -25,8 +25,7 @@ from hanse.core.port import Closing, Reply, Request, Result, Roster, Task, Test,
 from hanse.federation.codec import WireError
 from hanse.flower.arrays import ArrayLayout, size_of
 from hanse.flower.members import Members
-from hanse.flower.nodes import answers, key_of
-from hanse.flower.replies import arrays_of, content_of, guarded, metrics_of, numbers_of, samples_of
+from hanse.flower.nodes import answers, arrays_of, content_of, guarded, key_of, metrics_of, numbers_of, samples_of
 from hanse.learning.figures import accuracy_of, loss_of
 
 

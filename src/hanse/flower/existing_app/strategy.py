@@ -192,10 +192,6 @@ class MechanismStrategy:
     overwrite: bool
     run: PlayedRun | None = field(default=None, init=False)
 
-    def summary(self) -> None:
-        """Log which mechanism is played and where its run directory is, as Flower's strategies log their settings."""
-        log(INFO, "hanse: mechanism %s, run directory %s", self.experiment.mechanism.name, self.out or "none")
-
     def start(
         self,
         grid: Grid,
@@ -244,7 +240,6 @@ class MechanismStrategy:
             if self.out is not None:
                 self._make(hold)
             members.register([(key, hello_of(node)) for key, node in nodes.items()])
-            self.summary()
             server.first(initial_arrays)
             # Told only has on_round
             observers = [cast(Observer, RoundLog(num_rounds)), *self.observers]

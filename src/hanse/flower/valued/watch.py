@@ -45,8 +45,8 @@ from hanse.data.frames import name_of
 from hanse.federation.codec import WireError
 from hanse.flower.arrays import ArrayLayout, own_copy
 from hanse.flower.members import NAME, Hello, Members
-from hanse.flower.replies import arrays_of, content_of, metrics_of, numbers_of, samples_of
-from hanse.flower.replies import guarded as read_safely
+from hanse.flower.nodes import arrays_of, content_of, metrics_of, numbers_of, samples_of
+from hanse.flower.nodes import guarded as read_safely
 from hanse.flower.valued.mechanism import Replies, WatchedRound, watching
 from hanse.flower.valued.reaggregate import LEAST_S, Reaggregation
 from hanse.flower.valued.worth import ByClients, ByFunction, ByModule, Worth
@@ -427,7 +427,7 @@ class Valued(Generic[S]):
         Raises:
             WireError: the weight is not a number of samples.
         """
-        by = _weighted_by(self.strategy)
+        by = getattr(self.strategy, "weighted_by_key", None) or "num-examples"
         numbers = {name: x for name, x in numbers_of(said).items() if math.isfinite(x) and name != by}
         return numbers, samples_of(said, by) or 0.0
 
@@ -544,11 +544,3 @@ def _swapped(
 def averages(strategy: Strategy) -> bool:
     """Return whether a strategy aggregates as Flower's FedAvg does."""
     return type(strategy).aggregate_train is FedAvg.aggregate_train
-
-
-def _weighted_by(strategy: Any) -> str:
-    """Return the metric by which a strategy, or the one that it wraps (its attribute ``strategy``), weights replies."""
-    while not isinstance(found := getattr(strategy, "weighted_by_key", ""), str) or not found:
-        if (strategy := getattr(strategy, "strategy", None)) is None:
-            return "num-examples"
-    return found

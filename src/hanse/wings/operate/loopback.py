@@ -39,8 +39,7 @@ from hanse.base.errors import RunFailedError, UserError
 from hanse.base.files import FEDERATION, private_folder, read_json, read_text, write_whole
 from hanse.base.lock import Hold
 from hanse.base.plain_text import is_plain
-from hanse.flower.agreed import take
-from hanse.flower.agreement import Agreement
+from hanse.flower.agreement import Agreement, take
 from hanse.flower.operator_key import KEY, PINNED, PUBLIC, SIGNS_WITH, signing_key
 from hanse.flower.server import AGREEMENT
 from hanse.ledger.note import public_of

@@ -250,8 +250,7 @@ def _agreement(home: Path, given: Path | None, operator: bytes, witnesses: Path 
     """
     from hanse.base.files import read_text
     from hanse.federation.codec import WireError
-    from hanse.flower.agreed import agreements, evidence, take
-    from hanse.flower.agreement import introduced
+    from hanse.flower.agreement import agreements, evidence, introduced, take
 
     if given is not None:
         take(home, read_text(given), operator, time.time())
