@@ -94,7 +94,6 @@ def test_inverse_test_mixtures_and_what_the_server_holds() -> None:
     assert train[0].tolist() == [n - round(n * 0.1), round(n * 0.1)]
     assert test[0].tolist() == [round(t * 0.1), t - round(t * 0.1)]
     assert data.groups.tolist() == [0] * 5 + [1] * 5
-    assert data.group_of(7) == 1
     pool, _ = data.pool([0])
     for client in range(10):
         for share, row in (("train", train), ("test", test)):

@@ -176,14 +176,10 @@ class Dataset:
                 f"{where} labels are {samples.y.dtype} of shape {tuple(samples.y.shape)}; int64 of shape (n,), or "
                 "(n, positions), is needed"
             )
-        labels = samples.y if samples.y.ndim == 1 else samples.y[samples.y != IGNORED]
-        if labels.numel() and not 0 <= int(labels.min()) <= int(labels.max()) < self.num_classes:
-            # find the first bad row: the user needs a place to look at, not only the range
-            wrong = (samples.y != IGNORED) if samples.y.ndim == 2 else torch.ones_like(samples.y, dtype=torch.bool)
-            row = int(torch.nonzero(wrong & ((samples.y < 0) | (samples.y >= self.num_classes)))[0, 0])
+        counted = samples.y[samples.y != IGNORED] if samples.y.ndim == 2 else samples.y
+        if counted.numel() and not 0 <= int(counted.min()) <= int(counted.max()) < self.num_classes:
             raise UserError(
-                f"{where} labels span {int(labels.min())}..{int(labels.max())}; allowed: 0..{self.num_classes - 1} "
-                f"(the first other one is in row {row})"
+                f"{where} labels span {int(counted.min())}..{int(counted.max())}; allowed: 0..{self.num_classes - 1}"
             )
 
 

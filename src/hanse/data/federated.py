@@ -121,10 +121,6 @@ class FederatedData(ABC):
             UserError: there is no such share or client.
         """
 
-    def group_of(self, client: int) -> int | None:
-        """Return the client's group (see ``groups``), or None where there are none. The number is not checked."""
-        return None if self.groups is None else int(self.groups[client])
-
     def origin(self, share: str) -> Sequence[str] | None:
         """Return how clients' samples are generated, for the data's fingerprint, if the samples are not in memory.
 

@@ -269,16 +269,11 @@ def _columns(columns: list[Any], asked: Asked, name: str) -> dict[str, list[Any]
         for key, c in [*others.items(), *(("features", c) for c in flat)]
         if c not in columns
     ]
-    lines += [
-        f"data.source.features: {c!r}: is the {key}, not a feature"
-        for key, c in others.items()
-        if c in flat and key != "time"
-    ]
-    lines += [
-        f"data.source.{key}: {c!r}: is the target, which cannot be that too"
-        for key, c in others.items()
-        if c == asked.target and key != "target"
-    ]
+    for key, c in others.items():
+        if c in flat and key != "time":
+            lines.append(f"data.source.features: {c!r}: is the {key}, not a feature")
+        if c == asked.target and key != "target":
+            lines.append(f"data.source.{key}: {c!r}: is the target, which cannot be that too")
     if not lines and not all(wanted.values()):
         lines = [f"data: {name}: no column is left for features: it has {', '.join(map(str, columns))}"]
     if lines:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hanse.base.errors import UserError
-from hanse.data.frames import Asked, Rows, client_name, names_of, of_frame, target_column, times_of, units_of
+from hanse.data.frames import Asked, Rows, client_name, of_frame
 from hanse.data.samples import array_of
 
 
@@ -35,27 +35,19 @@ def of_hugging_face(dataset: Any, asked: Asked, name: str) -> Rows:
     Raises:
         UserError: a column does not exist or cannot be trained on.
     """
-    known = dataset.features
-    target, client, others = asked.target, asked.client, asked.named.values()
-    wanted = [c for c in dataset.column_names if c not in others] if asked.features is None else asked.features
-    flat = list(wanted) if not isinstance(wanted, Mapping) else [c for group in wanted.values() for c in group]
-    plain = all(type(known[c]).__name__ in ("Value", "ClassLabel") for c in flat if c in known)
-    # a frame's messages also say which column does not exist
-    if plain or client == target or not all(c in known for c in others):
+    known, others = dataset.features, asked.named
+    rest = [c for c in dataset.column_names if c not in others.values()]
+    wanted: Any = rest if asked.features is None else asked.features
+    flat = [c for group in wanted.values() for c in group] if isinstance(wanted, Mapping) else list(wanted)
+    if all(type(known[c]).__name__ in ("Value", "ClassLabel") for c in flat if c in known):
         rows = of_frame(dataset.to_pandas(), asked, name)
-    else:
+    else:  # a frame of all that are no features, in which one column stands for these
+        frame = dataset.select_columns([c for c in others.values() if c in known]).to_pandas().assign(**{"": 0.0})
         columns = dataset.with_format("numpy")[:]
-        frame = dataset.select_columns([*others]).to_pandas()
-        owner = None if client is None else names_of(frame[client], f"data: {name}: column '{client}'", str(client))
-        y, wrong = target_column(frame[target], owner, f"data: {name}: column '{target}'")
-        if wrong:
-            raise UserError(*wrong)
         arrays = {c: _images(columns[c], f"data: {name}: column '{c}'") for c in flat}
-        units, time = (
-            None if c is None else read(frame[c], f"data: {name}: column '{c}'")
-            for read, c in ((units_of, asked.named.get("group")), (times_of, asked.time))
-        )
-        rows = Rows(arrays if len(arrays) > 1 else next(iter(arrays.values())), y, owner, units=units, time=time)
+        rows = of_frame(frame, replace(asked, features=[""]), name)
+        rows = replace(rows, x=arrays if len(arrays) > 1 else next(iter(arrays.values())))
+    target, client = asked.target, asked.client
     owner, classes = rows.owner, rows.num_classes
     # a ClassLabel has names for its numbers; as a frame or array the column shows the numbers alone
     if client is not None and hasattr(known[client], "names"):

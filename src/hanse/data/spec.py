@@ -160,8 +160,7 @@ class DataSpec(BaseModel):
     @model_validator(mode="after")
     def _consistent(self) -> DataSpec:
         """Refuse values that are allowed one by one and contradict each other."""
-        lines = [*self._choice_lines(), *self._share_lines(), *self._lending_lines()]
-        if lines:
+        if lines := [*self._choice_lines(), *self._share_lines()]:
             raise UserError(*(f"data.{line}" for line in lines))
         return self
 
@@ -194,14 +193,11 @@ class DataSpec(BaseModel):
             )
 
     def _share_lines(self) -> Iterator[str]:
-        """Yield shares that leave nothing."""
+        """Yield shares that leave nothing, and what contradicts the way in which clients get their test samples."""
         if (both := self.client_test + self.client_validation) >= 1:
             yield f"client_test: with client_validation {both:g}; allowed: less than 1, to leave some to train on"
         if (both := self.validation + self.root) >= 1:
             yield f"validation: with root {both:g}; allowed: less than 1, to leave some to test on"
-
-    def _lending_lines(self) -> Iterator[str]:
-        """Yield what contradicts the way in which clients get their test samples."""
         taken = self.client_test_from
         generated = isinstance(self.source, Generated)
         if taken != "own" and (isinstance(self.partition, MixturePartition) or generated):

@@ -203,7 +203,7 @@ class GeneratedData(FederatedData):
         for client in dict.fromkeys(clients):  # a client with several seats is asked for several times and made once
             first = 0 if column == 0 else int(self.ends[client, column - 1])
             last = int(self.ends[client, column])
-            own = self._samples(client)
+            own = _made(self.source, client, int(self.ends[client, -1]))
             parts.append(Samples(own.x[first:last], own.y[first:last]))
             index[client] = torch.arange(offset, offset + last - first)
             offset += last - first
@@ -226,13 +226,10 @@ class GeneratedData(FederatedData):
         if self.num_clients > _COUNTED_CLIENTS:
             return None
         rows = [
-            np.bincount(self._samples(k).y[: self.sizes[k]].numpy(), minlength=CLASSES) for k in range(self.num_clients)
+            np.bincount(_made(self.source, k, int(self.ends[k, -1])).y[: self.sizes[k]].numpy(), minlength=CLASSES)
+            for k in range(self.num_clients)
         ]
         return np.stack(rows).astype(np.int64)
-
-    def _samples(self, client: int) -> Samples:
-        """Return all samples of a client."""
-        return _made(self.source, client, int(self.ends[client, -1]))
 
 
 @lru_cache(maxsize=32)  # about what a round seats: memory must not grow with the clients seen
