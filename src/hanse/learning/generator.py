@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hanse.base.streams import stream
-from hanse.core.payload import Between, Declaration, Like, Payload, Term
+from hanse.core.port import Between, Declaration, Like, Payload, Term
 from hanse.core.table import Layout
 
 
