@@ -10,7 +10,6 @@ import pandas as pd
 import pytest
 from own_forms import from_frame
 from sklearn.compose import ColumnTransformer
-from sklearn.impute import SimpleImputer
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 import hanse
@@ -142,16 +141,9 @@ def test_a_run_by_name_and_its_report(tmp_path: Any, monkeypatch: pytest.MonkeyP
         table(), target="ill", client="hospital", prepare="auto", mechanisms="fedavg", rounds=2, test=0.3
     )
     assert found.clients == ("Hope", "Kiel", "Visby")
-    by_object = hanse.who_gains(
-        table(),
-        target="ill",
-        client="hospital",
-        prepare=SimpleImputer(),
-        features=["age"],
-        mechanisms="fedavg",
-        rounds=2,
-    )
-    assert by_object.clients == found.clients
+    by_its_path = hanse.who_gains(table(), target="ill", client="hospital", prepare="own_imputing:plain",
+                                  features=["age"], mechanisms="fedavg", rounds=2)  # fmt: skip
+    assert by_its_path.clients == found.clients
 
 
 def test_without_clients_there_are_no_own_statistics() -> None:

@@ -1,7 +1,7 @@
 """Every sentence that says that something holds, with a run in which it does not hold and is not said.
 
-They are those of the audit's checks and of the books: ``hanse audit``, ``ledger verify``, ``statement
---check-receipts``. The report has none of its own; it repeats the audit's facts.
+They are those of the audit's checks and of the books: ``hanse audit`` and ``ledger verify``. The report has none of its
+own; it repeats the audit's facts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from typer.testing import CliRunner
 
 import hanse
 from hanse.cli import app
-from hanse.games.market import local_optimality
 from hanse.reports.audit import Audit, audit_run, load_market
 from hanse.runs.run_record import load_run
 
@@ -96,19 +95,13 @@ def arrays(**functions: Callable[[Any], Any]) -> Change:
 
 
 def toggled(wanted: int) -> Change:
-    """Turn one import off (``wanted`` = 1) or one on (0): the one for which that is worst by eq. (9)."""
+    """Turn one import off (``wanted`` = 1) or one on (0)."""
 
     def change(folder: Path) -> None:
         r = load_market(folder)[1]
         graph = np.array(r.graph)
         pairs = [(i, j) for i, j in np.argwhere(graph == wanted) if i != j]
-
-        def wrong(at: tuple[int, int]) -> float:
-            other = graph.copy()
-            other[at] = 1 - wanted
-            return local_optimality(r.market, other)[wanted]
-
-        graph[max(pairs, key=wrong)] = 1 - wanted
+        graph[pairs[0]] = 1 - wanted
         arrays(market_graph=lambda _: graph)(folder)
 
     return change
@@ -214,6 +207,7 @@ MORE: list[tuple[str, str, Change]] = [  # further ways in which a check fails
     ("records", "skip", without_line(-1)),
     ("conservation", "skip", lambda folder: (folder / "ledger.json").unlink()),
     ("grants and kinds", "skip", lambda folder: (folder / "config.toml").write_text("")),
+    ("graph", "skip", toggled(0)),
     ("settings", "skip", other_rules(stop="break")),
     ("settings", "skip", other_rules(pricing="posted", tariff=[0.5, 0.1])),
     ("true rationality", "skip", arrays(market_utility=lambda u: u * np.nan)),
@@ -222,9 +216,6 @@ WRONG: dict[str, tuple[str, Change]] = {  # the check, the run, and what makes i
     "settings": ("skip", other_rules(lam=1.0)),
     "graph": ("skip", toggled(1)),
     "payments": ("skip", arrays(market_units=one_less)),
-    "no import too many": ("skip", toggled(0)),
-    "no import left out": ("skip", toggled(1)),
-    "individual rationality": ("skip", arrays(market_cost=lambda c: c + 50)),
     "true rationality": ("skip", arrays(market_utility=lambda u: u - 5)),
     "delivery": ("skip", arrays(withheld=lambda w: np.append(w, 7))),
     "conservation": ("skip", posted),
@@ -306,15 +297,11 @@ def test_books_and_receipts_are_not_said_to_agree_where_they_do_not(runs: dict[s
     copy = tmp_path / "copy"
     shutil.copytree(runs["skip"], copy)
     verify = ["ledger", "verify", str(copy), "--receipts", str(copy / "receipts")]
-    check = ["statement", str(copy), "--client", "1", "--check-receipts", "--receipts", str(copy / "receipts")]
     assert "The books hold" in CliRunner().invoke(app, verify).stdout
-    assert "agree with the book" in " ".join(CliRunner().invoke(app, check).stdout.split())
     posted(copy)
-    for command in (verify, check):
-        shown = CliRunner().invoke(app, command)
-        assert shown.exit_code == 1
-        assert "The books hold" not in shown.output
-        assert "agree with the book" not in " ".join(shown.output.split())
+    shown = CliRunner().invoke(app, verify)
+    assert shown.exit_code == 1
+    assert "The books hold" not in shown.output
 
 
 @pytest.mark.usefixtures("undrawn")
