@@ -19,7 +19,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -341,8 +341,7 @@ class _Worker:
         # closed everywhere, so no worker may hold one of these ends open.
         ours = [here, *(worker.pipe for worker in crew)] if forked else []
         process = context.Process(target=_serve, args=(there, work, ours), daemon=True)
-        # numerical libraries read these when they are loaded, so the new process itself would be too late
-        with environment(dict.fromkeys(_ONE_THREAD, "1")), warnings.catch_warnings():
+        with warnings.catch_warnings():
             # from Python 3.12 on, forking with other threads warns; it means threads of OpenBLAS, which are asleep
             warnings.simplefilter("ignore", DeprecationWarning)
             process.start()
@@ -378,25 +377,6 @@ class _Worker:
             self.process.kill()
             self.process.join()
         return self.process.exitcode
-
-
-@contextmanager
-def environment(given: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables for processes started in this block.
-
-    Args:
-        given: each variable's value; the old values are restored afterwards.
-    """
-    before = {name: os.environ.get(name) for name in given}
-    os.environ.update(given)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 def _serve(pipe: Connection, work: Work, others: Sequence[Connection]) -> None:
