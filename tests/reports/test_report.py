@@ -90,7 +90,7 @@ def test_a_png_for_each_figure(page: Path) -> None:
         data = picture.read_bytes()
         assert data[:8] == b"\x89PNG\r\n\x1a\n"
         width, height = struct.unpack(">II", data[16:24])
-        assert 440 * SCALE < width < 800 * SCALE  # the drawing and what stands beside it
+        assert 400 * SCALE < width < 800 * SCALE  # the drawing and what stands beside it
         assert 100 < height < 2000
         assert len(data) > 5000
 

@@ -27,13 +27,13 @@ from hanse.reports.chart import DASHES, MARKERS, Bars, Chart, Curve, Heat, Lines
 Spec = dict[str, Any]
 
 VEGA_LITE = "6.4"  # the version that vl_convert compiles with
-WIDTH = 440  # pixels of a drawing, without what stands beside it
+WIDTH = 400  # pixels of a drawing, without what stands beside it
 HEIGHT = 190  # of curves and columns; rows have one each
 SCALE = 2  # of a PNG, in pixels of the file a pixel of the drawing
 INK, SOFT, RULE = "#222222", "#666666", "#e4e4e4"
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 BAND = 0.16  # the opacity of a band
-_TITLE = 66  # letters of a title that a drawing's width has room for
+_TITLE = 58  # letters of a title that a drawing's width has room for
 _LONGEST = 34  # letters of a label
 _MARKED = 12  # markers on a curve of many points
 
@@ -43,17 +43,17 @@ CONFIG: Spec = {
     "background": "#ffffff",
     "aria": False,  # whoever shows the picture says what it shows
     "view": {"stroke": None},
-    "title": {"anchor": "start", "fontSize": 13, "color": INK, "offset": 10, "subtitleColor": SOFT},
+    "title": {"anchor": "start", "fontSize": 14, "color": INK, "offset": 10, "subtitleColor": SOFT},
     "axis": {
-        "labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": "normal", "labelColor": INK, "titleColor": INK,
+        "labelFontSize": 13, "titleFontSize": 13, "titleFontWeight": "normal", "labelColor": INK, "titleColor": INK,
         "gridColor": RULE, "domainColor": "#888888", "tickColor": "#888888", "labelLimit": 230, "titleLimit": 400,
         "labelOverlap": "parity", "labelFlush": False, "labelSeparation": 4, "titlePadding": 10,
     },
     "legend": {
-        "orient": "top", "direction": "horizontal", "labelFontSize": 12, "labelColor": INK, "labelLimit": 420,
+        "orient": "top", "direction": "horizontal", "labelFontSize": 13, "labelColor": INK, "labelLimit": 420,
         "symbolStrokeWidth": 0, "symbolSize": 90, "symbolOpacity": 1,
         "columnPadding": 30,  # letters may be wider where the picture is looked at
-        "titleFontSize": 12, "titleFontWeight": "normal", "titleLimit": 300,
+        "titleFontSize": 13, "titleFontWeight": "normal", "titleLimit": 300,
     },
 }  # fmt: skip
 
