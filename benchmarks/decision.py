@@ -677,7 +677,7 @@ def picture(kept: Kept) -> Chart:
             mean, half = (100 * sum(f.mean for f in each), 100 * math.hypot(*(f.half for f in each)))
             ends.append([np.array([one / len(problems)]) for one in (mean, mean - half, mean + half)])
         (x, left, right), (y, low, high) = ends
-        curves.append(Curve(name, x, y, low, high, None, True, (), left, right, hollow=not row.get("paid")))
+        curves.append(Curve(name, x, y, low, high, None, True, left, right, hollow=not row.get("paid")))
     title, caption = (
         "The worst-off member, and the best cheat",
         f"Means over {', '.join(problems) or 'no problem yet'}.",

@@ -1,4 +1,4 @@
-"""The papers' pages, made of the kept results and of nothing else.
+"""The papers' screens, made of the kept results and of nothing else.
 
     python benchmarks/pages.py            # writes docs/results
     python benchmarks/pages.py --check    # ends with 1 if docs/results is not what is kept gives
@@ -7,57 +7,62 @@
 commit that played it: its settings stood in that commit. Lines without a commit are older than that. The keys of their
 runs, hashes of their settings, were committed in ``planned.json`` before the results were; a test compares the commits.
 
-``docs/results/index.md`` has for each paper three sentences and a row a claim, ``docs/results/PAPER.md`` a forest plot,
-what each claim says and, folded, the tables behind them. What a claim is and how its word is reached:
-:mod:`hanse_papers.claims`. Nothing on a page is written by hand but a claim's ``why``.
+``docs/results/PAPER.md`` is one screen: a picture, the questions of ``papers/src/hanse_papers/PAPER/page.toml`` with
+their answers, what differs, what was not tested, one command. Beside it lie ``PAPER-claims.csv``, every claim with the
+numbers that its word is reached by (:mod:`hanse_papers.claims`), and ``PAPER-cells.csv``, every number of every table.
+``made.json`` has a hash of all that the screens are made of, and of what was made: a test compares them without making
+anything.
 
-``benchmarks/results/data.json`` keeps which data sets were here, and how their splits differ from the official ones, so
-that the pages are the same on a machine without data; writing the pages brings it up to date. Tables that are computed
-are read from what ``reproduce`` wrote (``TABLE-SCALE.json``).
+``benchmarks/results/data.json`` keeps which data sets were here, so that the screens are the same on a machine without
+data; writing them brings it up to date.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
+import hashlib
+import io
 import json
 import math
 import re
 import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
-from functools import cache, partial
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 
 from hanse.base.errors import UserError
 from hanse.base.files import write_whole
+from hanse.core.table import Floats
 from hanse.data import sources
 from hanse.lab.kept import KeptFile
-from hanse.lab.statistics import LOOKS, WORDS
-from hanse.reports.chart import Chart, Curve, Lines, to_csv
+from hanse.lab.statistics import WORDS
+from hanse.reports.chart import Bars, Chart, Curve, Lines, Series, to_csv
 from hanse.reports.vega import to_svg, to_vegalite
-from hanse_papers import catalogue, computed
+from hanse_papers import catalogue
 from hanse_papers.catalogue import MADE_OF, PAPERS
 from hanse_papers.claims.claim import Claim, load_claims
-from hanse_papers.claims.judge import Runs, Verdict, jobs_of, judge
-from hanse_papers.compare import factor_of, rows
-from hanse_papers.figures import charts
+from hanse_papers.claims.judge import Runs, Verdict, as_rows, counted, judge, largest_repeat
+from hanse_papers.compare import curve_of, factor_of, score
 from hanse_papers.ids import IDS
-from hanse_papers.runner import TableOutcome, kept_outcome
-from hanse_papers.show import stem_of, table_markdown
-from hanse_papers.tables import RECIPES, PaperTable, read_table, sources_of, with_seeds
+from hanse_papers.tables import RECIPES, Cell, PaperTable, sources_of
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 PAGES = ROOT / "docs" / "results"
-PLANNED = "planned.json"
+TEXTS = ROOT / "papers" / "src" / "hanse_papers"
+PLANNED, MADE = "planned.json", "made.json"
 TITLES = {"greedyfed": "GreedyFed", "gtflat": "GTFLAT", "ipfl": "iPFL", "pifl": "PI-FL"}
 SHOWN = ("paper", "small")  # scales; a smoke test is no result
-HEAD = "<!-- made by benchmarks/pages.py from benchmarks/results: change those -->\n"
-FOREST = 330  # pixels of a forest plot beside its names: its letters can be read on a phone
+HEAD = "<!-- made by benchmarks/pages.py from benchmarks/results and page.toml: change those -->\n"
+PANEL = 330  # pixels of each half of a picture
 
 find_table = cache(catalogue.find_table)
 
@@ -65,93 +70,13 @@ find_table = cache(catalogue.find_table)
 # ---- what is kept
 
 
-@dataclass(frozen=True)
-class Kept:
-    """A table at one recipe and scale with at least one finished run, and the same at full size."""
-
-    outcome: TableOutcome
-    full: PaperTable
-
-    @property
-    def table(self) -> PaperTable:
-        """The table: of its cells those that have a number."""
-        return self.outcome.table
-
-
-def kept_tables(paper: str, name: str, results: Path) -> list[Kept]:
-    """Return what is kept of a table, by recipe and scale."""
-    found = []
-    for recipe in RECIPES:
-        full = find_table(paper, name, "paper", recipe)
-        for scale in SHOWN:
-            table = full if scale == "paper" else find_table(paper, name, scale, recipe)
-            computed = "computed" in read_table(paper, name, scale, recipe)
-            outcome = _computed(table, results / paper) if computed else kept_outcome(table, results / paper)
-            there = {id(row.cell) for row in rows(outcome) if row.best.mean is not None}
-            cells = tuple(cell for cell in outcome.table.cells if id(cell) in there)
-            if cells:
-                shown = replace(outcome.table, cells=cells)
-                if outcome.jobs:  # as reproduce says it
-                    shown = with_seeds(shown, outcome.seeds, full.seeds)
-                found.append(Kept(replace(outcome, table=shown), full))
-    return found
-
-
-def distinct(here: Sequence[Kept]) -> list[Kept]:
-    """Return what is kept of a table, each run once: a scale or recipe that changes nothing has the same runs."""
-    found: list[Kept] = []
-    for kept in here:
-        runs = kept.outcome.results.keys()
-        if not runs or not any(runs <= other.outcome.results.keys() for other in found):
-            found.append(kept)
-    return found
-
-
-def _computed(table: PaperTable, folder: Path) -> TableOutcome:
-    """Return a table whose numbers ``reproduce`` has computed and written; its cells without one are left out."""
-    path = folder / f"{stem_of(replace(table, only=()))}.json"
-    numbers = _written(table, path) if path.exists() else {}
-    cells = tuple(
-        replace(cell, computed=numbers[place], variants=(), at=0)
-        for cell in table.cells
-        if numbers.get(place := (cell.setting, cell.algorithm)) is not None
-    )
-    return TableOutcome(replace(table, cells=cells), 1, (), (), results={}, failures={}, played=0)
-
-
-def _written(table: PaperTable, path: Path) -> dict[tuple[str, str], float]:
-    """Return a computed table's numbers from its file. Raises UserError if it is another table's, damaged, or not what
-    is computed here.
-    """
-    try:
-        kept = json.loads(path.read_text())
-        of = tuple(kept[word] for word in ("paper", "table", "recipe", "scale"))
-        numbers = {(str(line["setting"]), str(line["algorithm"])): line["mean"] for line in kept["rows"]}
-        finite = all(mean is None or math.isfinite(mean) for mean in numbers.values())
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as wrong:
-        raise UserError(f"{path.parent.name}/{path.name}: cannot be read: {type(wrong).__name__}") from None
-    places = sorted((cell.setting, cell.algorithm) for cell in table.cells)
-    if sorted((str(line["setting"]), str(line["algorithm"])) for line in kept["rows"]) != places:
-        raise UserError(f"{path.parent.name}/{path.name}: has not each cell of {table.name} once; reproduce it again")
-    if of != (table.paper, table.name, table.recipe, table.scale) or not finite:
-        raise UserError(f"{path.parent.name}/{path.name}: is not {table.name} by this recipe at this scale")
-    for cell in table.cells:
-        now, then = cell.computed, numbers.get((cell.setting, cell.algorithm))
-        if now is not None and then is not None and not math.isclose(now, then, rel_tol=1e-6, abs_tol=1e-9):
-            raise UserError(
-                f"{path.parent.name}/{path.name}: {cell.setting}, {cell.algorithm}: {then:g} is kept, and {now:g} is "
-                "computed now; reproduce it again"
-            )
-    return {place: mean for place, mean in numbers.items() if mean is not None}
-
-
 @contextmanager
 def data_as_kept(results: Path, *, update: bool) -> Iterator[Mapping[str, str]]:
-    """Let the tables find the data sets that were here when the pages were written, wherever this runs; yields them by
-    name, with what their splits differ in. ``update``: those that are here now are added first.
+    """Let the tables find the data sets that were here when the screens were written, wherever this runs; yields them
+    by name, with what their splits differ in. ``update``: those that are here now are added first.
     """
     path = results / "data.json"
-    known = _read_data(path) if path.exists() else {}
+    known: dict[str, str] = json.loads(path.read_text()) if path.exists() else {}
     if update:
         names = {name for paper in PAPERS for name in _sources(paper)}
         known |= {name: sources.split_note(name) for name in names if sources.is_here(name)}
@@ -160,33 +85,66 @@ def data_as_kept(results: Path, *, update: bool) -> Iterator[Mapping[str, str]]:
     with ExitStack() as patches:
         patches.enter_context(patch("hanse_papers.tables.is_here", known.__contains__))
         patches.enter_context(patch("hanse_papers.computed.is_here", lambda source: False))
-        patches.enter_context(patch("hanse_papers.changes.split_note", lambda source: known.get(source, "")))
-        own = partial(_own_table7, computed.kept_table7, results / "ipfl")  # wherever this is called from
-        patches.enter_context(patch("hanse_papers.computed.kept_table7", own))
         yield known
     find_table.cache_clear()
-
-
-def _read_data(path: Path) -> dict[str, str]:
-    """Return what is known of the data sets. Raises UserError if the file is damaged."""
-    try:
-        known = json.loads(path.read_text())
-    except (OSError, ValueError, RecursionError) as wrong:
-        raise UserError(f"{path.name}: cannot be read: {type(wrong).__name__}") from None
-    if not isinstance(known, dict) or not all(isinstance(note, str) for note in known.values()):
-        raise UserError(f"{path.name}: must have a text by the name of each data set")
-    return known
-
-
-def _own_table7(
-    read: Callable[..., dict[int, float] | None], folder: Path, _: Sequence[Path], scale: str, recipe: str
-) -> dict[int, float] | None:
-    return read([folder], scale, recipe)
 
 
 def _sources(paper: str) -> set[str]:
     found = {s for name in PAPERS[paper].tables for r in RECIPES for s in sources_of(paper, name, "paper", r)}
     return found | {part for source in found for part in MADE_OF.get(source, ())}
+
+
+CELLS = (
+    "table", "recipe", "scale", "group", "column", "row", "variant", "rounds", "paper", "paper_sd", "ours", "sd",
+    "seeds", "unit",
+)  # fmt: skip
+
+
+def cells(paper: str, runs: Runs) -> list[dict[str, Any]]:
+    """Return every number that we have of a paper's tables. A scale or recipe that changes nothing is left out."""
+    found, had = [], set()
+    for name, recipe, scale in ((n, r, s) for n in PAPERS[paper].tables for r in RECIPES for s in SHOWN):
+        table = find_table(paper, name, scale, recipe)
+        for cell in table.cells:
+            printed = cell.published
+            for variant in cell.variants or (None,):
+                if variant is None:
+                    ours, sd, n, keys = cell.computed, None, 1, ()
+                else:
+                    by_seed = runs.by_seed(variant.sections)
+                    bases = {} if variant.against is None else runs.by_seed(variant.against)
+                    keys = tuple(run["key"] for run in by_seed.values())
+                    value = score(cell, variant.name, {s: (r, bases.get(s)) for s, r in by_seed.items()}, table)
+                    ours, sd, n = value.mean, value.sd, value.n
+                tried = "" if variant is None else variant.name
+                row = (
+                    name, recipe, scale, cell.group, cell.column, cell.algorithm, tried, cell.at,
+                    printed and printed.mean, printed and printed.sd, ours, sd, n,
+                    _unit(cell, table),
+                )  # fmt: skip
+                once = (name, *row[3:8], keys, ours)
+                if ours is not None and once not in had:
+                    found.append(dict(zip(CELLS, row, strict=True)))
+                had.add(once)
+    return found
+
+
+def _unit(cell: Cell, table: PaperTable) -> str:
+    return cell.column if table.unit == "as named" else table.unit
+
+
+def as_csv(rows: Sequence[Mapping[str, Any]], names: Iterable[str]) -> str:
+    """Return rows as CSV: numbers with six digits, so that a rounding elsewhere is no difference."""
+    text = io.StringIO()
+    out = csv.writer(text, lineterminator="\n")
+    out.writerow(names := list(names))
+    for row in rows:
+        out.writerow([f"{v:.6g}" if isinstance(v, float) else _plain(v) for v in (row.get(name) for name in names)])
+    return text.getvalue()
+
+
+def _plain(value: Any) -> Any:
+    return "; ".join(map(str, value)) if isinstance(value, list) else "" if value is None else value
 
 
 # ---- what a claim comes to, in words
@@ -206,22 +164,17 @@ def unit_of(claim: Claim) -> str:
     return "points"
 
 
-def ours_of(verdict: Verdict, *, unit: bool = False) -> str:
-    """Return a claim's effect with its interval, "–" without one; of an equality how far off the claimed number we are.
-
-    ``unit``: with its unit, and of an equality with how far off is still equal.
-    """
-    claim, judged = verdict.claim, verdict.judged
+def ours_of(verdict: Verdict) -> str:
+    """Return a claim's effect with its interval, and without one what the kept seeds show so far; "–" without any."""
+    claim, judged, so_far = verdict.claim, verdict.judged, verdict.so_far
     if judged.effect is None:
-        return "–"
-    said = f"{judged.effect.mean:+.3g}"
-    if judged.effect.error:
-        said = f"{_number(judged.effect.mean)} [{_number(judged.low)}, {_number(judged.high)}]"
-    said += f" {unit_of(claim)}".rstrip() if unit else ""
-    if claim.kind == "equal":
-        said += " off" if claim.printed != 0 or not unit else ""
-        said += f" ({claim.margin:g} allowed)" if unit else ""
-    return said
+        if so_far is None:
+            return "–"
+        spread = f" ± {_number(so_far.sd).lstrip('+')}" if so_far.sd else ""
+        return f"{_number(so_far.mean)}{spread}, kept, not counted"
+    if not judged.effect.error:
+        return f"{judged.effect.mean:+.3g} {unit_of(claim)}".rstrip()
+    return f"{_number(judged.effect.mean)} [{_number(judged.low)}, {_number(judged.high)}]"
 
 
 def _number(value: float) -> str:
@@ -229,337 +182,250 @@ def _number(value: float) -> str:
 
 
 def printed_of(verdict: Verdict) -> str:
-    """Return the effect that the paper prints; "–" where it prints none."""
-    return "–" if verdict.claim.printed is None else _number(verdict.claim.printed)
+    """Return the effect that the paper prints; "–" where it prints none, or where the claim is not the paper's."""
+    claim = verdict.claim
+    if claim.where == "ours":
+        return "says nothing"
+    number = "yes" if claim.printed is None or claim.kind == "equal" else _number(claim.printed)
+    return f"{number} ({claim.where})"
 
 
-def word_of(verdict: Verdict) -> str:
-    """Return a claim's word; of an open one with the seeds that would decide it, by its spread or by the first look."""
-    said, word = verdict.judged.said, verdict.judged.word
-    return f"**{word}**{said.removeprefix(word)}" if word == "open" else f"**{said}**"
+def answer_of(verdict: Verdict) -> str:
+    """Return a claim's word."""
+    said = f"**{verdict.judged.said}**"
+    return f"{said}, by its margin of {verdict.claim.margin:g} alone" if verdict.by_margin else said
 
 
 def seeds_of(verdict: Verdict) -> str:
-    """Return how many seeds a claim has, or that it needs none."""
-    return "computed" if verdict.computed else str(verdict.seeds)
+    """Return how many seeds a claim has, what they share, and whether it was registered after some of them."""
+    if verdict.computed:
+        return "computed"
+    claim = verdict.claim
+    n = verdict.so_far.seeds if verdict.so_far is not None and verdict.judged.effect is None else verdict.seeds
+    shared = [] if "split" in claim.drawn_anew else ["one split"]
+    late = [f"registered after {claim.seen}"] if claim.seen else []
+    first = [f"counts from seed {claim.first}"] if claim.first else []
+    return ", ".join([str(n), *shared, *late, *first])
 
 
-def is_ours(verdict: Verdict) -> bool:
-    """Whether a claim is our own, and not a sentence of the paper."""
-    return verdict.claim.where == "ours"
+def scale_of(claim: Claim) -> str:
+    """Return the scale of a claim's runs, and of a smaller one how many of the paper's rounds are played."""
+    if not claim.arms or claim.arms[0][0].variant is None:
+        return "–"
+    arm = claim.arms[0][0]
+    if arm.table.scale == "paper":
+        return "the paper's"
+    full = find_table(claim.paper, arm.table.name, "paper", arm.table.recipe)
+    at = next((c.at for c in full.cells if c.place == arm.cell.place), arm.cell.at)
+    return f"{arm.cell.at} of {at} rounds" if at != arm.cell.at else f"{arm.table.scale}"
 
 
-def name_of(verdict: Verdict) -> str:
-    """Return a claim's name, marked if it is our own; rows beside a twin or a control say what they are beside."""
-    claim, (stem, _, role) = verdict.claim, verdict.claim.name.rpartition(", ")
-    name = claim.name
-    if role in ("baseline", "twin", "control") and claim.arms:
-        name = f"{stem}, against {claim.arms[0][1].cell.algorithm}"
-    return f"{name}†" if is_ours(verdict) else name
+# ---- pictures
 
 
-def _counts(verdicts: Sequence[Verdict], named: bool) -> str:
-    """Return how many claims have which word, with the names of the decided ones if ``named``."""
-    by = {word: [v.claim.name for v in verdicts if v.judged.word == word] for word in WORDS}
-    decided = [
-        f"{len(by[word])} {word}" + (f" ({'; '.join(by[word])})" if named else "") for word in WORDS[:3] if by[word]
-    ]
-    others = [f"{len(by[word])} {word}" for word in WORDS[3:] if by[word]]
-    return ", ".join([*decided, *others])
+def picture(paper: str, page: Mapping[str, Any], runs: Runs) -> list[Chart]:
+    """Return the two halves of a paper's picture: each row's tests over the rounds, or its last one by settings."""
+    return [_half(paper, spec, place, runs) for place, spec in enumerate(page["picture"])]
 
 
-def answer(verdicts: Sequence[Verdict], *, named: bool = True) -> list[str]:
-    """Return three sentences on a paper: the words of its claims, whether its mechanism beats its twin, and what is
-    known of why (without it: which claim is nearest to a decision). ``named``: with the names of the decided ones.
-    """
-    claims = [v for v in verdicts if v.claim.role == "claim"]
-    of_paper = [v for v in claims if not is_ours(v)]
-    lines = [f"Of {len(of_paper)} claims: {_counts(of_paper, named)}."]
-    if own := [v for v in claims if is_ours(v)]:
-        lines[0] += f" Of {len(own)} of ours: {_counts(own, named)}."
-    for v in (v for v in verdicts if v.claim.role == "twin" and v.claim.arms):
-        twin = v.claim.arms[0][1].cell.algorithm
-        numbers = f", {ours_of(v, unit=True)}" if v.judged.effect is not None else ""
-        seeds = f"{v.seeds} seeds beside '{twin}'"
-        lines.append(f"Does the game itself help? {word_of(v)}: {seeds}{numbers}.")
-    if whys := [f"{v.claim.why} ({v.claim.name})" for v in claims if v.claim.why]:
-        return [*lines, *whys]
-    near = [v for v in claims if v.judged.word == "open" and v.judged.needed]
-    if near:
-        v = max(near, key=lambda v: v.seeds / (v.judged.needed or math.inf))
-        seeds = f"{v.seeds} of {v.judged.needed} seeds"
-        known = seeds if v.judged.effect is None else f"{ours_of(v)}, {seeds}"
-        lines.append(f"Nearest to a decision: {v.claim.name} ({known}).")
-    return lines
-
-
-def forest(paper: str, verdicts: Sequence[Verdict]) -> Chart | None:
-    """Return a paper's effects with their intervals, in multiples of the smallest that matters; None without any."""
-    shown = [v for v in verdicts if v.judged.effect is not None and v.claim.kind != "equal"]
-    means = [v.judged.effect.mean for v in shown if v.judged.effect is not None]
-    lines = []
-    for look, word in enumerate(WORDS[:4]):
-        at = [i for i, v in enumerate(shown) if v.judged.word == word]
-        if at:
-            found = [(means[i], shown[i].judged.low, shown[i].judged.high) for i in at]
-            mean, low, high = (np.array(found) / [[shown[i].claim.margin] for i in at]).T
-            lines.append(Curve(word, mean, np.array(at, dtype=np.float64), look=look, dots=True, left=low, right=high))
-    at = [i for i, v in enumerate(shown) if v.claim.printed is not None]
-    if not lines:
-        return None
-    printed = np.array([(shown[i].claim.printed or 0.0) / shown[i].claim.margin for i in at])
-    lines.append(Curve("the paper's", printed, np.array(at, dtype=np.float64), look=6, dots=True, hollow=True))
-    caption = (
-        "Above 0 an effect is on the side that the paper claims; at 1 it is as large as the smallest that matters. "
-        "Intervals (95 %) are corrected over the claims of a table and hold however often we look. The axis is "
-        "logarithmic beyond 1."
-    )
-    names = tuple(v.claim.name for v in shown)
-    marks = Lines(tuple(lines), zero=True, rows=names, named=True, whole=False)
+def _half(paper: str, spec: Mapping[str, Any], place: int, runs: Runs) -> Chart:
+    table = find_table(paper, spec["table"], spec.get("scale", "paper"), spec.get("recipe", "paper"))
+    here = {(c.group, c.algorithm): c for c in table.cells if c.column == spec["column"] and c.group in spec["groups"]}
+    curves, series = [], []
+    for look, row in enumerate(spec["rows"]):
+        found = [_tests(table, here[group, row], spec, runs) for group in spec["groups"]]
+        if any(not len(y) for _, y in found):
+            raise UserError(f"{paper}/page.toml: picture {place + 1}: {row}: no run is kept")
+        seeds = {len(y) for _, y in found}
+        name = f"{spec.get('names', {}).get(row, row)} ({'-'.join(map(str, sorted(seeds)))})"
+        if len(found) == 1:
+            x, y = found[0]
+            mean, sd = y.mean(axis=0), y.std(axis=0, ddof=1) if len(y) > 1 else None
+            low, high = (None, None) if sd is None else (mean - sd, mean + sd)
+            curves.append(Curve(name, x, mean, low, high, look))
+        else:
+            last = [y[:, -1] for _, y in found]
+            spread = np.array([v.std(ddof=1) if len(v) > 1 else math.nan for v in last])
+            series.append(Series(name, np.array([v.mean() for v in last]), spread, look))
+    key, caption = f"{paper}-{place + 1}", "In brackets: seeds; bands and whiskers: one standard deviation over them."
+    if curves:
+        return Chart(
+            key, "", spec["title"], caption, Lines(tuple(curves), named=True), x="rounds", y=spec.get("y", table.unit)
+        )
     return Chart(
-        f"{paper}-claims",
-        "",
-        f"{TITLES[paper]}: effects of its claims",
-        caption,
-        marks,
-        x="effect / smallest that matters",
+        key, "", spec["title"], caption, Bars(tuple(spec["groups"]), tuple(series)), x=spec.get("y", table.unit)
     )
 
 
-# ---- pages
+def _tests(table: PaperTable, cell: Cell, spec: Mapping[str, Any], runs: Runs) -> tuple[Floats, Floats]:
+    """Return the rounds of a row's tests, and its figures ``[seeds, tests]``, of the runs with the same tests."""
+    wanted = spec.get("variants", {}).get(cell.algorithm, cell.variants[0].name)
+    [variant] = [v for v in cell.variants if v.name == wanted]
+    each = [curve_of(cell, table, run, max(run["tested"])) for run in runs.by_seed(variant.sections).values()]
+    known = [curve for curve in each if curve is not None]
+    there = [y for x, y in known if np.array_equal(x, known[0][0])]
+    return (known[0][0].astype(np.float64), np.stack(there)) if there else (np.zeros(0), np.zeros((0, 0)))
+
+
+def side_by_side(charts: Sequence[Chart]) -> str:
+    """Return one drawing of charts beside each other."""
+    drawn = [to_svg({**to_vegalite(chart), "width": PANEL}) for chart in charts]
+    sizes = [
+        tuple(float(svg.split(f'{word}="', 1)[1].split('"', 1)[0]) for word in ("width", "height")) for svg in drawn
+    ]
+    width, height = sum(w for w, _ in sizes), max(h for _, h in sizes)
+    parts, x = [], 0.0
+    for place, (svg, (w, _)) in enumerate(zip(drawn, sizes, strict=True)):
+        for word in ('id="', "url(#"):  # each drawing numbers its own clips from 0
+            svg = svg.replace(word, f"{word}p{place}-")
+        parts.append(svg.replace("<svg ", f'<svg x="{x:g}" ', 1))
+        x += w
+    space = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
+    size = f'width="{width:g}" height="{height:g}" viewBox="0 0 {width:g} {height:g}"'
+    return f"<svg {space} {size}>{''.join(parts)}</svg>\n"
+
+
+# ---- screens
 
 
 @dataclass(frozen=True)
-class Page:
-    """A page of ``docs/results`` and the pictures on it."""
+class Made:
+    """What is written: files by their names below ``docs/results``, and drawings, whose bytes are not compared."""
 
-    name: str
-    text: str
-    pictures: tuple[Chart, ...] = ()
+    texts: dict[str, str]
+    drawings: dict[str, str]
 
 
 INTRO = """# Do the papers' claims hold?
 
-A claim is a sentence of a paper that runs can decide († ours). A rule gives its word:
+A claim is a sentence that runs can decide; each gets a word, by a rule that stood before the runs:
 
-* **confirmed**: our effect's interval lies above 0, the paper's side; *in direction, not in size*: but below the
+* **confirmed**: the interval of our effect lies above 0, the paper's side; *in direction, not in size*: and below the
   smallest effect that matters (half of the printed one, or as the claim says)
 * **contradicted**: it lies below 0
 * **no such effect**: it contains 0 and lies below that smallest effect
-* **open**: none of these; *needs* so many seeds by mean and spread
-* **not run**: no run is kept
-* **not testable at this scale**: in its runs there is hardly a market
-* **cannot be decided here**: `hanse reproduce PAPER --plan` says why
+* **open**: none of these, with the seeds that it *needs* by its mean and spread
+* **not run**: no counted seed is kept; **not testable at this scale**: in its runs there is hardly a market;
+  **cannot be decided here**: the reason is in the claims' file
 
-The first three words need five seeds, shares ten; plans end at 20. *Off*: distance from the claimed number;
-*computed*: without chance. Rows *against* a twin without the game, or a control, do not count. Intervals are paired
-over seeds, corrected over a table, and hold however often we look.
-
-[Decide or recompute one](../check-us.md#results-of-the-four-papers); [all claims](../claims-map.md).
+Effects are points of accuracy unless they say otherwise, ours less the other's, paired over seeds. Intervals (95 %) are
+corrected over a table's claims and hold however often we look; before the first look (5 seeds, of shares 10) the mean ±
+deviation of the kept seeds stands in their place and decides nothing. A question about several differences shows the
+weakest one. Computed answers have no chance in them.
 """
 
 
-def pages(results: Path, data: Mapping[str, str]) -> list[Page]:
-    """Return the index and a page a paper. Raises UserError for damaged results."""
-    found, index = [], [HEAD + INTRO]
+def pages(results: Path, known: Mapping[str, str]) -> Made:
+    """Return all that is written. Raises UserError for damaged results."""
+    made, index, repeats = Made({}, {}), [], []
     for paper in PAPERS:
-        runs = Runs(results / paper)
-        verdicts = judge(load_claims(paper), runs)
-        found.append(_paper_page(paper, verdicts, runs, results, data))
-        index += [
-            f"## [{TITLES[paper]}]({paper}.md)",
-            "",
-            " ".join(answer(verdicts, named=False)),
-            "",
-            *_index_rows(verdicts),
-            "",
-        ]
-    return [Page("index.md", "\n".join(index).rstrip() + "\n"), *found]
+        runs, page = Runs(results / paper), tomllib.loads((TEXTS / paper / "page.toml").read_text())
+        claims = load_claims(paper)
+        verdicts = judge(claims, runs)
+        halves = picture(paper, page, runs)
+        rows = [*as_rows(verdicts), *({"name": "", **line, "word": "no claim"} for line in page["unclaimed"])]
+        made.texts[f"{paper}.md"] = _screen(paper, page, verdicts, halves)
+        made.texts[f"{paper}-claims.csv"] = as_csv(rows, dict.fromkeys(name for row in rows for name in row))
+        made.texts[f"{paper}-cells.csv"] = as_csv(cells(paper, runs), CELLS)
+        made.texts[f"{paper}-picture.csv"] = "".join(f"{half.title}\n{to_csv(half)}" for half in halves)
+        made.drawings[f"{paper}.svg"] = side_by_side(halves)
+        index += _index(paper, page, verdicts)
+        repeats.append(largest_repeat(claims, runs))
+    made.texts["index.md"] = HEAD + INTRO + "\n" + "\n".join([
+        "| paper | its claims | ours | does its own idea help? |", "|---|---|---|---|", *index, "",
+        "## What limits every row", "",
+        *(f"* {line}" for line in tomllib.loads((TEXTS / "limits.toml").read_text())["limits"]),
+        f"* The same run on two kinds of processor differs by up to {max(repeats):.2f} points of accuracy; pairs are "
+        "of one kind wherever both are kept, and else that noise counts in the interval.", "",
+        "[Decide or recompute a claim](../check-us.md#results-of-the-four-papers). "
+        "How we read the papers: [readings](../papers.md).",
+    ]) + "\n"  # fmt: skip
+    return made
 
 
-def _index_rows(verdicts: Sequence[Verdict]) -> list[str]:
-    """Return a row for each claim with a number, and below them the names of those without."""
-    numbers = sorted((v for v in verdicts if v.judged.effect is not None), key=lambda v: WORDS.index(v.judged.word))
-    lines = ["| claim | the paper's | ours | seeds | word |", "|---|---|---|---|---|"] if numbers else []
-    for v in numbers:
-        lines.append(f"| {name_of(v)} | {printed_of(v)} | {ours_of(v)} | {seeds_of(v)} | {word_of(v)} |")
-    counted = [v for v in verdicts if v.claim.role == "claim" and v.judged.effect is None]
-    few = [v for v in counted if v.judged.word == "open"]
-    kinds = "*, *".join(dict.fromkeys(re.split("[:,†]", name_of(v))[0] for v in few))
-    lines += (
-        ["", f"**Open**, too few seeds for a number: *{kinds}* ([{len(few)}]({few[0].claim.paper}.md#claims))."]
-        if few
-        else []
-    )
-    for word in WORDS[4:]:
-        names = [name_of(v) for v in counted if v.judged.word == word]
-        lines += ["", f"**{word.capitalize()}**: *{'*; *'.join(names)}*."] if names else []
-    return lines
+def _index(paper: str, page: Mapping[str, Any], verdicts: Sequence[Verdict]) -> list[str]:
+    """Return a paper's row of the index."""
+    by_name = {v.claim.name: v for v in verdicts}
+    helps = by_name[page["idea"]]
+    words = [_counts(counted(verdicts, ours=ours)) for ours in (False, True)]
+    twin = f"{answer_of(helps)}: {ours_of(helps)} beside *{helps.claim.rows[1]}*"
+    return [f"| [{TITLES[paper]}]({paper}.md) | {' | '.join(words)} | {twin} |"]
 
 
-def _paper_page(paper: str, verdicts: Sequence[Verdict], runs: Runs, results: Path, data: Mapping[str, str]) -> Page:
-    plot = forest(paper, verdicts)
-    text = [HEAD + f"# {TITLES[paper]}", "", f"{PAPERS[paper].citation}. [What the words mean](index.md).", ""]
-    text += [*(f"* {line}" for line in answer(verdicts)), ""]
-    if plot is not None:
-        text += [f"![{plot.title}](figures/{plot.key}.svg)", "", f"{plot.caption} [CSV](figures/{plot.key}.csv).", ""]
-    text += [
-        "## Claims",
-        "",
-        '<div class="claims" markdown="1">',
-        "",
-        "| claim | the paper's | ours | seeds | word |",
-        "|---|---|---|---|---|",
-    ]
-    text += [_claim_row(v, runs) for v in verdicts]
-    text += ["", "</div>", "", *_behind(verdicts), "## The tables behind them", ""]
-    pictures = [] if plot is None else [plot]
-    notes: dict[str, None] = {}
-    for name in PAPERS[paper].tables:
-        for kept in distinct(kept_tables(paper, name, results)):
-            drawn = charts(kept.outcome, f"{paper}-{stem_of(kept.table)}")
-            pictures += drawn
-            text += _folded(kept, drawn)
-            notes |= dict.fromkeys(kept.table.notes)
-    text += _listed("How the numbers are read", list(notes)) if notes else []
-    named = sorted(source for source in _sources(paper) if data.get(source))
-    text += _listed("Data whose split is not the official one", [f"{n}: {data[n]}" for n in named]) if named else []
-    return Page(f"{paper}.md", "\n".join(text).rstrip() + "\n", tuple(pictures))
+def _counts(by: Mapping[str, Sequence[str]]) -> str:
+    return ", ".join(f"{len(by[word])} {word}" for word in WORDS if by[word])
 
 
-def _listed(title: str, lines: Sequence[str]) -> list[str]:
-    """Return a list to be unfolded."""
-    head = f'<details markdown="1"><summary>{title}</summary>'
-    return [head, "", *(f"* {line}" for line in lines), "", "</details>", ""]
-
-
-def _claim_row(verdict: Verdict, runs: Runs) -> str:
-    claim = verdict.claim
-    said = f"{claim.says} ({claim.where})"
-    if claim.role != "claim" and claim.arms:
-        said = f"the same against {claim.arms[0][1].cell.algorithm}"
-    if claim.role == "later":
-        said = f"the same by another reading ({claim.kind}, {claim.reading.said}), from seed {claim.first} on"
-    cells = (f"**{claim.name}**: {said}", printed_of(verdict), ours_of(verdict, unit=True))
-    word = f"{word_of(verdict)}{_lacking(verdict, runs)}"
-    return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} | {seeds_of(verdict)} | {word} |"
-
-
-def _lacking(verdict: Verdict, runs: Runs) -> str:
-    """Return how many of the runs that an undecided claim needs are kept; "" where no plan comes to so many seeds."""
-    needed = verdict.judged.needed
-    if needed is None or needed > LOOKS[-1]:
-        return ""
-    jobs = {job.key: job for seed in verdict.claim.seeds[:needed] for job in jobs_of(verdict.claim, seed)}
-    return f", {sum(bool(runs.of(job)) for job in jobs.values())} of {len(jobs)} runs"
-
-
-def _behind(verdicts: Sequence[Verdict]) -> list[str]:
-    """Return the numbers that each word is reached by, to be unfolded; nothing where no seed has given one."""
-    rows = []
-    for v in verdicts:
-        if (e := v.judged.effect) is not None and e.seeds:
-            numbers = (v.claim.margin, e.mean, e.error, e.seeds, e.share, v.judged.level, e.up, e.down, e.small)
-            rows.append(f"| {v.claim.name} | {v.claim.table} | {' | '.join(f'{n:.4g}' for n in numbers)} |")
+def _screen(paper: str, page: Mapping[str, Any], verdicts: Sequence[Verdict], halves: Sequence[Chart]) -> str:
+    by_name = {v.claim.name: v for v in verdicts}
+    missing = [line["claim"] for line in page["questions"] if line["claim"] not in by_name]
+    if missing:
+        raise UserError(f"{paper}/page.toml: {missing[0]}: there is no such claim")
     lines = [
-        '<details markdown="1"><summary>The numbers that each word is reached by</summary>',
+        HEAD + f"# {TITLES[paper]}", "", f"{PAPERS[paper].citation}. [What the words mean](index.md).", "",
+        f"![{'; '.join(half.title for half in halves)}]({paper}.svg)", "",
+        f"{halves[0].caption} [Numbers]({paper}-picture.csv).", "",
+        '<div class="claims" markdown="1">', "",
+        "| question | the paper | ours (95 %) | seeds | scale | answer |", "|---|---|---|---|---|---|",
+    ]  # fmt: skip
+    for line in page["questions"]:
+        v = by_name[line["claim"]]
+        said = answer_of(v) + (f" ({line['note']})" if "note" in line else "")
+        row = (line["asks"], printed_of(v), ours_of(v), seeds_of(v), scale_of(v.claim), said)
+        lines.append(f"| {' | '.join(text.replace('|', '/') for text in row)} |")
+    lines += ["", "</div>", "", f"[Every claim]({paper}-claims.csv), [every number]({paper}-cells.csv), or again:", ""]
+    lines += [
+        '```bash not-run="plays runs for hours"',
+        page["command"],
+        "```",
         "",
-        "The interval is mean ± t × error, where t is Student's upper quantile at level × share / 2, "
-        "with seeds - 1 degrees of freedom. The error is no less than the floor's; share is the part of the 5 % that "
-        "this look has, and level is Holm's for this claim in its table. *Above*, *below* and *small* are p-values, "
-        "two-sided, divided by the share, and before Holm's correction, against an effect of at most 0, of at least 0, "
-        "and of at least the smallest that matters. The formulas: `hanse/lab/statistics.py`.",
-        "",
-        "| claim | table | smallest that matters | mean | error | seeds | share | level | above | below | small |",
-        "|" + "---|" * 11,
-    ]
-    return [*lines, *rows, "", "</details>", ""] if rows else []
-
-
-def _folded(kept: Kept, drawn: Sequence[Chart]) -> list[str]:
-    """Return a table with its pictures, to be unfolded."""
-    table = kept.table
-    whole = len(find_table(table.paper, table.name, table.scale, table.recipe).cells)
-    made = f"recipe {table.recipe}, scale {table.scale}, {len(table.cells)} of {whole} cells"
-    lines = [
-        f'<details markdown="1"><summary>{table.name}: {table.title} ({made})</summary>',
-        "",
-        *table_markdown(replace(kept.outcome, table=replace(table, notes=())), kept.full).rstrip().splitlines()[2:],
-        "",
-        f"`{_command(table)}`",
+        "## What differs from the paper",
         "",
     ]
-    for chart in drawn:
-        lines += [
-            f"![{chart.title}](figures/{chart.key}.svg)",
-            "",
-            f"{chart.caption} [CSV](figures/{chart.key}.csv).",
-            "",
-        ]
-    return [*lines, "</details>", ""]
+    lines += [*(f"* {text}" for text in page["texts"]["differs"]), "", "## Not tested", ""]
+    lines += [f"* {text}" for text in page["texts"]["untested"]]
+    return "\n".join(lines) + "\n"
 
 
-def _command(table: PaperTable) -> str:
-    recipe = " --recipe authors" if table.recipe == "authors" else ""
-    return f"hanse reproduce {table.paper} {table.name}{recipe} --scale {table.scale}"
-
-
-def words(text: str, *, folded: bool = False) -> int:
-    """Return how many words of a page a reader sees: no addresses of links, no bars of tables, and what is folded only
-    if ``folded``.
-    """
+def words(text: str) -> int:
+    """Return how many words a page has, without the addresses of links and the bars of tables."""
     text = re.sub(r"<!--.*?-->|\]\([^)]*\)", " ", text, flags=re.DOTALL)
-    if not folded:
-        text = re.sub(r"<details.*?</details>", " ", text, flags=re.DOTALL)
     return len(re.findall(r"[^\s|]*\w[^\s|]*", text))
 
 
 # ---- writing and checking
 
 
-def write(made: Sequence[Page], folder: Path) -> list[Path]:
-    """Write the pages and their pictures, and take away pictures that are on none; return the pages' paths."""
-    for page in made:
-        write_whole(folder / page.name, page.text)
-        for chart in page.pictures:
-            write_whole(folder / "figures" / f"{chart.key}.csv", to_csv(chart))
-            write_whole(folder / "figures" / f"{chart.key}.svg", to_svg(_drawn(chart)))
+def made_of(texts: Mapping[str, str]) -> dict[str, str]:
+    """Return a hash of what the screens are made of, kept lines and papers' files, and one of each text."""
+    inputs = [
+        p for paper in PAPERS for p in ((RESULTS / paper / "kept.jsonl.gz"), *sorted((TEXTS / paper).glob("*.toml")))
+    ]
+    inputs += [RESULTS / "data.json", TEXTS / "limits.toml"]
+    whole = hashlib.blake2b(b"".join(path.read_bytes() for path in inputs if path.exists()), digest_size=10).hexdigest()
+    return {"from": whole} | {
+        name: hashlib.blake2b(text.encode(), digest_size=10).hexdigest() for name, text in sorted(texts.items())
+    }
+
+
+def write(made: Made, folder: Path) -> None:
+    """Write the screens and what lies beside them, and take away what does not belong there."""
+    for name, text in {**made.texts, **made.drawings, MADE: json.dumps(made_of(made.texts), indent=1) + "\n"}.items():
+        write_whole(folder / name, text)
     for path in _strays(made, folder):
         path.unlink()
-    return [folder / page.name for page in made]
 
 
-def _drawn(chart: Chart) -> dict[str, object]:
-    """Return a chart's drawing; a forest plot is narrow and has its title on the page."""
-    spec = to_vegalite(chart)
-    narrow = (
-        {"width": FOREST, "title": None, "padding": {"left": 36, "right": 12, "top": 8, "bottom": 8}}
-        if isinstance(chart.marks, Lines) and chart.marks.rows
-        else {}
-    )
-    return spec | narrow
+def _strays(made: Made, folder: Path) -> list[Path]:
+    known = {*made.texts, *made.drawings, MADE}
+    return sorted(path for path in folder.rglob("*") if path.is_file() and str(path.relative_to(folder)) not in known)
 
 
-def _files(made: Sequence[Page], folder: Path) -> dict[Path, str | None]:
-    """Return what a folder of pages has: each file's text, None for a picture, whose bytes are not compared."""
-    found: dict[Path, str | None] = {folder / page.name: page.text for page in made}
-    for chart in (chart for page in made for chart in page.pictures):
-        found |= {folder / "figures" / f"{chart.key}.svg": None, folder / "figures" / f"{chart.key}.csv": to_csv(chart)}
-    return found
-
-
-def _strays(made: Sequence[Page], folder: Path) -> list[Path]:
-    there = [*folder.glob("*.md"), *(folder / "figures").glob("*.*")]
-    return sorted(set(there) - _files(made, folder).keys())
-
-
-def stale(made: Sequence[Page], folder: Path) -> list[str]:
+def stale(made: Made, folder: Path) -> list[str]:
     """Return the names of the files that are not what they should be."""
-    wrong = [
-        path.name
-        for path, text in _files(made, folder).items()
-        if not path.exists() or (text is not None and path.read_text() != text)
-    ]
+    there = {name: (folder / name).read_text() if (folder / name).exists() else None for name in made.texts}
+    wrong = [name for name, text in made.texts.items() if there[name] != text]
+    wrong += [name for name in made.drawings if not (folder / name).exists()]
     return [*wrong, *(path.name for path in _strays(made, folder))]
 
 
@@ -626,14 +492,16 @@ def main() -> None:
     parser.add_argument("--check", action="store_true")
     check = parser.parse_args().check
     try:
-        with data_as_kept(RESULTS, update=not check) as data:
-            made = pages(RESULTS, data)
+        with data_as_kept(RESULTS, update=not check) as known:
+            made = pages(RESULTS, known)
     except UserError as wrong:
         raise SystemExit("\n".join(f"pages: {line}" for line in wrong.lines)) from None
     if not check:
-        return print(f"wrote {', '.join(str(path.relative_to(ROOT)) for path in write(made, PAGES))}")
-    if wrong := stale(made, PAGES):
-        raise SystemExit(f"pages: not what the kept results give: {', '.join(wrong)}; run python benchmarks/pages.py")
+        write(made, PAGES)
+        counts = {name: words(text) for name, text in made.texts.items() if name.endswith(".md")}
+        return print(f"wrote docs/results; words: {counts}")
+    if old := stale(made, PAGES):
+        raise SystemExit(f"pages: not what the kept results give: {', '.join(old)}; run python benchmarks/pages.py")
     return None
 
 

@@ -190,14 +190,14 @@ LOOKS = {
     "report": ["report", "{}"],
     "compare": ["compare", "{}"],
     "statement": ["statement", "{}", "--client", "0"],
-    "disputes": ["statement", "{}", "--client", "0", "--check-receipts"],
+    "disputes": ["ledger", "verify", "{}", "--receipts", "{}/receipts"],
     "audit": ["audit", "{}"],
     "verify": ["ledger", "verify", "{}"],
     "balances": ["ledger", "balances", "{}"],
     "history": ["ledger", "history", "{}"],
     "export": ["ledger", "export", "{}", "-f", "csv"],
 }
-PAGES = ("report", "compare", "statement", "disputes")  # what reads lines
+PAGES = ("report", "compare", "statement")  # what reads lines
 WORDS = ("report", "compare", "statement")  # what reads what the parts say
 BOOKS = ("disputes", "audit", "verify", "balances", "history", "export")
 ALL = tuple(LOOKS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import shutil
 import socket
 import sqlite3
@@ -18,15 +17,10 @@ from rotation import rotating
 from strangers import DAMAGES, LOOKS, bait_of, setting
 
 import hanse
-from hanse.base import toml
 from hanse.base.errors import UserError
 from hanse.base.files import write_whole
-from hanse.base.import_trust import looking
-from hanse.reports.classmap import data_facts
-from hanse.reports.groups import group_runs
 from hanse.reports.report import _page as real_page
 from hanse.reports.report import save as real_save
-from hanse.runs.run_record import load_run
 
 Hanse = Callable[..., tuple[int, str, str]]
 EVIL = "from pathlib import Path\nPath(r'{}').touch()\n\ndef f(*given, **named):\n    raise SystemExit(3)\n"
@@ -248,18 +242,3 @@ def test_an_index_with_a_view_in_it_is_not_read(folder: Path, run_hanse: Hanse) 
     code, _, err = run_hanse("ledger", "verify", folder)
     assert code == 1
     assert "'books'" in err
-
-
-def test_a_report_builds_no_data_set_of_any_size_on_the_word_of_a_file(tmp_path: Path) -> None:
-    runs = {"many": {"source": "digits", "clients": 9_999_999}, "elsewhere": {"source": "digits", "path": "/etc"}}
-    for name, data in runs.items():
-        folder = tmp_path / name
-        folder.mkdir()
-        (folder / "config.toml").write_text(toml.dumps({"data": data, "mechanism": {"name": "fedavg"}}))
-        (folder / "metrics.jsonl").write_text(json.dumps({"round": 0}) + "\n")
-        (folder / "clients.jsonl").write_text("")
-        run = load_run(folder)
-        with looking():
-            [facts] = data_facts(group_runs([run]))
-        assert facts.counts is None
-        assert "10,000 clients" in facts.skipped

@@ -1,10 +1,14 @@
 """What the documentation site needs besides MkDocs: MathML instead of a script, tables of the experiment's keys
 and of parts, and a place in the menu for every page.
+
+``python docs/hooks/site.py`` writes the list of the words of parts, ``docs/reference/words.csv``.
 """
 
 from __future__ import annotations
 
+import csv
 import html
+import io
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +17,7 @@ from typing import Any
 MATHS = re.compile(r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>', re.DOTALL)
 ROLE = re.compile(r":(?:class|func|mod|meth|attr):<code>~?([^<]*)</code>")
 TABLES = re.compile(r"^<!-- (keys|parts|recipes|fits): (\w+) -->$", re.MULTILINE)
+WORDS = Path(__file__).parents[1] / "reference" / "words.csv"
 
 
 def on_config(config: Any) -> Any:
@@ -102,6 +107,17 @@ def fits(table: str) -> str:
     return "\n".join([*head, *(f"| `{row[0]}` | {' | '.join(_cell(cell) for cell in row[1:])} |" for row in rows)])
 
 
+def words() -> str:
+    """Return the list of the words of parts as CSV, which is kept in the repository."""
+    from hanse.mechanisms.fits import listed
+
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(("word", "given by", "what it is (what helps)", "forbidden by"))
+    table.writerows(listed())
+    return text.getvalue()
+
+
 def recipes(paper: str) -> str:
     """Return the table of what a paper's authors' code does otherwise than its text."""
     from hanse_papers.tables import differences
@@ -158,3 +174,7 @@ def _mathml(found: re.Match[str]) -> str:
     # what may have to be moved sideways can be, from the keyboard too
     focus = ' tabindex="0" role="group" aria-label="Formula"' if tag == "div" else ""
     return f'<{tag} class="formula"{focus}>{drawn}</{tag}>'
+
+
+if __name__ == "__main__":
+    WORDS.write_text(words())

@@ -532,4 +532,4 @@ def test_each_setting_is_compared_with_its_own_printed_number(tmp_path: Path, mo
     claim = SimpleNamespace(kind="equal", over="each", lower=False, printed=None, margin=1.0)
     claim.arms = ((arm(88.0),), (arm(53.0),))
     judging.effect_of(claim, np.tile([[[90.0], [50.0]]], (5, 1, 1)), None)  # type: ignore[arg-type]
-    assert asked == [[2.0] * 5, [-3.0] * 5]
+    assert asked == [[-3.0] * 5, [2.0] * 5]  # the furthest first, which is named where several tie

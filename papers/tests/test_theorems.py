@@ -18,9 +18,13 @@ def words(paper: str) -> dict[str, str]:
     return {v.claim.name: v.judged.word for v in judge(claims, Runs(Path("nowhere")))}
 
 
-def test_ipfls_theorems_have_no_counterexample_and_its_prose_has() -> None:
+def test_ipfls_theorems_have_counterexamples_as_printed_and_none_as_repaired_and_its_prose_has() -> None:
     found = words("ipfl")
-    assert [word for name, word in found.items() if name.startswith(("Theorem", "Lemma"))] == ["confirmed"] * 4
+    stated = {name: word for name, word in found.items() if name.startswith(("Theorem", "Lemma"))}
+    printed = {name for name in stated if name.endswith("as printed")}
+    assert {name for name, word in stated.items() if word == "contradicted"} == printed
+    assert len(printed) == 3
+    assert len(stated) == 7
     assert [word for name, word in found.items() if name.startswith("truthful")] == ["contradicted"] * 3
 
 
@@ -29,7 +33,7 @@ def test_a_mechanism_that_breaks_a_theorem_is_found_out(monkeypatch: pytest.Monk
     counterexamples.cache_clear()
     true = market.payments
     monkeypatch.setattr("hanse_papers.theorems.payments", lambda *given: 1.5 * true(*given))
-    assert counterexamples(40)["Theorem 1"] > 0
+    assert counterexamples(40)["Theorem 1", "counterexamples"] > 0
     counterexamples.cache_clear()
 
 

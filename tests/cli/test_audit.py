@@ -10,9 +10,9 @@ import pytest
 import hanse
 from hanse.reports.audit import audit_run
 from hanse.reports.groups import group_runs
-from hanse.reports.market import load_trades, market_charts
+from hanse.reports.market import market_charts
 from hanse.reports.report import figures
-from hanse.runs.run_record import load_run, load_runs
+from hanse.runs.run_record import load_runs
 
 
 def small(rounds: int = 3, **mechanism: object) -> hanse.Experiment:
@@ -62,14 +62,12 @@ def test_runs_without_a_market_are_refused(tmp_path: Path) -> None:
 
 
 def test_charts_of_the_market(folder: Path) -> None:
-    run = load_run(folder)
-    trades = load_trades(run)
-    audit = audit_run(folder)
-    assert trades.money.sum(axis=1) == pytest.approx([c.bought for c in audit.clients])
-    assert trades.utility == pytest.approx([c.utility for c in audit.clients])
-    assert trades.names[1] == "1 buyer"
-    assert trades.roles[4] == "attacker"
-    groups = group_runs(load_runs([folder]))
-    charts = market_charts(groups)
-    assert [c.key for c in charts] == [f"market-{k}-ipfl" for k in ("gains", "imports")]
-    assert {c.key for c in charts} <= {c.key for c in figures(groups)}
+    audit, [group] = audit_run(folder), group_runs(load_runs([folder]))
+    gains, imports = market_charts([group])
+    sold, bought, utility = (series.values.tolist() for series in gains.marks.series)
+    assert bought == pytest.approx([-c.bought for c in audit.clients])
+    assert sold == pytest.approx([c.sold for c in audit.clients])
+    assert utility == pytest.approx([c.utility for c in audit.clients])
+    assert (gains.marks.labels[1], gains.marks.labels[4]) == ("1 buyer", "4 attacker")
+    assert imports.marks.z.shape == (5, 5)
+    assert {gains.key, imports.key} <= {c.key for c in figures([group])}

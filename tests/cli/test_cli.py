@@ -60,7 +60,6 @@ EXACT = "mechanism.value=exact"
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (["statement", "run", "--client", "3", "--check-receipts", "--out", "a.html"], "--check-receipts: goes with"),
         (["statement", "run", "--client", "3", "--json", "--out", "a.html"], "--out: not with --json"),
         (["ledger", "history", "run", "--round", "-1"], "--round -1: must be at least 0"),
     ],
@@ -192,15 +191,3 @@ def test_list_of_an_unknown_name_says_which_is_near() -> None:
 
     with pytest.raises(UserError, match=r"NAME: 'atacker'.*'attacker'"):
         list_("atacker")
-
-
-def test_brackets_in_a_name_are_no_markup(tmp_path: Path) -> None:
-    (tmp_path / "[bold]market[-1].toml").write_text(
-        EXPERIMENT.replace('name = "greedyfed"\nclients_per_round = 2', 'name = "ipfl"')
-    )
-    hanse("run", "[bold]market[-1].toml", cwd=tmp_path)
-    run = "runs/[bold]market[-1]"
-    assert "[bold]market[-1]" in hanse("compare", run, cwd=tmp_path).stdout
-    audit = hanse("audit", run, cwd=tmp_path).stdout
-    assert "3 markets of [bold]market[-1]" in audit
-    assert "│ holds │" in audit

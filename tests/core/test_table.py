@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from hanse.core.table import PER_CLIENT, Add, Block, Layout, Mix, Replace, Seats, Table, Updates, as_one, mix
+from hanse.core.table import PER_CLIENT, Add, Block, Layout, Mix, Replace, Table, as_one, mix
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -38,11 +38,6 @@ def test_flatten_load_and_unflatten_are_inverse() -> None:
     assert views["0.weight"].shape == (2, 4, 3)
     assert torch.equal(views["0.weight"][1], 2 * other[0].weight)
     assert torch.equal(views["1.running_var"][0], other[1].running_var)
-
-
-def test_a_module_without_parameters_is_refused() -> None:
-    with pytest.raises(ValueError, match="no parameters"):
-        Layout.of(nn.ReLU())
 
 
 @given(st.integers(1, 5), st.integers(0, 4), st.integers(1, 4), st.integers(1, 700), st.integers(0, 99))
@@ -87,38 +82,6 @@ def test_golden_mixing_matrices_give_their_new_tables(case: dict) -> None:
     np.testing.assert_allclose(mix(W, updates, rows).numpy(), np.array(case["out"]["new"]), rtol=1e-5, atol=1e-5)
 
 
-def test_seats_group_by_target_and_take_keeps_order() -> None:
-    seats = Seats.at(np.array([4, 2, 9, 1]), np.array([1, 0, 1, 0]))
-    assert {k: g.tolist() for k, g in seats.groups().items()} == {0: [1, 3], 1: [0, 2]}
-    pulled = Seats(seats.client, seats.start, seats.target, R=np.eye(4), mu=np.arange(4.0))
-    some = pulled.take(np.array([2, 0]))
-    assert some.client.tolist() == [9, 4]
-    assert some.mu.tolist() == [2.0, 0.0]
-    assert some.L is None
-
-
-def test_sizes_and_owners_of_what_is_made_without_them() -> None:
-    table = Table.of(torch.zeros(3, 5))
-    assert table.size == 3
-    assert table.owner.tolist() == [-1, -1, -1]
-    seats = Seats.at(np.array([4, 2]), np.array([0, 1]))
-    assert len(seats) == 2
-    assert (seats.target.tolist(), seats.R, seats.mu, seats.L) == ([0, 1], None, None, None)
-    updates = Updates(seats, torch.zeros(2, 5), np.ones(2), np.zeros(2), np.ones(2, np.int64))
-    assert (len(updates), dict(updates.extras)) == (2, {})
-
-
-def test_rows_that_keep_one_model_beside_rows_that_mix() -> None:
-    U, M = torch.tensor([[1.0, 2.0], [3.0, 5.0]]), torch.tensor([[7.0, 11.0]])
-    W = np.array([[0.0, 1.0, 0.0], [0.0, 0.0, 1.0], [0.0, 0.5, 0.0], [0.25, 0.25, 0.5], [0.0, -1.0, 1.0]])
-    assert mix(W, U, M).tolist() == [[3.0, 5.0], [7.0, 11.0], [1.5, 2.5], [4.5, 7.25], [4.0, 6.0]]
-    assert mix(np.zeros((1, 3)), U, M).tolist() == [[0.0, 0.0]]
-    assert mix(np.zeros((0, 3)), U, M).shape == (0, 2)
-    for wrong in (np.zeros((2, 2)), np.zeros(3)):
-        with pytest.raises(ValueError, match="2 updates and 1 rows"):
-            mix(wrong, U, M)
-
-
 def test_a_mix_wider_than_a_block_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     draw = torch.Generator().manual_seed(0)
     U, M = torch.randn((3, 50), generator=draw), torch.randn((2, 50), generator=draw)
@@ -158,12 +121,6 @@ def test_blocks_are_laid_out_in_their_order_with_their_initial_models_and_owners
     assert (table.owner.dtype, table.block.dtype) == (np.int64, np.int64)
 
 
-@pytest.mark.parametrize(("blocks", "names"), [([], r"\[\]"), ([Block("a"), Block("a", 2)], r"\['a', 'a'\]")])
-def test_blocks_need_names_of_their_own(blocks: list[Block], names: str) -> None:
-    with pytest.raises(ValueError, match=f"{names}"):
-        Table.laid_out(blocks, 3, initial)
-
-
 def test_rows_are_found_by_name_and_by_client() -> None:
     table = named()
     assert table.at("tier").tolist() == [1, 2]
@@ -174,17 +131,6 @@ def test_rows_are_found_by_name_and_by_client() -> None:
     assert table.models("tier").tolist() == [[1, 10], [2, 20]]
     assert "tier" in table
     assert "centre" not in table
-
-
-def test_a_block_that_is_not_there_and_clients_without_rows_are_named() -> None:
-    with pytest.raises(KeyError) as unknown:
-        named().at("centre")
-    assert unknown.value.args == (
-        "the table has no block 'centre'; it has 'server', 'tier', 'own', 'model', 'control'",
-    )
-    for name in ("server", "tier"):
-        with pytest.raises(ValueError, match=f"'{name}'"):
-            named().at(name, np.array([0]))
 
 
 def test_rows_side_by_side_are_a_view_and_others_a_copy() -> None:
@@ -199,15 +145,6 @@ def test_rows_side_by_side_are_a_view_and_others_a_copy() -> None:
     assert table.models("model").data_ptr() == table.rows[6].data_ptr()
 
 
-def test_a_block_that_has_grown_is_found_whole() -> None:
-    """As after a split: the new row lies at the end."""
-    rows = torch.arange(8.0).view(4, 2)
-    table = Table(rows, np.full(4, -1), np.array([0, 1, 1, 0]), (Block("cluster"), Block("control", 2, initial="zero")))
-    assert table.at("cluster").tolist() == [0, 3]
-    assert table.models("cluster").tolist() == [[0, 1], [6, 7]]
-    assert table.shared.tolist() == [0, 3]
-
-
 def test_shared_rows_are_the_servers_models() -> None:
     assert named().shared.tolist() == [0, 1, 2]
     assert Table.laid_out([Block("own", PER_CLIENT, private=True)], 2, initial).shared.tolist() == []
@@ -220,19 +157,6 @@ def test_rows_on_show_are_the_servers_and_not_those_of_each_client_where_others_
     both = [Block("model", PER_CLIENT), Block("centre", PER_CLIENT)]
     assert Table.laid_out(both, 2, initial).on_show.tolist() == [2, 3]
     assert Table.laid_out([Block("own", PER_CLIENT, private=True), Block("server")], 2, initial).on_show.tolist() == [2]
-
-
-def test_a_table_of_rows_and_owners_has_private_rows_of_clients() -> None:
-    table = Table.of(torch.zeros(3, 2), np.array([-1, 3, -1]))
-    assert (table.at("server").tolist(), table.at("own").tolist()) == ([0, 2], [1])
-    assert (table.shared.tolist(), table.per_client(np.arange(3)).tolist()) == ([0, 2], [False, True, False])
-    assert Table.of(torch.zeros(2, 2)).at("server").tolist() == [0, 1]
-
-
-def test_a_block_is_one_model_of_the_servers_unless_it_says_more() -> None:
-    plain = Block("a")
-    assert (plain.count, plain.initial, plain.private, plain.held) == (1, "model", False, False)
-    assert (plain.per_client, Block("a", 2).per_client, Block("a", PER_CLIENT).per_client) == (False, False, True)
 
 
 # ---- mixes in rows' names
@@ -265,13 +189,6 @@ def test_rows_are_replaced_by_updates_and_models_the_last_word_counts() -> None:
     assert got.keeps(table, np.array([2, 1, 0])).tolist() == [False, True, False]
     assert (got.makers(table, [0]).tolist(), got.makers(table, [2]).tolist()) == ([True, False], [False, True])
     assert got.makers(table, [0, 2]).tolist() == [True, True]
-
-
-def test_a_row_that_keeps_itself_and_takes_more_is_not_kept() -> None:
-    more = Replace(np.array([0, 1]), np.array([[0.1, 0.0], [0.0, 0.0]]), np.array([[1.0, 0, 0], [0.5, 1.0, 0]]))
-    assert Mix.keeping(small(), 2, HOME).changed(small(), [more]).keeps(small(), np.array([0, 1, 2])).tolist() == [
-        False, False, True
-    ]  # fmt: skip
 
 
 def test_added_rows_are_the_servers_and_of_their_block() -> None:

@@ -427,28 +427,21 @@ def test_two_writings_of_one_name_are_refused(draws: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("column", "asks", "never"),
+    "column",
     [
-        ([1.5] * 20 + ["2,810.0"] * 20, "thousands=", "coerce"),
-        ([0.5] * 20 + ["0,65"] * 20, "decimal=", "coerce"),
-        (["0,65"] * 30 + [0.5] * 10, "decimal=", "coerce"),
-        ([0, 1] * 10 + ["yes"] * 20, "the number that it means", "make these gaps"),
-        ([1.5] * 39 + ["n/a"], "make these gaps", "thousands"),
-        (["1.5"] * 39 + ["n/a"], "make these gaps", "thousands"),
-        (["1.5"] * 30 + ["about 3"] * 10, "the number that it means", "make these gaps"),
-        (["10.02.2024", "31.01.2024"] * 20, "format=", ""),
-        (["31.01.2024"] * 20 + ["2024-02-03"] * 20, "format=", ""),
+        [1.5] * 20 + ["2,810.0"] * 20, ["0,65"] * 30 + [0.5] * 10, [0, 1] * 10 + ["yes"] * 20, [1.5] * 39 + ["n/a"],
+        ["1.5"] * 30 + ["about 3"] * 10, ["10.02.2024", "31.01.2024"] * 20, ["31.01.2024"] * 20 + ["2024-02-03"] * 20,
     ],
-)
-def test_a_remedy_loses_no_value_and_swaps_no_month(column: list[Any], asks: str, never: str) -> None:
+)  # fmt: skip
+def test_a_remedy_loses_no_value_and_swaps_no_month(column: list[Any]) -> None:
     frame = pd.DataFrame({"site": WHO, "odd": pd.Series(column, dtype=object), "age": np.arange(ROWS) / 7, "ill": ILL})
     for prepare in (None, "auto"):
         with pytest.raises(UserError) as wrong:
             from_frame(frame, "ill", "site", prepare=prepare)
         (line,) = wrong.value.lines
         assert "'odd'" in line
-        assert asks in line
-        assert not never or never not in line
+        assert all(asked in line for asked in ("decimal=", "thousands=", "na_values=", "format="))
+        assert "coerce" not in line  # which would make gaps of what somebody wrote
 
 
 def test_auto_names_all_columns_that_it_cannot_prepare_at_once() -> None:
@@ -458,5 +451,5 @@ def test_auto_names_all_columns_that_it_cannot_prepare_at_once() -> None:
         from_frame(frame, "ill", "site", prepare="auto")
     assert all(any(f"'{c}'" in line for line in wrong.value.lines) for c in ("day", "empty", "far"))
     zones = [pd.Timestamp("2024-03-01", tz=zone) for zone in ("Europe/Berlin", "Europe/London")] * (ROWS // 2)
-    with pytest.raises(UserError, match="utc=True"):
+    with pytest.raises(UserError, match="'seen'"):
         from_frame(frame[["site", "ill"]].assign(seen=pd.Series(zones, dtype=object)), "ill", "site", prepare="auto")

@@ -3,7 +3,6 @@
 import sys
 import types
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -113,28 +112,12 @@ def test_labels_that_clients_call_otherwise_are_renamed(form: str, monkeypatch: 
     assert np.bincount(found.train.y).tolist() == np.bincount(due.train.y).tolist()
 
 
-def test_a_new_name_that_no_row_has_is_refused_beside_names_that_rows_have() -> None:
-    called = frame()
-    called["ill"] = called.ill.where(called.hospital != "Hope", called.ill.map({"yes": "oui", "no": "non"}))
-    read = partial(as_dataset, called, "ill", "hospital")
-    assert read(labels={"oui": "yes", "non": "no"}).num_classes == 2
-    assert read(labels={"oui": "1", "yes": "1", "non": "0", "no": "0"}).num_classes == 2  # all have new names
-    for labels in ({"oui": "yes", "non": "nope"}, {"Hope": {"oui": "yes", "non": "nope"}}):
-        (line,) = lines_of(read, labels=labels)
-        assert line.startswith("data.source.labels: 'nope'")
-
-
 @pytest.mark.parametrize("labels", [{"krank": "yes"}, {"Hope": {"krank": "yes"}}, {"Kiel": {"no": "yes"}}])
 def test_a_label_that_no_row_has_is_not_renamed_in_silence(labels: dict[str, Any]) -> None:
-    (line,) = lines_of(as_dataset, frame(), "ill", "hospital", labels=labels)
-    assert line.startswith("data.source.labels: ")
-    assert "'krank'" in line or ("'no'" in line and "'Kiel'" in line)
-    (line,) = lines_of(as_dataset, from_torch_items(), labels={"0": "no"})
-    assert line.startswith("data.source.labels: ")
-
-
-def from_torch_items() -> TensorDataset:
-    return TensorDataset(torch.zeros(20, 2), torch.zeros(20, dtype=torch.int64))
+    items = TensorDataset(torch.zeros(20, 2), torch.zeros(20, dtype=torch.int64))
+    for given in ((frame(), "ill", "hospital"), (items,)):
+        (line,) = lines_of(as_dataset, *given, labels=labels)
+        assert line.startswith("data.source.labels: ")
 
 
 def test_sparse_inputs_are_made_dense_up_to_a_size(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,7 +163,7 @@ def test_samples_of_several_inputs_that_cannot_be_are_refused() -> None:
     for given, words in (
         ({"a": x, "b": torch.zeros(4, 2)}, "3 of 'a', 4 of 'b'"),
         ({"a": torch.tensor([[2**24 + 1]])}, "whole numbers up to 16777217; allowed: 16777216"),
-        ({"a": np.array(["x"])}, "numbers are needed"),
+        ({"a": np.array(["x"])}, "of numbers is needed"),
         ({"a b": x}, "must be one or more, named as parameters can be"),
         ({}, "must be one or more, named as parameters can be"),
     ):
@@ -273,25 +256,33 @@ def spoilt(rows: Any, column: str, value: Any) -> pd.DataFrame:
 
 
 @pytest.mark.parametrize(
-    ("given", "options", "start"),
+    ("given", "options", "told"),
     [
-        (spoilt([3, 4, 60], "age", float("nan")), {}, "data: frame: column 'age': no number (NaN) in 3 rows"),
-        (spoilt([60], "age", float("inf")), {}, "data: frame: column 'age': no finite number in 1 row"),
-        (frame().assign(sex="F"), {}, "data: frame: column 'sex': holds str values such as 'F'"),
-        (spoilt([7], "hospital", None), {}, "data: frame: column 'hospital': no client in 1 row"),
-        (spoilt([7], "ill", None), {}, "data: frame: column 'ill': no target in 1 row"),
-        (frame(), {"target": "sick"}, "data.source.target: 'sick': frame has no such column; allowed: age, hospital"),
+        (spoilt([3, 4, 60], "age", float("nan")), {}, "'age'"),
+        (spoilt([60], "age", float("inf")), {}, "'age'"),
+        (spoilt([7], "age", "unknown"), {}, "'age': holds float, str values, such as 'unknown' in 1 row"),
+        (frame().assign(sex="F"), {}, "'sex'"),
+        (frame().assign(since=pd.Timestamp("2024-01-01")), {}, "'since'"),
+        (pd.concat([frame(), frame()[["age"]]], axis=1), {}, "'age'"),
+        (spoilt([7], "hospital", None), {}, "'hospital'"),
+        (spoilt([7], "hospital", "hope"), {}, "'hope' (1 row) and 'Hope' (30 rows)"),
+        (spoilt([7], "hospital", "  "), {}, "'hospital'"),
+        (spoilt([7], "ill", None), {}, "'ill'"),
+        (spoilt([7], "ill", "Yes "), {}, "'Yes ' (1 row) and 'yes' (25 rows)"),
+        (frame(), {"target": "sick"}, "data.source.target: 'sick'"),
         (frame(), {"client": "hospitl"}, "data.source.client_column: 'hospitl': frame has no such column; did you"),
+        (frame(), {"client": "ill"}, "data.source.client_column: 'ill'"),
         (frame(), {"features": ["agee"]}, "data.source.features: 'agee': frame has no such column; did you mean 'age'"),
-        (frame(), {"features": ["age", "ill"]}, "data.source.features: 'ill': is the target, not a feature"),
-        (spoilt([1, 2], "hospital", "Tiny"), {}, "data: frame: client 'Tiny' has 2 rows, fewer than data.source.min_"),
-        (frame().assign(ill=[0.0, 1.0] * 50), {}, "data: frame: the targets are floats, numbers to be predicted"),
-        (frame().assign(ill=[f"case {i}" for i in range(100)]), {}, "data: frame: 100 different labels in 100 rows"),
+        (frame(), {"features": ["age", "ill"]}, "data.source.features: 'ill'"),
+        (spoilt([1, 2], "hospital", "Tiny"), {}, "client 'Tiny' has 2 rows, fewer than data.source.min_samples"),
+        (frame().assign(ill=[0.0, 1.0] * 50), {}, "astype(int)"),
+        (frame().assign(ill=[f"case {i}" for i in range(100)]), {}, "100 different labels"),
     ],
 )
-def test_wrong_frames_are_refused_in_one_line(given: pd.DataFrame, options: dict[str, Any], start: str) -> None:
+def test_wrong_frames_are_refused_in_one_line(given: pd.DataFrame, options: dict[str, Any], told: str) -> None:
     [line] = lines_of(from_frame, given, **{"target": "ill", "client": "hospital", **options})
-    assert line.startswith(start)
+    assert told in line
+    assert told[0] != "'" or "row" in line or "column" in line
 
 
 def test_wrong_arrays_are_refused_in_one_line() -> None:
@@ -302,7 +293,12 @@ def test_wrong_arrays_are_refused_in_one_line() -> None:
         (from_arrays, (x, y[:30]), "data: arrays: 40 inputs and 30 targets"),
         (from_arrays, (x, y, who[:30]), "data: arrays: 40 samples and the clients of 30"),
         (from_arrays, (gap, y, who), "data: arrays: features (column 1): no finite number in 2 rows"),
-        (as_dataset, ({"a": (x, y), "b": (x[:, :2], y)},), "data: dict: client 'b': samples of shape [2]"),
+        (
+            as_dataset,
+            ({"a": (x, y), "b": (x[:, :2], y)},),
+            "data: dict: client 'b': its inputs are floats of shape [2]",
+        ),
+        (as_dataset, ({"a": (x, y), "b": (x.astype(int), y)},), "data: dict: client 'b': its inputs are whole numbers"),
         (as_dataset, (frame(),), "data.source.target: is needed for a table (DataFrame)"),
     ):
         [line] = lines_of(call, *given)
@@ -315,30 +311,22 @@ def test_one_set_of_samples_is_not_read_from_several() -> None:
     x, y = np.zeros((40, 3)), np.arange(40) % 2
     samples, classes = as_samples((x, y), None, "validation")
     assert (len(samples), classes) == (40, 2)
-    assert lines_of(as_samples, from_arrays(x, y), None, "validation") == [
-        "data: validation: is a Dataset of several sets; give one of them, such as its test set"
-    ]
-    assert lines_of(as_dataset, {"a": from_arrays(x, y)}) == [
-        "data: client 'a': is a Dataset of several sets; give one of them, such as its test set"
-    ]
+    for call, given in (
+        (as_samples, (from_arrays(x, y), None, "validation")),
+        (as_dataset, ({"a": from_arrays(x, y)},)),
+    ):
+        assert "is a Dataset of several sets" in lines_of(call, *given)[0]
 
 
 def test_a_function_by_its_import_path_may_return_a_frame(monkeypatch: pytest.MonkeyPatch) -> None:
     module = types.ModuleType("hanse_test_own")
     module.patients = frame  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "hanse_test_own", module)
-    data = build(DataSpec(source={"name": "hanse_test_own:patients", "target": "ill", "client_column": "hospital"}))
-    assert data.names == ("General", "Hope", "St Mary")
-    assert data.sizes.tolist() == [16, 24, 40]
-    few = build(
-        DataSpec(source={"name": "hanse_test_own:patients", "target": "ill", "client_column": "hospital"}, clients=2)
-    )
-    assert few.num_clients == 2
-    dealt = build(
-        DataSpec(
-            source={"name": "hanse_test_own:patients", "target": "ill", "features": ["age"]}, clients=4, partition="iid"
-        )
-    )
+    source = {"name": "hanse_test_own:patients", "target": "ill", "client_column": "hospital"}
+    data = build(DataSpec(source=source))
+    assert (data.names, data.sizes.tolist()) == (("General", "Hope", "St Mary"), [16, 24, 40])
+    assert build(DataSpec(source=source, clients=2)).num_clients == 2
+    dealt = build(DataSpec(source={**source, "client_column": None, "features": ["age"]}, clients=4, partition="iid"))
     assert (dealt.sizes.tolist(), dealt.names) == ([20] * 4, ())
 
 

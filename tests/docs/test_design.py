@@ -1,5 +1,6 @@
-"""The page on how hanse works inside: short, and of files that exist; decisions are a record each."""
+"""The page on how hanse works inside names files that exist; the list of words is the code's."""
 
+import importlib.util
 import re
 from pathlib import Path
 
@@ -22,3 +23,14 @@ def test_the_map_names_files_that_exist(room: str, text: str) -> None:
 def test_every_room_is_on_the_map() -> None:
     folders = {p.parent.name for p in (ROOT / "src" / "hanse").glob("*/__init__.py")}
     assert {room.partition("/")[0] for room, _ in ROOMS} == folders
+
+
+def test_the_list_of_words_is_what_the_code_has() -> None:
+    """``python docs/hooks/site.py`` writes it anew."""
+    pytest.importorskip("hanse.wings.private")
+    spec = importlib.util.spec_from_file_location("site_hook", ROOT / "docs" / "hooks" / "site.py")
+    assert spec is not None
+    assert spec.loader is not None
+    hook = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(hook)
+    assert hook.words() == hook.WORDS.read_text()

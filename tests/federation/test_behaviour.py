@@ -51,12 +51,6 @@ def test_stragglers_do_one_to_all_epochs_uniformly_or_steps_where_those_count() 
     assert steps == {1, 2, 3}
 
 
-def test_epochs_drawn_once_stay() -> None:
-    part = Straggler(fraction=1.0, redraw="once")
-    for client in range(N):
-        assert len({work_of(part, client, r) for r in range(10)}) == 1
-
-
 def test_noise_levels_are_a_permutation_of_k_sigma_over_n() -> None:
     part = Noisy(sigma=0.5)
     found = []

@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from hanse.core.declared import UnsoundError
 from hanse.core.entry import TOKEN
 from hanse.core.recipe import Recipe
 from hanse.federation.behaviour import Me
-from hanse.federation.policy import ANSWERS, BestTier, BudgetLimited, NeverBids, RandomTiers, RewardSeeking, fit
+from hanse.federation.policy import BestTier, BudgetLimited, NeverBids, RandomTiers, RewardSeeking
 
 
 def me(client: int = 3) -> Me:
@@ -78,23 +77,3 @@ def test_a_fraction_rides_free() -> None:
     silent = [c for c in range(10) if not NeverBids(0.3).bid(me(c), 9, told([0.9]))["tiers"]]
     assert len(silent) == 3
     assert all(not NeverBids().bid(me(c), 9, told([0.9]))["tiers"] for c in range(10))
-
-
-def test_fit_is_accuracy_or_what_regression_has() -> None:
-    assert fit(0.3, 0.8) == 0.8
-    assert fit(3.0, float("nan")) == 0.25
-    assert fit(float("inf"), float("nan")) == 0.0
-
-
-@pytest.mark.parametrize(
-    ("tiers", "said"),
-    [
-        ("all", "Bid.tiers: 'all': input should be a valid list"),
-        ([0, "1"], "Bid.tiers.1: '1': input should be a valid integer"),
-        ((0, 1.5), "Bid.tiers.1: 1.5: input should be a valid integer"),
-    ],
-)
-def test_what_is_wrong_with_a_bid_is_told_by_the_fields_own_name(tiers: Any, said: str) -> None:
-    with pytest.raises(UnsoundError) as wrong:
-        ANSWERS["bid"].check({"tiers": tiers})
-    assert str(wrong.value) == said

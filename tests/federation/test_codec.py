@@ -13,9 +13,6 @@ from hypothesis import strategies as st
 from hanse.core.port import (
     Answered,
     Ask,
-    Counted,
-    Mixture,
-    Nearest,
     Reply,
     Request,
     Score,
@@ -103,46 +100,6 @@ def test_rubbish_is_refused(header: str, said: str) -> None:
         unpack(Message(header))
 
 
-def test_a_tensor_of_another_shape_or_type_than_it_says_is_refused() -> None:
-    header = json.dumps({"$tensor": ["a"], "dtype": "float32", "shape": [3]})
-    with pytest.raises(WireError, match="not of shape"):
-        unpack(Message(header, {"a": np.zeros(2, np.float32)}))
-    with pytest.raises(WireError, match="an array of type object"):
-        unpack(Message(header, {"a": np.array([object()] * 3)}))
-
-
-def test_counts_of_nearest_models_cross_too() -> None:
-    got = unpack(pack(Request(1, (Nearest("tiers", torch.ones(2, 3), "train", 5),))))
-    assert torch.equal(got.tasks[0].models, torch.ones(2, 3))
-    counts = unpack(pack(Reply(1, (Counted("tiers", torch.tensor([4, 1])),)))).results[0].counts
-    assert counts.tolist() == [4, 1]
-    assert counts.dtype == torch.int64
-
-
-def test_tests_cross_with_what_became_of_private_rows() -> None:
-    rows = torch.arange(6.0).reshape(2, 3)
-    tasks = (Test("t", rows[0], row=7), Test("t", rows[0], None, Mixture(rows, "train", False), rows[1], False))
-    got = unpack(pack(Request(1, tasks, ((7, 3), (9, 0)))))
-    assert got.accepted == ((7, 3), (9, 0))
-    own, mixes = got.tasks
-    assert (own.row, own.mixture, own.beside, own.scored) == (7, None, None, True)
-    assert (mixes.row, mixes.mixture.share, mixes.mixture.normalised, mixes.scored) == (None, "train", False, False)
-    assert torch.equal(mixes.mixture.models, rows)
-    assert torch.equal(mixes.beside, rows[1])
-    assert len(pack(Request(1, tasks)).arrays) == 2  # two models, named five times
-    results = (Tested("t", 1 / 3, None, 4, 0.1, 0.5), Tested("t", None, None, 0))
-    assert unpack(pack(Reply(1, results))).results == results
-
-
-@pytest.mark.parametrize(
-    "accepted", [5, "x", [7], [[7]], [[7, 3, 1]], [[-1, 3]], [[7, "3"]], [[7, 2.0]], [[True, 1]], {"$map": []}]
-)
-def test_only_rows_and_rounds_are_accepted(accepted: object) -> None:
-    header = {"$kind": "Request", "fields": {"client": 1, "tasks": [], "accepted": accepted}}
-    with pytest.raises(WireError):
-        unpack(Message(json.dumps(header)))
-
-
 def test_in_half_precision_models_weigh_half_and_come_out_as_32_bit_floats() -> None:
     row = torch.tensor([1.0, 1 / 3, -2e-8, 7e4])
     reply = Reply(2, (Trained(0, row, 7.0, 1 / 3, 9, {"label_counts": torch.tensor([3, 0])}),))
@@ -160,19 +117,6 @@ def test_what_is_no_port_dataclass_does_not_leave() -> None:
         pack(Answered("bid", {"secret": object()}))
     with pytest.raises(WireError, match=r"type torch\.float16"):
         pack(Trained(0, torch.zeros(1, dtype=torch.float16), 1.0, 0.0, 1))
-
-
-KEYS = st.text(max_size=200)
-VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False) | st.text(),
-    lambda inner: st.lists(inner, max_size=3).map(tuple) | st.dictionaries(KEYS, inner, max_size=3),
-    max_leaves=8,
-)
-
-
-@given(st.dictionaries(KEYS, VALUES, max_size=4))
-def test_plain_values_survive(values: dict) -> None:
-    assert unpack(pack(Answered("q", values))).values == values
 
 
 @given(st.text(max_size=200))

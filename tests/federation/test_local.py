@@ -8,9 +8,7 @@ import torch
 from torch.nn import functional
 
 import hanse
-from hanse.base.errors import UserError
 from hanse.core.port import (
-    Ask,
     Confused,
     Confusion,
     Derived,
@@ -20,7 +18,6 @@ from hanse.core.port import (
     Score,
     Scored,
     Train,
-    Trained,
 )
 from hanse.learning.job import smallest_batch
 from hanse.runs.setup import Session, build
@@ -74,14 +71,6 @@ def test_scores_are_the_losses_and_accuracies_on_the_share(here: Session, share:
         assert float(result.accuracy[c]) == pytest.approx(float((logits.argmax(1) == y).float().mean()))
 
 
-def test_limited_scores_use_that_many_samples_the_same_for_all_models(here: Session) -> None:
-    rows = torch.stack([row_of(here), row_of(here)])
-    [result] = ask(here, 1, Score("q", rows, limit=7)).results
-    assert isinstance(result, Scored)
-    assert result.num_samples == 7
-    assert result.loss[0] == result.loss[1]
-
-
 def test_gradients_are_autograds(here: Session) -> None:
     row = row_of(here)
     [result] = ask(here, 3, Gradient("g", row[None])).results
@@ -100,18 +89,6 @@ def test_confusion_counts_every_sample_once(here: Session) -> None:
     np.add.at(want, (y.numpy(), output(here, row, x).argmax(1).numpy()), 1)
     assert isinstance(result, Confused)
     np.testing.assert_array_equal(result.counts[0].numpy(), want)
-
-
-def test_a_question_without_a_policy_is_refused_with_the_reason(here: Session) -> None:
-    assert ask(here, 0, Ask("fortune")).refused == "its policy does not answer 'fortune'"
-
-
-def test_training_answers_with_the_update_and_its_size(here: Session) -> None:
-    [result] = ask(here, 4, Train(0, 0, row_of(here))).results
-    assert isinstance(result, Trained)
-    assert result.num_samples == here.data.sizes[4]
-    assert result.row.shape == (here.problem.layout.size,)
-    assert not torch.equal(result.row, row_of(here))
 
 
 def test_bytes_count_each_model_once_a_round_and_private_rows_never(here: Session) -> None:
@@ -145,36 +122,3 @@ def test_a_client_with_too_few_samples_refuses_and_the_others_train() -> None:
     first, second = here.federation.exchange(0, requests, None, None)
     assert first.refused is None
     assert second.refused == "has 1 samples to train on; 2 are needed"
-
-
-def test_a_first_round_in_which_every_client_diverges_ends_the_run() -> None:
-    with pytest.raises(UserError, match="NaN or infinite"):
-        hanse.run(
-            hanse.Experiment(
-                data={"clients": 4},
-                model={"name": "mlp", "hidden": [8]},
-                mechanism={"name": "fedavg", "clients_per_round": 4},
-                train={"lr": 1e30, "epochs": 3},
-                engine={"train": "stacked", "threads": 1},
-                run={"rounds": 2},
-            )
-        )
-
-
-def test_stragglers_of_a_recipe_in_steps_take_fewer_steps() -> None:
-    run = hanse.run(
-        hanse.Experiment(
-            data={"clients": 6},
-            model={"name": "logistic"},
-            mechanism={"name": "fedavg", "clients_per_round": 6},
-            train={"steps": 9, "batch_size": 8},
-            behaviour={"straggler": {"fraction": 0.5}},
-            engine={"train": "stacked", "threads": 1},
-            run={"rounds": 20},
-        )
-    )
-    steps: dict[int, set[int]] = {}
-    for seat in run.clients:
-        steps.setdefault(seat["client"], set()).add(seat["steps"])
-    assert sorted(len(found) == 1 for found in steps.values()) == [False] * 3 + [True] * 3
-    assert all(found == {9} or (len(found) > 4 and found <= set(range(1, 10))) for found in steps.values())

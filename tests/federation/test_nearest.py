@@ -7,7 +7,7 @@ import torch
 from torch.func import functional_call
 from torch.nn import functional
 
-from hanse.core.port import Counted, Nearest, Reply, Request, Scored
+from hanse.core.port import Counted, Nearest, Request
 from hanse.core.recipe import Recipe
 from hanse.data import DataSpec, build
 from hanse.federation.check import refusal
@@ -57,21 +57,3 @@ def test_models_whose_losses_are_no_numbers_fit_nothing() -> None:
     found = asked(StackedEngine(PROBLEM, threads=1), Nearest("n", models), 0)
     assert found.counts[0] == 0
     assert found.counts.sum() == DATA.sizes[0]
-
-
-def test_without_samples_there_is_nothing_to_count() -> None:
-    assert asked(StackedEngine(PROBLEM, threads=1), Nearest("n", MODELS, "test"), 0).counts.tolist() == [0, 0, 0]
-
-
-@pytest.mark.parametrize(
-    ("result", "reason"),
-    [
-        (Counted("n", torch.zeros(2, dtype=torch.int64)), "(2,) counts of type torch.int64 for 3 models"),
-        (Counted("n", torch.zeros(3)), "Counted.counts: float32 of shape (3,): must be int64 with 1 dimension"),
-        (Counted("n", torch.tensor([1, -1, 0])), "Counted.counts: int64 of shape (3,): must be at least 0 everywhere"),
-        (Counted("m", torch.zeros(3, dtype=torch.int64)), "no answer to 'n'"),
-        (Scored("n", torch.zeros(3), torch.zeros(3), 4), "no answer to 'n'"),
-    ],
-)
-def test_wrong_counts_are_refused(result: Any, reason: str) -> None:
-    assert refusal(Request(0, (Nearest("n", MODELS),)), Reply(0, (result,)), len(INITIAL)) == reason

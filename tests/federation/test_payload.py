@@ -14,17 +14,13 @@ import torch
 from torch import Tensor, nn
 
 import hanse
-from hanse.base.errors import PartError
 from hanse.core.part import Context, State, TrainPart, View
-from hanse.core.payload import Between, Declaration, Like, Payload, Term
-from hanse.core.port import Reply, Request, Train, Trained
+from hanse.core.port import Between, Declaration, Like, Payload, Reply, Request, Term, Train
 from hanse.core.table import Block, Ints, Layout, Seats, Table
 from hanse.federation.check import refusal, room
-from hanse.federation.codec import WireError, pack, unpack, unpack_reply
+from hanse.federation.codec import pack, unpack, unpack_reply
 from hanse.federation.node import Assignment, ClientData, Node
-from hanse.learning import client_payloads
-from hanse.learning.client_payloads import declaration, half_of, register, unsound
-from hanse.learning.generator import FromGenerator, Generator
+from hanse.learning.client_payloads import register
 from hanse.mechanisms.train import SharedModel
 from hanse.runs.round import Played, first_state, play_round
 from hanse.runs.setup import Session, build
@@ -196,30 +192,6 @@ def test_through_messages_a_node_makes_the_same_bits(here: Session, tmp_path: Pa
     assert room(request).tensors == 650 * 4 + 2 * 8
 
 
-def test_it_comes_out_of_a_message_as_it_went_in(here: Session) -> None:
-    got, want = unpack(pack(Request(1, (task_of(here),)))).tasks[0].payload, leaning(650)
-    assert (got.name, got.numbers, list(got.tensors)) == (want.name, want.numbers, ["direction"])
-    assert torch.equal(got.tensors["direction"], want.tensors["direction"])
-    assert type(got.numbers["size"]) is int
-
-
-@pytest.mark.parametrize(
-    ("payload", "reason"),
-    [
-        (Payload(5), r"payload\.name: 5"),  # type: ignore[arg-type]
-        (Payload(NAME, {"direction": 5}), r"payload\.tensors\.direction: 5"),  # type: ignore[dict-item]
-        (Payload(NAME, 5), r"payload\.tensors: 5"),  # type: ignore[arg-type]
-        (Payload(NAME, {}, {"strength": "x"}), r"payload\.numbers\.strength.*'x'"),  # type: ignore[dict-item]
-        (Payload(NAME, {}, {"strength": True}), r"payload\.numbers\.strength.*input should"),
-        (Payload(NAME, {}, {"strength": 2**70}), "22 digits"),
-        (Payload(NAME, {}, {"strength": Payload(NAME)}), r"payload\.numbers\.strength"),  # type: ignore[dict-item]
-    ],
-)
-def test_a_message_with_one_of_other_types_is_none_of_ours(payload: Payload, reason: str, here: Session) -> None:
-    with pytest.raises(WireError, match=reason):
-        unpack(pack(Request(1, (task_of(here, payload),))))
-
-
 def play(world: Session, rounds: int) -> list[Played]:
     state, played = first_state(world), []
     for _ in range(rounds):
@@ -238,19 +210,6 @@ def test_a_mechanism_that_sends_it_finds_the_extras_beside_the_updates() -> None
     assert not torch.equal(first.state.table.rows, plain.state.table.rows)
 
 
-@pytest.mark.parametrize("engine", ["stacked", "vmapped"])
-def test_an_engine_that_batches_seats_is_refused_for_it(engine: str) -> None:
-    with pytest.raises(hanse.UserError, match=f"engine.train is '{engine}'.*payload"):
-        hanse.run(experiment(engine={"train": engine, "threads": 1}))
-
-
-def test_the_automatic_engine_is_one_that_trains_it() -> None:
-    ready = build(experiment(engine={}))
-    made, said = ready.experiment, ready.said
-    assert made.engine.train == "sequential"
-    assert any("the loss of the payload" in line for line in said)
-
-
 # ---- it is held against what its client's half declares
 
 
@@ -261,93 +220,3 @@ def test_a_client_refuses_a_wrong_one_with_the_reason(mistake: str, here: Sessio
     assert ask(here, task).refused == reason
     reply = unpack(node_of(here, tmp_path).answer(0, pack(Request(1, (task,)))))
     assert (reply.refused, reply.results) == (reason, ())
-
-
-@pytest.mark.parametrize("mistake", WRONG)
-def test_a_part_that_would_send_a_wrong_one_is_named(mistake: str) -> None:
-    train = {"name": f"{__name__}:Leans", "mistake": mistake}
-    world = build(experiment(mechanism={"name": "fedavg", "clients_per_round": 3, "train": train}))
-    with pytest.raises(PartError) as wrong:
-        play(world, 1)
-    assert str(wrong.value) == f"the train part Leans, round 0, cannot send its {WRONG[mistake][1]}"
-
-
-class Unheard(Leans):
-    def sends(self, view: View, state: State) -> Payload | None:
-        return Payload("another")
-
-
-def test_a_part_that_would_send_what_no_client_knows_is_named() -> None:
-    mechanism = {"name": "fedavg", "clients_per_round": 3, "train": f"{__name__}:Unheard"}
-    reason = "the train part Unheard, round 0, cannot send its payload 'another': no client's half is registered for it"
-    with pytest.raises(PartError, match=reason):
-        play(build(experiment(mechanism=mechanism)), 1)
-
-
-def test_a_client_that_does_not_know_it_says_so(here: Session, monkeypatch: pytest.MonkeyPatch) -> None:
-    task = task_of(here)
-    monkeypatch.delitem(client_payloads.HALVES, NAME)
-    reason = "payload 'leaning': no client's half is registered for it; there are generator"
-    assert ask(here, task).refused == reason
-    with pytest.raises(ValueError, match="no client's half"):
-        room(Request(1, (task,)))
-
-
-@pytest.mark.parametrize(
-    ("extras", "reason"),
-    [
-        ({"met": torch.tensor([3, 4])}, None),
-        ({}, "extra 'met': missing"),
-        ({"met": torch.tensor([3])}, "extra 'met': int64 of shape (1,): must be int64 of shape (2,)"),
-        ({"met": torch.tensor([3.0, 4.0])}, "extra 'met': float32 of shape (2,): must be int64 of shape (2,)"),
-        ({"met": torch.tensor([3, -4])}, "extra 'met': must be at least 0 everywhere"),
-        (
-            {"met": torch.tensor([3, 4]), "label_counts": torch.tensor([3])},
-            "extra 'label_counts': not one of those declared (met)",
-        ),
-    ],
-)
-def test_extras_that_are_not_as_declared_are_refused(
-    extras: dict[str, Tensor], reason: str | None, here: Session
-) -> None:
-    request = Request(1, (task_of(here),))
-    reply = Reply(1, (Trained(0, torch.zeros(650), 3.0, 0.5, 2, extras),))
-    assert refusal(request, reply, 650) == reason
-    assert refusal(request, unpack(pack(reply)), 650) == reason
-
-
-def test_a_declared_extra_that_is_not_finite_is_refused() -> None:
-    assert Like((2,)).wrong(torch.tensor([1.0, torch.inf])) == "has NaN or infinite entries"
-    assert Like((2,)).wrong(np.zeros(2)) == "ndarray: must be float32 of shape (2,)"
-    assert Like((2,)).wrong(torch.zeros(2)) is None
-    with pytest.raises(ValueError, match="type float16"):
-        Like((2,), torch.float16)
-
-
-@pytest.mark.parametrize("value", [True, "1", None, float("inf")])
-def test_what_is_no_number_is_none(value: Any) -> None:
-    assert Between().wrong(value) == f"{value!r}: must be a finite number"
-
-
-def test_a_name_belongs_to_one_half() -> None:
-    register(NAME, Leaning())  # a module that is imported twice
-    assert isinstance(half_of(NAME), Leaning)
-    with pytest.raises(ValueError, match="'generator'"):
-        register("generator", Leaning())
-    assert declaration(leaning(3)).extras == {"met": Like((2,), torch.int64, 0)}
-
-
-def test_fedgens_must_fit_the_models_head(here: Session) -> None:
-    def said(shape: Generator, labels: Tensor) -> str | None:
-        row = torch.zeros(shape.size)
-        return unsound(FromGenerator.payload(shape, row, labels.double(), 1.0, 1.0, 4), here.problem.layout)
-
-    tenth = torch.full((10,), 0.1, dtype=torch.float64)
-    assert said(Generator(10, 64, 2, 3), tenth) is None
-    assert said(Generator(10, 63, 2, 3), tenth) == (
-        "payload 'generator': made for 10 classes and a latent of 63: here are 10, 64"
-    )
-    assert said(Generator(10, 64, 2, 3), tenth / 2) == "payload 'generator': tensor 'labels': must have the sum 1"
-    assert (
-        said(Generator(10, 64, 2, 3), -tenth) == "payload 'generator': tensor 'labels': must be at least 0 everywhere"
-    )

@@ -22,13 +22,6 @@ def experiment(**clients: Any) -> hanse.Experiment:
     )
 
 
-class Own:
-    """A policy whose option nothing says anything of."""
-
-    def __init__(self, limits: Any = ()) -> None:
-        self.limits = limits
-
-
 @pytest.mark.parametrize(
     ("times", "mean", "stays"), [(1, -5.0, True), (2, -0.1, False), (2, 0.0, True), (9, 0.1, True)]
 )
@@ -59,28 +52,6 @@ def test_worthless_clients_leave_for_good_and_cost_no_more() -> None:
 def test_told_but_loyal_clients_change_no_result() -> None:
     plain, told = hanse.run(experiment()), hanse.run(experiment(told=True))
     assert [m["test/accuracy"] for m in plain.metrics] == [m["test/accuracy"] for m in told.metrics]
-
-
-@pytest.mark.parametrize(
-    ("clients", "line"),
-    [
-        ({"policy": "quit"}, "clients.policy: 'quit'"),
-        ({"policy": {"name": "quits", "belo": 1}}, "clients.policy.belo"),
-        ({"policy": {"below": 1}}, "must be a name, or a table"),
-        ({"policy": {"name": f"{__name__}:Own", "limits": [1.0, float("nan")]}}, "limits: [1.0, nan]: must not be NaN"),
-    ],
-)
-def test_mistakes(clients: dict, line: str) -> None:
-    with pytest.raises(hanse.UserError) as caught:
-        hanse.run(experiment(**clients))
-    assert line in str(caught.value)
-
-
-def test_values_cannot_be_told_where_there_are_none() -> None:
-    plain = experiment(told=True).model_dump()
-    plain["mechanism"] = {"name": "fedavg", "clients_per_round": 4}
-    with pytest.raises(hanse.UserError, match=r"clients\.told: true"):
-        hanse.run(hanse.Experiment(**plain))
 
 
 def test_a_users_policy_may_inherit_from_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

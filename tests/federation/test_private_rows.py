@@ -17,7 +17,6 @@ from hanse.data import build as build_data
 from hanse.federation.codec import Message, pack, unpack
 from hanse.federation.node import Assignment, ClientData, Node, PrivateRow
 from hanse.federation.wrapped import TellsOwners
-from hanse.mechanisms.baselines import fedavg
 from hanse.mechanisms.registry import build_mechanism
 from hanse.runs.checkpoint import Snapshot, load, store
 from hanse.runs.round import LoopState, first_state, play_round
@@ -63,14 +62,6 @@ def test_a_row_goes_back_with_the_server(accepted: int | None, after: tuple[Any,
     moved = WAITS.told(4, 3)
     assert parts(moved.told(4, accepted)) == after
     assert moved.told(4, 3) is moved
-
-
-def test_a_row_is_kept_as_it_was_written(tmp_path: Path) -> None:
-    for own in (PrivateRow.first(FIRST), WAITS, WAITS.told(4, 3).trained(B, 5)):
-        own.write(tmp_path / "row-1.npz")
-        again = PrivateRow.read(tmp_path / "row-1.npz")
-        assert (*parts(again), again.pending_round) == (*parts(own), own.pending_round)
-        assert torch.equal(again.before, own.before)
 
 
 # ---- a node
@@ -258,11 +249,3 @@ def test_what_moved_is_in_the_checkpoint(tmp_path: Path) -> None:
     store(tmp_path / "c.safetensors", Snapshot(state, {}, ()))
     again = load(tmp_path / "c.safetensors", torch.device("cpu")).state
     assert again.moved.tolist() == state.moved.tolist() == [1, 1, 1, NEVER]
-
-
-def test_without_private_rows_nothing_is_told(tmp_path: Path) -> None:
-    state, moved = played(world_of(tmp_path, fedavg(clients_per_round=N)), 1)
-    assert moved[0].tolist() == [NEVER]
-    assert TellsOwners.of(None, state.table.owner, state.moved).told == {}  # type: ignore[arg-type]
-    owner = np.array([2, 0, 2, -1])
-    assert TellsOwners.of(None, owner, np.array([4, NEVER, 1])).told == {2: ((0, 4), (2, 1))}  # type: ignore[arg-type]

@@ -5,14 +5,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
 from torch.nn import functional
 
 import hanse
 from hanse.base.streams import stream
 from hanse.core.port import Request, Score, Scored
 from hanse.data.samples import Samples
-from hanse.federation.answers import Share, score_shares, weighted_scores
+from hanse.federation.answers import Share, weighted_scores
 from hanse.learning.job import Problem
 from hanse.learning.models import build_problem
 from hanse.learning.scoring import Scorer
@@ -67,31 +66,6 @@ def test_every_model_on_every_list(
             assert found[i].accuracy[c] == pytest.approx(accuracy, nan_ok=True)
 
 
-def test_a_model_that_is_not_finite_spoils_no_other_list() -> None:
-    problem, row = build_problem("logistic", (4,), 3, 1)
-    pool = made((4,), 3, 20)
-    pool.x[3] = float("inf")
-    rows = torch.stack([row, row * float("nan")])
-    lists = [torch.arange(0, 5), torch.arange(5, 20)]
-    spoilt, sound = Scorer(problem, torch.device("cpu")).score_each(rows, pool, lists)
-    assert not np.isfinite(spoilt.loss).any()
-    assert np.isfinite(sound.loss[0])
-    assert not np.isfinite(sound.loss[1])
-    assert sound.accuracy[1] == 0
-
-
-def test_lists_that_do_not_fit_together_are_scored_in_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    problem, row = build_problem("logistic", (4,), 3, 1)
-    pool = made((4,), 3, 100)
-    lists = list(torch.arange(100).split(9))
-    scorer = Scorer(problem, torch.device("cpu"))
-    whole = scorer.score_each(row[None], pool, lists)
-    monkeypatch.setattr("hanse.learning.scoring._OUTCOMES", 20)
-    parts = scorer.score_each(row[None], pool, lists)
-    np.testing.assert_allclose([s.loss[0] for s in parts], [s.loss[0] for s in whole], atol=1e-7)
-    np.testing.assert_array_equal([s.accuracy[0] for s in parts], [s.accuracy[0] for s in whole])
-
-
 @pytest.fixture(scope="module")
 def here() -> Session:
     return build(
@@ -102,43 +76,6 @@ def here() -> Session:
             engine={"train": "stacked", "threads": 1},
         )
     )
-
-
-def test_wishes_of_all_kinds_come_back_in_order(here: Session) -> None:
-    a, b = here.context.initial(0)[None], torch.stack([here.context.initial(k) for k in (1, 2)])
-    wanted = [
-        (3, Score("q", a)), (1, Score("q", b)), (3, Score("q", a, "test")), (0, Score("q", a, limit=7)),
-        (5, Score("q", a)), (1, Score("q", b, limit=3)),
-        (7, Score("q", b.clone())),
-    ]  # fmt: skip
-    found = score_shares(wanted, here.data, here.engine, 0, 4)
-    for (client, wish), scores in zip(wanted, found, strict=True):
-        pool, [index] = here.data.pool([client], wish.share)
-        own = Share(pool, index).limited(wish.limit, 0, 4, client)
-        [alone] = here.engine.score_each(wish.models, pool, [own.index])
-        np.testing.assert_allclose(scores.loss, alone.loss, atol=1e-6)
-        np.testing.assert_array_equal(scores.accuracy, alone.accuracy)
-        assert scores.count.tolist() == [len(own.index)] * len(wish.models)
-    again = score_shares(wanted, here.data, here.engine, 0, 4)
-    assert all((x.loss == y.loss).all() for x, y in zip(found, again, strict=True))
-
-
-class Counted:
-    """An engine that counts its calls."""
-
-    def __init__(self, engine: Any) -> None:
-        self.engine, self.calls = engine, 0
-
-    def score_each(self, *given: Any) -> Any:
-        self.calls += 1
-        return self.engine.score_each(*given)
-
-
-def test_clients_that_score_the_same_models_share_one_call(here: Session) -> None:
-    row = here.context.initial(0)
-    engine = Counted(here.engine)
-    score_shares([(c, Score("q", row[None], limit=5)) for c in range(12)], here.data, engine, 0, 0)  # type: ignore[arg-type]
-    assert engine.calls == 1
 
 
 def test_the_federation_answers_as_each_client_alone_would(here: Session) -> None:
@@ -156,29 +93,6 @@ def test_the_federation_answers_as_each_client_alone_would(here: Session) -> Non
             torch.testing.assert_close(result.loss, torch.from_numpy(alone.loss), atol=1e-6, rtol=1e-6)
             torch.testing.assert_close(result.accuracy, torch.from_numpy(alone.accuracy))
             assert (result.name, result.num_samples) == (task.name, len(share.index))
-
-
-def test_modules_of_another_kind_are_scored_too() -> None:
-    class Odd(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Linear(4, 3)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.layer(x.square())
-
-    from hanse.core.table import Layout
-
-    module = Odd()
-    layout = Layout.of(module)
-    problem = Problem(module, layout)
-    row = layout.flatten(module)
-    pool = made((4,), 3, 30)
-    lists = list(torch.arange(30).split(11))
-    found = Scorer(problem, torch.device("cpu")).score_each(row[None], pool, lists)
-    for scores, own in zip(found, lists, strict=True):
-        loss, accuracy = by_hand(problem, row, pool.take(own))
-        assert (scores.loss[0], scores.accuracy[0]) == (pytest.approx(loss, abs=1e-6), pytest.approx(accuracy))
 
 
 @pytest.mark.parametrize("apart", [False, True])

@@ -9,6 +9,7 @@ import sys
 import time
 import zipfile
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -37,8 +38,7 @@ from hanse.base.files import AGREEMENTS, ASKED
 from hanse.cli import app
 from hanse.core.declared import UnsoundError
 from hanse.core.part import Part, View
-from hanse.core.payload import Payload
-from hanse.core.port import Ask, Confusion, Gradient, Mixture, Nearest, Request, Score, Test, Train
+from hanse.core.port import Ask, Confusion, Gradient, Mixture, Nearest, Payload, Request, Score, Test, Train
 from hanse.federation.codec import WireError
 from hanse.federation.local import LocalFederation
 from hanse.federation.node import EVIDENCE
@@ -58,7 +58,7 @@ from hanse.ledger.store import Ledger
 from hanse.ledger.witness import Prover, alarms
 from hanse.mechanisms.registry import MECHANISMS
 from hanse.runs.run_record import load_run
-from hanse.wings.operate import server_access
+from hanse.wings.operate import server_access, warm_process
 from hanse.wings.operate.certificates import make_certificates
 from hanse.wings.operate.loopback import Loopback
 
@@ -571,6 +571,13 @@ def test_a_run_goes_on_under_a_renewed_agreement_while_receipts_of_the_one_befor
     assert named == [{first.hash, renewed.hash}] * 5
 
 
+@pytest.mark.nightly
+def test_500_honest_rounds_with_20_resumes_are_never_refused(tmp_path: Path) -> None:
+    deaths = [7 + 24 * i for i in range(20)]
+    run, refused = resumed(tmp_path, 500, dict.fromkeys(deaths, ""), clients=2)
+    assert (len(run.metrics), refused) == (500, 0)
+
+
 # ---- the owner's hand-over
 
 
@@ -586,6 +593,7 @@ def join(folder: Path, monkeypatch: pytest.MonkeyPatch, *more: object) -> tuple[
     monkeypatch.setenv("HANSE_HOME", str(folder / "home"))
     monkeypatch.setenv(PINNED_FILE, "")
     monkeypatch.setattr(server_access, "run", lambda name, words: None)
+    monkeypatch.setattr(warm_process, "warmed", lambda imports: nullcontext({}))
     words = ["network", "join", "h:9092", "--ca", folder / "ca.crt", "--key", folder / "clinic"]
     before = os.umask(0o077)
     found = CliRunner().invoke(app, [str(w) for w in [*words, "--operator", folder / "operator.pub", *more]])

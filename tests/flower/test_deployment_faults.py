@@ -17,7 +17,6 @@ from hanse.base.errors import UserError
 from hanse.cli import app
 from hanse.ledger.receipts import read_receipts
 from hanse.ledger.run_ledger import open_ledger
-from hanse.runs.run_record import STILL
 from hanse.wings.operate.certificates import make_node_key
 from hanse.wings.operate.loopback import Loopback
 
@@ -31,27 +30,6 @@ def net(tmp_path: Path) -> Iterator[Loopback]:
         yield made
     finally:
         made.down()
-
-
-@pytest.mark.nightly
-def test_wrong_updates_are_refused_and_the_books_verify(net: Loopback, tmp_path: Path) -> None:
-    faults = {2: "nan", 3: "shape", 4: "huge", 5: "round"}
-    net.up(only=[0, 1])
-    for node, fault in faults.items():
-        begin(net, node, FAULT=fault)
-    exp = experiment("tiff", nodes=6, rounds=2, mechanism=AUCTION, federation={"deadline_s": 120.0})
-    net.play({"plan": str(plan(tmp_path, {"run": exp}, largest=5_000_000))})
-    run = tmp_path / "run"
-    lines = clients(run)
-    said = {node: {line.get("refused") for line in lines if line["client"] == node} for node in range(6)}
-    assert said[0] == said[1] == {None}
-    assert said[2] == {"update has NaN or infinite entries"}
-    assert all("not of shape" in reason for reason in said[3])
-    assert all(" are allowed" in reason for reason in said[4])
-    assert said[5] == {"answer for round 99"}
-    assert [m["answered"] for m in metrics(run)] == [2, 2]
-    with open_ledger(run) as ledger:
-        assert ledger.verify(read_receipts(tmp_path / "run" / "receipts")).ok
 
 
 @pytest.mark.by_turns(5, 2)
@@ -134,60 +112,6 @@ def test_nodes_and_the_server_die_and_the_run_goes_on(net: Loopback, tmp_path: P
             found = list(read_receipts(kept))
             assert ledger.verify(found).ok
             assert found[-1].root == book.head
-
-
-@pytest.mark.by_turns(5, 4)
-def test_no_round_waits_for_a_node_that_died_and_it_comes_back(net: Loopback, tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    waits = {"enough": 3, "late": "next", "deadline_s": 3600.0}  # who waited for the deadline would not come to an end
-    exp = experiment("fedavg", nodes=4, rounds=1000, mechanism={"clients_per_round": 4}, federation=waits)
-    net.up(only=[0, 1, 3])
-    begin(net, 2, FAULT="dies", FAULT_PID=str(net.folder / "logs" / "node2.pid"))
-    played = threading.Thread(target=_ignoring_its_end, args=(net, {"plan": str(plan(tmp_path, {"run": exp}))}))
-    played.start()
-    until("the node to die", lambda: net.processes.pid("node2") is None)
-    gone = len(metrics(run))
-    until("more rounds to end without it", lambda: len(metrics(run)) >= gone + 3)
-    revive(net, 2)
-    until("it to be back", lambda: any(s["client"] == 2 and s["round"] > gone + 1 for s in clients(run)))
-    net.processes.stop("superlink", kill=True)
-    played.join()
-
-    lines = metrics(run)
-    mine = {line["round"]: line.get("refused") for line in clients(run) if line["client"] == 2}
-    away = sorted(set(range(max(mine))) - set(mine))  # whoever is only late has a line in each round
-    died, back = away[0] - 1, away[-1] + 1
-    assert away == list(range(died + 1, back))
-    assert mine[died] == STILL
-    assert all(m["answered"] >= 3 for m in lines[died:back])
-    assert [m["present"] for m in lines[died + 2 : back]] == [3] * (back - died - 2)
-    found = [np.load(run / "rounds" / f"{r:05d}.npz") for r in range(died, back)]
-    said = [str(why) for record in found for c, why in zip(record["refused"], record["reason"], strict=True) if c == 2]
-    assert said[0] == STILL
-    assert len(said) == 2  # and once more when it was given up
-    assert said[1].startswith(f"its update of round {died}: its node")
-    took = [m["time/round_s"] for m in lines]
-    print(f"rounds of {np.median(took):.1f} s (median); that in which it died took {took[died]:.1f} s; back in {back}")
-
-
-@pytest.mark.nightly
-def test_nodes_that_cannot_take_part_are_named_and_the_others_play(net: Loopback, tmp_path: Path) -> None:
-    net.up(only=[2, 3])
-    begin(net, 0, FAULT="plain")
-    begin(net, 1, FAULT="stranger")
-    exp = experiment("fedavg", nodes=4, rounds=2, federation={"deadline_s": 120.0}, eval={"every": 1})
-    shown: list[str] = []
-    net.play({"plan": str(plan(tmp_path, {"run": exp}))}, show=shown.append)
-    played = metrics(tmp_path / "run")
-    assert [m["present"] for m in played] == [2, 2]
-    out = [line for line in shown if "is kept out" in line]
-    assert len(out) == 2
-    for name, why in (("node0", "its client app is not hanse's"), ("node1", "of shape [9] with 10 classes; the")):
-        [line] = [line for line in out if f"registered as '{name}'" in line]
-        assert why in line
-    for m in played:
-        figure = f"round {m['round']}: own accuracy {m['client/test_accuracy']:.3f}, 2 of 2 seats answered"
-        assert any(line.startswith(figure) for line in shown)
 
 
 def _ignoring_its_end(net: Loopback, config: dict[str, str]) -> None:

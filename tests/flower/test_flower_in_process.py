@@ -26,8 +26,6 @@ from hanse.data import Dataset, Samples, as_dataset, build
 from hanse.flower import ClientData
 from hanse.flower.client import paths_of
 from hanse.flower.members import Hello, Members
-from hanse.reports.classmap import class_chart, data_facts
-from hanse.reports.groups import group_runs
 from hanse.runs.recompute import recompute
 from hanse.runs.run_record import load_run
 
@@ -90,15 +88,6 @@ def test_local_and_flower_engines_agree(name: str, tmp_path: Path) -> None:
     assert kinds(tmp_path / "run") == (PAYMENTS[name] | {"grant", "close"} if name in PAYMENTS else set())
     for a, b in zip(local.metrics, flower.metrics, strict=True):
         assert (a["seats"], a["answered"], a["refused"]) == (b["seats"], b["answered"], b["refused"])
-
-
-def test_a_report_of_a_network_names_no_data_that_its_members_never_had(tmp_path: Path) -> None:
-    run = over_flower(experiment("fedavg", rounds=1), tmp_path)
-    record = load_run(str(run.path))
-    [facts] = data_facts(group_runs([record]))
-    assert (facts.counts, "digits" in facts.name, class_chart(facts)) == (None, False, None)
-    assert record.config["data"] == {"clients": N}
-    assert (record.num_clients, record.seeds[1]) == (N, 0)
 
 
 def test_a_bill_larger_than_its_client_agreed_to_is_not_paid_on_either_engine(tmp_path: Path) -> None:
@@ -208,14 +197,6 @@ def test_the_server_goes_on_where_it_was_and_a_node_that_comes_back_keeps_its_id
     again = over_flower(exp, tmp_path / "parts")
     assert torch.equal(again.table.rows, whole.table.rows)
     assert again.clients == whole.clients
-
-
-def test_too_few_members_are_said(tmp_path: Path) -> None:
-    exp = experiment("fedavg")
-    grid = grid_of(exp, tmp_path)
-    grid.online = {100, 101}
-    with pytest.raises(UserError, match=r"members: 2.*5 nodes"):
-        play(grid, exp, tmp_path / "run", data=None, patience_s=0.2)
 
 
 def test_simulated_behaviour_does_not_belong_on_a_network(tmp_path: Path) -> None:

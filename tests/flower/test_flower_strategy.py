@@ -24,8 +24,6 @@ from hanse.core.port import Task
 from hanse.federation.codec import WireError
 from hanse.flower import Keys, strategy
 from hanse.flower.arrays import ArrayLayout
-from hanse.learning.by_function import FunctionJudge
-from hanse.learning.coalitions import WORST
 from hanse.mechanisms.fits import CLIENTS_GIVE, said
 from hanse.mechanisms.registry import PARTS
 from hanse.mechanisms.select import Uniform
@@ -92,20 +90,14 @@ def worth_of_arrays(w: np.ndarray) -> float:
     ("name", "options", "said"),
     [
         ("ditto", {}, "tilts"),
-        ("scaffold", {}, "tilts"),
-        ("fedgen", {}, "'fedgen' needs training that adds a loss"),
-        ("pifl", {}, "'gtg'"),
         ("fedsoft", {}, "several models"),
-        ("fedavg", {"weigh": "fednova"}, "'fednova'"),
         ("greedyfed", {}, "needs evaluate"),
         ("oort", {}, r"hanse.flower.Keys.*train_loss"),
         ("ifca", {}, "one model to start from"),
         ("fedavg", {"value": "path", "evaluate": worth}, "'path' needs a loss with a gradient"),
         ("power_of_choice", {}, "'power_of_choice' needs clients' losses.*client_app"),
-        ("fedfomo", {}, "client_app"),
         ("pifl", {"value": "gtg", "evaluate": worth}, "'tokens' needs clients' bids.*client_app"),
         ("fedavg", {"select": "test_flower_strategy:Curious"}, "Curious asks clients questions.*client_app"),
-        ("tiff", {"evaluate": worth}, "'first_order' needs the gradient on the server's samples"),
         ("fedavg", {"clientsperround": 3}, "'clients_per_round'"),
         ("fedavg", {"clients": 0}, "clients: 0"),
     ],
@@ -123,7 +115,6 @@ def test_what_a_plain_app_cannot_do_is_refused_at_once(name: str, options: dict[
             {"arrays": {"w": np.zeros((2, 3)), "steps": np.array([1])}},
             r"'w': has shape \[2, 3\]: must be \[2, 2\]",
         ),
-        ({"arrays": {"v": np.zeros((2, 2))}}, "there is no array 'w'"),
         ({"arrays": {"w": np.zeros((2, 2)), "v": np.zeros(1)}}, r"other arrays than those that were sent \(v\)"),
         ({"arrays": {"w": np.full((2, 2), np.nan), "steps": np.array([1])}}, "NaN or infinite"),
     ],
@@ -138,7 +129,7 @@ def test_a_wrong_reply_costs_its_seat_alone(reply: dict[str, Any], said: str, tm
     assert [s["weight"] for s in seats if "refused" not in s] == pytest.approx([0.25, 0.75])
 
 
-@pytest.mark.parametrize("samples", [-5, 1e300, float("nan"), float("inf")])
+@pytest.mark.parametrize("samples", [-5, float("nan")])
 def test_what_is_refused_is_in_no_figure(samples: float, tmp_path: Path) -> None:
     apps = {**three(), 1: plain_app({"metrics": {"train_loss": 1.0, "num-examples": samples}})}
     ours = strategy("fedavg", clients_per_round=3, out=tmp_path / "run")
@@ -171,17 +162,6 @@ def test_numbers_that_numpy_has_not_are_kept_as_they_are() -> None:
     assert again["w"].numpy().tolist() == [2.0, 2.0]
     assert again["w"].dtype == "float16"
     assert again["brain"].numpy().tobytes() == b"\x80?"
-
-
-def test_a_function_says_what_a_coalition_is_worth() -> None:
-    updates, base, weights = torch.tensor([[1.0, 0.0], [4.0, 0.0]]), torch.tensor([10.0, 0.0]), np.array([1.0, 2.0])
-    game = FunctionJudge(lambda row: {"loss": float(row[0])}).coalitions(updates, base, weights, "loss")
-    assert game.many([frozenset(), frozenset({0}), frozenset({0, 1})]) == pytest.approx([-10.0, -1.0, -3.0])
-    alone = FunctionJudge(lambda row: {"worth": float(row[0])})
-    stepped = alone.coalitions(updates, base, weights, "loss", affine=(0.5, 0.5))
-    assert stepped(frozenset({0, 1})) == pytest.approx(6.5)
-    lost = FunctionJudge(lambda row: {"loss": float("nan")}).coalitions(updates, base, weights, "loss")
-    assert lost(frozenset({0})) == WORST
 
 
 def test_every_part_that_asks_clients_something_is_known() -> None:

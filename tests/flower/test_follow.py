@@ -1,7 +1,6 @@
 """What ``hanse network run`` shows of a run, how it ends, and that it is alone; a script in the place of Flower's."""
 
 import json
-import logging
 import os
 import threading
 from contextlib import nullcontext
@@ -14,8 +13,7 @@ import pytest
 pytest.importorskip("flwr", reason="needs the extra 'flower'")
 
 from deployed import until
-from test_flower_in_process import N, everyone, experiment, grid_of
-from test_letters import After
+from test_flower_in_process import everyone, experiment, grid_of
 from test_newcomers import run_with
 
 from hanse.base.errors import RunFailedError, UserError
@@ -117,14 +115,6 @@ def test_a_run_that_fails_says_what_the_server_said_and_where_its_log_is(
     assert shown == ["round 0: own accuracy 0.5"]
 
 
-def test_a_mistake_in_what_was_given_is_told_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told = ["hanse: mistake: data.clients: 2: must be at least the 3 members"]
-    net = network(tmp_path, monkeypatch, {"lines": told, "status": "finished:failed", "details": "ServerApp failed"})
-    with pytest.raises(UserError) as wrong:  # exit code 2; a run that fails by itself exits with 1
-        net.play()
-    assert wrong.value.lines[1] == "mistake: data.clients: 2: must be at least the 3 members"
-
-
 def test_a_superlink_that_has_gone_is_one_line_with_the_next_commands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -157,24 +147,6 @@ def test_rounds_in_which_a_part_fails_are_said_with_who_sat_and_end_the_run(
     assert [s.partition(":")[0] for s in failed] == ["round 0", "round 1", "round 2"]
     assert all("KeyError" in s for s in failed)
     assert any(s.startswith("round 0: had a seat: client 4 'client 4', node 104 (key") for s in said)
-
-
-def test_an_error_names_its_round_and_the_clients_that_were_asked(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    exp = experiment("fedavg", rounds=3)
-    grid = grid_of(exp, tmp_path)
-
-    def broken(messages: Any) -> Any:
-        raise RuntimeError("cannot be sent")
-
-    after = After(0, lambda: setattr(grid, "push_messages", broken))
-    with pytest.raises(RuntimeError):
-        run_with(grid, exp, tmp_path / "run", N, after)
-    said = [r.getMessage() for r in caplog.records if r.levelno == logging.ERROR]
-    assert said[0] == "error: round 1: RuntimeError: cannot be sent"
-    assert len(said) == 4  # three clients a round
-    assert all(line.startswith("asked last: client ") and "(key " in line for line in said[1:])
 
 
 def test_a_run_in_which_nothing_was_mixed_fails_for_flower_too(monkeypatch: Any, tmp_path: Path, caplog: Any) -> None:

@@ -16,7 +16,6 @@ from inprocess import InProcessGrid, client_app, play
 
 import hanse
 from hanse.data import build
-from hanse.federation.codec import Message as Packed
 from hanse.flower import ClientData
 from hanse.flower.members import give
 from hanse.flower.message import from_records, to_records
@@ -149,39 +148,6 @@ def test_the_late_update_of_an_expelled_client_is_not_mixed(tmp_path: Path) -> N
     assert staleness(run) == {}
     assert reasons(tmp_path, 2) == [(2, "its update of round 1: its client may no longer take part")]
     assert [m["late/under_way"] for m in run.metrics] == [0, 1, 0, 0, 0]
-
-
-def test_a_late_node_that_lacks_its_models_and_went_away_costs_its_update_alone(tmp_path: Path) -> None:
-    def power(grid: Slow, round: int) -> None:
-        grid.online = set(grid.apps) - {102} if round == 2 else set(grid.apps)
-
-    def forgets(node: int, message: Message, reply: Message) -> Message:
-        if not trains(node, message):
-            return reply
-        return Message(to_records(Packed("null"), round=1, missing=["0" * 64]), reply_to=message)
-
-    run = over_flower(experiment(6, enough=4, late="next"), tmp_path, {(2, 1): 3}, power, forgets)
-    assert not any("failed" in m for m in run.metrics)
-    [(client, reason)] = reasons(tmp_path, 3)
-    assert client == 2
-    assert reason.startswith("its update of round 1: ")
-    assert {line["round"] for line in run.clients if line["client"] == 2 and "refused" not in line} == {0, 4, 5}
-
-
-def test_the_bytes_of_a_request_that_is_sent_again_late_are_counted(tmp_path: Path) -> None:
-    asked: list[bool] = []
-
-    def forgets(node: int, message: Message, reply: Message) -> Message:
-        if asked or not trains(node, message):
-            return reply
-        asked.append(True)
-        return Message(to_records(Packed("null"), round=1, missing=["0" * 64]), reply_to=message)
-
-    plain = over_flower(experiment(5, enough=4, late="next"), tmp_path / "plain", {(2, 1): 2})
-    again = over_flower(experiment(5, enough=4, late="next"), tmp_path / "again", {(2, 1): 2}, meddle=forgets)
-    assert [len(staleness(run)) for run in (plain, again)] == [1, 1]
-    down = [sum(m["bytes/down"] for m in run.metrics) for run in (plain, again)]
-    assert down[1] - down[0] >= 4 * plain.table.rows.shape[1]  # the model once more
 
 
 def test_what_was_under_way_when_the_server_was_restarted_is_recorded_as_lost(tmp_path: Path) -> None:

@@ -167,16 +167,6 @@ def test_receipts_of_several_rounds_between_checkpoints_hold_against_the_books(t
     assert holds(run, tmp_path)
 
 
-def test_letters_are_on_disk_until_they_are_acknowledged(tmp_path: Path) -> None:
-    path = tmp_path / "letters.json"
-    letters = Letters.read(path)
-    letters.add([(3, "a"), (5, "b"), (3, "c"), (3, "a")], rounds=2)
-    assert Letters.read(path) == letters
-    assert (letters.waiting, letters.rounds) == ({3: ["a", "c"], 5: ["b"]}, 2)
-    letters.delivered({3: 1, 4: 0, 5: 1})
-    assert Letters.read(path).waiting == {3: ["c"]}
-
-
 def test_a_damaged_file_of_letters_is_one_line_with_what_is_lost(tmp_path: Path) -> None:
     path = tmp_path / "letters.json"
     for text in ("", "[]", '{"waiting": 5}', '{"rounds": 1, "waiting": {"x": []}}'):

@@ -18,7 +18,6 @@ from rotation import rotating
 from test_flower_in_process import N
 
 import hanse
-from hanse.base.errors import UserError
 from hanse.data import build
 from hanse.federation.codec import WireError
 from hanse.federation.node import Assignment, Node
@@ -70,14 +69,6 @@ def test_the_same_rows_as_in_simulation(name: str, tmp_path: Path) -> None:
     assert bool((flower.table.rows != initial).any())
 
 
-@pytest.mark.parametrize("mechanism", rotating(["fedprox", "ditto", "ipfl"], 3))
-def test_pulls_are_the_same_as_in_simulation(mechanism: str, tmp_path: Path) -> None:
-    exp = experiment(user_loops.pulled, mechanism)
-    local, flower = hanse.run(exp), over_flower(exp, tmp_path)
-    assert local.clients == flower.clients
-    assert torch.equal(local.table.rows[-1], flower.table.rows[-1])
-
-
 def test_a_participant_may_train_by_its_own_loop(tmp_path: Path) -> None:
     everybody = hanse.run(experiment("user_loops:fit"))
     flower = over_flower(experiment(None), tmp_path, user_loops.fit, tuple(range(N)))
@@ -96,19 +87,6 @@ def test_a_loop_that_raises_costs_its_participant_the_seat(tmp_path: Path) -> No
     assert [m["answered"] for m in run.metrics] == [N - 1, N - 1]
     refused = {line["client"]: line["refused"] for line in run.clients if "refused" in line}
     assert refused == {1: "its training loop raised ZeroDivisionError: no such column"}
-
-
-def test_a_participant_whose_loop_takes_no_penalty_is_kept_out_where_seats_are_pulled(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    run = over_flower(experiment(None, "fedprox"), tmp_path, user_loops.fit, (1,))
-    assert [(m["present"], m["answered"]) for m in run.metrics] == [(N - 1, N - 1)] * 2
-    assert "mechanism.train" in caplog.text
-
-
-def test_what_cannot_be_called_as_a_loop_makes_no_app() -> None:
-    with pytest.raises(UserError, match=r"client_app: train: '<lambda>': takes \(model\); must be fit"):
-        client_app(lambda context: None, train=lambda model: None)  # type: ignore[arg-type, return-value]
 
 
 def test_only_what_trains_is_sent(tmp_path: Path) -> None:

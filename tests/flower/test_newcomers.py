@@ -10,22 +10,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 pytest.importorskip("flwr", reason="needs the extra 'flower'")
 
-from flwr.app import ConfigRecord, Error, Message, RecordDict
+from flwr.app import Error, Message
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 from inprocess import KEY, InProcessGrid, client_app, play
-from test_flower_in_process import N, everyone, experiment, grid_of, swap
+from test_flower_in_process import N, experiment, grid_of, swap
 from test_letters import After
 
 import hanse
 from hanse.base.errors import UserError
 from hanse.core.port import Ask, Request
 from hanse.data import build
-from hanse.data.samples import Samples
 from hanse.federation.node import Assignment
 from hanse.flower import newcomers
 from hanse.flower.link import FlowerFederation
@@ -152,31 +150,6 @@ def test_a_hello_out_of_bounds_is_refused_in_one_line_and_costs_nobody_else_anyt
     assert len(record.getMessage()) < 500
 
 
-def test_a_hello_at_its_bounds_is_taken(tmp_path: Path) -> None:
-    most = {
-        "num_samples": 2**53,
-        "tests": 0,
-        "name": "x" * 80,
-        "profile": {"cost": 1.5, "a": "b", "c": 2**53, "d": True},
-    }
-    grid = grid_of(experiment("fedavg"), tmp_path, meddle=says(102, lambda reply: json.dumps(SOUND | most)))
-    roster = FlowerFederation(grid, Members(), lambda *_: None, KEY).present(0)
-    assert (len(roster), roster[4].num_samples, roster[4].profile) == (N, 2**53, most["profile"])  # by order: the last
-
-
-@pytest.mark.parametrize("answer", [RecordDict({}), RecordDict({"hanse": ConfigRecord({"hello": 5})})])
-def test_an_answer_without_a_hello_is_refused(answer: RecordDict, tmp_path: Path) -> None:
-    def meddle(node: int, message: Message, reply: Message) -> Message:
-        return Message(answer, reply_to=message) if node == 102 else reply
-
-    federation = FlowerFederation(
-        grid_of(experiment("fedavg"), tmp_path, meddle=meddle), Members(), lambda *_: None, KEY
-    )
-    assert len(federation.present(0)) == N - 1
-    [reason] = federation.newcomers.refused.values()
-    assert "hello: must be JSON" in reason
-
-
 def test_an_answer_that_flower_cannot_take_apart_is_its_senders_alone(tmp_path: Path) -> None:
     grid = grid_of(experiment("fedavg"), tmp_path)
     whole = grid.pull_messages
@@ -296,45 +269,6 @@ def test_a_round_waits_while_no_member_is_online(tmp_path: Path, monkeypatch: py
     assert federation.present(2).ids.tolist() == []
 
 
-def test_an_answer_that_comes_later_is_heard_without_another_question(tmp_path: Path) -> None:
-    late: list[tuple[int, Message]] = []
-
-    def slow(node: int, message: Message, reply: Message) -> Message | None:
-        if node != 102:
-            return reply
-        late.append((node, reply))
-        return None
-
-    grid = grid_of(experiment("fedavg"), tmp_path, meddle=slow)
-    federation, clock = federation_of(grid)
-    assert len(federation.present(0)) == N - 1
-    [(_, reply)] = late
-    grid.replies[reply.metadata.reply_to_message_id] = reply
-    clock.now = 3.0
-    assert len(federation.present(0)) == N
-    assert asked(grid, 102) == 1
-
-
-def test_a_silent_newcomer_makes_no_round_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def silent(node: int, message: Message, reply: Message) -> Message | None:
-        return None if node == 105 else reply
-
-    def waits(seconds: float) -> None:
-        raise AssertionError(f"the server waits {seconds} s")
-
-    grid = grid_of_six(tmp_path, meddle=silent)
-    grid.online.discard(105)
-    exp = six(rounds=3)
-
-    def comes() -> None:
-        grid.online.add(105)
-        monkeypatch.setattr(time, "sleep", waits)
-
-    run = run_with(grid, exp, tmp_path / "run", N, After(0, comes))
-    assert [m["present"] for m in run.metrics] == [N] * 3
-    assert asked(grid, 105) == 1  # the answer may still come
-
-
 def test_a_sound_newcomer_joins_the_run(tmp_path: Path) -> None:
     grid = grid_of_six(tmp_path)
     grid.online.discard(105)
@@ -342,32 +276,7 @@ def test_a_sound_newcomer_joins_the_run(tmp_path: Path) -> None:
     assert [m["present"] for m in run.metrics] == [N, N + 1, N + 1]
 
 
-def test_a_misfit_that_joins_later_is_kept_out_and_a_restart_goes_on(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    grid = grid_of_six(tmp_path, meddle=lies(105, input_shape=[9], order=0))
-    grid.online.discard(105)
-    run = run_with(grid, six(rounds=2), tmp_path / "run", N, After(0, lambda: grid.online.add(105)))
-    assert [m["present"] for m in run.metrics] == [N, N]
-    assert "node 105" in caplog.text
-    (tmp_path / "run" / "config.toml").write_text(six(rounds=3).to_toml())
-    again = run_with(grid_of_six(tmp_path, meddle=grid.meddle), six(rounds=3), tmp_path / "run")
-    assert [m["present"] for m in again.metrics] == [N] * 3
-
-
 # ---- the start
-
-
-def test_a_silent_node_beyond_those_expected_delays_the_first_round_by_seconds_at_most(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    grid = grid_of_six(tmp_path, meddle=lambda node, message, reply: None if node == 105 else reply)
-    slept, begun = [], time.monotonic()
-    monkeypatch.setattr(time, "sleep", slept.append)
-    monkeypatch.setattr(time, "monotonic", lambda: begun + sum(slept))
-    run = run_with(grid, six(rounds=1), tmp_path / "run", N)
-    assert [m["present"] for m in run.metrics] == [N]
-    assert sum(slept) == 5.0
 
 
 def plain_client() -> Callable[[Message, Any], Message]:
@@ -404,26 +313,6 @@ def test_a_plain_flower_client_is_named_at_its_first_error_and_not_waited_for(
     assert asked(grid, 103) == 1
 
 
-def test_a_member_whose_node_fails_is_named_once_and_before_its_round_ends(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO)
-    exp = everyone(run={"rounds": 2}, eval={"clients": 0}, federation={"deadline_s": 0.3})
-
-    def fails(node: int, message: Message, reply: Message) -> Message | None:
-        if message.content["hanse"].get("kind") == "hello" or node < 103:
-            return reply
-        said = Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, "its disk is full"), reply_to=message)
-        return said if node == 103 else None  # the round waits for 104
-
-    run = run_with(grid_of(exp, tmp_path, meddle=fails), exp, tmp_path / "run")
-    assert [m["answered"] for m in run.metrics] == [3, 3]
-    said = [r.getMessage() for r in caplog.records]
-    line = f"node 103 (key {key_of(103)}, registered as 'site-103'): its node failed: its disk is full"
-    [line] = [one for one in said if one.endswith(line)]
-    assert said.index(line) < next(i for i, s in enumerate(said) if s.startswith("round 0: "))
-
-
 def test_where_nobody_can_take_part_the_run_ends_with_the_reasons_at_once(tmp_path: Path) -> None:
     exp = experiment("fedavg")
     grid = grid_of(exp, tmp_path)
@@ -444,31 +333,6 @@ def test_what_a_mechanism_lacks_at_the_server_is_said_before_members_are_waited_
     assert [line.partition(":")[0] for line in wrong.value.lines] == ["mechanism.value"]
     assert "load_server_data" in wrong.value.lines[0]
     assert grid.sent == []
-
-
-def test_nodes_that_were_all_kept_out_do_not_count_as_here(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    exp = experiment("fedavg")
-    other = Samples(torch.zeros(4, 3), torch.zeros(4, dtype=torch.int64))
-    with caplog.at_level(logging.INFO), pytest.raises(UserError) as wrong:
-        play(grid_of(exp, tmp_path), exp, tmp_path / "run", data=lambda: (None, other), patience_s=600.0)
-    assert len(wrong.value.lines) == 1 + N
-    counts = [r.args for r in caplog.records if r.funcName == "gather"]
-    assert counts == [(0, N)]
-
-
-def test_a_node_that_cannot_be_reached_is_asked_again_and_called_nothing(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    def away(node: int, message: Message, reply: Message) -> Message:
-        return Message(Error(ErrorCode.NODE_UNAVAILABLE, "away"), reply_to=message) if node == 102 else reply
-
-    grid = grid_of(experiment("fedavg"), tmp_path, meddle=away)
-    federation, clock = federation_of(grid)
-    federation.present(0)
-    grid.meddle = lambda node, message, reply: reply
-    clock.now = 5.0
-    assert len(federation.present(0)) == N
-    assert not caplog.records
 
 
 # ---- the register, and those who are expelled
@@ -497,13 +361,6 @@ def test_a_run_that_a_liar_had_stopped_goes_on_without_it(tmp_path: Path) -> Non
     assert "client/0" not in played.book.balances
 
 
-def test_one_that_lied_and_is_honest_now_takes_part_with_its_number(tmp_path: Path) -> None:
-    spoilt(tmp_path / "run", input_shape=[9])
-    played = run_with(grid_of_six(tmp_path), six(), tmp_path / "run", N)
-    assert [m["present"] for m in played.metrics] == [N + 1] * 2
-    assert Members.read(tmp_path / "run" / "members.json").by_key[key_of(105)].id == 0
-
-
 def test_an_expelled_member_is_not_compared_asked_or_counted_even_before_the_run_has_begun(tmp_path: Path) -> None:
     run = tmp_path / "run"
     spoilt(run, input_shape=[9])
@@ -515,12 +372,6 @@ def test_an_expelled_member_is_not_compared_asked_or_counted_even_before_the_run
     assert -played.book.balance("mint") == N * 100 * 1_000_000
     assert asked(grid, 105) == 0
     assert all(to != 105 for to, _ in grid.sent)
-
-
-def test_fields_of_the_register_that_are_not_there_have_their_defaults(tmp_path: Path) -> None:
-    path = tmp_path / "members.json"
-    path.write_text(json.dumps([member(100, 0), member(101, 1, expelled="why", text=False)]))
-    assert [(m.id, m.input_shape, m.expelled) for m in Members.read(path).fitting()] == [(0, (1, 8, 8), None)]
 
 
 @pytest.mark.parametrize(

@@ -190,12 +190,15 @@ def test_a_sound_network_has_code_0_and_another_1(network: Loopback, tmp_path: P
     result = CliRunner().invoke(app, words)
     found = [Finding(**one) for one in json.loads(result.stdout)]
     assert {one.about for one in found if one.state == "warning"} == {"process", "backup"}
-    assert (result.exit_code, {one.state for one in found}) == (1, {"fine", "warning"})
+    assert (result.exit_code, [one.about for one in found if not one.asked]) == (1, ["backup"])
+    runs(network, "keeper")
+    assert CliRunner().invoke(app, words).exit_code == 0  # nobody asked for backups
     numbers = {one.about: dict(one.numbers) for one in found if one.about in ("run", "books")}
     assert numbers == {"run": {"played": 3, "answered": 6}, "books": {"transactions": 24}}
     assert CliRunner().invoke(app, ["network", "backup", str(tmp_path / "new"), str(network.folder)]).exit_code == 0
-    runs(network, "keeper")
     assert CliRunner().invoke(app, words).exit_code == 0
+    (made := network.folder / checks.BACKUP).write_text(made.read_text().replace('"at": ', '"at": 0'))
+    assert CliRunner().invoke(app, words).exit_code == 1
     for nothing in (tmp_path, tmp_path / "none"):
         assert isinstance(CliRunner().invoke(app, ["network", "check", str(nothing)]).exception, UserError)
 

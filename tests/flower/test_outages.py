@@ -6,23 +6,18 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 pytest.importorskip("flwr", reason="needs the extra 'flower'")
 
-from flwr.app import Message
 from inprocess import play
-from rotation import in_turn
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
+from sqlalchemy.exc import OperationalError
 from test_flower_in_process import grid_of
 from test_letters import After, DiesError, books, dies, kept
 
@@ -30,59 +25,12 @@ import hanse
 from hanse.base.errors import MachineError, UserError
 from hanse.federation import node
 from hanse.flower.receipts import Letters
-from hanse.ledger.index import difference, follow
+from hanse.ledger.index import difference
 from hanse.ledger.run_ledger import open_ledger
-from hanse.ledger.store import Ledger
-from hanse.runs import checkpoint
 from hanse.runs.run_record import load_run
 from hanse.runs.rundir import RunBooks
 
 HERE = Path(__file__).parent
-CI = HERE.parent.parent / ".ci" / "postgres"
-BINARIES = Path("/usr/lib/postgresql")
-
-
-@contextmanager
-def stages(see: Callable[[str], None], patch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Call ``see`` with a word at each stage of a run: training, checkpoint, the ledger's statements and commits, and
-    letters. Yields a meddler for the grid.
-    """
-
-    def before(owner: Any, name: str, word: str, after: str = "") -> None:
-        real = getattr(owner, name)
-
-        def call(*given: Any, **more: Any) -> Any:
-            see(word)
-            found = real(*given, **more)
-            if after:
-                see(after)
-            return found
-
-        patch.setattr(owner, name, call)
-
-    def meddle(node: int, message: Message, reply: Message) -> Message:
-        if node == 100:
-            see("a letter" if "letter" in message.content["hanse"] else "a request")
-        return reply
-
-    def statement(*given: Any) -> None:
-        see("a statement")
-
-    def commit(*given: Any) -> None:
-        see("a commit")
-
-    with patch.context() as patch:
-        before(checkpoint, "store", "before the checkpoint", "behind the checkpoint")
-        before(RunBooks, "post", "before the books", "behind the books")
-        before(RunBooks, "receipts", "before the last receipts", "behind the last receipts")
-        before(Letters, "add", "before the letters", "behind the letters")
-        event.listen(Engine, "before_cursor_execute", statement)
-        event.listen(Engine, "commit", commit)
-        try:
-            yield meddle
-        finally:
-            event.remove(Engine, "before_cursor_execute", statement)
-            event.remove(Engine, "commit", commit)
 
 
 def same(run: hanse.Run, whole: hanse.Run, folder: Path, url: str | None = None) -> None:
@@ -193,88 +141,22 @@ def test_a_server_whose_disk_is_full_says_so_and_goes_on(
     same(play(grid_of(exp, tmp_path), exp, tmp_path / "run"), whole, tmp_path)
 
 
-# ---- a real PostgreSQL that goes away
+# ---- a database that goes away
 
 
-@dataclass
-class Cluster:
-    """A PostgreSQL of this module's own, which it may stop."""
+def test_a_federation_goes_on_without_its_index_while_the_database_is_away(whole: hanse.Run, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'books.db'}"
+    exp, folder = books(ledger={"url": url}), tmp_path / "nodes"
 
-    url: str
-    folder: str
-    here: bool = True
+    def away(*_: Any) -> None:
+        raise OperationalError("", {}, Exception("away"))
 
-    def turn(self, here: bool) -> None:
-        if here != self.here:
-            subprocess.run([CI, "up" if here else "down", self.folder], check=True)
-            self.here = here
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    if not os.environ.get("HANSE_TEST_POSTGRES"):
-        pytest.skip("HANSE_TEST_POSTGRES names no server")
-    if not BINARIES.exists():  # the server is elsewhere, and none of ours can be started
-        pytest.skip(f"{BINARIES}: there is no PostgreSQL on this machine that could be stopped")
-    url, folder = subprocess.run([CI, "start"], check=True, capture_output=True, text=True).stdout.split()
     try:
-        yield Cluster(url, folder)
+        watch = After(0, lambda: event.listen(Engine, "before_cursor_execute", away))
+        assert play(grid_of(exp, folder), exp, folder / "run", watch).book == whole.book
     finally:
-        subprocess.run([CI, "stop", folder], check=True)
-
-
-def moments(seen: list[str]) -> list[int]:
-    """Return ten moments of the second round, evenly from its first request to its letters' delivery, and four of the
-    last settlement.
-    """
-    written = [i for i, word in enumerate(seen) if word == "behind the letters"]
-    last = [i for i, word in enumerate(seen) if word == "before the last receipts"]
-    assert len(written) == 4  # of three rounds, and of the last settlement
-    delivered = next(i for i in range(written[1], len(seen)) if seen[i] == "a letter")
-    asked = next(i for i in range(written[0], len(seen)) if seen[i] == "a request")
-    second = [asked, *np.linspace(written[0] + 1, delivered, 10).round().astype(int).tolist()[1:]]
-    end = [i for i in range(written[2], len(seen)) if seen[i] in ("behind the checkpoint", "a commit")]
-    return [*second, *end[:2], last[0], written[3]]
-
-
-@pytest.mark.parametrize(
-    "part",
-    [pytest.param(5, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.nightly)],
-    ids=["in turn", "all"],
-)
-def test_a_federation_goes_on_after_postgresql_was_away_at_any_moment_of_a_round(
-    part: int, cluster: Cluster, whole: hanse.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    subtests: pytest.Subtests,
-) -> None:  # fmt: skip
-    """It stops no round: the run goes on without its index, and the index is whole when the database is back."""
-    exp, seen = books(ledger={"url": cluster.url}), list[str]()
-    with Ledger.open(tmp_path / "none.jsonl") as none:
-        follow(cluster.url, none)  # the tables are made once, and all runs then say the same to the database
-    with stages(seen.append, monkeypatch) as meddle:
-        play(grid_of(exp, tmp_path / "seen", meddle=meddle), exp, tmp_path / "seen" / "run")
-    chosen = moments(seen)
-    assert len(set(chosen)) == 14
-    assert {seen[i] for i in chosen} >= {"a request", "a statement", "a commit", "a letter", "behind the checkpoint"}
-    for moment in in_turn(chosen, part):
-        with subtests.test(f"{moment}: {seen[moment]}"):
-            folder, told = tmp_path / str(moment), list[str]()
-
-            def goes(word: str, moment: int = moment, told: list[str] = told) -> None:
-                told.append(word)
-                if len(told) == moment + 1:
-                    cluster.turn(here=False)
-
-            with stages(goes, monkeypatch) as meddle:
-                run = play(grid_of(exp, folder, meddle=meddle), exp, folder / "run")
-            assert told[: moment + 1] == seen[: moment + 1]
-            assert not cluster.here
-            assert run.book == whole.book
-            again = play(grid_of(exp, folder), exp, folder / "run")  # it is still away
-            assert again.book == whole.book
-            cluster.turn(here=True)
-            again = play(grid_of(exp, folder), exp, folder / "run")
-            same(again, whole, folder, cluster.url)
-        cluster.turn(here=True)
+        event.remove(Engine, "before_cursor_execute", away)
+    same(play(grid_of(exp, folder), exp, folder / "run"), whole, folder, url)
 
 
 KILLED = """
@@ -297,16 +179,14 @@ play(grid_of(exp, folder), exp, folder / "run")
 
 
 @pytest.mark.slow
-def test_a_server_that_is_killed_between_checkpoint_and_letters_goes_on(
-    cluster: Cluster, whole: hanse.Run, tmp_path: Path
-) -> None:
-    cluster.turn(here=True)
-    exp, folder = books(ledger={"url": cluster.url}), tmp_path / "killed"
-    words = [sys.executable, "-c", KILLED, str(HERE), str(HERE.parent), cluster.url, str(folder)]
+def test_a_server_that_is_killed_between_checkpoint_and_letters_goes_on(whole: hanse.Run, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'books.db'}"
+    exp, folder = books(ledger={"url": url}), tmp_path / "killed"
+    words = [sys.executable, "-c", KILLED, str(HERE), str(HERE.parent), url, str(folder)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr
     again = play(grid_of(exp, folder), exp, folder / "run")
-    same(again, whole, folder, cluster.url)
+    same(again, whole, folder, url)
 
 
 # ---- what is advised

@@ -95,11 +95,11 @@ def test_all_mistakes_of_a_new_project_and_of_joining_are_told_at_once(
         "NAME: 'Harvest': must be lower-case letters, digits and '-', starting with a letter",
         "Harvest: exists already",
     )
-    words = ["network", "join", "nowhere", "--ca", "ca.crt", "--key", "clinic", "--import", "torch"]
+    words = ["network", "join", "nowhere", "--ca", "ca.crt", "--key", "clinic"]
     said = CliRunner().invoke(app, [*words, "--operator", "operator.pub"])
     assert isinstance(said.exception, UserError)
     assert [line.split(": ")[0] for line in said.exception.lines] == [
-        "HOST:PORT", "--import torch", "--ca", "--key", "--operator",
+        "HOST:PORT", "--ca", "--key", "--operator",
     ]  # fmt: skip
 
 

@@ -4,7 +4,6 @@ import asyncio
 import hashlib
 import json
 import os
-import random
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -37,12 +36,11 @@ from typer.testing import CliRunner
 import hanse.flower
 from hanse.base.errors import UserError
 from hanse.base.files import ASKED
-from hanse.base.lock import Hold
 from hanse.cli import app as hanse_command
 from hanse.core.port import Ask, Request, Train
 from hanse.data.samples import Samples
 from hanse.federation.codec import Message as Packed
-from hanse.federation.codec import WireError, hash_of, pack
+from hanse.federation.codec import WireError, pack
 from hanse.federation.node import Assignment, ClientData, Node
 from hanse.flower import operator_key, signing
 from hanse.flower.agreed import take
@@ -53,7 +51,6 @@ from hanse.flower.message import QUERY, from_records, to_records
 from hanse.flower.node_log import NodeLog
 from hanse.flower.operator_key import fingerprint, make_operator_key, pin, public_key, signing_key
 from hanse.runs.recomputable import code_hash
-from hanse.runs.rundir import PARTICIPANTS, claim
 from hanse.wings.operate import server_access
 from hanse.wings.operate.certificates import make_certificates
 from hanse.wings.operate.loopback import Loopback
@@ -178,66 +175,24 @@ POPEN = replace(JOB, train={"lr": 0.1, "loss": {"name": "subprocess:Popen", "arg
 NOT_SIGNED, NOT_FOR_US, REPLAY = "the request is not signed; ", "is not signed for this node and this run", "a replay"
 FORGED: dict[str, tuple[Callable[[int], Message], str]] = {
     "unsigned": (lambda r: asked(r, None), NOT_SIGNED),
-    "unsigned, with an import path": (lambda r: asked(r, None, job=POPEN), NOT_SIGNED),
     "an unsigned hello": (lambda r: asked(r, None, kind="hello"), NOT_SIGNED),
     "an unsigned letter": (lambda r: asked(r, None, kind="letter", letter=LETTER), NOT_SIGNED),
-    "a signature of another type": (lambda r: edited(r, signature=b"0" * 64), NOT_SIGNED),
     "a signature that was taken out": (lambda r: edited(r, signature=None), NOT_SIGNED),
     "signed by another key": (lambda r: asked(r, OTHER), NOT_FOR_US),
-    "a letter signed by another key": (lambda r: asked(r, OTHER, kind="letter", letter=LETTER), NOT_FOR_US),
     "for another node": (lambda r: asked(r, node=NODE + 1), NOT_FOR_US),
     "of another run": (elsewhere, NOT_FOR_US),
-    "no hexadecimal digits": (lambda r: edited(r, signature="zz" * 64), NOT_FOR_US),
-    "an empty signature": (lambda r: edited(r, signature=""), NOT_FOR_US),
     "another nonce": (lambda r: edited(r, nonce="0" * 32), NOT_FOR_US),
     "without its nonce": (lambda r: edited(r, nonce=None), NOT_FOR_US),
     "another round": (lambda r: edited(r, round=r + 1), NOT_FOR_US),
-    "a round of another type": (lambda r: edited(r, round=float(r)), NOT_FOR_US),
     "another kind": (lambda r: edited(r, kind="letter"), NOT_FOR_US),
     "another job": (lambda r: edited(r, job=POPEN.to_json()), NOT_FOR_US),
     "a letter slipped in": (lambda r: edited(r, letter=LETTER), NOT_FOR_US),
     "another header": (lambda r: edited(r, header=pack(Request(0, (Ask("pay", {}),))).header), NOT_FOR_US),
     "a value more": (lambda r: edited(r, more=1), NOT_FOR_US),
-    "bytes among the values": (lambda r: edited(r, more=b"x"), NOT_FOR_US),
     "another type of message": (other_type, NOT_FOR_US),
-    "an array more": (lambda r: with_arrays(r, lambda a: a | {hash_of(np.ones(3)): np.ones(3)}), NOT_FOR_US),
     "without its array": (lambda r: with_arrays(r, lambda a: {}), NOT_FOR_US),
     "another array under the name": (lambda r: with_arrays(r, lambda a: {n: v + 1 for n, v in a.items()}), "an array"),
 }
-
-
-def bombard(participant: Participant, count: int, seed: int) -> tuple[int, int, int]:
-    """Send ``count`` forged, replayed, cross-run and unsigned messages between honest ones, which come out of order.
-
-    Returns:
-        How many of them were acted upon, how many honest ones there were, and how many of those were refused.
-    """
-    draw, taken = random.Random(seed), list[Message]()
-    acted = refused = honest = 0
-    late = [asked(r) for r in range(1000, 1003)]
-    for number in range(count):
-        if number % 5 == 0:
-            honest += 1
-            taken.append(late.pop() if late and draw.random() < 0.1 else asked(number))
-            refused += "refused" in participant.answer(taken[-1])
-        before = participant.state()
-        if draw.random() < 0.3:
-            message, said = draw.choice(taken), REPLAY
-        else:
-            make, said = FORGED[draw.choice(sorted(FORGED))]
-            message = make(number)
-        answer = participant.answer(message)
-        acted += said not in str(answer.get("refused")) or participant.state() != before
-    return acted, honest, refused
-
-
-def test_forged_messages_are_not_acted_upon_and_honest_ones_are(tmp_path: Path) -> None:
-    assert bombard(Participant(tmp_path), 150, seed=0) == (0, 30, 0)
-
-
-@pytest.mark.nightly
-def test_2000_forged_messages_are_not_acted_upon_and_400_honest_ones_are(tmp_path: Path) -> None:
-    assert bombard(Participant(tmp_path), 2000, seed=1) == (0, 400, 0)
 
 
 @pytest.mark.parametrize("name", FORGED)
@@ -365,32 +320,11 @@ def test_a_nonce_is_written_in_one_way(written: Any, tmp_path: Path, monkeypatch
     assert ["refused" in node.answer(message) for message in messages] == [True, False, True]
 
 
-def test_a_nonce_that_a_crash_cut_short_hides_no_later_one(tmp_path: Path) -> None:
-    log = NodeLog(tmp_path)
-    assert log.took("a" * 32)
-    with (tmp_path / ASKED).open("ab") as file:
-        file.write(b'{"at":"2026-11-28T00:00:00Z","event":"asked","nonce":"' + b"b" * 20)
-    assert log.took("c" * 32)
-    assert [log.took(c * 32) for c in "acb"] == [False, False, True]
-    log.add("b" * 32)
-    assert [line.get("nonce", "")[:1] for line in log.verified()] == ["a", "c", "b", ""]
-
-
 def test_a_request_that_cannot_be_noted_is_not_acted_upon(tmp_path: Path) -> None:
     participant, (before, *_) = Participant(tmp_path), [list(tmp_path.iterdir())]
     (tmp_path / ASKED).mkdir()
     assert "upon" in participant.answer(asked(0))["refused"]
     assert {*before, tmp_path / ASKED} == {*tmp_path.iterdir()}
-
-
-def test_a_simulations_nodes_may_have_been_asked_who_they_are_before_their_run_begins(tmp_path: Path) -> None:
-    node = tmp_path / PARTICIPANTS / "node0"
-    node.mkdir(parents=True)
-    (node / ASKED).touch()
-    claim(Hold(tmp_path), overwrite=False)
-    (node / "mine" / "client-0").mkdir(parents=True)
-    with pytest.raises(UserError, match="exists already"):
-        claim(Hold(tmp_path), overwrite=False)
 
 
 # ---- names in messages
@@ -518,6 +452,7 @@ def test_a_key_is_pinned_by_address_and_another_is_refused(tmp_path: Path) -> No
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.usefixtures("unwarmed")
 def test_operator_and_participant_are_shown_the_same_fingerprint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

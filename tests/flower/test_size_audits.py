@@ -197,18 +197,6 @@ def test_signatures_of_others_and_of_other_samples_do_not_count(small: NetworkRe
     assert [t.kind for t in second.view.posted] == [KEPT] * 4
 
 
-def test_before_anything_was_asked_there_is_nothing_to_audit(small: NetworkRehearsal, tmp_path: Path) -> None:
-    folder = home(tmp_path, 0)
-    folder.mkdir(parents=True)
-    assert "nobody has asked" in audit(tmp_path, 0)
-    assert "no such file" in audit(tmp_path, 0, key="lost.pem")
-
-
-def test_on_a_network_somebody_must_look(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"sizes.auditors"):
-        rehearse_network("fedavg", tmp_path / "nodes", sizes={"proved": True})
-
-
 @pytest.mark.nightly
 def test_between_real_nodes_the_liar_is_slashed_to_the_unit(tmp_path: Path) -> None:
     key = tmp_path / "auditor.pem"

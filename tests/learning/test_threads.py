@@ -8,14 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hanse.learning.threads import Crew, idle_share, wrap_around
+from hanse.learning.threads import Crew, wrap_around
 
 
 def test_five_equal_items_for_two_workers_are_two_each_and_a_shared_one() -> None:
     assert wrap_around([8] * 5, 2) == [(8,), (8,), (4, 4), (8,), (8,)]
     assert wrap_around([8] * 5, 4) == [(8,), (6, 2), (4, 4), (2, 6), (8,)]
-    assert idle_share([8] * 5, 2) == pytest.approx(1 / 6)  # one worker does three, the other two
-    assert idle_share([8] * 4, 2) == 0
     assert wrap_around([9, 1, 2], 2) == [(9,), (1,), (2,)]  # nobody can end before the longest
 
 

@@ -10,7 +10,6 @@ from ledger_cases import book_of, history, play
 from rotation import rotating
 from sqlalchemy import create_engine, text
 
-from hanse.base.errors import UserError
 from hanse.core.book import LedgerError
 from hanse.ledger.index import as_url, difference, follow, rebuild
 from hanse.ledger.store import Ledger
@@ -151,19 +150,3 @@ def test_a_damaged_file_is_said_so(ledger: Ledger, tmp_path: Path, harm: Callabl
     assert f"sqlite:///{place}" in (difference(place, ledger) or "")
     with pytest.raises(LedgerError):
         follow(place, ledger)
-
-
-def test_comparing_writes_nothing(ledger: Ledger, tmp_path: Path) -> None:
-    play(ledger, TOLD)
-    assert "unable to open database file" in (difference(tmp_path / "none.db", ledger) or "")
-    assert not (tmp_path / "none.db").exists()
-
-
-def test_urls(ledger: Ledger) -> None:
-    with pytest.raises(UserError, match="postgresql"):
-        follow("mysql://localhost/x", ledger)
-    with pytest.raises(UserError, match="database URL"):
-        follow("://", ledger)
-    with pytest.raises(LedgerError, match="postgresql") as wrong:
-        follow("postgresql://me:secret@127.0.0.1:1/books", ledger)
-    assert "secret" not in str(wrong.value)

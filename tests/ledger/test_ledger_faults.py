@@ -6,12 +6,11 @@ import random
 import resource
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
 from faults import crash_at
-from ledger_cases import book_of, fee, grant, history, play
+from ledger_cases import book_of, grant, history, play
 from rotation import in_turn
 
 from hanse.ledger.store import Ledger
@@ -140,50 +139,6 @@ def test_killed_at_two_hundred_moments(tmp_path: Path) -> None:
 
 
 # ---- two writers, a full disk
-
-WRITER = """
-import sys
-sys.path.insert(0, sys.argv[1])
-from ledger_cases import fee, grant, pay
-from hanse.ledger.store import Ledger
-with Ledger.open(sys.argv[2], book="run") as ledger:
-    me = int(sys.argv[3])
-    for i in range(40):
-        ledger.post(0, [grant(i)])                  # both post these
-        ledger.post(0, [grant(100 * me + i)])       # and each its own
-    print(ledger.count())
-"""
-
-
-@pytest.mark.slow
-def test_two_writers_at_once(file: Path) -> None:
-    command = [sys.executable, "-c", WRITER, str(HERE), str(file)]
-    writers = [
-        subprocess.Popen([*command, str(me)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        for me in (1, 2)
-    ]
-    for writer in writers:
-        _, wrong = writer.communicate()
-        assert writer.returncode == 0, wrong
-    with Ledger.open(file, book="run") as ledger:
-        want = {f"grant/{i}" for base in (0, 100, 200) for i in range(base, base + 40)}
-        steps = [record.transaction.step for record in ledger.history()]
-        assert sorted(steps) == sorted(want)
-        assert ledger.verify().ok
-
-
-def test_threads_of_one_ledger(ledger: Ledger) -> None:
-    ledger.post(0, [grant(i) for i in range(8)])
-    threads = [
-        threading.Thread(target=lambda i=i: [ledger.post(1, [fee(i, 10), fee((i + 1) % 8, 10)]) for _ in range(5)])
-        for i in range(8)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert ledger.count() == 16
-    assert ledger.verify().ok
 
 
 def test_a_full_disk_writes_nothing(ledger: Ledger) -> None:

@@ -17,7 +17,6 @@ from hanse.core.entry import LOG
 from hanse.ledger.index import difference
 from hanse.ledger.log import Record, heads_of
 from hanse.ledger.run_ledger import latest_claim, open_ledger
-from hanse.runs.rundir import RunBooks
 
 HERE = Path(__file__).parent
 
@@ -188,12 +187,3 @@ def test_rounds_that_are_played_again_after_a_checkpoint_was_lost_are_not_paid_t
     hanse.resume(run)
     assert (run / LOG).read_bytes() == (played / LOG).read_bytes()
     assert apart(run) is None
-
-
-@pytest.mark.parametrize(("content", "said"), [(None, "ledger.json"), ("{", "ledger.json: .*; it must be")])
-def test_the_name_of_the_book_is_needed(content: str | None, said: str, run: Path) -> None:
-    (run / "ledger.json").unlink() if content is None else (run / "ledger.json").write_text(content)
-    with pytest.raises(MachineError, match=said):
-        hanse.resume(run)
-    with pytest.raises(MachineError, match=said):  # whoever opens the books alone is told the same
-        RunBooks.open(run, hanse.Experiment.read(run / "config.toml"), None)

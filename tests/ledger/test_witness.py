@@ -1,18 +1,12 @@
 """Witnesses: heads that go on are cosigned, a split view and a rolled-back book raise the alarm."""
 
 import json
-import string
-import tempfile
-import unicodedata
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from forging import receipt
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from ledger_cases import closed, history, play
 
 from hanse.base.errors import UserError
@@ -115,18 +109,6 @@ def test_another_book_raises_the_alarm(tmp_path: Path, other) -> None:  # type: 
     see(witness, go_on, seen.count)
 
 
-def test_alarms_end_somewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    witness, true = Witness(tmp_path / "home"), book(tmp_path / "true.jsonl", 5)
-    see(witness, true, 0)
-    shown, _ = rolled_back(tmp_path)
-    for number in range(4):
-        if number == 2:
-            monkeypatch.setattr("hanse.ledger.witness.MOST_ALARMS", (tmp_path / "home" / "alarm.jsonl").stat().st_size)
-        with pytest.raises(SplitViewError):
-            see(witness, shown, 5)
-    assert len(alarms(tmp_path / "home")) == 2
-
-
 @pytest.mark.parametrize(("more", "round"), [(0, 9), (1, 4), (1, 3)])
 def test_a_round_has_one_head_and_rounds_do_not_go_back(tmp_path: Path, more: int, round: int) -> None:
     """The log is the same or goes on, as the proof shows, and the operator has signed another round."""
@@ -160,19 +142,6 @@ def test_a_witness_that_has_lost_its_heads_still_has_its_receipts(tmp_path: Path
     see(witness, later, head.count)
     [kept] = (home / "heads").iterdir()
     assert len(kept.read_text().splitlines()) == 2
-
-
-@pytest.mark.parametrize("damage", [b"garbage\n", b"[]\n", b"{}\n", b'{"head": 3}\n', b"\xff\xfe\n"])
-def test_damaged_heads_are_one_line(tmp_path: Path, damage: bytes) -> None:
-    witness, true = Witness(tmp_path / "home"), book(tmp_path / "true.jsonl", 5)
-    see(witness, true, 0)
-    head = true.head()
-    [kept] = (tmp_path / "home" / "heads").iterdir()
-    with kept.open("ab") as file:
-        file.write(damage)
-    for asked in (lambda: see(witness, true, head.count), lambda: witness.compare(head)):
-        with pytest.raises(UserError, match="line 2 is damaged"):
-            asked()
 
 
 def test_what_is_no_head_of_the_operator_is_refused_without_alarm(tmp_path: Path) -> None:
@@ -212,20 +181,6 @@ def test_a_cosignature_is_of_one_head_and_one_witness(tmp_path: Path) -> None:
     assert name_of(one.public) == one.name != other.name
 
 
-def test_heads_of_receipts_are_held_against_those_that_were_seen(tmp_path: Path) -> None:
-    witness, prover = Witness(tmp_path / "home"), book(tmp_path / "log.jsonl", 3)
-    see(witness, prover, 0)
-    head = prover.head()
-    early, longer = book(tmp_path / "early.jsonl", 2).head(), replace(head, round=head.round + 1, count=head.count + 1)
-    assert early is not None
-    for fine in (head, early, longer, replace(head, book="another", root=bytes(32))):
-        witness.compare(fine)
-    for other in (replace(head, root=bytes(32)), replace(head, round=9), replace(head, count=head.count + 1)):
-        with pytest.raises(SplitViewError, match="has two heads"):
-            witness.compare(other)
-    assert len(alarms(tmp_path / "home")) == 3
-
-
 def test_more_than_half(tmp_path: Path) -> None:
     witnesses = [Witness(tmp_path / f"w{n}") for n in range(4)]
     keys = {f"w{n}": w.public for n, w in enumerate(witnesses)}
@@ -245,43 +200,6 @@ def test_more_than_half(tmp_path: Path) -> None:
     assert said == {first.root.hex(): "cosigned by w0, w1, w2", second.root.hex(): "cosigned by w0, w1"}
     assert majority(file, {"w3": keys["w3"]}) == ({}, None, 0)
     assert majority(tmp_path / "none", keys) == ({}, None, 0)
-
-
-def test_the_file_of_witnesses(tmp_path: Path) -> None:
-    file = tmp_path / "witnesses.txt"
-    file.write_text(f"\ufeffclinic {'2' * 64}\r\n\nfarm  {'1' * 64}\n")
-    assert read_witnesses(file) == {"clinic": bytes([34]) * 32, "farm": bytes([17]) * 32}
-    for text in ("", "clinic", f"a {'2' * 64}\nb {'2' * 64}\n", f"a {'2' * 64}\na {'1' * 64}\n", f"a {'x' * 64}\n"):
-        file.write_text(text)
-        with pytest.raises(UserError, match="--witnesses"):
-            read_witnesses(file)
-
-
-UNSEEN = [
-    chr(c) for c in (0x1B, 0x07, 0x85, 0x2028, 0x0C, 0x202E, 0x2066, 0x200B, 0x200D, 0xFEFF, 0xAD, 0x3164, 0xFE0F)
-]
-
-
-@settings(max_examples=40)
-@given(st.text(string.ascii_letters, max_size=3), st.sampled_from(UNSEEN), st.text(string.ascii_letters, max_size=3))
-def test_a_name_with_what_nobody_sees_is_refused(before: str, unseen: str, after: str) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, "members.txt")
-        file.write_text(f"first {'3' * 64}\n{before}{unseen}{after} {'2' * 64}\n", "utf-8")
-        with pytest.raises(UserError) as refused:
-            read_witnesses(file)
-    assert "line 2" in str(refused.value)
-    assert str(refused.value).isprintable()
-
-
-@settings(max_examples=40)
-@given(st.sampled_from(["é", "Å", "ü", "ﬁ", "한"]), st.sampled_from(["NFC", "NFD", "NFKC", "NFKD"]))
-def test_twins_of_a_name_are_one_name(letter: str, form: Any) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, "members.txt")
-        file.write_text(f"caf{letter} {'2' * 64}\ncaf{unicodedata.normalize(form, letter)} {'3' * 64}\n", "utf-8")
-        with pytest.raises(UserError, match="line 2"):
-            read_witnesses(file)
 
 
 P, SMALL = 2**255 - 19, 0x05FC536D880238B13933C6D305ACDFD5F098EFF289F4C345B027B2C28F95E826

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import hanse
-from hanse.core.mixing import proposed_mix
+from hanse.core.calling import proposed_mix
 from hanse.core.part import View
 from hanse.core.table import Mix, Seats, Table, Updates
 from hanse.games import replicator

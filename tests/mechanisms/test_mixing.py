@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from hanse.base.errors import PartError
-from hanse.core.mixing import proposed_mix, writers
+from hanse.core.calling import proposed_mix, writers
 from hanse.core.part import (
     FINISHED,
     GROUPS,

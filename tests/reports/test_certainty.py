@@ -8,15 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from forging import recorded
 from reports_cases import metric, seat, write_run
 from sklearn.datasets import load_digits
-from torch import nn
 
 import hanse
 from hanse.core.telling import Measure
-from hanse.data import Dataset, build
+from hanse.data import Dataset
 from hanse.data.samples import Samples
 from hanse.reports.answers import answers, answers_of
 from hanse.reports.contributions import (
@@ -114,22 +112,6 @@ def test_a_loss_decides_only_beyond_its_error(error: float, answer: str, tmp_pat
         assert (row.gain_low, row.gain_high) == pytest.approx((-0.004, -0.002), abs=3e-5)
 
 
-def test_a_client_records_the_standard_error_of_its_mean_loss(tmp_path: Path) -> None:
-    experiment = hanse.Experiment(
-        data={"clients": 4, "client_test": 0.2},
-        mechanism={"name": "local"},
-        engine={"train": "stacked", "threads": 1},
-        run={"rounds": 1},
-    )
-    run = hanse.run(experiment, out=tmp_path / "r")
-    stored = load_run(tmp_path / "r").arrays(0)
-    pool, index = build(experiment.data).pool([2], "test")
-    own = pool.take(index[0])
-    with torch.no_grad():
-        losses = nn.functional.cross_entropy(run.model(2)(own.x), own.y, reduction="none").double().numpy()
-    assert stored["test_loss_error"][2] == pytest.approx(losses.std(ddof=1) / np.sqrt(len(losses)), rel=1e-4)
-
-
 def test_an_estimate_whose_error_is_not_known_has_no_interval(tmp_path: Path) -> None:
     """A null in the place of the error: the draw's error alone would be taken for all of it."""
     run = drawn_run(tmp_path / "a", {0: 1.0, 1: -0.2}, 0.01)
@@ -196,28 +178,6 @@ def test_by_leave_one_out_harm_is_more_than_the_chance_of_whose_samples_are_redu
 
 
 @pytest.mark.slow
-def test_clean_clients_are_seldom_called_harmful_by_leave_one_out_and_a_spoiler_is() -> None:
-    """The data of 24 hospitals are alike: by intervals alone 12 of 188 clean ones did harm in 20 rounds."""
-    accused, caught = 0, 0
-    for seed in range(3):
-        draw = np.random.default_rng(seed)
-        x, who = draw.normal(size=(24 * 200, 6)), np.repeat([f"H{i:02d}" for i in range(24)], 200)
-        y = (x.sum(axis=1) + 1.5 * draw.normal(size=len(x)) > 0).astype(int)
-        for spoilers in ({}, {"attacker": {"clients": [5], "kind": "flip"}}):
-            experiment = hanse.Experiment(
-                model="logistic",
-                mechanism={"name": "fedavg", "clients_per_round": 24, "value": "leave_one_out"},
-                behaviour=spoilers,
-                run={"rounds": 10},
-            )
-            found = contribution(SeedGroup("", (hanse.run(experiment, data=(x, y, who)).record,)))
-            accused += len([name for name in found.suspects if not spoilers or name != "H05"])
-            caught += bool(spoilers) and "H05" in found.suspects
-    assert accused <= 0.05 * 3 * (24 + 23)
-    assert caught == 3
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(("value", "flippers"), [("exact", []), ("path", [5])])
 def test_skewed_data_alone_are_no_harm_and_who_flips_is(value: str, flippers: list[int]) -> None:
     """In the game of averages 13 of 59 honest clients "clearly did harm" by intervals alone."""
@@ -239,16 +199,6 @@ def test_skewed_data_alone_are_no_harm_and_who_flips_is(value: str, flippers: li
     assert caught == 4 * len(flippers)
     assert below > 0.15 * judged or flippers
     assert accused <= 0.05 * judged
-
-
-def test_rounds_without_values_are_named_with_their_reason(tmp_path: Path) -> None:
-    lines = [metric(r, **({"gap": "it <raised>"} if r in (0, 1, 2, 4) else {"gap": 3})) for r in range(6)]
-    run = load_run(write_run(tmp_path / "a", lines))
-    [gap] = [note.fields for note in facts(run).notes if note.code == "no_values"]
-    assert (gap["rounds"], gap["of"], gap["why"]) == ([0, 1, 2, 4], 6, "it <raised>")
-    page = render(statement(tmp_path / "a", 0))
-    assert "it &lt;raised&gt;." in page
-    assert "it <raised>" not in page
 
 
 def test_whoever_averages_are_better_without_is_suspect_though_its_values_are_above_zero(tmp_path: Path) -> None:

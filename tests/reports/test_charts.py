@@ -7,12 +7,10 @@ import numpy as np
 import pytest
 from reports_cases import large_run, metric, seat, write_run
 
-from hanse.reports.chart import Bars, Chart, Heat, Lines
-from hanse.reports.classmap import class_chart, data_facts
+from hanse.reports.chart import Chart
 from hanse.reports.contributions import contribution, contribution_charts
 from hanse.reports.groups import SeedGroup, group_runs
-from hanse.reports.participation import participation_charts, selection, stage_seconds
-from hanse.reports.report import figures
+from hanse.reports.participation import refusal_charts
 from hanse.reports.vega import to_svg, to_vegalite
 from hanse.runs.run_record import load_runs
 
@@ -40,58 +38,12 @@ def test_contributions_add_up_and_rank(tmp_path: Path) -> None:
     assert found.shares is None  # a negative value: no parts of a whole
 
 
-def test_contributions_over_seeds_are_means(tmp_path: Path) -> None:
-    paths = [
-        write_run(tmp_path / f"s{i}", [metric(0)], [seat(0, c, v, value_error=0.2)], {"run": {"seed": i}})
-        for i, (c, v) in enumerate(((0, 1.0), (0, 2.0)))
-    ]
-    found = contribution(group(*paths))
-    assert found.totals.tolist() == [1.5]
-    assert found.errors == pytest.approx([0.2 / 2**0.5])
-
-
-def test_a_client_with_two_seats_is_selected_once(tmp_path: Path) -> None:
-    seats = [seat(0, 1), seat(0, 1, start=1), seat(0, 2), seat(1, 1)]
-    lines = [metric(0), metric(1)]
-    shares = selection(group(write_run(tmp_path / "a", lines, seats)))
-    assert shares.tolist() == [0, 1, 0.5, 0, 0, 0]
-
-
 def test_refusals_are_counted_by_reason(tmp_path: Path) -> None:
     seats = [seat(0, c, refused=why) for c, why in enumerate(("late", "late", "NaN"))]
-    charts = participation_charts([group(write_run(tmp_path / "a", [metric(0, refused=3)], seats))])
+    charts = refusal_charts([group(write_run(tmp_path / "a", [metric(0, refused=3)], seats))])
     bars = next(c.marks for c in charts if c.key == "refusals")
     assert bars.labels == ("late", "NaN")
     assert bars.series[0].values.tolist() == [2, 1]
-
-
-def test_stages_add_up_to_the_round(tmp_path: Path) -> None:
-    lines = [metric(0, **{"time/round_s": 0.5}), metric(1, **{"time/round_s": 0.5, "time/value_s": 0.1})]
-    stages = stage_seconds(group(write_run(tmp_path / "a", lines)))
-    assert stages == pytest.approx({"train": 0.2, "test": 0.05, "value": 0.05, "other": 0.2})
-
-
-def test_class_map_is_rebuilt_from_the_config(tmp_path: Path) -> None:
-    (facts,) = data_facts([group(write_run(tmp_path / "a", [metric(0, 0.1)]))])
-    assert facts.counts.shape == (6, 10)
-    chart = class_chart(facts)
-    assert chart.marks.z**2 == pytest.approx(facts.counts.T)
-
-
-@pytest.mark.parametrize(
-    "data", [{"source": "no.such.module:data"}, {"partition": {"alpha": -1}}, {"source": "cifar10"}]
-)
-def test_data_that_cannot_be_loaded_are_skipped_with_the_reason(
-    tmp_path: Path, data: dict[str, object], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HANSE_DATA", str(tmp_path / "empty"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("HOME", str(tmp_path))
-    path = write_run(tmp_path / "a", [metric(0, 0.1)], changes={"data": data})
-    (facts,) = data_facts([group(path)])
-    assert facts.counts is None
-    assert facts.skipped
-    assert class_chart(facts) is None
 
 
 def test_many_clients_and_rounds_are_thinned(tmp_path: Path) -> None:
@@ -102,28 +54,6 @@ def test_many_clients_and_rounds_are_thinned(tmp_path: Path) -> None:
     totals = contribution(found).totals  # type: ignore[union-attr]
     shown = np.nansum([series.values for series in bars.series], axis=0)
     assert shown == pytest.approx([*totals[:12], *totals[-8:]])
-
-
-def test_page_and_file_show_the_charts_numbers(tmp_path: Path) -> None:
-    found = group(*(large_run(tmp_path / str(s), rounds=12, clients=6, per_round=2, seed=s) for s in (0, 1)))
-    charts = figures([found], data_facts([found]))
-    assert len({c.key for c in charts}) == len(charts)
-    for chart in charts:
-        assert chart.title
-        assert len(chart.caption) > 40
-        file, page = to_vegalite(chart), to_vegalite(chart, page=True)
-        assert file["datasets"] == page["datasets"]
-        drawn = file["datasets"]
-        if isinstance(chart.marks, Lines):
-            wanted = np.concatenate([line.y for line in chart.marks.lines])
-            shown = [row["y"] for row in drawn["rows"]]
-        elif isinstance(chart.marks, Heat):
-            wanted, shown = chart.marks.numbers.ravel(), [row["z"] for row in drawn["cells"]]
-        else:
-            assert isinstance(chart.marks, Bars)
-            wanted = np.concatenate([series.values for series in chart.marks.series])
-            shown = [row["v"] for row in drawn["rows"]]
-        assert np.array(shown, float) == pytest.approx(wanted, rel=1e-4, abs=1e-12, nan_ok=True)
 
 
 def test_a_dollar_or_a_link_in_a_name_is_only_text(tmp_path: Path) -> None:

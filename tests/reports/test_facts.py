@@ -13,8 +13,6 @@ from scipy import stats
 
 import hanse
 from hanse.base.errors import UserError
-from hanse.core.entry import TOKEN, client, escrow
-from hanse.ledger.run_ledger import open_ledger
 from hanse.reports.facts import SCHEMA, facts
 from hanse.reports.words import said
 
@@ -55,22 +53,6 @@ def test_values_have_both_errors_and_a_suspect_only_where_both_are_known(tmp_pat
     assert rows[0].sampling == pytest.approx(0.02**0.5)
 
 
-def test_money_is_what_the_ledger_says(tmp_path: Path) -> None:
-    experiment = hanse.Experiment(
-        data={"source": "digits", "partition": "mixture", "clients": 6, "client_test": 0.2, "client_validation": 0.1},
-        model="logistic",
-        mechanism={"name": "pifl", "tiers": 2, "by_contribution": 2, "at_random": 1},
-        run={"rounds": 3},
-    )
-    run = hanse.run(experiment, out=tmp_path / "run")
-    with open_ledger(tmp_path / "run") as ledger:
-        balances = ledger.balances()
-    for row in facts(run).clients:
-        assert row.granted == 100 * TOKEN
-        assert (row.balance, row.escrow) == (balances[client(row.client)], balances.get(escrow(row.client), 0))
-        assert row.granted + row.net == row.balance + row.escrow
-
-
 def test_what_is_not_known_has_a_code(tmp_path: Path) -> None:
     codes = {note.code for note in facts(rated_run(tmp_path / "a", [0.5] * 2)).notes}
     assert {"not_alone"} <= codes
@@ -89,14 +71,6 @@ def test_what_is_not_known_has_a_code(tmp_path: Path) -> None:
     few = rated_run(tmp_path / "c" / "run", [1.0], samples=14)
     rated_run(tmp_path / "c" / "local", [0.1], samples=14, mechanism="local")
     assert "few_units" in {note.code for note in facts(few).notes}
-
-
-def test_every_note_can_be_said_of_the_fields_that_it_has(tmp_path: Path) -> None:
-    for path in (
-        rated_run(tmp_path / "a", [0.5] * 2, worth=[1.0, -1.0], **VALUED),
-        write_run(tmp_path / "b", [metric(0, gap="x")]),
-    ):
-        assert all(note.said for note in facts(path).notes)
 
 
 def test_tables_go_to_pandas_json_latex_and_markdown(tmp_path: Path) -> None:

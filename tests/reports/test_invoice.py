@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
 import shutil
 from decimal import Decimal
@@ -11,17 +10,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from forging import history_of, rewritten
 from typer.testing import CliRunner
 
 import hanse
 from hanse.base.errors import UserError
 from hanse.cli import app
-from hanse.core.entry import MINT, Transaction
 from hanse.ledger.run_ledger import reading
 from hanse.ledger.split import split
 from hanse.reports.contributions import Standings
-from hanse.reports.invoice import Invoice, InvoiceLine, _unsure, as_csv, as_page, invoice
+from hanse.reports.invoice import Invoice, _unsure, invoice
 from hanse.reports.statement import statement
 
 DIGITS = {"source": "digits", "clients": 4}
@@ -70,11 +67,11 @@ def codes(made: Invoice) -> list[str]:
 
 def test_intervals_of_parts_hold_where_it_is_not_sure_who_is_above_zero() -> None:
     one = Standings(np.arange(2), np.array([1.0, -0.5]), np.array([1.0, 1.0]), np.full((2, 0), np.nan))
-    assert one.parts()[1][0] == 0.0  # to first order the only sum above zero is surely all
+    assert not one.uncertain  # the only sum above zero is all
     assert one.between().round(3).tolist() == [[0.0, 1.0], [0.0, 1.0]]
     # far from zero they are those of the first order: 2 of 3 parts, with errors of a hundredth
     sure = Standings(np.arange(2), np.array([2.0, 1.0]), np.array([0.01, 0.01]), np.full((2, 0), np.nan))
-    part, error = sure.parts()
+    part, error = sure.parts(), np.array([5**0.5 / 900] * 2)  # sqrt(1^2 + 2^2) / 3^2 of a hundredth
     assert np.abs(sure.between()[0] - (part[0] + np.array([-1.96, 1.96]) * error[0])).max() < 3e-4
     assert np.isnan(Standings(np.arange(2), np.ones(2), np.full(2, np.inf), np.full((2, 0), np.nan)).between()).all()
 
@@ -107,12 +104,6 @@ def test_the_smallest_coin_is_that_of_the_currency(valued: Path) -> None:
         invoice(valued, "0.5", "JPY")
 
 
-@pytest.mark.parametrize("currency", ["eur", "EURO", "", "ÄBC", "E1R"])
-def test_what_is_no_currency_is_refused(valued: Path, currency: str) -> None:
-    with pytest.raises(UserError, match="capital"):
-        invoice(valued, "10", currency)
-
-
 def test_a_run_without_values_or_books_and_an_unknown_rule_are_refused(valued: Path, tmp_path: Path) -> None:
     plain = hanse.Experiment(data=DIGITS, model={"name": "logistic"}, mechanism="fedavg", run={"rounds": 1})
     hanse.run(plain, out=tmp_path / "plain")
@@ -124,14 +115,6 @@ def test_a_run_without_values_or_books_and_an_unknown_rule_are_refused(valued: P
         invoice(tmp_path / "only", "10", "EUR", "earned")
     with pytest.raises(UserError, match=r"--by 'values'.*'value'"):
         invoice(valued, "10", "EUR", "values")
-
-
-def test_books_that_do_not_hold_make_no_invoice(valued: Path, tmp_path: Path) -> None:
-    shutil.copytree(valued, tmp_path / "run")
-    log = tmp_path / "run" / "transactions.jsonl"
-    log.write_text(log.read_text().replace("100000000", "100000001", 1))
-    with pytest.raises(UserError, match="books"):
-        invoice(tmp_path / "run", "10", "EUR", "balance")
 
 
 def test_a_value_that_was_changed_in_the_record_makes_no_invoice(valued: Path, tmp_path: Path) -> None:
@@ -157,13 +140,6 @@ def test_the_command_writes_csv_and_a_page(valued: Path, tmp_path: Path) -> None
     assert "<script" not in page
 
 
-def test_names_are_text_in_a_page_and_in_a_spreadsheet() -> None:
-    lines = (InvoiceLine(0, "<b>=1</b>", 0.5, 1, None), InvoiceLine(1, "=HYPERLINK(1)", 0.5, 1, (0, 2)))
-    made = Invoice("a run", "value", "EUR", 2, 2, lines, ())
-    assert "<b>" not in as_page(made)
-    assert [row[1] for row in csv.reader(io.StringIO(as_csv(made)))][1:] == ["<b>=1</b>", "'=HYPERLINK(1)"]
-
-
 @pytest.mark.parametrize(
     ("totals", "sampling", "unsure"),
     [
@@ -187,26 +163,6 @@ def test_a_budget_is_taken_as_it_is_written_or_refused(valued: Path, budget: str
         invoice(valued, budget, "EUR")
 
 
-@pytest.mark.parametrize("receiver", ["pool/x", "client/77", "client/999999999999999999"])
-def test_a_grant_to_nobody_makes_no_invoice(valued: Path, tmp_path: Path, receiver: str) -> None:
-    """Every hash of these books is right."""
-    shutil.copytree(valued, tmp_path / "run")
-    forged = Transaction("grant/x", "grant", ((MINT, -5), (receiver, 5)))
-    rewritten(tmp_path / "run", [*history_of(tmp_path / "run"), (2, forged)])
-    for by in ("earned", "balance", "value"):
-        with pytest.raises(UserError, match="'grant/x'"):
-            invoice(tmp_path / "run", "10", "EUR", by)
-
-
-def test_a_run_without_a_book_says_so(tmp_path: Path) -> None:
-    hanse.run(
-        hanse.Experiment(data=DIGITS, mechanism={"name": "fedavg", "value": "path"}, run={"rounds": 1}), out=tmp_path
-    )
-    assert "no_books" in codes(invoice(tmp_path, "10", "EUR"))
-    (tmp_path / "rounds" / "00000.npz").unlink()
-    assert "lost_round" in codes(invoice(tmp_path, "10", "EUR"))
-
-
 def test_values_that_are_no_parts_of_a_whole_leave_the_default_to_the_books(tmp_path: Path) -> None:
     """PI-FL's first-order values made the default end in a refusal of what nobody had asked for."""
     experiment = hanse.Experiment(
@@ -219,14 +175,3 @@ def test_values_that_are_no_parts_of_a_whole_leave_the_default_to_the_books(tmp_
     assert invoice(tmp_path / "auction", "100", "EUR").by == "balance"
     with pytest.raises(UserError, match=r"--by value: a .* allowed: balance, earned"):
         invoice(tmp_path / "auction", "100", "EUR", by="value")
-
-
-def test_a_lost_round_makes_no_invoice_and_a_crate_says_so(valued: Path, tmp_path: Path) -> None:
-    folder = shutil.copytree(valued, tmp_path / "mill")
-    (folder / "rounds" / "00001.npz").unlink()
-    with pytest.raises(UserError, match=r"books.*round 1"):
-        invoice(folder, "100", "EUR")
-    pytest.importorskip("rocrate")
-    result = CliRunner().invoke(app, ["crate", str(folder), "--license", "CC0-1.0"])
-    assert result.exit_code == 0
-    assert "round 1" in " ".join(result.output.split())

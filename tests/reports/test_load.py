@@ -30,26 +30,6 @@ def test_reads_a_run(tmp_path: Path) -> None:
     assert run.arrays(99) == {}
 
 
-def test_figures_that_are_not_numbers_are_missing(tmp_path: Path) -> None:
-    path = write_run(tmp_path / "a", [metric(0, 0.4)])
-    (path / "metrics.jsonl").write_text('{"round": 0, "test/loss": NaN, "test/accuracy": null, "x": true}\n')
-    run = load_run(path)
-    assert [len(run.series(key)[0]) for key in ("test/loss", "test/accuracy", "x", "never")] == [0, 0, 0, 0]
-
-
-def test_torn_last_line_is_left_out(tmp_path: Path) -> None:
-    path = accuracies(tmp_path / "a", [0.1, 0.2])
-    with (path / "metrics.jsonl").open("a") as file:
-        file.write('{"round": 2, "test/acc')
-    assert len(load_run(path).metrics) == 2
-
-
-def test_refusals_without_arrays_come_from_the_seats(tmp_path: Path) -> None:
-    path = write_run(tmp_path / "a", [metric(0, 0.1, refused=1)], [seat(0, 2, refused="late")])
-    (path / "rounds" / "00000.npz").unlink()
-    assert list(load_run(path).refusals()) == [(0, 2, "late")]
-
-
 def test_mean_and_deviation_by_hand(tmp_path: Path) -> None:
     paths = [
         accuracies(tmp_path / f"s{seed}", values, {"run": {"seed": seed}, "data": {"seed": seed}})
@@ -63,14 +43,6 @@ def test_mean_and_deviation_by_hand(tmp_path: Path) -> None:
     assert group.label == "greedyfed"
     assert group.same_clients == group.runs[:1]  # three splits: client 1 is three different clients
     assert group.curve("nothing") is None
-
-
-def test_curve_ends_with_the_shortest_seed(tmp_path: Path) -> None:
-    paths = [accuracies(tmp_path / f"s{i}", [0.1] * (2 + i), {"run": {"seed": i}}) for i in range(2)]
-    (group,) = group_runs(load_runs(paths))
-    curve = group.curve("test/accuracy")
-    assert curve.rounds.tolist() == [0, 1]
-    assert group.same_clients == group.runs
 
 
 def test_only_seeds_make_a_group_and_labels_tell_groups_apart(tmp_path: Path) -> None:
@@ -110,14 +82,6 @@ def test_a_label_names_the_part_and_only_options_of_that_part(tmp_path: Path) ->
         "fedavg weigh=krum weigh.f=2",
         "fedavg weigh=fedadam weigh.of=clipped",
     ]
-
-
-def test_a_repeated_seed_counts_once(tmp_path: Path) -> None:
-    short, long = accuracies(tmp_path / "short", [0.1]), accuracies(tmp_path / "long", [0.1, 0.2])
-    (group,) = group_runs(load_runs([short, long, long]))
-    assert [r.name for r in group.runs] == ["long"]
-    curve = group.curve("test/accuracy")
-    assert curve.sd is None
 
 
 def test_bad_directories_are_refused_in_one_line(tmp_path: Path) -> None:

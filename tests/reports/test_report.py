@@ -58,18 +58,15 @@ def pair(folder: Path) -> list[Path]:
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("report")
-    return write_report(pair(folder), folder / "out", title="Two ways", lead="A lead.")
+    return write_report(pair(folder), folder / "out")
 
 
 def test_one_page_that_works_offline(page: Path) -> None:
     text = page.read_text()
     found = Page(text)
-    assert text.count("window.vegaEmbed=") == 1
-    assert all(link.startswith("#") for link in found.fetched)
-    assert not {"link", "iframe", "img", "object", "base"} & set(found.tags)
+    assert all(link.startswith(("#", "data:image/svg+xml;base64,")) for link in found.fetched)
+    assert not {"link", "iframe", "script", "object", "base"} & set(found.tags)
     assert "default-src &#39;none&#39;" in text  # the browser would refuse what slipped through
-    assert "Two ways" in found.text
-    assert "A lead." in found.text
     assert "greedyfed" in found.text
     assert "clients_per_round = 2" in found.text  # the experiment file
     assert page.stat().st_size < 1.5e6
@@ -82,9 +79,7 @@ def test_a_png_for_each_figure(page: Path) -> None:
         "test-accuracy",
         "contribution-ranking-greedyfed",
         "contribution-rounds-greedyfed",
-        "selection",
-        "time",
-        "bytes",
+        "refusals",
     } <= names
     assert not any("fedavg" in name for name in names)  # it values nobody
     assert Page(page.read_text()).tags.count("figure") == len(pictures)
@@ -95,7 +90,7 @@ def test_a_png_for_each_figure(page: Path) -> None:
         data = picture.read_bytes()
         assert data[:8] == b"\x89PNG\r\n\x1a\n"
         width, height = struct.unpack(">II", data[16:24])
-        assert 700 * SCALE < width < 1000 * SCALE  # the drawing and what stands beside it
+        assert 440 * SCALE < width < 800 * SCALE  # the drawing and what stands beside it
         assert 100 < height < 2000
         assert len(data) > 5000
 
@@ -108,11 +103,10 @@ def test_hostile_names_are_text(tmp_path: Path) -> None:
         seats,
         {"mechanism": {"name": f"a:{HOSTILE}"}, "data": {"source": HOSTILE}},
     )
-    page = Page(write_report([path], tmp_path / "out", title=HOSTILE, lead=HOSTILE).read_text())
-    assert "img" not in page.tags
-    assert page.tags.count("script") == 2 + page.tags.count("figure")  # Vega, the start, and data
-    assert not any("<" in script for script in page.scripts[1:])
-    assert page.text.count("alert(1)") >= 4
+    page = Page(write_report([path], tmp_path / "out").read_text())
+    assert "script" not in page.tags
+    assert page.tags.count("img") == page.tags.count("figure")
+    assert page.text.count("alert(1)") >= 2
     for picture in (tmp_path / "out" / "figures").iterdir():
         assert set(picture.stem) <= set("abcdefghijklmnopqrstuvwxyz0123456789.-")
 
@@ -121,8 +115,6 @@ def test_a_run_with_almost_nothing(tmp_path: Path) -> None:
     path = write_run(tmp_path / "bare", [{"round": 0}], changes={"data": {"source": "no.such:data"}})
     page = Page(write_report([path], path).read_text())
     assert "figure" not in page.tags
-    assert "tested yet" in page.text
-    assert "A map of who" in page.text
     assert "1 of 4 rounds" in page.text
     assert (path / "config.toml").exists()
 
@@ -140,10 +132,11 @@ def test_what_cannot_be_reported_is_refused_before_anything_is_written(tmp_path:
 def test_a_chart_that_cannot_be_drawn_is_named_and_the_others_are_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def save(chart: Chart, folder: Path) -> None:
+    def save(chart: Chart, folder: Path) -> str:
         if "accuracy" in chart.key:
             raise DrawingError("no such font")
         (folder / f"{chart.key}.png").touch()
+        return "<svg/>"
 
     monkeypatch.setattr("hanse.reports.report.save", save)
     page = Page(write_report(pair(tmp_path), tmp_path / "out").read_text())
@@ -152,8 +145,7 @@ def test_a_chart_that_cannot_be_drawn_is_named_and_the_others_are_there(
     missing = with_numbers - drawn
     assert drawn
     assert missing
-    assert "Not drawn as PNG and SVG: " in page.text
-    assert "Cause: no such font." in page.text
+    assert page.text.count("Not drawn: no such font.") == len(missing)
 
 
 @pytest.mark.usefixtures("undrawn")

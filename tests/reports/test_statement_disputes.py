@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-from forging import history_of, receipt, rewritten
 from reports_cases import market_experiment
-from typer.testing import CliRunner
 
 import hanse
 from hanse.base.errors import UserError
-from hanse.cli import app
 from hanse.core.entry import TOKEN, client, escrow
 from hanse.core.part import Mechanism, Settlement, SettlePart, State, View
-from hanse.ledger.receipts import Receipt, read_receipts
 from hanse.ledger.run_ledger import open_ledger
 from hanse.mechanisms.baselines import fedavg
-from hanse.reports.disputes import replay
 from hanse.reports.prospect import prospect
 
 PIFL = {
@@ -143,98 +136,3 @@ def test_an_unknown_settle_part_is_bounded_by_the_grant() -> None:
         "What its settle part 'Fees' charges is not known here: at most its grant of 12 tokens, since no account goes "
         "below zero.",
     )
-
-
-# ---- disputes
-
-
-def kept(folder: Path, where: Path, c: int) -> Receipt:
-    """A participant's own copy of its receipt."""
-    where.mkdir(exist_ok=True)
-    shutil.copy(folder / "receipts" / f"client-{c}.jsonl", where)
-    (found,) = (r for r in read_receipts(where) if r.client == c)
-    return found
-
-
-def other(true: Receipt, **changes: Any) -> Receipt:
-    """A receipt whose proof holds, of what the book does not have."""
-    names = ("book", "round", "client", "count", "balance", "escrow", "postings")
-    return receipt(**{name: getattr(true, name) for name in names} | changes)
-
-
-def write(where: Path, told: Receipt) -> None:
-    (where / f"client-{told.client}.jsonl").write_text(told.as_json() + "\n")
-
-
-def test_receipts_and_records_agree_with_honest_books(auction: Path, market: Path, tmp_path: Path) -> None:
-    for folder in (auction, market):
-        for c in (0, 3):
-            kept(folder, tmp_path / folder.name, c)
-            found = replay(folder, c, tmp_path / folder.name)
-            assert found.holds
-            assert (found.receipts, found.signed) == (1, 0)
-    assert replay(auction, 0, auction / "receipts").records == 6  # rounds that are settled again
-    assert replay(market, 0, market / "receipts").records == 4
-
-
-def test_every_difference_is_told_with_both_sides(auction: Path, tmp_path: Path) -> None:
-    true = kept(auction, tmp_path / "r", 2)
-    step, account, units = next(p for p in true.postings if p[2] > 0)
-    lines = tuple((s, a, u + 5 if (s, a, u) == (step, account, units) else u) for s, a, u in true.postings)
-    write(tmp_path / "r", other(true, balance=true.balance + 5, postings=lines))
-    found = replay(auction, 2, tmp_path / "r")
-    assert not found.holds
-    assert [(d.who, d.what) for d in found.disputes] == [
-        (f"receipt of round {true.round}", what)
-        for what in ("head of the book", "balance (units)", "posting", "posting")
-    ]
-    assert (found.disputes[1].said, found.disputes[1].found) == (str(true.balance + 5), str(true.balance))
-    assert found.disputes[2].said == f"{step}: {account} {units + 5:+d} units"
-    assert found.disputes[3].found == f"{step}: {account} {units:+d} units"
-
-
-def test_a_cut_end_and_another_book(auction: Path, tmp_path: Path) -> None:
-    true = kept(auction, tmp_path / "r", 2)
-    write(tmp_path / "r", other(true, count=true.count + 1))
-    (found,) = replay(auction, 2, tmp_path / "r").disputes
-    assert found.what == "number of transactions"
-    assert "cut off" in found.found
-    for changed, said in (
-        (other(true, book="another"), "is of another book, 'another'"),
-        (replace(true, statement=true.statement.replace('"balance":', '"balance":1')), "its proof does not lead to"),
-    ):
-        write(tmp_path / "r", changed)
-        (found,) = replay(auction, 2, tmp_path / "r").disputes
-        assert (found.what, said in found.found) == ("receipt", True)
-
-
-def test_books_that_were_changed_disagree_with_receipts_and_records(market: Path, tmp_path: Path) -> None:
-    """Somebody who owns the files gives itself a token more, and makes every hash right."""
-    copy = tmp_path / "copy"
-    shutil.copytree(market, copy)
-    history = history_of(copy)
-    place = next(i for i, (_, t) in enumerate(history) if t.kind == "market" and dict(t.postings)["client/0"] > 0)
-    number, paid = history[place]
-    seller = [(name, units + 1_000_000 * (name == "client/0")) for name, units in paid.postings]
-    payer = [(name, units - 1_000_000 * (units < 0)) for name, units in seller]
-    history[place] = (number, replace(paid, postings=tuple(payer)))
-    rewritten(copy, history)
-    found = replay(copy, 0, market / "receipts")
-    assert found.book == ""
-    named = {"balance (units)", "head of the book", "payments"}
-    assert named <= {d.what for d in found.disputes} <= {*named, "posting"}
-    result = CliRunner().invoke(app, ["statement", str(copy), "-c", "0", "--receipts", str(market / "receipts")])
-    assert result.exit_code == 1
-    honest = CliRunner().invoke(app, ["statement", str(market), "-c", "0", "--check-receipts"])
-    assert honest.exit_code == 0
-    assert "agree with the book" in honest.stdout
-    assert "kept your" in " ".join(honest.stdout.split())
-
-
-def test_no_receipt_of_this_client_and_no_books(auction: Path, tmp_path: Path) -> None:
-    kept(auction, tmp_path / "r", 2)
-    with pytest.raises(UserError, match="has no receipt of client 3"):
-        replay(auction, 3, tmp_path / "r")
-    (tmp_path / "config.toml").write_text("")
-    with pytest.raises(UserError, match="this run has no ledger"):
-        replay(tmp_path, 3, tmp_path / "r")

@@ -99,7 +99,7 @@ def _flower(monkeypatch: pytest.MonkeyPatch) -> None:
 def pages(run: Path, out: Path) -> dict[str, str]:
     """The report, the statements of the first and the last client, and an invoice if the run can be split."""
     last = len(facts(run).clients) - 1
-    found = {"report": write_report([run], out, lead="By hand, in 12 lines.").read_text("utf-8")}
+    found = {"report": write_report([run], out).read_text("utf-8")}
     found |= {f"statement {client}": render(statement(run, client)) for client in {0, last}}
     for by in ("value", "balance"):
         try:
@@ -161,7 +161,7 @@ FORGED: dict[str, tuple[str, str]] = {
     "hidden": (r"<p\b", "<p hidden"),
     "a tag hidden": (r"<data ", "<data hidden "),
     "style": (r"</style>", "data { display: none }</style>"),
-    "a drawing": (r' d="M', ' d="M1,'),
+    "a drawing": ("base64,P", "base64,Q"),
     "what browsers see and parsers do not": (r"<footer", "<!--><p>gained 500</p><!-- --><footer"),
     "more than a version": (r"(<span data-own>\d[^<]*)", r"\1, and gained 500"),
     "a claim in it": (r"(<span data-own>\d[^<]*)", r"\1<p>gained 500</p>"),

@@ -1,21 +1,18 @@
-"""Which clients a ranking cannot tell apart, how sure a share is, and who complements whom: by hand."""
+"""Which clients a ranking cannot tell apart and how sure a share is: by hand."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from forging import recorded
 from reports_cases import metric, seat, write_run
 
-from hanse.reports.answers import contributed
 from hanse.reports.contributions import (
     SURE,
     Standings,
     contribution,
-    contribution_charts,
 )
 from hanse.reports.facts import facts
 from hanse.reports.groups import SeedGroup, group_runs
@@ -113,43 +110,7 @@ def test_a_statement_says_from_whom_the_client_cannot_be_told_apart(tmp_path: Pa
     assert everybody.tied == (1, 3)
 
 
-def test_the_picture_and_its_conclusion_claim_no_order_that_may_be_chance(tmp_path: Path) -> None:
-    def told(values: list[float], error: float) -> tuple[list[str], Any]:
-        found = group(sampled_run(tmp_path / f"{values[0]}", values, [error] * len(values)))
-        worth = contribution(found)
-        assert worth is not None
-        names = [series.name for series in contribution_charts([found])[0].marks.series]
-        return names, contributed(worth, "", doubtful=False)[0]
-
-    groups, first = told([5.0, 4.9, 4.8, 1.0, -3.0], 0.2)
-    assert groups == ["group A", "group B", "group C"]
-    assert (first.code, first.fields["names"], first.fields["of"]) == ("leads", ["0", "1", "2"], 5)
-    assert told([3.5, 2.5, 1.5], 0.1)[1].fields["names"] == ["0"]
-    assert told([-5.0, 4.0, 3.0, 2.0, 1.0], 9.0)[1].code == "nobody_leads"
-
-
 # ---- shares
-
-
-def test_a_share_has_the_error_of_its_value_and_of_the_whole() -> None:
-    found = compared([3.0, 1.0, -2.0], [0.3, 0.4, 0.5])
-    part, error = found.parts()
-    np.testing.assert_allclose(part, [0.75, 0.25, -0.5])
-    # of 3 / (3 + 1): d/d3 = 1/16, d/d1 = -3/16; of -2 / (3 + 1): d/d(-2) = 1/4, the others 2/16
-    by_hand = [(0.3**2 + (3 * 0.4) ** 2) ** 0.5 / 16, ((3 * 0.4) ** 2 + 0.3**2) ** 0.5 / 16]
-    np.testing.assert_allclose(error[:2], by_hand)
-    np.testing.assert_allclose(error[2], (0.5**2 / 16 + (0.3**2 + 0.4**2) / 64) ** 0.5)
-
-
-def test_a_share_that_no_validation_set_changes_has_no_error_of_the_draw() -> None:
-    scale = np.linspace(0.5, 1.5, 20)
-    found = compared([3.0, 1.0], [float("nan")] * 2, [3 * scale, scale])
-    np.testing.assert_allclose(found.parts()[1], 0.0, atol=1e-12)
-    halves = np.array([[1.0, 3.0], [1.0, 1.0]])  # shares of a half and of three quarters
-    _, error = compared([2.0, 1.0], [0.0, 0.0], halves).parts()
-    np.testing.assert_allclose(error, [0.125 * 12.706204736 / 1.96] * 2)  # sqrt(1/2 * 2 * .125^2), t with 1 degree
-    assert np.isnan(compared([-1.0, -2.0], [0.1, 0.1]).parts()[0]).all()
-    assert np.isnan(compared([2.0, 1.0], [0.1, float("nan")]).parts()[1]).all()
 
 
 def test_a_statement_shows_the_interval_of_the_share(tmp_path: Path) -> None:
@@ -168,11 +129,3 @@ def test_a_statement_shows_the_interval_of_the_share(tmp_path: Path) -> None:
     assert (mine.share_low, mine.share_high) == pytest.approx(ends, abs=0.015)
     other_ends = facts(path).clients[2]
     assert (mine.share, other_ends.share_low, other_ends.share_high) == (0.75, 0.0, 0.0)
-
-
-def test_the_sampling_of_coalitions_alone_makes_no_interval(tmp_path: Path) -> None:
-    path = sampled_run(tmp_path / "a", [3.0, 1.0, -2.0], [0.3, 0.4, 0.1])
-    for client in (0, 2):
-        mine = facts(path).clients[client]
-        assert mine.sampling is not None
-        assert (mine.drawn, mine.value_low, mine.share_low, mine.suspect) == (None, None, None, False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import shutil
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -30,14 +30,13 @@ from hanse.core.telling import (
     Terms,
     Worth,
     describe,
-    matched,
     read_about,
     write_about,
 )
 from hanse.federation.behaviour import BEHAVIOURS, Attacker, Behaviour, FreeRider, Liar, Me, Noisy, OfSome
 from hanse.mechanisms.baselines import fedavg
 from hanse.mechanisms.registry import PARTS
-from hanse.reports.groups import group_runs, honest_of, kinds_of, roles_of
+from hanse.reports.groups import group_runs, honest_of, kinds_of
 from hanse.reports.part_charts import part_charts, plotted
 from hanse.reports.prospect import prospect
 from hanse.reports.report import figures
@@ -128,12 +127,6 @@ def test_their_charts_have_the_recorded_numbers(folder: Path) -> None:
     last = {name: run.series(f"toll/{name}/tokens")[1][-1] for name in tolls.labels}
     assert set(last) <= {"gate 0", "gate 1"}
     assert tolls.series[0].values.tolist() == list(last.values())
-    moved = charts["kinds"].marks
-    assert moved.labels == ("tolls at the bridge",)
-    assert moved.series[0].values.tolist() == [2.0 * len(run.clients)]
-    [lost] = [one.marks for one in figures(group_runs([run])) if one.key.startswith("honesty-tokens")]
-    honest = [-2.0 * sum(c.client == i for c in run.clients) for i in (0, 2, 3, 5)]
-    assert lost.series[0].values[0] == pytest.approx(np.mean(honest))
     assert {kind: ids.tolist() for kind, ids in kinds_of(run).items()} == {"honest": [0, 2, 3, 5], "sleepers": [1, 4]}
     assert honest_of(run).tolist() == [0, 2, 3, 5]
 
@@ -194,32 +187,7 @@ def test_who_is_who_among_several(tmp_path: Path) -> None:
     assert sorted(np.concatenate(list(kinds.values())).tolist()) == list(range(8))
 
 
-def test_roles_and_behaviours_are_recorded(tmp_path: Path) -> None:
-    path = write_run(tmp_path / "run", [metric(0)], (), {"behaviour": {"liar": {"clients": [1], "size": 3.0}}})
-    assert kinds_of(load_run(path))["liars"].tolist() == [1]
-    write_about(path, describe({}, {}, None, [{"role": "x"}, {}, {"role": "x"}], 3, 0))
-    assert roles_of(load_run(path)) == {0: "x", 1: "client", 2: "x", 3: "client", 4: "client", 5: "client"}
-
-
 # ---- patterns and charts
-
-
-@pytest.mark.parametrize(
-    ("pattern", "name", "found"),
-    [
-        ("a/b", "a/b", ()),
-        ("a/b", "a/c", None),
-        ("tier */accuracy", "tier 3/accuracy", ("3",)),
-        ("tier */accuracy", "tier /accuracy", None),
-        ("*/*", "a/b", ("a", "b")),
-        ("*", "a/b", None),  # no step is crossed
-        ("ab*ba", "aba", None),
-        ("ab*ba", "abxba", ("x",)),
-        ("a*b*", "ax*c", None),  # only the first one of a step stands for anything
-    ],
-)
-def test_patterns(pattern: str, name: str, found: tuple[str, ...] | None) -> None:
-    assert matched(pattern, name) == found
 
 
 def test_a_chart_of_seeds_has_a_band_and_lines_in_natural_order(tmp_path: Path) -> None:
@@ -245,26 +213,6 @@ def test_a_chart_of_seeds_has_a_band_and_lines_in_natural_order(tmp_path: Path) 
 # ---- what is wrong is refused
 
 
-def test_a_part_that_says_nonsense_is_refused_before_round_0(tmp_path: Path) -> None:
-    class Loud(Toll):
-        def tells(self, slots: frozenset[str]) -> Telling:
-            return Telling(report="x" * 601)
-
-    with pytest.raises(UserError, match=r"mechanism.settle.*report:.*600 characters"):
-        describe({"settle": Loud()}, {}, None, None, 3, 0)
-
-    class Odd(Sleeper):
-        def tells(self, num_clients: int, seed: int) -> Conduct:
-            return Conduct("odd", clients=(-1,))
-
-    with pytest.raises(UserError, match=r"behaviour.odd.*clients.0: -1"):
-        describe({}, {"odd": Odd()}, None, None, 3, 0)
-    several = describe({"settle": Toll(), "deploy": Toll()}, {}, object(), None, 3, 0)
-    assert [said.slot for said in several.parts] == ["settle", "deploy"]
-    both = Toll()
-    assert len(describe({"settle": both, "deploy": both}, {}, None, None, 3, 0).parts) == 1
-
-
 @pytest.mark.parametrize(
     ("text", "field"),
     [
@@ -285,16 +233,6 @@ def test_what_a_stranger_wrote_is_refused_by_its_field(tmp_path: Path, text: str
     assert line.startswith(f"{tmp_path / ABOUT}: ")
     assert field in line
     assert len(line) < 400 + len(str(tmp_path))
-
-
-def test_what_is_written_is_read(tmp_path: Path) -> None:
-    said = describe({"settle": Toll()}, {"s": Sleeper((1,))}, None, [{"role": "r"}], 3, 0)
-    write_about(tmp_path, said)
-    assert read_about(tmp_path) == said
-    assert asdict(said)["conducts"][0]["clients"] == (1,)
-    (tmp_path / ABOUT).unlink()
-    with pytest.raises(UserError, match=r"about\.json: is missing"):
-        read_about(tmp_path)
 
 
 @pytest.mark.usefixtures("undrawn")

@@ -15,14 +15,12 @@ from hanse.core.part import Mechanism
 from hanse.core.port import Arrival, ClientInfo, Reply, Request, Roster, Train, Trained
 from hanse.core.table import Seats, Table
 from hanse.federation.behaviour import Me, Speed
-from hanse.mechanisms.baselines import fedavg
 from hanse.mechanisms.fits import clashes
 from hanse.mechanisms.registry import build_mechanism
 from hanse.mechanisms.staleness import ByStaleness
-from hanse.runs.arrivals import Flight, Training, Underway, Waiting, rebased
+from hanse.runs.arrivals import Flight, Training, Underway, Waiting
 from hanse.runs.checkpoint import Snapshot, load, store
 from hanse.runs.observers import mostly_refused
-from hanse.runs.round_record import _seats_of
 from hanse.runs.run_record import STILL
 
 BUFFERED = {"enough": 2, "late": "next"}
@@ -46,17 +44,6 @@ def experiment(seconds: list[float], federation: dict[str, Any], rounds: int = 5
 def said(run: hanse.Run, client: int, name: str) -> dict[int, Any]:
     """Return one client's figure in ``clients.jsonl`` by round."""
     return {line["round"]: line.get(name) for line in run.clients if line["client"] == client}
-
-
-def test_a_late_update_of_a_client_that_has_a_seat_too_is_told_once() -> None:
-    watch = Watch()
-    hanse.run(experiment([1, 1, 3.5], BUFFERED), observers=[watch])
-    played = watch.rounds[3]
-    late = np.flatnonzero(played.view.trained.staleness)
-    again = played.view.trained.seats.take(late).plain()  # seated again, as on a network, and did not answer
-    seats = played.view.seats.plain().with_more([again])  # type: ignore[union-attr]
-    lines = [line for line in _seats_of(replace(played, view=replace(played.view, seats=seats))) if line["client"] == 2]
-    assert [(line.get("refused"), line.get("staleness")) for line in lines] == [("no reply", None), (None, 3)]
 
 
 def test_an_update_of_staleness_3_is_mixed_with_its_exact_weight() -> None:
@@ -112,15 +99,6 @@ def test_an_update_that_is_too_late_is_refused_and_its_client_is_free_again() ->
     assert [m["late/mixed"] for m in run.metrics] == [0] * 5
     assert [m["refused"] for m in run.metrics] == [1, 0, 0, 1, 1]
     assert [m["present"] for m in run.metrics] == [3, 2, 2, 2, 3]
-
-
-def test_what_is_late_is_dropped_if_that_is_wanted() -> None:
-    watch = Watch()
-    run = hanse.run(experiment([1, 1, 3.5], {"enough": 2}), observers=[watch])
-    assert [m["answered"] for m in run.metrics] == [2] * 5
-    assert [m["clock_s"] for m in run.metrics] == [1, 2, 3, 4, 5]
-    assert [m["present"] for m in run.metrics] == [3, 2, 2, 2, 3]
-    assert all(flight.updates is None for played in watch.rounds for flight in played.state.underway.flights.values())
 
 
 def test_the_deadline_is_one_of_the_virtual_clock_too() -> None:
@@ -221,12 +199,6 @@ def test_a_round_waits_for_all_if_there_are_fewer_than_enough() -> None:
     assert training(9, "drop", {}).land(replies).refusals == ((2, "no reply"),)
 
 
-def test_rebasing_moves_the_way_and_leaves_the_update_where_nothing_moved() -> None:
-    update, then = torch.tensor([1.0, 2.0]), torch.tensor([0.5, 0.25])
-    assert rebased(update, then, then) is update
-    assert rebased(update, then, torch.tensor([10.0, 20.0])).tolist() == [10.5, 21.75]
-
-
 # ---- what it goes with
 
 
@@ -259,22 +231,6 @@ def test_tokens_markets_and_systems_of_one_round_refuse_late_updates(name: str) 
     assert late(build_mechanism({"name": name}))
     with pytest.raises(UserError, match=r"federation\.late: 'next'"):
         hanse.run(experiment([1, 1, 1], BUFFERED, mechanism={"name": name}))
-
-
-@pytest.mark.parametrize("weigh", ["samples_over_probability", {"name": "clipped", "of": "samples_over_probability"}])
-def test_weights_by_this_rounds_draw_refuse_late_updates(weigh: Any) -> None:
-    # a late client has the probability 0 in it, and would have all the weight
-    mechanism = {"name": "fedavg", "select": "s_fedavg", "weigh": weigh, "value": "exact"}
-    [line] = late(build_mechanism(mechanism))
-    assert line.startswith("federation.late: mechanism.weigh: ")
-
-
-def test_a_payment_rule_that_says_so_takes_late_updates() -> None:
-    tokens = build_mechanism({"name": "tiff"})
-    assert tokens.settle is not None
-    kind = type("Patient", (type(tokens.settle),), {"accepts": frozenset({"late"})})
-    assert late(replace(tokens, settle=kind())) == []
-    assert late(fedavg()) == []
 
 
 # ---- the rules, and the speeds

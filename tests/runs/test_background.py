@@ -130,16 +130,6 @@ def test_a_round_that_is_not_written_ends_the_run_and_neither_it_nor_the_next_is
     assert_same(tmp_path / "run", whole)
 
 
-def test_no_round_is_said_to_be_kept_in_a_directory_that_was_moved(whole: Path, tmp_path: Path) -> None:
-    out, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
-    heard = Heard(lambda round: out.rename(elsewhere) if round == 1 else None)
-    with pytest.raises(MachineError, match=f"{out}"):
-        hanse.run(experiment(), out=out, observers=[heard])
-    assert heard.rounds == [0, 1]
-    hanse.resume(elsewhere)
-    assert_same(elsewhere, whole)
-
-
 def test_an_observer_that_ends_the_run_ends_it_at_the_round_that_it_was_told(whole: Path, tmp_path: Path) -> None:
     def stop(round: int) -> None:
         if round == 1:
@@ -165,15 +155,6 @@ def test_a_run_that_is_stopped_between_checkpoints_keeps_what_it_told(whole: Pat
     hanse.resume(tmp_path / "run", observers=[again])
     assert [*heard.rounds, *again.rounds] == list(range(ROUNDS))
     assert_same(tmp_path / "run", whole)
-
-
-def test_the_round_before_one_that_fails_is_kept_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    attempt = play.attempt
-    monkeypatch.setattr(play, "attempt", lambda session, state: attempt(session, state) if state.round < 2 else 1 / 0)
-    heard = Heard(lambda round: assert_kept(tmp_path / "run", round))
-    with pytest.raises(ZeroDivisionError):
-        hanse.run(experiment(), out=tmp_path / "run", observers=[heard])
-    assert heard.rounds == [0, 1]
 
 
 def test_a_part_that_writes_into_its_old_state_does_not_write_into_a_checkpoint() -> None:

@@ -62,10 +62,3 @@ def test_a_run_stops_at_its_target_keeps_the_round_and_is_not_resumed_past_it(tm
     assert (told.code, told.fields["rounds"], told.fields["why"]) == ("ended_early", first + 1, run.over.rstrip("."))
     assert whose == ()
     assert "is not finished" not in render(statement(tmp_path / "run", 0))
-
-
-def test_a_byte_budget_counts_both_ways() -> None:
-    whole = hanse.run(experiment())
-    moved = [(m["bytes/down"] + m["bytes/up"]) / 1e6 for m in whole.metrics]
-    run = hanse.run(experiment(max_megabytes=moved[0] * 2.5))
-    assert len(run.metrics) == 3

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import torch
 from paying import Fees
-from rotation import rotating
 from typer.testing import CliRunner
 from watching import Killed, Watch, untimed
 
@@ -31,10 +30,8 @@ from hanse.mechanisms.baselines import fedavg, local
 from hanse.mechanisms.deploy import ServerModel
 from hanse.mechanisms.ipfl import IPFL
 from hanse.mechanisms.weigh import BySamples, sample_shares
-from hanse.reports.audit import audit_run
 from hanse.runs.experiment import run_remote
 from hanse.runs.round import first_state, play_round
-from hanse.runs.run_record import load_run
 from hanse.runs.setup import Session, build
 
 N = 4
@@ -207,13 +204,6 @@ def test_a_part_that_writes_into_what_it_is_shown_is_refused_by_name(where: str,
     assert str(refused.value) == f"the weigh part Scribbler, round 0, wrote into {named} in place: change a copy"
 
 
-def test_what_a_part_raises_says_which_part_it_was() -> None:
-    setup = setup_of(replace(fedavg(clients_per_round=N), settle=Fails(rounds=(0,))))
-    with pytest.raises(ZeroDivisionError) as raised:
-        play_round(setup, first_state(setup))
-    assert raised.value.__notes__ == ["raised by the settle part Fails, round 0"]
-
-
 # ---- a part that raises
 
 
@@ -361,43 +351,3 @@ def test_a_lost_network_and_a_users_mistake_are_no_failed_rounds(tmp_path: Path)
     with pytest.raises(UserError, match="no such fee"):
         play(experiment([-1]), tmp_path / "wrong")
     assert not (tmp_path / "wrong").exists()
-
-
-@pytest.mark.usefixtures("undrawn")
-@pytest.mark.parametrize("rounds", rotating([(1,), (0,), (3,)], 3))
-def test_reports_read_a_run_with_a_failed_round(tmp_path: Path, rounds: tuple[int, ...]) -> None:
-    play(experiment(rounds), tmp_path / "a")
-    play(experiment(()), tmp_path / "b")
-    assert len(load_run(tmp_path / "a").metrics) == 4
-    for words in (["report"], ["statement"], ["compare", str(tmp_path / "b")], ["ledger", "balances"]):
-        command = (
-            [*words[:1], str(tmp_path / "a"), *words[1:]] if words[0] != "ledger" else [*words, str(tmp_path / "a")]
-        )
-        if words[0] == "statement":
-            command += ["--client", "0"]
-        told = CliRunner().invoke(app, command)
-        assert told.exit_code == 0, (command, told.output, told.exception)
-
-
-def failing_market(rounds: Sequence[int] = ()) -> Mechanism:
-    @dataclass(frozen=True)
-    class Breaks(IPFL):
-        def settle(self, view: View, state: Any) -> Any:
-            if view.stage == "close" and view.round in rounds:
-                raise ZeroDivisionError("no market")
-            return super().settle(view, state)
-
-    return market(Breaks(eagerness=1e5, cost=0.1))
-
-
-def test_a_market_with_a_failed_round_is_audited_and_reported(tmp_path: Path) -> None:
-    given = experiment(()).sections() | {
-        "mechanism": {"name": "test_failed_rounds:failing_market", "rounds": [1, 3]},
-    }
-    run = play(hanse.Experiment(**given), tmp_path / "run")
-    assert ["failed" in line for line in run.metrics] == [False, True, False, True]
-    audit = audit_run(tmp_path / "run")
-    assert audit.holds, audit.checks
-    assert audit.markets == 2
-    told = CliRunner().invoke(app, ["ledger", "verify", str(tmp_path / "run")])
-    assert told.exit_code == 0, (told.output, told.exception)

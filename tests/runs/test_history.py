@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from watching import Watch
 
 import hanse
 from hanse.base.errors import UserError
-from hanse.core.recipe import History, Recipe
-from hanse.core.table import Layout, Seats, Updates
+from hanse.core.recipe import Recipe
 from hanse.learning.job import batch_plan, last_epoch
 
 
@@ -34,25 +32,6 @@ def test_batches_go_on_where_the_last_round_stopped() -> None:
     assert batch_plan(7, recipe, key, before=3).tolist() == [[6, -1], [0, 1], [2, 3]]  # the last short batch is kept
     assert batch_plan(7, recipe, key, before=6).tolist() == [[4, 5], [6, -1], [0, 1]]
     assert [last_epoch(7, recipe, before=b) for b in (0, 3, 6)] == [0, 1, 2]
-
-
-def test_history_counts_steps_and_keeps_statistics() -> None:
-    module = torch.nn.Sequential(torch.nn.Linear(1, 2), torch.nn.BatchNorm1d(2))
-    layout = Layout.of(module)
-    row = layout.flatten(module)
-    history = History.of(Recipe(statistics="own"), 3, layout, row)
-    assert history.statistics.tolist() == [[0, 0, 1, 1]] * 3  # means, variances
-    rows = torch.arange(2.0 * layout.size).view(2, -1)
-    seats = Seats.at(np.array([0, 2]), np.array([0, 0]))
-    updates = Updates(seats, rows, np.ones(2), np.zeros(2), np.array([3, 4]))
-    again = Updates(seats.take(np.array([1])), rows[1:], np.ones(1), np.zeros(1), np.array([5]))
-    after = history.after(7, updates).after(9, again)
-    assert after.steps.tolist() == [3, 0, 9]
-    assert after.last.tolist() == [7, -1, 9]
-    assert torch.equal(after.statistics[[0, 2]], rows[:, layout.num_parameters :])
-    assert torch.equal(after.statistics[1], history.statistics[1])
-    assert torch.equal(after.model(0, row)[: layout.num_parameters], row[: layout.num_parameters])
-    assert torch.equal(after.model(0, row)[layout.num_parameters :], rows[0, layout.num_parameters :])
 
 
 def test_a_client_trains_from_shared_parameters_with_its_own_statistics_at_its_own_rate() -> None:
@@ -99,15 +78,6 @@ def test_a_client_trains_from_shared_parameters_with_its_own_statistics_at_its_o
             right += int((problem.module.eval()(pool.x[index]).argmax(1) == pool.y[index]).sum())
     assert result.metrics[-1]["client/test_accuracy_weighted"] == pytest.approx(right / (6 * len(index)), abs=2e-3)
     assert "test/accuracy" not in result.metrics[-1]  # the server has no statistics
-
-
-def test_both_engines_agree_on_batches_by_class() -> None:
-    rows = []
-    for engine in ("sequential", "stacked"):
-        given = experiment(order="by_class", lr_decay=0.5, lr_decay_by="last", statistics="own")
-        changed = given.model_copy(update={"engine": given.engine.model_copy(update={"train": engine})})
-        rows.append(hanse.run(changed).table.rows)
-    assert torch.allclose(rows[0], rows[1], atol=1e-4)
 
 
 @pytest.mark.parametrize(

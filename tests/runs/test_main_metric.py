@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import sklearn.metrics as sk
 import torch
-from rotation import rotating
 
 import hanse
 from hanse.base.errors import UserError
@@ -18,12 +17,7 @@ from hanse.federation.check import room
 from hanse.federation.codec import pack, unpack_reply
 from hanse.federation.node import Assignment, ClientData, Node
 from hanse.learning.intervals import auc_interval
-from hanse.learning.metrics import LOSS, reading_of
-from hanse.reports.accuracy import curve_charts
 from hanse.reports.alone import train_alone
-from hanse.reports.compare import compare_runs, compare_tables, outcome
-from hanse.reports.fits import OwnTest, _interval
-from hanse.reports.groups import group_runs
 from hanse.reports.statement import render, statement
 from hanse.runs.run_record import load_run
 from hanse.runs.setup import build
@@ -116,25 +110,6 @@ def test_the_hospitals_statement_speaks_of_auc_and_does_not_say_it_lost(played: 
     assert (found.client.paid_to_join == "yes") == (low > 0)
 
 
-def test_records_report_and_comparison_have_the_metric(played: Path, tmp_path: Path) -> None:
-    run = load_run(played)
-    last = run.metrics[-1]
-    each = [own_auc(played, c)[0] for c in range(4)]
-    assert last["client/test_auc"] == pytest.approx(np.mean(each), abs=1e-6)
-    assert last["client/test_auc_worst"] == pytest.approx(min(each), abs=1e-6)
-    assert 0 < last["client/test_auc_error"] < 0.1
-    plain = tmp_path / "plain"
-    hanse.run(experiment(eval={"metrics": None}, train={"loss": {"name": "cross_entropy"}}), out=plain)
-    rows = compare_runs([played, plain])
-    assert [row["client_auc"] for row in rows] == [pytest.approx(np.mean(each), abs=1e-6), None]
-    assert [row["client_accuracy"] is not None for row in rows] == [True, True]
-    assert compare_tables(rows, [])[0].headings == ("run", "own AUC")
-    groups = group_runs([run])
-    told = outcome(groups)[0].fields
-    assert (told["metric"], told["own"], told["results"][0]["mean"]) == ("AUC", True, pytest.approx(np.mean(each)))
-    assert "AUC at the clients" in [chart.title for chart in curve_charts(groups)]
-
-
 def test_a_client_of_one_class_has_a_named_gap(tmp_path: Path) -> None:
     asked = experiment(data={"source": HERE + "one_sided"}, run={"rounds": 1})
     said = build(asked).said
@@ -161,7 +136,7 @@ def test_a_client_of_one_class_has_a_named_gap(tmp_path: Path) -> None:
         ({"eval": {"metrics": ["aucc"]}}, "eval.metrics: 'aucc': no such name; did you mean 'auc'?"),
         ({"eval": {"metrics": [HERE + "failing"]}}, "'failing'"),
         ({"train": {"loss": "mae"}}, r"train.loss: 'mae'.*2 classes"),
-        ({"train": {"loss": "bce"}, "model": {"name": HERE + "two"}}, "output per"),
+        ({"train": {"loss": "bce"}, "model": {"name": HERE + "two"}}, "one for each sample"),
         ({"model": {"name": HERE + "one"}}, r"train.loss.*'bce'"),
         ({"mechanism": {"value": {"name": "gtg", "utility": "ac"}}}, "mechanism.value.utility: 'ac'"),
         ({"mechanism": {"value": {"name": "gtg", "utility": "r2"}},
@@ -191,51 +166,10 @@ def two(input_shape: Any, num_classes: int | None) -> torch.nn.Module:
     return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(20, 2))
 
 
-def test_one_output_goes_through_values_tests_and_reports(tmp_path: Path) -> None:
-    value = {"name": "mixture", "utility": "auc"}
-    sections = {"mechanism": {"value": value}, "data": {"validation": 0.2, "source": HERE + "mixed"}}
-    result = hanse.run(experiment(**sections, train={"loss": "bce"}, run={"rounds": 2}), out=tmp_path / "run")
-    assert result.model(0)(torch.zeros(3, 20)).shape == (3, 1)
-    assert {"test/auc", "test/auc_error", "client/test_auc", "client/test_f1"} <= result.metrics[-1].keys()
-    line = result.clients[0]
-    assert line["value_draw_error"] > 0  # another draw of validation samples would have judged otherwise
-    given = statement(tmp_path / "run", 0).client
-    assert given.drawn is not None
-    assert given.value_low is not None
-
-
-@pytest.mark.parametrize("name", rotating(["exact", "banzhaf", "mixture", "gtg"], 2))
-def test_values_on_one_case_have_no_known_error(name: str) -> None:
-    value = {"name": name, "utility": "auc"}
-    sections = {"data": {"validation": 0.5, "source": HERE + "rare"}, "eval": {"metrics": ["loss"]}}
-    result = hanse.run(experiment(**sections, mechanism={"value": value}, run={"rounds": 1}))
-    assert all(np.isfinite(line["value"]) for line in result.clients)
-    assert all(line.get("value_draw_error") is None for line in result.clients)
-
-
-def rare(**_: Any) -> Dataset:
-    """Two ill patients among sixty: one for validation, whose AUC without the block that has it is not known."""
-    data = wards()
-    return replace(data, test=Samples(data.train.x[:60], (torch.arange(60) % 30 == 0).long()))
-
-
 def mixed(**_: Any) -> Dataset:
     """The hospitals, and test samples of both kinds."""
     data = wards()
     return replace(data, test=data.train.take(torch.arange(0, 3000, 5)))
-
-
-def test_numbers_have_metrics_too(tmp_path: Path) -> None:
-    sections = {"data": {"source": HERE + "prices"}, "eval": {"metrics": ["rmse", "r2"]}, "train": {"loss": "huber"}}
-    hanse.run(experiment(**sections, run={"rounds": 1}), out=tmp_path / "run")
-    run = load_run(tmp_path / "run")
-    assert run.main.less_is_better
-    tests = run.own_tests(0)
-    assert run.metrics[0]["client/test_rmse_worst"] == pytest.approx(tests.main.max())
-    row = compare_runs([tmp_path / "run"])[0]
-    assert (row["test_mse"], row["test_loss"]) == (None, None)
-    assert row["test_rmse"] == run.metrics[0]["test/rmse"]
-    assert row["test_loss: huber"] == run.metrics[0]["test/loss"]
 
 
 def test_a_participant_on_a_network_reports_the_metrics_of_its_job(tmp_path: Path) -> None:
@@ -259,28 +193,3 @@ def test_a_participant_on_a_network_reports_the_metrics_of_its_job(tmp_path: Pat
 def cost(y: Any, p: Any, missed: float = 5.0) -> float:
     """Return what the missed cases cost, a patient."""
     return missed * float(((p[:, 1] < 0.5) & (y == 1)).mean())
-
-
-def doubled(outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Return twice the cross-entropy."""
-    return 2 * torch.nn.functional.cross_entropy(outputs, y, reduction="none")
-
-
-def test_functions_as_metric_and_loss_are_written_down_by_their_import_paths() -> None:
-    metrics = [cost, {"name": cost, "missed": 2.0}, "auc"]
-    given = experiment(eval={"metrics": metrics}, train={"loss": doubled})
-    assert given.eval.metrics == [HERE + "cost", {"name": HERE + "cost", "missed": 2.0}, "auc"]
-    assert given.train.loss == HERE + "doubled"
-    assert given == experiment(eval={"metrics": given.eval.metrics}, train={"loss": HERE + "doubled"})
-    for section, said in (("eval", {"metrics": [lambda y, p: 1.0]}), ("train", {"loss": lambda o, y: o})):
-        with pytest.raises(UserError, match="'def'"):
-            experiment(**{section: said})
-
-
-def test_an_interval_ends_where_the_metric_does() -> None:
-    sides = 0.1 / 19**0.5 * np.where(np.arange(20) % 2, 1.0, -1.0)  # of which the jackknife's error is 0.1
-    test = OwnTest(0, None, None, 40, None, 0.96, "", 0.96 + sides, None)
-    low, high = _interval(reading_of("auc") or LOSS, 0.96, test) or (np.nan, np.nan)
-    assert low == pytest.approx(0.96 - 2.093 * 0.1, abs=1e-3)  # Student's t with 19 degrees of freedom
-    assert high == 1.0
-    assert (_interval(LOSS, 0.96, test) or (0, 0))[1] == pytest.approx(0.96 + 2.093 * 0.1, abs=1e-3)

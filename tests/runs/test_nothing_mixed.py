@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import warnings
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from hanse.cli.entry import app
 from hanse.lab.job import play, seeded
 from hanse.mechanisms.registry import MECHANISMS
 from hanse.reports.answers import answers_of
-from hanse.runs.chance import in_no_sum, nothing_mixed, unsold
+from hanse.runs.chance import nothing_mixed
 from hanse.runs.rehearsal import rehearse
 
 SILENT: dict[str, Any] = {
@@ -49,15 +48,6 @@ def test_one_update_with_a_weight_is_enough_and_nothing_else_is() -> None:
     assert nothing_mixed(line, []) is None  # the seats' lines are lost, which others say
 
 
-def test_a_market_without_a_trade_and_a_group_in_no_sum_are_said() -> None:
-    assert len(unsold([{"market/edges": 0.0}, {}])) == 1
-    assert unsold([{"market/edges": 0.0}, {"market/edges": 2.0}]) == unsold([{}]) == []
-    [line] = in_no_sum([(0, None), (1, "its group was lost"), (1, "its group was lost"), (2, None), (2, "late")])
-    assert "clients 1 " in line
-    assert "its group was lost" in line
-    assert in_no_sum([(0, None)]) == in_no_sum([(0, "lost")]) == []
-
-
 @pytest.mark.parametrize("name", rotating(sorted(MECHANISMS.keys() - {"centralised"}), 5))
 def test_every_mechanism_passes(name: str) -> None:
     assert hanse.run(rehearse(name, rounds=1).experiment).nothing is None
@@ -79,34 +69,6 @@ def test_a_run_in_which_nobody_answers_is_no_success(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["run", str(file), "--out", str(tmp_path / "other")])
     assert done.exit_code == 1
     assert (tmp_path / "other" / "config.toml").exists()
-
-
-def test_a_model_that_gives_nan_ends_the_run_in_its_first_round() -> None:
-    class Nan(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Linear(8, 2)
-
-        def forward(self, x: torch.Tensor) -> Any:
-            return self.layer(x) * float("nan")
-
-    with pytest.raises(UserError, match=r"round 0.*NaN"):
-        hanse.run(hanse.Experiment(mechanism="fedavg", run={"rounds": 3}), data=own(), model=Nan())
-
-
-def test_a_loop_that_makes_no_step_has_no_weight() -> None:
-    def fit(model: Any, data: Any, round: Any) -> None:
-        if round.client != 0:
-            with torch.no_grad():
-                next(model.parameters()).add_(0.1)  # by hand: PyTorch counts no step
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        run = hanse.run(hanse.Experiment(mechanism="fedavg", train={"loop": fit}, run={"rounds": 1}), data=own())
-    first, *others = run.clients
-    assert first["steps"] == first["weight"] == 0
-    assert "no step" in first["refused"]
-    assert all(seat["weight"] == 0.5 for seat in others)
 
 
 def _no_rate(model: Any, data: Any, round: Any) -> None:
@@ -132,15 +94,6 @@ def test_a_loop_that_steps_and_leaves_every_model_as_it_was_is_no_success(loop: 
     assert any("train.loop" in str(one.message) for one in warned) != result
 
 
-def test_targets_in_a_column_are_classes_and_one_hot_ones_are_refused() -> None:
-    experiment = hanse.Experiment(mechanism="fedavg", model="logistic", run={"rounds": 1})
-    rows = [hanse.run(experiment, data=own(how)).table.rows for how in (None, lambda y: y[:, None])]
-    assert torch.equal(*rows)
-    for how in (lambda y: np.eye(2, dtype=int)[y], lambda y: np.eye(2)[y], lambda y: np.eye(2, dtype=bool)[y]):
-        with pytest.raises(UserError, match="one-hot"):
-            hanse.run(experiment, data=own(how))
-
-
 def test_batch_norm_is_not_trained_on_single_samples() -> None:
     net = nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
     with pytest.raises(UserError, match=r"train\.batch_size: 1"):
@@ -163,17 +116,3 @@ def test_a_module_that_fails_on_one_clients_samples_is_told_with_client_and_roun
     with pytest.raises(UserError, match=r"round 0: client 1 \(b\).*LookupError: no such pixel") as caught:
         hanse.run(hanse.Experiment(mechanism="fedavg", run={"rounds": 1}), data=(x, y, clients), model=Picky())
     assert isinstance(caught.value.__cause__, LookupError)
-
-
-def test_a_port_that_another_federation_holds_is_refused_by_its_option(tmp_path: Path) -> None:
-    from hanse.wings.operate.loopback import Loopback
-
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
-        other.listen()
-        port = other.getsockname()[1]
-        with pytest.raises(UserError, match=f"--port: {port}"):
-            Loopback(tmp_path / "net", tmp_path, (port,), members=1).up()
-        with pytest.raises(UserError, match=f"--listen: {port}"):
-            Loopback(tmp_path / "net", tmp_path, (port - 1,), members=1, listen=f"127.0.0.1:{port}")._refuse_taken([])
-    assert not (tmp_path / "net").exists()

@@ -7,13 +7,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from commands import run_hanse
 from rotation import rotating
 from torch import Tensor, nn
 
 import hanse
 from hanse.base.errors import UserError
-from hanse.reports.groups import different_settings, group_runs
 from hanse.runs.run_record import load_run
 
 NAMES = ("General", "Hope", "St Mary")
@@ -93,29 +91,6 @@ def test_what_was_given_is_recorded_and_needed_again(tmp_path: Path) -> None:
         assert len(caught.value.lines) == 1
 
 
-def test_the_same_data_split_by_other_seeds_are_one_experiment(tmp_path: Path) -> None:
-    def record(name: str, seed: int, given: pd.DataFrame) -> Any:
-        source = {"target": "ill", "client_column": "hospital", "prepare": "auto"}
-        asked = hanse.Experiment(
-            mechanism="fedavg", data={"source": source, "seed": seed}, run={"rounds": 1, "seed": seed}
-        )
-        hanse.run(asked, data=given, out=tmp_path / name)
-        return load_run(tmp_path / name)
-
-    first, second = record("a", 0, frame()), record("b", 1, frame())
-    assert first.config["data"]["source"]["fingerprint"] == second.config["data"]["source"]["fingerprint"]
-    other = record("c", 2, frame().assign(age=1.0))
-    groups = group_runs([first, second, other])
-    assert [[run.name for run in group.runs] for group in groups] == [["a", "b"], ["c"]]
-    assert list(different_settings(groups)) == ["data.source.fingerprint"]
-
-
-def test_an_object_for_a_run_that_had_none_is_refused(tmp_path: Path) -> None:
-    hanse.run(hanse.Experiment(mechanism={"name": "fedavg"}, run={"rounds": 1}), out=tmp_path / "run")
-    with pytest.raises(UserError, match=r"data\.source.*'digits'"):
-        hanse.resume(tmp_path / "run", data=frame())
-
-
 def test_a_module_starts_from_its_own_weights_and_stays_as_it_is() -> None:
     net = nn.Linear(2, 2)
     before = [p.detach().clone() for p in net.parameters()]
@@ -123,48 +98,6 @@ def test_a_module_starts_from_its_own_weights_and_stays_as_it_is() -> None:
     assert torch.equal(run.table.rows[0], torch.cat([p.flatten() for p in before]))
     hanse.run(experiment(1), data=frame(), model=net)
     assert all(torch.equal(a, b) for a, b in zip(net.parameters(), before, strict=True))
-
-
-def test_several_first_models_are_drawn_anew_or_refused() -> None:
-    run = hanse.run(experiment(0, "ifca"), data=frame(), model=nn.Linear(2, 2))
-    assert not torch.equal(run.table.rows[0], run.table.rows[1])
-
-    class Bare(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight = nn.Parameter(torch.ones(2, 2))
-
-        def forward(self, x: Tensor) -> Tensor:
-            return x @ self.weight
-
-    with pytest.raises(UserError, match="'weight'"):
-        hanse.run(experiment(0, "ifca"), data=frame(), model=Bare())
-
-
-def test_wrong_models_are_one_line_and_leave_nothing(tmp_path: Path) -> None:
-    class Nothing(nn.Module):
-        pass
-
-    for model, words in (
-        (nn.Linear(3, 2), r"model: Linear: .*\[2\]"),
-        (nn.Linear(2, 1), r"model: Linear: .*\[4, 1\]"),
-        (Nothing, "model: Nothing: "),
-        (nn.Linear, "model: Linear: "),
-        (3, "model: 3: "),
-        (lambda shape, classes: 3, "int"),
-    ):
-        with pytest.raises(UserError, match=words) as caught:
-            hanse.run(experiment(), data=frame(), model=model, out=tmp_path / "run")  # type: ignore[arg-type]
-        assert len(caught.value.lines) == 1
-        assert not (tmp_path / "run").exists()
-    options = hanse.Experiment(mechanism={"name": "fedavg"}, model={"name": "mlp", "hidden": [3]})
-    with pytest.raises(UserError, match=r"model\.hidden"):
-        hanse.run(options, model=nn.Linear(2, 2))
-
-
-def test_objects_stay_in_this_process() -> None:
-    with pytest.raises(UserError, match=r"federation\.engine.*'ray'"):
-        hanse.run(experiment(federation={"engine": "ray"}), data=frame())
 
 
 @pytest.mark.parametrize("mechanism", rotating(["fedavg", "greedyfed", "ditto"], 3))
@@ -186,16 +119,6 @@ def test_several_inputs_train_and_test_as_the_same_network_of_one(mechanism: str
     assert found.shape == (120, 2)
 
 
-def test_the_rule_picks_an_engine_that_can_train_several_inputs() -> None:
-    x, y, who = two_inputs()
-    run = hanse.run(hanse.Experiment(mechanism={"name": "fedavg"}, run={"rounds": 1}), data=(x, y, who), model=Two())
-    assert run.experiment.engine.train in ("sequential", "vmapped")
-    with pytest.raises(UserError, match=r"model\.name: 'mlp'"):
-        hanse.run(hanse.Experiment(mechanism={"name": "fedavg"}), data=(x, y, who))
-    with pytest.raises(UserError, match=r"{'vitals': \(2,\), 'codes': \(4,\)\}"):
-        hanse.run(hanse.Experiment(mechanism={"name": "fedavg"}), data=(x, y, who), model=nn.Linear(6, 2))
-
-
 # ---- names
 
 
@@ -215,16 +138,3 @@ def test_run_and_record_know_the_names(paid: Path) -> None:
         run.client_of("St Marie")
     table = hanse.run(experiment(1), data=frame()).clients_to_pandas()
     assert table[["client", "name"]].to_numpy().tolist() == [[c, name] for c, name in enumerate(NAMES)]
-
-
-def test_commands_take_and_show_names(paid: Path) -> None:
-    assert run_hanse("statement", paid, "--client", "St Mary")[0] == 0
-    assert "St Mary" in (paid / "statements" / "client-2.html").read_text()
-    code, _, err = run_hanse("statement", paid, "--client", "St Mari")
-    assert (code, "St Mary" in err) == (2, True)
-    code, said, _ = run_hanse("ledger", "balances", paid)
-    assert code == 0
-    assert any("client/1" in line and "Hope" in line for line in said.splitlines())
-    code, said, _ = run_hanse("ledger", "history", paid, "--account", "Hope")
-    assert (code, "client/1" in said) == (0, True)
-    assert "client/2" not in said

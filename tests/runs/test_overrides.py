@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-import hanse
 from hanse.base.errors import UserError
-from hanse.runs.config import read_file
 from hanse.runs.overrides import apply
 
 FILE: dict[str, Any] = {
@@ -43,29 +40,6 @@ def test_a_key_is_left_out() -> None:
     assert notes == []
 
 
-def test_what_is_left_out_is_said() -> None:
-    notes = apply(FILE, ["mechanism.name=local"])[1]
-    assert [note.split(": ")[1] for note in notes] == ["mechanism.clients_per_round", "mechanism.mu"]
-    [note] = apply(FILE, ["mechanism=fedavg"])[1]
-    assert "clients_per_round, weigh" in note
-    given = ["mechanism=fedprox", "mechanism.clients_per_round=2", "mechanism.mu=1", "mechanism.weigh=gtflat"]
-    assert apply(FILE, given)[1] == []
-
-
-def test_a_part_of_the_mechanism_s_own_goes_with_it() -> None:
-    own = {"mechanism": {"name": "greedyfed", "value": {"eps": 0.1}}}
-    assert apply(own, ["mechanism.name=fedavg"])[0]["mechanism"] == {"name": "fedavg"}
-    assert apply(own, ["mechanism.name=ucb"])[0]["mechanism"] == {"name": "ucb", "value": {"eps": 0.1}}
-
-
-def test_neither_a_misspelt_option_nor_one_that_was_just_given_is_left_out() -> None:
-    slip = {"mechanism": {"name": "fedprox", "moo": 0.3}}
-    assert apply(slip, ["mechanism.name=fedavg"])[0]["mechanism"] == {"name": "fedavg", "moo": 0.3}
-    given = apply(FILE, ["mechanism.name=fedavg", "mechanism.mu=0.1"])[0]
-    with pytest.raises(UserError, match=r"mechanism\.mu"):
-        hanse.Experiment(**given)
-
-
 @pytest.mark.parametrize(
     ("override", "line"),
     [
@@ -84,15 +58,6 @@ def test_mistakes(override: str, line: str) -> None:
     assert wrong.value.lines[0].startswith(line)
 
 
-def test_names_alone(tmp_path: Path) -> None:
-    file = tmp_path / "exp.toml"
-    file.write_text('mechanism = "local"\nmodel = "logistic"\n')
-    found = hanse.Experiment.read(file)
-    assert (found.mechanism.name, found.model.name) == ("local", "logistic")
-    assert apply(read_file(file), ["mechanism.name=fedavg"])[0]["mechanism"] == {"name": "fedavg"}
-    assert hanse.Experiment(mechanism="fedavg").mechanism.name == "fedavg"
-
-
 @pytest.mark.parametrize(
     ("file", "override", "data"),
     [
@@ -105,10 +70,3 @@ def test_names_alone(tmp_path: Path) -> None:
 )
 def test_options_of_a_source_and_a_partition(file: dict[str, Any], override: str, data: dict[str, Any]) -> None:
     assert apply({"data": file}, [override])[0] == {"data": data}
-
-
-def test_a_source_without_options_keeps_its_name_when_it_is_given_one() -> None:
-    found, _ = apply({"data": {"source": "digits"}, "mechanism": "fedavg"}, ["data.source.scale=unit"])
-    assert found["data"] == {"source": {"name": "digits", "scale": "unit"}}
-    with pytest.raises(UserError, match=r"data\.source\.scale"):
-        hanse.Experiment(**found)

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from torch import nn
 
 import hanse
@@ -56,31 +55,6 @@ def test_it_is_what_the_run_was(played: hanse.Run) -> None:
     assert {n: a.tolist() for n, a in run.tested.items()} == {n: a.tolist() for n, a in played.tested.items()}
     assert (run.interrupted, run.over, run.path) == (False, None, played.path)
     assert sorted((p, p.stat().st_mtime_ns) for p in played.path.rglob("*")) == before  # nothing was written
-
-
-def test_a_model_is_a_plain_module(played: hanse.Run, tmp_path: Path) -> None:
-    assert played.path is not None
-    save_file(hanse.load(played.path).model(2).state_dict(), tmp_path / "model.safetensors")
-    other = played.model(0)
-    other.load_state_dict(load_file(tmp_path / "model.safetensors"))
-    assert same(other, played.model(2))
-    with pytest.raises(UserError, match=r"client 4: no such client.*0 to 3"):
-        hanse.load(played.path).model(4)
-
-
-def test_a_run_that_was_stopped(tmp_path: Path) -> None:
-    hanse.run(experiment(run={"rounds": 2}), out=tmp_path / "run")
-    config = tmp_path / "run" / "config.toml"
-    config.write_text(config.read_text().replace("rounds = 2", "rounds = 5"))
-    for file in (tmp_path / "run" / "checkpoints").glob("*2.safetensors"):
-        file.write_bytes(file.read_bytes()[:-7])  # the last one is torn: the one before is taken, and nothing renamed
-    run = hanse.load(tmp_path / "run")
-    assert (run.interrupted, len(run.metrics)) == (True, 2)
-    assert run.model(0) is not None
-    shutil.rmtree(tmp_path / "run" / "checkpoints")
-    run = hanse.load(tmp_path / "run")
-    with pytest.raises(UserError, match="no checkpoint"):
-        run.model()
 
 
 def test_models_of_one_s_own_are_imported_only_if_trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,6 @@ import sys
 import weakref
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,6 @@ from rotation import rotating
 from torch import nn
 
 import hanse
-from hanse.base.errors import UserError
 from hanse.core.part import Choice, Mechanism, SelectPart
 from hanse.core.table import as_one
 from hanse.data import Dataset, Samples
@@ -103,43 +101,6 @@ def test_engines_agree_on_a_whole_round_of_every_mechanism() -> None:
             )
             rows.append(run.table.rows)
         torch.testing.assert_close(rows[0], rows[1], rtol=0, atol=1e-5)
-
-
-def test_zero_rounds_leave_the_initial_model_and_no_run_directory(tmp_path: Path) -> None:
-    experiment = hanse.Experiment(mechanism={"name": "fedavg"}, run={"rounds": 0}, engine=ENGINE)
-    run = hanse.run(experiment)
-    assert run.metrics == []
-    assert run.table.size == 1
-    assert not run.interrupted
-    with pytest.raises(hanse.UserError, match=r"hanse\.Experiment"):
-        hanse.run({"mechanism": "fedavg"})  # type: ignore[arg-type]
-    with pytest.raises(hanse.UserError, match=r"run\.rounds: 0"):
-        hanse.run(experiment, out=tmp_path / "r")
-    assert not (tmp_path / "r").exists()
-
-
-def test_values_and_seats_as_frames() -> None:
-    run = hanse.run(
-        hanse.Experiment(
-            data={"clients": 4},
-            mechanism={"name": "greedyfed", "clients_per_round": 2},
-            run={"rounds": 3},
-            engine=ENGINE,
-        )
-    )
-    frame = run.to_pandas()
-    assert frame.index.tolist() == [0, 1, 2]
-    seats = run.clients_to_pandas()
-    np.testing.assert_allclose(seats.groupby("round")["value"].sum(), frame["value/sum"])
-
-
-def test_an_observer_that_would_never_be_told_anything_is_refused(tmp_path: Path) -> None:
-    class Misspelt:
-        def on_rounds(self, metrics: dict[str, Any], played: object) -> None: ...
-
-    with pytest.raises(UserError, match=r"on_start.*on_round"):
-        hanse.run(hanse.Experiment(mechanism={"name": "fedavg"}), out=tmp_path / "r", observers=[Misspelt()])
-    assert not (tmp_path / "r").exists()
 
 
 OLD: list[Any] = []  # weak references to the updates of earlier rounds

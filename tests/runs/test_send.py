@@ -10,7 +10,6 @@ import user_loops  # noqa: F401 (imported by path)
 from rotation import rotating
 
 import hanse
-from hanse.base.errors import UserError
 from hanse.core.table import Layout
 from hanse.learning.models import build_problem
 
@@ -41,12 +40,6 @@ def test_what_is_sent_trains_and_scores_as_if_everything_were(mechanism: str) ->
         torch.testing.assert_close(whole[name], same[name], atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("train", ["vmapped", "auto"])
-def test_other_engines_train_the_same(train: str) -> None:
-    expected, got = hanse.run(experiment("trainable")), hanse.run(experiment("trainable", train=train))
-    torch.testing.assert_close(got.table.rows, expected.table.rows, atol=1e-5, rtol=1e-4)
-
-
 def test_statistics_are_sent_for_training_moves_them() -> None:
     run = hanse.run(experiment("trainable", "tuned"))
     assert run.table.rows.shape[1] == 170 + 32
@@ -56,18 +49,3 @@ def test_statistics_are_sent_for_training_moves_them() -> None:
     assert problem.frozen_columns is None
     assert len(problem.frozen) == 4
     assert torch.equal(row[:170], Layout.of(problem.module).flatten(problem.module)[-202:-32])
-
-
-def test_a_loop_of_ones_own_trains_what_is_sent() -> None:
-    run = hanse.run(experiment("trainable", loop="user_loops:fit"))
-    assert run.metrics[-1]["answered"] == 5
-    with pytest.raises(UserError, match=r"train\.loop.*'1\.weight'"):
-        hanse.run(experiment("trainable", loop="user_loops:drawing"))
-
-
-def test_the_key_is_checked_and_written() -> None:
-    with pytest.raises(UserError, match=r"model\.send: 'some'.*'all'"):
-        experiment("some")
-    assert 'send = "trainable"' in experiment("trainable").to_toml()
-    with pytest.raises(UserError, match="every parameter"):
-        hanse.run(experiment("trainable", "frozen"))

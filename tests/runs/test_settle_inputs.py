@@ -79,27 +79,6 @@ def with_more(value: Any) -> Any:
     return {**more, "fields": {**more["fields"], "of_old": 1}} if "$kind" in value else more
 
 
-def test_what_an_older_version_recorded_of_an_object_does_not_stop_the_audit(tmp_path: Path) -> None:
-    audited(tmp_path / "run", "ipfl")
-    for number in range(3):
-        with np.load(round_file(tmp_path / "run", number)) as record:
-            kept = dict(record)
-        said = with_more(json.loads(kept[NAME].tobytes()))
-        kept[NAME] = np.frombuffer(json.dumps(said).encode(), np.uint8)
-        np.savez(round_file(tmp_path / "run", number), **kept)
-    restamped(tmp_path / "run")
-    audit = audit_run(tmp_path / "run")
-    assert {check.name: check.holds for check in audit.checks}["settled again"]
-
-
-@pytest.mark.parametrize("name", ["pifl", "ipfl"])
-def test_a_run_of_an_older_version_is_audited_by_what_it_recorded(name: str, tmp_path: Path) -> None:
-    audit = audited(tmp_path / "run", {"name": name}, lambda array: array.startswith(NAME))
-    assert audit.holds
-    assert "settled again" in {fact.name for fact in audit.facts}
-    assert {"auctions", "payments"} & {check.name for check in audit.checks}
-
-
 def test_a_record_cannot_unfold_into_more_than_it_has() -> None:
     folded: dict[str, Any] = {"$list": []}
     for number in range(100):

@@ -11,10 +11,8 @@ from rotation import rotating
 from watching import Watch
 
 import hanse
-from hanse.base.errors import UserError
 from hanse.data import build
 from hanse.lab.job import folder_of, play, play_kept, seeded
-from hanse.runs import setup
 
 DATA = {"clients": 6, "partition": {"name": "pathological", "classes_per_client": 3}, "client_test": 0.25}
 
@@ -63,29 +61,6 @@ def test_the_trained_model_is_the_clients_own_update(name: str) -> None:
     assert same == (name not in ("fedavg", "cfl"))
 
 
-def test_who_did_not_train_tests_what_it_holds() -> None:
-    seen = Watch()
-    run = played({"name": "fedavg", "clients_per_round": 2}, "trained", [seen])
-    view, table = seen.rounds[-1].view, seen.rounds[-1].state.table
-    models = [table.rows[0]] * 6
-    for s, c in enumerate(view.updates.seats.client.tolist()):
-        models[c] = view.updates.rows[s]
-    assert len(view.updates) == 2
-    assert np.allclose(run.tested["test_accuracy"], by_hand(run, models))
-
-
-def test_mixes_that_nobody_trains_are_refused() -> None:
-    with pytest.raises(UserError, match=r"eval.model: 'trained'.*'deployed'"):
-        played({"name": "pifl", "tiers": 2}, "trained")
-
-
-def test_a_network_refuses_it() -> None:
-    asked = hanse.Experiment(data=DATA, mechanism="local", eval={"model": "trained"}, federation={"min_replies": 99})
-    with pytest.raises(UserError) as said:
-        setup.build(asked, federation=object())  # type: ignore[arg-type]
-    assert {line.partition(":")[0] for line in said.value.lines} == {"eval.model", "federation.min_replies"}
-
-
 CLASSES = {"clients": 5, "partition": {"name": "niid", "alpha": 0.3}, "client_test_from": "classes", "validation": 0.0}
 
 
@@ -118,22 +93,6 @@ def test_the_official_tests_are_weighted_by_the_clients_classes() -> None:
     held = [int(np.isin(tests.y.numpy(), np.flatnonzero(own)).sum()) for own in counts]
     assert run.tested["test_samples"].tolist() == held
     assert run.metrics[-1]["client/test_accuracy"] == pytest.approx(np.mean(accuracy))
-
-
-@pytest.mark.parametrize(
-    ("data", "said"),
-    [
-        ({"client_test": 0.2}, r"client_test: 0.2.*client_test_from.*allowed: 0"),
-        ({"partition": "mixture"}, r"client_test_from: 'classes'.*'mixture'"),
-        (
-            {"partition": "pathological", "validation": 0.998},
-            "client . has no test samples of its classes; lower",
-        ),
-    ],
-)
-def test_weighted_tests_that_cannot_be_had_are_one_line(data: dict[str, Any], said: str) -> None:
-    with pytest.raises(UserError, match=said):
-        build(hanse.Experiment(data=CLASSES | data, mechanism={"name": "local"}).data)
 
 
 def test_the_best_round_of_each_client_is_kept(tmp_path: Path) -> None:

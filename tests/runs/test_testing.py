@@ -21,7 +21,7 @@ from hanse.runs import experiment as loop
 from hanse.runs.checkpoint import load
 from hanse.runs.rundir import RunDir
 from hanse.runs.setup import Session, build
-from hanse.runs.testing import Figures, ask_tests, still_known
+from hanse.runs.testing import Figures, ask_tests
 
 N = 5
 
@@ -94,28 +94,6 @@ def test_a_client_mixes_by_how_well_each_model_fits_its_samples(here: Session, s
         assert result.loss == pytest.approx(scored(here, model, c).loss[0], rel=1e-5)
 
 
-def test_one_client_alone_answers_what_it_answers_among_others(here: Session) -> None:
-    rows = rows_of(here)
-    mixture = Mixture(rows)
-    together = ask(here, *[Test("t", rows[0], mixture=mixture, beside=rows[1])] * N)
-    [alone] = ask(here, Test("t", rows[0], mixture=mixture, beside=rows[1]))
-    assert alone.loss == pytest.approx(together[0].loss, rel=1e-6)
-    assert (alone.accuracy, alone.accuracy_beside) == (together[0].accuracy, together[0].accuracy_beside)
-    assert torch.equal(alone.weights, together[0].weights)  # type: ignore[arg-type]
-
-
-def test_a_client_may_mix_without_a_test_and_one_without_samples_has_no_figures(here: Session) -> None:
-    rows = rows_of(here)
-    [result] = ask(here, Test("t", rows[0], mixture=Mixture(rows), scored=False))
-    assert (result.loss, result.accuracy, result.num_samples) == (None, None, 0)
-    assert result.weights is not None
-    bare = world(data={"clients": N})
-    assert ask(bare, Test("t", rows[0], beside=rows[1])) == [Tested("t", None, None, 0)]
-    [mixed] = ask(bare, Test("t", rows[0], mixture=Mixture(rows)))  # no validation share: its train share
-    v = np.array(fits(bare.engine.score_each(rows, *bare.data.pool([0], "train"))[0]))
-    np.testing.assert_allclose(mixed.weights.numpy(), v / v.sum(), atol=1e-12)  # type: ignore[union-attr]
-
-
 def test_behaviours_do_not_touch_tests_and_no_bytes_are_counted(here: Session) -> None:
     away = {"dropout": {"rate": 1.0}, "leaver": {"clients": [0], "at": 0}, "liar": {"clients": [1], "size": 9.0}}
     rows = rows_of(here)
@@ -127,12 +105,6 @@ def test_behaviours_do_not_touch_tests_and_no_bytes_are_counted(here: Session) -
     ):
         assert one == other
         assert (one.bytes_down, one.bytes_up, one.authorise) == (0, 0, None)
-
-
-def test_a_test_stands_alone_in_its_request(here: Session) -> None:
-    task = Test("t", rows_of(here)[0])
-    [reply] = here.federation.exchange(0, [Request(2, (task, replace(task, name="u")))], None, None)
-    assert (reply.client, reply.refused, reply.results) == (2, "a test is asked for alone", ())
 
 
 # ---- the figures
@@ -171,26 +143,6 @@ def test_personal_weights_of_all_clients_are_known_in_a_simulation_of_those_that
     nobody = figures(here, table, held, [])
     assert np.array_equal(nobody.personal, everyone.personal)  # type: ignore[arg-type]
     assert not nobody.arrays
-
-
-def test_weights_of_the_server_are_mixed_and_a_row_of_zeros_means_none(here: Session) -> None:
-    table = Table.of(rows_of(here))
-    weights = np.zeros((N, 3))
-    weights[1] = 0.5, 0.25, 0.25
-    found = figures(here, table, Deployment(np.full(N, 2), weights))
-    model = (torch.tensor([0.5, 0.25, 0.25]) @ table.rows).float()
-    assert found.arrays["test_loss"][1] == pytest.approx(scored(here, model, 1).loss[0], rel=1e-5)
-    assert found.arrays["test_loss"][0] == pytest.approx(scored(here, table.rows[2], 0).loss[0], rel=1e-6)
-    of_row = [scored(here, table.rows[2], c).accuracy[0] for c in range(N)]
-    assert found.metrics["client/test_accuracy_of_row"] == pytest.approx(np.mean(of_row))
-    assert found.personal is weights
-
-
-def test_a_model_that_has_diverged_is_recorded_in_a_simulation(here: Session) -> None:
-    table = Table.of(torch.full((1, here.context.layout.size), 1e30))
-    found = figures(here, table, Deployment(np.zeros(N, np.int64)))
-    assert not np.isfinite(found.arrays["test_loss"]).any()
-    assert not np.isfinite(found.metrics["client/test_loss"])  # type: ignore[arg-type]
 
 
 class Elsewhere:
@@ -278,25 +230,6 @@ def test_the_server_scores_only_rows_that_changed_and_finds_what_it_would_of_all
     every = hanse.run(of_ditto())
     assert len(asked) == 3
     alike(some, every)
-
-
-def test_rows_that_changed_between_tests_are_scored_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    experiment = of_ditto(6, eval={"every": 3}, mechanism={"name": "ditto", "clients_per_round": 1})
-    some = hanse.run(experiment)
-    monkeypatch.setattr(loop, "still_known", lambda *_: None)
-    alike(some, hanse.run(experiment))
-    assert [m["round"] for m in some.metrics if "test/loss" in m] == [2, 5]
-
-
-def test_what_is_known_goes_by_the_bits_of_a_row() -> None:
-    before = Table.of(torch.tensor([[1.0, 0.0], [2.0, 3.0], [4.0, 5.0]]))
-    after = Table.of(torch.tensor([[1.0, -0.0], [2.0, 3.0], [4.0, 5.5], [2.0, 3.0]]))
-    scores = np.array([[0.1, 0.2, 0.3], [0.7, 0.8, 0.9]])
-    known = still_known(scores, before, after)
-    np.testing.assert_array_equal(known, [[np.nan, 0.2, np.nan, np.nan], [np.nan, 0.8, np.nan, np.nan]])
-    assert still_known(None, before, after) is None
-    fewer = still_known(np.array([[np.nan, 0.2, 0.3], [np.nan, 0.8, 0.9]]), before, Table.of(before.rows[:2]))
-    np.testing.assert_array_equal(fewer, [[np.nan, 0.2], [np.nan, 0.8]])
 
 
 def test_who_resumes_knows_the_same_scores_and_none_of_other_data(tmp_path: Path) -> None:

@@ -7,26 +7,10 @@ import platform
 import re
 import shutil
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.metadata import PackageNotFoundError, metadata, requires, version
 
-from rich.table import Table as RichTable
+from hanse.cli.options import say
 
-from hanse.cli.options import out, say
-
-# what an extra is for; those of pyproject.toml, which a test holds this to
-EXTRAS = {
-    "flower": "a real network on Flower, and hanse.valued for a Flower app",
-    "ray": "Flower's simulation in several processes",
-    "frameworks": "the example apps on JAX and XGBoost",
-    "private": "privacy accounts, and training that hides single samples",
-    "track": "TensorBoard files of a run",
-    "llm": "language models with LoRA",
-    "postgres": "the ledger's index in PostgreSQL",
-    "tables": "real tables to practise on",
-    "crate": "run directories as RO-Crates",
-    "docs": "this documentation as a site",
-    "dev": "everything that the tests need",
-}
 _SHOWN = ("torch", "numpy", "scipy", "scikit-learn", "pandas")
 _REQUIREMENT = re.compile(r"^(?P<name>[\w.-]+)(?P<extra>\[[^\]]*\])?[^;]*(?:;.*extra == ['\"](?P<of>[\w-]+)['\"])?")
 
@@ -44,10 +28,8 @@ def doctor() -> None:
         for line in lines:
             say(f"  {line}", wrap=True)
     say("Extras", style="bold")
-    table = RichTable("extra", "here?", "what it is for", "missing", box=None, padding=(0, 2))
     for extra, missing in missing_by_extra().items():
-        table.add_row(extra, "no" if missing else "yes", EXTRAS.get(extra, ""), ", ".join(missing))
-    out.print(table)
+        say(f"  {extra}: {'would add ' * bool(missing)}{', '.join(missing) or 'here'}", wrap=True)
     say("  To add some, in a clone: pip install -e '.[flower,track]'", wrap=True)
 
 
@@ -98,10 +80,11 @@ def missing_by_extra() -> dict[str, list[str]]:
     """Return the packages that each extra of hanse would add, also those of the extras that it includes.
 
     Example:
-        >>> sorted(missing_by_extra()) == sorted(EXTRAS)
+        >>> "flower" in missing_by_extra()
         True
     """
-    return {extra: list(dict.fromkeys(_missing("hanse", extra))) for extra in EXTRAS}
+    extras = metadata("hanse").get_all("Provides-Extra") or []
+    return {extra: list(dict.fromkeys(_missing("hanse", extra))) for extra in extras}
 
 
 def _missing(package: str, extra: str) -> Iterator[str]:

@@ -36,7 +36,6 @@ from hanse.cli.options import (
     Trust,
     err,
     flowing,
-    importing,
     out,
     say,
     trusting,
@@ -176,10 +175,9 @@ def run(
     if not overwrite and (folder / "config.toml").exists() and not on_network(folder):
         raise taken(folder)  # at once, before seconds of imports
 
-    with importing():
-        from hanse.runs import experiment as running
-        from hanse.runs.config import Experiment
-        from hanse.runs.observers import ProgressBar, make_trackers
+    from hanse.runs import experiment as running
+    from hanse.runs.config import Experiment
+    from hanse.runs.observers import ProgressBar, make_trackers
 
     experiment = Experiment.read(file, set_ or [])
     bar = ProgressBar(out, experiment.mechanism.name, explain=explain)
@@ -212,27 +210,23 @@ def resume(
         hanse resume runs/exp
         hanse resume runs/exp --rounds 60
     """
-    with importing():
-        from hanse.runs import experiment as running
-        from hanse.runs.observers import ProgressBar, make_trackers
+    from hanse.runs import experiment as running
+    from hanse.runs.observers import ProgressBar, make_trackers
 
     bar = ProgressBar(out, folder.name, explain=explain)
     observers = [bar, *make_trackers(track or [], folder)]
     _finish(running.resume(folder, observers=observers, other_data=other_data, rounds=rounds))
 
 
-_FINAL = ("accuracy", "loss", "perplexity")
-
-
 def _finish(result: object) -> None:
     """Print how a run ended, its last figures, warnings, and what to do next. Raises typer.Exit with 1 if it was
     stopped, or has no result.
     """
-    from hanse.learning.metrics import readings_of
     from hanse.reports.answers import answers
     from hanse.reports.groups import group_runs
     from hanse.runs.experiment import PlayedRun
     from hanse.runs.observers import mostly_refused, valued_otherwise
+    from hanse.runs.round_record import figure_of
     from hanse.runs.run_record import load_run
 
     assert isinstance(result, PlayedRun)
@@ -245,14 +239,9 @@ def _finish(result: object) -> None:
     record = load_run(result.path) if result.metrics and result.path is not None else None
     doubts = record.doubts if record is not None else ()
     warn((*([result.nothing] if result.nothing and result.nothing not in doubts else []), *doubts))
-    last = result.metrics[-1] if result.metrics else {}
-    main = [reading.key for reading in readings_of(result.experiment.eval.metrics)]
-    tested = []
-    for where, start in (("on the server's test data", "test/"), ("on the clients' own", "client/test_")):
-        figures = {what: last.get(start + what) for what in (*main, *_FINAL)}
-        known = [f"{what} {value:.3g}" for what, value in figures.items() if value is not None]
-        tested += [f"{where}: {', '.join(known)}"] if known else []
-    out.print("; ".join([f"{len(result.metrics)} rounds", *(tested or ["nothing tested"])]), highlight=False)
+    tested = [figure_of(line, record.main) for line in result.metrics] if record is not None else []
+    last = next((figure for figure in reversed(tested) if figure), "nothing tested")
+    out.print(f"{len(result.metrics)} rounds; {last}", highlight=False)
     lines = (
         *mostly_refused(result.clients, result.names),
         *valued_otherwise(result.metrics),
@@ -297,7 +286,7 @@ def compare(
         cautions,
         compare_runs,
         compare_tables,
-        difference_rows,
+        differences_tables,
         with_baseline,
     )
     from hanse.reports.groups import group_runs
@@ -310,7 +299,7 @@ def compare(
         say(f"warning: {line}", out if form == "table" else err, style="bold yellow", wrap=True)
     if form != "table":
         return print(as_text(form, groups, rows), end="")
-    for table in compare_tables(rows, difference_rows(groups)):
+    for table in (*compare_tables(rows), *differences_tables(groups)):
         out.print(table.printed())
     for note in cautions(groups):
         say(note.said, wrap=True)
@@ -358,8 +347,8 @@ def report(
 
         with trusting(trust):
             play(dirs, without or (), observers=lambda label: [ProgressBar(err, label, figure=False)])
-    with trusting(trust), counting("drawing", err) as progress:
-        page = write_report(dirs, out_dir or dirs[0], trust=trust, progress=progress)
+    with counting("drawing", err) as progress:
+        page = write_report(dirs, out_dir or dirs[0], progress=progress)
     first = answers_of(*dirs)
     warn(first.doubts)
     for question, answer in first.lines.items():

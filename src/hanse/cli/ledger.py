@@ -1,7 +1,7 @@
 """``hanse ledger``: look at the books of a run, check them, export them.
 
 The books are a log in the run directory, with an index in a database. Each command reads the log and prints a table, or
-JSON or CSV with ``--json`` or ``--csv``. The work is done in :mod:`hanse.ledger`.
+JSON with ``--json``. The work is done in :mod:`hanse.ledger`.
 
 Tables show tokens. JSON has whole numbers of units; a million units are one token.
 """
@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Annotated, TextIO
 import typer
 from rich.table import Table as RichTable
 
-from hanse.base import files
 from hanse.base.errors import UserError, nearest
 from hanse.base.files import write_whole
 from hanse.cli.options import LedgerUrl, RunFolder, err, say
@@ -37,7 +36,6 @@ app = typer.Typer(
 )
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table; amounts are units.")]
-AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV instead of a table.")]
 Account = Annotated[
     str | None,
     typer.Option("--account", "-a", help="Only this account: client/3, escrow/3, pool/NAME, mint, or a client's name."),
@@ -45,7 +43,7 @@ Account = Annotated[
 
 
 @app.command()
-def balances(folder: RunFolder, as_json: AsJson = False, as_csv: AsCsv = False) -> None:
+def balances(folder: RunFolder, as_json: AsJson = False) -> None:
     """Show what every account holds.
 
     Accounts are client/N, escrow/N (what a client has bid and not yet paid), pool/NAME, and the mint. The mint pays all
@@ -58,15 +56,11 @@ def balances(folder: RunFolder, as_json: AsJson = False, as_csv: AsCsv = False) 
     from hanse.ledger.run_ledger import reading
     from hanse.reports.chart import natural
 
-    _one_form(as_json=as_json, as_csv=as_csv)
     with reading(folder) as ledger:
         held = dict(sorted(ledger.balances().items(), key=lambda entry: natural(entry[0])))
     _warn(folder)
     if as_json:
         print(json.dumps(held, indent=1))
-    elif as_csv:
-        header = ["account", "units", "tokens"]
-        files.write_csv(sys.stdout, [header, *([name, units, tokens(units)] for name, units in held.items())])
     else:
         rows = [[name, tokens(units)] for name, units in held.items()]
         _table(*_with_names(["account", "tokens"], rows, folder))
@@ -78,7 +72,6 @@ def history(
     account: Account = None,
     round_: Annotated[int | None, typer.Option("--round", help="Only this round.")] = None,
     as_json: AsJson = False,
-    as_csv: AsCsv = False,
 ) -> None:
     """Show the transactions, in order.
 
@@ -87,13 +80,11 @@ def history(
 
     Examples:
         hanse ledger history runs/exp
-        hanse ledger history runs/exp -a client/3 --csv
+        hanse ledger history runs/exp -a client/3
     """
     from hanse.core.entry import leaf, tokens
-    from hanse.ledger.export import write_csv
     from hanse.ledger.run_ledger import reading
 
-    _one_form(as_json=as_json, as_csv=as_csv)
     if round_ is not None and round_ < 0:
         raise UserError(f"--round {round_}: must be at least 0")
     with reading(folder) as ledger:
@@ -108,8 +99,6 @@ def history(
         if as_json:
             lines = (leaf(r.number, r.round, r.transaction).decode() for r in records)
             print("[" + ",\n ".join(lines) + "]")
-        elif as_csv:
-            write_csv(ledger, records, sys.stdout)
         else:
             rows = [
                 [str(r.number), str(r.round), t.step, t.kind, name, tokens(units), t.memo]
@@ -228,12 +217,8 @@ def _tell(
 @app.command()
 def export(
     folder: RunFolder,
-    form: Annotated[
-        str | None, typer.Option("--format", "-f", help="hledger (the default), csv or json (JSON lines).")
-    ] = None,
+    form: Annotated[str, typer.Option("--format", "-f", help="hledger, csv or json (JSON lines).")] = "hledger",
     out: Annotated[Path | None, typer.Option("--out", "-o", help="File; default: print.")] = None,
-    as_json: AsJson = False,
-    as_csv: AsCsv = False,
 ) -> None:
     """Export all transactions as a journal for hledger, as CSV, or as JSON lines.
 
@@ -246,8 +231,6 @@ def export(
     from hanse.ledger.export import FORMATS
     from hanse.ledger.run_ledger import reading
 
-    _one_form(as_json=as_json, as_csv=as_csv, form=form)
-    form = "json" if as_json else "csv" if as_csv else "hledger" if form is None else form
     if form not in FORMATS:
         raise UserError(f"--format: '{form}': no such format{nearest(form, FORMATS)}")
     with reading(folder) as ledger, _written(out) as file:
@@ -276,14 +259,6 @@ def rebuild(folder: RunFolder, ledger_url: LedgerUrl = None) -> None:
         place = ledger_url or folder / "ledger.db"
         count = write(place, ledger)
     print(f"wrote {count} transactions into the index")
-
-
-def _one_form(*, as_json: bool, as_csv: bool, form: str | None = None) -> None:
-    """Raise UserError if the output is to have several forms at once."""
-    asked = {"--json": as_json, "--csv": as_csv, f"--format {form}": form is not None}
-    given = [option for option, wanted in asked.items() if wanted]
-    if len(given) > 1:
-        raise UserError(f"{', '.join(given)}: only one of them")
 
 
 @contextmanager
@@ -318,11 +293,10 @@ def _table(columns: list[str], rows: list[list[str]]) -> None:
     """Print a table whose amounts stand point below point."""
     table = RichTable(*(column for column in columns))
     for column in table.columns:
-        if column.header in ("number", "round"):
+        if column.header in ("number", "round", "tokens"):
             column.justify = "right"
-    at = columns.index("tokens")
-    for row, amount in zip(rows, _points_aligned([row[at] for row in rows]), strict=True):
-        table.add_row(*row[:at], amount, *row[at + 1 :])
+    for row in rows:
+        table.add_row(*row)
     say(table, wrap=True)
 
 
@@ -353,10 +327,3 @@ def _account_named(account: str | None, folder: Path) -> str | None:
         return account
     called = [client for client, label in client_names(folder).items() if label == name]
     return f"{kind or 'client'}/{called[0]}" if len(called) == 1 else account
-
-
-def _points_aligned(amounts: list[str]) -> list[str]:
-    """Return amounts padded on both sides, so their decimal points stand below each other."""
-    parts = [amount.partition(".") for amount in amounts]
-    before, after = (max((len(part[side]) for part in parts), default=0) for side in (0, 2))
-    return [whole.rjust(before) + (point + decimals).ljust(after + bool(after)) for whole, point, decimals in parts]

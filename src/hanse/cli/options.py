@@ -7,7 +7,6 @@ The names in capitals (``RunFolder``, ``Trust``, ..) are types to annotate a com
 
 from __future__ import annotations
 
-import gc
 import inspect
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -18,7 +17,6 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from hanse.base.errors import UserError
 from hanse.base.import_trust import looking, own_modules
 from hanse.base.terminal import Terminal
 
@@ -52,35 +50,14 @@ Trust = Annotated[
 ]
 
 
-def _some(workers: int | None) -> int | None:
-    """Return the value of --workers. Raises UserError if it is below 1, before the command prints anything."""
-    if workers is not None and workers < 1:
-        raise UserError(f"--workers {workers}: must be at least 1")
-    return workers
-
-
 Workers = Annotated[
     int | None,
     typer.Option(
         "--workers",
-        callback=_some,
+        min=1,
         help="Processes that play runs in parallel, with one thread each; default: one per core.",
     ),
 ]
-
-
-@contextmanager
-def importing() -> Iterator[None]:
-    """Within this context Python does not look for garbage, and what is there at its end is never looked through again.
-
-    Imports leave next to none, and one walk through PyTorch's objects takes as long as a tenth of importing it.
-    """
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()
-        gc.enable()
 
 
 def flowing(app: typer.Typer) -> None:

@@ -7,7 +7,7 @@ are also used for the other forms of own data. pandas is not imported: whoever h
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hanse.base.errors import UserError, nearest
-from hanse.data.doubts import MOST_COLUMNS, Coded, maybe_gaps, maybe_id, of_columns, other_words
+from hanse.data.doubts import MOST_COLUMNS, Coded, of_column, of_columns
 from hanse.data.kinds import ALIKE, Column, Held, alike, held, is_gap, lost, objects, plain, rows_of
 from hanse.data.preparing import AUTO, Columns, Prepare
 
@@ -46,38 +46,26 @@ class Renamed:
         self._of_client = {name: _by_text(own) for name, own in labels.items() if isinstance(own, Mapping)}
         self._of_all = _by_text({name: one for name, one in labels.items() if not isinstance(one, Mapping)})
         self._found: set[tuple[str, str]] = set()
-        self._kept: set[str] = set()  # labels of rows that are called as before
 
     def of(self, column: Any, owner: NDArray[Any] | None) -> NDArray[Any]:
         """Return targets ``[n]`` with new labels, as objects; ``owner [n]`` has the client of each, or is None."""
         values = objects(column)
         for i, client in enumerate([""] * len(values) if owner is None else owner):
-            if values[i] is None:
-                continue  # a gap has no label
-            text = plain(values[i])
+            text = "" if values[i] is None else plain(values[i])  # a gap has no label
             for where, known in ((client, self._of_client.get(client, {})), ("", self._of_all)):
                 if text in known:
                     values[i] = known[text]
                     self._found.add((where, text))
                     break
-            else:
-                self._kept.add(text)
         return values
 
     def refuse_unused(self) -> None:
-        """Raise UserError for labels that no row had, and for a new name beside names that other rows have."""
+        """Raise UserError for labels that no row had."""
         given = [(where, text) for where, own in (("", self._of_all), *self._of_client.items()) for text in own]
         if unused := [one for one in given if one not in self._found]:
             where, text = unused[0]
             of = f" of client '{where}'" if where else ""
             raise UserError(f"data.source.labels: {text!r}: no row{of} has this label; leave it out")
-        new = {plain(one): one for own in (self._of_all, *self._of_client.values()) for one in own.values()}
-        if self._kept & new.keys() and (odd := sorted(new.keys() - self._kept)):
-            known = ", ".join(sorted(self._kept)[:5])
-            raise UserError(
-                f"data.source.labels: {new[odd[0]]!r}: no row has this label, and other new names are labels of rows "
-                f"({known}): must be one of them"
-            )
 
 
 def _by_text(labels: Mapping[str, Any]) -> dict[str, Any]:
@@ -192,9 +180,7 @@ def of_frame(frame: Any, asked: Asked, name: str) -> Rows:
     )
     if lines or wrong:
         raise UserError(*lines, *wrong)
-    notes = [note for one in read.values() for note in one.notes]
-    for look in (maybe_id, maybe_gaps, other_words):
-        notes += [note for c, one in read.items() if (note := look(one, owner, f"{where}: column '{c}'"))]
+    notes = [note for c, one in read.items() for note in (*one.notes, *of_column(one, owner, f"{where}: column '{c}'"))]
     doubt = ""
     if asked.group is None:
         rest = [c for c in frame.columns if c not in (asked.target, client, asked.time)]
@@ -246,16 +232,13 @@ def units_of(values: Any, where: str) -> NDArray[Any]:
 def times_of(column: Any, where: str) -> NDArray[np.float64]:
     """Return dates as seconds since 1970, or numbers as they are, ``[n]``. Raises UserError for anything else."""
     found = held(column, where)
-    if isinstance(found, str):
-        raise UserError(found)
-    endless = np.isinf(found.values) if found.values.dtype.kind == "f" else found.gaps
-    if (odd := found.gaps | endless).any():
+    numbers = isinstance(found, Held) and found.kind in ("numbers", "whole") and not (found.category or found.text)
+    if isinstance(found, str) or not (numbers or found.kind == "dates"):
+        held_line = found if isinstance(found, str) else f"{where}: holds {found.kind}"
+        raise UserError(f"{held_line}: a time is a date, as pandas.to_datetime makes, or a number")
+    if (odd := found.gaps | np.isinf(found.values.astype(np.float64)) if numbers else found.gaps).any():
         raise UserError(f"{where}: no time in {rows_of(np.flatnonzero(odd), None)}; fill them, or drop these rows")
-    if found.kind == "dates":
-        return np.array([one.timestamp() for one in found.values], np.float64)
-    if found.kind in ("numbers", "whole") and not found.category and not found.text:
-        return np.asarray(found.values, np.float64)
-    raise UserError(f"{where}: holds {found.kind}: a time is a date, as pandas.to_datetime makes, or a number")
+    return np.array([float(one) if numbers else one.timestamp() for one in found.values], np.float64)
 
 
 def _columns(columns: list[Any], asked: Asked, name: str) -> dict[str, list[Any]]:
@@ -330,14 +313,11 @@ def names_of(values: Any, where: str, kind: str = "client", plain_numbers: bool 
     gaps = np.flatnonzero([one is None for one in given])
     if len(gaps):
         raise UserError(f"{where}: no client in {rows_of(gaps, None)}; fill them, or drop these rows")
-    # by type too: True, 1 and 1.0 are equal in Python
-    keys = [(type(one), one) if isinstance(one, Hashable) else (type(one), repr(one)) for one in given]
+    for one in given:
+        if not isinstance(one, str | int | float) or (isinstance(one, float) and abs(one) >= 2**53):
+            raise UserError(f"{where}: {one!r:.80} is {type(one).__name__}: a client's name is text or a whole number")
+    keys = [(type(one), one) for one in given]  # by type too: True, 1 and 1.0 are equal in Python
     counts = Counter(keys)
-    for of, one in counts:
-        if not issubclass(of, Hashable) or of is bytes or of.__str__ is of.__repr__ is object.__repr__:
-            raise UserError(f"{where}: {one!s:.80} is {of.__name__}, which names no client: make it text or a number")
-        if isinstance(one, float) and abs(one) >= 2**53:
-            raise UserError(f"{where}: {one!r} is a float, which does not hold so long a number: read ids as text")
     # what has digits may be a key, in which case tells clients apart
     shown = [(one, rows) for (_, one), rows in counts.items()]
     if both := alike(shown, case=lambda name: len(name) > 1 and not any(letter.isdigit() for letter in name)):
@@ -346,12 +326,9 @@ def names_of(values: Any, where: str, kind: str = "client", plain_numbers: bool 
     if plain_numbers and set(numbers) == set(range(len(counts))):
         kind = ""  # and in a name without kind no blank is left
     names = {key: client_name(key[1], where, kind) for key in counts}
-    if len(set(names.values())) < len(names):
-        same = Counter(names.values()).most_common(1)[0][0]
-        first, second = [key[1] for key, name in names.items() if name == same][:2]
+    if both := alike([(name, 0) for name in names.values()]):
         raise UserError(
-            f"{where}: {str(first)[:200]!r} and {str(second)[:200]!r} are two clients whose names are shown alike, "
-            f"{same!r} (one line, {NAME} characters): give them other names, or the same one"
+            f"{where}: the names of {both} are shown alike (one line, {NAME} characters): give them others, or one"
         )
     return np.array([names[key] for key in keys], dtype=object)
 
@@ -377,16 +354,15 @@ def _no_numbers(column: Any, found: Held, owner: NDArray[Any] | None, where: str
         line = _gaps(found, owner)
         line = f"{line}; {FILL}, or drop these rows" if line else lost(found.values, whole=found.kind == "whole")
         return f"{where}: column '{column.name}': {line}" if line else None
-    example = next(iter(column.dropna().to_list()), None)
-    says = f" such as {example!r:.80}" if example is not None else ""
     remedy = ""
+    if found.kind != "nothing":
+        remedy = "data.source.prepare = 'auto' makes some, "
     if found.text:
-        remedy = f"pandas.to_numeric(frame['{column.name}']) reads them, or "
-    elif found.kind != "nothing":
-        remedy = f"data.source.prepare = 'auto' makes some of {found.kind if found.kind == 'dates' else 'words'}, or "
+        remedy = f"pandas.to_numeric(frame['{column.name}']) reads them, "
+    example = f" such as {objects(column)[~found.gaps][0]!r:.80}" if remedy else ""
     return (
-        f"{where}: column '{column.name}': holds {column.dtype} values{says}; features are numbers: {remedy}leave it "
-        "out of the features"
+        f"{where}: column '{column.name}': holds {column.dtype} values{example}; features are numbers: {remedy}or "
+        "leave it out of the features"
     )
 
 
@@ -409,21 +385,19 @@ def target_column(column: Any, owner: NDArray[Any] | None, where: str) -> tuple[
     if isinstance(found, str):
         return none, [found]
     numbers = found.kind in ("numbers", "whole", "truth")
-    if numbers and (line := _gaps(found, owner)):
+    line = _gaps(found, owner) if numbers else ""
+    if found.gaps.any() and not line:
+        line = f"no target in {rows_of(np.flatnonzero(found.gaps), owner)}"
+    if line:
         return none, [f"{where}: {line}; drop these rows"]
-    if found.gaps.any():
-        return none, [f"{where}: no target in {rows_of(np.flatnonzero(found.gaps), owner)}; drop these rows"]
     if found.kind == "dates":
         return none, [f"{where}: holds dates; a target is a number or a class: make numbers, such as days, of them"]
     if found.kind == "truth":
         return found.values.astype(bool), []
-    if found.category or not numbers:
+    digits = found.text and np.equal(np.floor(found.values), found.values).all()
+    if found.category or not numbers or (digits and all(isinstance(one, str) for one in objects(column))):
         return objects(column), []
     if found.text:
-        if np.equal(np.floor(found.values), found.values).all() and all(
-            isinstance(one, str) for one in objects(column)
-        ):
-            return objects(column), []
         return none, [f"{where}: holds numbers as text: pandas.to_numeric(...) makes targets of them"]
     if found.kind == "whole":
         return np.array(objects(column).tolist()), []

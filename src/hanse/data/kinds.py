@@ -13,10 +13,9 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import date
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any, Literal
@@ -45,11 +44,18 @@ Kind = Literal["numbers", "whole", "truth", "words", "dates", "nothing"]
 # letters of Cyrillic and Greek that look like Latin ones
 _LOOKS = str.maketrans("АВЕЅІЈКМНОРСТУХаеѕіјорсухΑΒΕΖΗΙΚΜΝΟΡΤΥΧοι", "ABESIJKMHOPCTYXaesijopcyxABEZHIKMNOPTYXoi")
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
-# what a person reads as a number and float() does not, or not as that person means it: "0,5", "1,000", "−5", "12 %"
-_LIKE = re.compile(r"[<>≤≥~≈]?\s*[+\-−–(]?\s*[$€£¥]?\s*\d([\d.,'’_\s]*\d)?[.,]?([eE][+\-−]?\d+)?\s*[%$€£¥‰)]*")
+# dates, and what a person reads as a number and float() does not, or not as that person means it: "0,5", "1,000", "−5"
+_LIKE = re.compile(
+    r"[<>≤≥~≈]?\s*[+\-−–(]?\s*[$€£¥]?\s*\d([\d.,'’_\s]*\d)?[.,]?([eE][+\-−]?\d+)?\s*[%$€£¥‰)]*"
+    r"|\d{1,4}([-./])\d{1,2}\3\d{1,4}([ T].*)?|\d{1,2}:\d{2}(:\d{2}.*)?"
+)
 _BAND = re.compile(r"\d[\d.,]*\s*([-–]|to)\s*\d[\d.,]*\s*[%$€£¥]?")
 _UNIT = re.compile(r"[+\-−]?\d[\d.,]*\s*([^\W\d_]+|°[CF]?)")
-_DATE = re.compile(r"\d{1,4}([-./])\d{1,2}\1\d{1,4}([ T].*)?|\d{1,2}:\d{2}(:\d{2}.*)?")
+# remedies that lose no value and swap no month
+_REMEDY = (
+    "read numbers as numbers (pandas.read_csv has decimal=, thousands= and na_values=) and dates as dates "
+    "(pandas.to_datetime has format= and utc=); if words are meant, .astype('category') says so"
+)
 
 
 @dataclass(frozen=True)
@@ -60,7 +66,6 @@ class Held:
         kind: "numbers", "whole" (numbers), "truth" (true or false), "words", "dates", or "nothing" but gaps.
         values: ``[n]``: float64 for numbers and truth, NaN for a gap; for the other kinds objects, None for a gap.
         gaps: ``[n]``, where there is no value.
-        exact: whether float64 holds all whole numbers.
         text: the numbers are written as text.
         category: the column is a pandas category, so whatever it holds is meant as words.
         notes: what may be meant otherwise, one line each.
@@ -69,7 +74,6 @@ class Held:
     kind: Kind
     values: NDArray[Any]
     gaps: NDArray[np.bool_]
-    exact: bool = True
     text: bool = False
     category: bool = False
     notes: tuple[str, ...] = ()
@@ -95,34 +99,27 @@ def held(column: Any, where: str, owner: NDArray[Any] | None = None, category: b
         return Held("nothing", values, gaps)
     if kind == "M" or str(getattr(column, "dtype", "")).startswith("datetime64"):
         return Held("dates", values, gaps)
-    types = Counter(type(one) for one in values[~gaps].tolist())
+    types = {type(one) for one in values[~gaps].tolist()}
     kinds = {_kind(one) for one in types}
     if category and kinds.isdisjoint(("truth", "whole", "numbers", "words")):  # such as the intervals of pandas.cut
         values[~gaps] = [str(one) for one in values[~gaps]]
-        return Held("words", values, gaps, category=True)
+        kinds = {"words"}
     if kinds == {"words"}:
         return Held("words", values, gaps, category=True) if category else _of_text(values, gaps, where, owner)
     if kinds == {"truth"}:
         return Held("truth", _floats(values, gaps), gaps, category=category)
     if kinds <= {"whole", "numbers"}:
-        numbers = _floats(values, gaps)
-        pairs = zip(numbers[~gaps].tolist(), values[~gaps].tolist(), strict=True)
-        exact = all(short == one for short, one in pairs if isinstance(one, int))
-        return Held("whole" if kinds == {"whole"} else "numbers", numbers, gaps, exact, category=category)
+        called: Kind = "whole" if kinds == {"whole"} else "numbers"
+        return Held(called, _floats(values, gaps), gaps, category=category)
+    rows = np.flatnonzero(~gaps)
     if kinds <= {"whole", "numbers", "words"}:
         words = np.array([isinstance(one, str) for one in values], bool)
         text = _of_text(values, gaps | ~words, where, owner)
         if isinstance(text, Held) and text.text and not category:
             return Held("numbers", _floats(values, gaps), gaps, text=True, notes=text.notes)
-        return _mixed(values, words, ~words & ~gaps, where, owner)
-    if len(kinds) == 1 and kinds == {"dates"}:
-        zones = any(getattr(one, "tzinfo", None) is not None for one in values[~gaps])  # of one zone, pandas knows them
-        made = "pandas.to_datetime(..., utc=True) makes some" if zones else _DATES
-        return f"{where}: holds {_named(types)} objects, not dates that pandas knows: {made}"
-    several = f"values of several kinds ({_named(types)})" if len(types) > 1 else f"{_named(types)} values"
-    rows = np.flatnonzero(~gaps)
-    remedy = "; .dt.total_seconds() makes numbers of them" if kinds == {"Timedelta"} else ""
-    return f"{where}: holds {several}, such as {values[rows[0]]!r:.80}: numbers, text or dates are needed{remedy}"
+        rows = np.flatnonzero(words if 2 * words.sum() <= len(rows) else ~words & ~gaps)
+    named = ", ".join(sorted(one.__name__ for one in types))
+    return f"{where}: holds {named} values, such as {values[rows[0]]!r:.80} in {rows_of(rows, owner)}: {_REMEDY}"
 
 
 def lost(values: NDArray[np.float64], whole: bool = False, fine: bool = True) -> str:
@@ -139,6 +136,8 @@ def lost(values: NDArray[np.float64], whole: bool = False, fine: bool = True) ->
     with np.errstate(all="ignore"):
         least, most = float(real.min()), float(real.max())
         short = np.float64(np.float32(real))
+        if whole and max(-least, most) >= 2**53:
+            return "whole numbers from 9,007,199,254,740,992 on become others as floats: leave ids out"
         if max(-least, most) > float(np.finfo(np.float32).max):
             return f"numbers up to {max(-least, most):.3g} are too large for float32 (3.4e38): take other units"
         if most > least and most - least < float(np.finfo(np.float32).tiny):
@@ -227,10 +226,6 @@ def is_gap(value: Any) -> bool:
 
 # ---- values of one kind
 
-_DATES = "pandas.to_datetime makes some"
-_READ = "read it as one, as pandas.read_csv(..., decimal=',') or thousands=',' does"
-_TYPES: Mapping[type, Kind] = {str: "words", date: "dates"}
-
 
 def _kind(of: type) -> str:
     """Return the kind of a value of this type, or the type's name for one of no kind."""
@@ -240,11 +235,7 @@ def _kind(of: type) -> str:
         return "whole"
     if issubclass(of, float | np.floating | Decimal | Fraction):
         return "numbers"
-    return next((kind for known, kind in _TYPES.items() if issubclass(of, known)), of.__name__)
-
-
-def _named(types: Iterable[type]) -> str:
-    return ", ".join(sorted({one.__name__ for one in types}))
+    return "words" if issubclass(of, str) else of.__name__
 
 
 def objects(column: Any) -> NDArray[Any]:
@@ -274,55 +265,12 @@ def _of_numbers(column: Any, kind: str) -> Held:
     if isinstance(column, np.ma.MaskedArray):
         gaps, values = np.ma.getmaskarray(column), column.filled(0)
     elif hasattr(column, "isna"):
-        gaps = column.isna().to_numpy(dtype=bool)
-        of, none = {"i": (np.int64, 0), "u": (np.uint64, 0)}.get(kind, (np.float64, np.nan))
-        values = column.to_numpy(dtype=of, na_value=none)
+        gaps, values = column.isna().to_numpy(dtype=bool), column.to_numpy(dtype=np.float64, na_value=np.nan)
     else:
         values = np.asarray(column)
         gaps = np.isnan(values) if kind == "f" else np.zeros(len(values), bool)
-    numbers = values.astype(np.float64)
-    # 2 ** 64 - 1 becomes 2 ** 64, which no uint64 is: compared as Python's numbers, which know both
-    large = np.flatnonzero(np.abs(numbers) > 2**53) if kind in "iu" else np.zeros(0, int)
-    exact = all(int(numbers[i]) == int(values[i]) for i in large)
     called: Kind = "truth" if kind == "b" else "whole" if kind in "iu" else "numbers"
-    return Held(called, np.where(gaps, np.nan, numbers), gaps, exact)
-
-
-def _mixed(
-    values: NDArray[Any], words: NDArray[np.bool_], numbers: NDArray[np.bool_], where: str, owner: NDArray[Any] | None
-) -> str:
-    """Return the line on a column with both words and numbers: in which rows the rarer ones are."""
-    texts = {str(one).strip() for one in values[words].tolist()}
-    likely = all(_LIKE.fullmatch(one) for one in texts)
-    most, odd = ("numbers", words) if likely or words.sum() <= numbers.sum() else ("words", numbers)
-    rows = np.flatnonzero(odd)
-    remedy = _as_numbers(texts) if most == "numbers" else "make all of it numbers"
-    return (
-        f"{where}: holds {most} but for {values[rows[0]]!r:.80} in {rows_of(rows, owner)}: {remedy}, or make all of it "
-        "words, as .astype(str) does"
-    )
-
-
-def _as_numbers(texts: Iterable[str]) -> str:
-    """Return how text among numbers becomes numbers: no remedy drops a value that somebody may have meant."""
-    gaps = "pandas.to_numeric(..., errors='coerce')"
-    if all(one.casefold() in GAPS for one in texts):
-        return f"make these gaps, as {gaps} does"
-    if all(_LIKE.fullmatch(one) for one in texts):
-        return _READ
-    return f"write each as the number that it means; where none is meant, {gaps} makes gaps"
-
-
-def _from_text(dates: Iterable[str]) -> str:
-    """Return how text becomes dates: pandas guesses which of two numbers is the month."""
-    unsure = sorted(one for one in dates if not re.match(r"\d{4}[-./]|\d{1,2}:", one))
-    if not unsure:
-        return _DATES
-    example = next((one for one in unsure if len(set(map(int, re.findall(r"\d+", one)[:2]))) > 1), unsure[0])
-    return (
-        f"{_DATES}, if its format says how each client writes them, such as format='%d.%m.%Y': without it, the "
-        f"month of {example!r} is a guess"
-    )
+    return Held(called, np.where(gaps, np.nan, values.astype(np.float64)), gaps)
 
 
 def _of_text(values: NDArray[Any], gaps: NDArray[np.bool_], where: str, owner: NDArray[Any] | None) -> Held | str:
@@ -332,34 +280,26 @@ def _of_text(values: NDArray[Any], gaps: NDArray[np.bool_], where: str, owner: N
     """
     counts = Counter(str(one).strip() for one in values[~gaps].tolist())
     strict = {one for one in counts if NUMBER.fullmatch(one)}
-    dates = {one for one in counts if one not in strict and _DATE.fullmatch(one)}
-    likes = {one for one in counts if one not in strict | dates and _LIKE.fullmatch(one)}
-    words = counts.keys() - strict - likes - dates
-    asked = "if these are words, .astype('category') says so"
+    likes = {one for one in counts if one in strict or _LIKE.fullmatch(one)}
+    words = counts.keys() - likes
 
     def at(some: Iterable[str]) -> str:
         chosen = set(some)
         rows = np.flatnonzero([not gap and str(one).strip() in chosen for one, gap in zip(values, gaps, strict=True)])
         return f"{values[rows[0]]!r:.80} in {rows_of(rows, owner)}"
 
-    def many(some: set[str]) -> bool:
-        """Whether these are most of the different values, or most of the rows."""
-        return bool(some) and (2 * len(some) >= len(counts) or 2 * sum(counts[one] for one in some) >= counts.total())
-
     if strict and strict == counts.keys():
         if coded := [one for one in strict if re.match(r"[+-]?0\d", one)]:
-            return f"{where}: holds text of digits that begins with 0, {at(coded)}: pandas.to_numeric drops it; {asked}"
-        said = f"{where}: holds numbers as text, which are read as numbers; {asked}"
-        return Held("numbers", _floats(values, gaps), gaps, text=True, notes=(said,))
+            return f"{where}: holds text of digits that begins with 0, {at(coded)}, which numbers lose: {_REMEDY}"
+        said = f"{where}: holds numbers as text, which are read as numbers; if these are words, .astype('category')"
+        return Held("numbers", _floats(values, gaps), gaps, text=True, notes=(f"{said} says so",))
+    # most of the different values, or most of the rows
+    many = likes and (2 * len(likes) >= len(counts) or 2 * sum(counts[one] for one in likes) >= counts.total())
     bands = bool(words) and not strict and all(_BAND.fullmatch(one) for one in words)  # "<20", "20-40", ">40"
-    if many(strict | likes) and not bands:
-        if likes and not words and not dates:
-            return f"{where}: holds text that may be a number, such as {at(likes)}: {_READ}; {asked}"
-        odd = words | dates or likes
-        return f"{where}: holds text of numbers but for {at(odd)}: {_as_numbers(odd)}; {asked}"
-    if many(dates):
-        return f"{where}: holds text of dates, such as {at(dates)}: {_from_text(dates)}; {asked}"
-    notes = [f"{where}: holds words and, as a word, {at(strict | likes)}"] if strict | likes else []
+    if many and not bands:
+        odd = words or likes - strict
+        return f"{where}: holds text of numbers or dates, and {at(odd)}: {_REMEDY}"
+    notes = [f"{where}: holds words and, as a word, {at(likes)}"] if likes else []
     if empty := {one for one in words if one.casefold() in GAPS}:
         notes.append(f"{where}: {at(empty)} is a word of its own: make it a gap (None) if no value is meant")
     if both := alike(Counter(values[~gaps].tolist()).items(), looks=True):

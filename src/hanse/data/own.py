@@ -12,7 +12,7 @@ Face's ``datasets`` are not imported: whoever has such an object has installed t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, default_collate
 from torch.utils.data import Dataset as TorchDataset
 
-from hanse.base.errors import RAISED, UserError, first_line, gated
+from hanse.base.errors import UserError, gated
 from hanse.base.factories import whole_number
 from hanse.base.streams import stream
 from hanse.data.dataset import Dataset, stratified_split
@@ -51,7 +51,7 @@ from hanse.data.frames import (
     units_of,
 )
 from hanse.data.hugging_face import is_hugging_face, of_hugging_face
-from hanse.data.kinds import ALIKE, LISTED, Column, alike, natural_order
+from hanse.data.kinds import ALIKE, Column, alike, natural_order
 from hanse.data.preparing import Prepare, Statistics
 from hanse.data.samples import Samples, array_of, as_tensors, unfinite
 from hanse.data.units import Cut, cut_rows
@@ -155,8 +155,11 @@ def as_dataset(
             raise UserError(f"data: {called}: has the splits {', '.join(given)}; 'train' is needed")
         test = given.get("test", test) if isinstance(test, int | float) else test
         given = given["train"]
+    if prepare is None and statistics != "own":
+        raise UserError(f"statistics: '{statistics}': has no effect without prepare; leave it out")
     renamed = None if labels is None else Renamed(labels)
-    asked = Asked(target, client, features, group, time, _prepare(prepare, statistics), renamed)
+    how = None if prepare is None else Prepare(prepare, statistics)
+    asked = Asked(target, client, features, group, time, how, renamed)
     rows = _any(given, asked, called)
     tested = test if isinstance(test, int | float) else _any(test, asked, f"{called}, test")
     if renamed is not None:
@@ -177,21 +180,14 @@ def as_samples(given: Any, target: Column | None, name: str) -> tuple[Samples, i
     Raises:
         UserError: an unknown form, or unusable samples.
     """
-    encoded = _encoded(_any(given, Asked(target), name), None, f"data: {name}")
-    samples = _samples(encoded.rows, f"data: {name}", encoded.classes)
+    [rows], classes, _ = _encoded([_any(given, Asked(target), name)], f"data: {name}")
+    samples = _samples(rows, f"data: {name}", classes)
     if len(samples) == 0:
         raise UserError(f"data: {name}: has no rows")
-    return samples, encoded.classes
+    return samples, classes
 
 
 # ---- what was given, read
-
-
-def _prepare(prepare: Any, statistics: Statistics) -> Prepare | None:
-    """Return how a table's columns become numbers; None: they are numbers. Raises UserError for an unused option."""
-    if prepare is None and statistics != "own":
-        raise UserError(f"statistics: '{statistics}': has no effect without prepare; leave it out")
-    return None if prepare is None else Prepare(prepare, statistics)
 
 
 def _any(given: Any, asked: Asked, name: str, client: str | None = None) -> Rows:
@@ -240,30 +236,13 @@ def _needed(target: Column | None, name: str) -> Column:
     return target
 
 
-@dataclass(frozen=True)
-class _Encoded:
-    """Samples with targets that are numbers.
-
-    Attributes:
-        rows: the samples.
-        tested: the test samples, if they were given.
-        classes: the number of classes; None: regression.
-        labels: what each class was called.
-    """
-
-    rows: Rows
-    tested: Rows | None
-    classes: int | None
-    labels: Sequence[Any] = ()
-
-
-def _encoded(rows: Rows, tested: Rows | None, where: str) -> _Encoded:
-    """Return samples with targets that are numbers.
+def _encoded(both: Sequence[Rows], where: str) -> tuple[list[Rows], int | None, Sequence[Any]]:
+    """Return samples (of a train set and, if it is given, a test set) with targets that are numbers, the number of
+    classes (None: regression), and what each class was called.
 
     Floats are regression targets. Whole numbers from 0 on are classes as they stand. Any other labels are numbered in
     their order, those of the test samples together with the others.
     """
-    both = [rows] if tested is None else [rows, tested]
     given = [_shaped(one, where) for one in both]
     kinds = ["numbers" if y.dtype.kind == "f" else "classes" for y in given]
     if len(set(kinds)) > 1:
@@ -277,10 +256,10 @@ def _encoded(rows: Rows, tested: Rows | None, where: str) -> _Encoded:
                 f"{where}: the targets are floats, numbers to be predicted, and only 0 and 1: for classes make them "
                 "whole numbers, as with .astype(int)"
             )
-        return _Encoded(*_with(both, given), None)
+        return _with(both, given), None, ()
     values = np.concatenate([y.reshape(-1) for y in given]) if all(len(y) for y in given) else given[0].reshape(-1)
-    labels = np.unique(values)
-    if both_alike := alike(zip(labels.tolist(), np.unique(values, return_counts=True)[1].tolist(), strict=True)):
+    labels, counts = np.unique(values, return_counts=True)
+    if both_alike := alike(zip(labels.tolist(), counts.tolist(), strict=True)):
         raise UserError(f"{where}: the labels {both_alike} cannot be told apart reliably: {ALIKE}")
     # more labels than half of the rows: numbers that were stored as text or as integers, not classes; a few rows of a
     # few classes, each there, are classes
@@ -292,16 +271,15 @@ def _encoded(rows: Rows, tested: Rows | None, where: str) -> _Encoded:
     # -100 marks positions of a text that do not count; huge numbers are ids rather than classes, and are numbered below
     if values.dtype.kind in "iu" and len(values) and values.min() in (0, -100) and values.max() < 10 * len(values):
         # two at least: rows of a single class are still classes, and a model needs two outputs for them
-        classes = max(2, int(values.max()) + 1, rows.num_classes or 0)
-        return _Encoded(*_with(both, given), classes, range(classes))
+        classes = max(2, int(values.max()) + 1, both[0].num_classes or 0)
+        return _with(both, given), classes, range(classes)
     numbered = [np.searchsorted(labels, y).astype(np.int64) for y in given]
-    return _Encoded(*_with(both, numbered), max(2, len(labels)), labels.tolist())
+    return _with(both, numbered), max(2, len(labels)), labels.tolist()
 
 
-def _with(both: Sequence[Rows], targets: Sequence[NDArray[Any]]) -> tuple[Rows, Rows | None]:
-    """Return samples, and test samples if there are some, with these targets."""
-    made = [replace(one, y=y) for one, y in zip(both, targets, strict=True)]
-    return made[0], made[1] if len(made) > 1 else None
+def _with(both: Sequence[Rows], targets: Sequence[NDArray[Any]]) -> list[Rows]:
+    """Return samples with these targets."""
+    return [replace(one, y=y) for one, y in zip(both, targets, strict=True)]
 
 
 _ONE_HOT = (
@@ -362,10 +340,10 @@ def _of_torch(dataset: Any, asked: Asked, name: str) -> Rows:
     """Return all items of a PyTorch data set, or of the batches of a ``DataLoader``."""
     found: list[tuple[Any, Tensor]] = []
     beside: dict[str, list[Any]] = {key: [] for key in asked.named if key in ("group", "time")}
-    try:
-        batches = dataset
-        if not isinstance(dataset, DataLoader):  # a generator of its own: PyTorch's would be moved on
-            batches = DataLoader(dataset, batch_size=1024, generator=torch.Generator(), collate_fn=_together)
+    batches = dataset
+    if not isinstance(dataset, DataLoader):  # a generator of its own: PyTorch's would be moved on
+        batches = DataLoader(dataset, batch_size=1024, generator=torch.Generator(), collate_fn=_together)
+    with gated(f"data: {name}: its items cannot be put together"):
         for batch in batches:
             if isinstance(batch, Mapping):
                 rest = dict(batch)
@@ -381,29 +359,19 @@ def _of_torch(dataset: Any, asked: Asked, name: str) -> Rows:
                     "with data.source.target among their keys"
                 )
             found.append((batch[0], batch[1]))
-        read = sum(len(y) for _, y in found)
-        # an item raised StopIteration, which ends a loop
-        if batches is not dataset and hasattr(dataset, "__len__") and read != len(dataset):
-            raise RuntimeError(f"only {read} of {len(dataset)} could be read")
         if not found:
             raise UserError(f"data: {name}: has no items")
+        targets = torch.cat([y for _, y in found])
+        # an item raised StopIteration, which ends a loop
+        if batches is not dataset and hasattr(dataset, "__len__") and len(targets) != len(dataset):
+            raise UserError(f"data: {name}: only {len(targets)} of {len(dataset)} items could be read")
         if isinstance(found[0][0], Mapping):
             x: Any = {part: torch.cat([one[part] for one, _ in found]) for part in found[0][0]}
         else:
             x = torch.cat([one for one, _ in found])
-        units = units_of(beside["group"], f"data: {name}: units") if beside.get("group") else None
-        time = times_of(np.asarray(beside["time"]), f"data: {name}: times") if beside.get("time") else None
-        return Rows(x, torch.cat([y for _, y in found]), units=units, time=time)
-    except UserError:
-        raise
-    except RAISED as wrong:
-        # a data set is the user's code, which may raise anything: it is asked again, to name the item
-        with gated(f"data: {name}"):
-            count = len(dataset) if hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__") else 0
-        for item in range(count):
-            with gated(f"data: {name}: item {item}", "mend it, or leave it out"):
-                dataset[item]
-        raise UserError(f"data: {name}: its items cannot be put together: {first_line(wrong)}") from wrong
+    units = units_of(beside["group"], f"data: {name}: units") if beside.get("group") else None
+    time = times_of(np.asarray(beside["time"]), f"data: {name}: times") if beside.get("time") else None
+    return Rows(x, targets, units=units, time=time)
 
 
 def _together(items: list[Any]) -> Any:
@@ -419,103 +387,70 @@ def _of_clients(given: Mapping[Any, Any], asked: Asked, name: str) -> Rows:
     """Return the samples of all clients, one after another, in the dictionary's order."""
     if not given:
         raise UserError(f"data: {name}: has no clients")
-    parts: list[Rows] = []
     names = names_of(list(given), f"data: {name}").tolist()
-    frames = all(map(is_frame, given.values()))
-    # one table, so all clients' classes have the same numbers, and messages name the client of a row
-    if frames:
-        _needed(asked.target, name)
+    if all(map(is_frame, given.values())):
         return _of_frames(list(given.values()), names, asked, name)
+    parts: list[Rows] = []
     for client, own in zip(names, given.values(), strict=True):
         with gated(f"data: {name}: client '{client}'"):
-            _refuse_empty(len(own[1]) if isinstance(own, tuple | list) and len(own) > 1 else own, client, name)
-            rows = _any(own, asked, f"client '{client}'", client)
-        parts.append(replace(rows, owner=np.array([client] * len(rows), dtype=object)))
+            parts.append(_any(own, asked, f"client '{client}'", client))
+        if len(parts[-1]) == 0:
+            raise UserError(f"data: {name}: client '{client}' has no rows: leave it out")
     inputs = [p.x if isinstance(p.x, Mapping) else {"": p.x} for p in parts]
     if len(kinds := {tuple(own) for own in inputs}) > 1:
         told = ", ".join(map(str, sorted(kinds)))
         raise UserError(f"data: {name}: the clients' samples have different inputs: {told}")
-    x = {}
-    for k in inputs[0]:
-        _refuse_kinds([own[k] for own in inputs], names, f"data: {name}", f"values of '{k}'" if k else "inputs")
-        x[k] = _stacked([own[k] for own in inputs], names, name)
-    _refuse_kinds([p.y for p in parts], names, f"data: {name}", "targets")
+
+    def joined(arrays: Sequence[Any], what: str) -> Any:
+        """Return the arrays of all clients as one, None if none has any. Put together, unlike ones would change."""
+        kinds = ["none" if one is None else f"{_kind(one)} of shape {list(one.shape[1:])}" for one in arrays]
+        if odd := next((i for i, kind in enumerate(kinds) if kind != kinds[0]), None):
+            raise UserError(
+                f"data: {name}: client '{names[odd]}': its {what} are {kinds[odd]}, those of '{names[0]}' are "
+                f"{kinds[0]}: make them all alike"
+            )
+        if all(isinstance(one, Tensor) for one in arrays):
+            return torch.cat(list(arrays))
+        return None if arrays[0] is None else np.concatenate([np.asarray(one) for one in arrays])
+
+    x = {k: joined([own[k] for own in inputs], f"values of '{k}'" if k else "inputs") for k in inputs[0]}
     known = [p.num_classes for p in parts if p.num_classes is not None]
-    owner = np.concatenate([p.owner for p in parts if p.owner is not None])
-    units, time = (_of_all([getattr(p, key) for p in parts], names, name, key) for key in ("units", "time"))
-    y = _stacked([p.y for p in parts], names, name)
+    owner = np.repeat(np.array(names, dtype=object), [len(p) for p in parts])
+    y, units, time = (joined([getattr(p, key) for p in parts], what) for key, what in (
+        ("y", "targets"), ("units", "units"), ("time", "times")))  # fmt: skip
     return Rows(x.get("", x), y, owner, max(known, default=None), units=units, time=time)
 
 
-def _of_all(arrays: Sequence[NDArray[Any] | None], names: Sequence[str], name: str, what: str) -> NDArray[Any] | None:
-    """Return what clients' rows have as one array, or None if none has any. Raises UserError if only some have."""
-    there = [one for one in arrays if one is not None]
-    if there and len(there) < len(arrays):
-        without = next(client for client, one in zip(names, arrays, strict=True) if one is None)
-        raise UserError(f"data: {name}: client '{without}': has no {what}, and others have: give all of them some")
-    return np.concatenate(there) if there else None
-
-
-_KINDS = {"f": "floats", "i": "whole numbers", "u": "whole numbers", "b": "truth values"}
-
-
-def _refuse_kinds(arrays: Sequence[Any], names: Sequence[str], where: str, what: str) -> None:
-    """Raise UserError if clients' arrays hold different kinds of values: put together, some would change theirs."""
-    kinds = [
-        "floats"
-        if _is_float(one)
-        else _KINDS.get(one.numpy().dtype.kind if isinstance(one, Tensor) else one.dtype.kind, "words")
-        for one in arrays
-    ]
-    odd = next((i for i, kind in enumerate(kinds) if kind != kinds[0]), None)
-    if odd is not None:
-        raise UserError(
-            f"{where}: client '{names[odd]}': its {what} are {kinds[odd]}, those of '{names[0]}' are {kinds[0]}: make "
-            "them all alike"
-        )
-
-
-def _refuse_empty(samples: Any, client: str, name: str) -> None:
-    """Raise UserError for a client without any sample. ``samples`` is its data, or how many samples they are."""
-    if samples == 0 if isinstance(samples, int) else hasattr(samples, "__len__") and len(samples) == 0:
-        raise UserError(f"data: {name}: client '{client}' has no rows: leave it out")
+def _kind(values: Any) -> str:
+    """Return what an array, a tensor or a column holds, in words."""
+    kind = values.numpy().dtype.kind if isinstance(values, Tensor) and not _is_float(values) else ""
+    kind = "f" if _is_float(values) else kind or values.dtype.kind
+    return {"f": "floats", "i": "whole numbers", "u": "whole numbers", "b": "truth values"}.get(kind, "words")
 
 
 def _of_frames(frames: Sequence[Any], names: Sequence[str], asked: Asked, name: str) -> Rows:
-    """Return the rows of one frame for each client, read as a single table."""
+    """Return the rows of one frame for each client, read as a single table: all clients' classes have the same numbers,
+    and messages name the client of a row.
+    """
     import pandas  # somebody has made frames with it
 
+    target, first = _needed(asked.target, name), frames[0]
     for client, frame in zip(names, frames, strict=True):
-        _refuse_empty(frame, client, name)
-        if list(frame.columns) != list(frames[0].columns):
-            other = sorted(set(map(str, frame.columns)) ^ set(map(str, frames[0].columns)))
+        if len(frame) == 0:
+            raise UserError(f"data: {name}: client '{client}' has no rows: leave it out")
+        if list(frame.columns) != list(first.columns):
+            other = sorted(set(map(str, frame.columns)) ^ set(map(str, first.columns)))
             what = ", ".join(other) or "another order"
             raise UserError(f"data: {name}: client '{client}': other columns than '{names[0]}' has: {what}")
+        if target in frame and (kind := _kind(frame[target])) != _kind(first[target]):
+            raise UserError(f"data: {name}: column '{target}': client '{client}': holds {kind}, unlike '{names[0]}'")
     column = "client"
-    # a name that no column of the frames has
-    while column in frames[0].columns:
+    while column in first.columns:  # a name that no column of the frames has
         column = f"_{column}"
     whole = pandas.concat(
         [f.assign(**{column: client}) for client, f in zip(names, frames, strict=True)], ignore_index=True
     )
-    rows = of_frame(whole, replace(asked, client=column), name)
-    target = [frame[asked.target] for frame in frames]
-    _refuse_kinds(target, names, f"data: {name}: column '{asked.target}'", "values")
-    return rows
-
-
-def _stacked(arrays: Sequence[Any], names: Sequence[str], name: str) -> Any:
-    """Return the arrays of all clients as one; they must agree in the shape of a sample."""
-    shapes = {tuple(a.shape[1:]) for a in arrays}
-    if len(shapes) > 1:
-        odd = next(i for i, a in enumerate(arrays) if a.shape[1:] != arrays[0].shape[1:])
-        raise UserError(
-            f"data: {name}: client '{names[odd]}': samples of shape {list(arrays[odd].shape[1:])}, those of "
-            f"'{names[0]}' are {list(arrays[0].shape[1:])}"
-        )
-    if all(isinstance(a, Tensor) for a in arrays):
-        return torch.cat(list(arrays))
-    return np.concatenate([np.asarray(a) for a in arrays])
+    return of_frame(whole, replace(asked, client=column), name)
 
 
 # ---- a data set of it
@@ -535,11 +470,12 @@ def _dataset(rows: Rows, test: float | Rows, min_samples: int, seed: int, name: 
     where = f"data: {name}"
     whole_number("data.source.min_samples", min_samples, 0)
     whole_number("seed", seed, 0)
-    encoded = _encoded(rows, test if isinstance(test, Rows) else None, where)
-    rows, given, classes = encoded.rows, encoded.tested, encoded.classes
+    both, classes, called_labels = _encoded([rows, test] if isinstance(test, Rows) else [rows], where)
+    rows, given = both[0], both[1] if len(both) > 1 else None
     if len(rows) == 0:
         raise UserError(f"{where}: has no rows")
-    names, ids = _numbered(rows.owner)
+    names = () if rows.owner is None else tuple(sorted(set(rows.owner.tolist()), key=natural_order))
+    ids = None if rows.owner is None else _ids(rows.owner, names)
     units, tested_units = _units(rows, given, where)
     y = np.asarray(rows.y)
 
@@ -551,18 +487,29 @@ def _dataset(rows: Rows, test: float | Rows, min_samples: int, seed: int, name: 
 
     note = rows.prepare.note if rows.prepare is not None else ""
     if rows.prepare is not None:
-        rows, given = _prepared(rows, given, held_out()[0] if given is None else np.arange(len(rows)), where)
+        table, owner, n = rows.x, rows.owner, len(rows)
+        if given is not None:
+            import pandas  # somebody has made frames with it
+
+            table = pandas.concat([rows.x, given.x], ignore_index=True)
+            owner = None if owner is None or given.owner is None else np.concatenate([owner, given.owner])
+        made = rows.prepare.features(table, owner, held_out()[0] if given is None else np.arange(n), where)
+        rows, given = replace(rows, x=made[:n]), None if given is None else replace(given, x=made[n:])
     samples = replace(_samples(rows, where, classes), units=units)
-    _refuse_small(ids, names, min_samples, where)
-    shape, called = tuple(samples.x.shape[1:]), names
-    if names == tuple(map(str, range(len(names)))):
-        called = ()  # numbers are no names
+    if ids is not None and len(few := np.flatnonzero(np.bincount(ids, minlength=len(names)) < min_samples)):
+        least = f"data.source.min_samples = {min_samples}"
+        raise UserError(
+            f"{where}: client '{names[few[0]]}' has {int((ids == few[0]).sum())} rows, fewer than {least}"
+            f"{f', as {len(few) - 1} more clients' * (len(few) > 1)}; leave it out, or lower data.source.min_samples"
+        )
+    shape = tuple(samples.x.shape[1:])
+    called = () if names == tuple(map(str, range(len(names)))) else names  # numbers are no names
     y = samples.y.numpy()  # of the same values
-    there = [encoded.labels[k] for k in np.unique(y[y >= 0]).tolist()] if classes is not None else ()
+    there = [called_labels[k] for k in np.unique(y[y >= 0]).tolist()] if classes is not None else ()
     notes = [*rows.notes, *of_targets(y, classes, where), *of_names(names, there, where)]
     if classes is not None and ids is not None and y.ndim == 1:
         x = samples.x.numpy() if samples.x.is_floating_point() and not samples.inputs else None
-        notes += of_clients(x, y, ids, names, encoded.labels, where)
+        notes += of_clients(x, y, ids, names, called_labels, where)
     doubt = rows.doubt
     if not (doubt or said) and units is None and (samples.x.ndim, y.ndim) == (2, 1) and samples.x.is_floating_point():
         doubt = of_near_rows(samples.x.numpy(), Coded.of(y), where)
@@ -593,33 +540,14 @@ def _units(rows: Rows, given: Rows | None, where: str) -> tuple[torch.Tensor | N
     there = [one.units for one in both if one.units is not None]
     if not there:
         return None, None
-    if len(there) < len(both):
-        raise UserError(f"{where}: only one of the train and the test set says of which units its rows are")
-    for one, units in zip(both, there, strict=True):
-        if len(units) != len(one):
-            raise UserError(f"{where}: {len(one)} samples and {len(units)} units; one for each is needed")
-    number = torch.from_numpy(np.unique(np.concatenate(there), return_inverse=True)[1].astype(np.int64))
-    first, rest = number[: len(rows)], number[len(rows) :]
+    for one in both:
+        if one.units is None or len(one.units) != len(one):
+            count = 0 if one.units is None else len(one.units)
+            raise UserError(f"{where}: {len(one)} samples and {count} units; one for each is needed")
     if given is not None and (shared := np.intersect1d(there[0], there[1])).size:
         raise UserError(f"{where}: {shared.size} units, such as {shared[0]!r:.80}, are in the train and the test set")
-    return first, rest if given is not None else None
-
-
-def _prepared(rows: Rows, given: Rows | None, train: NDArray[np.int64], where: str) -> tuple[Rows, Rows | None]:
-    """Return a table's rows, and those of its test set, with numbers instead of columns.
-
-    The conversion is fitted on the rows ``train``.
-    """
-    assert rows.prepare is not None
-    table, owner = rows.x, rows.owner
-    if given is not None:
-        import pandas  # somebody has made frames with it
-
-        table = pandas.concat([rows.x, given.x], ignore_index=True)
-        owner = None if owner is None or given.owner is None else np.concatenate([owner, given.owner])
-    x = rows.prepare.features(table, owner, train, where)
-    after = None if given is None else replace(given, x=x[len(rows) :], prepare=None)
-    return replace(rows, x=x[: len(rows)], prepare=None), after
+    number = torch.from_numpy(np.unique(np.concatenate(there), return_inverse=True)[1].astype(np.int64))
+    return number[: len(rows)], None if given is None else number[len(rows) :]
 
 
 def _samples(rows: Rows, where: str, classes: int | None) -> Samples:
@@ -641,33 +569,10 @@ def _samples(rows: Rows, where: str, classes: int | None) -> Samples:
     return samples
 
 
-def _numbered(owner: NDArray[Any] | None) -> tuple[tuple[str, ...], NDArray[np.int64] | None]:
-    """Return the clients' names in order, numbers in them by size, and the number of each row's client."""
-    if owner is None:
-        return (), None
-    names = tuple(sorted(set(owner.tolist()), key=natural_order))
-    return names, _ids(owner, names)
-
-
 def _ids(owner: NDArray[Any], names: Sequence[str]) -> NDArray[np.int64]:
     """Return the number of each row's client, ``[n]``; -1 for one that is not among the ``names``."""
     place = {name: i for i, name in enumerate(names)}
     return np.array([place.get(name, -1) for name in owner.tolist()], dtype=np.int64)
-
-
-def _refuse_small(ids: NDArray[np.int64] | None, names: Sequence[str], least: int, where: str) -> None:
-    """Raise UserError if a client has fewer than ``least`` rows, with a line for each of the first few such clients."""
-    if ids is None:
-        return
-    counts = np.bincount(ids, minlength=len(names))
-    few = np.flatnonzero(counts < least).tolist()
-    lines = [
-        f"{where}: client '{names[c]}' has {counts[c]} row{'' if counts[c] == 1 else 's'}, fewer than "
-        f"data.source.min_samples = {least}; leave it out, or lower data.source.min_samples"
-        for c in few[:LISTED]
-    ]
-    if few:
-        raise UserError(*lines, *[f"{where}: and {len(few) - LISTED} more like that"] * (len(few) > LISTED))
 
 
 def _held_out(

@@ -150,12 +150,11 @@ def _column(column: Any, where: str) -> TableColumn | str:
         return TableColumn("dates", gaps=gaps, clock=bool((_values(column.dropna(), "dates") % DAY != 0).any()))
     if found.kind != "words" and not found.category:
         endless = np.isinf(found.values)
-        line = "" if found.exact else "whole numbers above 9,007,199,254,740,992 become others as floats: leave ids out"
+        line = lost(found.values, whole=found.kind == "whole", fine=False)
         if endless.any():
             line = f"infinite in {int(endless.sum())} of {len(endless)} rows: make them gaps, or drop these rows"
-        line = line or lost(found.values, fine=False)
         return f"{where}: column '{name}': {line}" if line else TableColumn("numbers", gaps=gaps)
-    words = sorted(set(column.dropna().map(str).to_list()))
+    words = sorted({*_values(column, "words").tolist()} - {None})
     if len(words) > MOST_KINDS:
         return (
             f"{where}: column '{name}': {len(words)} different words, such as {words[0]!r}; at most {MOST_KINDS} "
@@ -168,7 +167,7 @@ def _column(column: Any, where: str) -> TableColumn | str:
 def _values(column: Any, kind: str) -> NDArray[Any]:
     """Return a pandas column as :meth:`TableColumn.features` takes it; dates in the clock of their own time zone."""
     if kind == "words":
-        return np.asarray(column.astype(object).map(str, na_action="ignore").to_numpy(dtype=object))
+        return np.array([None if one is None else str(one) for one in objects(column)], object)
     if kind == "dates":
         if getattr(column.dt, "tz", None) is not None:
             column = column.dt.tz_localize(None)
@@ -227,23 +226,21 @@ class Prepare:
                 f"{where}: data.source.statistics: 'own': the rows belong to no client yet: name data.source."
                 "client_column, or say statistics = 'pooled'"
             )
-        parts: dict[str, NDArray[np.float32]] = {}
+        whole: NDArray[np.float32] | None = None
         for client in dict.fromkeys(owner.tolist()):
             rows = np.flatnonzero(owner == client)
             at = f"{where}: client '{client}'"
             fitted = _fitted(made, table.iloc[np.intersect1d(rows, train)], at)
-            parts[client] = _checked(fitted, table.iloc[rows], at)
-        widths = {client: part.shape[1] for client, part in parts.items()}
-        first = next(iter(widths))
-        other = next((c for c, w in widths.items() if w != widths[first]), None)
-        if other is not None:
-            raise UserError(
-                f"{where}: client '{other}': {widths[other]} columns after preparing, and '{first}' has "
-                f"{widths[first]}: name the values, as in OneHotEncoder(categories=[...]), or statistics = 'pooled'"
-            )
-        whole = np.zeros((len(table), widths[first]), np.float32)
-        for client, part in parts.items():
-            whole[owner == client] = part
+            part = _checked(fitted, table.iloc[rows], at)
+            if whole is None:
+                whole = np.zeros((len(table), part.shape[1]), np.float32)
+            if part.shape[1] != whole.shape[1]:
+                raise UserError(
+                    f"{at}: {part.shape[1]} columns after preparing, and others have {whole.shape[1]}: name the "
+                    "values, as in OneHotEncoder(categories=[...]), or statistics = 'pooled'"
+                )
+            whole[rows] = part
+        assert whole is not None  # a table has rows
         return whole
 
     def _transformer(self, table: Any, where: str) -> Any:
@@ -272,14 +269,12 @@ def _checked(transformer: Any, rows: Any, where: str) -> NDArray[np.float32]:
         made = transformer.transform(rows)
         made = made.toarray() if hasattr(made, "toarray") else made
         features = made if isinstance(made, np.ma.MaskedArray) else np.asarray(made)
-    if features.dtype.kind not in "biuf":
-        raise UserError(f"{where}: data.source.prepare: made values of type {features.dtype}: numbers are needed")
-    kept = np.isfinite(features) & ~np.ma.getmaskarray(features)
-    if features.ndim != 2 or len(features) != len(rows) or not features.shape[1]:
-        raise UserError(f"{where}: data.source.prepare: made {features.shape} of {len(rows)} rows: must be a row each")
-    gaps = np.flatnonzero(~np.asarray(kept).all(axis=1))
-    if len(gaps):
-        said = f"{where}: data.source.prepare: left no finite number in {len(gaps)} rows"
+    if features.dtype.kind not in "biuf" or features.ndim != 2 or len(features) != len(rows) or not features.shape[1]:
+        what = f"{features.dtype} {features.shape} of {len(rows)} rows"
+        raise UserError(f"{where}: data.source.prepare: made {what}: must be numbers, a row each")
+    gaps = ~np.isfinite(features) | np.ma.getmaskarray(features)
+    if count := int(np.asarray(gaps).any(axis=1).sum()):
+        said = f"{where}: data.source.prepare: left no finite number in {count} rows"
         raise UserError(f"{said}: add an imputer, such as SimpleImputer()")
     for k, column in enumerate(np.asarray(features, dtype=np.float64).T):
         if line := lost(column, whole=features.dtype.kind in "iu"):

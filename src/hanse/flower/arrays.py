@@ -121,25 +121,12 @@ class ArrayLayout:
         made = {n: x.detach().cpu().numpy().astype(t) for n, t, x in zip(self.names, self.types, views, strict=True)}
         return ArrayRecord({name: Array(np.ascontiguousarray(a)) for name, a in {**made, **self.fixed}.items()})
 
-    def rounding(self, records: Sequence[ArrayRecord]) -> Tensor:
-        """Return the relative rounding error of each column, ``[P]``, float64.
-
-        Args:
-            records: records of this form. Where their types differ in a column, the coarsest one counts.
+    def rounding(self, records: Sequence[ArrayRecord]) -> float:
+        """Return the largest machine epsilon of the types of these records' columns: float32's (rows hold it), or
+        float16's.
         """
-        parts = [torch.zeros(0, dtype=torch.float64)]
-        for name, shape in zip(self.names, self.layout.shapes, strict=True):
-            parts.append(torch.full((shape.numel(),), max(_epsilon(one[name]) for one in records), dtype=torch.float64))
-        return torch.cat(parts)
-
-
-def _epsilon(array: Array) -> float:
-    """Return the machine epsilon of an array's type, or float32's if that is larger."""
-    # NumPy does not have this type, whose significand of 8 bits makes its epsilon 2^-7
-    if array.dtype == "bfloat16":
-        return 2.0**-7
-    kind = np.dtype(array.dtype)
-    return float(np.finfo(kind if kind.kind == "f" and kind.itemsize < 4 else np.float32).eps)  # rows hold float32
+        kinds = {opened(one[name]).dtype for one in records for name in self.names}
+        return float(np.finfo(np.float16 if np.dtype(np.float16) in kinds else np.float32).eps)
 
 
 def _is_real(array: NDArray[np.generic]) -> bool:

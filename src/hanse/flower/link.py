@@ -131,7 +131,6 @@ class FlowerFederation:
             seat in the round, and does not end the run.
         capacity: for how many client ids the mechanism was built. Members with higher ids wait for another run. 0:
             there is no bound.
-        largest: the most bytes that a reply may have. Larger replies are refused unread.
         half: whether models travel as 16-bit floats.
         orders: a function that returns the operator's orders so far (:class:`hanse.flower.members.Orders`).
         letters: receipts that participants have not acknowledged; they travel with the next request to each of them.
@@ -152,7 +151,6 @@ class FlowerFederation:
     _: KW_ONLY
     deadline_s: float = 3600.0
     capacity: int = 0
-    largest: int = LARGEST
     half: bool = False
     orders: Callable[[], Orders] = Orders
     letters: Letters = field(default_factory=Letters)
@@ -384,7 +382,7 @@ class FlowerFederation:
     def _heard(self, one: Open, answer: FlowerMessage | Exception) -> Reply | None:
         """Return the reply in a node's answer, or a refusal; None if the node lacks models that it should keep."""
         # no more bytes than the tasks of this request can need, so that nobody fills the server's memory
-        most = HEADER if one.request is None else min(self.largest, sum(astuple(room(one.request))))
+        most = HEADER if one.request is None else min(LARGEST, sum(astuple(room(one.request))))
         opened = guarded(self._opened, answer, most)
         self._warn(one, answer)
         if isinstance(opened, str):

@@ -34,7 +34,6 @@ from hanse.flower.agreed import day_of
 from hanse.flower.agreement import Agreement, canonical, sources
 from hanse.flower.link import FlowerFederation
 from hanse.flower.members import Check, Hello, Member, Members, Orders, SaidInput, kind
-from hanse.flower.message import LARGEST
 from hanse.flower.narrator import Narrator, speaking
 from hanse.flower.newcomers import LOG
 from hanse.flower.operator_key import signing_key
@@ -68,7 +67,6 @@ def server_app(
     load_server_data: LoadServerData | None = None,
     observers: Sequence[Observer] = (),
     patience_s: float = 600.0,
-    largest: int = LARGEST,
     other_data: bool = False,
     agreement: str | Path | None = None,
 ) -> ServerApp:
@@ -83,7 +81,6 @@ def server_app(
             Mechanisms that value updates need a validation set.
         observers: see every round (:class:`hanse.runs.experiment.Observer`).
         patience_s: seconds to wait for the participants before the run fails.
-        largest: the most bytes of a reply; larger replies are refused unread.
         other_data: whether a run may continue although the server's sets have changed.
         agreement: the file with the agreement that the members' owners have signed. Default: the file that the
             environment variable ``HANSE_AGREEMENT`` names, which ``hanse network up`` sets.
@@ -100,9 +97,9 @@ def server_app(
         with speaking():
             loaded = experiment if isinstance(experiment, Experiment) else Experiment.read(experiment)
             played = play(
-                grid, loaded, Path(out), members, load_server_data, observers, patience_s=patience_s, largest=largest,
-                other_data=other_data, agreement=used(agreement or os.environ.get(AGREEMENT), Path(out)),
-                statements=True,
+                grid, loaded, Path(out), members, load_server_data, observers, patience_s=patience_s,
+                other_data=other_data, statements=True,
+                agreement=used(agreement or os.environ.get(AGREEMENT), Path(out)),
             )  # fmt: skip
             if played.nothing is not None:  # so Flower, too, says that the run failed
                 raise RunFailedError(played.nothing)
@@ -119,7 +116,6 @@ def play(
     observers: Sequence[Observer],
     *,
     patience_s: float,
-    largest: int = LARGEST,
     remember: bool = True,
     other_data: bool = False,
     hold: Hold | None = None,
@@ -138,7 +134,6 @@ def play(
         load_server_data: as for :func:`server_app`.
         observers: as for :func:`server_app`.
         patience_s: seconds to wait for the participants.
-        largest: the most bytes of a reply.
         remember: whether ids are kept in ``members.json``. A simulation does not keep them, because its nodes have no
             keys: there ids follow the partitions at each start.
         other_data: as for :func:`server_app`.
@@ -175,13 +170,18 @@ def play(
         own = [samples for samples in (validation, test) if samples is not None]
         fits = _fits(own, experiment.mechanism.built)
 
+        @cache  # a signature is verified once, not in each look of each round
+        def lacks(agreed: str, witness: str) -> str | None:
+            """Return why an owner has not agreed, or None."""
+            return agreement.lacks(agreed, witness)
+
         def check(said: Hello) -> str | None:
             """Return why a participant cannot take part, or None."""
-            return agreement.lacks(said) or fits(said)
+            return lacks(said.agreed, said.witness) or fits(said)
 
         federation = FlowerFederation(
             grid, register, job, signs, deadline_s=experiment.federation.deadline_s or 3600.0, capacity=room,
-            largest=largest, half=half, orders=partial(Orders.read, out), letters=letters, check=check,
+            half=half, orders=partial(Orders.read, out), letters=letters, check=check,
             shown=ShownHeads(out), agreement=agreement.hash,
         )  # fmt: skip
         narrator = Narrator(federation, out)
@@ -233,25 +233,27 @@ def _fits(own: Sequence[Samples], mechanism: Mechanism) -> Check:
     Its samples must be like the server's ``own``, and its own training loop, if it has one, must do what the mechanism
     asks of it.
     """
-    labels = [None if s.y.is_floating_point() else int(s.y.max()) for s in own if len(s)]
+    most = [0 if s.y.is_floating_point() else 1 + int(s.y.max()) for s in own if len(s)]  # classes, by the labels
+
+    @cache
+    def clash(loop: str | None) -> str | None:
+        around = {} if loop is None else {"train.loop": LOOP, f"train.loop/{loop}": LOOP}
+        return next(iter(clashes(mechanism, around)), None)
 
     def check(said: Hello) -> str | None:
-        around = {} if said.loop is None else {"train.loop": LOOP, f"train.loop/{said.loop}": LOOP}
-        for clash in clashes(mechanism, around):
-            return clash
+        if wrong := clash(said.loop):
+            return wrong
         for samples in own:
-            if said.text != is_text(samples):
-                return f"its samples are {kind(said)}; the server's own are {'' if is_text(samples) else 'no '}texts"
-            shape = tuple(samples.x.shape[1:])
             named = tuple(SaidInput(part.name, part.shape, part.whole) for part in samples.inputs.parts)
-            if not said.text and (shape != said.input_shape or named != said.inputs):
-                ours = f"of the inputs {', '.join(samples.inputs.shapes)}" if named else f"of shape {list(shape)}"
-                return f"its samples are {kind(said)}; the server's own are {ours}"
-        for largest in labels:
-            if (largest is None) != (said.num_classes is None):
-                return f"its samples are {kind(said)}; the server's have {'numbers' if largest is None else 'classes'}"
-            if largest is not None and said.num_classes is not None and largest >= said.num_classes:
-                return f"its samples are {kind(said)}; the server's own have labels up to {largest}"
+            text, shape = is_text(samples), tuple(samples.x.shape[1:])
+            here = Hello(0, shape, said.num_classes, text=text, inputs=named)
+            if kind(here) != kind(said):
+                return f"its samples are {kind(said)}; the server's own are {'texts' if text else kind(here)}"
+        for classes in most:
+            if (classes == 0) != (said.num_classes is None):
+                return f"its samples are {kind(said)}; the server's have {'classes' if classes else 'numbers'}"
+            if classes > (said.num_classes or 0):
+                return f"its samples are {kind(said)}; the server's own have labels up to {classes - 1}"
         return None
 
     return check

@@ -100,79 +100,35 @@ class ConvStack:
 
         ``blocks`` are the models' tensors by name, each ``[C, *shape]``.
         """
-        name, first = self.convolutions[0]
-        assert isinstance(first, nn.Conv2d)
-        models = blocks[f"{name}.weight"].shape[0]
-        rows, columns = (_seen([layer for _, layer in self.convolutions], x.shape[2 + d], d) for d in (0, 1))
-        x = x[:, :, :rows, :columns].contiguous(memory_format=torch.channels_last)
+        models, x = len(next(iter(blocks.values()))), x.contiguous(memory_format=torch.channels_last)
+        # the weights and biases of all models side by side
+        wide = {
+            name: (
+                blocks[f"{name}.weight"].flatten(0, 1).contiguous(memory_format=torch.channels_last),
+                blocks[f"{name}.bias"].reshape(-1) if layer.bias is not None else None,
+            )
+            for name, layer in self.convolutions
+            if isinstance(layer, nn.Conv2d)
+        }
+
+        def features(value: Tensor) -> Tensor:
+            """Return the features ``[C, m, d]`` of all models on some images.
+
+            The first convolution is one wide one over the same images; from then on each model has channels of its own,
+            and the convolutions are grouped.
+            """
+            groups, images = 1, len(value)
+            for name, layer in self.convolutions:
+                if isinstance(layer, nn.Conv2d):
+                    value = F.conv2d(value, *wide[name], layer.stride, layer.padding, layer.dilation, groups)
+                    groups = models
+                else:
+                    value = value.relu_() if isinstance(layer, nn.ReLU) else layer(value)
+            return value.reshape(images, models, -1).transpose(0, 1)  # [m, C channels, h, w] -> [C, m, features]
+
         # so many images at a time that what the first convolution writes stays in the cache
-        few = max(4, _CACHED // (models * first.out_channels * rows * columns))
-        wide = self._wide(blocks, models)
-        features = torch.cat([_features(wide, part, models) for part in torch.split(x, few)], 1)
-        return forward(self.dense, blocks, features)
-
-    def _wide(self, blocks: dict[str, Tensor], models: int) -> list[tuple[nn.Module, Tensor | None, Tensor | None]]:
-        """Return each layer with the weights and biases of all models side by side (None: it has none)."""
-        wide: list[tuple[nn.Module, Tensor | None, Tensor | None]] = []
-        for name, layer in self.convolutions:
-            if isinstance(layer, nn.Conv2d):
-                weight = blocks[f"{name}.weight"]
-                flat = weight.reshape(-1, *weight.shape[2:]).contiguous(memory_format=torch.channels_last)
-                wide.append((layer, flat, blocks[f"{name}.bias"].reshape(-1) if layer.bias is not None else None))
-            else:
-                wide.append((layer, None, None))
-        return wide
-
-
-def _features(wide: Sequence[tuple[nn.Module, Tensor | None, Tensor | None]], x: Tensor, models: int) -> Tensor:
-    """Return the features ``[C, m, d]`` of all models on images ``x [m, channels, height, width]``.
-
-    The first convolution is one wide one over the same images; from then on each model has channels of its own, and the
-    convolutions are grouped.
-    """
-    value, groups = x, 1
-    for layer, weight, bias in wide:
-        if weight is not None:
-            assert isinstance(layer, nn.Conv2d)
-            value = F.conv2d(value, weight, bias, layer.stride, layer.padding, layer.dilation, groups)
-            groups = models
-        elif isinstance(layer, nn.ReLU):
-            value = value.relu_()
-        else:
-            value = layer(value)
-    return value.reshape(len(x), models, -1).transpose(0, 1)  # [m, C channels, h, w] -> [C, m, features]
-
-
-def _seen(layers: Sequence[nn.Module], size: int, dimension: int) -> int:
-    """Return how many of an image's rows or columns, from the first on, reach the features.
-
-    All of them do where a layer pads.
-
-    Args:
-        layers: convolutions, pooling and ReLU.
-        size: the image's rows, or its columns.
-        dimension: 0 for rows, 1 for columns.
-    """
-    spans: list[tuple[int, int]] = []  # how far a layer looks, and its stride
-    left = size
-    for layer in layers:
-        if isinstance(layer, nn.ReLU):
-            continue
-        assert isinstance(layer, nn.Conv2d | nn.MaxPool2d | nn.AvgPool2d)
-        kernel, stride = _pair(layer.kernel_size)[dimension], _pair(layer.stride)[dimension]
-        dilation = 1 if isinstance(layer, nn.AvgPool2d) else _pair(layer.dilation)[dimension]
-        padded = isinstance(layer.padding, str) or _pair(layer.padding) != (0, 0)
-        if padded or getattr(layer, "ceil_mode", False):
-            return size
-        spans.append((dilation * (kernel - 1) + 1, stride))
-        left = (left - spans[-1][0]) // stride + 1
-    for reach, stride in reversed(spans):  # back from the features to the pixels that they are made of
-        left = (left - 1) * stride + reach
-    return left
-
-
-def _pair(given: int | tuple[int, ...]) -> tuple[int, ...]:
-    return (given, given) if isinstance(given, int) else given
+        few = max(4, _CACHED // (len(wide[self.convolutions[0][0]][0]) * x.shape[2] * x.shape[3]))
+        return forward(self.dense, blocks, torch.cat([features(part) for part in torch.split(x, few)], 1))
 
 
 def read_convolutions(problem: Problem, widest: int = _NARROW) -> ConvStack | None:

@@ -21,25 +21,27 @@ import logging
 import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
+from typing_extensions import TypeAliasType
 
-from hanse.base.errors import UserError, import_path
+from hanse.base.errors import RAISED, UserError, import_path
 from hanse.base.streams import torch_seed
-from hanse.core.declared import LARGEST_COUNT, LARGEST_LOSS, MOST_METRICS
+from hanse.core.declared import LARGEST_COUNT, LARGEST_LOSS, MOST_METRICS, Declared, Figure, UnsoundError
 from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
 from hanse.learning.job import LoopResult, Problem, SeatJob, TrainedRows, smallest_batch
-from hanse.learning.process import drawn_so_far, seed_all, untouched
+from hanse.learning.process import drawn_so_far, restorer, seed_all, untouched
 from hanse.learning.sequential import SequentialEngine, work_of
 from hanse.learning.threads import intra_op
 
@@ -371,7 +373,7 @@ class LoopEngine(SequentialEngine):
         self._draws: bool | None = None
         self._logged: set[str] = set()
         self._counts = threading.local()
-        self._process = _settings()
+        self._restore = restorer()
 
     def train(self, pool: Samples, jobs: Sequence[SeatJob], recipe: Recipe, lr: float) -> TrainedRows:
         """Train every job.
@@ -385,7 +387,6 @@ class LoopEngine(SequentialEngine):
             lr: the learning rate, passed on to the loop.
         """
         done: dict[int, _Seat] = {}
-        self._process = _settings()
 
         def one(worker: int, seat: int) -> None:
             done[seat] = self._train_seat(pool, jobs[seat], recipe, lr)
@@ -393,6 +394,7 @@ class LoopEngine(SequentialEngine):
         seats = sorted(range(len(jobs)), key=lambda s: -work_of(jobs[s], recipe))
         crew, device = self.crew, self.device
         with untouched(device), self._counting(), intra_op(1 if crew.workers > 1 else self.threads):
+            self._restore = restorer()
             if crew.workers > 1 and self._draws is None and seats:
                 self._draws = self._in_order(one, seats[:1], jobs, watched=True)
             left = [s for s in seats if s not in done]
@@ -441,7 +443,8 @@ class LoopEngine(SequentialEngine):
         problem.layout.load(module, job.start.to(device))
         self._counts.steps = 0
         try:
-            with torch.enable_grad(), _restored(self._process):  # a loop's settings must not outlast it
+            with torch.enable_grad(), ExitStack() as after:
+                after.callback(self._restore)  # a loop's settings must not outlast it
                 returned = self.loop(module.train(), data, round, Penalty.of(job, problem, device))
             row = _row_of(module, problem, job.start)
             seat = _seat_of(row, returned, self._counts.steps, len(data))
@@ -460,11 +463,7 @@ class LoopEngine(SequentialEngine):
             return seat
         except LoopError as wrong:
             return _refused(f"{LOOP} {wrong}")
-        except (
-            Exception,
-            SystemExit,
-            GeneratorExit,
-        ) as wrong:  # a user's code may raise anything; not KeyboardInterrupt
+        except (*RAISED, GeneratorExit) as wrong:
             reason = last_line(wrong)
             if reason not in self._logged:  # the traceback once, not in every round
                 self._logged.add(reason)
@@ -483,28 +482,6 @@ class LoopEngine(SequentialEngine):
             yield
         finally:
             handle.remove()
-
-
-def _settings() -> tuple[torch.dtype, bool, bool]:
-    """Return what a loop may change for the whole process: the type of new tensors, and whether repeats must
-    be exact.
-    """
-    exact, warn = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
-    return torch.get_default_dtype(), exact, warn
-
-
-@contextmanager
-def _restored(settings: tuple[torch.dtype, bool, bool]) -> Iterator[None]:
-    """Run a block, then put back these settings of the process and the number of this thread's intra-op threads."""
-    threads = torch.get_num_threads()
-    try:
-        yield
-    finally:
-        if _settings() != settings:
-            torch.set_default_dtype(settings[0])
-            torch.use_deterministic_algorithms(settings[1], warn_only=settings[2])
-        if torch.get_num_threads() != threads:
-            torch.set_num_threads(threads)
 
 
 def last_line(error: BaseException) -> str:
@@ -548,6 +525,12 @@ def _row_of(module: nn.Module, problem: Problem, start: Tensor) -> Tensor:
     return row
 
 
+_Word = Annotated[str, Field(min_length=1, max_length=80)]
+_RETURNED = Declared[dict[str, float]](
+    TypeAliasType("metrics", Annotated[dict[_Word, Figure], Field(max_length=MOST_METRICS)])
+)
+
+
 def _seat_of(row: Tensor, found: Any, steps: int, n: int) -> _Seat:
     """Return a seat with what its loop returned.
 
@@ -557,37 +540,23 @@ def _seat_of(row: Tensor, found: Any, steps: int, n: int) -> _Seat:
     Raises:
         LoopError: it returned anything but numbers by name, too many of them, or one out of range.
     """
-    if found is not None and not isinstance(found, Mapping):
-        raise LoopError(f"returned a {type(found).__name__}: must be None or metrics by name, as in {{'loss': 0.3}}")
-    metrics = dict(found or {})
-    if len(metrics) > MOST_METRICS:
-        raise LoopError(f"returned {len(metrics)} metrics: at most {MOST_METRICS} are taken")
-    told = {_name(name): _number(name, value) for name, value in metrics.items()}
-    counts = {name: told.pop(name) for name in ("samples", "steps") if name in told}
-    for name, least, most in (("samples", 1, n), ("steps", 0, LARGEST_COUNT)):
-        if name in counts and not (counts[name].is_integer() and least <= counts[name] <= most):
-            allowed = f"from {least} to {most}, which it has" if name == "samples" else f"from {least} on"
-            raise LoopError(f"returned {name} {counts[name]:g}: must be a whole number {allowed}")
+    try:
+        if isinstance(found, Mapping):
+            found = {name: _number(value) for name, value in found.items()}
+        told = dict(_RETURNED.check({} if found is None else found))
+    except (UnsoundError, RuntimeError) as wrong:  # a tensor of several numbers is no number
+        raise LoopError(f"returned {wrong} (must be None or metrics by name, as in {{'loss': 0.3}})") from None
+    samples, took = told.pop("samples", None), told.pop("steps", float(steps))
+    for name, count, least, most in (("samples", samples, 1, n), ("steps", took, 0, LARGEST_COUNT)):
+        if count is not None and not (count.is_integer() and least <= count <= most):
+            raise LoopError(f"returned {name} {count:g}: must be a whole number from {least} to {most}")
     loss = told.pop("loss", math.nan)
     if abs(loss) > LARGEST_LOSS:
         raise LoopError(f"returned loss {loss:g}: must be at most {LARGEST_LOSS:g}")
-    said = LoopResult(told, None if "samples" not in counts else int(counts["samples"]))
-    return _Seat(row, loss, int(counts.get("steps", steps)), said)
+    return _Seat(row, loss, int(took), LoopResult(told, None if samples is None else int(samples)))
 
 
-def _name(name: Any) -> str:
-    """Return a metric's name, checked: it is shown in reports."""
-    if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= 80:
-        raise LoopError(f"returned a metric named {str(name)[:40]!r}: must be a text of 1 to 80 characters")
-    return name
-
-
-def _number(name: Any, value: Any) -> float:
-    """Return a metric as a finite float."""
-    try:
-        number = float(value.detach() if isinstance(value, Tensor) else value)
-    except (TypeError, ValueError, RuntimeError):
-        raise LoopError(f"returned {name!r} as a {type(value).__name__}: must be a number") from None
-    if not math.isfinite(number):
-        raise LoopError(f"returned {name!r} {number}: must be finite")
-    return number
+def _number(value: Any) -> Any:
+    """Return a number of PyTorch or NumPy, or a truth value, as a number of Python; anything else as it is."""
+    value = value.item() if isinstance(value, Tensor | np.generic) else value
+    return int(value) if isinstance(value, bool) else value

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import platform
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,20 @@ def undisturbed() -> Iterator[None]:
         stack.callback(torch.set_rng_state, seeded)
         torch.set_default_dtype(torch.float32)
         yield
+
+
+def restorer() -> Callable[[], None]:
+    """Return what puts back the process's settings of now: the type of new tensors, whether repeats must be exact, and
+    the number of the calling thread's intra-op threads.
+    """
+    dtype, threads, exact = torch.get_default_dtype(), torch.get_num_threads(), torch.get_deterministic_debug_mode()
+
+    def restore() -> None:
+        torch.set_default_dtype(dtype)
+        torch.set_num_threads(threads)
+        torch.set_deterministic_debug_mode(exact)
+
+    return restore
 
 
 @contextmanager

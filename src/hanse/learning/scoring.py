@@ -454,23 +454,17 @@ class Scorer:
         """Say whether compiled code is to mix the outputs of these models' first convolution."""
         return self.native is not None and models.shares is not None and self.native.pays(models.shares)
 
-    def _natively(
-        self, models: ModelRows, parts: Sequence[slice], native: Compiled
-    ) -> Callable[[int, slice, Tensor], Tensor]:
-        """Return such a function as :meth:`_runner` does, of compiled code."""
-        shares = models.shares
-        if shares is None or self.specs is not None:
-            return lambda p, cut, x: native(models[parts[p]], self._inputs(x))
-        return lambda p, cut, x: native.mixed(models.rows, shares[parts[p]], x.to(device=self.device, dtype=self.dtype))
-
     def _runner(
         self, models: ModelRows, parts: Sequence[slice], pool: Samples, cuts: Sequence[slice]
     ) -> Callable[[int, slice, Tensor], Tensor]:
         """Return the function that gives the outputs ``[C', k, m]`` of chunk p of the models on a chunk of samples."""
         if self.mixes(models):
             return self._mixed_first(models, parts, pool, cuts)
-        if self.native is not None and (self.specs is not None or self._mixes_natively(models)):
-            return self._natively(models, parts, self.native)
+        native, shares = self.native, models.shares
+        if native is not None and self.specs is not None:
+            return lambda p, cut, x: native(models[parts[p]], self._inputs(x))
+        if native is not None and shares is not None and self._mixes_natively(models):
+            return lambda p, cut, x: native.mixed(models.rows, shares[parts[p]], x.to(self.device, self.dtype))
         blocks = [self._blocks(models[part]) for part in parts]
         if self.specs is not None:
             specs = self.specs

@@ -22,8 +22,8 @@ each sample's weight in the loss that its model reports, or None at steps that a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -33,11 +33,9 @@ from torch import Tensor
 
 from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
-from hanse.learning.batches import Batches, SeatPlan, Segment, flat, group_seats, plan_seats
-from hanse.learning.job import Problem, SeatJob, TrainedRows, constant_of, refuse_unfit, smallest_batch
+from hanse.learning.batches import Batches, GroupEngine, SeatPlan, Segment, flat
+from hanse.learning.job import Problem, SeatJob, constant_of
 from hanse.learning.losses import Objective
-from hanse.learning.scoring import Scorer
-from hanse.learning.threads import intra_op
 
 # ---- layers
 
@@ -64,10 +62,11 @@ class Enter:
         return grad
 
 
+@dataclass(eq=False)
 class Linear:
     """The layer ``W x + b``.
 
-    Args:
+    Attributes:
         weight: ``W``, ``[S, out, in]``.
         weight_velocity: the velocity of ``weight``, in the same shape.
         bias: ``b``, ``[S, out, 1]``, or None.
@@ -78,37 +77,34 @@ class Linear:
         from_pool: whether the inputs are the pool's samples, ``[S, B, in]``.
     """
 
-    def __init__(
-        self,
-        weight: Tensor,
-        weight_velocity: Tensor,
-        bias: Tensor | None,
-        bias_velocity: Tensor | None,
-        out: Tensor,
-        grad_in: Tensor | None,
-        ones: Tensor,
-        from_pool: bool,
-    ) -> None:
-        self.weight, self.weight_velocity = weight, weight_velocity
-        self.bias, self.bias_velocity = bias, bias_velocity
-        self.out, self.grad_in, self.ones, self.from_pool = out, grad_in, ones, from_pool
-        self.transposed = weight.transpose(1, 2)
-        # the input, and its views [S, in, B] and [S, B, in]: the same buffer at every step, so they are made once
-        self.x: Tensor | None = None
-        self.x_columns = self.x_rows = out
+    weight: Tensor
+    weight_velocity: Tensor
+    bias: Tensor | None
+    bias_velocity: Tensor | None
+    out: Tensor
+    grad_in: Tensor | None
+    ones: Tensor
+    from_pool: bool
+    # the input, and its views [S, in, B] and [S, B, in]: the same buffer at every step, so they are made once
+    _x: Tensor | None = None
+    _columns: Tensor = field(init=False)
+    _rows: Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.transposed = self.weight.transpose(1, 2)
 
     def forward(self, x: Tensor, weights: Tensor) -> Tensor:
         """Return ``W x + b`` by one batched product. Samples from the pool are not transposed for it."""
-        if x is not self.x:
-            self.x, swapped = x, x.transpose(1, 2)
-            self.x_columns, self.x_rows = (swapped, x) if self.from_pool else (x, swapped)
+        if x is not self._x:
+            self._x, swapped = x, x.transpose(1, 2)
+            self._columns, self._rows = (swapped, x) if self.from_pool else (x, swapped)
         if self.bias is None:
-            return torch.bmm(self.weight, self.x_columns, out=self.out)
-        return torch.baddbmm(self.bias, self.weight, self.x_columns, out=self.out)
+            return torch.bmm(self.weight, self._columns, out=self.out)
+        return torch.baddbmm(self.bias, self.weight, self._columns, out=self.out)
 
     def backward(self, grad: Tensor, momentum: float) -> Tensor:
         """Add each gradient by one batched product, and return the gradient at the inputs if it is wanted."""
-        self.weight_velocity.baddbmm_(grad, self.x_rows, beta=momentum)
+        self.weight_velocity.baddbmm_(grad, self._rows, beta=momentum)
         if self.bias_velocity is not None:
             self.bias_velocity.baddbmm_(grad, self.ones, beta=momentum)
         if self.grad_in is None:
@@ -142,10 +138,11 @@ class Activation:
         return _tanh_backward(grad, self.y, grad_input=grad)  # type: ignore[no-any-return]
 
 
+@dataclass(eq=False)
 class BatchNorm:
     """Batch normalisation over each model's own batch without padding. Running statistics are updated as in PyTorch.
 
-    Args:
+    Attributes:
         scale: PyTorch's ``weight``; all tensors but ``normal`` and ``out`` are ``[S, features, 1]``.
         shift: PyTorch's ``bias``.
         scale_velocity: the velocity of ``scale``.
@@ -159,25 +156,20 @@ class BatchNorm:
         out: buffer of the outputs ``[S, features, B]``.
     """
 
-    def __init__(
-        self,
-        scale: Tensor,
-        shift: Tensor,
-        scale_velocity: Tensor,
-        shift_velocity: Tensor,
-        mean: Tensor,
-        var: Tensor,
-        pace: Tensor | float,
-        eps: float,
-        normal: Tensor,
-        out: Tensor,
-    ) -> None:
-        self.scale, self.shift = scale, shift
-        self.scale_velocity, self.shift_velocity = scale_velocity, shift_velocity
-        self.mean, self.var, self.pace, self.eps = mean, var, pace, eps
-        self.normal, self.out = normal, out
-        self.rstd = torch.empty_like(scale)
-        self.weights = out
+    scale: Tensor
+    shift: Tensor
+    scale_velocity: Tensor
+    shift_velocity: Tensor
+    mean: Tensor
+    var: Tensor
+    pace: Tensor | float
+    eps: float
+    normal: Tensor
+    out: Tensor
+
+    def __post_init__(self) -> None:
+        self.rstd = torch.empty_like(self.scale)
+        self.weights = self.out
 
     def forward(self, x: Tensor, weights: Tensor) -> Tensor:
         """Return the normalised, scaled and shifted inputs, and move the running statistics.
@@ -403,11 +395,10 @@ class Program:
             none = torch.zeros_like(jobs[0].start, dtype=self.dtype)
             self._spread([none if one is None else one for one in given], self.constant)
 
-    def store(self, rows: Tensor, seats: Sequence[int]) -> None:
-        """Copy the trained rows into ``rows[seats]``, where ``rows`` is ``[jobs, P]``."""
-        where = torch.tensor(seats, device=self.device)
+    def columns(self) -> Iterator[tuple[slice, Tensor]]:
+        """Yield the columns of the trained rows, a tensor's at a time, ``[S, numbers]``."""
         for (_, _, a, b), block in zip(self.layout._blocks(), self.blocks.values(), strict=True):
-            rows[where, a:b] = block.view(self.seats, -1)
+            yield slice(a, b), block.view(self.seats, -1)
 
     def bind(self, active: int, width: int) -> ActiveProgram:
         """Return the program for the first ``active`` seats and batches of ``width``, valid until the next start."""
@@ -570,7 +561,7 @@ def _key(bound: ActiveProgram, x: Tensor, segment: Segment, momentum: float, lr:
 # ---- the engine
 
 
-class StackedEngine(Scorer):
+class StackedEngine(GroupEngine):
     """Trains all seats as one stack, for models that :func:`hanse.learning.module_layers.read_stack` can read.
 
     Args:
@@ -600,33 +591,9 @@ class StackedEngine(Scorer):
         self._programs: dict[tuple[int, int], Program] = {}
         self._graphs: WeakKeyDictionary[Program, Graphs] | None = WeakKeyDictionary() if graphs else None
 
-    def train(self, pool: Samples, jobs: Sequence[SeatJob], recipe: Recipe, lr: float) -> TrainedRows:
-        """Train every job and return the rows in the order of the jobs; a row that diverged is NaN or infinite.
-
-        Args:
-            pool: all samples; a job's ``index`` points into them.
-            jobs: one job for each seat.
-            recipe: the recipe, which must use SGD.
-            lr: the learning rate.
-
-        Raises:
-            ValueError: a job has a payload, the optimiser is another one, or a seat has too few samples.
-        """
-        refuse_unfit(jobs, recipe, self.name)
-        rows = torch.empty((len(jobs), self.problem.layout.size), dtype=self.dtype, device=self.device)
-        losses = np.full(len(jobs), np.nan)
-        steps = np.zeros(len(jobs), dtype=np.int64)
-        with intra_op(self.threads), torch.no_grad():
-            x, y = flat(self._pool.of(pool), self.problem, self.dtype)
-            for group in group_seats(plan_seats(jobs, recipe, smallest_batch(self.problem)), self.problem.layout.size):
-                seats = [plan.seat for plan in group]
-                program = self._program(len(group), max(plan.width for plan in group))
-                losses[seats] = self._run(program, group, [jobs[s] for s in seats], recipe, lr, x, y)
-                program.store(rows, seats)
-                steps[seats] = [plan.steps for plan in group]
-            # one sum a row instead of a look at each number, which takes ten times as long
-            finite = torch.isfinite(rows.sum(1)).cpu().numpy() & np.isfinite(losses)
-        return TrainedRows(rows, np.where(finite, losses, np.nan), steps)
+    def laid_out(self, pool: Samples) -> Samples:
+        """Return the samples as rows."""
+        return Samples(*flat(pool, self.problem, self.dtype))
 
     def close(self) -> None:
         """Release the buffers."""
@@ -642,17 +609,12 @@ class StackedEngine(Scorer):
             self._programs[key] = Program(self.problem, seats, width, self.device, self.dtype)
         return self._programs[key]
 
-    def _run(
-        self,
-        program: Program,
-        plans: Sequence[SeatPlan],
-        jobs: Sequence[SeatJob],
-        recipe: Recipe,
-        lr: float,
-        x: Tensor,
-        y: Tensor,
-    ) -> NDArray[np.float64]:
-        """Train one group of seats, sorted by steps, the longest first; return the losses that they report, ``[S]``."""
+    @torch.no_grad()
+    def train_group(
+        self, pool: Samples, plans: Sequence[SeatPlan], jobs: Sequence[SeatJob], recipe: Recipe, lr: float
+    ) -> tuple[Iterable[tuple[slice, Tensor]], NDArray[np.float64]]:
+        """Train one group of seats; the rows come layer by layer."""
+        x, y, program = pool.x, pool.y, self._program(len(plans), max(plan.width for plan in plans))
         program.start(jobs, recipe)
         batches = Batches.of(plans, self.device, self.dtype)
         steps = _steps if self._graphs is None else self._graphs.setdefault(program, Graphs(_steps))
@@ -666,7 +628,7 @@ class StackedEngine(Scorer):
             paces = batches.paces if bound.pace is None else batches.paces[begin:end, :active, None, None]
             segment = Segment(taken, targets.contiguous(), weights, tally, paces, batches.reports[begin:end])
             steps(bound, x, segment, recipe.momentum, lr)
-        return program.total.view(-1).double().cpu().numpy().copy()
+        return program.columns(), program.total.view(-1).double().cpu().numpy().copy()
 
 
 def _steps(bound: ActiveProgram, x: Tensor, segment: Segment, momentum: float, lr: float) -> None:

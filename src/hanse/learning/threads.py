@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
-from queue import SimpleQueue
 from threading import Lock
 from typing import TypeVar
 
@@ -62,30 +61,7 @@ class Crew:
             Exception: whatever a call of ``work`` raised. If several calls did, the exception of the lowest worker is
                 raised.
         """
-        if self.workers == 1 or len(items) < 2:
-            with intra_op(1 if self.workers > 1 else None):
-                for item in items:
-                    work(0, item)
-            return
-        if self._executor is None:
-            self._executor = ThreadPoolExecutor(self.workers, "hanse-crew")
-        queue: SimpleQueue[T | None] = SimpleQueue()
-        for item in items:
-            queue.put(item)
-        for _ in range(self.workers):  # each worker ends at the first None that it takes
-            queue.put(None)
-
-        def take(worker: int) -> None:
-            torch.set_num_threads(1)  # each thread has this setting for itself
-            while (item := queue.get()) is not None:
-                work(worker, item)
-
-        # new threads take over the number that was set last; the caller gets its own back afterwards
-        with intra_op(1):
-            futures = [self._executor.submit(take, worker) for worker in range(self.workers)]
-            errors = [error for future in futures if (error := future.exception()) is not None]
-        if errors:
-            raise errors[0]
+        self.relay(work, [[(rank, item)] for rank, item in enumerate(items)])
 
     def relay(self, work: Callable[[int, T], None], chains: Sequence[Sequence[tuple[float, T]]]) -> None:
         """Call ``work(worker, item)`` for every item of every chain; an item waits for the earlier items of its chain.
@@ -101,7 +77,7 @@ class Crew:
         heapq.heapify(ready)
         lock = Lock()
 
-        def run(worker: int, _: int) -> None:
+        def run(worker: int) -> None:
             while True:
                 with lock:
                     if not ready:  # who has an item in hand will go on with its chain
@@ -112,21 +88,28 @@ class Crew:
                     with lock:
                         heapq.heappush(ready, (chains[number][place + 1][0], number, place + 1))
 
-        self.deal(run, range(min(self.workers, len(ready))))
+        def take(worker: int) -> None:
+            torch.set_num_threads(1)  # each thread has this setting for itself
+            run(worker)
+
+        many = min(self.workers, len(ready))
+        # new threads take over the number that was set last; the caller gets its own back afterwards
+        with intra_op(1 if self.workers > 1 else None):
+            if many < 2:
+                run(0)
+                return
+            if self._executor is None:
+                self._executor = ThreadPoolExecutor(self.workers, "hanse-crew")
+            futures = [self._executor.submit(take, worker) for worker in range(many)]
+            errors = [error for future in futures if (error := future.exception()) is not None]
+        if errors:
+            raise errors[0]
 
     def close(self) -> None:
-        """End the threads. The next :meth:`deal` starts new ones."""
+        """End the threads. The next work starts new ones."""
         if self._executor is not None:
             self._executor.shutdown()
             self._executor = None
-
-
-def idle_share(work: Sequence[float], workers: int) -> float:
-    """Return the share of the workers' time that is idle if no item is split, and the longest items are dealt first."""
-    loads = [0.0] * workers
-    for much in sorted(work, reverse=True):
-        heapq.heapreplace(loads, loads[0] + much)
-    return 1 - sum(loads) / (workers * max(loads)) if max(loads) else 0.0
 
 
 def wrap_around(work: Sequence[float], workers: int) -> list[tuple[float, ...]]:

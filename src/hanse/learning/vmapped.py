@@ -7,7 +7,7 @@ chooses this engine for many seats with a small model.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
@@ -19,14 +19,12 @@ from torch.func import functional_call, grad, vmap
 from hanse.base.errors import RAISED, first_line
 from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
-from hanse.learning.batches import Batches, SeatPlan, group_seats, plan_seats
-from hanse.learning.job import Problem, SeatJob, TrainedRows, has_buffers, refuse_unfit
-from hanse.learning.scoring import Scorer
+from hanse.learning.batches import Batches, GroupEngine, SeatPlan
+from hanse.learning.job import Problem, SeatJob, has_buffers
 from hanse.learning.sequences import IGNORED, is_text
-from hanse.learning.threads import intra_op
 
 
-class VmappedEngine(Scorer):
+class VmappedEngine(GroupEngine):
     """Trains seats as one batched program, ``vmap(grad(...))`` of the module.
 
     Args:
@@ -68,40 +66,10 @@ class VmappedEngine(Scorer):
         losses = losses.reshape(len(x), -1).mean(1)  # of texts all positions count, or they are not vmapped
         return (losses * weights).sum(), losses
 
-    def train(self, pool: Samples, jobs: Sequence[SeatJob], recipe: Recipe, lr: float) -> TrainedRows:
-        """Train every job and return the rows in the order of the jobs; a row that diverged is NaN or infinite.
-
-        Args:
-            pool: all samples; a job's ``index`` points into them.
-            jobs: one job for each seat.
-            recipe: the recipe, which must use SGD.
-            lr: the learning rate.
-
-        Raises:
-            ValueError: a job with a payload, or another optimiser.
-        """
-        refuse_unfit(jobs, recipe, self.name)
-        pool = self._pool.of(pool)
-        rows = torch.empty((len(jobs), self.problem.layout.size), dtype=self.dtype, device=self.device)
-        losses = np.full(len(jobs), np.nan)
-        steps = np.zeros(len(jobs), dtype=np.int64)
-        with intra_op(self.threads):
-            for group in group_seats(plan_seats(jobs, recipe, 1), self.problem.layout.size):
-                seats = [plan.seat for plan in group]
-                trained, losses[seats] = self._run(pool, group, [jobs[s] for s in seats], recipe, lr)
-                rows[torch.tensor(seats, device=self.device)] = trained
-                steps[seats] = [plan.steps for plan in group]
-        finite = torch.isfinite(rows).all(1).cpu().numpy() & np.isfinite(losses)
-        return TrainedRows(rows, np.where(finite, losses, np.nan), steps)
-
-    def _run(
+    def train_group(
         self, pool: Samples, plans: Sequence[SeatPlan], jobs: Sequence[SeatJob], recipe: Recipe, lr: float
-    ) -> tuple[Tensor, NDArray[np.float64]]:
-        """Train one group of seats, sorted by steps, the longest first.
-
-        Returns:
-            The trained rows ``[S, P]`` and the losses that are reported, ``[S]``.
-        """
+    ) -> tuple[Iterable[tuple[slice, Tensor]], NDArray[np.float64]]:
+        """Train one group of seats; the rows come in one piece."""
         rows = torch.stack([job.start for job in jobs]).to(device=self.device, dtype=self.dtype)
         velocity = torch.zeros_like(rows)
         total = rows.new_zeros(len(jobs))
@@ -131,7 +99,7 @@ class VmappedEngine(Scorer):
                     gradient.masked_fill_(held, 0.0)
                 moving = velocity[:a].mul_(recipe.momentum).add_(gradient)
                 active.add_(moving, alpha=-lr)
-        return rows, total.double().cpu().numpy()
+        return [(slice(None), rows)], total.double().cpu().numpy()
 
     def _batch(self, source: Tensor, taken: Tensor, seats: int, width: int) -> Tensor:
         """Return a step's samples or targets, ``[seats, width, ...]``."""

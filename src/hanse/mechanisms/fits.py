@@ -6,7 +6,7 @@ other parts. What a part does (it pays, it makes rows from this round's updates)
 without another word (``REQUIRES``, ``IDLE``). Everything is looked at before round 0, by set differences:
 :func:`unmet_needs`, :func:`clashes`, :func:`without`. ``hanse list words`` prints the list.
 
-To refuse one more combination, add a word or a row here, or a row to a wing's table (``docs/decisions/wings.md`` has
+To refuse one more combination, add a word or a row here, or a row to a wing's table (``docs/write-a-wing.md`` has
 an example). Which rules go with which values, a rule shows by what it makes of a tiny model (:func:`tried`). What
 depends on numbers (seats, sizes) is refused by a part's ``unfit``, or in :mod:`hanse.runs.refusals`.
 """
@@ -24,8 +24,7 @@ from torch import Tensor
 
 from hanse.base.errors import RAISED, UserError, nearest
 from hanse.base.wings import Names
-from hanse.core.calling import method_of
-from hanse.core.mixing import writers
+from hanse.core.calling import method_of, writers
 from hanse.core.part import (
     FINISHED,
     GROUPS,
@@ -248,7 +247,7 @@ def tried(rule: Any) -> Aggregate | None:
     """Return what a rule makes of three updates of a model with two parameters: it shows what a value part must accept.
 
     None: the rule makes no aggregates, or none of such updates. What it makes in a run is looked at again
-    (:mod:`hanse.core.mixing`).
+    (:mod:`hanse.core.calling`).
     """
     if method_of(rule, "aggregate") is None:
         return None

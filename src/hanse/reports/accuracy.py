@@ -53,26 +53,7 @@ def curve_charts(groups: Sequence[SeedGroup]) -> list[Chart]:
         told = f"{caption('curve', key, title.removeprefix('Test '), better)} {read}".strip()
         name = key.replace("/", "-").replace("_", "-")
         charts.append(Chart(name, _SECTION, title, told, Lines(tuple(lines)), x="rounds played", y=axis))
-    return [*charts, *_over_time(groups)]
-
-
-def _over_time(groups: Sequence[SeedGroup]) -> list[Chart]:
-    """Return a chart of the main metric against the simulation's clock, if clients take time in any experiment.
-
-    The metric is that of the first experiment.
-    """
-    reading, lines = groups[0].runs[0].main, []
-    for i, group in enumerate(groups):
-        line, clock = _line(group, f"test/{reading.key}", reading.factor, i), group.curve("clock_s")
-        if line is not None and clock is not None:
-            lines.append(replace(line, x=np.interp(line.x, 1.0 + clock.rounds, clock.mean)))
-    if not lines:
-        return []
-    told = caption("over_time", _band(groups, lines))
-    title = f"Test {reading.title} over virtual time"
-    axis = f"{reading.title} on the test set{_unit(reading)}"
-    marks = Lines(tuple(lines))
-    return [Chart("test-over-time", _SECTION, title, told, marks, x="virtual seconds", y=axis)]
+    return charts
 
 
 def _main_curves(groups: Sequence[SeedGroup]) -> list[tuple[str, str, str, float, str]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from hanse.base.errors import UserError
 from hanse.base.factories import OBJECT, named_choice
 from hanse.base.files import read_toml, table
-from hanse.base.toml import flat
 from hanse.runs.run_record import RunRecord, load_run
 
 if TYPE_CHECKING:
@@ -20,7 +18,6 @@ if TYPE_CHECKING:
 
 ALONE = "local"  # the mechanism of clients that train alone
 _SAME = ("data", "model", "train")  # what both runs must share, or the difference is not that of joining
-_PATH = re.compile(r"[\w.]+:\w+")
 HERE = "alone"  # the folder inside a run directory where --train-alone leaves its run
 
 
@@ -60,11 +57,6 @@ def by_python(run: RunRecord) -> str:
     if not data and not model:
         return ""
     return f"hanse.load({str(run.path)!r}{', model=...' * model}).alone({'data=...' * data})"
-
-
-def names_code(run: RunRecord) -> bool:
-    """Return whether a run's settings name code by import paths, so that commands that play it need ``--trust``."""
-    return any(":" in key or (isinstance(one, str) and _PATH.fullmatch(one)) for key, one in flat(run.config))
 
 
 def train_alone(folder: Path, observers: Sequence[Observer] = ()) -> Path:
@@ -117,7 +109,7 @@ def find_alone(run: RunRecord, given: Sequence[RunRecord] = ()) -> RunRecord | N
     if run.mechanism == ALONE:
         return None
     for other in sorted(given, key=lambda other: other.seeds != run.seeds):
-        if not _differences(run.config, other.config):
+        if _alike(run.config, other.config):
             return other
     beside = sorted(p for p in run.path.resolve().parent.iterdir() if p != run.path.resolve())
     for path in (run.path / HERE, *beside):
@@ -127,33 +119,17 @@ def find_alone(run: RunRecord, given: Sequence[RunRecord] = ()) -> RunRecord | N
             config = read_toml(path / "config.toml")
             # one that lies next to it by chance counts only if it trained for as long
             lasts = path.name == HERE or table(config, "run").get("rounds") == table(run.config, "run").get("rounds")
-            if lasts and table(config, "mechanism").get("name") == ALONE and not _differences(run.config, config):
+            if lasts and table(config, "mechanism").get("name") == ALONE and _alike(run.config, config):
                 return load_run(path)
         except UserError:  # damaged, or without a round: another run's fault must not cost this run its statement
             continue
     return None
 
 
-def compared_with(run: RunRecord, folder: Path) -> RunRecord:
-    """Return the run of single clients in a folder. Raises UserError if it cannot be compared with ``run``."""
-    other = load_run(folder)
-    if other.mechanism != ALONE:
-        raise UserError(
-            f"--alone {other.path}: its mechanism is '{other.mechanism}'; it must be 'local', every client by itself"
-        )
-    if apart := _differences(run.config, other.config):
-        raise UserError(f"--alone {other.path}: is another experiment than {run.path}: {apart[0]}")
-    return other
+def _alike(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> bool:
+    """Return whether two experiments have the same data, model and training, wherever the data's files are."""
 
+    def known(config: Mapping[str, Any], name: str) -> dict[str, Any]:
+        return {key: one for key, one in table(config, name).items() if key not in ("path", "download")}
 
-def _differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
-    """Return a line for each setting of the data, the model and the training in which two experiments differ.
-
-    The location of the data's files does not affect the results and is not compared.
-    """
-    found = []
-    for name in _SAME:
-        a, b = ({k: v for k, v in table(c, name).items() if k not in ("path", "download")} for c in (ours, theirs))
-        keys = [k for k in sorted({*a, *b}) if a.get(k) != b.get(k)]
-        found += [f"{name}.{k} is {b.get(k)!r} there, {a.get(k)!r} here" for k in keys]
-    return found
+    return all(known(ours, name) == known(theirs, name) for name in _SAME)

@@ -18,7 +18,7 @@ import numpy as np
 from markupsafe import escape
 
 from hanse.base.files import MEMBERS
-from hanse.reports.alone import ALONE, by_python, find_alone, names_code
+from hanse.reports.alone import ALONE, by_python, find_alone
 from hanse.reports.chart import Chart
 from hanse.reports.contributions import Contribution, contribution, picture_of
 from hanse.reports.facts import Answer, RunOf, facts_of, mean_interval, paid_to_join
@@ -64,11 +64,11 @@ class Answers:
 
     def _repr_html_(self) -> str:
         """Return the answers and the picture for a notebook."""
-        from hanse.reports.vega import to_svg, to_vegalite  # late: the terminal draws nothing
+        from hanse.reports.vega import image  # late: the terminal draws nothing
 
         told = "".join(f"<p><b>Mind:</b> {escape(line)}</p>" for line in self.doubts)
         told += "".join(f"<p><b>{escape(question)}</b> {escape(told)}</p>" for question, told in self.lines.items())
-        return told + ("" if self.picture is None else to_svg(to_vegalite(self.picture)))
+        return told + ("" if self.picture is None else image(self.picture))
 
 
 def answers_of(*folders: str | Path) -> Answers:
@@ -162,8 +162,6 @@ def _joining(group: SeedGroup, found: Sequence[RunOf], beside: Sequence[RunRecor
         notes.append(Note("mean_gain", "note", {"metric": reading.title, "mean": scale * mean, "low": ends[0],
                                                 "high": ends[1], "percent": reading.percent,
                                                 "less": reading.less_is_better}))  # fmt: skip
-    elif (common := _on_common_data(group, beside)) is not None:
-        notes.append(Note("on_common_data", "note", {"metric": reading.title, "percent": reading.percent, **common}))
     elif not notes:
         notes.append(Note("joining_unknown", "warning", {"tested": any(honest)}))
     gained = [row.net if row.utility is None else row.utility for row in honest[0] or found[0].clients
@@ -173,22 +171,6 @@ def _joining(group: SeedGroup, found: Sequence[RunOf], beside: Sequence[RunRecor
         up = sum(round(one, 6) > 0 for one in gained)
         notes.append(Note("gained_besides", "note", {"gained": up, "of": len(gained), "market": market, "many": many}))
     return notes
-
-
-def _on_common_data(group: SeedGroup, beside: Sequence[RunRecord]) -> dict[str, float] | None:
-    """Return how good the model is on the server's test set, together and alone; None if one is not known."""
-    same = [next(iter(sorted(beside, key=lambda other: other.seeds != run.seeds)), None) for run in group.runs]
-    key, factor = group.runs[0].main.key, group.runs[0].main.factor
-    means = []
-    for runs in (group.runs, [run for run in same if run is not None]):
-        last = [tests[-1] for run in runs if len(tests := run.series(f"test/{key}")[1])]
-        if not last:
-            return None
-        means.append(factor * float(np.mean(last)))
-    return {"together": means[0], "alone": means[1]}
-
-
-# ---- who contributed
 
 
 def contributed(found: Contribution, label: str, cleared: Collection[str] = (), *, doubtful: bool) -> list[Note]:
@@ -239,7 +221,7 @@ def _share(found: Contribution, top: Sequence[int]) -> float | None:
     """
     if not found.measure.share_out:
         return None
-    part = float(np.maximum(found.sums.parts()[0][np.isin(found.sums.clients, top)], 0.0).sum())
+    part = float(np.maximum(found.sums.parts()[np.isin(found.sums.clients, top)], 0.0).sum())
     return part if np.isfinite(part) else None
 
 
@@ -281,8 +263,6 @@ def _next(group: SeedGroup, found: Sequence[RunOf], codes: set[str], worth: Cont
     named = harmful or suspects
     code = next((code for code, holds in choices.items() if holds), "give_statements")
     folder, python = shlex.quote(str(run.path)), by_python(run)
-    if code == "compare_alone" and not python and names_code(run):
-        python = f"hanse statement {folder} --all --train-alone --trust"
     fields = {
         "folder": folder,
         "python": python,

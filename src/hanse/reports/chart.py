@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 
 from hanse.base.files import write_csv
 
-LEAST_SHARE = 0.01  # of the largest arrow of a graph: thinner ones are left out
-
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
@@ -34,9 +32,9 @@ MARKERS = ("circle", "square", "triangle-up", "diamond", "triangle-down", "cross
 class Curve:
     """A curve ``x [n]``, ``y [n]``, with or without a band ``low [n]`` to ``high [n]``. ``look``: see :func:`looks`.
 
-    ``dots``: every point is drawn by itself, not joined to others, and its band as a whisker. ``names`` are the names
-    of the points, if they have any. ``left [n]`` to ``right [n]``: the same as the band, along x. ``hollow``: empty
-    markers, for numbers that are not ours. ``bare``: no markers.
+    ``dots``: every point is drawn by itself, not joined to others, and its band as a whisker. ``left [n]`` to
+    ``right [n]``: the same as the band, along x. ``hollow``: empty markers, for numbers that are not ours. ``bare``: no
+    markers.
     """
 
     name: str
@@ -46,7 +44,6 @@ class Curve:
     high: Floats | None = None
     look: int | None = None
     dots: bool = False
-    names: tuple[str, ...] = ()
     left: Floats | None = None
     right: Floats | None = None
     hollow: bool = False
@@ -101,73 +98,22 @@ class Bars:
 
 @dataclass(frozen=True)
 class Heat:
-    """Shades ``z [rows, columns]``, with a label for each row (first on top) and column; the darker, the less.
+    """Shades ``z [rows, columns]``, with a label for each row (first on top) and column; the lighter, the more.
 
-    ``scale`` names the unit of the shades, which begin at ``floor`` (None: at the smallest number). With ``root`` a
-    shade is the square root of its number, and ``marks`` are (shade, text) for the scale. ``around_zero``: white is 0,
-    purple is above it and orange below it; grey means not known.
+    ``scale`` names the unit of the shades, which begin at 0, or at the smallest number below it. NaN: an empty cell.
     """
 
     rows: tuple[str, ...]
     columns: tuple[str, ...]
     z: Floats
     scale: str
-    marks: tuple[tuple[float, str], ...] = ()
-    floor: float | None = None
-    root: bool = False
-    around_zero: bool = False
-
-    @property
-    def numbers(self) -> Floats:
-        """The numbers that the shades stand for, ``[rows, columns]``."""
-        return np.asarray(self.z**2 if self.root else self.z)
-
-
-@dataclass(frozen=True)
-class Graph:
-    """Nodes on a circle, with an arrow from row to column for each ``weight [m, m]`` above 0; large ones are wide.
-
-    Each of the ``kinds`` of nodes has a colour and a marker. ``notes`` are texts next to the nodes, and ``unit`` is the
-    unit of the weights. The last ``inside`` nodes, through which others trade, are in the middle.
-    """
-
-    names: tuple[str, ...]
-    kinds: tuple[str, ...]
-    weight: Floats
-    notes: tuple[str, ...]
-    unit: str
-    inside: int = 0
-
-    @property
-    def places(self) -> Floats:
-        """Where the nodes are, ``[m, 2]``: clockwise on the unit circle, the first on top; inner ones in the middle."""
-        rings = ((len(self.names) - self.inside, 1.0), (self.inside, 0.3 if self.inside > 1 else 0.0))
-        angle = np.concatenate([np.pi / 2 - 2 * np.pi * np.arange(m) / max(1, m) for m, _ in rings])
-        radius = np.concatenate([np.full(m, r) for m, r in rings])
-        return np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1)
-
-    @property
-    def texts(self) -> list[tuple[str, str, float, float]]:
-        """What is written in each node (short names) and next to it (long names and notes, two lines), and where."""
-        found = []
-        for i, (name, note, (x, y)) in enumerate(zip(self.names, self.notes, self.places.tolist(), strict=True)):
-            outer = i < len(self.names) - self.inside
-            short = len(name) <= 3
-            beside = note if short else f"{name if len(name) <= 14 else name[:13] + '…'}\n{note}"
-            found.append((name if short else "", beside, 1.15 * x if outer else x, 1.15 * y if outer else y - 0.13))
-        return found
-
-    @property
-    def arrows(self) -> list[tuple[int, int, float]]:
-        """The arrows that are drawn, as (from, to, share of the largest); shares below a hundredth are left out."""
-        most = float(self.weight.max(initial=0.0))
-        drawn = np.argwhere((self.weight > LEAST_SHARE * most) & (most > 0)).tolist()
-        return [(i, j, float(self.weight[i, j]) / most) for i, j in drawn]
 
 
 @dataclass(frozen=True)
 class Chart:
     """One figure: ``key`` is its file name, ``caption`` says how to read it, ``x`` and ``y`` name the axes.
+
+    Without a ``title`` the picture has none either.
 
     Examples:
         >>> line = Curve("FedAvg", np.arange(3), np.array([0.5, 0.7, 0.8]))
@@ -179,7 +125,7 @@ class Chart:
     section: str
     title: str
     caption: str
-    marks: Lines | Bars | Heat | Graph
+    marks: Lines | Bars | Heat
     _: KW_ONLY
     x: str = ""
     y: str = ""
@@ -194,11 +140,8 @@ def looks(items: Sequence[Curve | Series]) -> list[int]:
 
 
 def colour(look: int) -> str:
-    """Return the colour for the number of a look: those of ``COLOURS`` in turn, then lighter versions of these."""
-    full = COLOURS[look % len(COLOURS)]
-    white = 1 - 0.5 ** min(3, look // len(COLOURS))  # the share of white in it
-    parts = (int(full[i : i + 2], 16) for i in (1, 3, 5))
-    return "#" + "".join(f"{round(part + (255 - part) * white):02X}" for part in parts)
+    """Return the colour for the number of a look: those of ``COLOURS`` in turn."""
+    return COLOURS[look % len(COLOURS)]
 
 
 def even(count: int, most: int) -> Ints:
@@ -209,20 +152,8 @@ def even(count: int, most: int) -> Ints:
 
 
 def ticks(labels: Sequence[str], most: int) -> list[int]:
-    """Return the positions of the labels to write: all if they are few, else round numbers, else evenly spread ones."""
-    if len(labels) <= most:
-        return list(range(len(labels)))
-    if all(label.isdecimal() for label in labels):
-        numbers = [int(label) for label in labels]
-        spread = max(numbers) - min(numbers)
-        for step in (s * 10**e for e in range(9) for s in (1, 2, 5)):
-            if spread / step > most:
-                continue
-            found = [i for i, n in enumerate(numbers) if n % step == 0]
-            if 3 <= len(found) <= most and numbers == sorted(numbers):
-                return found
-            break
-    return [int(i) for i in even(len(labels), min(most, 8))]
+    """Return the positions of the labels to write: all if they are few, else evenly spread ones."""
+    return [int(i) for i in even(len(labels), len(labels) if len(labels) <= most else min(most, 8))]
 
 
 def natural(name: str) -> list[tuple[int, str]]:
@@ -260,13 +191,9 @@ def rows_of(chart: Chart) -> Iterator[list[Any]]:
             rows = zip(marks.labels, series.values, errors, strict=True)
             # of stacked series a place without a number belongs to another one
             yield from ([series.name, *row] for row in rows if not (marks.stacked and np.isnan(row[1])))
-    elif isinstance(marks, Graph):
-        yield ["from", "to", marks.unit]
-        for i, j in np.argwhere(marks.weight > 0):
-            yield [marks.names[i], marks.names[j], marks.weight[i, j]]
     else:
         yield [chart.y or "row", chart.x or "column", marks.scale]
-        for name, numbers in zip(marks.rows, marks.numbers, strict=True):
+        for name, numbers in zip(marks.rows, marks.z, strict=True):
             yield from ([name, column, number] for column, number in zip(marks.columns, numbers, strict=True))
 
 

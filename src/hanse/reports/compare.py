@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import io
 import json
-import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -22,10 +21,10 @@ import numpy as np
 
 from hanse.base.errors import UserError, nearest
 from hanse.base.files import table, write_csv
-from hanse.learning.metrics import ACCURACY, LOSS, MetricStyle, reading_of
+from hanse.learning.metrics import ACCURACY, LOSS, reading_of
 from hanse.reports.accuracy import own_means
 from hanse.reports.chart import Floats, Ints
-from hanse.reports.groups import SeedGroup, different_settings, group_runs, honest_of
+from hanse.reports.groups import SeedGroup, different_settings, group_runs
 from hanse.reports.paired import paired
 from hanse.reports.tags import Cell
 from hanse.reports.text_table import TextTable
@@ -319,51 +318,6 @@ def _last(values: np.ndarray) -> float | None:
     return float(values[-1]) if len(values) else None
 
 
-def outcome(groups: Sequence[SeedGroup]) -> list[Note]:
-    """Return how good the models are, a note for each main metric on the clients' own test data and the server's.
-
-    Its experiments have the best first. It says whether the first two may be that far apart by chance.
-
-    Args:
-        groups: the experiments.
-    """
-    notes = []
-    cheats = any(honest_of(run) is not None for group in groups for run in group.runs)
-    for reading in dict.fromkeys(_main(group.runs[0]) for group in groups):
-        same = [group for group in groups if _main(group.runs[0]) == reading]
-        for own in (True, False):
-            found = list[dict[str, Any]]()
-            for group in same:
-                last = [_last(own_means(run, reading, 2)[1] if own else run.series(f"test/{reading.key}")[1])
-                        for run in group.runs]  # fmt: skip
-                if numbers := [reading.factor * value for value in last if value is not None]:
-                    sd = float(np.std(numbers, ddof=1)) if len(numbers) > 1 else None
-                    found.append(
-                        {"label": group.label, "mean": float(np.mean(numbers)), "sd": sd, "seeds": len(numbers)}
-                    )
-            found.sort(key=lambda one: one["mean"], reverse=not reading.less_is_better)
-            fields = {"metric": reading.title, "percent": reading.percent, "less": reading.less_is_better, "own": own,
-                      "cheats": cheats, "results": found[:_MOST_RESULTS], "others": len(found[_MOST_RESULTS:]),
-                      "close": _close(found)}  # fmt: skip
-            notes += [Note("outcome", "note", fields)] if found else []
-    return notes or [Note("nothing_tested", "warning")]
-
-
-def _main(run: RunRecord) -> MetricStyle:
-    """Return a run's main metric; the loss if that is the accuracy, which a regression does not have."""
-    tested = any(len(run.series(key)[1]) for key in ("test/accuracy", "client/test_accuracy"))
-    return run.main if run.readings or tested else LOSS
-
-
-def _close(found: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether the lead is no larger than what another seed changes."""
-    if len(found) < 2 or found[0]["sd"] is None or found[1]["sd"] is None:
-        return False
-    first, second = found[:2]
-    error = math.hypot(first["sd"] / math.sqrt(first["seeds"]), second["sd"] / math.sqrt(second["seeds"]))
-    return bool(abs(first["mean"] - second["mean"]) <= 2 * error)
-
-
 def cautions(groups: Sequence[SeedGroup]) -> list[Note]:
     """Return warnings about a comparison: the experiments' data or rounds differ, or they have one seed each.
 
@@ -384,15 +338,13 @@ def cautions(groups: Sequence[SeedGroup]) -> list[Note]:
 
 
 _MOST_NAMED = 4  # settings in a line
-_MOST_RESULTS = 5  # experiments in one
 _SURE = ("rounds", "mb", "seconds_per_round")  # their deviation over seeds says nothing of the mechanism
 
 
 class Column(NamedTuple):
-    """How a figure is shown: ``key`` in rows, heading (``short`` on a terminal), ``factor``, and ``digits``."""
+    """How a figure is shown: ``key`` in rows, heading ``title``, ``factor``, and ``digits``."""
 
     key: str
-    short: str
     title: str
     factor: float = 1.0
     digits: int = 0
@@ -414,19 +366,19 @@ class Column(NamedTuple):
 
 
 _LEARNED = (
-    Column("test_accuracy", "test %", "test accuracy %", 100.0, 2),
-    Column("best_accuracy", "best %", "best round %", 100.0, 2),
-    Column("test_loss", "loss", "test loss", 1.0, 3),
-    Column("test_mse", "MSE", "test MSE", 1.0, 4),
-    Column("client_accuracy", "own %", "at the clients %", 100.0, 2),
+    Column("test_accuracy", "test accuracy %", 100.0, 2),
+    Column("best_accuracy", "best round %", 100.0, 2),
+    Column("test_loss", "test loss", 1.0, 3),
+    Column("test_mse", "test MSE", 1.0, 4),
+    Column("client_accuracy", "at the clients %", 100.0, 2),
 )
-_SPEED = (Column("effective_round", "as good after", ""), Column("effective_round_improvement", "fewer %", "", 1.0, 1))
-_ROUNDS = Column("rounds", "rounds", "rounds")
+_SPEED = (Column("effective_round", "as good after"), Column("effective_round_improvement", "fewer %", 1.0, 1))
+_ROUNDS = Column("rounds", "rounds")
 _COST = (
-    Column("seconds_per_round", "seconds a round", "seconds a round", 1.0, 3),
-    Column("virtual_seconds", "virtual s", "virtual seconds in all", 1.0, 1),
-    Column("mb", "MB in all", "MB in all", 1.0, 1),
-    Column("refused", "refused", "refused"),
+    Column("seconds_per_round", "seconds a round", 1.0, 3),
+    Column("virtual_seconds", "virtual seconds in all", 1.0, 1),
+    Column("mb", "MB in all", 1.0, 1),
+    Column("refused", "refused"),
 )
 
 
@@ -436,13 +388,11 @@ def _column(key: str) -> Column:
         return usual
     who, _, name = key.partition("_")
     if name.startswith("loss: "):
-        return Column(key, name, f"test {name}", 1.0, 4)
+        return Column(key, f"test {name}", 1.0, 4)
     reading = reading_of(name) or ACCURACY
-    unit = " %" if reading.percent else ""
     long = {"test": f"test {reading.title}", "best": f"best round {reading.title}"}
-    title = f"{long.get(who, f'{reading.title} at the clients')}{unit}"
-    short = f"{'own' if who == 'client' else who} {reading.title}{unit}"
-    return Column(key, short, title, reading.factor, 2 if reading.percent else 4)
+    title = f"{long.get(who, f'{reading.title} at the clients')}{' %' if reading.percent else ''}"
+    return Column(key, title, reading.factor, 2 if reading.percent else 4)
 
 
 def _own_columns(rows: Sequence[Mapping[str, Any]]) -> list[Column]:
@@ -451,32 +401,20 @@ def _own_columns(rows: Sequence[Mapping[str, Any]]) -> list[Column]:
     return [_column(key) for key in dict.fromkeys(key for row in rows for key in row) if key not in usual]
 
 
-def compare_tables(rows: Sequence[Mapping[str, Any]], differences: Sequence[Mapping[str, Any]]) -> list[TextTable]:
-    """Return the comparison for a terminal of 80 columns: what was learned, what it cost, the differences.
+def compare_tables(rows: Sequence[Mapping[str, Any]]) -> list[TextTable]:
+    """Return the comparison for a terminal: what was learned, and what it cost.
 
     Args:
         rows: what :func:`compare_runs` returned.
-        differences: what :func:`difference_rows` returned; if empty, the last table is left out.
     """
-    explained = []
-    if any(row["client_accuracy"] is not None for row in rows):
-        explained.append("own %: mean accuracy of the honest clients on their own test data.")
+    explained = ""
     if any(row["effective_round"] is not None for row in rows):
-        explained.append(
-            "as good after: rounds until within --epsilon of the baseline's best accuracy; fewer %: how many fewer "
-            "than it took itself."
+        explained = (
+            "as good after: rounds until within --epsilon of the baseline's best accuracy;\n"
+            "fewer %: how many fewer than it took itself."
         )
-    own = [column._replace(short=textwrap.fill(column.short, 16)) for column in _own_columns(rows)]
-    named = [_shown("By the metrics and losses that the runs' files name", own, rows)] if own else []
-    learned = _shown("What was learned", (*_LEARNED, *_SPEED), rows, "\n".join(explained))
-    tables = [*named, learned, _shown("What it cost", (_ROUNDS, *_COST), rows)]
-    if not differences:
-        return tables
-    caption = "p: paired t test; Holm: corrected for all experiments; flips: exact sign-flip test."
-    title = f"Differences from {differences[0]['base']} over the same seeds"
-    lines = [(f"{row['run']}: {_column(row['figure']).short}", *_difference(row)) for row in differences]
-    headings = ("run", "seeds", "mean", "95 % interval", "p", "Holm", "flips")
-    return [*tables, TextTable(headings, tuple(lines), title, caption)]
+    learned = _shown("What was learned", (*_own_columns(rows), *_LEARNED), rows)
+    return [learned, _shown("What it cost", (_ROUNDS, *_SPEED, *_COST), rows, explained)]
 
 
 def _shown(title: str, columns: Sequence[Column], rows: Sequence[Mapping[str, Any]], caption: str = "") -> TextTable:
@@ -487,7 +425,7 @@ def _shown(title: str, columns: Sequence[Column], rows: Sequence[Mapping[str, An
         known = {**row, "rounds": None} if row["kind"] == "sd" else row
         name = "  ± deviation" if row["kind"] == "sd" else row["run"]
         body.append((name, *(column.cell(known, of=row["kind"]) for column in shown)))
-    return TextTable(("run", *(column.short for column in shown)), tuple(body), title, caption)
+    return TextTable(("run", *(column.title for column in shown)), tuple(body), title, caption)
 
 
 def _difference(row: Mapping[str, Any]) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from hanse.base.streams import stream
 from hanse.core.telling import Measure
 from hanse.games.jackknife import SURE, interval_errors
-from hanse.reports.chart import Bars, Chart, Curve, Floats, Ints, Lines, Series, even, slug
+from hanse.reports.chart import Bars, Chart, Curve, Floats, Ints, Lines, Series, slug
 from hanse.reports.groups import SeedGroup
 from hanse.reports.words import caption, said
 from hanse.runs.run_record import RunRecord
@@ -60,12 +60,6 @@ class Errors:
         sampling, drawn = (np.nan_to_num(one, posinf=0.0) for one in (self.sampling, self.drawn))
         both = np.sqrt(sampling**2 + drawn**2)
         return np.where(unknown, np.nan, both)
-
-    @property
-    def sources(self) -> list[str]:
-        """What the errors that are known come from, in words."""
-        named = (("the sampling of coalitions", self.sampling), ("the draw of the validation samples", self.drawn))
-        return [name for name, numbers in named if np.isfinite(numbers).any()]
 
     @property
     def exact(self) -> bool:
@@ -317,25 +311,6 @@ class Standings:
         tied = self.clients[~apart & (self.clients != client)]
         return np.flatnonzero(np.isin(self._ordered(client), tied))
 
-    def groups(self) -> list[Ints]:
-        """Return the clients in groups, the highest sums first. Any two clients of different groups can be told apart.
-
-        Inside a group not all pairs can. Every pair is compared, so of more than 300 clients there is one group.
-
-        Example:
-            >>> sums, sampling = np.array([3.0, 1.0, 2.9]), np.array([0.1, 0.1, 0.1])
-            >>> Standings(np.array([0, 1, 2]), sums, sampling, np.full((3, 0), np.nan)).groups()
-            [array([0, 2]), array([1])]
-        """
-        order = self.clients[np.argsort(-self.totals, kind="stable")]
-        if not len(order) or len(order) > MOST_CLIENTS:
-            return [order] if len(order) else []
-        place = {client: at for at, client in enumerate(order.tolist())}
-        # the last place, from the highest sum down to each, that cannot be told apart from one so far
-        reach = np.maximum.accumulate([max([at, *(place[c] for c in self.tied(client).tolist())])
-                                       for client, at in place.items()])  # fmt: skip
-        return np.split(order, np.flatnonzero(reach == np.arange(len(order)))[:-1] + 1)
-
     @property
     def apart(self) -> int:
         """How many pairs of clients can be told apart."""
@@ -348,31 +323,19 @@ class Standings:
         apart = self.apart if self.known else 0
         return {"pairs": len(self.clients) * (len(self.clients) - 1) // 2, "apart": apart, "known": self.known}
 
-    def parts(self) -> tuple[Floats, Floats]:
-        """Return each sum as a part of the total of all sums above zero, and how sure that is.
+    def parts(self) -> Floats:
+        """Return each client's part ``[n]`` of the sum of all that are above zero.
 
-        Returns:
-            The parts ``[n]`` and their standard errors ``[n]`` from both sources together (NaN: not known). A part is
-            below zero for a sum below zero, and NaN if no sum is above zero. The sampling error is propagated to first
-            order. The error of the draw is a jackknife of the parts themselves.
+        It is below zero for a sum below zero, and NaN if no sum is above zero.
         """
-        above = self.totals > 0
-        whole = float(self.totals[above].sum())
-        unknown = np.full(len(self.totals), np.nan)
-        if whole <= 0:
-            return unknown, unknown
-        part = self.totals / whole
-        if np.isinf(self.sampling).any() or (not self._recorded and not np.isfinite(self.sampling).all()):
-            return part, unknown
-        # d part_i / d total_j = (1[i = j] - part_i 1[total_j > 0]) / whole
-        squares = np.nan_to_num(self.sampling) ** 2
-        others = squares[above].sum() - np.where(above, squares, 0.0)
-        sampling = ((1 - np.where(above, part, 0.0)) ** 2 * squares + part**2 * others) / whole**2
-        if not self._recorded:
-            return part, np.sqrt(sampling)
+        whole = float(np.maximum(self.totals, 0.0).sum())
+        return self.totals / whole if whole > 0 else np.full(len(self.totals), np.nan)
+
+    @property
+    def uncertain(self) -> bool:
+        """Whether parts have intervals: several share the sum, and no block of samples leaves nobody above zero."""
         wholes = np.maximum(self.without, 0.0).sum(axis=0)
-        drawn = interval_errors(self.without / wholes) if (wholes > 0).all() else unknown
-        return part, np.sqrt(sampling + drawn**2)
+        return int((self.totals > 0).sum()) > 1 and not (self._recorded and (wholes <= 0).any())
 
     def between(self) -> Floats:
         """Return 95 % intervals ``[n, 2]`` of each client's part of the total, in which sums below zero count as zero.
@@ -416,9 +379,6 @@ MOST_CLIENTS = 300  # of whom every pair is compared
 MOST_COLUMNS = 400  # points of a line
 _SECTION = "Who contributed"
 _HIGHEST, _LOWEST = 12, 8  # clients of the picture, where there are more than that
-_MOST_GROUPS = 6  # that are drawn apart
-_LETTERS = "ABCDEF"
-_SINGLE, _ASIDE = "one update only", 9  # its name in the picture, and the look of its bars
 
 
 def clearly_harmful(totals: Floats, errors: Floats, updates: Ints, chance: float = 0.0) -> NDArray[np.bool_]:
@@ -493,7 +453,7 @@ class Contribution:
     missed_errors: Floats
     fall: float
 
-    @property
+    @cached_property
     def errors(self) -> Floats:
         """The standard error of each client's sum at the end, from both sources, ``[n]``; NaN if it is not known."""
         return np.asarray(self.spread.total[:, -1])
@@ -629,9 +589,7 @@ def contribution_charts(groups: Sequence[SeedGroup]) -> list[Chart]:
 
 
 def picture_of(group: SeedGroup, found: Contribution) -> Chart:
-    """Return the contributions as bars with 95 % intervals, in groups.
-
-    Any two clients of different groups can be told apart.
+    """Return the contributions as bars with 95 % intervals.
 
     Args:
         group: the experiment.
@@ -639,43 +597,19 @@ def picture_of(group: SeedGroup, found: Contribution) -> Chart:
     """
     count = len(found.clients)
     kept = ends(count, _HIGHEST, _LOWEST)
-    parts = _parts(found)
-    names = list(dict.fromkeys(parts[i] for i in kept))
+    single = found.seats[kept] == 1
     known = bool(np.isfinite(found.errors).any()) and not found.last.exact
     series = []
-    for look, name in enumerate(sorted(names, key=lambda name: name == _SINGLE)):
-        mine = np.array([parts[i] == name for i in kept])
-        values = np.where(mine, found.totals[kept], np.nan)
+    for name, mine, look in (("contribution", ~single, 0), ("one update only", single, 9)):
         errors = np.where(mine, SURE * found.errors[kept], np.nan) if known else None
-        series.append(Series(name, values, errors, look=_ASIDE if name == _SINGLE else look))
+        if mine.any():
+            series.append(Series(name, np.where(mine, found.totals[kept], np.nan), errors, look=look))
     labels = tuple(f"client {label}" if label[:1].isdecimal() else label for label in (found.labels[i] for i in kept))
-    grouped = any(name.startswith("group ") for name in names)
-    told = said("how_to_read", found.measure, known, grouped, count - len(kept), _HIGHEST, _LOWEST, found.last.exact)
+    told = said("how_to_read", found.measure, known, count - len(kept), _HIGHEST, _LOWEST, found.last.exact)
     title = f"What each client contributed: {group.label}{group.seeds_text}"
     marks = Bars(labels, tuple(series), stacked=True)
     key = f"contribution-ranking-{slug(group.label)}"
     return Chart(key, _SECTION, title, told, marks, x=f"sum of its {found.measure.plural}")
-
-
-def _parts(found: Contribution) -> list[str]:
-    """Return which part of the picture each client belongs to, ``[n]``.
-
-    The parts are the groups whose members can be told apart from those of other groups, if there are any; else those
-    that may be the highest, and those that surely are not.
-    """
-    ranked = found.ranked
-    if not ranked.known:
-        return ["contribution" if seats > 1 else _SINGLE for seats in found.seats.tolist()]
-    groups = ranked.groups()
-    if 1 < len(groups) <= _MOST_GROUPS and any(len(one) > 1 for one in groups):
-        told = {int(client): f"group {_LETTERS[g]}" for g, one in enumerate(groups) for client in one.tolist()}
-    elif len(groups) == 1 and len(groups[0]) > 1:
-        top = int(groups[0][0])
-        highest = {top, *ranked.tied(top).tolist()}
-        told = {int(c): "may be the highest" if c in highest else "surely not the highest" for c in groups[0].tolist()}
-    else:
-        told = {int(client): "contribution" for one in groups for client in one.tolist()}
-    return [told.get(client, _SINGLE) for client in found.clients.tolist()]
 
 
 def _best_and_worst(group: SeedGroup, found: Contribution, name: str, many: str) -> Chart:
@@ -685,7 +619,7 @@ def _best_and_worst(group: SeedGroup, found: Contribution, name: str, many: str)
     spread = found.spread.total
     lines = tuple(_banded(f"client {found.labels[i]}", x, found.running[i], spread[i]) for i in kept)
     banded = any(line.low is not None for line in lines)
-    told = caption("growth", len(kept) == len(found.clients), banded, found.last)
+    told = caption("growth", len(kept) == len(found.clients), banded)
     title = f"Contribution over rounds: {group.label}{many}"
     marks = Lines(lines, zero=True)
     return Chart(f"contribution-rounds-{name}", _SECTION, title, told, marks, x="rounds played", y="value so far")
@@ -702,45 +636,3 @@ def ends(count: int, first: int, last: int) -> list[int]:
     if count <= first + last:
         return list(range(count))
     return [*range(first), *range(count - last, count)]
-
-
-# ---- estimates next to exact values, for runs that computed both (``mechanism.value.check``)
-
-
-MOST_POINTS = 2000  # dots of a chart, evenly spaced by their exact values
-
-
-def estimate_charts(groups: Sequence[SeedGroup]) -> list[Chart]:
-    """Return a chart of estimates against exact values for each experiment that recorded both.
-
-    An experiment does so with ``check = true`` in its value part, which computes both and is meant for small groups.
-
-    Args:
-        groups: the experiments.
-    """
-    charts = []
-    for group in groups:
-        exact = np.concatenate([run.seats.exact for run in group.runs])
-        value = np.concatenate([run.seats.value for run in group.runs])
-        some = np.isfinite(exact) & np.isfinite(value)
-        if some.any():
-            error = np.concatenate([run.seats.error for run in group.runs])
-            charts.append(_chart(group, exact[some], value[some], error[some]))
-    return charts
-
-
-def _chart(group: SeedGroup, exact: np.ndarray, value: np.ndarray, error: np.ndarray) -> Chart:
-    """Return the chart of one experiment from its values ``[n]``, one for each update that has both."""
-    apart = np.abs(value - exact)
-    order = np.argsort(exact, kind="stable")
-    kept = order[even(len(order), MOST_POINTS)]
-    ends = np.array([exact.min(), exact.max()])
-    known = np.isfinite(error)
-    half = SURE * float(np.median(error[known])) if known.any() else None
-    inside = 100 * float((apart[known] <= SURE * error[known]).mean()) if known.any() else 0.0
-    told = caption("estimates", apart.mean(), apart.max(), float(np.abs(exact).mean()), half, inside)
-    dots = Curve("estimate", exact[kept], value[kept], dots=True)
-    marks = Lines((dots, Curve("exact", ends, ends)), whole=False)
-    title = f"Estimated and exact values: {group.label}"
-    x, y = "exact Shapley value", "estimate"
-    return Chart(f"estimates-{slug(group.label)}", _SECTION, title, told, marks, x=x, y=y)

@@ -166,26 +166,3 @@ def stretches(numbers: Sequence[int]) -> list[list[int]]:
         else:
             found.append([number])
     return found
-
-
-def places(others: Sequence[int], own: int, most: int = 3) -> str:
-    """Return places in a ranking in words.
-
-    Args:
-        others: ascending, at least one.
-        own: a client's own place. It is not in ``others``, and a stretch of places that continues behind it is told as
-            one stretch.
-        most: how many stretches are written out. If there are more, it says how many places they are.
-
-    Examples:
-        >>> places([2, 3, 5, 6], own=4), places([5], own=4), places([1, 3, 5, 7, 9], own=11)
-        ('numbers 2 to 6', 'number 5', '5 of numbers 1 to 9')
-    """
-    told, parted = list[str](), 0
-    for stretch in stretches(sorted({own, *others})):
-        kept = [p for p in stretch if p != own or stretch[0] < own < stretch[-1]]
-        told += [f"{kept[0]} to {kept[-1]}"] if len(kept) > 2 else map(str, kept)
-        parted += bool(kept)
-    if parted > most:
-        return f"{len(others)} of numbers {others[0]} to {others[-1]}"
-    return f"number{'' if len(others) == 1 else 's'} {listed(told, len(told))}"

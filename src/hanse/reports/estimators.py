@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -76,7 +75,7 @@ def check_alike(model: Any, first: Any, where: str, as_first: str) -> None:
             raise UserError(f"{where}: its {name} are {_short(mine)}: must be {_short(other)}, as {as_first} has{hint}")
 
 
-def check_own(model: Any, copied: Callable[[], Any], where: str, what: str) -> None:
+def check_own(model: Any, first: Any, parameters: Parameters, where: str) -> None:
     """Raise UserError if the first model with the parameters of another predicts otherwise than that other itself.
 
     It would if ``predict`` read more than these parameters, as that of PLSRegression reads the columns' means. Both are
@@ -84,20 +83,20 @@ def check_own(model: Any, copied: Callable[[], Any], where: str, what: str) -> N
 
     Args:
         model: the model that the parameters are from.
-        copied: makes the first model with these parameters.
+        first: the first model.
+        parameters: the model's parameters.
         where: the model's name in messages.
-        what: what the parameters are, in messages.
     """
     ask = next((name for name in ("decision_function", "predict_proba", "predict") if hasattr(model, name)), None)
+    if ask is None:
+        return
     width = getattr(model, "n_features_in_", None)
     if not isinstance(width, int):  # an estimator of one's own may not count its columns
         weights = getattr(model, "coefs_", None) or [np.transpose(getattr(model, "coef_", ()))]
         width = len(np.atleast_1d(weights[0]))
-    if ask is None:
-        return
     kind = type(model).__name__
     try:
-        made = copied()
+        made = with_parameters(first, parameters)
     except AttributeError as wrong:
         raise UserError(f"{where}: a {kind}: its parameters cannot be set ({first_line(wrong)}): {_ANEW}") from None
     rows = np.random.default_rng(0).normal(size=(8, width))
@@ -107,15 +106,18 @@ def check_own(model: Any, copied: Callable[[], Any], where: str, what: str) -> N
             own, other = (np.asarray(getattr(one, ask)(rows)) for one in (model, made))
         except Exception:  # it takes something else than rows of numbers
             return
-    numbers = own.dtype.kind in "fiu" and other.dtype.kind in "fiu" and own.shape == other.shape
-    near = 1e-4 * float(np.abs(own).max(initial=0.0)) if numbers else 0.0
-    if not (np.allclose(own, other, rtol=1e-4, atol=near, equal_nan=True) if numbers else np.array_equal(own, other)):
+    if own.dtype.kind in "fiu":
+        same = np.allclose(own, other, rtol=1e-4, atol=1e-4 * float(np.abs(own).max(initial=0.0)), equal_nan=True)
+    else:
+        same = np.array_equal(own, other)
+    if not same:
+        what = "its coefficients and intercepts"
         raise UserError(f"{where}: a {kind}: predicts from more than {what}, so their average is no model: {_ANEW}")
 
 
 _ANEW = (
-    "give parameters=(get, put) for all that it predicts from, or ask what data are worth by training anew: "
-    "hanse.shapley(worth, names)"
+    "give arrays of all that it predicts from as updates, which your function puts into a model, or ask what data are "
+    "worth by training anew: hanse.shapley(worth, names)"
 )
 
 

@@ -1,12 +1,9 @@
-"""Caches and counts the calls of the user's function, which may take seconds each, and shows their progress."""
+"""Counts the calls of the user's function, which may take seconds each, and shows their progress."""
 
 from __future__ import annotations
 
-import math
-import time
-from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -24,10 +21,8 @@ if TYPE_CHECKING:
 
 Answer = float | Floats
 """What the user's function returns: a worth, or one number for each test sample ``[m]``, whose mean is the worth."""
-Asked = tuple[Callable[[], str], Callable[[], Callable[[], Answer]] | float]
-"""A question to the user's function: its cache key, and what prepares the call that returns the answer (a call can be
-sent to another process); or the answer itself."""
-Cache = MutableMapping[str, Any]
+Asked = Callable[[], Answer] | float
+"""A call of the user's function, which can be sent to another process; or its answer, where it is known."""
 _AT_ONCE = 32  # questions that are prepared for several processes at once
 
 
@@ -36,16 +31,14 @@ class Evaluations:
 
     Args:
         ask: yields a question for each coalition, in their order.
-        cache: the answers of earlier calls by cache key. None: no cache.
         told: a function that is called after each evaluation, with the number done, the number expected, and a text.
         function: the name of the user's function in messages.
         units: ``[m]``, what each test sample is of. None: each is a unit of its own.
         n_jobs: how many processes call the user's function, as joblib counts them (-1: one for each processor).
+        expected: the largest possible number of evaluations. None: not known.
 
     Attributes:
         evaluated: number of calls of the user's function.
-        seconds: the time that these calls took.
-        expected: the largest possible number of evaluations. None: not known.
         samples: how many numbers the user's function returns, one for each test sample. 0: it returns only their mean,
             or another worth.
         raised: the exception of the user's function, to distinguish it from the caller's mistakes.
@@ -54,16 +47,15 @@ class Evaluations:
     def __init__(
         self,
         ask: Callable[[Sequence[Coalition]], Iterable[Asked]],
-        cache: Cache | None,
         told: ProgressCallback,
         function: str = "evaluate",
         units: NDArray[Any] | None = None,
         n_jobs: int = 1,
+        expected: float | None = None,
     ) -> None:
         self._units = None if units is None else torch.from_numpy(np.unique(units, return_inverse=True)[1])
-        self._ask, self._cache, self._told, self._function, self._n_jobs = ask, cache, told, function, n_jobs
-        self.evaluated, self.seconds = 0, 0.0
-        self.expected: float | None = None
+        self._ask, self._told, self._function, self._n_jobs, self.expected = ask, told, function, n_jobs, expected
+        self.evaluated = 0
         self.samples: int | None = None
         self._worths: list[tuple[float, Floats]] = []
         self._blocks: list[Ints] | None = None  # of test samples, as soon as their number is known
@@ -74,7 +66,7 @@ class Evaluations:
         return self.many([coalition])[0]
 
     def many(self, coalitions: Sequence[Coalition]) -> list[float]:
-        """Return the worth of each coalition, from the cache if possible."""
+        """Return the worth of each coalition."""
         found, questions = list[tuple[float, Floats]](), iter(self._ask(coalitions))
         while some := list(islice(questions, 1 if self._n_jobs == 1 else _AT_ONCE)):
             found += [(float(np.mean(answer)), self._without_block(answer)) for answer in self._answers(some)]
@@ -109,17 +101,9 @@ class Evaluations:
         return answer
 
     def again(self, coalition: Coalition) -> Answer | None:
-        """Return a second answer for a coalition that was evaluated; None if its worth was given as a number.
-
-        The cache keeps it beside the first one. It is not counted in ``evaluated``.
-        """
-        [(called, worth)] = self._ask([coalition])
-        if not callable(worth):
-            return None
-        counts = self.evaluated, self.seconds
-        [answer] = self._answers([(lambda: f"{called()} again", worth)])
-        self.evaluated, self.seconds = counts
-        return answer
+        """Return a second answer for a coalition that was evaluated; None if its worth was given as a number."""
+        [worth] = self._ask([coalition])
+        return self._answers([worth])[0] if callable(worth) else None
 
     def _without_block(self, answer: Answer) -> Floats:
         """Return the mean of the numbers of samples with each block left out, ``[B]``; B is 0 for a single number."""
@@ -132,32 +116,19 @@ class Evaluations:
         return np.asarray((scores.sum() - sums[:, 0]) / (len(scores) - sums[:, 1]))
 
     def _answers(self, questions: Sequence[Asked]) -> list[Answer]:
-        """Return the answers to some questions; what the cache does not have is asked for at the same time."""
-        answers, wanted = dict[int, Answer](), dict[int, str]()
-        for place, (called, worth) in enumerate(questions):
-            key = called() if self._cache is not None and callable(worth) else ""
-            if not callable(worth):
-                answers[place] = worth
-            elif self._cache is not None and key in self._cache:
-                known = self._cache[key]
-                answers[place] = self._same(np.asarray(known, np.float64) if isinstance(known, list) else float(known))
-            else:
-                wanted[place] = key
-        calls = [worth() for place, (_, worth) in enumerate(questions) if place in wanted and callable(worth)]
-        began = time.perf_counter()
+        """Return the answers to some questions, which are asked at the same time."""
+        calls = [worth for worth in questions if callable(worth)]
         try:
-            said = [call() for call in calls] if self._n_jobs == 1 or len(calls) < 2 else self._in_processes(calls)
+            said = iter(
+                [call() for call in calls] if self._n_jobs == 1 or len(calls) < 2 else self._in_processes(calls)
+            )
         except Exception as wrong:
             self.raised = wrong
             raise
-        self.seconds += time.perf_counter() - began
-        for (place, key), answer in zip(wanted.items(), said, strict=True):
-            self.evaluated += 1
-            answers[place] = self._same(answer)
-            if self._cache is not None:
-                self._cache[key] = answer if isinstance(answer, float) else answer.tolist()
-            self._told(self.evaluated, self.expected)
-        return [answers[place] for place in range(len(questions))]
+        answers = [self._same(next(said)) if callable(worth) else worth for worth in questions]
+        self.evaluated += len(calls)
+        self._told(self.evaluated, self.expected)
+        return answers
 
     def _in_processes(self, calls: Sequence[Callable[[], Answer]]) -> Iterable[Answer]:
         """Return what calls return, each made in one of several processes."""
@@ -166,52 +137,6 @@ class Evaluations:
         with gated(f"n_jobs: {self._n_jobs}: {self._function} cannot be called in another process", "leave n_jobs out"):
             answers: Iterable[Answer] = Parallel(self._n_jobs)(delayed(call)() for call in calls)
         return answers
-
-
-@dataclass(frozen=True)
-class TimeLimit:
-    """The number of evaluations that fit into the user's time limit.
-
-    Attributes:
-        seconds: the total time. None: no limit.
-        spent: the time already used.
-        each: the time of one evaluation.
-    """
-
-    seconds: float | None
-    spent: float = 0.0
-    each: float = 0.0
-
-    @property
-    def most(self) -> float:
-        """How many more evaluations fit in the time; infinite if there is no limit."""
-        if self.seconds is None or not self.each:
-            return math.inf
-        return max(0.0, self.seconds - self.spent) / self.each
-
-    def fits(self, least: float, what: str) -> None:
-        """Raise UserError if fewer than ``least`` more evaluations fit. ``what`` is the method that needs so many."""
-        if self.most < least:
-            need = self.spent + least * self.each
-            raise UserError(
-                f"seconds: {self.seconds:g}: {what} needs {least:,.0f} more evaluations of about {self.each:.2g} s, "
-                f"{need:,.3g} s in all: give more seconds, or take a method that needs fewer (docs: mechanisms/values)"
-            )
-
-
-def seconds_of(seconds: float | None) -> float | None:
-    """Return a time budget. Raises UserError unless it is None or a finite number above 0."""
-    if seconds is None:
-        return None
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
-        raise UserError(f"seconds: {seconds!r}: must be a number above 0")
-    return float(seconds)
-
-
-def check_cache(cache: Cache | None) -> None:
-    """Raise UserError unless a cache is None or a mapping that can be changed."""
-    if cache is not None and not isinstance(cache, MutableMapping):
-        raise UserError(f"cache: {cache!r:.80}: must be a dictionary that is yours to keep, such as {{}}, or None")
 
 
 def check_n_jobs(n_jobs: int) -> None:

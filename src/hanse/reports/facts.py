@@ -31,8 +31,8 @@ from hanse.reports.harm import harms_of
 from hanse.reports.money import Account, read_books
 from hanse.reports.text_table import TextTable
 from hanse.reports.words import Level, Note
-from hanse.runs.chance import doubts, nothing_left, unsold, used_up
-from hanse.runs.run_record import RunRecord, Seat, is_number, load_run
+from hanse.runs.chance import doubts, is_number, nothing_left, unsold, used_up
+from hanse.runs.run_record import RunRecord, Seat, load_run
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -491,7 +491,7 @@ class RunOf:
         if found is None:
             return {}
         measure, ranked, sums = found.measure, found.ranked, found.sums
-        part, part_error = sums.parts() if measure.share_out else np.full((2, len(sums.clients)), np.nan)
+        part = sums.parts() if measure.share_out else np.full(len(sums.clients), np.nan)
         between = sums.between()
         # an infinite sampling error means that it is not known; the other error alone would be taken for all of it
         drawn = np.where(np.isinf(found.last.sampling), np.nan, found.last.drawn)
@@ -500,7 +500,7 @@ class RunOf:
         rows, suspect = {}, found.suspect
         for i, client in enumerate(found.clients.tolist()):
             at, value = int(np.searchsorted(sums.clients, client)), float(found.totals[i])
-            ends = between[at].tolist() if sure[i] and part_error[at] > 0 else (None, None)
+            ends = between[at].tolist() if sure[i] and sums.uncertain and np.isfinite(part[at]) else (None, None)
             placed = client in ranked.clients
             rows[client] = {
                 "updates": int(found.seats[i]),

@@ -18,7 +18,7 @@ from hanse.reports.words import Note
 from hanse.runs.run_record import OwnTests, RunRecord
 
 LEVEL = 0.95  # of intervals
-FEW = 400  # test samples: with fewer, five points of accuracy may be chance, and counts say more than shares
+FEW = 400  # test samples: with fewer, five points of accuracy may be chance
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,16 +85,6 @@ class Fit:
         """Whether the two are the same in the digits that are shown, and so are the ends of their interval."""
         ends = (self.difference, *(self.between or ()))
         return {self.reading.show_difference(abs(end or 0.0)) for end in ends} == {self.reading.show_difference(0.0)}
-
-    @property
-    def of_few(self) -> tuple[int, int] | None:
-        """How many of few test samples both models got right, if that is what the accuracies are shares of."""
-        n = self.samples or 0
-        if self.reading != ACCURACY or not 0 < n < FEW or self.last is None or self.alone is None:
-            return None
-        right = [n * self.last, n * self.alone]
-        whole = max(abs(count - round(count)) for count in right) < 1e-6 * n
-        return (round(right[0]), round(right[1])) if whole else None
 
     @property
     def gain(self) -> tuple[float | None, float | None, float | None]:

@@ -6,7 +6,6 @@ The forms are state dicts, arrays, Flower's lists of arrays, rows of one array, 
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -50,11 +49,7 @@ class Form:
             raise UserError(
                 f"{where}: has other entries than {self.called} ({', '.join(odd)}): must be of one architecture"
             )
-        for name in self.names:
-            if parts[name].shape != mine[name].shape:
-                what, wanted = tuple(parts[name].shape), tuple(mine[name].shape)
-                at = f", {name!r}" if len(parts) > 1 else ""
-                raise UserError(f"{where}{at}: has shape {what}: must be {wanted}, as {self.called} has")
+        self._check_shapes({name: parts[name] for name in self.names}, mine, where)
         # in float64, so averaging loses nothing of updates in float32
         row = torch.cat([torch.zeros(0), *(parts[name].reshape(-1) for name in self.names)]).double()
         if not bool(row.isfinite().all()):
@@ -64,10 +59,13 @@ class Form:
             raise UserError(f"{where}{at}: has numbers that are not finite: {remedy}")
         return row
 
-    def others(self, update: Any) -> bytes:
-        """Return the parts of an update that are not averaged (counters), as bytes."""
-        parts = parts_of(update, self.called)
-        return b"".join(part.cpu().numpy().tobytes() for name, part in parts.items() if name not in self.names)
+    def _check_shapes(self, parts: Mapping[Any, Tensor], mine: Mapping[Any, Tensor], where: str) -> None:
+        """Raise UserError if a part has another shape than that of the first update."""
+        for name, part in parts.items():
+            if part.shape != mine[name].shape:
+                what, wanted = tuple(part.shape), tuple(mine[name].shape)
+                at = f", {name!r}" if len(mine) > 1 else ""
+                raise UserError(f"{where}{at}: has shape {what}: must be {wanted}, as {self.called} has")
 
     def gradient(self, given: Any) -> Tensor:
         """Return a gradient in this form as a row ``[P]`` float64.
@@ -88,11 +86,7 @@ class Form:
         parts = {} if isinstance(plain, Mapping) and not plain else parts_of(plain, "gradient")
         if odd := sorted(map(str, parts.keys() - mine.keys()))[:3]:
             raise UserError(f"gradient: has entries that no update has ({', '.join(odd)})")
-        for name in parts:
-            if parts[name].shape != mine[name].shape:
-                what, wanted = tuple(parts[name].shape), tuple(mine[name].shape)
-                at = f", {name!r}" if len(mine) > 1 else ""
-                raise UserError(f"gradient{at}: has shape {what}: must be {wanted}, as {self.called} has")
+        self._check_shapes(parts, mine, "gradient")
         whole = [parts.get(name, torch.zeros_like(mine[name])).reshape(-1).cpu().double() for name in self.names]
         return torch.cat(whole)
 
@@ -183,12 +177,11 @@ class Given:
         return replace(self, names=names, keys=keys, updates=updates, rows=self.rows[torch.from_numpy(at)])
 
 
-def given_updates(updates: Any, parameters: Parameters | None) -> Given:
+def given_updates(updates: Any) -> Given:
     """Read the user's updates.
 
     Args:
         updates: as in :func:`hanse.reports.valuing.value`.
-        parameters: how to read a model's arrays and put them back. None: unchanged, or scikit-learn's.
 
     Raises:
         UserError: no updates, or updates that do not fit each other.
@@ -208,7 +201,6 @@ def given_updates(updates: Any, parameters: Parameters | None) -> Given:
         updates = list(updates)
     elif isinstance(updates, Mapping):
         keys, updates = tuple(updates), list(updates.values())
-        _refuse_one_state(keys, updates)
     if not isinstance(updates, Sequence) or isinstance(updates, str):
         kind = type(updates).__name__
         raise UserError(f"updates: {kind}: must be models by name, a list of them, or rows [n, P]")
@@ -216,7 +208,7 @@ def given_updates(updates: Any, parameters: Parameters | None) -> Given:
         raise UserError(f"updates: the {'list' if keys is None else 'dictionary'} is empty: must have at least one")
     names = shown_names(range(len(updates)) if keys is None else keys, "updates", "one")
     where = [f"updates[{key!r}]" for key in (range(len(updates)) if keys is None else keys)]
-    get, put = _pair(parameters, updates, where)
+    get, put = _pair(updates, where)
     plain = [_plain(get(update, at)) for update, at in zip(updates, where, strict=True)]
     parts = parts_of(plain[0], where[0])
     lone = len(parts) == 1  # whole numbers in a state dict are counters; a lone array of them is a model all the same
@@ -240,51 +232,16 @@ def shown_names(names: Sequence[Any], where: str, who: str) -> tuple[str, ...]:
     return shown
 
 
-Parameters = tuple[Callable[[Any], Any], Callable[[Any, Any], Any]]
-"""``get(model)`` reads a model's arrays, and ``put(model, arrays)`` puts arrays into a copy of it."""
-
-
-def _refuse_one_state(keys: Sequence[Any], updates: Sequence[Any]) -> None:
-    """Raise UserError for one state dict instead of several: arrays by name, of several shapes."""
-    arrays = [one for one in updates if isinstance(one, Tensor | np.ndarray)]
-    if len(arrays) == len(updates) and len({tuple(one.shape) for one in arrays}) > 1:
-        wanted = tuple(arrays[0].shape)
-        odd, what = next((k, s) for k, one in zip(keys, arrays, strict=True) if (s := tuple(one.shape)) != wanted)
-        raise UserError(
-            f"updates[{odd!r}]: has shape {what}: must be {wanted}, as updates[{keys[0]!r}] has; if these are one "
-            "model's state dict, give one for each client: {'Hope': state, ...}"
-        )
-
-
-def _pair(
-    parameters: Parameters | None, updates: Sequence[Any], where: Sequence[str]
-) -> tuple[Callable[[Any, str], Any], Callable[[Any], Any]]:
+def _pair(updates: Sequence[Any], where: Sequence[str]) -> tuple[Callable[[Any, str], Any], Callable[[Any], Any]]:
     """Return what reads a model that the user gave, and what makes one such model of the arrays."""
     first = updates[0]
-    if parameters is not None:
-        if not isinstance(parameters, tuple | list) or len(parameters) != 2 or not all(map(callable, parameters)):
-            raise UserError(f"parameters: {parameters!r:.80}: must be two functions, get(model) and put(model, arrays)")
-        read, write = parameters
-
-        def put(arrays: Any) -> Any:
-            made = copy.deepcopy(first)
-            said = write(made, arrays)
-            return made if said is None else said
-
-        def taken(model: Any, at: str) -> Any:
-            arrays = read(model)
-            # unless a function writes into what it is given, which is the user's
-            check_own(model, lambda: put(copy.deepcopy(arrays)), at, "what parameters=(get, put) carries over")
-            return arrays
-
-        return taken, put
     if not is_estimator(first):
         return lambda model, _: model, lambda arrays: arrays
 
     def get(model: Any, at: str) -> Any:
         check_alike(model, first, at, where[0])
         arrays = parameters_of(model, at)
-        check_own(model, lambda: with_parameters(first, arrays), at, "its coefficients and intercepts")
+        check_own(model, first, arrays, at)
         return arrays
 
     return get, lambda arrays: with_parameters(first, arrays)

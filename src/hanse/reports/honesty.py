@@ -1,52 +1,45 @@
 """What clients that cheat (free riders, attackers, liars, senders of noise) gain or lose against honest ones.
 
 The experiment says who cheats, because it makes them do it (:func:`hanse.reports.groups.kinds_of`). :func:`outcomes`
-collects what became of each client of a run; :func:`honesty_charts` compares the kinds.
+collects what became of each client of a run; :func:`kinds_table` compares the kinds.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from hanse.core.entry import TOKEN
-from hanse.core.telling import HONEST
 from hanse.games.jackknife import SURE
-from hanse.reports.accuracy import own_axis
-from hanse.reports.chart import Bars, Chart, Floats, Series, slug
+from hanse.reports.chart import Floats
 from hanse.reports.contributions import errors_of
-from hanse.reports.facts import facts_of
+from hanse.reports.digits import number
+from hanse.reports.facts import facts_of, mean_interval
 from hanse.reports.groups import SeedGroup, kinds_of
-from hanse.reports.paired import paired
-from hanse.reports.words import said
+from hanse.reports.tags import Cell
+from hanse.reports.text_table import TextTable
 from hanse.runs.run_record import RunRecord
 
-_SECTION = "Honest and dishonest"
-
-# figure, title, axis
-_FIGURES = (
-    ("value", "What their updates were worth", "value a client, all rounds"),
-    ("utility", "What the market brought them", "utility a client (tokens)"),
-    ("tokens", "What tokens they earned", "tokens a client, beyond its grant"),
-    ("selected", "How often they were selected", "rounds selected (%)"),
-    ("accuracy", "How good their own models are", "accuracy on own test data (%)"),
-)
+_FIGURES = {
+    "value": "value a client, all rounds",
+    "utility": "utility a client (tokens)",
+    "tokens": "tokens a client, beyond its grant",
+    "selected": "rounds selected (%)",
+    "accuracy": "{} on own test data",
+}
 
 
 def outcomes(run: RunRecord) -> dict[str, Floats]:
-    """Return what became of each client of a run.
+    """Return what became of each client, ``[N]`` a figure. NaN: not known of this client.
+
+    The figures are "value" (sum of its updates' values), "utility" (sum over the rounds), "tokens" (received less paid,
+    without grants; not if there is a utility), "selected" (percent of rounds), and "accuracy" (the main metric of its
+    own model). Figures that a run did not record are missing.
 
     Args:
         run: the run.
-
-    Returns:
-        ``[N]`` numbers (NaN: not known) for each figure that the run has. These are "value", the sum of the client's
-        values; "utility" of the market and "tokens" beyond the client's grant, both in tokens; "selected", in percent
-        of the rounds, unless everyone always is; and "accuracy", the main metric on the client's own test data, as it
-        is shown (percent for an accuracy).
     """
     rows, asked = facts_of(run).clients, 100.0 / len(run.metrics)
     columns: dict[str, list[float | None]] = {
@@ -60,67 +53,40 @@ def outcomes(run: RunRecord) -> dict[str, Floats]:
     return {name: column for name, column in found.items() if np.isfinite(column).any()}
 
 
-def honesty_charts(groups: Sequence[SeedGroup]) -> list[Chart]:
-    """Return a chart for each figure of :func:`outcomes` of every experiment in which clients cheat.
+def kinds_table(group: SeedGroup) -> TextTable | None:
+    """Return the mean figures of honest clients and of each kind of dishonest ones; None without such kinds.
+
+    Means are over the clients of a kind and over the seeds that have the figure, with 95 % intervals: over the seeds;
+    of a single run's values, for their errors.
 
     Args:
-        groups: the experiments. Experiments with the mechanism ``local`` are left out: a client that trains alone sends
-            nothing that could be false.
+        group: the seeds of one experiment.
     """
-    return [chart for group in groups if group.runs[0].mechanism != "local" for chart in _charts(group)]
-
-
-def _charts(group: SeedGroup) -> list[Chart]:
-    """Return the charts of one experiment: a bar for each kind of clients, the mean over clients and seeds."""
-    runs = [(run, kinds) for run in group.runs if (kinds := kinds_of(run))]
-    found = [outcomes(run) for run, _ in runs]
-    charts = []
-    for figure, title, usual in _FIGURES:
-        means = {
-            kind: [_mean(of.get(figure), kinds.get(kind)) for of, (_, kinds) in zip(found, runs, strict=True)]
-            for kind in dict.fromkeys(kind for _, kinds in runs for kind in kinds)
-        }
-        means = {kind: values for kind, values in means.items() if np.isfinite(values).all()}
-        if len(means) < 2:
+    runs = [(outcomes(run), kinds, run) for run in group.runs if (kinds := kinds_of(run))]
+    if not runs or runs[0][2].mechanism == "local":
+        return None
+    _, last, run = runs[-1]
+    names = list(dict.fromkeys(kind for _, kinds, _ in runs for kind in kinds))
+    columns: dict[str, list[Cell]] = {}
+    for figure, title in _FIGURES.items():
+        means = [[_mean(of.get(figure), kinds.get(kind)) for of, kinds, _ in runs] for kind in names]
+        if not np.isfinite(means).all():
             continue
-        run, kinds = runs[-1]
-        halves = [_half(values) for values in means.values()]
+        halves = [None if (high := mean_interval(own)[2]) is None else high - float(np.mean(own)) for own in means]
         if figure == "value" and len(runs) == 1:
-            spread = errors_of(run, [kinds[kind] for kind in means], np.array([run.metrics[-1]["round"]])).total[:, 0]
-            halves = [SURE * error / len(kinds[kind]) for kind, error in zip(means, spread.tolist(), strict=True)]
-        known = bool(np.isfinite(halves).any())
-        names = tuple(f"{kind} ({len(who)} client{'s' * (len(who) != 1)})" for kind in means for who in [kinds[kind]])
-        series = Series(
-            "mean", np.array([np.mean(values) for values in means.values()]), np.array(halves) if known else None
-        )
-        told = said("honest_and_not", known, len(runs), _apart(means))
-        axis = own_axis(run.main) if figure == "accuracy" else usual
-        key, heading = f"honesty-{figure}-{slug(group.label)}", f"{title}: {group.label}"
-        charts.append(Chart(key, _SECTION, heading, told, Bars(names, (series,)), x=axis))
-    return charts
+            errors = errors_of(run, [last[kind] for kind in names], np.array([run.metrics[-1]["round"]])).total[:, 0]
+            halves = [SURE * error / len(last[kind]) for kind, error in zip(names, errors.tolist(), strict=True)]
+        cells = [_cell(float(np.mean(own)), half) for own, half in zip(means, halves, strict=True)]
+        columns[title.format(run.main.title)] = cells
+    rows = zip((f"{kind} ({len(last.get(kind, ()))})" for kind in names), *columns.values(), strict=True)
+    return TextTable(("kind (clients)", *columns), tuple(rows)) if columns else None
 
 
 def _mean(values: Floats | None, clients: Any) -> float:
-    """Return the mean of the values that are known; NaN if none is."""
     known = np.zeros(0) if values is None or clients is None else values[clients][np.isfinite(values[clients])]
     return float(known.mean()) if len(known) else math.nan
 
 
-def _apart(means: Mapping[str, Sequence[float]]) -> list[dict[str, Any]]:
-    """Return how each kind differs from the first one, paired by seed, with 95 % intervals; none of a single seed."""
-    base, apart = next(iter(means)), list[dict[str, Any]]()
-    for name, values in means.items():
-        found = paired(dict(enumerate(values)), dict(enumerate(means[base])))
-        if name != base and found is not None:
-            # means of equal numbers, added up in another order, differ in their last bits: that is no difference
-            rounding = 1e-9 * max(map(abs, values))
-            mean = 0.0 if abs(found.mean) < rounding else found.mean
-            called = base if base != HONEST else "honest clients"
-            apart.append({"kind": name, "base": called, "mean": mean, "found": found, "varies": found.sd > rounding})
-    return apart
-
-
-def _half(values: Sequence[float]) -> float:
-    """Return half the 95 % interval (Student's t) of a mean over seeds; NaN of one."""
-    found = paired(dict(enumerate(values)), dict.fromkeys(range(len(values)), 0.0))
-    return math.nan if found is None else found.high - found.mean
+def _cell(mean: float, half: float | None) -> Cell:
+    known = half is not None and math.isfinite(half)
+    return Cell(f"{number(mean)} ± {number(half)}" if known else number(mean), mean, half)

@@ -28,9 +28,7 @@ from hanse.data.build import with_own
 from hanse.data.dataset import Dataset
 from hanse.data.frames import Features, Labels, is_frame, possible_clients
 from hanse.data.kinds import Column
-from hanse.data.own import as_dataset
 from hanse.data.preparing import Statistics
-from hanse.data.spec import DataSpec
 from hanse.data.units import Cut
 from hanse.games.jackknife import FEW_SPLITS, SURE, split_error
 from hanse.learning.metrics import ACCURACY, LOSS, MetricStyle, main_of
@@ -246,7 +244,7 @@ def who_gains(
     test: float = 0.3,
     splits: int = 1,
     seed: int = 0,
-    prepare: Any = None,
+    prepare: str | None = None,
     statistics: Statistics = "own",
     group: Column | None = None,
     time: Column | None = None,
@@ -284,8 +282,8 @@ def who_gains(
             2003). They then cover the draw of the trained rows, too. With fewer, interval ends are averaged.
         seed: the seed of the first split. The seeds of the other splits follow from it.
         prepare: how a table's columns become numbers. "auto" fills gaps, scales numbers, and makes columns of words and
-            dates. The alternative is a scikit-learn transformer such as a ``ColumnTransformer``. None: the columns are
-            numbers already.
+            dates. The alternative is the import path of a function that makes a scikit-learn transformer, such as a
+            ``ColumnTransformer``. None: the columns are numbers already.
         statistics: on which rows ``prepare`` is fitted: each client's "own" rows, or the "pooled" rows of all clients.
         group: the column that says what each row is of, such as its patient. No unit is both trained and tested on, and
             intervals count units. "none": every row is a unit. Arrays have their units as ``(x, y, clients, units)``.
@@ -317,8 +315,6 @@ def who_gains(
     """
     rounds = RunSection().rounds if rounds is None else rounds
     _check_numbers(test, splits=(splits, 1), rounds=(rounds, 1), seed=(seed, 0))
-    columns = {"target": target, "client": client, "group": group, "time": time}
-    _check_kinds(columns, {"train": train, "alone": alone}, out)
     called = _called(mechanisms)
     given = {"target": target, "client_column": client, "features": features, "statistics": statistics}
     source: dict[str, Any] = {**given, "group": group, "time": time, "cut": cut, "labels": labels}
@@ -327,13 +323,14 @@ def who_gains(
     by_schema = isinstance(data, Mapping) and "schema" in data and {*data} <= {"schema", "files", "sha256"}
     if by_schema and (source.keys() - {"statistics", "cut", "test"} or prepare is not None or splits > 1):
         raise UserError("data: a schema says target, client, group, time, shares and preparation, and has one split")
-    read = _Source(None if by_schema else data, data if by_schema else source, prepare)
-    dataset = _owned(read, target, client, seed)
+    own_data = None if by_schema else data
+    source = dict(data) if by_schema else source | ({} if prepare is None else {"prepare": prepare})
+    dataset = _owned(own_data, source, target, client)
     withhold(dataset.doubt)
     by_units, usual = dataset.train.units is not None, ACCURACY if dataset.num_classes is not None else None
     named = metric if metric is not None else None if usual is None else usual.key
     plan = _Plan(
-        read,
+        own_data,
         None if isinstance(model, str | Mapping) else model,
         {
             "model": model if isinstance(model, str | Mapping) else {},
@@ -346,7 +343,7 @@ def who_gains(
     results: list[list[Gain]] = []
     notes, kept = list[str](), {} if by_schema else {"client_test": test}
     settings: list[dict[str, Any]] = [
-        {"data": {"source": read.table(), **kept, "seed": own}, "run": {"rounds": rounds, "seed": own}}
+        {"data": {"source": source, **kept, "seed": own}, "run": {"rounds": rounds, "seed": own}}
         for own in range(seed, seed + splits)
     ]
     plan.check(settings[0])
@@ -377,24 +374,12 @@ def _check_numbers(test: Any, **counts: tuple[Any, int]) -> None:
         whole_number(name, count, least)
 
 
-def _check_kinds(columns: Mapping[str, Any], settings: Mapping[str, Any], out: Any) -> None:
-    """Raise UserError for a column that is not named by a text, settings that are no dictionary, or no path."""
-    for name, column in columns.items():
-        if not isinstance(column, str | int | None):
-            raise UserError(f"{name}: {column!r:.80}: must be the name of one column, a text or a whole number")
-    for name, given in settings.items():
-        if not isinstance(given, Mapping | None):
-            raise UserError(f"{name}: {given!r:.80}: must be a dictionary of settings of [train], as {{'lr': 0.05}}")
-    if not isinstance(out, str | Path | None):
-        raise UserError(f"out: {out!r:.80}: must be the path of a folder, or None")
-
-
-def _owned(read: _Source, target: Column | None, client: Column | None, seed: int) -> Dataset:
+def _owned(data: Any, source: Mapping[str, Any], target: Column | None, client: Column | None) -> Dataset:
     """Return the data set. Raises UserError if it does not say which client a row belongs to."""
-    if client is None and is_frame(read.data):
-        columns = ", ".join(repr(c) for c in possible_clients(read.data, target)) or "no column that repeats"
+    if client is None and is_frame(data):
+        columns = ", ".join(repr(c) for c in possible_clients(data, target)) or "no column that repeats"
         raise UserError(f"client: is needed for a table: the column with the client of each row; it could be {columns}")
-    dataset = with_own(read.spec(), read.at(seed))[1]
+    dataset = with_own(Experiment(data={"source": source}, mechanism=ALONE).data, data)[1]
     assert dataset is not None  # data were given, or with_own has refused them
     if dataset.client_of is None:
         raise UserError(f"data: {dataset.name}: do not say which client a row belongs to, so that nobody could join")
@@ -440,42 +425,6 @@ def _judges(mechanism: Any) -> bool:
     return any("validation" in in_slots(part.needs, [slot]) for slot, part in slots.items())
 
 
-@dataclass(frozen=True)
-class _Source:
-    """The data of an experiment.
-
-    Attributes:
-        data: as they were given.
-        options: of ``data.source``.
-        prepare: how columns become numbers, by name or as an object, which no experiment's file can hold.
-    """
-
-    data: Any
-    options: Mapping[str, Any]
-    prepare: Any
-
-    @property
-    def _named(self) -> bool:
-        return self.prepare is None or isinstance(self.prepare, str)
-
-    def table(self) -> dict[str, Any]:
-        """Return ``data.source``."""
-        if not self._named:
-            return {"test": self.options["test"]}
-        return {**self.options, **({} if self.prepare is None else {"prepare": self.prepare})}
-
-    def spec(self) -> DataSpec:
-        """Return ``[data]`` with this source and nothing else. Raises UserError for options of wrong types."""
-        return Experiment(data={"source": self.table()}, mechanism=ALONE).data
-
-    def at(self, seed: int) -> Any:
-        """Return the data, as they are or with their columns prepared; the seed draws the server's rows."""
-        if self._named:
-            return self.data
-        options = {"client" if key == "client_column" else key: value for key, value in self.options.items()}
-        return as_dataset(self.data, seed=seed, prepare=self.prepare, **options)
-
-
 @dataclass
 class _Rounds:
     """An observer that tells how many rounds of all runs have been played, and which run it is."""
@@ -499,14 +448,14 @@ class _Plan:
     """What is played for each split of the data.
 
     Attributes:
-        source: the data.
+        data: as they were given. None: a schema's files.
         model: an object instead of the experiment's; None: there is none.
         sections: of all experiments.
         mechanisms: by what they are called, that of clients alone first.
         alone: settings of ``[train]`` that differ where clients train alone.
     """
 
-    source: _Source
+    data: Any
     model: nn.Module | Factory | None
     sections: Mapping[str, Any]
     mechanisms: Mapping[str, Any]
@@ -519,10 +468,10 @@ class _Plan:
 
     def check(self, settings: Mapping[str, Any]) -> None:
         """Raise UserError if any of the mechanisms cannot be played, before the first one is."""
-        data, lines = self.source.at(settings["data"]["seed"]), dict[str, list[str]]()
+        lines = dict[str, list[str]]()
         for label in self.mechanisms:
             try:
-                build(self._experiment(label, settings), own=Own(data, self.model)).engine.close()
+                build(self._experiment(label, settings), own=Own(self.data, self.model)).engine.close()
             except UserError as wrong:
                 for line in wrong.lines:
                     lines.setdefault(line, []).append(label)
@@ -538,12 +487,11 @@ class _Plan:
         """
         found: list[Gain] = []
         told, warned = tuple[str, ...](), list[str]()
-        data = self.source.at(settings["data"]["seed"])
         for k, label in enumerate(self.mechanisms):
             experiment = self._experiment(label, settings)
             place = folder / (slug(label) if label == ALONE else f"{k}-{slug(label)}")
             counted.label = label
-            run = running.run(experiment, data=data, model=self.model, out=place, observers=[counted])
+            run = running.run(experiment, data=self.data, model=self.model, out=place, observers=[counted])
             warned += [_as_arguments(line) for line in run.said if line.startswith(("warning: ", "note: data: "))]
             if lost := mostly_refused(run.clients, run.names):
                 warned.append(f"warning: {label}: {'among others, ' if len(lost) > 1 else ''}{lost[0]}")

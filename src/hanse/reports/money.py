@@ -85,7 +85,6 @@ class Books:
     clients: tuple[int, ...]
     pools: tuple[str, ...]
     flow: Floats
-    kinds: tuple[tuple[str, float], ...] = ()
     accounts: Mapping[int, Account] = field(default_factory=dict)
     records: Mapping[int, Sequence[Record]] = field(default_factory=dict, repr=False)
     name: str = ""
@@ -171,7 +170,6 @@ def read_books(run: RunRecord) -> Books | None:
         tuple(clients),
         tuple(name.removeprefix("pool/") for name in pools),
         flow / TOKEN,
-        tuple((kind, units / TOKEN) for kind, units in totals.kinds.items()),
         accounts,
         own,
         ledger.book,

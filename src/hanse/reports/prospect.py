@@ -7,28 +7,23 @@ not say it, the bound is what any account can lose: its grant, and the debt that
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
 
 from hanse.base.errors import UserError, named
 from hanse.base.factories import call
 from hanse.core.declared import Declared, UnsoundError
 from hanse.core.entry import TOKEN, tokens
 from hanse.core.part import Mechanism
-from hanse.core.port import Train
-from hanse.core.recipe import Recipe
-from hanse.core.table import Floats, Ints
+from hanse.core.table import Ints
 from hanse.core.telling import FREE, BeforeJoining, Terms
 from hanse.data import FederatedData
 from hanse.data import build as build_data
 from hanse.federation.behaviour import Me
 from hanse.federation.policy import POLICIES, at_round, build_profiles
-from hanse.mechanisms.weigh import BySamples
 from hanse.reports.words import said
 from hanse.runs.config import Experiment
 from hanse.runs.guards import settled
@@ -74,17 +69,12 @@ class Prospect:
         """What a terminal shows: the money first, then what it pays, gains and gives, and what is not known."""
         lines = [f"Client {self.client} in {self.rounds} rounds of {self.mechanism}, before joining", ""]
         if self.most is not None and self.grant is not None:
-            lines += [f"  It is given        {tokens(self.grant)} tokens", f"  It can lose        {tokens(self.most)}"]
             each = "what its account can bear" if self.most_round is None else tokens(self.most_round)
+            lines += [f"  It is given        {tokens(self.grant)} tokens", f"  It can lose        {tokens(self.most)}"]
             lines += [f"  at most in a round {each}", ""]
-        for heading, sections in (
-            ("What it pays", self.pays),
-            ("What it stands to gain", self.gains),
-            ("What it gives", self.gives),
-            ("What is not known", self.unknown),
-        ):
-            lines += [heading, *(f"  - {line}" for line in sections), ""]
-        return lines[:-1]
+        told = {"What it pays": self.pays, "What it stands to gain": self.gains, "What it gives": self.gives,
+                "What is not known": self.unknown}  # fmt: skip
+        return lines + [line for heading, those in told.items() for line in (heading, *(f"  - {x}" for x in those), "")]
 
     def as_json(self) -> dict[str, Any]:
         """Return everything as plain values."""
@@ -222,7 +212,7 @@ def _gives(
         row = build_model(experiment, data)[1]
         found.append(said("size_sent", 4e-6 * row.numel()))  # four bytes a parameter
         if (guard := settled(experiment, np.asarray(data.sizes)).get("private")) is not None:
-            found.append(_before(experiment, guard.terms, client, np.asarray(data.sizes), row.numel(), seats))
+            found.append(_before(experiment, guard.terms, client, np.asarray(data.sizes)))
             found += [f"{line.removeprefix('warning: ')}." for line in guard.terms.of(client).drowned()]
     return tuple(found)
 
@@ -236,7 +226,7 @@ def _unknown(money: bool, why: str) -> tuple[str, ...]:
 # ---- what privacy costs
 
 
-def _before(experiment: Experiment, rule: Any, client: int, sizes: Ints, size: int, seats: int) -> str:
+def _before(experiment: Experiment, rule: Any, client: int, sizes: Ints) -> str:
     """Return what privacy costs a client, said before it joins.
 
     Args:
@@ -244,38 +234,9 @@ def _before(experiment: Experiment, rule: Any, client: int, sizes: Ints, size: i
         rule: what clients let out, with the noise.
         client: the client's number.
         sizes: ``[N]``, how many samples each client has.
-        size: P, how many numbers a model has.
-        seats: how many clients train in a round.
     """
-    mine, recipe, rounds = rule.of(client), experiment.train.recipe, experiment.run.rounds
-    lasts, lengths = None, (math.nan, math.nan)
-    by_samples = isinstance(experiment.mechanism.built.weigh, BySamples)
+    mine, recipe, rounds, lasts = rule.of(client), experiment.train.recipe, experiment.run.rounds, None
     if mine.noise is not None:
         one = mine.update(int(sizes[client]), recipe)
         lasts = max(n for n in range(rounds + 1) if mine.opened().affords(one * n))
-        lengths = noise_lengths(rule, client, sizes, size, seats, recipe, by_samples)
-    known = lengths if math.isfinite(lengths[0]) else None
-    return said("privacy_before", rule.unit, mine.epsilon, mine.delta, lasts, rounds, known, seats, by_samples)
-
-
-def noise_lengths(
-    rule: Any, client: int, sizes: Ints, size: int, seats: int, recipe: Recipe, by_samples: bool
-) -> tuple[float, float]:
-    """Return how long the noise is in a client's update, and in the mean of a round's updates.
-
-    Both are divided by the greatest length without noise. NaN: that length has no bound. Noise of the standard
-    deviation s at each of P numbers has about the length ``s sqrt(P)``. In a mean with weights w_i the noise has the
-    length ``sqrt(P sum w_i^2 s_i^2)``. If a round draws m of N clients, the mean square is taken: N / m of that of all
-    clients' shares. ``by_samples``
-    says whether updates weigh by samples, or all alike; the other arguments are as of :func:`_before`.
-    """
-    task, lr = Train(0, 0, torch.zeros(0)), recipe.lr_at(0)
-    given = [(rule.of(c), (int(n), recipe, lr, task)) for c, n in enumerate(sizes)]
-    noise: Floats = np.array([terms.level(*one) for terms, one in given])
-    learned: Floats = np.array([terms.longest(*one) for terms, one in given])
-    counts = sizes if by_samples and sizes.sum() else np.ones(len(sizes))
-    shares = counts / counts.sum()
-    left = float((shares**2 * noise**2).sum()) * len(sizes) / seats
-    own, mean = noise[client] / learned[client], math.sqrt(left) / float(shares @ learned)
-    longer = math.sqrt(size) if np.isfinite(learned).all() else math.nan
-    return float(own) * longer, mean * longer
+    return said("privacy_before", rule.unit, mine.epsilon, mine.delta, lasts, rounds)

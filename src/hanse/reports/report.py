@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,38 +15,33 @@ from markupsafe import Markup
 
 from hanse.base.errors import UserError
 from hanse.base.files import read_text, write_whole
-from hanse.base.import_trust import looking
-from hanse.reports import invoice, statement
 from hanse.reports.accuracy import curve_charts, own_charts
 from hanse.reports.answers import answers, contributed
 from hanse.reports.chart import Chart, cell_of, rows_of, to_csv
-from hanse.reports.classmap import DataFacts, class_chart, data_facts
-from hanse.reports.compare import cautions, differences_tables, experiments_table, outcome, runs_table
-from hanse.reports.contributions import contribution, contribution_charts, estimate_charts
+from hanse.reports.compare import cautions, differences_tables, experiments_table, runs_table
+from hanse.reports.contributions import contribution, contribution_charts
 from hanse.reports.facts import MISSING, facts_of
 from hanse.reports.groups import SeedGroup, group_runs
-from hanse.reports.honesty import honesty_charts
-from hanse.reports.market import flow_chart, kinds_chart, market_charts
+from hanse.reports.honesty import kinds_table
+from hanse.reports.market import flow_chart, market_charts
 from hanse.reports.money import Books, books_of, token_charts
 from hanse.reports.part_charts import part_charts
-from hanse.reports.participation import cost_charts, participation_charts
+from hanse.reports.participation import refusal_charts
 from hanse.reports.tags import Cell, differences, sourced
 from hanse.reports.text_table import TextTable
-from hanse.reports.vega import DrawingError, save, script, to_vegalite
+from hanse.reports.vega import DrawingError, image, save, to_svg, to_vegalite
 from hanse.reports.words import Note, environment, said
 from hanse.runs.run_record import RunRecord, load_runs
 
 TOP = "In short"  # the section of the one picture that stands above everything else
-_TABLES = ("experiments", "differences", "runs", "charts")  # of which each cell says what it shows
+_TABLES = ("experiments", "kinds", "differences", "runs", "charts")  # of which each cell says what it shows
 MOST_ROWS = 200  # of a chart's numbers as a table in the page
 
 # ---- all charts of a report, in reading order
 
 
-def figures(
-    groups: Sequence[SeedGroup], data: Sequence[DataFacts] = (), books: Mapping[str, Books] | None = None
-) -> list[Chart]:
-    """Return the charts of what these experiments recorded (and of their data), each with a key of its own.
+def figures(groups: Sequence[SeedGroup], books: Mapping[str, Books] | None = None) -> list[Chart]:
+    """Return the charts of what these experiments recorded, each with a key of its own.
 
     ``books`` are those of :func:`hanse.reports.money.books_of`, read here if they are not given.
     :mod:`hanse.reports.vega` draws the charts, and :func:`hanse.reports.chart.to_csv` has their numbers.
@@ -57,23 +51,17 @@ def figures(
         chart
         for group in groups
         if group.label in books
-        for make in (flow_chart, kinds_chart)
-        if (chart := make(group.runs[0], books[group.label], group.label)) is not None
+        if (chart := flow_chart(group.runs[0], books[group.label], group.label)) is not None
     ]
-    maps = [chart for facts in data if (chart := class_chart(facts)) is not None]
     charts = [
         *curve_charts(groups),
         *own_charts(groups),
         *contribution_charts(groups),
-        *estimate_charts(groups),
-        *honesty_charts(groups),
         *flows,
         *market_charts(groups),
         *token_charts(groups, books),
         *part_charts(groups),
-        *participation_charts(groups),
-        *cost_charts(groups),
-        *maps,
+        *refusal_charts(groups),
     ]
     keys: set[str] = set()
     unique = []
@@ -121,41 +109,37 @@ def warnings(groups: Sequence[SeedGroup], runs: Sequence[RunRecord]) -> list[tup
 # ---- the page and the files
 
 
-# what the page may do: its own inline script and style, and pictures that the script makes; nothing from elsewhere
-_POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
+# what the page may do: its own style, and pictures that are in it; a live page, which asks for its next version, more
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+_LIVE = "; script-src 'unsafe-inline'; connect-src 'self'"
 
 
 @dataclass(frozen=True)
 class _Figure:
+    """A chart, its drawing (an element, or why there is none), and its numbers as a table (None: too many)."""
+
     chart: Chart
-    number: int
-    json: Markup
+    drawn: str
     table: TextTable | None
-    """The numbers as a table, for those who cannot see the drawing; None: too many, they are in the CSV."""
 
 
 def write_report(
     dirs: Sequence[str | Path],
     out: str | Path,
     *,
-    title: str | None = None,
-    lead: str | None = None,
-    trust: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Path:
     """Write a report on the runs in ``dirs``, and return the path of its page.
 
     The page is ``out/report.html``. ``out/figures`` gets each figure as PNG and SVG, and its numbers as CSV.
 
-    Runs that differ only in their seeds become one curve with a deviation band. ``title`` and ``lead`` (a paragraph on
-    top) replace the default words. For the map of classes, each run's split is built once more; nothing is downloaded
-    for it. Whatever would need an import path of the runs to be imported is left out and named, unless ``trust``.
+    Runs that differ only in their seeds become one curve with a deviation band. Nothing that the runs name is imported.
     ``progress`` is called with how many figures are drawn, and of how many. Raises UserError: not a run directory, no
     finished round, or ``out`` cannot be written.
     """
-    words = _words(dirs, trust=trust)
-    undrawn = _write_figures(Path(out), words["charts"], progress)
-    page = _page(words, title=title, lead=lead or "", undrawn=undrawn)
+    words = _words(dirs)
+    drawn = _write_figures(Path(out), words["charts"], progress)
+    page = _page(words, drawn)
     with _written_to(Path(out)):
         write_whole(Path(out) / "report.html", page)
     return Path(out) / "report.html"
@@ -171,74 +155,68 @@ def report_page(dirs: Sequence[str | Path], poll: str) -> str:
     Raises:
         UserError: there is no run, or it has no finished round.
     """
-    return _page(_words(dirs, trust=False), poll=Markup(poll))
+    words = _words(dirs)
+    return _page(words, [_drawn(chart) for chart in words["charts"]], Markup(poll))
 
 
-def _words(dirs: Sequence[str | Path], *, trust: bool) -> dict[str, Any]:
+def _words(dirs: Sequence[str | Path]) -> dict[str, Any]:
     """Return what the page says and shows of runs."""
     runs = load_runs(dirs)
     groups = group_runs(runs)
-    with looking(trust=trust):
-        data = data_facts(groups)
-        books, unread = books_of(groups)
-        charts = figures(groups, data, books)
+    books, unread = books_of(groups)
+    charts = figures(groups, books)
     first = answers(groups)
     # the picture on top: who contributed, or else the first of the others, which then does not stand below again
     key = charts[0].key if first.picture is None and charts else getattr(first.picture, "key", "")
     charts = sorted((replace(c, section=TOP) if c.key == key else c for c in charts), key=lambda c: c.section != TOP)
     valued = [(group, found) for group in groups if (found := contribution(group)) is not None]
     others = [contributed(found, g.label, doubtful=any(r.doubts for r in g.runs)) for g, found in valued[1:]]
-    notes = dict.fromkeys(f"Data: {facts.note}" for facts in data if facts.note)  # once each
     size = {"clients": groups[0].runs[0].num_clients, "rounds": len(groups[0].runs[0].metrics)}
     return {
         "title": said("report_title", [group.label for group in groups], **size),
         "doubts": first.doubts,
         "answers": first,
-        "summary": [*([note] for note in outcome(groups)), *others],
+        "summary": others,
         "warnings": warnings(groups, runs),
         "told": unread,
-        "data_notes": list(notes),
         "experiments": experiments_table(groups),
+        "kinds": [(g.label, table) for g in groups if (table := kinds_table(g)) is not None],
         "differences": differences_tables(groups),
         "base": groups[0].label,
         "runs": runs_table(runs) if len(runs) > 1 else None,
         "repeated": any(len(group.runs) > 1 for group in groups),
         "run_count": len(runs),
         "charts": charts,
-        "skipped": [f"{facts.name}: {facts.skipped}" for facts in data if facts.skipped],
         "parts": [(g.label, lines) for g in groups if (lines := g.runs[0].about.sentences)],
         "configs": [(g.label, g.runs[0].name, (g.runs[0].path / "config.toml").read_text("utf-8")) for g in groups],
     }
 
 
-def check(dirs: Sequence[Path], page: Path, *, trust: bool = False) -> list[str]:
+def check(dirs: Sequence[Path], page: Path) -> list[str]:
     """Return what is wrong with the numbers of a page, held against its runs; nothing if they agree.
 
     Args:
         dirs: the run directories; several for a report alone.
         page: the page: a statement, an invoice or a report.
-        trust: as for :func:`write_report`, if the page was made with it.
 
     Raises:
         UserError: the page is none of these, or a directory holds no run.
     """
+    from hanse.reports import invoice, statement
+
     text = read_text(page)
     if '<meta name="kind" content="report">' not in text:
         if len(dirs) > 1:
             raise UserError(f"--check {page}: goes with one run; only a report is of several")
         billed = '<meta name="kind" content="invoice' in text
         return invoice.differences_of(dirs[0], text) if billed else statement.differences_of(dirs[0], text)
-    own = {"title": r"<h1><span data-own>(.+?)</span>", "lead": r'<p class="lead"><span data-own>(.+?)</span>'}
-    given = {name: found[1] for name, form in own.items() if (found := re.search(form, text, re.DOTALL))}
-    undrawn = re.findall(r"<p><span data-own>(.+?)</span></p>", text)
-    return differences(text, _page(_words(dirs, trust=trust), undrawn=undrawn, **given))
+    words = _words(dirs)
+    return differences(text, _page(words, [_drawn(chart) for chart in words["charts"]]))
 
 
 def _write_figures(out: Path, charts: Sequence[Chart], progress: Callable[[int, int], None] | None = None) -> list[str]:
-    """Write each chart's files instead of those of an earlier report; return lines that say which could not be
-    drawn and why. The numbers of these are written all the same.
-    """
-    missing: dict[str, list[str]] = {}
+    """Write each chart's files instead of those of an earlier report; return its drawing, an element of a page."""
+    drawn = []
     with _written_to(out):
         (out / "figures").mkdir(parents=True, exist_ok=True)
         _remove_earlier(out)
@@ -246,11 +224,16 @@ def _write_figures(out: Path, charts: Sequence[Chart], progress: Callable[[int, 
             if progress is not None:
                 progress(done, len(charts))
             write_whole(out / "figures" / f"{chart.key}.csv", to_csv(chart))
-            try:
-                save(chart, out / "figures")
-            except DrawingError as wrong:
-                missing.setdefault(str(wrong), []).append(chart.title)
-    return [f"Not drawn as PNG and SVG: {', '.join(titles)}. Cause: {why}." for why, titles in missing.items()]
+            drawn.append(_drawn(chart, lambda one: save(one, out / "figures")))
+    return drawn
+
+
+def _drawn(chart: Chart, draw: Callable[[Chart], str] = lambda chart: to_svg(to_vegalite(chart))) -> str:
+    """Return a chart's drawing as an element of a page, or why there is none."""
+    try:
+        return image(chart, draw(chart))
+    except DrawingError as wrong:
+        return f"Not drawn: {wrong}."
 
 
 def _remove_earlier(out: Path) -> None:
@@ -274,31 +257,21 @@ def _written_to(out: Path) -> Iterator[None]:
         raise UserError(f"{out}: the report cannot be written: {wrong.strerror or wrong}") from None
 
 
-def _page(
-    words: Mapping[str, Any], *, title: str | None = None, lead: str = "", undrawn: Sequence[str] = (), poll: str = ""
-) -> str:
+def _page(words: Mapping[str, Any], drawn: Sequence[str], poll: str = "") -> str:
     sections: dict[str, list[_Figure]] = {}
-    for number, chart in enumerate(words["charts"], start=1):
-        # inside a script element only "<" can end the script or begin a comment
-        spec = json.dumps(to_vegalite(chart, page=True), separators=(",", ":"), allow_nan=False)
-        figure = _Figure(chart, number, Markup(spec.replace("<", "\\u003c")), _numbers(chart))
-        sections.setdefault(chart.section, []).append(figure)
+    for chart, picture in zip(words["charts"], drawn, strict=True):
+        sections.setdefault(chart.section, []).append(_Figure(chart, picture, _numbers(chart)))
     top = sections.pop(TOP, [])
     return (
         environment(pages=True)
         .get_template("report.html.j2")
         .render(
-            policy=_POLICY + ("; connect-src 'self'" if poll else ""),
+            policy=_POLICY + (_LIVE if poll else ""),
             poll=poll,
-            vega=Markup(script()),
             top=top,
             sections=sections,
             version=version("hanse"),
-            **{name: one if name in _TABLES else sourced(one, name) for name, one in words.items()}
-            | {"title": title or words["title"]},
-            titled=title is not None,
-            lead=lead,
-            undrawn=undrawn,
+            **{name: one if name in _TABLES else sourced(one, name) for name, one in words.items()},
         )
     )
 

@@ -24,8 +24,8 @@ from hanse.base.errors import UserError, in_python
 from hanse.base.factories import OBJECT
 from hanse.core.telling import About
 from hanse.learning.models import Factory
-from hanse.reports.digits import listed, number
-from hanse.reports.showing import Displayed, Picture, frame
+from hanse.reports.digits import listed
+from hanse.reports.showing import Displayed, Picture
 from hanse.reports.words import said
 from hanse.reports.worths import Worths
 from hanse.runs import experiment as running
@@ -36,8 +36,6 @@ from hanse.runs.round_record import figure_of
 from hanse.runs.run_record import Registered, RunRecord, Seat, client_of, load_run
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from hanse.reports.contributions import Standings
     from hanse.reports.joining import Joining
     from hanse.reports.statement import Statement
@@ -157,21 +155,6 @@ class Run(PlayedRun, Displayed):
         gains = tuple(gains_of(self.record, by_itself, self.record.mechanism))
         return Joining(gains, self.record.main, played=settings_of(self.record, by_itself))
 
-    def compare(self, *others: PlayedRun) -> Comparison:
-        """Compare this run with others: results, costs and curves.
-
-        Args:
-            others: the other runs, at least one.
-
-        Raises:
-            UserError: no other run is given, or one is not a run.
-        """
-        if not others or not all(isinstance(other, PlayedRun) for other in others):
-            raise UserError("compare: must be given other runs, as in run.compare(other)")
-        runs = [self, *(other if isinstance(other, Run) else _answering(other) for other in others)]
-        records = [one.record if one.path else replace(one.record, name=f"run {i}") for i, one in enumerate(runs, 1)]
-        return Comparison(tuple(records))
-
     @in_python()
     def statement(self, client: int | str) -> HtmlPage:
         """Return one participant's statement: what it gave, what it gained, whether joining paid.
@@ -237,7 +220,13 @@ class Run(PlayedRun, Displayed):
         """Return the clients' values as bars, or without values the curve of the main metric."""
         if self._valued is not None:
             return self._valued.plot()
-        return Comparison((self.record,)).plot()
+        from hanse.reports.accuracy import curve_charts
+        from hanse.reports.groups import group_runs
+
+        charts = curve_charts(group_runs([self.record]))
+        if not charts:
+            raise UserError("plot: nothing was tested in this run, so there is no curve")
+        return Picture(charts[0])
 
     @property
     def _valued(self) -> Contributions | None:
@@ -308,55 +297,6 @@ class Contributions(Worths):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Comparison(Displayed):
-    """Runs side by side.
-
-    Attributes:
-        records: the runs as reports read them.
-    """
-
-    records: tuple[RunRecord, ...]
-
-    @property
-    def rows(self) -> list[dict[str, Any]]:
-        """A row per run with results and costs, as in ``hanse compare --json``."""
-        from hanse.reports.compare import run_row
-
-        return [run_row(record) for record in self.records]
-
-    def sentences(self) -> Sequence[str]:
-        """Return the first sentences of a report on these runs."""
-        from hanse.reports.answers import doubts_of
-        from hanse.reports.compare import cautions, outcome
-        from hanse.reports.groups import group_runs
-
-        groups = group_runs(self.records)
-        told = [note.said for note in (*outcome(groups), *cautions(groups))]
-        return [*doubts_of(groups), *told]
-
-    def shown_table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
-        """Return the table of figures."""
-        rows = self.rows
-        shown = [key for key in rows[0] if key not in ("run", "kind") and any(row.get(key) for row in rows)]
-        body = [[row["run"], *(_cell(row.get(key)) for key in shown)] for row in rows]
-        return ("", *(key.replace("_", " ") for key in shown)), body
-
-    def plot(self) -> Picture:
-        """Return the curves of the main metric over the rounds."""
-        from hanse.reports.accuracy import curve_charts
-        from hanse.reports.groups import group_runs
-
-        charts = curve_charts(group_runs(self.records))
-        if not charts:
-            raise UserError("plot: nothing was tested in these runs, so there is no curve")
-        return Picture(charts[0])
-
-    def to_pandas(self) -> pd.DataFrame:
-        """Return :attr:`rows` as a DataFrame. Raises UserError if pandas is not installed."""
-        return frame(self.rows, "run")
-
-
-@dataclass(frozen=True, eq=False, repr=False)
 class HtmlPage:
     """An HTML page, displayed in a notebook.
 
@@ -397,12 +337,6 @@ class HtmlPage:
 
 def _many(count: int, what: str) -> str:
     return f"{count} {what}{'' if count == 1 else 's'}"
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return "–"
-    return number(value) if isinstance(value, float) else str(value)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,18 +1,16 @@
 """Displays answers in notebooks and terminals. :class:`Picture` is a chart, and :class:`Displayed` the base of answers.
 
-A notebook gets HTML with the sentences, the picture and the table, and the Vega-Lite specification. A terminal gets the
-sentences and the table. Names that come from data are escaped everywhere.
+A notebook gets HTML with the sentences, the picture and the table. A terminal gets the sentences and the table. Names
+that come from data are escaped everywhere.
 """
 
 from __future__ import annotations
 
-import base64
 import html
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from hanse.base.errors import UserError, library
@@ -23,8 +21,6 @@ if TYPE_CHECKING:
 
     from hanse.reports.chart import Chart
 
-MIME = "application/vnd.vegalite.v6+json"
-_SUFFIXES = (".svg", ".png", ".csv", ".json")
 _MOST_ROWS = 40  # of a table in a notebook or a terminal; pandas has the rest
 
 
@@ -66,32 +62,28 @@ class Picture:
         from hanse.reports.chart import to_csv
 
         file = Path(path)
-        if file.suffix == ".csv":
-            write_whole(file, to_csv(self.chart))
-        elif file.suffix == ".json":
-            write_whole(file, json.dumps(self.to_vegalite(), indent=1))
-        elif file.suffix == ".svg":
-            write_whole(file, self.to_svg())
-        elif file.suffix == ".png":
-            write_whole(file, self.to_png())
-        else:
-            raise UserError(f"{file}: must end in one of {', '.join(_SUFFIXES)}")
+        writers: dict[str, Callable[[], str | bytes]] = {
+            ".svg": self.to_svg,
+            ".png": self.to_png,
+            ".csv": lambda: to_csv(self.chart),
+            ".json": lambda: json.dumps(self.to_vegalite(), indent=1),
+        }
+        if file.suffix not in writers:
+            raise UserError(f"{file}: must end in one of {', '.join(writers)}")
+        write_whole(file, writers[file.suffix]())
         return file
 
     def to_png(self) -> bytes:
-        """Return the chart as a PNG file. Raises DrawingError if it cannot be drawn here."""
-        from hanse.reports.vega import save
+        """Return the chart as a PNG, which a notebook that runs no scripts displays through IPython's ``Image``."""
+        from hanse.reports.vega import to_png
 
-        with TemporaryDirectory() as folder:
-            save(self.chart, Path(folder))
-            return Path(folder, f"{self.chart.key}.png").read_bytes()
+        return to_png(self.to_svg())
 
     def __repr__(self) -> str:
         return f"<a chart, '{self.chart.title}': shown in a notebook, or written by .save('chart.svg')>"
 
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        svg = self.to_svg()
-        return {MIME: self.to_vegalite(), "image/svg+xml": svg, "text/plain": repr(self)}
+    def _repr_svg_(self) -> str:
+        return self.to_svg()
 
 
 class Displayed:
@@ -120,14 +112,13 @@ class Displayed:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
+        from hanse.reports.vega import image
+
         first, *rest = self.sentences()
         return (
-            f"<div><p><b>{html.escape(first)}</b></p>{_drawn(self.plot())}{_html_table(*self.shown_table())}"
+            f"<div><p><b>{html.escape(first)}</b></p>{image(self.plot().chart)}{_html_table(*self.shown_table())}"
             f"{''.join(f'<p>{html.escape(line)}</p>' for line in rest)}</div>"
         )
-
-    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        return {"text/html": self._repr_html_(), MIME: self.plot().to_vegalite(), "text/plain": str(self)}
 
 
 def frame(rows: Sequence[dict[str, Any]], index: str) -> pd.DataFrame:
@@ -141,34 +132,16 @@ def frame(rows: Sequence[dict[str, Any]], index: str) -> pd.DataFrame:
     return made.set_index(index)
 
 
-def _drawn(picture: Picture) -> str:
-    """Return a picture as an HTML image; a line in its place where it cannot be drawn."""
-    from hanse.reports.vega import DrawingError
-
-    try:
-        data = base64.b64encode(picture.to_svg().encode()).decode()
-    except DrawingError as wrong:
-        return f"<p>{html.escape(str(wrong))}</p>"
-    told = html.escape(picture.chart.caption)
-    return f'<img style="max-width:100%" alt="{told}" src="data:image/svg+xml;base64,{data}">'
-
-
 def _html_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table as HTML, its first column to the left and the others to the right; "" without columns."""
+    """Return a table as HTML; "" without columns."""
     if not headings:
         return ""
 
-    def line(cells: Sequence[str], tag: str) -> str:
-        sides = ("left", *["right"] * (len(cells) - 1))
-        made = (
-            f'<{tag} style="text-align:{side}">{html.escape(cell)}</{tag}>'
-            for cell, side in zip(cells, sides, strict=True)
-        )
-        return f"<tr>{''.join(made)}</tr>"
-
-    body = "".join(line(row, "td") for row in rows[:_MOST_ROWS])
+    lines = [("th", headings), *(("td", row) for row in rows[:_MOST_ROWS])]
+    cells = ("".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in line) for tag, line in lines)
+    body = "".join(f"<tr>{one}</tr>" for one in cells)
     more = "" if len(rows) <= _MOST_ROWS else f"<p>and {len(rows) - _MOST_ROWS} more: .to_pandas() has all</p>"
-    return f"<table><thead>{line(headings, 'th')}</thead><tbody>{body}</tbody></table>{more}"
+    return f'<table style="text-align:right">{body}</table>{more}'
 
 
 def _in_columns(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

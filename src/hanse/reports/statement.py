@@ -8,7 +8,6 @@ allow: each says how sure it is, or that this is not known. Rounds are numbered 
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -16,26 +15,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from markupsafe import Markup
 
 from hanse.base.errors import UserError
 from hanse.base.files import MEMBERS, table
-from hanse.core.entry import TOKEN
 from hanse.core.telling import Measure
 from hanse.games.jackknife import SURE
 from hanse.learning.intervals import wilson
 from hanse.learning.metrics import ACCURACY
-from hanse.reports.alone import by_python, compared_with
+from hanse.reports.alone import by_python
 from hanse.reports.chart import Bars, Chart, Curve, Floats, Lines, Series
 from hanse.reports.contributions import Errors, fallen
 from hanse.reports.facts import SCHEMA, VERY_FEW, ClientFacts, RunFacts, RunOf, facts_of
 from hanse.reports.fits import FEW, Fit, finite_or_none, history_of
-from hanse.reports.given_models import GivenModels, models_of
 from hanse.reports.money import Money, money_of
 from hanse.reports.tags import differences
 from hanse.reports.words import Note, page, said
 from hanse.runs.chance import SAT_OUT
-from hanse.runs.run_record import RunRecord, Seat, load_run
+from hanse.runs.run_record import RunRecord, load_run
 
 MOST_BARS = 120
 
@@ -114,7 +110,6 @@ class Statement:
     above: float
     below: float
     money: Money | None
-    models: GivenModels
     privacy: Note | None
     next: Note
     named: bool
@@ -173,19 +168,6 @@ class Statement:
         return step, min(0.0, *sums.tolist()), max(0.0, *sums.tolist())
 
     @property
-    def rate(self) -> float | None:
-        """The tokens that a point of the metric cost, or 0.01 of one that is not shown in percent.
-
-        None if one of the two is not known, or if both gained or both lost.
-        """
-        difference, sign = self.fit.difference, self.fit.sign
-        if not sign or difference is None or self.money is None or self.client.utility is not None:
-            return None  # a formula's gain is nothing that was paid
-        gain = 100 * difference * (-1 if self.fit.reading.less_is_better else 1)
-        worth = self.client.net / TOKEN
-        return abs(worth / gain) if worth * gain < 0 else None
-
-    @property
     def lines(self) -> list[str]:
         """What a terminal or a notebook shows of it: the verdict, the text below it, and which files are lost."""
         name = "" if self.client.name == str(self.client.client) else f"{self.client.name}: "
@@ -197,7 +179,7 @@ class Statement:
         return {"schema": SCHEMA, **found, "fit": {**found["fit"], "reading": self.fit.reading.key}}
 
 
-def statement(folder: str | Path, client: int, *, alone: str | Path | None = None) -> Statement:
+def statement(folder: str | Path, client: int) -> Statement:
     """Return the statement of one client.
 
     Other clients are named in it only if the experiment says ``[clients] named = true``.
@@ -205,11 +187,9 @@ def statement(folder: str | Path, client: int, *, alone: str | Path | None = Non
     Args:
         folder: the run directory. The run may still be going on.
         client: the client's number, from 0.
-        alone: the directory of a run of the same experiment with every client by itself (the mechanism ``local``). None
-            looks for one in ``folder/alone`` and next to ``folder``.
 
     Raises:
-        UserError: there is no run or no such client, the ledger cannot be read, or ``alone`` is another experiment.
+        UserError: there is no run or no such client, or the ledger cannot be read.
 
     Example:
         >>> import tempfile
@@ -228,20 +208,16 @@ def statement(folder: str | Path, client: int, *, alone: str | Path | None = Non
         ...     second = statement(f"{folder}/town", 1)
         >>> first.client.paid_to_join, second.client.paid_to_join  # two rounds are too few
         ('unknown', 'even')
-        >>> second.models.used, second.models.reached  # two updates, in models that both others were given
-        (2, 2)
     """
-    run = load_run(folder)
-    return statements(run, [client], None if alone is None else compared_with(run, Path(alone)))[0]
+    return statements(load_run(folder), [client])[0]
 
 
-def statements(run: RunRecord, clients: Sequence[int], alone: RunRecord | None = None) -> list[Statement]:
+def statements(run: RunRecord, clients: Sequence[int]) -> list[Statement]:
     """Return the statements of several clients of a run.
 
     Args:
         run: the run.
         clients: their numbers.
-        alone: a run of single clients that can be compared with it; None as for :func:`statement`.
 
     Raises:
         UserError: there is no such client, or the books do not hold.
@@ -249,7 +225,7 @@ def statements(run: RunRecord, clients: Sequence[int], alone: RunRecord | None =
     wrong = [c for c in clients if type(c) is not int or not 0 <= c < run.num_clients]
     if wrong:
         raise UserError(f"--client {wrong[0]}: no such client; this run has clients 0 to {run.num_clients - 1}")
-    return [_statement(facts_of(run, alone), client) for client in clients]
+    return [_statement(facts_of(run), client) for client in clients]
 
 
 def _statement(found: RunOf, client: int) -> Statement:
@@ -271,7 +247,6 @@ def _statement(found: RunOf, client: int) -> Statement:
         above=float(np.maximum(totals, 0.0).sum()),
         below=float(np.minimum(totals, 0.0).sum()),
         money=money_of(run, client, names=named),
-        models=models_of(run, client, names=named),
         privacy=_privacy(run, row),
         next=_next(run, row, fit, notes, has_values=bool(len(totals))),
         named=named,
@@ -355,7 +330,7 @@ def _round(run: RunRecord, number: int, at: list[int], positive: float) -> Clien
 
 
 def _privacy(run: RunRecord, row: ClientFacts) -> Note | None:
-    """Return what a client has spent of its privacy budget, and what noise did to its value; None without a budget.
+    """Return what a client has spent of its privacy budget; None without a budget.
 
     All of it is taken from what the client's account said with its answers and refusals. Budgets may be lowered in the
     course of a run, and a participant may have its own budget.
@@ -365,58 +340,11 @@ def _privacy(run: RunRecord, row: ClientFacts) -> Note | None:
     mine = [seat for seat in run.clients if seat.client == row.client]
     spent = [seat for seat in mine if None not in (seat.epsilon, seat.budget, seat.delta)]
     out = {seat.round: seat.refused for seat in mine if (seat.refused or "").startswith(SAT_OUT)}
-    more: float | None = None
-    if row.value and row.sampling and row.value_low is not None and row.value_high is not None:
-        valued = [(seat.round, seat.error or 0.0) for seat in mine if seat.value is not None]
-        if row.value_low <= 0 <= row.value_high:
-            needed = rounds_to_tell(row.value, row.value_error or 0.0, valued)
-            tells = needed < 1000 * len(valued)
-            more = max(1, math.ceil(needed) - len(valued)) if tells else needed if math.isinf(needed) else None
-    lacks = more is not None and math.isfinite(more) and not out and _too_little(spent, int(more))
+    noisy = row.value_low is not None and row.value_high is not None and row.value_low <= 0 <= row.value_high
     fields = {"epsilon": row.epsilon, "budget": row.budget, "delta": row.delta, "answers": len(spent), "out": len(out),
-              "of": len({seat.round for seat in mine}), "why": out[max(out)] if out else "", "lacks": lacks,
-              "more": None if more is None or math.isinf(more) else more,
-              "never": more is not None and math.isinf(more)}  # fmt: skip
+              "of": len({seat.round for seat in mine}), "why": out[max(out)] if out else "",
+              "hidden": bool(row.sampling) and noisy}  # fmt: skip
     return Note("privacy_spent" if spent or out else "privacy_unknown", "note", fields)
-
-
-def _too_little(said: Sequence[Seat], more: int) -> bool:
-    """Whether a budget surely does not last for so many more answers.
-
-    Epsilon is at least proportional to the root of the number of equal answers, and its square grows with each by at
-    least as much as with the one before: the Gaussian mechanism's epsilon is convex in the root (Balle, Wang 2018).
-    """
-    if len(said) < 2:  # before the first one, other runs may have spent some
-        return False
-    before, last = (seat.epsilon or 0.0 for seat in said[-2:])
-    return last**2 + more * (last**2 - before**2) > (said[-1].budget or 0.0) ** 2
-
-
-def rounds_to_tell(value: float, error: float, errors: Sequence[tuple[int, float]]) -> float:
-    """Return after how many rounds a client's sum of values could be told from 0; infinity if never.
-
-    The sums, and the loss that noise causes in them, grow with the number of rounds t, and chance as its root
-    (:func:`hanse.mechanisms.value_noise.together`): ``t^2 v^2 > 1.96^2 (t chance^2 + t^2 worse^2)``.
-
-    Args:
-        value: the sum of the client's values.
-        error: the standard error of that sum, from all sources.
-        errors: of each valued round its number r and the error of its value, whose square is
-            ``chance^2 + (2 r + 1) worse^2``.
-
-    Examples:
-        >>> rounds_to_tell(2.0, 2.0, [(r, 1.0) for r in range(4)]).__round__(1)  # chance alone: 1.96^2 / .5^2
-        15.4
-        >>> rounds_to_tell(2.0, 2.0, [(r, (0.25 * (2 * r + 1)) ** 0.5) for r in range(4)])
-        inf
-    """
-    many, odd = len(errors), np.array([2.0 * r + 1 for r, _ in errors])
-    squares = np.square([e for _, e in errors])
-    varies = float(np.square(odd - odd.mean()).sum()) if many > 1 else 0.0
-    worse = max(0.0, float((odd - odd.mean()) @ squares) / varies) if varies else 0.0
-    chance = max(0.0, error**2 - worse * float(odd.sum())) / many
-    left = (value / many) ** 2 - SURE**2 * worse
-    return SURE**2 * chance / left if left > 0 else math.inf
 
 
 # ---- the page
@@ -424,10 +352,10 @@ def rounds_to_tell(value: float, error: float, errors: Sequence[tuple[int, float
 
 def render(made: Statement) -> str:
     """Return the page (HTML). It needs no network and runs no script, and texts from outside are text."""
-    from hanse.reports.vega import small_svg  # late: the terminal draws nothing
+    from hanse.reports.vega import image  # late: the terminal draws nothing
 
-    charts = {"value": _value_chart(made), "curve": _curve_chart(made), "balance": _balance_chart(made)}
-    drawn = {f"{name}_chart": None if one is None else Markup(small_svg(one)) for name, one in charts.items()}
+    charts = {"value": _value_chart(made), "curve": _curve_chart(made)}
+    drawn = {f"{name}_chart": None if one is None else image(one) for name, one in charts.items()}
     return page("statement.html.j2", statement=made, **drawn)
 
 
@@ -476,15 +404,5 @@ def _banded(name: str, x: Floats, y: Floats, factor: float, samples: int | None)
     return Curve(name, x, factor * y, low, high, bare=True)
 
 
-def _balance_chart(made: Statement) -> Chart | None:
-    if made.money is None or len(made.money.lines) < 2:
-        return None
-    after = {line.round: line.holds / TOKEN for line in made.money.lines}
-    after.setdefault(max(made.run.rounds - 1, *after), after[max(after)])  # it holds what it held until the end
-    x, y = np.array(sorted(after.items()), dtype=np.float64).T
-    marks = Lines((Curve("in the federation", x, y, bare=True),), steps=True)
-    return _chart("balance", said("balance_caption"), marks, y="tokens")
-
-
 def _chart(key: str, caption: str, marks: Lines | Bars, y: str = "value") -> Chart:
-    return Chart(key, "Statement", caption, caption, marks, x="round", y=y)
+    return Chart(key, "Statement", "", caption, marks, x="round", y=y)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from textwrap import fill
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
@@ -32,7 +33,7 @@ class TextTable:
         )  # fmt: skip
         table.add_column(self.headings[0], overflow="fold", min_width=14)
         for heading in self.headings[1:]:
-            table.add_column(heading, justify="right", no_wrap=True)
+            table.add_column(fill(heading, 10), justify="right", no_wrap=True)
         for row in self.rows:
             table.add_row(*row)
         return table

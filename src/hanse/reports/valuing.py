@@ -8,13 +8,12 @@ members' data. Both return a :class:`Valuation`, and need no client or run of ha
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import math
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -29,24 +28,13 @@ from hanse.data.frames import units_of
 from hanse.games import mixture, path
 from hanse.games import shapley as games
 from hanse.games.gram import inner_products
-from hanse.games.jackknife import SURE, interval_errors, t_factor
+from hanse.games.jackknife import interval_errors
 from hanse.games.mixture import BUDGET
 from hanse.learning.threads import intra_op
-from hanse.reports.evaluations import (
-    Answer,
-    Asked,
-    Cache,
-    Evaluations,
-    TimeLimit,
-    check_cache,
-    check_n_jobs,
-    progress,
-    seconds_of,
-)
-from hanse.reports.forms import Given, Parameters, given_updates, shown_names, start_of, weights_of
+from hanse.reports.evaluations import Answer, Asked, Evaluations, check_n_jobs, progress
+from hanse.reports.forms import Given, given_updates, shown_names, start_of, weights_of
 from hanse.reports.words import said
 from hanse.reports.worths import Worths
-from hanse.runs.chance import NEAR_ALL
 
 Method = Literal["mixture", "exact", "gtg", "monte_carlo", "leave_one_out", "banzhaf", "path"]
 _METHODS = get_args(Method)
@@ -65,19 +53,18 @@ class Valuation(Worths):
 
     Attributes:
         values: ``[n]`` float64, in units of ``evaluate``.
-        standard_errors: ``[n]``, from ``sampling``, ``drawn`` and ``unsteady`` together. 0: the values are exact, or
+        standard_errors: ``[n]``, from ``sampling`` and ``drawn`` together. 0: the values are exact, or
             the coalitions that were tried do not vary. NaN: not known. They do not say what another training, with
             other seeds, would give.
         names: ``[n]``, how the contributors are called: the keys of the dictionary, or 0, 1, ...
         method: the method used.
-        evaluated: how many different coalitions were used.
+        evaluated: how many different coalitions were used. One call more looks whether ``evaluate`` says the same
+            twice.
         all_together: the worth of all updates together.
         nothing: the worth of no update: that of ``start``, or 0.
         residual: for path values, the change of the worth minus the sum of the values. It has the error of the
             integral, and any other change (buffers without a gradient, or a ``gradient`` that is not that of
             ``evaluate``). Else 0.
-        calls: how many of these ``evaluate`` was called for. This is less than ``evaluated`` if a cache had the rest.
-            One call more looks whether ``evaluate`` says the same twice.
         seconds: how long it took.
         hints: sentences on what the values mean, if that is easily missed.
         sampling: ``[n]``, the standard errors due to coalitions that were not evaluated. 0: all relevant ones were
@@ -85,8 +72,6 @@ class Valuation(Worths):
         drawn: ``[n]``, the standard errors due to the draw of the test samples. NaN unless ``evaluate`` returns one
             number for each sample.
         samples: how many test samples there are. 0: not known.
-        unsteady: ``[n]``, the standard errors because ``evaluate`` does not say the same of the same model twice; 0 if
-            it did. NaN: it was not asked twice ("path").
         weightless: how many have the weight 0. These are worth 0, and are in no coalition.
         units: how many units, such as patients, the test samples are of; these are what is drawn. 0: not said.
     """
@@ -96,21 +81,18 @@ class Valuation(Worths):
     all_together: float
     nothing: float
     residual: float = 0.0
-    calls: int = 0
     seconds: float = 0.0
     hints: tuple[str, ...] = ()
     sampling: Floats = field(default_factory=lambda: np.zeros(0))
     drawn: Floats = field(default_factory=lambda: np.zeros(0))
     samples: int = 0
-    unsteady: Floats = field(default_factory=lambda: np.zeros(0))
     weightless: int = 0
     units: int = 0
 
     def notes(self) -> Sequence[str]:
         """Return how the values were computed, and what they sum to."""
         missing = abs(self.residual) > path.TOLERANCE * abs(self.all_together - self.nothing)
-        known = self.evaluated - self.calls if self.calls < self.evaluated - 1 and self.method != "path" else 0
-        return [said("found_by", self, known, missing), said("errors_of_values", self, self._errors()), *self.hints]
+        return [said("found_by", self, missing), said("errors_of_values", self, self._errors()), *self.hints]
 
     def _errors(self) -> str:
         """Return the code of which errors the intervals are for, or of why there are none."""
@@ -119,7 +101,7 @@ class Valuation(Worths):
         codes = {
             "drawn": self.samples > 0,
             "path": self.method == "path",
-            "tried": bool((self.sampling > 0).any() or (self.unsteady > 0).any()),
+            "tried": bool((self.sampling > 0).any()),
             "exact": whole,
             "unknown": bool(np.isnan(self.sampling).any()),
         }
@@ -138,11 +120,7 @@ def value(
     budget: int | None = None,
     permutations: int | None = None,
     seed: int = 0,
-    parameters: Parameters | None = None,
-    seconds: float | None = None,
     progress: bool | None = None,
-    cache: Cache | None = None,
-    names: Sequence[Any] | None = None,
     units: Sequence[Any] | None = None,
     n_jobs: int = 1,
 ) -> Valuation:
@@ -179,16 +157,8 @@ def value(
         permutations: for "monte_carlo" and "gtg": the most orders to draw. None: 100 for "monte_carlo", and 50 per
             update for "gtg".
         seed: all random draws follow from it.
-        parameters: for any other kind of model: two functions. ``get(model)`` returns a model's arrays (an array, a
-            list or a dictionary). ``put(model, arrays)`` puts such arrays into a copy of the first model, in place or
-            by returning a model.
-        seconds: an approximate time limit. If evaluations are slow, fewer averages or orders are used, so values depend
-            on the speed of the machine. None: no limit.
         progress: whether to show a bar on standard error. None: if it takes longer than 2 seconds, in a terminal or a
             notebook.
-        cache: your own dictionary for caching the worths of averages, by content, across calls with the same
-            ``evaluate``.
-        names: ``[n]``, all different, what the updates of a list or an array are called. None: 0, 1, ...
         units: ``[m]``, what each test sample is of, such as its patient, if ``evaluate`` returns an array. Intervals
             are then for the draw of these. None: each sample is one of its own.
         n_jobs: how many processes call ``evaluate`` at the same time, as in scikit-learn: -1 is one for each processor.
@@ -200,8 +170,7 @@ def value(
 
     Raises:
         UserError: updates are inconsistent, numbers are not finite, weights are wrong, an option belongs to another
-            method, there are too many updates or there is too little time for the method, or a worth is not a finite
-            number.
+            method, there are too many updates for the method, or a worth is not a finite number.
 
     Examples:
         Three clients trained a model of two numbers, which should both be 2. The third one's update is harmful:
@@ -218,13 +187,12 @@ def value(
     _check(method, _METHODS, evaluate, "evaluate", "a model", budget=budget, permutations=permutations)
     whole_number("seed", seed, 0)
     check_n_jobs(n_jobs)
-    check_cache(cache)
     if (gradient is None) == (method == "path") or not (gradient is None or callable(gradient)):
         needs = "'path' needs a function that returns the worth's gradient, and the other methods take none"
         raise UserError(f"gradient: {gradient!r}: method = '{method}': {needs}")
     if game not in (None, *get_args(mixture.Game)) or (game is not None and method == "path"):
         raise UserError(f"game: {game!r}: must be 'average' or 'increment', and None for method = 'path'")
-    given = given_updates(updates if names is None else _by_name(names, updates), parameters)
+    given = given_updates(updates)
     before = start_of(start, given)
     if game == "increment" and not isinstance(before, Tensor):
         raise UserError("start: game = 'increment' needs the model before, from which the updates' steps are taken")
@@ -233,13 +201,11 @@ def value(
     players = given if len(counted) == len(shares) else given.some(counted)
     played = _Coalitions(players, shares[counted], evaluate, before, game or "average")
     if gradient is not None:
-        if seconds is not None:
-            raise UserError(f"seconds: {seconds}: has no effect: method = 'path' makes three gradients in any case")
         return _among(_along(gradient, players, played, progress), given.names, counted)
     named = game or "average"
     drawn = None if units is None else units_of(units, "units")
     plan = _Plan(method, len(counted), budget, permutations, seed, played.weights, played.grams, named, drawn)
-    found = _among(_valued(plan, players.names, played.asked, (seconds, progress, cache, n_jobs)), given.names, counted)
+    found = _among(_valued(plan, players.names, played.asked, progress, n_jobs), given.names, counted)
     if start is not None:
         return found
     return replace(found, hints=(said("without_start", found.all_together), *found.hints))
@@ -249,7 +215,7 @@ def _among(found: Valuation, names: tuple[str, ...], counted: Ints) -> Valuation
     """Return values of all ``names``, of which those at ``counted [m]`` played; the others are worth 0."""
     if len(counted) == len(names):
         return found
-    fields = ("values", "standard_errors", "sampling", "drawn", "unsteady")
+    fields = ("values", "standard_errors", "sampling", "drawn")
     whole: dict[str, Any] = {name: np.zeros(len(names)) for name in fields}
     for name, array in whole.items():
         array[counted] = getattr(found, name)
@@ -267,16 +233,6 @@ def _checked_names(names: Any) -> tuple[str, ...]:
     return shown_names(names, "names", "one")
 
 
-def _by_name(names: Any, updates: Any) -> dict[Any, Any]:
-    """Return the updates of a list or an array by name. Raises UserError for a dictionary, or names that do not fit."""
-    _checked_names(names)
-    if isinstance(updates, Mapping):
-        raise UserError("names: are the keys of the dictionary already: leave them out")
-    if len(updates) != len(names):
-        raise UserError(f"names: {len(names)} for {len(updates)} updates: must be one for each")
-    return dict(zip(names, updates, strict=True))
-
-
 def shapley(
     worth: Callable[[frozenset[Any]], Any],
     names: Sequence[Hashable],
@@ -285,9 +241,7 @@ def shapley(
     nothing: float | None = None,
     permutations: int | None = None,
     seed: int = 0,
-    seconds: float | None = None,
     progress: bool | None = None,
-    cache: Cache | None = None,
     units: Sequence[Any] | None = None,
     n_jobs: int = 1,
 ) -> Valuation:
@@ -305,9 +259,7 @@ def shapley(
         permutations: for "monte_carlo" and "gtg": the most orders to draw. None: 100 for "monte_carlo", and 50 per
             player for "gtg".
         seed: all random draws follow from it.
-        seconds: as in :func:`value`.
         progress: as in :func:`value`.
-        cache: as in :func:`value`, with names as keys. Use one cache only for one ``worth``.
         units: as in :func:`value`.
         n_jobs: as in :func:`value`.
 
@@ -315,8 +267,8 @@ def shapley(
         The values with their standard errors, and how they were found.
 
     Raises:
-        UserError: names are repeated, an option belongs to another method, there are too many names or there is too
-            little time for the method, or a worth is not a finite number.
+        UserError: names are repeated, an option belongs to another method, there are too many names for the method, or
+            a worth is not a finite number.
 
     Examples:
         A pair of gloves needs a left and a right one. There is only one right glove, so it is worth most:
@@ -330,13 +282,12 @@ def shapley(
     _check(method, _OF_SETS, worth, "worth", "a set of names", permutations=permutations)
     whole_number("seed", seed, 0)
     check_n_jobs(n_jobs)
-    check_cache(cache)
     if nothing is not None and not _finite(nothing):
         raise UserError(f"nothing: {nothing!r}: must be a finite number")
     game = partial(_asked_of_sets, worth, tuple(names), nothing)
     drawn = None if units is None else units_of(units, "units")
     plan = _Plan(method, len(names), None, permutations, seed, units=drawn)
-    return _valued(plan, shown, game, (seconds, progress, cache, n_jobs))
+    return _valued(plan, shown, game, progress, n_jobs)
 
 
 def _check(method: Any, allowed: Sequence[str], function: Any, called: str, takes: str, **options: int | None) -> None:
@@ -385,37 +336,18 @@ class _Plan:
     game: mixture.Game = "average"
     units: NDArray[Any] | None = None
 
-    def limited(self, limit: TimeLimit) -> tuple[_Plan, float | None]:
-        """Return the plan that keeps to a limit, and how many evaluations it makes at most (None: not known).
-
-        "Nothing" and "all together" are evaluated before.
-
-        Raises:
-            UserError: too few evaluations fit into the limit.
-        """
-        n, what = self.n, f"method = '{self.method}'"
-        if self.method in ("exact", "banzhaf") or 2**n <= 4:
-            limit.fits(2.0**n - 2, what)
-            return self, 2.0**n
+    @property
+    def expected(self) -> float | None:
+        """How many evaluations it makes at most. None: not known."""
+        n = self.n
         if self.method == "leave_one_out":
-            limit.fits(n, what)
-            return self, n + 2.0
+            return min(2.0**n, n + 2.0)
         if self.method == "mixture":
-            wanted = min(2**n, BUDGET * n if self.budget is None else self.budget)
-            least = min(wanted, 2**n, 2 * n + 2)
-            limit.fits(least - 2, what)
-            budget = int(min(wanted, max(least, limit.most + 2)))
-            # as it was given where it fits, so a wrong one is told
-            return (self if budget == wanted else _changed(self, budget=budget)), budget
-        wanted = _ORDERS if self.permutations is None and self.method == "monte_carlo" else self.permutations
-        # GTG draws sweeps of n orders, in which each player comes first once
-        together = n if self.method == "gtg" else 1
-        limit.fits(max(2, together) * n, f"{what} ({max(2, together)} orders)")
-        if math.isinf(limit.most):
-            return _changed(self, permutations=wanted), None if wanted is None else min(2.0**n, wanted * n + 2.0)
-        fitting = int(limit.most / (together * n)) * together
-        orders = fitting if wanted is None else min(wanted, fitting)
-        return _changed(self, permutations=orders), min(2.0**n, orders * n + 2.0)
+            return min(2.0**n, BUDGET * n if self.budget is None else self.budget)
+        orders = _ORDERS if self.permutations is None and self.method == "monte_carlo" else self.permutations
+        if self.method in _BY_ORDERS:
+            return None if orders is None else min(2.0**n, orders * n + 2.0)
+        return 2.0**n
 
     def solved(self, memo: games.Memo) -> _Solved:
         """Return the values ``[n]``, their standard errors ``[n]``, and how other games of the same players are valued
@@ -466,10 +398,6 @@ def _by_walks(found: games.Estimate, worth: Floats) -> Floats:
     return found.walks.values(worth)
 
 
-def _changed(plan: _Plan, **options: Any) -> _Plan:
-    return _Plan(**{**vars(plan), **options})
-
-
 # from all coalitions that matter, so no sampling error is left
 _EXACT: Mapping[str, Callable[[games.Utility, int], Floats]] = {
     "exact": games.exact,
@@ -483,84 +411,46 @@ def _valued(
     plan: _Plan,
     names: tuple[str, ...],
     ask: Callable[[Sequence[games.Coalition]], Iterator[Asked]],
-    how: tuple[float | None, bool | None, Cache | None, int],
+    shown: bool | None,
+    n_jobs: int,
 ) -> Valuation:
-    """Return the values of a game, given the time, whether progress is shown, the cache, and how many processes ask."""
-    seconds, shown, cache, n_jobs = seconds_of(how[0]), *how[1:]
+    """Return the values of a game, given whether progress is shown, and how many processes ask."""
     began = time.perf_counter()
     with progress(shown, "evaluated") as told:
         function = "worth" if plan.weights is None else "evaluate"
-        asked = Evaluations(ask, cache, told, function, plan.units, n_jobs)
+        asked = Evaluations(ask, told, function, plan.units, n_jobs, plan.expected)
         memo = games.Memo(asked)
         try:
             nothing, together = memo.many([frozenset(), frozenset(range(plan.n))])
-            each = asked.seconds / max(1, asked.evaluated)
-            limit = TimeLimit(seconds, time.perf_counter() - began, each)
-            limited, asked.expected = plan.limited(limit)
-            values, sampling, others = limited.solved(memo)
+            values, sampling, others = plan.solved(memo)
         except ValueError as wrong:  # too many players for all coalitions, or too small a budget
             if isinstance(wrong, UserError) or wrong is asked.raised:
                 raise
             raise UserError(f"method = '{plan.method}': {wrong}") from None
         drawn = interval_errors(others(asked.without_block)) if asked.samples else np.full(plan.n, np.nan)
-        unsteady = _unsteady(asked, memo, others)
-    hints = _near_all([worth for members, worth in memo.worths.items() if members])
-    if (unsteady > SURE * _NEGLIGIBLE * abs(together - nothing)).any():
+        again = asked.again(frozenset(range(plan.n)))
+    hints: tuple[str, ...] = ()
+    # averages of several coalitions at once are rounded otherwise than one alone, which is no second opinion
+    if again is not None and abs(float(np.mean(again)) - together) > _ROUNDED * abs(together):
         hints = (*hints, said("says_otherwise"))
     return Valuation(
         values,
-        np.hypot(np.hypot(sampling, np.nan_to_num(drawn)), np.nan_to_num(unsteady)),
+        np.hypot(sampling, np.nan_to_num(drawn)),
         names,
         plan.method,
         memo.distinct,
         together,
         nothing,
-        calls=asked.evaluated,
         seconds=time.perf_counter() - began,
         hints=(*hints, said("if_this_one_left")) if plan.method == "leave_one_out" else hints,
         sampling=sampling,
         drawn=drawn,
         samples=asked.samples or 0,
-        unsteady=unsteady,
         units=0 if plan.units is None else len(np.unique(plan.units)),
     )
 
 
-def _unsteady(asked: Evaluations, memo: games.Memo, others: Callable[[Floats], Floats]) -> Floats:
-    """Return the standard errors ``[n]`` of values because the user's function says something else each time.
-
-    It is asked about all together once more. If the answer is another one, it is asked about up to four coalitions
-    again, too. What the differences' size does to the values is found by playing the game of random worths of that
-    size.
-
-    Args:
-        asked: the user's function.
-        memo: the worths of the game.
-        others: the values ``[n, B]`` of other games of the same players, from their worths ``[evaluated, B]``.
-    """
-    worths = memo.worths
-    everybody = max(worths, key=len)
-    apart: list[float] = []
-    for coalition in [everybody, *list(worths)[:: max(1, len(worths) // _LOOKS)][:_LOOKS]]:
-        answer = asked.again(coalition)
-        apart += [] if answer is None else [float(np.mean(answer)) - worths[coalition]]
-        # averages of several coalitions at once are rounded otherwise than one alone, which is no second opinion
-        if apart and abs(apart[0]) <= _ROUNDED * abs(worths[everybody]):
-            return np.zeros(len(everybody))  # the first one, of all together, is the same
-    size = math.sqrt(sum(one**2 for one in apart) / (2 * len(apart)))
-    probes = np.random.default_rng(0).normal(size=(len(worths), max(8, min(64, (1 << 22) // len(worths)))))
-    return np.asarray(t_factor(len(apart)) * size * np.sqrt(np.mean(others(probes) ** 2, axis=1)))
-
-
-_LOOKS = 4
 _ROUNDED = 1e-12  # the part of a worth that float64's rounding may change
-
-
-def _near_all(worths: Sequence[float]) -> tuple[str, ...]:
-    """Say so where all coalitions but the empty one are worth almost 1, as an accuracy without room is."""
-    if min(worths) < NEAR_ALL or max(worths) > 1:
-        return ()
-    return (said("near_all"),)
 
 
 def _along(gradient: Callable[[Any], Any], given: Given, game: _Coalitions, shown: bool | None) -> Valuation:
@@ -573,7 +463,7 @@ def _along(gradient: Callable[[Any], Any], given: Given, game: _Coalitions, show
     if not isinstance(start, Tensor):
         raise UserError("start: method = 'path' needs the model before, from which the updates' steps are taken")
     with progress(shown, "evaluated") as told:
-        asked = Evaluations(game.asked, None, told)
+        asked = Evaluations(game.asked, told)
         nothing, together = asked.many([frozenset(), frozenset(range(len(game.rows)))])
         steps = torch.from_numpy(game.weights / game.weights.sum())[:, None] * (game.rows - start)
         slopes = itertools.count(1)
@@ -610,11 +500,9 @@ def _along(gradient: Callable[[Any], Any], given: Given, game: _Coalitions, show
         together,
         nothing,
         gain - total,
-        calls=2,
         seconds=took,
         sampling=unknown,
         drawn=unknown,
-        unsteady=unknown,
     )
 
 
@@ -631,9 +519,7 @@ def _asked_of_sets(
 
     for coalition in coalitions:
         members = [names[i] for i in sorted(coalition)]
-        known = nothing is not None and not members
-        call = partial(partial, _worth_of_set, worth, members)
-        yield partial(repr, members), float(nothing) if nothing is not None and known else call
+        yield float(nothing) if nothing is not None and not members else partial(_worth_of_set, worth, members)
 
 
 def _worth_of_set(worth: Callable[[frozenset[Any]], Any], members: Sequence[Hashable]) -> Answer:
@@ -666,10 +552,8 @@ def _number(worth: Any, function: str, of: str) -> Answer:
     """
     plain = worth.detach().cpu() if isinstance(worth, Tensor) else worth
     several = hasattr(plain, "__array__") and np.ndim(plain) == 1 and len(plain) > 1
-    try:  # NumPy and float() read words and a lone True as numbers
-        if not several and isinstance(getattr(plain, "item", lambda: plain)(), str | bytes | bool):
-            raise TypeError
-        if several and any(isinstance(one, str | bytes) for one in np.asarray(plain).tolist()):
+    try:
+        if np.asarray(plain).dtype.kind in ("SU" if several else "SUb"):  # words and a lone True, which NumPy reads
             raise TypeError
         found = np.asarray(plain, np.float64) if several else float(plain)
     except (TypeError, ValueError):
@@ -708,11 +592,9 @@ class _Coalitions:
             averages = self._models(part)
             for members, average in zip(part, averages, strict=True):
                 if members:
-                    yield partial(self._called, members), partial(self._worth, average, members)
-                elif isinstance(self.start, Tensor):
-                    yield partial(self._called, members), partial(self._worth, self.start.clone(), members)
+                    yield self._worth(average, members)
                 else:
-                    yield str, self.start
+                    yield self._worth(self.start.clone(), ()) if isinstance(self.start, Tensor) else self.start
 
     def _models(self, coalitions: Sequence[Sequence[int]]) -> Tensor:
         """Return the coalitions' models ``[m, P]``; zeros for the empty one of averages."""
@@ -733,21 +615,6 @@ class _Coalitions:
             else:
                 line[list(members)] = own / own.sum() if own.any() else 1 / max(1, len(members))
         return torch.from_numpy(inside)
-
-    @cached_property
-    def _content(self) -> list[bytes]:
-        """Digests of each update, ``[n]``, and, last, of the model before."""
-        form, updates = self._given.form, self._given.updates
-        rows = [*self.rows, self.start] if isinstance(self.start, Tensor) else [*self.rows]
-        others = [*map(form.others, updates), form.others(updates[0])]
-        return [hashlib.sha256(row.numpy().tobytes() + o).digest() for row, o in zip(rows, others, strict=False)]
-
-    def _called(self, members: Sequence[int]) -> str:
-        """Return a name of a model by what it is made of: the updates, their order and their shares, and the start."""
-        [shares] = self._shares([members])
-        parts = [self._content[i] + shares[i].numpy().tobytes() for i in members]
-        parts += [self._content[-1]] if not members or self._kind == "increment" else []
-        return hashlib.sha256(b"".join(parts)).hexdigest()
 
     def _worth(self, row: Tensor, members: Sequence[int]) -> Callable[[], Answer]:
         """Return the call of the user's function for a row, with no more than the model that it needs."""

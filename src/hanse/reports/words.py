@@ -33,7 +33,6 @@ from hanse.reports.digits import (
     listed,
     number,
     percent,
-    places,
     points,
     rounded,
 )
@@ -173,7 +172,7 @@ def environment(*, pages: bool) -> Environment:
     made.filters |= {name: tagged(told) if pages else told for name, told in numbers.items()}
     made.filters |= {"client": called, "listed": listed}
     made.filters["top"] = lambda text: text[:1].upper() + text[1:]
-    texts: tuple[Callable[..., Any], ...] = (agreeing, between, ends, places)
+    texts: tuple[Callable[..., Any], ...] = (agreeing, between, ends)
     made.globals |= {told.__name__: tagged(told) if pages else told for told in texts}
     if pages:
         made.filters |= {"length": length, "cell": in_cell}
@@ -203,4 +202,4 @@ def policy(template: str) -> str:
     source = files("hanse.reports").joinpath(template).read_text(encoding="utf-8")
     style = source.partition("<style>")[2].partition("</style>")[0]
     hashed = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    return f"default-src 'none'; style-src 'sha256-{hashed}'; base-uri 'none'; form-action 'none'"
+    return f"default-src 'none'; style-src 'sha256-{hashed}'; img-src data:; base-uri 'none'; form-action 'none'"

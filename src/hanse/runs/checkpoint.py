@@ -32,6 +32,7 @@ from hanse.runs.arrivals import Flight, Underway
 from hanse.runs.guards import restored
 from hanse.runs.round import LoopState
 
+OPTIONAL = {"held": "table/held", "personal": "personal", "on_server": "on_server"}  # arrays that few states have
 VERSION = 4  # of the format; a checkpoint of any other is refused
 # what safetensors calls the types of numbers, in the order in which it lays them out: the widest first
 KINDS = {
@@ -196,12 +197,8 @@ def store(path: Path, snapshot: Snapshot) -> None:
     tensors["table/block"] = torch.tensor(state.table.block)
     tensors["table/home"] = torch.tensor(state.home)
     tensors["table/moved"] = torch.tensor(state.moved)
-    if state.held is not None:
-        tensors["table/held"] = torch.tensor(state.held)
-    if state.personal is not None:
-        tensors["personal"] = torch.tensor(state.personal)
-    if state.on_server is not None:
-        tensors["on_server"] = torch.tensor(state.on_server)
+    known_arrays = {name: getattr(state, name) for name in OPTIONAL}
+    tensors |= {OPTIONAL[name]: torch.tensor(array) for name, array in known_arrays.items() if array is not None}
     if state.history is not None:
         tensors["history/steps"] = torch.tensor(state.history.steps)
         tensors["history/last"] = torch.tensor(state.history.last)
@@ -274,7 +271,7 @@ def load(path: Path, device: torch.device) -> Snapshot:
     table = Table(
         tensors["table/rows"].to(device), tensors["table/owner"].numpy(), tensors["table/block"].numpy(), blocks
     )
-    personal = tensors["personal"].numpy() if "personal" in tensors else None
+    optional = {name: tensors[key].numpy() for name, key in OPTIONAL.items() if key in tensors}
     history = None
     if "history/steps" in tensors:
         steps, last = (tensors[f"history/{name}"].numpy() for name in ("steps", "last"))
@@ -286,9 +283,7 @@ def load(path: Path, device: torch.device) -> Snapshot:
     underway = Underway(known.get("clock", 0.0), _flights(tensors, known.get("flights", ()), device))
     state = LoopState(
         known["round"], table, home, states, book,
-        personal=personal, finished=known["finished"], moved=moved, history=history, underway=underway,
-        held=tensors["table/held"].numpy() if "table/held" in tensors else None,
-        on_server=tensors["on_server"].numpy() if "on_server" in tensors else None,
+        finished=known["finished"], moved=moved, history=history, underway=underway, **optional,
         accounts=None if kept is None else restored(kept), left=frozenset(known.get("left", ())),
     )  # fmt: skip
     pending = tuple(

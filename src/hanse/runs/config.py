@@ -238,16 +238,6 @@ class TrainSection(Section, Recipe):
         return Recipe(**self.model_dump(exclude={"loss", "loop"}))
 
 
-def _replies(enough: Any) -> Any:
-    """Return a number of replies from 1 on, or a share between 0 and 1. Raises ValueError for anything else."""
-    if enough is None:
-        return None
-    whole, share = type(enough) is int and enough >= 1, type(enough) is float and 0 < enough < 1
-    if not (whole or share):
-        raise ValueError("must be a whole number from 1 on, or a share between 0 and 1")
-    return enough
-
-
 class FederationSection(Section):
     """``[federation]``: where the clients are, and how long a round waits for them.
 
@@ -276,7 +266,7 @@ class FederationSection(Section):
     refuse: str | dict[str, Any] | None = None
     secure: dict[str, Any] | None = None
     private: dict[str, Any] | None = None
-    enough: Annotated[int | float | None, BeforeValidator(_replies)] = None
+    enough: Positive | Annotated[float, Field(gt=0, lt=1)] | None = None
     late: Literal["drop", "next"] = "drop"
     max_staleness: Positive | None = None
 
@@ -572,10 +562,8 @@ def read_file(path: str | Path) -> dict[str, Any]:
         if len(text) > SMALL:  # a device such as /dev/zero has no end
             raise UserError(f"{path}: has more than {SMALL >> 20} MiB; an experiment is a TOML file")
         return toml.loads(text.decode("utf-8-sig"))  # editors of Windows begin a file with a mark
-    except FileNotFoundError:
-        raise UserError(f"{path}: there is no such file") from None
-    except IsADirectoryError:
-        raise UserError(f"{path}: is a folder; an experiment is a TOML file") from None
+    except OSError as wrong:
+        raise UserError(f"{path}: cannot be read: {wrong.strerror}") from None
     except UserError:
         raise
     except ValueError as wrong:  # no TOML, no text, or a path that cannot be one
@@ -596,27 +584,6 @@ def _mechanism_lines(given: Any) -> list[str]:
 
 
 # tables that are allowed, by key; of the user's own names below [behaviour] there is one for all
-_TABLES = {
-    "data": "{ clients = 10 }",
-    "model": '{ name = "mlp" }',
-    "mechanism": '{ name = "fedavg" }',
-    "train": "{ lr = 0.1 }",
-    "clients": '{ policy = "loyal" }',
-    "behaviour": "{ noisy = { sigma = 0.3 } }",
-    "federation": "{ min_replies = 2 }",
-    "federation.private": "{ clip = 1.0, epsilon = 8.0, delta = 1e-5 }",
-    "federation.secure": "{ group = 3 }, or { } for one without options",
-    "federation.refuse": '{ name = "norm_bound" }',
-    "sizes": "{ proved = true }",
-    "evidence": "{ training = { } }",
-    "evidence.training": "{ samples = 128 }, or { } for one without options",
-    "evidence.judges": "{ share = 0.5 }, or { } for one without options",
-    "ledger": "{ floor = 0.0 }",
-    "engine": '{ device = "cpu" }',
-    "eval": "{ every = 5 }",
-    "run": "{ rounds = 20 }",
-}
-_ONE_TABLE = "{ sigma = 0.3 }, or { } for one without options"
 # what pydantic calls by Python's names
 _IN_TOML = {
     "list_type": 'must be a list, such as ["one", "two"]',
@@ -666,9 +633,7 @@ def _line(errors: Sequence[Any], place: Sequence[str | int], experiment: Experim
 def _said(error: Any, key: str) -> str:
     """Return what is allowed in the place of one of pydantic's errors."""
     if error["type"] in ("dict_type", "model_type"):
-        several = isinstance(error["input"], list) and "." not in key
-        one = f"; a list, or [[{key}]], makes several, and there is one" if several else ""
-        return f"must be a table, such as {_TABLES.get(key, _ONE_TABLE)}{one}"
+        return 'must be one table, such as { name = "mlp" }, or { } for one without options'
     part = key == "train.epochs" and isinstance(error["input"], float)
     message = _PART if part else _IN_TOML.get(error["type"], error["msg"])
     return f"{message[0].lower()}{message[1:]}"

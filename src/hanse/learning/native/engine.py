@@ -29,10 +29,9 @@ from hanse.learning.native.library import (
     why_not_native,
 )
 from hanse.learning.scoring import Scorer
-from hanse.learning.threads import Crew, idle_share, wrap_around
+from hanse.learning.threads import Crew, wrap_around
 
 _HANDS = 8  # portions of seats for each thread, so a thread on a busy core can take fewer of them
-_IDLE = 0.05  # if more of the threads' time would be idle, some seats are trained by two of them
 
 
 @dataclass(frozen=True)
@@ -137,7 +136,7 @@ class NativeEngine(Scorer):
         """Return the seats in portions, with their ranks; if these would leave threads idle, some seats in two legs."""
         workers = self.crew.workers
         work = [float(plan.steps * plan.width) for plan in plans]
-        if workers == 1 or idle_share(work, workers) <= _IDLE:
+        if workers == 1 or len(plans) > _HANDS * workers:
             hands = [list(plans)] if workers == 1 else deal_seats(plans, _HANDS * workers)
             return [[(rank, _Leg(hand))] for rank, hand in enumerate(hands)]
         chains = []
@@ -157,20 +156,15 @@ class NativeEngine(Scorer):
             kind = str(y.dtype).removeprefix("torch.")
             allowed = f"{'' if self.problem.regression else 'int64 '}{list(wanted)}"
             raise IndexError(f"targets are {kind} {list(y.shape)}, {allowed} is needed")
-        size, empty = self.problem.layout.size, torch.zeros(0, dtype=torch.int64)
+        size = self.problem.layout.size
         for seat, job in enumerate(jobs):
             if job.start.shape != (size,):
                 raise IndexError(f"seat {seat}: a row {list(job.start.shape)} for {size} parameters")
-        taken = torch.cat([empty, *(job.index for job in jobs)])
-        if not len(taken):
-            return
-        if _beyond(taken, len(x)):
-            seat = next(s for s, job in enumerate(jobs) if len(job.index) and _beyond(job.index, len(x)))
-            raise IndexError(f"seat {seat}: its samples are not all in a pool of {len(x)}")
-        if not self.problem.regression and _beyond(y[taken], outputs):
-            for seat, job in enumerate(jobs):
-                if len(job.index) and (found := _beyond(y[job.index], outputs)):
-                    raise IndexError(f"seat {seat}: labels {found[0]} to {found[1]}, allowed are 0 to {outputs - 1}")
+        taken = torch.cat([torch.zeros(0, dtype=torch.int64), *(job.index for job in jobs)])
+        if len(taken) and (found := _beyond(taken, len(x))):
+            raise IndexError(f"samples {found[0]} to {found[1]} of a pool of {len(x)}")
+        if len(taken) and not self.problem.regression and (found := _beyond(y[taken], outputs)):
+            raise IndexError(f"labels {found[0]} to {found[1]}, allowed are 0 to {outputs - 1}")
 
     def _run(
         self,

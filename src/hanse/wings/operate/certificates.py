@@ -31,7 +31,7 @@ from cryptography.x509.oid import NameOID
 
 from hanse.base.errors import UserError
 from hanse.base.files import write_whole
-from hanse.wings.operate.clocks import SOON_D
+from hanse.wings.operate.clocks import judged
 
 DAYS = 365  # how long a server's certificate is valid
 CA_DAYS = 3650  # and an authority's, which members keep
@@ -74,7 +74,7 @@ def renew_certificates(folder: Path, now: datetime.datetime) -> tuple[list[str],
         raise UserError(f"{folder / 'ca.key'}: is not there, so nothing can be signed; put certificates of yours there")
     ca, key = _authority(folder)
     made, left = list[str](), list[str]()
-    if ca.not_valid_after_utc - now < datetime.timedelta(days=SOON_D):
+    if any(one.state != "fine" for one in judged(folder / "ca.crt", now)):
         _make_authority(folder, ca.subject, key)
         made.append("ca.crt")
     for path in (folder / f"{stem}.crt" for stem in ("server", "outside")):

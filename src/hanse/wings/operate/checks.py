@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from hanse.base.errors import UserError
 from hanse.base.files import MEMBERS, json_lines, read_json, read_text
-from hanse.wings.operate.clocks import APART_S, NODES, SOON_D, validity
+from hanse.wings.operate.clocks import APART_S, NODES, SOON_D, judged
 from hanse.wings.operate.loopback import HOST, Loopback
 
 State = Literal["fine", "warning", "failure"]
@@ -41,6 +41,7 @@ class Finding:
         state: whether it is well.
         said: what was found, in a line.
         numbers: what can be measured, such as ``{"days": 300.0}``, named for what is counted.
+        asked: whether the whole goes by it. Backups are asked for once one was made.
     """
 
     about: str
@@ -48,6 +49,7 @@ class Finding:
     state: State
     said: str
     numbers: Mapping[str, float] = field(default_factory=dict)
+    asked: bool = True
 
     @property
     def line(self) -> str:
@@ -69,8 +71,8 @@ def findings(network: Loopback, now: datetime) -> list[Finding]:
 
 
 def worst(found: list[Finding]) -> State:
-    """Return the worst state of all."""
-    return max((one.state for one in found), key=STATES.index, default="fine")
+    """Return the worst state of all that was asked for."""
+    return max((one.state for one in found if one.asked), key=STATES.index, default="fine")
 
 
 def exposition(found: list[Finding]) -> str:
@@ -89,11 +91,8 @@ def exposition(found: list[Finding]) -> str:
 
 def _certificates(network: Loopback, now: datetime) -> Iterator[Finding]:
     """Look at how long each certificate lasts."""
-    for path, first, last in validity(network.folder / "certs"):
-        days = (last - now) / timedelta(days=1)
-        state: State = "failure" if days < 0 or now < first else "warning" if days < SOON_D else "fine"
-        until = f"lasts until {last:%Y-%m-%d %H:%M} UTC ({days:.0f} days)"
-        yield Finding("certificate", path.name, state, until, {"days": days})
+    for one in judged(network.folder / "certs", now):
+        yield Finding("certificate", one.path.name, one.state, one.said, {"days": one.days})
 
 
 def _agreement(network: Loopback, now: datetime) -> Iterator[Finding]:
@@ -208,7 +207,7 @@ def _backup(network: Loopback, now: datetime) -> Iterator[Finding]:
     """Look when the last backup was made."""
     file = network.folder / BACKUP
     if not file.exists():
-        yield Finding("backup", "last", "warning", "none was made: 'hanse network backup'")
+        yield Finding("backup", "last", "warning", "none was made: 'hanse network backup'", asked=False)
         return
     made = read_json(file)
     days = (now - datetime.fromtimestamp(made["at"], UTC)) / timedelta(days=1)

@@ -14,11 +14,12 @@ import time
 from base64 import b64decode
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from hanse.base.errors import UserError
 
@@ -121,10 +122,9 @@ def why_unverified(error: str, now: datetime) -> str:
 def name_refusals(say: Callable[[str], None]) -> None:
     """From now on, say why requests of this process fail because of a clock, a certificate or an earlier node.
 
-    Where a certificate's dates fail, the SuperLink is told this machine's time, without any key, over a connection that
-    is not verified, and its own is looked at: of two wrong clocks it is then known at both ends. A node that is not let
-    in asks again: the SuperLink may still take its predecessor for online. It also asks again where Flower would end it
-    because of what passes: a certificate that has run out, a connection cut in the making, a fault of the SuperLink.
+    A node that is not let in asks again: the SuperLink may still take its predecessor for online. It also asks again
+    where Flower would end it because of what passes: a certificate that has run out, a connection cut in the making, a
+    fault of the SuperLink.
     """
     import httpx
 
@@ -137,7 +137,7 @@ def name_refusals(say: Callable[[str], None]) -> None:
             response = send(self, request, **how)
         except httpx.ConnectError as wrong:
             if why := why_unverified(str(wrong), begun):
-                told(why + _unverified(request.url))
+                told(why)
             elif "certificate" in str(wrong):  # another operator's
                 raise
             # in other words: whatever names TLS ends a SuperNode, be it a SuperLink that hung up while it was stopped
@@ -153,14 +153,6 @@ def name_refusals(say: Callable[[str], None]) -> None:
             # life any more
             response.status_code = httpx.codes.SERVICE_UNAVAILABLE
         return response
-
-    def _unverified(url: httpx.URL) -> str:
-        """Tell a SuperLink this machine's time, and return how it differs from the SuperLink's."""
-        with suppress(httpx.HTTPError), httpx.Client(verify=False, trust_env=False, timeout=APART_S) as client:
-            begun = datetime.now(UTC)
-            asked = client.build_request("POST", url, headers={STAMP: begun.isoformat()})
-            return (wrong := _apart(send(client, asked), begun)) and f"; {wrong}"
-        return ""
 
     httpx.Client.send = sent  # type: ignore[method-assign]
 
@@ -209,8 +201,29 @@ def _written(folder: Path) -> list[int]:
     return [path.stat().st_mtime_ns for path in sorted(folder.glob("*.crt"))]
 
 
-def validity(where: Path) -> Iterator[tuple[Path, datetime, datetime]]:
-    """Yield each certificate in a folder, or that in a file, with the times from and until which it is valid.
+@dataclass(frozen=True)
+class Validity:
+    """How long a certificate is good.
+
+    Attributes:
+        path: the certificate.
+        days: the days that it has left, negative once it has run out.
+        state: "failure" if it has run out or is not valid yet, "warning" from 30 days before its end on, else "fine".
+        said: its end, in words.
+    """
+
+    path: Path
+    days: float
+    state: Literal["fine", "warning", "failure"]
+    said: str
+
+
+def judged(where: Path, now: datetime) -> Iterator[Validity]:
+    """Yield how long certificates are good: each in a folder, or that in a file.
+
+    Args:
+        where: a certificate, or an operator's folder with ``ca.crt`` and the servers' certificates.
+        now: the time.
 
     Raises:
         UserError: a file holds none.
@@ -222,26 +235,26 @@ def validity(where: Path) -> Iterator[tuple[Path, datetime, datetime]]:
             found = x509.load_pem_x509_certificate(path.read_bytes())
         except ValueError:
             raise UserError(f"{path}: is not a certificate (PEM)") from None
-        yield path, found.not_valid_before_utc, found.not_valid_after_utc
+        first, last = found.not_valid_before_utc, found.not_valid_after_utc
+        days = (last - now) / timedelta(days=1)
+        said = f"lasts until {last:%Y-%m-%d %H:%M} UTC ({days:.0f} days)"
+        if first <= now <= last:
+            yield Validity(path, days, "warning" if days < SOON_D else "fine", said)
+        else:
+            said = (
+                f"has run out on {last:%Y-%m-%d %H:%M} UTC" if days < 0 else f"is valid from {first:%Y-%m-%d %H:%M} UTC"
+            )
+            yield Validity(path, days, "failure", f"{said}, by this machine's clock")
 
 
 def check_certificates(where: Path, now: datetime) -> list[str]:
-    """Return a warning for each certificate that will run out soon.
-
-    Args:
-        where: a certificate, or an operator's folder with ``ca.crt`` and the servers' certificates.
-        now: the time.
+    """Return a warning for each of an operator's certificates that will run out soon (:func:`judged`).
 
     Raises:
         UserError: one has run out, or is not valid yet. The message has a line for each.
     """
-    wrong, soon = list[str](), list[str]()
-    for path, first, last in validity(where):
-        if not first <= now <= last:
-            what, when = ("has run out on", last) if now > last else ("is not valid before", first)
-            wrong.append(f"{path}: {what} {when:%Y-%m-%d %H:%M} UTC, by this machine's clock: no node is let in")
-        elif last - now < timedelta(days=SOON_D):
-            soon.append(f"warning: {path}: runs out on {last:%Y-%m-%d}; then no node is let in: 'hanse network renew'")
-    if wrong:
+    found = list(judged(where, now))
+    if wrong := [f"{one.path}: {one.said}: no node is let in" for one in found if one.state == "failure"]:
         raise UserError(*wrong, "'hanse network renew' makes others")
-    return soon
+    soon = (one for one in found if one.state == "warning")
+    return [f"warning: {one.path}: {one.said}; then no node is let in: 'hanse network renew'" for one in soon]

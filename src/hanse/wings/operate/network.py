@@ -12,9 +12,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -76,9 +74,6 @@ def up(
         int,
         typer.Option("--members", min=0, help="How many participants a run waits for. Default: as many as --nodes."),
     ] = 0,
-    cold: Annotated[
-        bool, typer.Option("--cold", help="Start a fresh interpreter for every message, as Flower does by itself.")
-    ] = False,
     imports: Imports = None,
 ) -> None:
     """Start a federation on this machine: certificates, keys, the server's side of Flower, and some nodes.
@@ -91,7 +86,7 @@ def up(
     --nodes 0 only the server's side is started, and --members says for how many participants a run waits.
 
     Nodes answer each message from a process that has already imported everything. --import adds libraries that your
-    client app needs. With --cold each message gets a fresh interpreter, which takes seconds.
+    client app needs.
 
     'hanse network run' plays, 'hanse network down' stops everything.
 
@@ -115,7 +110,7 @@ def up(
         listen = f"127.0.0.1:{port + 1}"
     ports = (port, *(port + 101 + i for i in range(nodes)))
     more, names = tuple(imports or ()), tuple(hosts or ())
-    made = Loopback(project, project, ports, warm=not cold, imports=more, listen=listen, hosts=names, members=members)
+    made = Loopback(project, project, ports, imports=more, listen=listen, hosts=names, members=members)
     made.up(show=typer.echo)
     typer.echo(f"{nodes} nodes and a SuperLink on 127.0.0.1:{port}; logs in {folder / 'logs'}")
     if listen:
@@ -179,9 +174,6 @@ def join(
     port: Annotated[
         int, typer.Option("--port", min=1024, max=65535, help="Port of the node itself, on 127.0.0.1.")
     ] = 9094,
-    warm: Annotated[
-        bool, typer.Option("--warm", help="Answer from a process that has everything imported, as 'up' does.")
-    ] = False,
     witnesses: Annotated[
         Path | None,
         typer.Option(
@@ -206,7 +198,7 @@ def join(
     all members. With it, the node acts on a request only if more than half of them have cosigned the head of the books
     in the request.
 
-    Flower starts a fresh interpreter for every message, which takes seconds. With --warm, a process that has already
+    Flower would start a fresh interpreter for every message, which takes seconds. Instead, a process that has already
     imported torch, hanse and the modules of --import forks for each message. It takes a few hundred MB.
 
     Examples:
@@ -217,7 +209,7 @@ def join(
     from hanse.flower.operator_key import PINNED, pin, public_key
     from hanse.ledger.note import fingerprint
     from hanse.wings.operate import server_access
-    from hanse.wings.operate.clocks import SOON_D, validity
+    from hanse.wings.operate.clocks import judged
     from hanse.wings.operate.server_access import split
     from hanse.wings.operate.warm_process import warmed
 
@@ -226,8 +218,6 @@ def join(
         split(address, "HOST:PORT", "fed.example.org:9092")
     except UserError as wrong:
         lines += wrong.lines
-    if imports and not warm:
-        lines.append(f"--import {imports[0]}: needs --warm: a module for the process that answers messages")
     given = {"--ca": ca, "--key": key, "--operator": operator, "--witnesses": witnesses, "--agree": agree}
     lines += [f"{option}: {path}: is not there" for option, path in given.items() if path and not path.is_file()]
     if not server_access.is_free(port):
@@ -235,9 +225,9 @@ def join(
     if lines:
         raise UserError(*lines)
     server_access.command("flower-supernode")
-    for _, _, last in validity(ca):
-        if last - datetime.now(UTC) < timedelta(days=SOON_D):
-            typer.echo(f"warning: {ca}: runs out on {last:%Y-%m-%d}; ask the operator for the new one")
+    for one in judged(ca, datetime.now(UTC)):
+        if one.state != "fine":
+            typer.echo(f"warning: {ca}: {one.said}; ask the operator for the new one")
     # files that the node makes, private models among them, are for this user alone
     os.umask(0o077)
     pinned = pin(home_of(), address, operator)
@@ -249,8 +239,7 @@ def join(
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
     words = ["--superlink", address, "--root-certificates", str(ca), "--auth-supernode-private-key", str(key)]
     words += ["--host", "127.0.0.1", "--port", str(port), *(["--node-config", config] if config else [])]
-    around: AbstractContextManager[Mapping[str, str]] = warmed(imports or ()) if warm else nullcontext({})
-    with around as variables:
+    with warmed(imports or ()) as variables:
         os.environ.update(variables)
         server_access.run("flower-supernode", words)
 
@@ -332,7 +321,8 @@ def check(
     """Say how a network is: certificates, processes, nodes and their clocks, disk, the run and its books, backups.
 
     It looks at the operator's machine alone and changes nothing. For a monitor, the exit code is 0 if all is well and 1
-    if there is a warning or a failure; 2 says that the command was called wrongly.
+    if there is a warning or a failure; 2 says that the command was called wrongly. A network without any backup is
+    warned of it, with exit code 0; once 'hanse network backup' was used, a backup older than a week counts.
 
     Examples:
         hanse network check harvest

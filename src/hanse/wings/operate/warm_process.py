@@ -6,8 +6,7 @@ starts this command instead. The command is a few lines that pass their argument
 which forks and runs Flower's own entry point in the child. Flower itself is not changed. If there is no warm process,
 the command says so and starts Flower's own command.
 
-``hanse network up`` sets all of this up. ``hanse network join --warm`` does so for a node on its own machine
-(:func:`warmed`).
+``hanse network up`` sets all of this up, and ``hanse network join`` for a node on its own machine (:func:`warmed`).
 """
 
 from __future__ import annotations
@@ -112,7 +111,7 @@ def warmed(imports: Sequence[str] = ()) -> Iterator[Mapping[str, str]]:
         keeper = subprocess.Popen(starting(path, imports, with_parent=True), start_new_session=True)
         try:
             if not awaited(WHAT, path.exists, lambda: keeper.poll() is None):
-                raise UserError("--warm: the warm process does not come up")
+                raise UserError("the node's warm process does not come up: its output above says why")
             yield leads
         finally:
             keeper.terminate()
