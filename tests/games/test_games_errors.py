@@ -8,12 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from games_cases import game
 
 from hanse.games import shapley
 from hanse.games.cumulative import update_cumulative
-
-SUM = game([0.0, 1.0, 2.0, 3.0])
 
 
 class Wrong:

@@ -229,16 +229,6 @@ def test_a_table_of_four_owners_without_a_number_of_clients(few: Path, monkeypat
     assert json.loads(CliRunner().invoke(app, words).stdout) == found
 
 
-@pytest.mark.parametrize(
-    "words",
-    ["--smoke", "ipfl --smoke", f"ipfl --seeds-from {COMMIT}", f"ipfl --table --seeds-from {COMMIT}",
-     "--table --seeds-from HEAD", "--table --tries 3", "nowhere --table", ""],
-)  # fmt: skip
-def test_bad_options(words: str, tmp_path: Path) -> None:
-    shown = CliRunner().invoke(app, ["attack", *words.split(), "--out", str(tmp_path / "out")])
-    assert isinstance(shown.exception, hanse.UserError)
-
-
 def test_what_a_cheat_buys_is_as_far_as_for_its_honest_self() -> None:
     def outcome(held: float, imports: list[float], apart: list[float]) -> Outcome:
         return Outcome("utility", np.array([held, 5.0]), 0.0, {0: [np.zeros(0), np.array([imports, apart])]})

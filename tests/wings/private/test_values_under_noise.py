@@ -120,15 +120,6 @@ def test_values_whose_part_knows_nothing_of_noise_have_errors_that_are_not_known
         assert np.isnan(values.standard_errors).all()
 
 
-def test_a_servers_step_scales_the_noise_as_it_scales_the_updates() -> None:
-    setup = build(experiment(0.02, {"name": "fedavg", "weigh": {"name": "fedadam"}}))
-    state = first_state(setup)
-    played = play_round(setup, state)
-    values = played.view.values
-    assert values.standard_errors is not None
-    assert (values.standard_errors > 0).all()
-
-
 def weighed(noise: float, clip: float = 0.5) -> tuple[Any, np.ndarray]:
     """A round weighed by inverse variance, in which clients 0, 1 have twice the noise and client 5 four times."""
     one = experiment(noise, {"name": "fedavg", "weigh": "inverse_variance"}, clip=clip)
