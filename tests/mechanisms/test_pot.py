@@ -55,7 +55,7 @@ def test_a_value_is_drawn_toward_the_mean_the_further_the_less_sure_it_is(given:
     values, errors = np.array(given).T
     mean, found = values.mean(), shrunken(values, errors)
     kept = np.divide(found - mean, values - mean, out=np.ones(len(values)), where=np.abs(values - mean) > 1e-9)
-    assert (kept >= -1e-9).all() and (kept <= 1 + 1e-6).all()
+    assert ((kept >= -1e-9) & (kept <= 1 + 1e-6)).all()
     assert (np.diff(kept[np.argsort(errors)][np.abs(values - mean)[np.argsort(errors)] > 1e-9]) <= 1e-6).all()
     assert shares(values, np.full(len(values), np.nan)).max() <= 1
 
@@ -64,7 +64,8 @@ def test_a_run_pays_once_at_the_end_and_its_books_hold(tmp_path: Path) -> None:
     run = hanse.run(experiment(), out=tmp_path / "run")
     grant = round(run.experiment.clients.grant * TOKEN)
     got = [run.book.balance(client(i)) - grant for i in range(4)]
-    assert sum(got) == 30 * TOKEN and min(got) >= 0
+    assert sum(got) == 30 * TOKEN
+    assert min(got) >= 0
     assert run.book.balance(pool("pot")) == 0
     with reading(tmp_path / "run") as ledger:
         kinds = [record.transaction.kind for record in ledger.history() if record.transaction.kind in ("pot", "shares")]

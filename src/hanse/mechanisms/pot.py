@@ -78,7 +78,7 @@ class Pot(SettlePart):
         }  # fmt: skip
 
     def settle(self, view: View, state: State) -> tuple[Settlement, State]:
-        """Return the pot's filling ("open" of the first round), nothing ("close", which adds up values), or its shares ("end")."""
+        """Return what fills the pot ("open" of the first round) or shares it out ("end"); "close" adds up values."""
         if view.stage == "open":
             if state["filled"]:
                 return Settlement(), state
