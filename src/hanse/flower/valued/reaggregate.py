@@ -48,7 +48,7 @@ class Reaggregation:
     Examples:
         There are two replies to FedAvg, and only the second is aggregated:
 
-        >>> from flwr.app import Array, RecordDict
+        >>> from flwr.app import Array, MetricRecord, RecordDict
         >>> from flwr.serverapp.strategy import FedAvg
         >>> from hanse.flower.in_process import InProcessGrid
         >>> def answer(message, context):
