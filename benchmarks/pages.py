@@ -31,7 +31,7 @@ import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -40,16 +40,17 @@ import numpy as np
 
 from hanse.base.errors import UserError
 from hanse.base.files import write_whole
+from hanse.core.table import Floats
 from hanse.data import sources
 from hanse.lab.kept import KeptFile
 from hanse.lab.statistics import WORDS
 from hanse.reports.chart import Bars, Chart, Curve, Lines, Series, to_csv
 from hanse.reports.vega import to_svg, to_vegalite
-from hanse_papers import catalogue, computed
+from hanse_papers import catalogue
 from hanse_papers.catalogue import MADE_OF, PAPERS
-from hanse_papers.claims.claim import Arm, Claim, load_claims
-from hanse_papers.claims.judge import Runs, Verdict, as_rows, counted, curve_of, judge, largest_repeat
-from hanse_papers.compare import factor_of, score
+from hanse_papers.claims.claim import Claim, load_claims
+from hanse_papers.claims.judge import Runs, Verdict, as_rows, counted, judge, largest_repeat
+from hanse_papers.compare import curve_of, factor_of, score
 from hanse_papers.ids import IDS
 from hanse_papers.tables import RECIPES, Cell, PaperTable, sources_of
 
@@ -81,20 +82,11 @@ def data_as_kept(results: Path, *, update: bool) -> Iterator[Mapping[str, str]]:
         known |= {name: sources.split_note(name) for name in names if sources.is_here(name)}
         write_whole(path, json.dumps(known, indent=1, sort_keys=True) + "\n")
     find_table.cache_clear()  # a table depends on the data that are here
-    kept_table7 = computed.kept_table7
     with ExitStack() as patches:
         patches.enter_context(patch("hanse_papers.tables.is_here", known.__contains__))
         patches.enter_context(patch("hanse_papers.computed.is_here", lambda source: False))
-        # wherever this is called from
-        own = partial(_own_table7, kept_table7, results / "ipfl")
-        patches.enter_context(patch("hanse_papers.computed.kept_table7", own))
         yield known
     find_table.cache_clear()
-
-
-def _own_table7(read: Any, folder: Path, _: Sequence[Path], scale: str, recipe: str) -> dict[int, float] | None:
-    found: dict[int, float] | None = read([folder], scale, recipe)
-    return found
 
 
 def _sources(paper: str) -> set[str]:
@@ -241,7 +233,7 @@ def _half(paper: str, spec: Mapping[str, Any], place: int, runs: Runs) -> Chart:
     here = {(c.group, c.algorithm): c for c in table.cells if c.column == spec["column"] and c.group in spec["groups"]}
     curves, series = [], []
     for look, row in enumerate(spec["rows"]):
-        found = [_tests(Arm(table, here[group, row], None), spec, runs) for group in spec["groups"]]
+        found = [_tests(table, here[group, row], spec, runs) for group in spec["groups"]]
         if any(not len(y) for _, y in found):
             raise UserError(f"{paper}/page.toml: picture {place + 1}: {row}: no run is kept")
         seeds = {len(y) for _, y in found}
@@ -249,11 +241,12 @@ def _half(paper: str, spec: Mapping[str, Any], place: int, runs: Runs) -> Chart:
         if len(found) == 1:
             x, y = found[0]
             mean, sd = y.mean(axis=0), y.std(axis=0, ddof=1) if len(y) > 1 else None
-            curves.append(Curve(name, x, mean, *((mean - sd, mean + sd) if sd is not None else (None, None)), look))
+            low, high = (None, None) if sd is None else (mean - sd, mean + sd)
+            curves.append(Curve(name, x, mean, low, high, look))
         else:
             last = [y[:, -1] for _, y in found]
-            sd = np.array([v.std(ddof=1) if len(v) > 1 else math.nan for v in last])
-            series.append(Series(name, np.array([v.mean() for v in last]), sd, look))
+            spread = np.array([v.std(ddof=1) if len(v) > 1 else math.nan for v in last])
+            series.append(Series(name, np.array([v.mean() for v in last]), spread, look))
     key, caption = f"{paper}-{place + 1}", "In brackets: seeds; bands and whiskers: one standard deviation over them."
     if curves:
         return Chart(
@@ -264,13 +257,14 @@ def _half(paper: str, spec: Mapping[str, Any], place: int, runs: Runs) -> Chart:
     )
 
 
-def _tests(arm: Arm, spec: Mapping[str, Any], runs: Runs) -> tuple[np.ndarray, np.ndarray]:
+def _tests(table: PaperTable, cell: Cell, spec: Mapping[str, Any], runs: Runs) -> tuple[Floats, Floats]:
     """Return the rounds of a row's tests, and its figures ``[seeds, tests]``, of the runs with the same tests."""
-    wanted = spec.get("variants", {}).get(arm.cell.algorithm, arm.cell.variants[0].name)
-    [variant] = [v for v in arm.cell.variants if v.name == wanted]
-    both = [curve_of(arm, run, max(run["tested"])) for run in runs.by_seed(variant.sections).values()]
-    there = [curve for curve in both if curve is not None and np.array_equal(curve[0], both[0][0])]  # type: ignore[index]
-    return (there[0][0].astype(float), np.stack([y for _, y in there])) if there else (np.zeros(0), np.zeros((0, 0)))
+    wanted = spec.get("variants", {}).get(cell.algorithm, cell.variants[0].name)
+    [variant] = [v for v in cell.variants if v.name == wanted]
+    each = [curve_of(cell, table, run, max(run["tested"])) for run in runs.by_seed(variant.sections).values()]
+    known = [curve for curve in each if curve is not None]
+    there = [y for x, y in known if np.array_equal(x, known[0][0])]
+    return (known[0][0].astype(np.float64), np.stack(there)) if there else (np.zeros(0), np.zeros((0, 0)))
 
 
 def side_by_side(charts: Sequence[Chart]) -> str:
@@ -331,7 +325,7 @@ def pages(results: Path, known: Mapping[str, str]) -> Made:
         halves = picture(paper, page, runs)
         rows = [*as_rows(verdicts), *({"name": "", **line, "word": "no claim"} for line in page["unclaimed"])]
         made.texts[f"{paper}.md"] = _screen(paper, page, verdicts, halves)
-        made.texts[f"{paper}-claims.csv"] = as_csv(rows, as_rows(verdicts)[0])
+        made.texts[f"{paper}-claims.csv"] = as_csv(rows, dict.fromkeys(name for row in rows for name in row))
         made.texts[f"{paper}-cells.csv"] = as_csv(cells(paper, runs), CELLS)
         made.texts[f"{paper}-picture.csv"] = "".join(f"{half.title}\n{to_csv(half)}" for half in halves)
         made.drawings[f"{paper}.svg"] = side_by_side(halves)
@@ -506,8 +500,8 @@ def main() -> None:
         write(made, PAGES)
         counts = {name: words(text) for name, text in made.texts.items() if name.endswith(".md")}
         return print(f"wrote docs/results; words: {counts}")
-    if wrong := stale(made, PAGES):
-        raise SystemExit(f"pages: not what the kept results give: {', '.join(wrong)}; run python benchmarks/pages.py")
+    if old := stale(made, PAGES):
+        raise SystemExit(f"pages: not what the kept results give: {', '.join(old)}; run python benchmarks/pages.py")
     return None
 
 

@@ -36,11 +36,10 @@ import hanse
 from hanse.base.errors import UserError
 from hanse.core.book import LedgerError, OverdraftError
 from hanse.core.entry import LOG, MINT, TOKEN, Transaction, client, escrow
-from hanse.ledger.closing import RecordDigest
 from hanse.ledger.index import difference
 from hanse.ledger.log import heads_of
 from hanse.ledger.note import public_of
-from hanse.ledger.receipts import Receipt, split_view
+from hanse.ledger.receipts import Receipt, RecordDigest, split_view
 from hanse.ledger.run_ledger import open_ledger, verify_run
 from hanse.ledger.store import Issuer, Ledger
 from hanse.ledger.witness import Prover, SplitViewError, Witness

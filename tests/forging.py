@@ -22,10 +22,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hanse.base.merkle import Tree, root_from
 from hanse.core.book import Book
 from hanse.core.entry import CLOSE, LOG, Transaction, leaf
-from hanse.ledger.closing import NOTHING, RecordDigest, close, closing_line, moved_in
 from hanse.ledger.index import rebuild
 from hanse.ledger.log import LogHead, heads_of
-from hanse.ledger.receipts import Receipt, write_receipts
+from hanse.ledger.receipts import NOTHING, Receipt, RecordDigest, close, closing_line, moved_in, write_receipts
 from hanse.ledger.run_ledger import open_ledger
 from hanse.ledger.store import Issuer, Ledger
 from hanse.runs import checkpoint

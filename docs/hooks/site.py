@@ -1,12 +1,14 @@
 """What the documentation site needs besides MkDocs: MathML instead of a script, tables of the experiment's keys
 and of parts, and a place in the menu for every page.
 
-``python docs/hooks/site.py`` writes the list of the words of parts, ``docs/reference/words.md``.
+``python docs/hooks/site.py`` writes the list of the words of parts, ``docs/reference/words.csv``.
 """
 
 from __future__ import annotations
 
+import csv
 import html
+import io
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +17,7 @@ from typing import Any
 MATHS = re.compile(r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>', re.DOTALL)
 ROLE = re.compile(r":(?:class|func|mod|meth|attr):<code>~?([^<]*)</code>")
 TABLES = re.compile(r"^<!-- (keys|parts|recipes|fits): (\w+) -->$", re.MULTILINE)
-WORDS = Path(__file__).parents[1] / "reference" / "words.md"
+WORDS = Path(__file__).parents[1] / "reference" / "words.csv"
 
 
 def on_config(config: Any) -> Any:
@@ -106,9 +108,14 @@ def fits(table: str) -> str:
 
 
 def words() -> str:
-    """Return the page with the list of the words of parts, which is kept in the repository."""
-    head = WORDS.read_text().partition("\n| word |")[0]
-    return f"{head}\n{fits('words')}\n"
+    """Return the list of the words of parts as CSV, which is kept in the repository."""
+    from hanse.mechanisms.fits import listed
+
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(("word", "given by", "what it is (what helps)", "forbidden by"))
+    table.writerows(listed())
+    return text.getvalue()
 
 
 def recipes(paper: str) -> str:

@@ -1,61 +1,221 @@
-"""The pages of results: what is kept of a table without running it, a claim's word and numbers, an index of all."""
+"""The screens of the papers: they are what is kept gives, short, and say no more than the runs do."""
 
 from __future__ import annotations
 
-import json
+import csv
+import re
+import tomllib
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
+import numpy as np
 import pytest
 
-from hanse.lab.job import Job
-from hanse.lab.kept import KeptFile
-from hanse_papers.catalogue import find_table
-from hanse_papers.compare import rows
-from hanse_papers.runner import expand, kept_outcome
+from hanse.data.partitions import label_mixes
+from hanse_papers.catalogue import PAPERS, find_table
+from hanse_papers.claims.claim import load_claims
 
-ROWS = {"10 iterations": (0.70, 0.72, 0.77), "50 iterations": (0.61, 0.60, 0.68)}
-
-
-@pytest.fixture
-def results(tmp_path: Path) -> Path:
-    """A folder with two rows of iPFL's Table 9 at scale small, three seeds each, and a third row with one."""
-    table = find_table("ipfl", "table9", "small")
-    runs: dict[str, tuple[Job, dict[str, Any]]] = {}  # columns that read the same run share it
-    _, readings = expand(table, 3, checked=False)
-    for reading in readings:
-        values = ROWS.get(reading.cell.algorithm, (0.5,) if reading.cell.algorithm == "100 iterations" else ())
-        if reading.seed < len(values):
-            result = finished(reading.job, values[reading.seed], reading.cell.at)
-            runs[reading.job.key] = reading.job, result
-    for run in runs.values():
-        KeptFile(tmp_path / "ipfl").write(*run)
-    (tmp_path / "data.json").write_text(json.dumps({"cifar10": "half of it", "fashion_mnist": ""}))
-    return tmp_path
+ROOT = Path(__file__).parents[2]
+SCREENS = ROOT / "docs" / "results"
+Row = dict[str, str]
 
 
-def finished(job: Job, accuracy: float, rounds: int) -> dict[str, Any]:
-    found: dict[str, Any] = {"key": job.key, "label": job.label, "given": job.sections, "status": "done"}
-    every = job.experiment.eval.every
-    tested = [number for number in range(1, rounds + 1) if number % every == 0 or number == rounds]
-    curves = {"client/test_accuracy": [accuracy] * len(tested), "utility/mean": [20.0] * len(tested)}
-    costs = {"seconds": 36.0, "ms_per_round": 3600.0, "cpu_seconds": 36.0}
-    return found | {"experiment": job.experiment.sections(), "tested": tested, "curves": curves} | costs
+def text(name: str) -> str:
+    return (SCREENS / name).read_text()
 
 
-def test_a_table_is_read_from_what_is_kept_and_nothing_is_run(results: Path) -> None:
-    found = kept_outcome(find_table("ipfl", "table9", "small"), results / "ipfl")
-    assert (found.played, found.seeds, len(found.results)) == (0, 3, 7)
-    by_name = {(r.cell.algorithm, r.cell.column): r for r in rows(found)}
-    ten = by_name["10 iterations", "accuracy %"]
-    assert (ten.best.mean, ten.best.n) == (pytest.approx(73.0), 3)
-    assert by_name["100 iterations", "accuracy %"].best.n == 1
-    assert by_name["200 iterations", "accuracy %"].best.mean is None
+def rows(name: str) -> list[Row]:
+    return list(csv.DictReader(text(name).splitlines()))
 
 
-def test_seeds_beyond_the_tables_own_are_found(results: Path) -> None:
-    table = find_table("ipfl", "table9", "small")
-    [*_, last] = expand(table, 5, checked=False)[0]
-    KeptFile(results / "ipfl").write(last, finished(last, 0.5, 10))
-    assert kept_outcome(table, results / "ipfl").seeds == 5
-    assert kept_outcome(table, results / "ipfl", 2).seeds == 2
+def claims(paper: str) -> dict[str, Row]:
+    return {row["name"]: row for row in rows(f"{paper}-claims.csv")}
+
+
+def questions(paper: str) -> list[list[str]]:
+    lines = [line for line in text(f"{paper}.md").splitlines() if line.startswith("| ")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[1:]]
+
+
+def mean(paper: str, table: str, scale: str, column: str, row: str, group: str = "", *, recipe: str = "paper") -> float:
+    """The mean over a table's groups of our number in a column of a row."""
+    here = [
+        float(r["ours"])
+        for r in rows(f"{paper}-cells.csv")
+        if (r["table"], r["scale"], r["column"], r["row"], r["recipe"]) == (table, scale, column, row, recipe)
+        and group in r["group"]
+        and r["variant"] in ("", "mean")
+    ]
+    return float(np.mean(here))
+
+
+# ---- whether they are what is kept gives
+
+
+def test_they_are_made_of_todays_lines_and_texts_and_nobody_has_changed_them(pages: ModuleType) -> None:
+    kept = {
+        name: (SCREENS / name).read_text() for name in text("made.json").split('"') if name.endswith((".md", ".csv"))
+    }
+    assert pages.json.loads(text("made.json")) == pages.made_of(kept)
+
+
+@pytest.mark.slow
+def test_they_are_what_is_made_now(pages: ModuleType) -> None:
+    with pages.data_as_kept(pages.RESULTS, update=False) as known:
+        assert pages.stale(pages.pages(pages.RESULTS, known), SCREENS) == []
+
+
+def test_they_are_short_and_nothing_is_folded_away() -> None:
+    screens = [text(f"{paper}.md") for paper in PAPERS]
+    assert sum(len(screen.split()) for screen in screens) <= 3500
+    assert len(text("index.md").split()) <= 700
+    assert len((ROOT / "docs" / "papers.md").read_text().split()) <= 1800
+    for screen in (*screens, text("index.md")):
+        assert "<details" not in screen
+    assert all(7 <= len(questions(paper)) <= 10 for paper in PAPERS)
+
+
+def test_every_function_that_the_equations_name_exists() -> None:
+    lines = list(csv.DictReader((ROOT / "docs" / "equations.csv").read_text().splitlines()))
+    for name in {name for line in lines for name in re.findall(r"hanse[\w.]+", line["code"])}:
+        module, _, attribute = name.rpartition(".")
+        assert hasattr(__import__(module, fromlist=[attribute]), attribute), name
+
+
+# ---- whether they say more than the runs: a check for each kind of mistake that was found in them
+
+
+def test_theorems_are_false_as_printed_and_true_as_repaired() -> None:
+    found = claims("ipfl")
+    for theorem in ("1: individual rationality", "3: truthfulness", "4: absurd sizes"):
+        assert found[f"Theorem {theorem}, as printed"]["word"] == "contradicted"
+        repaired = found[f"Theorem {theorem}, repaired"]
+        assert (repaired["word"], repaired["where"]) == ("confirmed", "ours")
+    cells = {(r["row"], r["column"]): float(r["ours"]) for r in rows("ipfl-cells.csv") if r["table"] == "theorems"}
+    screen = text("ipfl.md")
+    for theorem in ("Theorem 1", "Theorem 3"):  # the text's count is the row's, Algorithm 2's stands in words
+        assert f"Algorithm 2's {cells[theorem, 'by Algorithm 2 as printed']:g}" in screen
+        assert f"+{cells[theorem, 'by the text as printed']:g} markets" in screen
+
+
+def test_nothing_is_decided_of_a_market_without_asking_whether_it_lives() -> None:
+    trained = [claim for claim in load_claims("ipfl") if claim.arms and claim.arms[0][0].variant is not None]
+    assert all(claim.condition is not None for claim in trained)
+    assert claims("ipfl")["a lie about costs"]["word"] == "not testable at this scale"
+
+
+def test_of_several_differences_the_weakest_is_shown() -> None:
+    named = claims("ipfl")["attack at no cost"]
+    off = [
+        abs(float(r["ours"]))
+        for r in rows("ipfl-cells.csv")
+        if (r["table"], r["column"], r["row"]) == ("capture", "attacker 0, others 1", "lambda 2, break")
+    ]
+    assert abs(float(named["mean"])) == pytest.approx(max(off), abs=1e-3)
+
+
+def test_a_plain_shared_model_and_the_matching_alone_stand_beside_pifl() -> None:
+    screen = "\n".join(" ".join(row) for row in questions("pifl"))
+    assert "one shared model" in screen
+    assert "random bids" in screen
+    fedprox, ours = (mean("pifl", "figure5-fmnist", "small", "mean", row) for row in ("FedProx", "PI-FL"))
+    assert float(claims("pifl")["one shared model: four distributions"]["kept_mean"]) == pytest.approx(
+        ours - fedprox, abs=1e-3
+    )
+
+
+def test_what_a_reading_is_worth_and_how_often_tiers_separate_are_the_cells() -> None:
+    theirs, ours, trained = (
+        mean("pifl", "figure2", "small", "mean", row) for row in ("FedSoft", "PI-FL", "PI-FL, weights from train data")
+    )
+    screen = text("pifl.md")
+    assert f"{ours - trained:.1f} of them by our reading P23" in screen
+    assert f"{trained - theirs:.1f} points above FedSoft" in screen
+    there = [
+        (r["row"], float(r["ours"]) / 100 * int(r["seeds"]))
+        for r in rows("pifl-cells.csv")
+        if r["table"] in ("table3", "table3-fmnist") and r["column"] == "separated, % of seeds"
+    ]
+    counts = {row: round(sum(n for name, n in there if name == row)) for row in ("PI-FL", "FedSoft")}
+    assert f"in {counts['PI-FL']} of 40 runs, FedSoft's in {counts['FedSoft']}" in screen
+
+
+def test_the_claim_about_exploration_is_of_the_tables_weight() -> None:
+    by_name = {claim.name: claim for claim in load_claims("greedyfed")}
+    table1 = next(c for c in find_table("greedyfed", "table1", "paper").cells if c.algorithm == "UCB")
+    usual = table1.variants[0].sections["mechanism"].get("beta", 0.01)
+    for name, ours in (("a little exploration", False), ("exploration costs", True)):
+        arm = by_name[name].arms[0][1]
+        assert arm.variant is not None
+        assert (arm.variant.sections["mechanism"]["beta"] == usual) is not ours
+        assert (by_name[name].where == "ours") is ours
+
+
+def test_the_sampler_is_named_where_it_decides() -> None:
+    mixes = np.exp(label_mixes(30_000, 10, 1e-4, seed=1, sampler="float32-clamped"))
+    uniform = 100 * float((mixes.std(axis=1) < 1e-6).mean())
+    assert f"{uniform:.1f} % of 30,000 drawn" in text("greedyfed.md")
+    assert "half of the clients exactly uniform" in text("index.md")
+    column = "alpha=1e-4 (true)"
+    ours, theirs = (mean("greedyfed", "table1", "paper", column, row, "MNIST") for row in ("GreedyFed", "FedAvg"))
+    assert f"{mean('greedyfed', 'table1', 'paper', column, 'GreedyFed'):.1f} against {theirs:.1f}" in text(
+        "greedyfed.md"
+    )
+    assert ours < theirs
+
+
+def test_one_comparison_counts_once() -> None:
+    found = claims("gtflat")
+    one = {"accuracy, very uneven data", "accuracy at the end", "the game, baseline", "rounds, very uneven data"}
+    assert {name for name in one if not found[name]["same_as"]} == {"accuracy, very uneven data"}
+    assert claims("greedyfed")["value where half hold everything"]["same_as"] == "whose value, baseline"
+    confirmed = [
+        n for n in found.values() if n["word"] == "confirmed" and n["role"] == "claim" and n["where"] != "ours"
+    ]
+    line = next(line for line in text("index.md").splitlines() if line.startswith("| [GTFLAT]"))
+    assert line.split("|")[2].strip().startswith(f"{len({n['same_as'] or n['name'] for n in confirmed})} confirmed")
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_each_row_says_what_it_shares_its_scale_and_when_it_was_registered(paper: str) -> None:
+    asked = tomllib.loads((ROOT / "papers/src/hanse_papers" / paper / "page.toml").read_text())["questions"]
+    for line, (_, _, _, seeds, scale, _) in zip(asked, questions(paper), strict=True):
+        claim = claims(paper)[line["claim"]]
+        if not claim["drawn_anew"]:
+            assert seeds == "computed"
+            continue
+        assert ("one split" in seeds) == ("split" not in claim["drawn_anew"])
+        assert ("registered after" in seeds) == (claim["seen"] != "0")
+        assert ("rounds" in scale) == (claim["scale"] == "small")
+
+
+def test_a_claim_names_the_data_sets_that_it_pools() -> None:
+    names = {"Fashion-MNIST": "FMNIST", "CIFAR-10": "CIFAR-10"}
+    for claim in (claim for claim in load_claims("greedyfed") if claim.arms):
+        named = {group for name, group in names.items() if name in claim.says}
+        named |= {"MNIST"} if re.search(r"(?<!-)\bMNIST", claim.says) else set()
+        groups = {arm.cell.group for setting in claim.arms for arm in setting}
+        assert not named or groups == named, claim.name
+
+
+def test_what_is_ours_is_not_said_of_the_paper(pages: ModuleType) -> None:
+    for paper in PAPERS:
+        paper_says = {row[0]: row[1] for row in questions(paper)}
+        asked = tomllib.loads((ROOT / "papers/src/hanse_papers" / paper / "page.toml").read_text())["questions"]
+        for line in asked:
+            ours = claims(paper)[line["claim"]]["where"] == "ours"
+            assert (paper_says[line["asks"]] == "says nothing") == ours
+
+
+def test_a_word_that_hangs_on_its_margin_says_so() -> None:
+    (row,) = (row for row in questions("gtflat") if "Example 1" in row[0])
+    assert "by its margin of 0.005 alone" in row[-1]
+    assert "unkept" not in (ROOT / "docs" / "mechanisms" / "gtflat.md").read_text()
+
+
+def test_the_floor_between_machines_is_that_of_the_kept_repeats() -> None:
+    measured = re.search(r"differs by up to ([\d.]+) points", text("index.md"))
+    told = re.search(r"differ by up to ([\d.]+) points", (ROOT / "docs" / "check-us.md").read_text())
+    assert measured is not None
+    assert told is not None
+    assert float(told[1]) == round(float(measured[1]), 1)

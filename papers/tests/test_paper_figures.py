@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from paper_cases import cell, made_up, sections, table
 
-from hanse.reports.chart import Bars, Chart, Curve, Heat, Lines, to_csv
+from hanse.reports.chart import Bars, Chart, Curve, Lines, to_csv
 from hanse_papers import figures
 from hanse_papers.catalogue import PAPERS
-from hanse_papers.runner import TableOutcome, expand, run_table
+from hanse_papers.runner import TableOutcome, run_table
 from hanse_papers.tables import RECIPES, SCALES, Cell, Variant
 
 Curves = Callable[[float, int], Mapping[str, list[float]]]
@@ -74,7 +74,7 @@ def test_curves_have_the_printed_number_at_its_round(tmp_path: Path) -> None:
     }
 
 
-def test_a_cdf_is_of_the_clients_where_they_are_kept_and_of_the_quantiles_elsewhere(tmp_path: Path) -> None:
+def test_a_cdf_is_of_the_clients_where_they_are_kept(tmp_path: Path) -> None:
     def kept(lr: float, seed: int) -> dict[str, Any]:
         each = {str(c): lr + 0.1 * c for c in (2, 0, 1)}
         return {"test/q10": [0, 0, 0.2], "test/q90": [0, 0, 0.6 + 0.2 * seed], "clients": each if lr == 0.1 else {}}
@@ -89,14 +89,9 @@ def test_a_cdf_is_of_the_clients_where_they_are_kept_and_of_the_quantiles_elsewh
     drawn = lines(chart)
     assert drawn["a"].x == pytest.approx([10, 20, 30])
     assert drawn["a"].y == pytest.approx([0, 0.5, 1])
-    assert drawn["b"].x == pytest.approx([20, 70])
-    assert drawn["b"].y == pytest.approx([0.1, 0.9])
-    assert drawn["b"].left == pytest.approx([20, 70 - 200**0.5])
     assert (drawn["a, printed mean"].x.tolist(), drawn["a, printed mean"].y.tolist()) == ([33], [0])
     assert (chart.x, chart.y) == ("test accuracy %", "share of clients")
-    assert chart.caption.startswith("Drawn from 2 quantiles")
-    [chart] = figures.charts(outcome(tmp_path, {"kind": "cdf", "each": "clients"}, kept, *cells[2:]), "f")
-    assert chart.caption.startswith("Drawn from 2 quantiles of the clients, not from every one. The share")
+    assert set(drawn) == {"a", "a, printed mean"}  # of the other no client is kept
 
 
 def two(lr: float, seed: int) -> dict[str, Any]:
@@ -119,33 +114,6 @@ def test_bars_have_the_papers_beside_ours(tmp_path: Path) -> None:
     assert ours.values == pytest.approx([55, 15])
     assert ours.errors == pytest.approx([50**0.5, 50**0.5])
     assert (theirs.values[0], np.isnan(theirs.values[1])) == (60, True)
-
-
-def trades(lr: float, seed: int) -> dict[str, Any]:
-    return {"clients": [0, 1], "money": [[0, 2.0 + 2 * seed], [0, 0]], "imports": [[0, lr], [0, 0]]}
-
-
-@pytest.mark.parametrize(("name", "key"), [("roles", "roles"), ("listed", "role")])
-def test_trades_are_the_mean_of_the_seeds_and_imports_stand_side_by_side(name: str, key: str) -> None:
-    roles = {"clients": {"profiles": {"name": name, key: ["buyer", "seller"]}}}
-    given = [Variant("", {**of(lr).sections, **(roles if lr == 0.5 else {})}) for lr in (0.5, 0.25)]
-    cells = [cell(name, variant) for name, variant in zip("ab", given, strict=True)]
-
-    wanted = table(*cells, figures=({"kind": "trades"}, {"kind": "imports"}))
-    jobs, readings = expand(wanted, 2, checked=False)  # roles need not be those of a valid experiment
-    results = {
-        job.key: {"key": job.key, "given": job.sections, "tested": [1, 2, 3], "curves": {"test/accuracy": [0, 0, 0.5]}}
-        | {"trades": trades(job.sections["train"]["lr"], job.sections["run"]["seed"])}
-        for job in jobs
-    }
-    done = TableOutcome(wanted, 2, tuple(jobs), tuple(readings), results, failures={}, played=0)
-    paid, heat = figures.charts(done, "f")
-    assert isinstance(paid.marks, Heat)
-    assert paid.marks.z.tolist() == [[0, 3], [0, 0]]
-    assert paid.marks.rows == paid.marks.columns == ("1 buyer", "2 seller")
-    assert isinstance(heat.marks, Heat)
-    assert heat.marks.columns == ("a: 1", "a: 2", "", "b: 1", "b: 2")
-    np.testing.assert_array_equal(heat.marks.z, [[0, 0.5, np.nan, 0, 0.25], [0, 0, np.nan, 0, 0]])
 
 
 def test_every_figure_of_the_papers_is_drawn() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -71,18 +70,6 @@ def test_a_long_text_costs_one_look(text: str, monkeypatch: pytest.MonkeyPatch) 
         toml.loads(text)
     except ValueError:
         assert not seen
-
-
-def test_every_reader_reads_by_it() -> None:
-    root = Path(hanse.__file__).parent
-    readers = {
-        str(file.relative_to(root))
-        for file in root.rglob("*.py")
-        for node in ast.walk(ast.parse(file.read_text()))
-        if (isinstance(node, ast.Import) and any(one.name == "tomllib" for one in node.names))
-        or (isinstance(node, ast.ImportFrom) and node.module == "tomllib")
-    }
-    assert readers == {"base/toml.py"}
 
 
 DEEP = {"tables": "[" + ".".join(["a"] * 3000) + "]\n", "a key": "x" + ".x" * 10_000 + " = 1\n"}

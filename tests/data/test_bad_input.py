@@ -14,7 +14,6 @@ from torch import nn
 
 import hanse
 from hanse.base.errors import UserError
-from hanse.data.frames import names_of
 
 
 def table(rows: int = 80) -> pd.DataFrame:
@@ -49,16 +48,6 @@ def test_features_that_are_not_scaled_are_warned_of_and_prepare_scales_them() ->
         played(table().assign(age=lambda t: 1e31 * (60 + t.age)))
 
 
-@pytest.mark.parametrize("name", ["", "  ", "\x00"])
-def test_a_client_without_a_name_is_refused(name: str) -> None:
-    with pytest.raises(UserError, match=r"'hospital'"):
-        played(spoilt("hospital", 7, name))
-    half = np.ones((20, 2)), np.arange(20) % 2
-    with pytest.raises(UserError, match=r"a client is called .*: give it a name"):
-        played({"Hope": half, name: half}, client_column=None, target=None)
-    assert names_of(["?", "Hope"], "data").tolist() == ["?", "Hope"]
-
-
 def test_who_gains_names_its_own_arguments() -> None:
     for frame, said in (
         (spoilt("age", 7, np.nan), r'fill them \(prepare="auto" does\), or drop'),
@@ -82,12 +71,6 @@ def test_an_empty_client_is_named() -> None:
     arrays = {"Hope": (np.ones((20, 2)), np.arange(20) % 2), "Kiel": (np.ones((0, 2)), np.zeros(0, int))}
     with pytest.raises(UserError, match="'Kiel'"):
         played(arrays, client_column=None, target=None)
-
-
-def test_a_client_with_one_row_can_take_part() -> None:
-    run = played(spoilt("hospital", 7, "Kiel"), min_samples=1)
-    assert run.names == ("Hope", "Kiel", "Visby")
-    assert np.isfinite(run.metrics[-1]["test/loss"])
 
 
 def test_a_doubled_index_makes_no_difference() -> None:

@@ -156,26 +156,6 @@ def test_masked_items_of_a_data_set_are_refused() -> None:
     assert len(as_dataset({"a": Items(items[21:].__getitem__, 39), "b": Items(items.__getitem__, 20)}).train)
 
 
-def test_notes_are_told_once_by_a_run_and_by_who_gains() -> None:
-    x, y, who = federation(0, 3, 2)
-    data = x, np.where(who == 1, 1 - y, y), np.array(["a", "b", "c"])[who]
-    run = hanse.run(hanse.Experiment(mechanism="fedavg", model="logistic", run={"rounds": 1}), data=data)
-    assert sum("swapped" in line for line in run.said) == 1
-    assert str(run).count("swapped") == 1
-    found = hanse.who_gains(data, mechanisms=["fedavg"], model="logistic", rounds=1)
-    assert ["swapped" in line for line in found.sentences()].index(True) == 1
-    assert "\n".join(found.sentences()).count("swapped") == 1
-
-
-def test_who_gains_checks_all_mechanisms_before_the_first_is_played(tmp_path: Any) -> None:
-    x, y, who = federation(0, 3, 2)
-    mechanisms = {"first": "fedavg", "third": {"name": "fedavg", "settle": "by_value"}}
-    with pytest.raises(UserError) as wrong:
-        hanse.who_gains((x, y, who), mechanisms=mechanisms, rounds=1, out=tmp_path / "out")
-    assert any(line.startswith("third: ") for line in wrong.value.lines)
-    assert not (tmp_path / "out").exists()
-
-
 def test_columns_may_be_called_by_numbers() -> None:
     frame = pd.DataFrame({0: np.arange(60.0), 1: np.arange(60) % 2, 2: ["a", "b"] * 30})
     data = build(DataSpec(partition="natural", clients=2), from_frame(frame, 1, 2))
@@ -284,12 +264,16 @@ def test_numbers_of_rows_and_shares_are_refused_if_they_are_none(change: dict[st
 
 def test_notes_are_kept_in_the_run_and_shown_by_its_report(tmp_path: Path) -> None:
     x, y, who = federation(0, 3, 2)
+    y = np.where(who == 1, 1 - y, y)
+    found = hanse.who_gains((x, y, who), mechanisms=["fedavg"], model="logistic", rounds=1)
+    assert "\n".join(found.sentences()).count("swapped") == 1
     x[4, 2] = -999.0
     run = hanse.run(
         hanse.Experiment(mechanism="fedavg", model="logistic", run={"rounds": 1}),
         data=(x, y, who),
         out=tmp_path / "run",
     )
+    assert sum("swapped" in line for line in run.said) == str(run).count("swapped") == 1
     kept = load_run(tmp_path / "run").about.notes
     assert any("-999" in note for note in kept)
     assert set(kept) <= {line.partition(": ")[2] for line in run.said}

@@ -10,7 +10,7 @@ import torch
 
 from hanse.base.errors import UserError
 from hanse.data import DataSpec, build, parse_spec
-from hanse.data.synthetic import TEST_SAMPLES, GeneratedData, Synthetic
+from hanse.data.synthetic import Synthetic
 
 
 def test_shares_are_disjoint_and_make_up_each_client() -> None:
@@ -26,18 +26,6 @@ def test_shares_are_disjoint_and_make_up_each_client() -> None:
         assert torch.equal(torch.cat(parts).sort().values, own[client])
         assert len(parts[0]) == cut.sizes[client]
     assert torch.equal(cut.pool([7], "test")[1][0], shares["test"][7])
-
-
-def test_the_pool_is_the_whole_data_set_without_a_copy() -> None:
-    data = build(DataSpec(clients=5))
-    first, second = data.pool([0])[0], data.pool([1, 2], "test")[0]
-    assert first.x.data_ptr() == second.x.data_ptr()
-    assert [len(i) for i in data.pool([1, 2], "test")[1]] == [0, 0]
-    counts = data.class_counts()
-    for client, index in enumerate(data.pool(range(5))[1]):
-        assert index.dtype == torch.int64
-        assert np.array_equal(counts[client], np.bincount(first.y[index].numpy(), minlength=10))
-    assert np.array_equal(counts.sum(axis=1), data.sizes)
 
 
 def test_the_servers_sets_are_stratified_disjoint_and_seeded() -> None:
@@ -90,24 +78,12 @@ def test_synthetic_does_not_depend_on_order_or_on_the_number_of_clients() -> Non
     assert torch.equal(a.x[i], b.x[j])
     assert torch.equal(a.y[i], b.y[j])
     assert torch.equal(few.server_test.x, many.server_test.x)
+    cut = build(DataSpec(source="synthetic", clients=120, seed=3, client_test=0.2, client_validation=0.1))
+    rows = [cut.pool([100], share)[0].x for share in ("train", "validation", "test")]
+    assert torch.equal(torch.cat(rows), a.x[i])
+    assert cut.class_counts().sum(axis=1).tolist() == cut.sizes.tolist()
     other, (k,) = build(DataSpec(source="synthetic", clients=120, seed=4)).pool([100])
     assert not torch.equal(other.x[k][:20], a.x[i][:20])
-
-
-def test_synthetic_shares_and_counts() -> None:
-    spec = DataSpec(
-        source={"name": "synthetic", "samples_per_client": 40}, clients=30, client_test=0.2, client_validation=0.1
-    )
-    data = build(spec)
-    assert isinstance(data, GeneratedData)
-    rows = [data.pool([3], share)[0].x for share in ("train", "validation", "test")]
-    assert [len(r) for r in rows] == [28, 4, 8]
-    assert torch.equal(torch.cat(rows), data.source.client(3, 40).x)
-    counts = data.class_counts()
-    assert counts.sum(axis=1).tolist() == [28] * 30
-    assert data.server_test is not None
-    assert len(data.server_test) == 30 * TEST_SAMPLES // 2
-    assert len(data.pool([])[0]) == 0
 
 
 def test_synthetic_inputs_follow_the_paper() -> None:

@@ -43,14 +43,6 @@ def swap_two(data: SplitData) -> SplitData:
     return replace(data, order=order)
 
 
-def other_server_test(data: SplitData) -> SplitData:
-    return replace(data, server_test=data.server_test.take(torch.arange(5)))
-
-
-def without_validation(data: SplitData) -> SplitData:
-    return replace(data, server_validation=None)
-
-
 def all_labels(data: SplitData) -> SplitData:
     return replace(data, train=Samples(data.train.x, 2 - data.train.y))
 
@@ -61,8 +53,7 @@ def all_labels(data: SplitData) -> SplitData:
         (flip_a_label, ["the train share of client 2"]),
         (change_a_bit, ["the test share of client 3"]),
         (swap_two, ["the validation share of client 0"]),
-        (other_server_test, ["the server's test set"]),
-        (without_validation, ["the server's validation set"]),
+        (lambda data: replace(data, server_validation=None), ["the server's validation set"]),
         (all_labels, [f"the {share} shares of clients 0, 1, 2, 3" for share in ("train", "validation", "test")]),
     ],
 )

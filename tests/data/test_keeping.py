@@ -4,9 +4,8 @@ import pytest
 import torch
 
 from hanse.data import DataSpec, build, load
-from hanse.data import keeping as kept
 from hanse.data.fingerprint import fingerprint
-from hanse.data.keeping import keeping, of_kept, once
+from hanse.data.keeping import keeping
 
 
 def test_a_source_is_loaded_once_whatever_the_seed() -> None:
@@ -27,37 +26,6 @@ def test_a_source_that_draws_has_each_seed_s_samples() -> None:
         drawn = [load("fedsoft_linear", seed=seed).train.x for seed in (0, 1)]
     assert not torch.equal(drawn[0], drawn[1])
     assert torch.equal(drawn[1], load("fedsoft_linear", seed=1).train.x)
-
-
-def test_made_once_for_each_key() -> None:
-    made: list[int] = []
-
-    def make() -> int:
-        made.append(len(made))
-        return made[-1]
-
-    assert [once("a", make), once("a", make)] == [0, 1]  # nothing is kept
-    with keeping():
-        assert [once("a", make), once("b", make), once("a", make)] == [2, 3, 2]
-    assert kept._kept is None
-    with pytest.raises(ZeroDivisionError), keeping():
-        once("a", lambda: 1 // 0)
-    assert kept._kept is None
-
-
-def test_worked_out_once_of_samples_that_are_kept() -> None:
-    made: list[int] = []
-
-    def make() -> int:
-        made.append(len(made))
-        return made[-1]
-
-    with keeping():
-        digits = load("digits")
-        assert [of_kept(digits.train, "sums", make), of_kept(digits.train, "sums", make)] == [0, 0]
-        assert [of_kept(digits.test, "sums", make), of_kept(digits.train, "means", make)] == [1, 2]
-        few = digits.train.take(torch.arange(5))
-        assert [of_kept(few, "sums", make), of_kept(few, "sums", make)] == [3, 4]
 
 
 @pytest.mark.parametrize("partition", ["iid", "dirichlet"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from own_forms import from_arrays
 
 from hanse.base.errors import UserError
 from hanse.base.streams import stream
@@ -234,20 +232,6 @@ def test_natural_owners_and_their_division() -> None:
         Natural(per_owner=3).deal(ids, ids, [3, 4])
 
 
-def test_ids_from_a_file_come_before_the_clients_that_a_source_has(tmp_path: Path) -> None:
-    path, x, y = tmp_path / "ids.npy", np.zeros((40, 2)), np.arange(40) % 2
-    own = from_arrays(x, y, clients=[0, 1] * 20, test=(x, y, [0, 1] * 20))  # two clients of its own
-    spec = DataSpec(partition={"name": "natural", "ids": str(path)}, clients=5, validation=0.0)
-    np.save(path, np.arange(40) % 5)
-    data = build(spec, own)
-    assert data.sizes.tolist() == [8] * 5
-    assert len(data.server_test) == 40  # the ids say nothing of test samples: all are kept
-    for bad in (np.arange(7), np.arange(40.0), np.array([{}], dtype=object)):
-        np.save(path, bad)
-        with pytest.raises(UserError):
-            build(spec, own)
-
-
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"partition": {"name": "iid", "min_samples": 1}, "clients": 1298}, "only 1297 samples"),
     ({"partition": {"min_samples": 200}}, "up to 144"),
@@ -256,7 +240,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"partition": {"use_all": False, "alpha": 0.1, "min_samples": 99}}, "101 draws"),
     ({"partition": {"name": "pathological", "classes_per_client": 11}}, "10 classes"),
     ({"partition": {"name": "pathological", "classes_per_client": 10}, "clients": 150}, "150 clients"),
-    ({"partition": "natural"}, "ids"),
+    ({"partition": "natural"}, "which client"),
     ({"partition": {"name": "cluster", "clusters": 12}}, "clusters = 12"),
     ({"partition": {"name": "cluster", "alpha_between": 1e-3, "clusters": 14}, "clients": 14}, "alpha_between"),
     ({"partition": {"name": "cluster", "alpha_within": 1e-3}, "clients": 30}, "alpha_within"),

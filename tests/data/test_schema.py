@@ -352,6 +352,17 @@ def test_what_would_be_taken_for_something_else_is_refused(tmp_path: Path) -> No
             read_sites([file], "h")
 
 
-def test_one_long_text_costs_its_own_memory_alone(tmp_path: Path) -> None:
-    (table,) = of_column(tmp_path / "a.csv", ["q" * 100_000, *range(2000)])
-    assert sum(one.nbytes for one in table.columns.values()) < 1_000_000
+def test_words_that_may_be_gaps_or_one_another_and_two_decimal_signs(tmp_path: Path) -> None:
+    file, said = tmp_path / "a.csv", {"target": "y", "group": "none"}
+    file.write_text("x,s,y\n" + "1.5,m,none\n3,M,mild\n2.5,f,none\n" * 5)
+    made = draft([CsvTable.read(file)], said)
+    assert (made.labels, made.gaps) == (["mild", "none"], [""])  # a class, since no number is called so
+    drafts = [replace(made, columns={"s": TableColumn("words", words=list(own))}) for own in ("mf", "Mf")]
+    for one in (made, merged(drafts)):
+        assert any("'M' and 'm'" in line for line in one.warnings)
+    file.write_text("x,y\n" + "none,none\n3,mild\n2.5,severe\n" * 5)
+    with pytest.raises(UnfitTableError, match="'none' is a gap"):  # which it is in x, where it is no class
+        draft([CsvTable.read(file)], said)
+    file.write_text("x;y\n" + "1.000;a\n2,5;b\n2;a\n" * 5)
+    [line] = draft([CsvTable.read(file)], said).warnings
+    assert "'2,5'" in line

@@ -67,32 +67,15 @@ def test_digits_are_scikit_learn_s(found: bool, monkeypatch: pytest.MonkeyPatch)
     assert share.abs().max() < 0.003
 
 
-@pytest.mark.parametrize(
-    ("name", "shape", "tensor", "mean", "std"),
-    [
-        ("mnist", (28, 28), (1, 28, 28), 0.1307, 0.3081),
-        ("fashion_mnist", (28, 28), (1, 28, 28), 0.2860, 0.3530),
-        ("cifar10", (32, 32, 3), (3, 32, 32), 0.4914, 0.2470),
-    ],
-)
-def test_hanse_data_is_looked_in(
-    name: str,
-    shape: tuple[int, ...],
-    tensor: tuple[int, ...],
-    mean: float,
-    std: float,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    made_npz(tmp_path / "data", name, shape)
+def test_hanse_data_is_looked_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HANSE_DATA", str(tmp_path / "data"))
-    found = load(name)
-    assert found.input_shape == tensor
-    assert found.train.x.shape == (40, *tensor)
-    assert found.note == f"split is not the official one: 40 train and 20 test samples as in {name}.npz"
-    raw = np.load(tmp_path / "data" / f"{name}.npz")["x_train"]
-    first = raw[5, 3, 4] if len(shape) == 2 else raw[5, 3, 4, 0]
-    assert float(found.train.x[5, 0, 3, 4]) == pytest.approx((first / 255 - mean) / std, abs=1e-5)
+    for name, shape, mean, std in (("mnist", (28, 28), 0.1307, 0.3081), ("cifar10", (32, 32, 3), 0.4914, 0.2470)):
+        made_npz(tmp_path / "data", name, shape)
+        found = load(name)
+        assert found.train.x.shape == (40, *found.input_shape) == (40, *(shape[2:] or (1,)), *shape[:2])
+        assert found.note == f"split is not the official one: 40 train and 20 test samples as in {name}.npz"
+        raw = np.load(tmp_path / "data" / f"{name}.npz")["x_train"].reshape(40, *shape[:2], -1)
+        assert float(found.train.x[5, 0, 3, 4]) == pytest.approx((raw[5, 3, 4, 0] / 255 - mean) / std, abs=1e-5)
 
 
 def test_root_comes_before_hanse_data_and_the_cache_after(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

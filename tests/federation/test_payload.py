@@ -15,8 +15,7 @@ from torch import Tensor, nn
 
 import hanse
 from hanse.core.part import Context, State, TrainPart, View
-from hanse.core.payload import Between, Declaration, Like, Payload, Term
-from hanse.core.port import Reply, Request, Train
+from hanse.core.port import Between, Declaration, Like, Payload, Reply, Request, Term, Train
 from hanse.core.table import Block, Ints, Layout, Seats, Table
 from hanse.federation.check import refusal, room
 from hanse.federation.codec import pack, unpack, unpack_reply

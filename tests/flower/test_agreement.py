@@ -38,8 +38,7 @@ from hanse.base.files import AGREEMENTS, ASKED
 from hanse.cli import app
 from hanse.core.declared import UnsoundError
 from hanse.core.part import Part, View
-from hanse.core.payload import Payload
-from hanse.core.port import Ask, Confusion, Gradient, Mixture, Nearest, Request, Score, Test, Train
+from hanse.core.port import Ask, Confusion, Gradient, Mixture, Nearest, Payload, Request, Score, Test, Train
 from hanse.federation.codec import WireError
 from hanse.federation.local import LocalFederation
 from hanse.federation.node import EVIDENCE
@@ -572,6 +571,13 @@ def test_a_run_goes_on_under_a_renewed_agreement_while_receipts_of_the_one_befor
     assert named == [{first.hash, renewed.hash}] * 5
 
 
+@pytest.mark.nightly
+def test_500_honest_rounds_with_20_resumes_are_never_refused(tmp_path: Path) -> None:
+    deaths = [7 + 24 * i for i in range(20)]
+    run, refused = resumed(tmp_path, 500, dict.fromkeys(deaths, ""), clients=2)
+    assert (len(run.metrics), refused) == (500, 0)
+
+
 # ---- the owner's hand-over
 
 
@@ -646,6 +652,13 @@ def test_what_an_owner_cannot_agree_to_is_named(tmp_path: Path, monkeypatch: pyt
         with pytest.raises(UserError):
             public_key(tmp_path / "operator.pub")
     assert not (tmp_path / "home" / AGREEMENTS).exists()
+
+
+def test_witnesses_of_a_run_without_books_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = hand_over(tmp_path, hanse.Experiment(mechanism="fedavg"))
+    (tmp_path / "witnesses.txt").write_text(f"other {'0' * 64}\n")
+    code, said = join(tmp_path, monkeypatch, "--agree", file, "--witnesses", tmp_path / "witnesses.txt")
+    assert (code, "no books" in said) == (2, True)
 
 
 def test_parts_in_the_projects_folder_are_found_wherever_the_command_is_given(

@@ -1,6 +1,6 @@
 """Edits of the books of a network's run, and of their heads: ``hanse ledger verify`` finds each of them.
 
-It does so with and without the index, the checkpoints and the participants' receipts: the table in ``docs/ledger.md``.
+It does so with and without the index, the checkpoints and the participants' receipts: ``docs/check-the-operator.md``.
 """
 
 import json
@@ -48,10 +48,17 @@ def moved(found: object) -> object:
 
 EDITS: dict[str, Callable[[Lines, int], Lines]] = {
     "a line is left out": lambda lines, at: lines[:at] + lines[at + 1 :],
+    "a line stands twice": lambda lines, at: lines[: at + 1] + lines[at:],
     "two lines change places": lambda lines, at: [*lines[: at - 1], lines[at], lines[at - 1], *lines[at + 1 :]],
     "the end is cut off": lambda lines, at: lines[:at],
     "another amount": field("postings", moved),
+    "another round": field("round", lambda found: int(str(found)) + 1),
+    "another number": field("number", lambda found: int(str(found)) + 1),
+    "another kind": field("kind", lambda found: f"{found}x"),
+    "another step": field("step", lambda found: f"{found}x"),
+    "another memo": field("memo", lambda found: f"{found} "),
     "a space": lambda lines, at: [*lines[:at], lines[at].replace(b",", b", ", 1), *lines[at + 1 :]],
+    "an empty line": lambda lines, at: [*lines[:at], b"", *lines[at:]],
     "a bit": lambda lines, at: [
         *lines[:at],
         bytes([*lines[at][:9], lines[at][9] ^ 1, *lines[at][10:]]),

@@ -10,8 +10,7 @@ import torch
 from sklearn.cluster import KMeans
 
 from hanse.games import market, shapley
-from hanse.games.gram import cosines, distances
-from hanse.games.market import Market
+from hanse.games.gram import distances
 from hanse.games.market_models import (
     Kind,
     centre_weights,
@@ -23,26 +22,12 @@ from hanse.games.market_models import (
 from hanse.games.market_models import distances as market_distances
 from hanse.games.market_numbers import marginal, threshold_total
 from hanse.games.tiers import first_tiers, most_varying
-from hanse.games.tiers_theory import joining_pays
 
 
 def random_market(draw: np.random.Generator, m: int = 8) -> tuple[np.ndarray, ...]:
     d = draw.uniform(0, 2, (m, m))
     np.fill_diagonal(d, 0.0)
     return (d + d.T) / 2, draw.integers(1, 500, m).astype(float), draw.uniform(0, 2, m), draw.uniform(1e2, 1e5, m)
-
-
-def test_first_order_weights_may_be_zero_and_must_sum_to_one() -> None:
-    gradient, models = np.array([1.0, -2.0, 0.5]), np.array([[1.0, 2.0, 3.0], [0.0, -1.0, 4.0]])
-    dots = models @ gradient
-    np.testing.assert_allclose(shapley.first_order(gradient, models, [0.0, 1.0]), [0.0, 0.0], atol=1e-15)
-    with pytest.raises(ValueError, match=r"weights sum to 1\.5"):
-        shapley.first_order(gradient, models, [0.5, 1.0])
-    lam = np.array([0.25, 0.75 + 9e-6])  # as close to 1 as float32 shares come
-    expected = -lam * (dots - lam @ dots / lam.sum())
-    np.testing.assert_allclose(shapley.first_order(gradient, models, lam), expected, rtol=1e-12)
-    with pytest.raises(ValueError, match="gradient has shape"):
-        shapley.first_order(gradient, np.zeros((0, 3)), [], normalized=False)
 
 
 def test_gtg_standard_errors_are_those_of_the_sweeps() -> None:
@@ -97,16 +82,6 @@ def test_pairs_and_chains_of_close_models_keep_their_digits() -> None:
     np.testing.assert_array_equal(distances([[3.0, 4.0]]), [[0.0]])
 
 
-def test_no_cosine_is_above_one() -> None:
-    draw = np.random.default_rng(1)
-    for _ in range(200):
-        v = draw.standard_normal(7)
-        found = cosines([v, 3 * v, -v])
-        assert found.max() <= 1.0
-        assert found.min() >= -1.0
-        np.testing.assert_allclose(found, [[1, 1, -1], [1, 1, -1], [-1, -1, 1]], atol=1e-12)
-
-
 def test_a_model_without_length_has_no_direction() -> None:
     models = np.array([[3.0, 4.0], [0.0, 0.0], [4.0, 3.0]])
     cos, length = cosine_gram(models)
@@ -149,11 +124,6 @@ def test_a_market_does_not_depend_on_the_unit_of_its_samples() -> None:
         np.testing.assert_array_equal(market.learn_graph(d, 1e-6 * n, c, 1e-6 * K, 0.5), graph)
 
 
-def test_a_market_names_the_client_without_samples() -> None:
-    with pytest.raises(ValueError, match=r"^sizes\[1\]: 0 with eagerness 7"):
-        Market.of(np.zeros((3, 3)), [5, 0, 2], [1, 1, 1], [3, 7, 0], 1.0)
-
-
 def test_first_tiers_are_the_best_of_ten_starts_run_to_the_end() -> None:
     f1 = np.random.default_rng(6).uniform(0, 1, (60, 5))
     found = first_tiers(f1, 5, 6)
@@ -164,13 +134,6 @@ def test_first_tiers_are_the_best_of_ten_starts_run_to_the_end() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert first_tiers(np.ones((4, 3)), 2, 3).inertia == 0.0  # more tiers than different clients
-
-
-def test_joining_pays_by_the_exact_bound_unless_the_printed_one_is_asked_for() -> None:
-    assert not joining_pays(10, 10, 1.0, 0.3)  # 0.3 is above 1 / 10
-    assert joining_pays(10, 10, 1.0, 0.3, printed=True)  # and below 10 / 20
-    assert joining_pays(4, 10, 2.0, 0.3, printed=True)  # 4 * 2 / 20 = 0.4
-    assert not joining_pays(4, 10, 2.0, 0.5, printed=True)
 
 
 def test_a_small_purchase_of_a_distant_model_leaves_the_limit_of_another() -> None:

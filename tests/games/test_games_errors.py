@@ -35,18 +35,6 @@ def line(act: Callable[[], object]) -> str:
     return text
 
 
-@pytest.mark.parametrize("n", [0, -1, 2.0, True, "3", None])
-def test_number_of_players(n: Any) -> None:
-    rules = [shapley.exact, shapley.banzhaf, shapley.leave_one_out, shapley.gtg]
-    for rule in [*rules, lambda value, n: shapley.monte_carlo(value, n, 3)]:
-        assert f"n is {n!r}" in line(lambda rule=rule: rule(SUM, n))
-
-
-def test_exact_refuses_large_games_with_their_price() -> None:
-    assert "2**21 = 2,097,152 evaluations" in line(lambda: shapley.exact(SUM, 21))
-    assert "at most 20" in line(lambda: shapley.banzhaf(SUM, 40))
-
-
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 def test_utilities_must_be_finite(bad: float) -> None:
     def value(c: frozenset[int]) -> float:
@@ -66,49 +54,6 @@ def test_utilities_must_be_finite(bad: float) -> None:
 @pytest.mark.parametrize("answer", [[1.0], [1.0] * 5, np.ones(3), torch.ones(7)])
 def test_many_must_answer_for_every_coalition(answer: Any) -> None:
     assert f"returned {len(answer)} for 4 coalitions" in line(lambda: shapley.exact(Wrong(answer), 2))
-
-
-@pytest.mark.parametrize("rows", [[[0]], [[0, 0]], [[0, 2]], [[1, 0], [0, 1, 1]], [[0.5, 1]]])
-def test_permutations(rows: Any) -> None:
-    assert "permutation [" in line(lambda: shapley.monte_carlo(SUM, 2, rows))
-
-
-@pytest.mark.parametrize("count", [0, -3, True])
-def test_numbers_of_permutations(count: Any) -> None:
-    assert f"permutations is {count!r}" in line(lambda: shapley.monte_carlo(SUM, 2, count))
-    assert f"max_permutations is {count!r}" in line(lambda: shapley.gtg(SUM, 2, max_permutations=count))
-    assert "permutations is empty" in line(lambda: shapley.monte_carlo(SUM, 2, []))
-
-
-@pytest.mark.parametrize("sweep", [[[0, 1]], [[1, 0], [0, 1]], [[0, 1], [1, 0], [0, 1]], [[], []]])
-def test_sweeps(sweep: Any) -> None:
-    assert "sweeps[1]" in line(lambda: shapley.gtg(SUM, 2, sweeps=[[[0, 1], [1, 0]], sweep]))
-
-
-def test_options_of_gtg() -> None:
-    assert "permutation [0, 0]" in line(lambda: shapley.gtg(SUM, 2, sweeps=[[[0, 0], [1, 0]]]))
-    assert "sweeps is empty" in line(lambda: shapley.gtg(SUM, 2, sweeps=[]))
-    assert "eps is -1" in line(lambda: shapley.gtg(SUM, 2, eps=-1))
-    assert "eps is nan" in line(lambda: shapley.gtg(SUM, 2, eps=float("nan")))
-    assert "running is 'mean'" in line(lambda: shapley.gtg(SUM, 2, running="mean"))  # type: ignore[arg-type]
-
-
-def test_tables() -> None:
-    for v in ([], [1.0], [1.0] * 3, [[0.0, 1.0]]):
-        assert "the table has shape" in line(lambda v=v: shapley.shapley_from_table(v))
-    assert "weights has shape (1,)" in line(lambda: shapley.semivalue_from_table([0.0] * 4, [1.0]))
-
-
-def test_first_order() -> None:
-    g, W, lam = np.ones(3), np.ones((2, 3)), np.array([0.5, 0.5])
-    assert "params (3,)" in line(lambda: shapley.first_order(g, W[0], lam))
-    assert "gradient has shape (2,)" in line(lambda: shapley.first_order(g[:2], W, lam))
-    assert "weights has shape (1,)" in line(lambda: shapley.first_order(g, W, [1.0]))
-    assert "at least 0" in line(lambda: shapley.first_order(g, W, [1.5, -0.5]))
-    assert "weights sum to 5.0" in line(lambda: shapley.first_order(g, W, [2, 3]))
-    assert "params[1]" in line(lambda: shapley.first_order(g, [[0, 0, 0], [0, np.nan, 0]], lam))
-    # The unnormalised form does not ask for shares.
-    assert shapley.first_order(g, W, [2, 3], normalized=False).tolist() == [-6.0, -9.0]
 
 
 def test_first_order_of_float32_models_is_summed_in_float64() -> None:

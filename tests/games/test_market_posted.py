@@ -185,10 +185,3 @@ def test_by_weight_no_claim_of_less_sells_more_and_no_least_price_but_the_cost_p
         free = posted_imports(replace(truth, costs=np.zeros(6)), tariff) > 0
         refused += int((free & (posted_imports(truth, tariff) == 0)).sum())
     assert refused > 2
-
-
-@pytest.mark.parametrize("given", [{"budget": -1.0}, {"budget": float("nan")}, {"per_sample": -1.0},
-                                   {"per_sample": float("inf")}])  # fmt: skip
-def test_a_purchase_with_amounts_that_are_none_is_refused(given: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match=r"^budget, per_sample: "):
-        best_purchase(100, 1e4, sizes=[300], prices=[2.0], distance=[0.5], lam=1.0, **given)

@@ -47,12 +47,3 @@ def test_simulation_agrees_with_the_exact_form_and_refutes_the_printed_one() -> 
     mean, error = found["tier"]
     assert mean - theory.tier_error(setting, 2, printed=True) > 50 * error
     assert exact["tier"] == pytest.approx(0.28)
-
-
-def test_what_is_not_allowed() -> None:
-    with pytest.raises(ValueError, match="tau2: -1"):
-        theory.Gaussian([1], [0], tau2=-1)
-    with pytest.raises(ValueError, match="n: 0: allowed: at least 1 sample"):
-        theory.Gaussian([0], [0])
-    with pytest.raises(ValueError, match="n, tier: 2, 1 entries"):
-        theory.Gaussian([1, 1], [0])

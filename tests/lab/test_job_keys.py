@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,16 +38,6 @@ def test_the_paper_s_values_keep_the_key_that_they_had_as_the_default() -> None:
         {"name": "fedavg"},
     ]
     assert len({key_of({"mechanism": table}) for table in tables} | {then}) == len(tables) + 1
-
-
-def test_a_part_s_id_survives_a_move_and_a_new_name() -> None:
-    def key(path: str, ids: Mapping[str, str]) -> str:
-        return seeded({**SMALL, "mechanism": {"name": "fedavg", "weigh": {"name": path, "f": 1}}}, 0, "", ids=ids).key
-
-    first = key("old.rules:Krum", {})
-    for path in ("new.place:Krum", "new.place:Nearest", "nearest"):
-        assert key(path, {path: "old.rules:Krum"}) == first
-        assert key(path, {}) != first
 
 
 def test_a_run_whose_judges_were_left_open_goes_on_in_its_directory(tmp_path: Path) -> None:

@@ -125,17 +125,6 @@ def test_a_claim_about_several_differences_needs_them_all() -> None:
     assert both.small == pytest.approx(2 * bad.small)
 
 
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
-def test_holm_by_its_definition(p: list[float]) -> None:
-    ours = [adjusted <= ALPHA for adjusted, _ in holm(p)]
-    order, rejected = sorted(range(len(p)), key=p.__getitem__), set()
-    for rank, place in enumerate(order):
-        if min(1.0, (len(p) - rank) * p[place]) > ALPHA:
-            break
-        rejected.add(place)
-    assert ours == [place in rejected for place in range(len(p))]
-
-
 @given(st.lists(st.tuples(st.floats(0, 1), st.sampled_from([0.25, 0.375, 0.5, 1.0])), min_size=1, max_size=8))
 def test_weighted_holm_by_its_definition(given: list[tuple[float, float]]) -> None:
     p, weights = zip(*given, strict=True)

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from sweep_cases import EXPERIMENT, made_up, points_of
 from typer.testing import CliRunner
-from watching import Watch, untimed
 
 import hanse
 from hanse.base.errors import UserError
@@ -18,7 +17,6 @@ from hanse.cli import app
 from hanse.lab.job import folder_of, play, play_kept
 from hanse.lab.player import PlayedJobs
 from hanse.lab.sweep import GridPoint, means, rows_of, run_sweep
-from hanse.runs.run_record import load_run
 
 
 def table(folder: Path) -> list[dict[str, str]]:
@@ -78,20 +76,6 @@ def test_a_run_is_the_same_with_and_without_a_folder_and_alone(tmp_path: Path) -
     assert bare["curves"]["test/accuracy"] == [line["test/accuracy"] for line in alone.metrics]
     assert Path(kept["folder"]) == folder_of(tmp_path / "runs", point.job)
     assert Path(kept["folder"]).name == f"train.lr=0.5-{point.job.key[:8]}"
-
-
-def test_goes_on_inside_a_run(tmp_path: Path) -> None:
-    (point,) = points_of(tmp_path, "train.lr=0.5", more="checkpoint_every = 1")
-    path = folder_of(tmp_path / "runs", point.job)
-    with pytest.raises(KeyboardInterrupt):
-        hanse.run(point.job.experiment, out=path, observers=[Watch(1)])
-    steps: list[int] = []
-    found = play_kept(point.job, steps.append, runs=tmp_path / "runs")
-    assert steps == [2, 1, 1]  # two rounds were there
-    whole = played(point, None)
-    assert found["curves"] == whole["curves"]
-    metrics = load_run(path).metrics
-    assert untimed(metrics) == untimed(hanse.run(point.job.experiment).metrics)
 
 
 def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

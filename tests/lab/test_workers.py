@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
-import tempfile
-import threading
-import time
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from sweep_cases import dies_once, points_of
 
 from hanse.lab import player
-from hanse.lab.job import Job, Step, play, play_kept
+from hanse.lab.job import Job, play, play_kept
 from hanse.lab.kept import Store
-from hanse.lab.player import _Worker, may_fork, play_all
+from hanse.lab.player import play_all
 from hanse.lab.sweep import run_sweep
 
 FORKED = [True, pytest.param(False, marks=pytest.mark.slow)]  # a process that is started anew imports for seconds
@@ -55,22 +50,6 @@ def test_goes_on_after_a_process_died_with_the_same_bits(
         assert again.results[point.job.key]["curves"] == alone["curves"]
 
 
-def test_forks_only_where_it_is_safe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threading, "active_count", lambda: 1)  # a test run may have a thread of its own
-    monkeypatch.setattr(player.torch.cuda, "is_available", lambda: False)
-
-    def jobs(*grid: str) -> list[Job]:
-        return [point.job for point in points_of(tmp_path, *grid)]
-
-    assert may_fork(jobs("train.lr=0.5")) is (sys.platform == "linux")
-    assert not may_fork(jobs("engine.threads=1,2"))  # operators of the second have threads
-    monkeypatch.setattr(player.torch.cuda, "is_available", lambda: True)
-    assert not may_fork(jobs("train.lr=0.5"))
-    monkeypatch.setattr(player.torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(threading, "active_count", lambda: 2)
-    assert not may_fork(jobs("train.lr=0.5"))
-
-
 ORPHANS = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
@@ -89,24 +68,3 @@ def test_forked_processes_end_with_their_parent() -> None:
     line = [sys.executable, "-c", ORPHANS, str(Path(__file__).parent)]
     done = subprocess.run(line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120, check=True)
     assert done.stdout == b""
-
-
-def waits_with_a_folder(job: Job, step: Step) -> dict[str, Any]:
-    """Says that it has begun, and waits in a temporary folder for its end."""
-    with tempfile.TemporaryDirectory(dir=os.environ["HANSE_TEST_FOLDER"]):
-        step(1)
-        time.sleep(60)
-    return {}
-
-
-@pytest.mark.parametrize("forked", FORKED)
-def test_a_busy_process_that_is_ended_leaves_no_temporary_folder(
-    forked: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HANSE_TEST_FOLDER", str(tmp_path))
-    worker = _Worker.start(waits_with_a_folder, [], forked)
-    worker.give(Job("", "", {}))
-    assert worker.hear() == 1
-    assert len(list(tmp_path.iterdir())) == 1
-    worker.end()
-    assert list(tmp_path.iterdir()) == []

@@ -8,7 +8,7 @@ import numpy as np
 
 from hanse.core.book import Book, OverdraftError
 from hanse.core.entry import MINT, TOKEN, Transaction, client, escrow, pool
-from hanse.ledger.closing import RecordDigest, close, moved_in
+from hanse.ledger.receipts import RecordDigest, close, moved_in
 from hanse.ledger.store import Ledger
 from hanse.runs.round_record import HASH, file_hash
 

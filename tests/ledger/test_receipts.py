@@ -21,9 +21,18 @@ from hanse.base.merkle import Tree, as_text
 from hanse.cli import app
 from hanse.core.book import Book
 from hanse.core.entry import CLOSE, Transaction, client, leaf
-from hanse.ledger.closing import RecordDigest, closing_line, shortened, statements
 from hanse.ledger.note import public_of, sign
-from hanse.ledger.receipts import ClosingStatement, Receipt, read_receipts, split_view, write_receipts
+from hanse.ledger.receipts import (
+    ClosingStatement,
+    Receipt,
+    RecordDigest,
+    closing_line,
+    read_receipts,
+    shortened,
+    split_view,
+    statements,
+    write_receipts,
+)
 from hanse.ledger.store import Issuer, Ledger
 from hanse.ledger.witness import Prover
 
@@ -106,8 +115,8 @@ def test_a_receipt_has_at_most_two_kilobytes(clients: int, tmp_path: Path) -> No
     moved = {c: [(f"market/{j}", client(c), 10**12 + j) for j in range(1000)] for c in range(clients)}
     many = dict.fromkeys(range(clients), -0.12345678901234567)
     facts = RecordDigest(bytes(32), many, many)
-    from hanse.ledger.closing import Closed, closing_line
     from hanse.ledger.log import LogHead
+    from hanse.ledger.receipts import Closed, closing_line
     from hanse.ledger.store import receipts_of
 
     said = statements(10**5, balances, len(peaks), moved, facts)

@@ -10,87 +10,7 @@ from rotation import rotating
 import hanse
 from hanse.base.factories import defaults
 from hanse.cli.listing import Combination, combinations
-from hanse.mechanisms.fits import WORDS
 from hanse.mechanisms.registry import MECHANISMS, PARTS
-
-# the rows that a train part lays out, and those of them that somebody must make anew for it
-ROWS = {
-    "shared": {"server"}, "proximal": {"server"}, "fedgen": {"server"}, "own": {"own"}, "tiers": {"tier"},
-    "scaffold": {"server", "control", "own_control"}, "ditto": {"own", "server"}, "fedfomo": {"model"},
-    "towards_centres": {"model", "centre"}, "from_centres": {"own", "centre"}, "ifca": {"cluster"},
-    "fedsoft": {"model", "cluster"}, "ipfl": {"model", "centre", "best", "initial"},
-}  # fmt: skip
-MADE_ANEW = {"towards_centres": "centre", "from_centres": "centre", "ipfl": "centre", "fedsoft": "cluster"}
-MAKES = {
-    "fedamp": "centre", "heur_fedamp": "centre", "pfedgraph": "centre", "ipfl": "centre", "fedsoft": "cluster",
-}  # fmt: skip
-READS = {
-    ("weigh", "fedamp"): {"centre"}, ("weigh", "heur_fedamp"): {"centre"}, ("weigh", "pfedgraph"): {"centre"},
-    ("weigh", "fedfomo"): {"model"}, ("weigh", "fedsoft"): {"model", "cluster"},
-    ("weigh", "ipfl"): {"model", "centre", "initial"}, ("settle", "ipfl"): {"centre"},
-    ("deploy", "own"): {"own"}, ("deploy", "ifca"): {"cluster"}, ("deploy", "one_shot"): {"tier"},
-}  # fmt: skip
-GROUPED = {"shared", "proximal", "fedgen", "tiers", "scaffold", "ditto", "ifca"}
-ONE_MODEL = {"shared", "proximal", "fedgen", "scaffold", "ditto", "ipfl"}  # of the server: no bids to go by
-AGAIN = {
-    "median", "trimmed_mean", "geometric_median", "clipped", "krum", "multi_krum", "fltrust", "fedavgm", "fedadam",
-    "fedyogi", "fedadagrad",
-}  # fmt: skip
-OF_WEIGHTS = {"mixture", "first_order", "first_order_clients"}  # values that need weights on the updates
-NEEDS: dict[tuple[str, str], set[str]] = {
-    **{("select", s): {"clients"} for s in ("everyone", "uniform", "round_robin", "power_of_choice", "oort", "gtflat")},
-    **{("select", s): {"clients", "values"} for s in ("greedy", "ucb", "s_fedavg", "set_aware")},
-    **{("select", s): {"clients", "values", "bids"} for s in ("tiers", "pretrained_tiers")},
-    ("select", "the_one"): {"pooled"},
-    ("select", "ipfl"): {"clients", "trade"},
-    **{("train", t): {"clients"} for t in ROWS if t not in ("shared", "proximal", "fedgen")},
-    **{
-        ("weigh", w): {"clients", "groups"}
-        for w in ("uniform", "gtflat", "gtflat_validation", "inverse_distance", "by_staleness", "cfl", "scaffold")
-    },
-    **{("weigh", w): {"clients", "groups"} for w in (*AGAIN, "fednova", "q_fedavg", "capped")},
-    ("weigh", "samples_over_probability"): {"probabilities"},
-    ("weigh", "inverse_variance"): {"clients", "groups", "noise"},
-    **{("weigh", w): {"clients"} for w in ("fedamp", "heur_fedamp", "pfedgraph", "fedfomo", "fedsoft", "ipfl")},
-    ("value", "first_order_clients"): {"groups"},
-    ("value", "group_path"): {"secure"},
-    **{("value", v): {"groups"} for v in ("gtg", "mixture", "exact", "monte_carlo", "leave_one_out", "banzhaf")},
-    **{("settle", s): {"clients", "groups", "values", "schedule"} for s in ("tokens", "server_tokens")},
-    ("settle", "ipfl"): {"trade"},
-    ("settle", "utilities"): {"clients"},
-    ("settle", "by_value"): {"values"},
-}
-SLOTS = ("select", "train", "weigh", "value", "settle", "deploy")
-
-
-@cache
-def made_of(mechanism: str) -> dict[str, str]:
-    """Return the names of a mechanism's parts by slot, empty where it has none."""
-    own = MECHANISMS[mechanism]().slots()
-    made = dict.fromkeys(SLOTS, "")
-    for slot, part in own.items():
-        alike = {name: make() for name, make in PARTS[slot].items() if type(make()) is type(part)}
-        [made[slot]] = [name for name, other in alike.items() if other == part] or alike
-    return made
-
-
-def lacking(c: Combination) -> set[str]:
-    """What is missing, by the tables above: needs, and rows by their names."""
-    made = made_of(c.mechanism) | {c.slot: c.part}
-    there = {"pooled" if c.mechanism == "centralised" else "clients"}
-    there |= {"values"} if made["value"] else set()
-    there |= {"bids"} if made["settle"] in ("tokens", "server_tokens") else set()
-    there |= {"groups"} if made["train"] in GROUPED else set()
-    there |= {"schedule"} if made["select"] in ("tiers", "pretrained_tiers") or made["train"] in ONE_MODEL else set()
-    there |= {"probabilities"} if made["select"] == "s_fedavg" else set()
-    there |= {"trade"} if made["weigh"] == "ipfl" else set()
-    found = {need for part in made.items() for need in NEEDS.get(part, set()) - there}
-    if made["value"] in OF_WEIGHTS and made["weigh"] in AGAIN:
-        found |= {"is applied again to the updates of each coalition"}
-    found |= {f"rows '{row}' (" for part in made.items() for row in READS.get(part, set()) - ROWS[made["train"]]}
-    anew = MADE_ANEW.get(made["train"])
-    return found | ({f"rows '{anew}' that are made anew"} if anew and MAKES.get(made["weigh"]) != anew else set())
-
 
 ALL = list(combinations())
 FIT = [c for c in ALL if not c.missing]
@@ -108,20 +28,6 @@ def label(c: Combination) -> str:
 
 def hash_of(c: Combination) -> int:
     return crc32(label(c).encode())
-
-
-def said_of(need: str) -> str:
-    return str(WORDS.get(need, need))
-
-
-def test_what_is_refused_is_exactly_this() -> None:
-    wrong = []
-    for c in ALL:
-        expected = {said_of(need) for need in lacking(c)}
-        heard = {word for word in expected if any(word in reason for reason in c.missing)}
-        if heard != expected or bool(c.missing) != bool(expected):
-            wrong.append((c, expected))
-    assert wrong == []
 
 
 def experiment(name: str, **parts: str) -> hanse.Experiment:

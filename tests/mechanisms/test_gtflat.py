@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import hanse
-from hanse.core.mixing import proposed_mix
+from hanse.core.calling import proposed_mix
 from hanse.core.part import View
 from hanse.core.table import Mix, Seats, Table, Updates
 from hanse.games import replicator
@@ -158,15 +158,6 @@ def test_few_equal_and_enormous_models(view: View, name: str) -> None:
     assert huge.W[0, :5].sum() == pytest.approx(1)
     assert huge.W[0, 2] == (0 if name == "gtflat" else huge.W[0, :5].min())
     assert huge.W[0, 2] < 0.2
-
-
-@pytest.mark.parametrize(
-    "options", [{"strength": -1.0}, {"strength": float("nan")}, {"population": 0}, {"scale": "median"},
-                {"strenght": 1.0}, {"start": "random"}]
-)  # fmt: skip
-def test_options_that_are_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(hanse.UserError, match=list(options)[-1]):
-        build_mechanism({"name": "fedavg", "weigh": {"name": "gtflat", **options}})
 
 
 def test_a_random_start_of_whole_individuals() -> None:

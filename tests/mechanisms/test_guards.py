@@ -235,7 +235,6 @@ DECLARED: Any = {
         ({"needs": "values"}, "mechanism.train: Declares: needs: 'values': must be a set of names"),
         ({"gives": {"trian": frozenset({"groups"})}}, "gives: there is no slot 'trian'; did you mean 'train'?"),
         ({"fills": frozenset({"server"})}, "fills: needs a method 'weigh' that makes these rows"),
-        ({"reads": frozenset({"own"})}, "mechanism.train: Declares: kind, reads: "),
         ({"needs": frozenset({"valeus"})}, "needs 'valeus', which nothing gives; did you mean 'values'?"),
         ({"lern": lambda self, outcome, state: state}, "its method 'lern' is never called: did you mean 'learn'?"),
         ({"blocks": lambda self, context: (Block("server", initial="zeros"),)}, "initial: 'zeros': must be"),  # type: ignore[arg-type]

@@ -185,18 +185,6 @@ def test_a_bill_above_what_was_authorised_withholds_the_centre(tmp_path: Path) -
         assert np.array_equal(r["market_units"], due)
 
 
-def test_a_client_without_money_gets_no_models_and_all_others_trade_on(tmp_path: Path) -> None:
-    rich = hanse.run(experiment(), out=tmp_path / "rich")
-    poor = hanse.run(experiment(grant=1.0), out=tmp_path / "poor")
-    assert all(m["market/withheld"] == 0 for m in rich.metrics[:-1])
-    rounds = records(tmp_path / "poor")[:-1]
-    assert any(not r["market_paid"].all() for r in rounds)
-    assert min(poor.book.balances[account(i)] for i in range(5)) >= 0
-    assert rounds[-1]["market_paid"][0]  # the seller has nothing to pay
-    moved = sum(np.where(r["market_paid"][:, None], r["market_units"], 0) for r in rounds)
-    assert [poor.book.balance(account(i)) - TOKEN for i in range(5)] == (moved.sum(axis=0) - moved.sum(axis=1)).tolist()
-
-
 def test_who_quits_keeps_its_best_model_and_is_asked_no_more(tmp_path: Path) -> None:
     run = hanse.run(experiment(rounds=5, policy={"name": "test_ipfl:Impatient"}), out=tmp_path / "run")
     assert [m["market/quit"] for m in run.metrics] == [0, 1, 1, 1, 1]
@@ -301,16 +289,11 @@ def told(num_clients: int, rng: np.random.Generator, cost: Any = 1.0, most: Any 
     ("given", "message"),
     [
         ({"name": f"{__name__}:told", "cost": "much"}, r"clients.profiles.*'much'"),
-        ({"name": f"{__name__}:told", "most": -1.0}, r"clients.profiles.*-1.0"),
-        ({"name": f"{__name__}:told", "cost": float("nan")}, "clients.profiles.cost"),
         ({"name": "listed", "later": [{"client": 1, "round": 1, "most": "all"}]}, r"clients.profiles.*'all'"),
-        ("traders", "'traders'"), ({"name": "roles", "roles": ["byer"]}, "'buyer'"),
-        ({"name": "roles", "costs": [1, 2]}, r"clients.profiles.costs"), ({"name": "uniform", "cost": -1}, "cost: -1"),
-        ({"name": "uniform", "eagerness": float("inf")}, "eagerness"), ({"name": "listed", "cost": [1.0]}, "5 clients"),
-        ({"name": "roles", "roles": []}, r"roles: \[\]"), ({"roles": []}, "clients.profiles"),
-        ({"name": "listed", "later": [{"client": 9, "round": 1}]}, "clients.profiles.later"),
+        ({"name": "uniform", "cost": -1}, "cost: -1"),
+        ({"name": "listed", "cost": [1.0]}, "5 clients"),
     ],
-)  # fmt: skip
+)
 def test_profiles_that_are_none(given: Any, message: str) -> None:
     with pytest.raises(hanse.UserError, match=message):
         hanse.run(experiment(profiles=given))

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from hanse.base.errors import PartError
-from hanse.core.mixing import proposed_mix, writers
+from hanse.core.calling import proposed_mix, writers
 from hanse.core.part import (
     FINISHED,
     GROUPS,
@@ -264,21 +264,6 @@ def test_a_group_of_which_nobody_says_what_becomes_is_an_error() -> None:
         "the weigh part Fills has no aggregate, and its weigh says nothing of row 0 that 2 seats trained"
     )
     mixed(Fills(), view=view_of((2, 3, 2, 3)))  # where nobody trains a group there is nothing to say
-
-
-@pytest.mark.parametrize(
-    ("said", "wrong_with"),
-    [
-        (Aggregate(np.ones(4)), "an Aggregate: weights: is float64 of shape [4]: must be [2], numbers"),
-        (Aggregate(np.ones((2, 1))), "an Aggregate: weights: is float64 of shape [2, 1]: must be [2], numbers"),
-        (np.ones(2), "ndarray: must be an Aggregate"),
-        (None, "NoneType: must be an Aggregate"),
-    ],
-)
-def test_an_aggregate_of_another_form_is_an_error(said: Any, wrong_with: str) -> None:
-    with pytest.raises(PartError) as wrong:
-        mixed(Says(said))
-    assert str(wrong.value) == f"the weigh part Says, round 3: its aggregate returned {wrong_with}"
 
 
 @dataclass(frozen=True)

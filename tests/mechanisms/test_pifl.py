@@ -277,20 +277,3 @@ def test_by_default_only_who_bids_is_paid() -> None:
     assert invited > 0
     paid, _ = watched(clients=never)
     assert max(paid.book.balance(f"client/{c}") for c in riders) > 100 * TOKEN
-
-
-def test_all_bidders_train_if_there_are_seats_for_all() -> None:
-    run = hanse.run(experiment(mechanism={"by_contribution": 18, "at_random": 2}, run={"rounds": 3}))
-    for line in run.metrics[1:]:
-        assert line["select/all_bidders_train"] == 2
-        assert line["seats"] >= 20
-        assert line["select/tier 0/bidders"] + line["select/tier 1/bidders"] == 20
-
-
-def test_other_policies_bid_in_their_own_way() -> None:
-    ends = {}
-    for policy in ("best_tier", "random_tiers", "reward_seeking", {"name": "free_rider", "fraction": 0.5}):
-        run = hanse.run(experiment(clients={"policy": policy}))
-        ends[str(policy)] = run.metrics[-1]["ledger/head"]
-        assert sum(run.book.balances.values()) == 0
-    assert len(set(ends.values())) == 4

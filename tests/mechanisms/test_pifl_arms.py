@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,8 +17,7 @@ from hanse.core.entry import TOKEN
 from hanse.core.part import View
 from hanse.data import DataSpec, build
 from hanse.federation.behaviour import Me
-from hanse.federation.policy import BestTier, RewardSeeking
-from hanse.games import shapley
+from hanse.federation.policy import BestTier
 from hanse.mechanisms.pifl import Bids
 
 
@@ -72,24 +71,6 @@ def test_bids_and_accuracies_may_come_from_the_validation_share() -> None:
     assert now.settlement.metrics["tokens/tier 0/accuracy"] == pytest.approx(expected, abs=1e-9)
 
 
-def test_algorithm_2_on_the_server_s_data_is_the_gradient_there_times_the_way_from_the_mean() -> None:
-    run, views = watched(mechanism={"value": "first_order"}, run={"rounds": 2})
-    view = views[1]
-    validation = build(DataSpec(**experiment().data.model_dump())).server_validation  # half of the test set
-    seats, rows, samples = view.trained.seats, view.trained.rows.double(), view.trained.num_samples
-    for k in (0, 1):
-        group = np.flatnonzero(seats.target == k)
-        share = samples[group] / samples[group].sum()
-        mean = (torch.from_numpy(share) @ rows[group]).float()
-        run.problem.layout.load(run.problem.module, mean)
-        run.problem.module.zero_grad()
-        loss = torch.nn.functional.cross_entropy(run.problem.module(validation.x), validation.y)
-        slope = torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, list(run.problem.module.parameters()))])
-        by_hand = [-share[i] * float(slope.double() @ (rows[s] - mean.double())) for i, s in enumerate(group)]
-        np.testing.assert_allclose(view.values.per_seat[group], by_hand, atol=1e-6)
-        np.testing.assert_allclose(shapley.first_order(slope, rows[group], share), by_hand, atol=1e-6)
-
-
 HEARD: dict[tuple[int, int], list[float]] = {}
 
 
@@ -117,16 +98,3 @@ def test_bidders_are_told_net_payments_or_rewards_alone(tell: str, kinds: tuple[
     heard = np.array([HEARD[4, c] for c in range(20)])
     np.testing.assert_allclose(heard, total / np.maximum(1, sat))
     assert (heard < 0).any() == (tell == "net")
-
-
-def test_a_client_may_look_at_rewards_alone_at_fit_alone_or_at_both() -> None:
-    told = {
-        "price": 10, "balance": 100, "paid": [-2, 3],
-        "scores": {"loss": [0.1, 0.9], "accuracy": [0.8, 0.4], "num_samples": 5},
-    }  # fmt: skip
-    me = Me(0, 2, 0, experiment().train.recipe, 1)
-    both = RewardSeeking()  # 0.8 - 0.1 against 0.4 + 0.15
-    assert both.bid(me, 1, told) == {"tiers": [0]}
-    assert replace(both, weight=1.0).bid(me, 1, told) == {"tiers": [1]}  # 0.6 against 0.7
-    assert replace(both, fit=0.0).bid(me, 1, told) == {"tiers": [1]}
-    assert replace(both, weight=0.0).bid(me, 1, told) == {"tiers": [0]}

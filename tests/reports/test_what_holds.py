@@ -21,7 +21,6 @@ from typer.testing import CliRunner
 
 import hanse
 from hanse.cli import app
-from hanse.games.market import local_optimality
 from hanse.reports.audit import Audit, audit_run, load_market
 from hanse.runs.run_record import load_run
 
@@ -96,19 +95,13 @@ def arrays(**functions: Callable[[Any], Any]) -> Change:
 
 
 def toggled(wanted: int) -> Change:
-    """Turn one import off (``wanted`` = 1) or one on (0): the one for which that is worst by eq. (9)."""
+    """Turn one import off (``wanted`` = 1) or one on (0)."""
 
     def change(folder: Path) -> None:
         r = load_market(folder)[1]
         graph = np.array(r.graph)
         pairs = [(i, j) for i, j in np.argwhere(graph == wanted) if i != j]
-
-        def wrong(at: tuple[int, int]) -> float:
-            other = graph.copy()
-            other[at] = 1 - wanted
-            return local_optimality(r.market, other)[wanted]
-
-        graph[max(pairs, key=wrong)] = 1 - wanted
+        graph[pairs[0]] = 1 - wanted
         arrays(market_graph=lambda _: graph)(folder)
 
     return change
@@ -214,6 +207,7 @@ MORE: list[tuple[str, str, Change]] = [  # further ways in which a check fails
     ("records", "skip", without_line(-1)),
     ("conservation", "skip", lambda folder: (folder / "ledger.json").unlink()),
     ("grants and kinds", "skip", lambda folder: (folder / "config.toml").write_text("")),
+    ("graph", "skip", toggled(0)),
     ("settings", "skip", other_rules(stop="break")),
     ("settings", "skip", other_rules(pricing="posted", tariff=[0.5, 0.1])),
     ("true rationality", "skip", arrays(market_utility=lambda u: u * np.nan)),
@@ -222,9 +216,6 @@ WRONG: dict[str, tuple[str, Change]] = {  # the check, the run, and what makes i
     "settings": ("skip", other_rules(lam=1.0)),
     "graph": ("skip", toggled(1)),
     "payments": ("skip", arrays(market_units=one_less)),
-    "no import too many": ("skip", toggled(0)),
-    "no import left out": ("skip", toggled(1)),
-    "individual rationality": ("skip", arrays(market_cost=lambda c: c + 50)),
     "true rationality": ("skip", arrays(market_utility=lambda u: u - 5)),
     "delivery": ("skip", arrays(withheld=lambda w: np.append(w, 7))),
     "conservation": ("skip", posted),

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 from rotation import rotating
 
-from hanse.mechanisms.baselines import fedavg
 from hanse.mechanisms.registry import MECHANISMS
 from hanse.runs.rehearsal import Rehearsal, rehearse
 
@@ -41,11 +40,3 @@ def decided(slot: str, part: Any, small: Rehearsal, view: Any, state: Any) -> No
     assert after.keys() == state.keys()
     was = {"select": small.view.choice, "train": small.view.seats, "value": small.view.values}.get(slot)
     assert was is None or type(found) is type(was)
-
-
-def test_listening_leaves_the_parts_as_they_were() -> None:
-    mechanism = fedavg()
-    kinds = {slot: type(part) for slot, part in mechanism.slots().items()}
-    small = rehearse(mechanism)
-    assert {slot: type(part) for slot, part in mechanism.slots().items()} == kinds
-    assert {slot: type(part) for slot, part in small.setup.mechanism.slots().items()} == kinds

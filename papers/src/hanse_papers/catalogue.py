@@ -26,7 +26,7 @@ def _unknown(paper: str) -> list[str]:
     return [] if paper in PAPERS else [f"reproduce {paper}: no such paper{nearest(paper, PAPERS)}"]
 
 
-def find_table(paper: str, table: str, scale: str, recipe: str = "paper", kept: Sequence[Path] = ()) -> PaperTable:
+def find_table(paper: str, table: str, scale: str, recipe: str = "paper") -> PaperTable:
     """Return a paper's table at a scale by a recipe.
 
     Args:
@@ -34,8 +34,6 @@ def find_table(paper: str, table: str, scale: str, recipe: str = "paper", kept: 
         table: one of the paper's tables, such as "table2".
         scale: "smoke", "small" or "paper" (see :mod:`hanse_papers.tables`).
         recipe: "paper" to follow the text, or "authors" to follow the authors' public code.
-        kept: for a table that is computed from other tables' runs: the folders of results that are searched before
-            those that its file names.
 
     Raises:
         UserError: a name does not exist. The message suggests the nearest one. All mistakes are reported together, but
@@ -53,7 +51,7 @@ def find_table(paper: str, table: str, scale: str, recipe: str = "paper", kept: 
     if lines or chosen is None or by is None:
         raise UserError(*lines)
     with gated(f"{paper}/{table}.toml", AMISS):
-        return PAPERS[paper].tables[table](chosen, by, kept)
+        return PAPERS[paper].tables[table](chosen, by)
 
 
 SHIPPED = ("digits", "fedsoft_linear", "instructions")  # sources that come with hanse or are drawn by it

@@ -12,8 +12,8 @@ the seeds, each measured separately.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -39,7 +39,6 @@ class VariantScore:
         sd: the sample standard deviation over the seeds. None: there are fewer than two seeds, or the number is a share
             of seeds.
         n: how many seeds are finished.
-        seeds: the finished seeds.
         held: if the number is a share of seeds, in how many seeds the statement is true. None for any other number.
     """
 
@@ -47,19 +46,7 @@ class VariantScore:
     mean: float | None
     sd: float | None
     n: int
-    seeds: tuple[int, ...] = ()
     held: int | None = None
-
-    def few(self, asked: int) -> str:
-        """Return how many seeds are finished, such as "3 of 5", or "3 of 5: 0, 2, 4" if these are not the first ones.
-
-        Args:
-            asked: how many seeds were asked for. If all of them are finished, the text is empty.
-        """
-        if self.n == asked:
-            return ""
-        first = not self.seeds or self.seeds == tuple(range(self.n))
-        return f"{self.n} of {asked}" + ("" if first else f": {', '.join(map(str, self.seeds))}")
 
 
 @dataclass(frozen=True)
@@ -88,25 +75,6 @@ class Row:
     cell: Cell
     best: VariantScore
     variants: tuple[VariantScore, ...]
-
-
-@dataclass(frozen=True)
-class CellCurve:
-    """The curve of a cell's best variant over the rounds.
-
-    Attributes:
-        row: the cell.
-        rounds: ``[points]``, how many rounds had been played.
-        mean: ``[points]``, the means over the seeds, in the table's unit.
-        sd: ``[points]``, sample standard deviations over the seeds. They are 0 for one seed.
-        n: how many seeds.
-    """
-
-    row: Row
-    rounds: tuple[int, ...]
-    mean: tuple[float, ...]
-    sd: tuple[float, ...]
-    n: int
 
 
 def rows(outcome: TableOutcome) -> list[Row]:
@@ -151,22 +119,26 @@ def score(cell: Cell, variant: str, runs: Mapping[int, Pair], table: PaperTable)
     a seed that never reaches it counts, but is left out of the deviation.
     """
     if cell.measure in ("rounds", "improvement"):
-        return VariantScore(variant, *_against(cell, runs, table.metric))
-    by_seed = _by_seed(cell, runs, table)
-    values, seeds = list(by_seed.values()), tuple(by_seed)
+        return VariantScore(variant, *_against(cell, runs, table))
+    values = _values(cell, runs, table)
     mean = float(np.mean(values)) if values else None
     if cell.measure == "share":
-        return VariantScore(variant, mean, None, len(values), seeds, sum(value > 0 for value in values))
-    return VariantScore(variant, mean, _sd(values), len(values), seeds)
+        return VariantScore(variant, mean, None, len(values), sum(value > 0 for value in values))
+    return VariantScore(variant, mean, _sd(values), len(values))
 
 
-def _by_seed(cell: Cell, runs: Mapping[int, Pair], table: PaperTable) -> dict[int, float]:
-    """Return the number that each seed's run gives for a cell, in the table's unit; seeds without one are left out."""
-    if cell.measure in ("rounds", "improvement"):
-        pairs = {seed: both for seed, pair in runs.items() if (both := _curves(cell, *pair, table.metric)) is not None}
-        return {seed: v for seed, both in pairs.items() if (v := _one(cell, *both)) is not None}
-    factor = factor_of(cell, table)
-    return {seed: v * factor for seed, (run, _) in runs.items() if (v := _mean_of(cell, run, table.metric)) is not None}
+def _values(cell: Cell, runs: Mapping[int, Pair], table: PaperTable) -> list[float]:
+    """Return the number that each seed's run gives for a cell, in the table's unit; seeds without one are left out. The
+    best of several figures is the mean of the best of each.
+    """
+    names = (cell.metric,) if isinstance(cell.metric, str) else cell.metric
+    found = []
+    for run, _ in runs.values():
+        each = [curve_of(replace(cell, metric=name), table, run, cell.at) for name in names]
+        known = [curve[1] for curve in each if curve is not None]
+        if len(known) == len(each):
+            found.append(float(np.mean([np.nanmax(y) if cell.measure == "best" else y[-1] for y in known])))
+    return found
 
 
 def factor_of(cell: Cell, table: PaperTable) -> float:
@@ -185,61 +157,53 @@ def finished(outcome: TableOutcome, row: Row) -> list[Mapping[str, Any]]:
     return [outcome.results[key] for key in keys if key in outcome.results]
 
 
+def curve_of(
+    cell: Cell, table: PaperTable, result: Mapping[str, Any] | None, at: int
+) -> tuple[NDArray[np.int64], Floats] | None:
+    """Return a run's tests up to a round: their rounds, and the cell's figure (or mean of several) in the table's unit.
+
+    Args:
+        cell: the cell.
+        table: its table.
+        result: the run's result; None if there is none.
+        at: the round. None is returned if it was not tested or has no figure.
+    """
+    names = [cell.metric or table.metric] if isinstance(cell.metric, str) else list(cell.metric)
+    if result is None or at not in result["tested"] or any(name not in result["curves"] for name in names):
+        return None
+    points = result["tested"].index(at) + 1
+    found = np.array([result["curves"][name][:points] for name in names], dtype=np.float64).mean(axis=0)
+    return (np.array(result["tested"][:points]), found * factor_of(cell, table)) if math.isfinite(found[-1]) else None
+
+
+def together(
+    cell: Cell, table: PaperTable, run: Mapping[str, Any] | None, base: Mapping[str, Any] | None
+) -> tuple[NDArray[np.int64], Floats, Floats] | None:
+    """Return the tests of two runs until the cell's round, and the best of each so far, 0 to 1; None unless both have
+    the figure in the same tests, every one of them.
+    """
+    both = [curve for found in (run, base) if (curve := curve_of(cell, table, found, cell.at)) is not None]
+    if len(both) < 2 or not np.array_equal(both[0][0], both[1][0]) or any(np.isnan(curve).any() for _, curve in both):
+        return None
+    ours, theirs = (best_so_far(curve / factor_of(cell, table)) for _, curve in both)
+    return both[0][0], ours, theirs
+
+
 def _pair(outcome: TableOutcome, reading: NumberSource) -> Pair:
     """Return the result that a reading is of, and the one that it is compared with, as far as there are any."""
     against = None if reading.base is None else outcome.results.get(reading.base.key)
     return outcome.results.get(reading.job.key), against
 
 
-def _mean_of(cell: Cell, result: Mapping[str, Any] | None, metric: str) -> float | None:
-    """Return the cell's figure, or the mean of its figures where it has several; None if one is missing."""
-    names = (cell.metric or metric,) if isinstance(cell.metric, str) else cell.metric
-    numbers = [_read(cell, result, name) for name in names]
-    known = [value for value in numbers if value is not None]
-    return float(np.mean(known)) if len(known) == len(numbers) else None
-
-
-def _read(cell: Cell, result: Mapping[str, Any] | None, metric: str) -> float | None:
-    """Return a run's figure at the cell's round, or its best until then; None if it was not tested in that round."""
-    if result is None or cell.at not in result["tested"] or metric not in result["curves"]:
-        return None
-    last = result["tested"].index(cell.at)
-    if cell.measure in ("at", "share"):
-        value = result["curves"][metric][last]
-        return None if value is None else float(value)
-    there = [v for v in result["curves"][metric][: last + 1] if v is not None]
-    return float(max(there)) if there else None
-
-
-def _against(
-    cell: Cell, runs: Mapping[int, Pair], metric: str
-) -> tuple[float | None, float | None, int, tuple[int, ...]]:
-    """Return mean, deviation, number of seeds and seeds for a cell that compares each run with another one."""
-    curves_by_seed = {seed: both for seed, pair in runs.items() if (both := _curves(cell, *pair, metric)) is not None}
-    if not curves_by_seed:
-        return None, None, 0, ()
-    curves = list(curves_by_seed.values())
+def _against(cell: Cell, runs: Mapping[int, Pair], table: PaperTable) -> tuple[float | None, float | None, int]:
+    """Return mean, deviation and number of seeds for a cell that compares each run with another one."""
+    curves = [both for pair in runs.values() if (both := together(cell, table, *pair)) is not None]
+    if not curves:
+        return None, None, 0
     tested, ours, theirs = curves[0][0], np.array([c[1] for c in curves]), np.array([c[2] for c in curves])
     each = [_one(cell, tested, a, b) for a, b in zip(ours, theirs, strict=True)]
-    together = _one(cell, tested, ours.mean(axis=0), theirs.mean(axis=0))
-    return together, _sd([v for v in each if v is not None]), len(curves), tuple(curves_by_seed)
-
-
-def _curves(
-    cell: Cell, run: Mapping[str, Any] | None, base: Mapping[str, Any] | None, metric: str
-) -> tuple[NDArray[np.int64], Floats, Floats] | None:
-    """Return the rounds tested until the cell's, and the best figures so far of both runs, ``[points]`` each.
-
-    None unless both runs are finished and have the figure at every one of these tests.
-    """
-    if run is None or base is None or run["tested"] != base["tested"] or cell.at not in run["tested"]:
-        return None
-    last = run["tested"].index(cell.at) + 1
-    pair = [found["curves"].get(metric, [None])[:last] for found in (run, base)]
-    if any(None in curve for curve in pair):
-        return None
-    ours, theirs = (best_so_far(np.array(curve, dtype=np.float64)) for curve in pair)
-    return np.array(run["tested"][:last], dtype=np.int64), ours, theirs
+    of_means = _one(cell, tested, ours.mean(axis=0), theirs.mean(axis=0))
+    return of_means, _sd([v for v in each if v is not None]), len(curves)
 
 
 def _one(cell: Cell, tested: NDArray[np.int64], ours: Floats, theirs: Floats) -> float | None:
@@ -251,32 +215,23 @@ def _one(cell: Cell, tested: NDArray[np.int64], ours: Floats, theirs: Floats) ->
     return improvement(reached, effective_round(tested, theirs, target))
 
 
-def curves(outcome: TableOutcome, found: Sequence[Row]) -> list[CellCurve]:
-    """Return the curves of the best variants.
+def curves(outcome: TableOutcome, found: Sequence[Row]) -> list[tuple[Row, NDArray[np.int64], Floats]]:
+    """Return the curves of the best variants: the row, the rounds ``[tests]`` and the figures ``[seeds, tests]``.
 
     Args:
         outcome: the table with its results.
         found: some of the table's rows. Of several rows that read the same runs at different rounds, only the last has
-            a curve.
-
-    Returns:
-        One curve for each row with at least one finished run whose figure is known at every test.
+            a curve, and only if a run is finished whose figure is known at every test.
     """
     last = {(r.cell.group, r.cell.algorithm, _kind(r.cell)): r for r in sorted(found, key=lambda r: r.cell.at)}
     result = []
-    for row in found:
-        if row not in last.values():
-            continue
-        metric = outcome.table.metric
-        there = [d for d in finished(outcome, row) if row.cell.at in d["tested"]]  # a run may have ended before it
-        there = [d for d in there if None not in d["curves"].get(metric, [None])]
-        done = [d for d in there if d["tested"] == there[0]["tested"]]
+    for row in (row for row in found if row in last.values()):
+        each = [curve_of(row.cell, outcome.table, run, row.cell.at) for run in finished(outcome, row)]
+        there = [curve for curve in each if curve is not None and not np.isnan(curve[1]).any()]
+        done = [y for x, y in there if np.array_equal(x, there[0][0])]
         if done:
-            y = np.array([d["curves"][metric] for d in done]) * outcome.table.factor
-            y = best_so_far(y) if row.cell.measure == "best" else y
-            sd = y.std(axis=0, ddof=1) if len(y) > 1 else np.zeros(y.shape[1])
-            mean = tuple(map(float, y.mean(axis=0)))
-            result.append(CellCurve(row, tuple(done[0]["tested"]), mean, tuple(map(float, sd)), len(done)))
+            y = best_so_far(np.array(done)) if row.cell.measure == "best" else np.array(done)
+            result.append((row, there[0][0], y))
     return result
 
 
@@ -288,8 +243,7 @@ def _kind(cell: Cell) -> str:
 def cpu_hours(outcome: TableOutcome, full: PaperTable) -> tuple[float, list[str]]:
     """Estimate the cost of the full table on this machine.
 
-    A round is assumed to cost as much as in runs of the same mechanism, model and source. Without such runs, it costs
-    as much as with the costliest mechanism measured with that model and source.
+    A round is assumed to cost what :func:`costs_of` says of the runs that were played.
 
     Args:
         outcome: the table that was run, usually at a smaller scale.
@@ -298,21 +252,37 @@ def cpu_hours(outcome: TableOutcome, full: PaperTable) -> tuple[float, list[str]
     Returns:
         CPU hours, and each "model on source" without a measured run, which the hours exclude.
     """
-    known: dict[tuple[str, str], list[float]] = {}
-    for job in outcome.jobs:
-        if job.key in outcome.results:
-            cost = outcome.results[job.key]["cpu_seconds"] / max(1, job.rounds)
-            known.setdefault(cost_key(job.sections), []).append(cost)
-    means = {key: float(np.mean(costs)) for key, costs in known.items()}
+    done = [(job, outcome.results[job.key]) for job in outcome.jobs if job.key in outcome.results]
+    cost = costs_of((job.sections, result["cpu_seconds"] / max(1, job.rounds)) for job, result in done)
     total, missing = 0.0, []
     for job in expand(full, full.seeds, checked=False)[0]:
-        work, mechanism = cost_key(job.sections)
-        here = [cost for (w, _), cost in means.items() if w == work]
-        if not here:
-            missing.append(work)
-            continue
-        total += means.get((work, mechanism), max(here)) * job.rounds / 3600
+        seconds = cost(job.sections)
+        total += (seconds or 0.0) * job.rounds / 3600
+        missing += [cost_key(job.sections)[0]] if seconds is None else []
     return total, list(dict.fromkeys(missing))
+
+
+def costs_of(measured: Iterable[tuple[Mapping[str, Any], float]]) -> Callable[[Mapping[str, Any]], float | None]:
+    """Return a function that estimates the seconds of an experiment's round.
+
+    They are those of the same mechanism, model and source; without any, of the costliest mechanism with that model and
+    source; without these, None.
+
+    Args:
+        measured: experiments as nested plain values, each with the seconds of one of its rounds.
+    """
+    seen: dict[str, dict[str, list[float]]] = {}
+    for given, seconds in measured:
+        work, mechanism = cost_key(given)
+        seen.setdefault(work, {}).setdefault(mechanism, []).append(seconds)
+    means = {work: {name: float(np.mean(found)) for name, found in by.items()} for work, by in seen.items()}
+
+    def cost(given: Mapping[str, Any]) -> float | None:
+        work, mechanism = cost_key(given)
+        here = means.get(work, {})
+        return here.get(mechanism, max(here.values())) if here else None
+
+    return cost
 
 
 def cost_key(given: Mapping[str, Any]) -> tuple[str, str]:

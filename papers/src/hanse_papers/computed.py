@@ -1,17 +1,14 @@
 """Computes the tables whose numbers need no run of their own.
 
-There are four: GTFLAT's Example 1; the fits of iPFL's Table 7 (to the printed numbers, and to our own where the runs
-are kept); the class counts of iPFL's clients; and what the papers prove (:mod:`hanse_papers.theorems`). A table's
-file names a function of :data:`COMPUTED` under ``computed``. Such a function takes the table's cells and its ``values``
-and returns one number for each cell.
+There are four: GTFLAT's Example 1; the fit of iPFL's printed Table 7; the class counts of iPFL's clients; and what the
+papers prove (:mod:`hanse_papers.theorems`). A table's file names a function of :data:`COMPUTED` under ``computed``.
+Such a function takes the table's cells and its ``values`` and returns one number for each cell.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -19,11 +16,7 @@ import numpy as np
 from hanse.base.factories import named_choice
 from hanse.data.sources import is_here
 from hanse.games import replicator
-from hanse.lab.job import Job
-from hanse.lab.kept import KeptFile
-from hanse_papers.ids import IDS
-from hanse_papers.runner import job_of
-from hanse_papers.tables import Cell, Computed, build_table, read_table
+from hanse_papers.tables import Cell, Computed, read_table
 from hanse_papers.theorems import joining, self_enforcement, theorems, theory
 
 
@@ -75,54 +68,11 @@ def _example1(cells: Sequence[Cell], values: Mapping[str, Any]) -> list[float]:
 
 
 def _fit(cells: Sequence[Cell], values: Mapping[str, Any]) -> list[float]:
-    """Return the fit of the printed Table 7 for the first row's cells, and of our own runs for the second row's.
-
-    The second row is left out unless all runs of our table are kept. Cells come row by row, so it is the end of the
-    list.
-    """
+    """Return the fit of the printed Table 7."""
     table7 = read_table("ipfl", "table7", "paper")
     samples = [int(column["name"].removesuffix(" samples")) for column in table7["columns"]]
-    lines = [fit(dict(zip(samples, table7["published"]["CIFAR-10"]["local"], strict=True)))]
-    ours = kept_table7([Path(folder) for folder in values["kept"]], values["scale"], values["recipe"])
-    if ours is not None:
-        lines.append(fit(ours))
-    names = list(dict.fromkeys(cell.algorithm for cell in cells))
-    return [lines[names.index(c.algorithm)][c.column] for c in cells if names.index(c.algorithm) < len(lines)]
-
-
-def kept_table7(folders: Sequence[Path], scale: Any, recipe: Any) -> dict[int, float] | None:
-    """Return our own Table 7 of iPFL from runs that were kept.
-
-    Args:
-        folders: the folders in which ``hanse reproduce`` has kept runs. Each job is taken from the first folder that
-            has it.
-        scale: the table's scale, by name (:data:`hanse_papers.tables.Scale`).
-        recipe: the table's recipe, by name (:data:`hanse_papers.tables.Recipe`).
-
-    Returns:
-        The mean accuracy (percent) over the table's seeds, by the number of samples of a client, or None if any run is
-        missing.
-    """
-    table = build_table("ipfl", "table7", scale, recipe, computed={})
-    accuracies: dict[int, float] = {}
-    for cell in table.cells:
-        [variant] = cell.variants
-        each = [_kept(folders, job_of(cell, variant, seed)) for seed in range(table.seeds)]
-        numbers = [value for value in each if value is not None]
-        if len(numbers) < len(each):
-            return None
-        accuracies[variant.sections["data"]["partition"]["samples_per_client"]] = 100.0 * fmean(numbers)
-    return accuracies
-
-
-def _kept(folders: Sequence[Path], job: Job) -> float | None:
-    """Return the last test accuracy (0 to 1) of a job that one of the folders has finished; None if none has."""
-    for folder in folders:
-        result = KeptFile(folder, IDS).read(job)
-        curve = [] if result is None else result["curves"].get("test/accuracy", [])
-        if curve and curve[-1] is not None:
-            return float(curve[-1])
-    return None
+    found = fit(dict(zip(samples, table7["published"]["CIFAR-10"]["local"], strict=True)))
+    return [found[cell.column] for cell in cells]
 
 
 def _class_counts(cells: Sequence[Cell], values: Mapping[str, Any]) -> list[float]:

@@ -9,18 +9,13 @@ paper's numbers. ``kind`` is one of:
 
 * "curves": the table's figure over the rounds, one line for each algorithm, and the published numbers at their rounds.
 * "cdf": the share of clients that are below a number, one line for each algorithm. ``each`` names the number:
-  "clients", the accuracy at the last test, or a figure such as "utility/client/*". If the runs have not kept it for
-  each client, the columns called q10, q25, ... are used instead. ``printed = false`` leaves out the paper's means.
+  "clients", the accuracy at the last test, or a figure such as "utility/client/*".
 * "scatter": column ``y`` against column ``x``, one point for each algorithm. ``missing`` replaces a ``y`` that the
   table does not have.
-* "moves": how algorithms move from the setting ``start`` to another, by columns called "SETTING: x" and "SETTING: y".
-* "strip": one place for each algorithm, with each client's own number (``each``) and the mean in ``column``.
 * "bars": the numbers of ``columns`` (default: all) for each row, side by side or ``stacked``. The rows in ``hide`` are
   left out.
 * "fit": the numbers against the setting ``x`` of their experiments, with the curve p1/sqrt(x) + p2 fitted to them.
   ``printed_at [n]`` are the x of the published numbers, ``printed_fit`` the published p1 and p2.
-* "trades": who paid whom over the run, as a graph with the clients coloured by role.
-* "imports": who imported whose model, and in what share of the markets, with the algorithms side by side.
 
 ``x_name`` and ``y_name`` name axes that the table's unit does not name; ``title`` replaces the table's title.
 """
@@ -35,8 +30,8 @@ from typing import Any
 import numpy as np
 
 from hanse.core.table import Floats
-from hanse.reports.chart import Bars, Chart, Curve, Heat, Lines, Series, slug
-from hanse_papers.compare import CellCurve, Row, curves, factor_of, finished, rows
+from hanse.reports.chart import Bars, Chart, Curve, Lines, Series, slug
+from hanse_papers.compare import Row, curves, factor_of, finished, rows
 from hanse_papers.computed import fit
 from hanse_papers.runner import TableOutcome
 
@@ -44,16 +39,11 @@ OVER_SEEDS = (
     "Means over the seeds, with bands and whiskers of one standard deviation; with a single seed there are none."
 )
 CAPTIONS = {
-    **dict.fromkeys(("curves", "scatter", "moves", "fit"), OVER_SEEDS),
+    **dict.fromkeys(("curves", "scatter", "fit"), OVER_SEEDS),
     "bars": "Means over the seeds, with whiskers of one standard deviation; with a single seed there are none.",
     "cdf": "The share of the clients (0 to 1) that are below this number: the k-th of n clients, by their numbers, "
     "stands at (k - 1) / (n - 1). A point is the mean over the seeds of the k-th client's number, the band one "
     "standard deviation to the left and right; with a single seed there is none.",
-    "strip": "A black mark is one client in one run, the clients in their order from left to right. " + OVER_SEEDS,
-    "trades": "What each row paid each column, in tokens over the whole run, as a mean over the seeds (a table's "
-    "balance is that of one round).",
-    "imports": "The share of the markets in which a client (row) imported another one's model (column), as a mean over "
-    "the seeds.",
 }
 """How each kind of picture is read."""
 HOLLOW = "hollow: the paper's"
@@ -82,7 +72,7 @@ def charts(outcome: TableOutcome, stem: str) -> list[Chart]:
     return [replace(chart, key=f"{stem}-{chart.key}" if many else stem) for chart in drawn]
 
 
-def _chart(outcome: TableOutcome, here: Here, spec: Spec, marks: Lines | Bars | Heat, **more: str) -> Chart:
+def _chart(outcome: TableOutcome, here: Here, spec: Spec, marks: Lines | Bars, **more: str) -> Chart:
     """Return a chart of a group.
 
     ``also`` tells it from other charts of the same group and figure; the other words go to :class:`Chart` as they are.
@@ -152,24 +142,20 @@ def _lines(lines: Sequence[Curve], *, hollow: str = HOLLOW, whole: bool = False,
 
 def _curves(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
     """Yield the "curves" of a group; a published number has the colour of its algorithm's curve."""
-    drawn = curves(outcome, list(here.values()))
-    lines = [_curve(outcome, here, look, curve) for look, curve in enumerate(drawn)]
-    for look, curve in enumerate(drawn):
-        for row in here.values():
-            printed = row.cell.published
-            if row.cell.algorithm == curve.row.cell.algorithm and printed is not None:
-                name, sd = f"{row.cell.algorithm}, printed", (0.0, printed.sd or 0.0)
-                lines.append(_dot(name, row.cell.at, printed.mean, look, sd, hollow=True))
+    lines, printed = [], []
+    for look, (row, x, y) in enumerate(curves(outcome, list(here.values()))):
+        name = f"{_named(outcome, here, row.cell.algorithm)} {row.best.variant}".strip()
+        mean, sd = y.mean(axis=0), y.std(axis=0, ddof=1) if len(y) > 1 else np.zeros(y.shape[1])
+        lines.append(Curve(name, x.astype(np.float64), mean, *_around(outcome, mean, sd), look))
+        for other in (r for r in here.values() if r.cell.algorithm == row.cell.algorithm):
+            if (number := other.cell.published) is not None:
+                sds = (0.0, number.sd or 0.0)
+                printed.append(
+                    _dot(f"{row.cell.algorithm}, printed", other.cell.at, number.mean, look, sds, hollow=True)
+                )
     if lines:
-        y = _unit(outcome, spec, "y")
-        yield _chart(outcome, here, spec, _lines(lines, whole=True), x="rounds played", y=y)
-
-
-def _curve(outcome: TableOutcome, here: Here, look: int, curve: CellCurve) -> Curve:
-    """Return one algorithm's line, named with its best variant."""
-    name = f"{_named(outcome, here, curve.row.cell.algorithm)} {curve.row.best.variant}".strip()
-    x, mean, sd = np.array(curve.rounds, np.float64), np.array(curve.mean), np.array(curve.sd)
-    return Curve(name, x, mean, *_around(outcome, mean, sd), look)
+        y_name = _unit(outcome, spec, "y")
+        yield _chart(outcome, here, spec, _lines([*lines, *printed], whole=True), x="rounds played", y=y_name)
 
 
 def _around(outcome: TableOutcome, mean: Floats, sd: Floats) -> tuple[Floats, Floats]:
@@ -181,26 +167,19 @@ def _around(outcome: TableOutcome, mean: Floats, sd: Floats) -> tuple[Floats, Fl
 def _cdf(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
     """Yield the "cdf" of a group, with the paper's means on the x axis."""
     lines: list[Curve] = []
-    rough: dict[str, str] = {}  # by algorithm, from how many quantiles its line is drawn
     for look, algorithm in enumerate(_algorithms(here)):
         found = _by_client(outcome, here, algorithm, spec)
-        if found is None and (found := _by_quantile(here, algorithm)) is not None:
-            rough[algorithm] = f"Drawn from {len(found[0])} quantiles of the clients, not from every one"
-        if found is not None:
-            mean, sd, share = found
-            left, right = _around(outcome, mean, sd) if sd.any() else (None, None)
-            name = _named(outcome, here, algorithm)
-            lines.append(Curve(name, mean, share, look=look, left=left, right=right))
+        if found is None:
+            continue
+        mean, sd, share = found
+        left, right = _around(outcome, mean, sd) if sd.any() else (None, None)
+        lines.append(Curve(_named(outcome, here, algorithm), mean, share, look=look, left=left, right=right))
         row = here.get(("mean", algorithm))
-        shown = found is not None and spec.get("printed", True)
-        if shown and row is not None and row.cell.published is not None:
+        if row is not None and row.cell.published is not None:
             lines.append(_dot(f"{algorithm}, printed mean", row.cell.published.mean, 0.0, look, hollow=True))
     if lines:
         marks = _lines(lines, hollow="hollow, below: the paper's mean")
-        whole = sum(not line.dots for line in lines) == len(rough) and len(set(rough.values())) == 1
-        said = list(rough.values())[:1] if whole else [f"{said}: {name}" for name, said in rough.items()]
-        caption = " ".join([*(f"{line}." for line in said), CAPTIONS["cdf"]])
-        yield _chart(outcome, here, spec, marks, x=_unit(outcome, spec, "x"), y="share of clients", caption=caption)
+        yield _chart(outcome, here, spec, marks, x=_unit(outcome, spec, "x"), y="share of clients")
 
 
 def _by_client(outcome: TableOutcome, here: Here, algorithm: str, spec: Spec) -> tuple[Floats, Floats, Floats] | None:
@@ -231,42 +210,6 @@ def _each(outcome: TableOutcome, row: Row, run: Mapping[str, Any], spec: Spec) -
     return np.array([v for v in values if v is not None], dtype=np.float64) * factor_of(row.cell, outcome.table)
 
 
-def _by_quantile(here: Here, algorithm: str) -> tuple[Floats, Floats, Floats] | None:
-    """Return the same as :func:`_by_client` from the columns called q10, q25, ...; None if there are none."""
-    found = {column: _known(row) for (column, name), row in here.items() if name == algorithm}
-    points = [
-        (*known, int(column[1:]) / 100) for column, known in found.items() if known and re.fullmatch(r"q\d+", column)
-    ]
-    if not points:
-        return None
-    mean, sd, share = np.array(sorted(points, key=lambda point: point[2])).T
-    return mean, sd, share
-
-
-def _strip(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
-    """Yield the "strip" of a group; the mean stands a little to the right of the clients, so none is covered."""
-    algorithms = [a for a in _algorithms(here) if _known(here.get((spec["column"], a)))]
-    places, values, means, sds = [], [], [], []
-    for place, algorithm in enumerate(algorithms):
-        row = here[spec["column"], algorithm]
-        for run in finished(outcome, row):
-            each = _each(outcome, row, run, spec)
-            places.append(place + np.linspace(-0.25, 0.05, len(each)))
-            values.append(each)
-        mean, sd = _known(row) or (0.0, 0.0)
-        means.append(mean)
-        sds.append(sd or np.nan)  # one seed has none: a whisker of no length would claim certainty
-    if not algorithms:
-        return
-    y, band, at = np.array(means), np.array(sds), np.arange(len(algorithms), dtype=np.float64) + 0.2
-    lines = (
-        Curve("one client in one run", np.concatenate(places), np.concatenate(values), look=6, dots=True),
-        Curve("mean over clients", at, y, y - band, y + band, 0, dots=True),
-    )
-    marks = _lines(lines, zero=True, places=tuple(_named(outcome, here, name) for name in algorithms))
-    yield _chart(outcome, here, spec, marks, y=_unit(outcome, spec, "y", spec["column"]))
-
-
 # ---- columns against each other
 
 
@@ -286,28 +229,6 @@ def _scatter(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
         marks = _lines(lines, zero=any(line.y.min() < 0 for line in lines))
         x_name, y_name = _unit(outcome, spec, "x", spec["x"]), _unit(outcome, spec, "y", spec["y"])
         yield _chart(outcome, here, spec, marks, x=x_name, y=y_name)
-
-
-def _moves(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
-    """Yield the "moves" of a group, one chart for each setting other than the first; all four numbers are needed."""
-    settings = dict.fromkeys(column.split(": ")[0] for column, _ in here)
-    for setting in (name for name in settings if name != spec["start"]):
-        lines = []
-        for look, algorithm in enumerate(_algorithms(here)):
-            cells = [
-                here.get((f"{name}: {spec[axis]}", algorithm)) for name in (spec["start"], setting) for axis in "xy"
-            ]
-            ends = [known for cell in cells if (known := _known(cell)) is not None]
-            if len(ends) == 4:
-                (x, dx), (y, dy), (to_x, to_dx), (to_y, to_dy) = ends
-                way = Curve(
-                    f"{algorithm}, the way", np.array([x, to_x]), np.array([y, to_y]), look=look, hollow=True, bare=True
-                )
-                begun = _dot(f"{algorithm}, {spec['start']}", x, y, look, (dx, dy), hollow=True)
-                lines += [way, begun, _dot(_named(outcome, here, algorithm), to_x, to_y, look, (to_dx, to_dy))]
-        if lines:
-            marks = _lines(lines, hollow=f"hollow: {spec['start']}")
-            yield _chart(outcome, here, spec, marks, x=spec["x"], y=spec["y"], also=setting)
 
 
 def _bars(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
@@ -351,7 +272,7 @@ def _fit(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
     lines = [Curve(ours, x, mean, low, high, 0, dots=True)]
     if len(np.unique(x)) > FITTED:
         p = fit(dict(zip(x, mean, strict=True)))
-        lines.append(_root("ours, fitted", p["p1"], p["p2"], x, 0))
+        lines.append(_root(f"ours, fitted: {p['p1']:.1f} / sqrt(x) + {p['p2']:.1f}", p["p1"], p["p2"], x, 0))
     if printed:
         at, theirs = np.array(sorted(printed)).T
         lines.append(Curve("printed", at, theirs, look=1, dots=True, hollow=True))
@@ -376,50 +297,7 @@ def _setting(sections: Mapping[str, Any], dotted: str) -> float:
     return float(value)
 
 
-# ---- markets
-
-
-def _trades(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
-    """Yield the "trades" of a group, the mean over the runs that have the same clients as the first."""
-    runs = {run["key"]: run for row in here.values() for run in finished(outcome, row) if "trades" in run}
-    if not runs:
-        return
-    first = next(iter(runs.values()))
-    clients = first["trades"]["clients"]
-    money = np.mean([run["trades"]["money"] for run in runs.values() if run["trades"]["clients"] == clients], axis=0)
-    profiles = first["given"].get("clients", {}).get("profiles", {})
-    told = profiles.get("role", profiles.get("roles", []))  # of "listed" profiles, and of "roles"
-    names = tuple(f"{c + 1} {told[c] if c < len(told) else 'client'}" for c in clients)
-    marks = Heat(names, names, money, "tokens")
-    caption = f"{CAPTIONS['trades']} The most that one paid another is {money.max():.1f} tokens. "
-    caption += f"Of the runs {len(runs)} of {outcome.seeds} are finished." if len(runs) < outcome.seeds else ""
-    yield _chart(outcome, here, spec, marks, caption=caption.strip(), x="to", y="from")
-
-
-def _imports(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
-    """Yield the "imports" of a group: a square for each algorithm, row i and column j the share in which i took j's."""
-    panels: list[Floats] = []
-    columns: list[str] = []
-    for algorithm in _algorithms(here):
-        row = next(row for (_, name), row in here.items() if name == algorithm)
-        runs = [run["trades"] for run in finished(outcome, row) if "trades" in run]
-        if not runs:
-            continue
-        clients = runs[0]["clients"]
-        share = np.mean([run["imports"] for run in runs if run["clients"] == clients], axis=0)
-        if panels:  # a gap between two panels
-            panels.append(np.full((len(clients), 1), np.nan))
-            columns.append("")
-        panels.append(share)
-        columns += [f"{algorithm}: {c + 1}" for c in clients]
-    if panels:
-        rows_of = tuple(str(place + 1) for place in range(len(panels[0])))
-        marks = Heat(rows_of, tuple(columns), np.concatenate(panels, axis=1), "share of the markets")
-        yield _chart(outcome, here, spec, marks, x="model of", y="client")
-
-
 KINDS: Mapping[str, Callable[[TableOutcome, Here, Spec], Iterator[Chart]]] = {
-    "curves": _curves, "cdf": _cdf, "strip": _strip, "scatter": _scatter, "moves": _moves, "bars": _bars, "fit": _fit,
-    "trades": _trades, "imports": _imports,
+    "curves": _curves, "cdf": _cdf, "scatter": _scatter, "bars": _bars, "fit": _fit,
 }  # fmt: skip
 """What draws each ``kind`` of a ``[[figure]]``."""

@@ -126,7 +126,7 @@ def reproduce(
     from hanse_papers.tables import filtered, on_device, with_seeds
 
     folder = out_dir or Path("runs") / "reproduce" / paper
-    chosen = filtered(_with_data(find_table(paper, table, scale, recipe, [folder])), only or [])
+    chosen = filtered(_with_data(find_table(paper, table, scale, recipe)), only or [])
     # the same table at full scale: what is printed says how the chosen scale differs, and how long all would take
     full = find_table(paper, table, "paper", recipe)
     pick_device(device)  # it is looked for before anything starts
@@ -180,7 +180,7 @@ def _decide(
     """
     from hanse_papers.catalogue import PAPERS, list_papers
     from hanse_papers.claims.claim import load_claims
-    from hanse_papers.claims.judge import Runs, as_rows, judge, printed_claims, printed_registration
+    from hanse_papers.claims.judge import Runs, as_rows, judge, printed_claims
     from hanse_papers.claims.planner import away, decide, plan_rows, printed_plan
     from hanse_papers.claims.planner import plan as planned
 
@@ -212,7 +212,6 @@ def _decide(
                 printed_claims([v for v in verdicts if v.claim.paper == name], f"{name}: what its claims come to")
             )
         if plan:
-            out.print(printed_registration(verdicts))
             out.print(printed_plan(steps))
     for claims in asked.values():
         lacking = {claim.name: away(claim) for claim in claims if not claim.arms or away(claim)}

@@ -1,8 +1,8 @@
 """Turns a paper's table into runs, and finished runs into the table's numbers.
 
-:func:`run_table` plays a table, and :func:`kept_outcome` makes it from kept runs. Both return a :class:`TableOutcome`,
-which :mod:`hanse_papers.compare` turns into numbers. :func:`expand` lists the jobs behind a table. Cells that read
-the same run at different rounds share its job.
+:func:`run_table` plays a table, as far as its runs are not kept, and returns a :class:`TableOutcome`, which
+:mod:`hanse_papers.compare` turns into numbers. :func:`expand` lists the jobs behind a table. Cells that read the same
+run at different rounds share its job.
 
 Runs that move money are played by :func:`play_audited` in a temporary run directory. There, their ledger is verified
 and every market is replayed. :func:`audits` summarises the results.
@@ -28,8 +28,6 @@ from hanse_papers.tables import Cell, PaperTable, Variant
 if TYPE_CHECKING:
     from hanse.runs.played_run import PlayedRun
 
-MOST_SEEDS = 10
-"""How many seeds :func:`kept_outcome` looks for by default."""
 LARGEST = 1000
 """The most seeds that a table is run with. Laying out a million runs takes minutes, and is a mistyped number."""
 
@@ -177,26 +175,6 @@ def run_table(
     )
 
 
-def kept_outcome(table: PaperTable, folder: Path, seeds: int | None = None) -> TableOutcome:
-    """Return a table with the results kept in a folder, without running anything.
-
-    Args:
-        table: the table.
-        folder: the folder that :func:`run_table` was given.
-        seeds: the number of seeds. None: the table's default, or more if runs with more seeds are kept.
-    """
-    store = KeptFile(folder, IDS)
-    most = MOST_SEEDS if seeds is None else seeds
-    jobs, readings = expand(table, most, checked=False)
-    results = {job.key: result for job in jobs if (result := store.read(job)) is not None}
-    if seeds is None:
-        there = [r.seed for r in readings if r.job.key in results]
-        seeds = max(table.seeds, *(seed + 1 for seed in there)) if there else table.seeds
-    readings = [r for r in readings if r.seed < seeds]
-    known = {job.key: job for r in readings for job in (r.job, r.base) if job is not None}
-    return TableOutcome(table, seeds, tuple(known.values()), tuple(readings), results, failures={}, played=0)
-
-
 LEDGER = "the ledger verifies"
 
 
@@ -209,10 +187,7 @@ def play_audited(job: Job, step: Step) -> dict[str, Any]:
 
     Returns:
         The result that :func:`hanse.lab.job.attempt` describes. If money moved, it also has ``audit`` (for each check
-            ``{"holds", "said"}``, by the check's name) and ``rounds``, the number of markets that were replayed. A
-            market of at most 40 clients also has ``trades``, over the whole run: ``clients [m]``; ``money [m, m]``, the
-            tokens that client i paid client j; and ``imports [m, m]``, the share of the markets in which i imported j's
-            model.
+            ``{"holds", "said"}``, by the check's name) and ``rounds``, the number of markets that were replayed.
     """
     from hanse.runs.experiment import run
 
@@ -225,7 +200,7 @@ def play_audited(job: Job, step: Step) -> dict[str, Any]:
         def go(observers: Sequence[Any]) -> PlayedRun:
             result = run(job.experiment, out=folder, observers=observers)
             if not result.interrupted and (folder / "ledger.json").exists():
-                books.update({"audit": _audit(folder)}, **_trades(folder))
+                books["audit"] = _audit(folder)
             return result
 
         found = attempt(job, step, go)
@@ -239,22 +214,6 @@ def _marked(found: dict[str, Any]) -> dict[str, Any]:
     if not changed or made["commit"] is None or made["commit"].endswith("+"):
         return found
     return found | {"made": made | {"commit": f"{made['commit']}+"}}
-
-
-LEAST = 1e-6  # tokens, one unit: less than it is rounding
-MOST_TRADERS = 40  # whose trades are kept pair by pair
-
-
-def _trades(folder: Path) -> dict[str, Any]:
-    """Return ``trades`` of a run directory, as :func:`play_audited` describes it; nothing without a small market."""
-    from hanse.reports.market import traded
-    from hanse.runs.replay import recorded_markets
-
-    rounds = list(recorded_markets(folder))
-    if not rounds or len(rounds[0].clients) > MOST_TRADERS:
-        return {}
-    clients, money, imports = traded(rounds)
-    return {"trades": {"clients": clients, "money": money.round(6).tolist(), "imports": imports.round(6).tolist()}}
 
 
 def _audit(folder: Path) -> dict[str, Any]:
@@ -279,60 +238,23 @@ def audits(outcome: TableOutcome) -> list[str]:
         outcome: the table with its results.
 
     Returns:
-        First a line with the checks that are true in all runs that have them, then one line for each other check, and
-        one line on imports that would have paid off and were left out. Empty if no run has books.
+        First a line with the checks that are true in all runs that have them, each with how many have it, then one line
+        for each other check. Empty if no run has books.
     """
     books = [job for job in outcome.jobs if "audit" in outcome.results.get(job.key, {})]
     if not books:
         return []
-    kept = {job.label: _checks(job, outcome.results[job.key]["audit"]) for job in books}
+    audits_of = {job.label: outcome.results[job.key]["audit"] for job in books}
+    kept = {label: {k: v for k, v in audit.items() if k != "rounds"} for label, audit in audits_of.items()}
     names = list(dict.fromkeys(name for audit in kept.values() for name in audit))
     has = {name: [label for label, audit in kept.items() if name in audit] for name in names}
     broken = {
         name: [f"{label}: {kept[label][name]['said']}" for label in has[name] if not kept[label][name]["holds"]]
         for name in names
     }
-    sound: dict[int, list[str]] = {}  # by how many runs have the check
-    for name in (name for name in names if not broken[name]):
-        sound.setdefault(len(has[name]), []).append(name)
-    lines = [
-        f"in {'all of them' if count == len(kept) else f'the {count} that have it'}: {', '.join(checks)}"
-        for count, checks in sound.items()
-    ]
+    sound = [f"{name} ({len(has[name])})" for name in names if not broken[name]]
     markets = sum(outcome.results[job.key]["audit"]["rounds"] for job in books)
     replayed = f", {markets} markets replayed" if markets else ""
     audited = "1 run with books was" if len(kept) == 1 else f"{len(kept)} runs with books were"
     unsound = [f"{name}: not in {len(w)} of {len(has[name])} runs ({w[0]})" for name, w in broken.items() if w]
-    return ["; ".join([f"{audited} audited{replayed}", *lines]), *unsound, *_left_out(outcome)]
-
-
-def _checks(job: Job, audit: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Return the checks of a kept audit; those that were kept under another name are called by what they looked at.
-
-    "isolation" and "budget balance" could not fail. "local optimality" looked at imports that were left out only where
-    Algorithm 2 does not stop at the first seller that does not pay.
-    """
-    checks = {name: check for name, check in audit.items() if name not in ("rounds", "isolation", "budget balance")}
-    both = checks.pop("local optimality", None)
-    if both is not None:
-        skips = getattr(job.experiment.mechanism.built.weigh, "stop", "skip") == "skip"
-        checks |= {"no import too many": both} | ({"no import left out": both} if skips else {})
-    return checks
-
-
-def _left_out(outcome: TableOutcome) -> list[str]:
-    """Return a line on the imports that would have paid and were left out, by the metric ``market/eq9`` in the rounds
-    that a run has tested; nothing if no run has it.
-    """
-    curves = {
-        job.label: outcome.results.get(job.key, {}).get("curves", {}).get("market/eq9", ()) for job in outcome.jobs
-    }
-    worst = {label: max(known) for label, curve in curves.items() if (known := [x for x in curve if x is not None])}
-    left = {label: most for label, most in worst.items() if most > LEAST}
-    if not worst:
-        return []
-    sentence = f"imports that would have paid (market/eq9, tested rounds): left out in {len(left)} of {len(worst)} runs"
-    if not left:
-        return [sentence]
-    label = max(left, key=lambda name: left[name])
-    return [f"{sentence}, the most by {left[label]:.3g} tokens ({label})"]
+    return [f"{audited} audited{replayed}; it holds: {', '.join(sound)}", *unsound]

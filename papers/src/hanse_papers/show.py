@@ -5,12 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.cells import cell_len
 from rich.console import Console
+from rich.table import Column
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -23,60 +23,41 @@ from hanse_papers.runner import TableOutcome, audits
 from hanse_papers.tables import PaperTable, Printed
 
 
-def as_json(outcome: TableOutcome) -> dict[str, Any]:
+def as_json(outcome: TableOutcome, full: PaperTable | None = None) -> dict[str, Any]:
     """Return ``{paper, table, recipe, scale, seeds, rows: [{setting, algorithm, published, mean, sd, n}]}``.
 
-    ``published``, ``mean`` and ``sd`` are in the table's unit (percent), None if there is no number.
+    ``published``, ``mean`` and ``sd`` are in the table's unit (percent), None if there is no number. With the table at
+    full size: also variants, the scale's changes, costs, audits and failures.
     """
-    return _head(outcome) | {"rows": [_row(row) for row in rows(outcome)]}
-
-
-def _head(outcome: TableOutcome) -> dict[str, Any]:
-    table = outcome.table
-    return {
-        "paper": table.paper, "table": table.name, "recipe": table.recipe, "scale": table.scale,
-        "seeds": outcome.seeds,
-    }  # fmt: skip
-
-
-def _row(row: Row) -> dict[str, Any]:
-    published = row.cell.published
-    return {
-        "setting": row.cell.setting,
-        "algorithm": row.cell.algorithm,
-        "published": None if published is None else published.mean,
-        "mean": row.best.mean,
-        "sd": row.best.sd,
-        "n": row.best.n,
-    }
-
-
-def table_json(outcome: TableOutcome, full: PaperTable) -> dict[str, Any]:
-    """Return what :func:`as_json` returns, with variants, the scale's changes, costs and failures."""
-    cell_rows = rows(outcome)
+    table, found = outcome.table, rows(outcome)
+    whole = {name: getattr(table, key) for name, key in HEAD.items()} | {"seeds": outcome.seeds}
+    whole["rows"] = [_row(row, more=full is not None) for row in found]
+    if full is None:
+        return whole
     hours, missing = cpu_hours(outcome, full)
-    lines = []
-    for row in cell_rows:
-        published = row.cell.published
-        lines.append(
-            _row(row)
-            | {
-                "published_sd": None if published is None else published.sd,
-                "rounds": row.cell.at,
-                "variant": row.best.variant,
-                "variants": [{"name": s.variant, "mean": s.mean, "sd": s.sd, "n": s.n} for s in row.variants],
-            }
-        )
-    return _head(outcome) | {
-        "unit": outcome.table.unit,
-        "changes": changed(outcome.table, full),
-        "notes": list(outcome.table.notes),
-        "rows": lines,
+    return whole | {
+        "unit": table.unit,
+        "changes": changed(table, full),
+        "notes": list(table.notes),
         "cpu_seconds": sum(r["cpu_seconds"] for r in outcome.results.values()),
         "paper_scale": {"cpu_hours": hours, "not_measured": missing},
         "audits": audits(outcome),
         "failures": dict(outcome.failures),
     }
+
+
+HEAD = {"paper": "paper", "table": "name", "recipe": "recipe", "scale": "scale"}
+
+
+def _row(row: Row, *, more: bool) -> dict[str, Any]:
+    printed, best = row.cell.published, row.best
+    found = {"setting": row.cell.setting, "algorithm": row.cell.algorithm, "published": printed and printed.mean}
+    found |= {name: getattr(best, name) for name in ("mean", "sd", "n")}
+    if not more:
+        return found
+    variants = [{"name": s.variant, "mean": s.mean, "sd": s.sd, "n": s.n} for s in row.variants]
+    rest = {"published_sd": printed and printed.sd, "rounds": row.cell.at, "variant": best.variant}
+    return found | rest | {"variants": variants}
 
 
 def _figures(score: VariantScore | Printed | None, *, whole: bool = False) -> str:
@@ -97,24 +78,14 @@ def _counts(found: Sequence[Row]) -> bool:
     return all(s.mean is None or (s.sd is None and float(s.mean).is_integer()) for s in scores)
 
 
-def _read_as(outcome: TableOutcome, found: Sequence[Row]) -> str:
-    """Say how to read the cells of a table's Markdown."""
+def _read_as(outcome: TableOutcome) -> str:
+    """Say how to read the cells of a table."""
     unit = "units as the columns say" if outcome.table.unit == "as named" else outcome.table.unit
-    lines = [f"A cell is ours / the paper's number ({unit}); without '/', or with '/ –', the paper prints none."]
-    if any(row.best.sd is not None for row in found):
-        lines.append("Mean ± standard deviation over seeds.")
-    shares = [row.best for row in found if row.best.held is not None]
-    if shares:
-        first = _figures(shares[0])
-        lines.append(f"'{first}': the share of the seeds in %, and in how many of how many it was so.")
-    if tried := next((row.best.variant for row in found if row.best.variant), None):
-        lines.append(f"'({tried})': of the settings that were tried the one with the highest mean, which counts.")
-    few = min((row.best.n for row in found if row.best.n > 0), default=outcome.seeds)
-    if few < outcome.seeds:
-        lines.append(
-            f"'({few} of {outcome.seeds})': {few} of {outcome.seeds} seeds are finished; one seed has no deviation."
-        )
-    return " ".join(lines)
+    return (
+        f"A cell is ours / the paper's number ({unit}); without '/', or with '/ –', the paper prints none. Means ± "
+        "standard deviations over seeds, of the setting in brackets where several were tried (the highest mean); "
+        f"'(3 of {outcome.seeds})': so many seeds are finished; of a share of seeds: in so many it was so."
+    )
 
 
 def _blocks(found: Sequence[Row]) -> Iterator[tuple[str, list[str], list[str], dict[tuple[str, str], Row]]]:
@@ -143,114 +114,64 @@ def _announced(table: PaperTable, lines: Sequence[str]) -> str:
     return f"Recipe {table.recipe} ({words}), scale {table.scale}. {differs if lines else none}"
 
 
-def print_outcome(outcome: TableOutcome, full: PaperTable, console: Console) -> None:
-    """Print our numbers next to the paper's, the changes due to the scale, and the time."""
-    table, cell_rows = outcome.table, rows(outcome)
-    unit = "units as the columns say" if table.unit == "as named" else table.unit
-    below = ", below it the paper's" if any(row.cell.published is not None for row in cell_rows) else ""
-    console.print(
-        Text(table.title, "bold"),
-        f"({table.paper} {table.name}), {unit}: ours "
-        f"({f'seeds: {outcome.seeds}' if outcome.jobs else 'computed, without a seed'}){below}",
-    )
-    differing = changed(table, full)
-    console.print(_announced(table, differing), markup=False, highlight=False)
-    for line in differing:
-        console.print(f"- {line}", markup=False, highlight=False)
-    for group, columns, algorithms, here in _blocks(cell_rows):
-        printed = {name: any(here[at].cell.published is not None for at in here if at[0] == name) for name in columns}
-        cells = {
-            name: [_cell(here.get((name, row)), outcome.seeds, printed=printed[name]) for row in algorithms]
-            for name in columns
-        }
-        for shown in _fitting(group, algorithms, cells, console.width, labelled=any(printed.values())):
-            console.print(shown)
-    for line in (*_tail(outcome, full), *(f"Note: {note}." for note in table.notes)):
-        console.print(line, markup=False, highlight=False, style="dim")
-
-
-def _cell(row: Row | None, seeds: int, *, printed: bool) -> Text:
-    """Return a cell's lines: ours, the paper's where the column has any (``printed``), the setting that was best."""
-    if row is None:
-        return Text()
-    ours, theirs = (_figures(score).replace(" ± ", "±") for score in (row.best, row.cell.published))
-    few = f" ({said})" if (said := row.best.few(seeds)) else ""
-    lines = [Text.assemble((ours, "bold"), few)]
-    lines += [Text(theirs, "dim")] if printed else []
-    lines += [Text(row.best.variant, "dim italic")] if row.best.variant else []
-    return Text("\n").join(lines)
-
-
-_BORDER = 3  # a column's line and its two spaces
-
-
-def _fitting(
-    group: str, algorithms: Sequence[str], cells: Mapping[str, Sequence[Text]], width: int, *, labelled: bool
-) -> Iterator[RichTable]:
-    """Yield a group as tables one below the other, each as wide as the terminal allows, so no name is cut and no
-    number is broken; headings may take several lines.
-
-    Args:
-        group: the heading; followed by "(more)" from the second table on.
-        algorithms: the names of the rows.
-        cells: each column's cells, one per row.
-        width: the terminal's width, in characters.
-        labelled: whether each cell has ours above the paper's number, which the row's name then says.
-    """
-    names = max(cell_len(name) for name in algorithms) + _BORDER + 1 + cell_len(": ours") * labelled
-    least = {
-        name: max(cell_len(word) for word in (*name.split(), *(line for c in lines for line in c.plain.split("\n"))))
-        for name, lines in cells.items()
-    }
-    pieces: list[list[str]] = [[]]
-    for name in cells:
-        if pieces[-1] and names + sum(least[n] + _BORDER for n in (*pieces[-1], name)) > width:
-            pieces.append([])
-        pieces[-1].append(name)
-    for number, piece in enumerate(pieces):
-        shown = RichTable("", title=group if number == 0 else f"{group} (more)", title_justify="left")
-        for name in piece:  # a terminal too narrow for one column breaks a number, and does not cut it
-            shown.add_column(name, overflow="fold", min_width=None if names + least[name] > width else least[name])
-        for position, algorithm in enumerate(algorithms):
-            lines = [f"{algorithm}: ours" if labelled else algorithm, *(["the paper's"] if labelled else [])]
-            shown.add_row("\n".join(lines), *(cells[name][position] for name in piece))
-        yield shown
-
-
-def table_markdown(outcome: TableOutcome, full: PaperTable) -> str:
-    """Return the table as Markdown: one block per group, with our figure and the paper's in each cell."""
-    table, cell_rows = outcome.table, rows(outcome)
-    differing = changed(table, full)
-    lines = [f"### {table.name}: {table.title}", "", _announced(table, differing), ""]
-    lines += [*(f"- {line}" for line in differing), ""] if differing else []
-    lines += [_read_as(outcome, cell_rows), ""]
-    for group, columns, algorithms, here in _blocks(cell_rows):
-        lines += [f"| {group} | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
+def _grids(outcome: TableOutcome, found: Sequence[Row]) -> Iterator[tuple[list[str], list[list[str]]]]:
+    """Yield each group as a heading (the group, then its columns) and a line of cells for each algorithm."""
+    for group, columns, algorithms, here in _blocks(found):
         of = {name: [row for (column, _), row in here.items() if column == name] for name in columns}
         whole = {name: _counts(of[name]) for name in columns}
         printed = {name: any(row.cell.published is not None for row in of[name]) for name in columns}
-        for algorithm in algorithms:
-            cells = [
-                _markdown(here.get((name, algorithm)), outcome.seeds, whole=whole[name], printed=printed[name])
-                for name in columns
-            ]
-            lines.append(f"| {algorithm} | {' | '.join(cells)} |")
-        lines.append("")
-    lines += [*_tail(outcome, full), "", *(f"- {note}" for note in table.notes), ""]
-    if outcome.failures:
-        lines += ["Failed:", "", *(f"- {label}: {why}" for label, why in outcome.failures.items()), ""]
-    return "\n".join(lines)
+
+        def cell(name: str, algorithm: str) -> str:
+            row = here.get((name, algorithm))  # noqa: B023
+            return _cell(row, outcome.seeds, whole=whole[name], printed=printed[name])  # noqa: B023
+
+        yield [group, *columns], [[algorithm, *(cell(name, algorithm) for name in columns)] for algorithm in algorithms]
 
 
-def _markdown(row: Row | None, seeds: int, *, whole: bool, printed: bool) -> str:
+def _cell(row: Row | None, seeds: int, *, whole: bool, printed: bool) -> str:
     """Return a cell: ours, the setting that was best, the seeds if they are few, and the paper's where it prints any in
     this column.
     """
     if row is None:
         return ""
-    few = row.best.few(seeds) if row.best.n > 0 else ""
+    few = f"{row.best.n} of {seeds}" if 0 < row.best.n != seeds else ""
     pieces = [_figures(row.best, whole=whole), *(f"({text})" for text in (row.best.variant, few) if text)]
     return " ".join([*pieces, *(["/", _figures(row.cell.published, whole=whole)] if printed else [])])
+
+
+def _before(outcome: TableOutcome, full: PaperTable) -> list[str]:
+    """Return the lines above a table: what differs, and how cells are read."""
+    differing = changed(outcome.table, full)
+    lines = [_announced(outcome.table, differing), "", *(f"- {line}" for line in differing)]
+    return [*lines, *([""] if differing else []), _read_as(outcome)]
+
+
+def print_outcome(outcome: TableOutcome, full: PaperTable, console: Console) -> None:
+    """Print our numbers next to the paper's, the changes due to the scale, and the time."""
+    table, found = outcome.table, rows(outcome)
+    console.print(Text(table.title, "bold"), f"({table.paper} {table.name}, seeds: {outcome.seeds})")
+    for line in _before(outcome, full):
+        console.print(line, markup=False, highlight=False)
+    for heading, lines in _grids(outcome, found):
+        shown = RichTable(*(Column(Text(name), overflow="fold") for name in heading))
+        for cells in lines:
+            shown.add_row(*map(Text, cells))
+        console.print(shown)
+    for line in (*_tail(outcome, full), *(f"Note: {note}." for note in table.notes)):
+        console.print(line, markup=False, highlight=False, style="dim")
+
+
+def table_markdown(outcome: TableOutcome, full: PaperTable) -> str:
+    """Return the table as Markdown: one block per group, with our figure and the paper's in each cell."""
+    table, found = outcome.table, rows(outcome)
+    lines = [f"### {table.name}: {table.title}", "", *_before(outcome, full), ""]
+    for heading, body in _grids(outcome, found):
+        lines += [f"| {' | '.join(cells)} |" for cells in (heading, ["---"] * len(heading), *body)]
+        lines.append("")
+    lines += [*_tail(outcome, full), "", *(f"- {note}" for note in table.notes), ""]
+    if outcome.failures:
+        lines += ["Failed:", "", *(f"- {label}: {why}" for label, why in outcome.failures.items()), ""]
+    return "\n".join(lines)
 
 
 _LONGEST = 100  # characters of a file's name that say what a table was cut down to
@@ -281,7 +202,7 @@ def write_outcome(outcome: TableOutcome, full: PaperTable, folder: Path) -> list
     stem = stem_of(outcome.table)
     drawn = charts(outcome, stem)
     texts = {
-        f"{stem}.json": json.dumps(table_json(outcome, full), indent=1, allow_nan=False) + "\n",
+        f"{stem}.json": json.dumps(as_json(outcome, full), indent=1, allow_nan=False) + "\n",
         f"{stem}.md": table_markdown(outcome, full),
         **{f"{chart.key}.csv": to_csv(chart) for chart in drawn},
     }

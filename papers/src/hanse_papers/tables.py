@@ -52,7 +52,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from importlib.resources import files
-from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
 from hanse.base.errors import UserError, gated, nearest
@@ -194,8 +193,8 @@ class Paper:
     Attributes:
         name: the paper's name on the command line.
         citation: title, authors and year.
-        tables: the function that builds each table, by name. It takes a scale and optionally a recipe and folders of
-            results, as :func:`build_table` does.
+        tables: the function that builds each table, by name. It takes a scale and optionally a recipe, as
+            :func:`build_table` does.
     """
 
     name: str
@@ -406,7 +405,6 @@ def build_table(
     name: str,
     scale: Scale,
     recipe: Recipe = "paper",
-    kept: Sequence[Path] = (),
     *,
     computed: Mapping[str, Computed],
 ) -> PaperTable:
@@ -419,8 +417,6 @@ def build_table(
         name: the table's name.
         scale: the scale.
         recipe: the recipe.
-        kept: for a computed table that reads other tables' runs: the folders of results that are searched before those
-            of its own ``values.kept``.
         computed: the functions that the table may name as ``computed``.
 
     Raises:
@@ -433,9 +429,7 @@ def build_table(
     groups = [group for group in every if _stands(group, scale, recipe)]
     cells = tuple(cell for group in _numbered(groups) for cell in _cells(document, group, scale))
     if "computed" in document:
-        values = document.get("values", {})
-        given = {"kept": [*kept, *values["kept"]]} if "kept" in values else {}
-        found = computed[document["computed"]](cells, values | given)
+        found = computed[document["computed"]](cells, document.get("values", {}))
         numbers: Sequence[float | None] = found or [None] * len(cells)
         cells = tuple(
             replace(cell, computed=number, variants=(), at=0) for cell, number in zip(cells, numbers, strict=False)

@@ -102,8 +102,8 @@ def counterexamples(markets: int) -> Mapping[tuple[str, str], int]:
             failed["Theorem 1", reading] += bool((true < -close).any())
             failed["Theorem 3", reading] += bool(said[liar] > true[liar] + close)
             failed["Theorem 4", reading] += bool(best_imports(printed_as(absurd, power))[:, liar].any())
-        for name, said in lies.items():
-            failed[name, ours] += bool(_utilities(market, said)[1][liar] > honest[liar] + close)
+        for name, lie in lies.items():
+            failed[name, ours] += bool(_utilities(market, lie)[1][liar] > honest[liar] + close)
     return failed
 
 

@@ -25,10 +25,9 @@ import os
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
-from types import TracebackType
 from typing import IO
 from weakref import WeakSet
 
@@ -76,8 +75,8 @@ class Hold:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._file: int | None = None
-        self._folder: int | None = None
+        self._file = -1
+        self._held: ExitStack | None = None
 
     def take(self, patience_s: float = 0.0) -> None:
         """Take the lock of the folder, which must exist. Does nothing if this object holds it already.
@@ -91,9 +90,9 @@ class Hold:
             MachineError: the folder cannot be written.
         """
         end = time.monotonic() + patience_s
-        while self._file is None:
+        while self._held is None:
             try:
-                self._file, self._folder = _locked(self.folder / LOCK)
+                self._file, self._held = _locked(self.folder / LOCK)
             except BlockingIOError:
                 if time.monotonic() > end:
                     raise UserError(f"{self.folder}: {_holder(self.folder / LOCK)}; one process at a time") from None
@@ -109,26 +108,22 @@ class Hold:
 
     def release(self) -> None:
         """Release the lock. Does nothing if it is not held."""
-        if self._file is None:
-            return
-        with suppress(OSError):
-            os.ftruncate(self._file, 0)
-        self._forget()
+        if self._held is not None:
+            with suppress(OSError):
+                os.ftruncate(self._file, 0)
+            self._forget()
 
     def _forget(self) -> None:
         """Close the file, which ends the lock, without touching what the file says."""
         _HELD.discard(self)
-        for file in (self._file, self._folder):
-            if file is not None:
-                os.close(file)
-        self._file = self._folder = None
+        if self._held is not None:
+            self._held.close()
+        self._held = None
 
     def __enter__(self) -> Hold:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.release()
 
 
@@ -140,50 +135,42 @@ def locked(path: Path) -> Iterator[None]:
         path: the lock's file, beside the file that is changed. It is there during the block only. Its folder must
             exist, and is locked as well, so that nobody comes in if the file is removed.
     """
-    files: tuple[int, ...] = ()
-    while not files:
+    held: ExitStack | None = None
+    while held is None:
         try:
-            files = _locked(path)
+            _, held = _locked(path)
         except BlockingIOError:
             time.sleep(0.01)
-    try:
-        yield
-    finally:
-        path.unlink(missing_ok=True)
-        for file in files:
-            os.close(file)
+    with held:
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
 
 
-def _locked(path: Path) -> tuple[int, int]:
-    """Return an open file that holds the lock, and its folder, opened and locked, too.
+def _locked(path: Path) -> tuple[int, ExitStack]:
+    """Return an open file that holds the lock, and what closes it and its folder, which is locked, too.
 
     Raises:
         BlockingIOError: another process holds it.
         OSError: the file cannot be opened.
     """
     while True:
-        file = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o644)
-        try:
+        with ExitStack() as held:
+            file = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o644)
+            held.callback(os.close, file)
             flock(file, wait=False)
+            # else the directory was deleted, and made again, since the file was opened
             if os.path.exists(path) and os.path.samestat(os.fstat(file), os.stat(path)):
-                return file, _locked_folder(path.parent)
-        except BaseException:
-            os.close(file)
-            raise
-        os.close(file)  # the directory was deleted, and made again, since the file was opened
-
-
-def _locked_folder(path: Path) -> int:
-    """Return a folder, opened and, where that is possible, locked. Raises BlockingIOError if another has locked it."""
-    folder = os.open(path, os.O_RDONLY)
-    try:
-        flock(folder, wait=False)
-    except BlockingIOError:
-        os.close(folder)
-        raise
-    except OSError:  # not over NFS
-        pass
-    return folder
+                folder = os.open(path.parent, os.O_RDONLY)
+                held.callback(os.close, folder)
+                try:
+                    flock(folder, wait=False)
+                except BlockingIOError:
+                    raise
+                except OSError:  # not over NFS
+                    pass
+                return file, held.pop_all()
 
 
 def _holder(path: Path) -> str:

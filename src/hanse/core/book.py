@@ -36,7 +36,7 @@ def check(transaction: Transaction) -> None:
     Raises:
         LedgerError: a step, kind or memo is not one line of printable text; there are fewer than two postings; a kind
             of account is unknown; an amount is not a nonzero integer of at most 64 bits; or the postings do not sum to
-            zero. A transaction that closes a round (:mod:`hanse.ledger.closing`), a commitment, a leave are refused if
+            zero. A transaction that closes a round (:mod:`hanse.ledger.receipts`), a commitment, a leave are refused if
             they move units or have the wrong name.
     """
     where = f"transaction '{transaction.step}'"

@@ -42,8 +42,7 @@ from torch import Tensor, nn
 from hanse.base.streams import stream
 from hanse.core.book import Book
 from hanse.core.entry import Transaction
-from hanse.core.payload import Payload
-from hanse.core.port import Answer, Answered, Request, Roster
+from hanse.core.port import Answer, Answered, Payload, Request, Roster
 from hanse.core.recipe import Recipe
 from hanse.core.table import Add, Block, Floats, Ints, Layout, Made, Mix, Replace, Seats, Table, Updates, mix
 from hanse.core.telling import BeforeJoining, Check, Fact, Telling, Terms
@@ -941,7 +940,7 @@ class TrainPart(Part, Protocol):
     def sends(self, view: View, state: State) -> Payload | None:
         """Return the payload of this round's training tasks; None, the default, for nothing.
 
-        Its name selects the client's half that uses it (:mod:`hanse.core.payload`).
+        Its name selects the client's half that uses it (:mod:`hanse.core.port`).
         """
         return None
 

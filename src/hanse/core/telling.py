@@ -284,20 +284,10 @@ def matched(pattern: str, name: str) -> tuple[str, ...] | None:
         >>> matched("tokens/*", "tokens/tier 2/accuracy") is None
         True
     """
-    steps, given = pattern.split("/"), name.split("/")
-    if len(steps) != len(given):
-        return None
-    stars = []
-    for step, word in zip(steps, given, strict=True):
-        before, star, after = step.partition("*")
-        if not star and step != word:
-            return None
-        if star:
-            inner = word[len(before) : len(word) - len(after)]
-            if not inner or not word.startswith(before) or not word.endswith(after):
-                return None
-            stars.append(inner)
-    return tuple(stars)
+    steps = (step.partition("*") for step in pattern.split("/"))
+    forms = (re.escape(before) + ("([^/]+)" + re.escape(after) if star else "") for before, star, after in steps)
+    found = re.fullmatch("/".join(forms), name)
+    return None if found is None else found.groups()
 
 
 ABOUT = "about.json"

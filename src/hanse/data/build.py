@@ -13,7 +13,7 @@ import math
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -87,9 +87,8 @@ def with_own(spec: DataSpec, given: Any = None) -> tuple[DataSpec, Dataset | Non
     given_keys, owners, partition = spec.model_fields_set, dataset.client_of, spec.partition
     if "partition" not in given_keys and (owners is not None or dataset.train.units is not None):
         changed["partition"] = partition = Natural() if owners is not None else Iid()
-    by_owner = isinstance(partition, Natural) and partition.ids is None
-    if owners is not None and by_owner and "clients" not in given_keys:
-        changed["clients"] = len(np.unique(owners)) * cast(Natural, partition).per_owner
+    if owners is not None and isinstance(partition, Natural) and "clients" not in given_keys:
+        changed["clients"] = len(np.unique(owners)) * partition.per_owner
     return spec.model_copy(update=changed), dataset
 
 
@@ -200,12 +199,12 @@ def prepared(dataset: Dataset, spec: DataSpec) -> Dataset:
     """Return the data set as the partition needs it.
 
     For a mixture, samples are assigned to distributions. With natural clients, the test set keeps only samples of the
-    participating clients. If the spec brings its own ids, which do not cover the test set, it keeps all.
+    participating clients.
     """
     partition = spec.partition
     if isinstance(partition, MixturePartition):
         return partition.assigned(dataset, spec.seed)
-    if not isinstance(partition, Natural) or partition.ids is not None:
+    if not isinstance(partition, Natural):
         return dataset
     if partition.test_owners == "next":
         return _with_next_owners(dataset, spec, partition)
@@ -315,26 +314,15 @@ def _mixture(partition: MixturePartition, dataset: Dataset, spec: DataSpec) -> P
 
 
 def _natural(partition: Natural, dataset: Dataset, spec: DataSpec) -> Partition:
-    """Return the partition by the source's owners, or by the user's file of ids."""
-    ids = dataset.client_of if partition.ids is None else _read_ids(Path(partition.ids).expanduser())
+    """Return the partition by the source's owners."""
+    ids = dataset.client_of
     if ids is None:
         raise UserError(
-            f"data.partition: 'natural': source '{dataset.name}' does not say which client a sample belongs to; "
-            "give its option ids, a .npy file with a client id for each train sample"
+            f"data.partition: 'natural': source '{dataset.name}' does not say which client a sample belongs to"
         )
     chosen = partition.owners(ids, spec.clients, spec.seed)
     labels, classes = dataset.train.y.numpy(), dataset.num_classes or 0
     parts = partition.deal(labels, ids, chosen, spec.seed, classes, dataset.ordered)
     owners = np.repeat(chosen, partition.per_owner)
     groups = np.unique(owners, return_inverse=True)[1].astype(np.int64) if partition.per_owner > 1 else None
-    return Partition(tuple(parts), groups, owners if partition.ids is None else None)
-
-
-def _read_ids(path: Path) -> NDArray[np.int64]:
-    """Return the array of a ``.npy`` file; pickled objects are refused."""
-    try:
-        ids: NDArray[np.int64] = np.load(path, allow_pickle=False)
-        _ = ids.shape  # an archive has none
-    except (OSError, ValueError, EOFError, AttributeError) as error:
-        raise UserError(f"data.partition.ids = '{path}': not a readable .npy file ({error})") from error
-    return ids
+    return Partition(tuple(parts), groups, owners)

@@ -31,22 +31,6 @@ from numpy.typing import NDArray
 from hanse.base.merkle import Tree, path_length, verify_inclusion
 from hanse.data.samples import Samples
 
-__all__ = [
-    "Committed",
-    "Opening",
-    "SampleCommitment",
-    "ShownLeaf",
-    "attested",
-    "commit",
-    "drawn",
-    "fault",
-    "misplaced",
-    "num_shown",
-    "packed",
-    "sample_bytes",
-    "unpacked",
-]  # fmt: skip
-
 KEY_BYTES = 32
 
 

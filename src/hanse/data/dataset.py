@@ -121,10 +121,11 @@ class Dataset:
             (self.time, "time", "train", self.train),
             (self.shares, "shares", "train", self.train),
         ):
-            if ids is not None and tuple(ids.shape) != (len(samples),):
+            whole = field == "time" or "int" in str(getattr(ids, "dtype", "int"))
+            if ids is not None and not (whole and tuple(ids.shape) == (len(samples),)):
                 raise UserError(
-                    f"source '{self.name}': {field} has shape {ids.shape}; "
-                    f"one for each of the {len(samples)} {share} samples is needed"
+                    f"source '{self.name}': {field} is {ids.dtype} of shape {tuple(ids.shape)}; "
+                    f"one number for each of the {len(samples)} {share} samples is needed"
                 )
         dists = self.distributions
         if dists is not None and (len(dists.train), len(dists.test)) != (len(self.train), len(self.test)):

@@ -50,28 +50,42 @@ MOST_SUMS = 20_000_000
 """Sums over clients, classes and features, up to which labels are looked at."""
 
 
-def maybe_id(found: Held, owner: NDArray[Any] | None, where: str) -> str:
-    """Return a note if a column of whole numbers seems to name rows, patients or the like; else "".
-
-    Ids differ in all rows. Where several rows have the same id, no two clients share any.
+def of_column(
+    found: Held, owner: NDArray[Any] | None, where: str, gap: str = "make it a gap (NaN)", same: str = ""
+) -> list[str]:
+    """Return notes on a column of features that may be ids, or numbers that stand for gaps, or whose words clients do
+    not share.
 
     Args:
-        found: the column.
-        owner: the client of each row, or None.
-        where: what the note begins with, such as "data: patients: column 'id'".
+        found: what the column holds.
+        owner: ``[n]``, the client of each row, or None.
+        where: the words with which notes begin; they end with the column's name in quotes.
+        gap: how a number becomes a gap.
+        same: what to do if clients call the same otherwise.
+    """
+    if found.kind in ("whole", "numbers") and not found.category:
+        return [note for note in (_maybe_id(found, owner, where), maybe_gaps(found.values, where, gap)) if note]
+    if owner is None or found.kind != "words":
+        return []
+    words: dict[str, set[str]] = {}
+    for client, one in set(zip(owner[~found.gaps].tolist(), map(str, found.values[~found.gaps]), strict=True)):
+        words.setdefault(client, set()).add(one)
+    return [note] if (note := no_shared(words, where, same)) else []
+
+
+def _maybe_id(found: Held, owner: NDArray[Any] | None, where: str) -> str:
+    """Return a note if numbers may be ids, "" if not: whole ones that are all different, or that no two clients share,
+    or in a column that is called so.
     """
     values = found.values[~found.gaps]
-    if found.kind not in ("whole", "numbers") or found.category or not np.equal(np.floor(values), values).all():
-        return ""
     different, place = np.unique(values, return_inverse=True)
-    if len(different) < FEW:
+    if len(different) < FEW or not np.equal(np.floor(values), values).all():
         return ""
-    named, once = bool(_ID.search(where)), len(different) == len(values)
-    apart = False
+    once, apart = len(different) == len(values), False
     if owner is not None and len(set(owner.tolist())) > 1:
         ids = np.unique(owner[~found.gaps].astype(str), return_inverse=True)[1]
         apart = np.unique(np.stack([place, ids]), axis=1).shape[1] == len(different)
-    if not (named or (found.kind == "whole" and (once or apart))):
+    if not (_ID.search(where) or (found.kind == "whole" and (once or apart))):
         return ""
     again = "" if once else "; rows with the same one are both trained on and tested on, which makes tests too good"
     return (
@@ -80,14 +94,8 @@ def maybe_id(found: Held, owner: NDArray[Any] | None, where: str) -> str:
     )
 
 
-def maybe_gaps(found: Held, owner: NDArray[Any] | None, where: str, remedy: str = "make it a gap (NaN)") -> str:
-    """Return a note if some of a column's numbers may stand for gaps; else "". Arguments as :func:`maybe_id`, and what
-    their owner can do.
-    """
-    return _maybe_gaps(found.values, where, remedy) if found.kind in ("numbers", "whole") and not found.category else ""
-
-
-def _maybe_gaps(values: NDArray[Any], where: str, remedy: str = "make it a gap (NaN)") -> str:
+def maybe_gaps(values: NDArray[Any], where: str, remedy: str = "make it a gap (NaN)") -> str:
+    """Return a note if a number such as -999 may say that there is none, "" if not; ``values [n]`` has NaN for gaps."""
     real = values[np.isfinite(values)].astype(np.float64)
     codes = [code for code in gap_codes(real) if code != -1 or len(np.unique(real)) > 3]
     if not codes:
@@ -97,23 +105,9 @@ def _maybe_gaps(values: NDArray[Any], where: str, remedy: str = "make it a gap (
 
 
 def of_inputs(x: Any, where: str) -> list[str]:
-    """Return notes on columns of an array ``x [n, d]`` in which numbers may stand for gaps; d is at most 100."""
+    """Return notes on the columns of an array ``[n, d]`` in which numbers may stand for gaps; none for other inputs."""
     columns = np.asarray(x).T if getattr(x, "ndim", 0) == 2 and x.shape[1] <= MOST_COLUMNS else ()
-    return [note for j, one in enumerate(columns) if (note := _maybe_gaps(one, f"{where}, column {j}"))]
-
-
-def other_words(found: Held, owner: NDArray[Any] | None, where: str, remedy: str = "") -> str:
-    """Return a note if clients write several words in a column, and share none of them with any other; else "".
-
-    One word alone, such as a client's region, is what sets clients apart. Arguments as :func:`maybe_id`, and what the
-    note ends with.
-    """
-    if owner is None or found.kind != "words":
-        return ""
-    words: dict[str, set[str]] = {}
-    for client, one in set(zip(owner[~found.gaps].tolist(), map(str, found.values[~found.gaps]), strict=True)):
-        words.setdefault(client, set()).add(one)
-    return no_shared(words, where, remedy)
+    return [note for j, one in enumerate(columns) if (note := maybe_gaps(one, f"{where}, column {j}"))]
 
 
 def _groups(words: Mapping[Any, set[Any]]) -> list[tuple[list[Any], set[Any]]]:
@@ -168,7 +162,7 @@ def of_targets(values: NDArray[Any], classes: int | None, where: str) -> list[st
                 f"{where}: the targets are floats, numbers to be predicted, and only {len(different)} whole ones: for "
                 "classes make them whole numbers, as with .astype(int)"
             ]
-        return [note] if (note := _maybe_gaps(values, f"{where}: targets")) else []
+        return [note] if (note := maybe_gaps(values, f"{where}: targets")) else []
     empty = classes - len(different) if len(different) and different.max() == classes - 1 else 0
     if len(different) > FEW or empty:
         without = f", {empty} of which no row has" if empty else ""

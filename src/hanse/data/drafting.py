@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal
@@ -14,7 +14,7 @@ import numpy as np
 
 from hanse.base.errors import nearest
 from hanse.data.doubts import no_shared, of_classes
-from hanse.data.kinds import FEW, GAPS, LISTED, NUMBER, natural_order
+from hanse.data.kinds import FEW, GAPS, LISTED, NUMBER, alike, natural_order
 from hanse.data.preparing import DAY, MOST_KINDS, TableColumn
 from hanse.data.schema import (
     NONE,
@@ -28,6 +28,8 @@ from hanse.data.schema import (
     same_words,
     seconds,
 )
+
+_WORDS = ("none", "missing", "inf", "-inf", "infinity")  # gaps that may be words, too
 
 
 def draft(
@@ -71,29 +73,35 @@ def draft(
         for name in names
         if name not in leave_out
     }
-    written = {text for own in texts.values() for text in own}
-    gaps = sorted({text for text in written if text.casefold() in GAPS} | {*gaps})
-    comma = any(one.comma for one in tables)
+    gaps = _gaps(texts.values(), gaps)
     columns, warnings = dict[str, TableColumn](), list[str]()
     for name in [name for name in texts if name not in others]:
-        found = texts[name] - {*gaps}
+        found, missing = texts[name] - {*gaps}, not texts[name].isdisjoint(gaps)
+        kind, unit, odd = _read(found)
         strange = ""
-        if odd := _odd(found, comma):
+        if odd:
             strange = (
                 f"numbers or dates but for {_places(tables, name, odd)}: if this says that there is no value, "
                 f"--gap {odd[0]!r}; else write it as the others"
             )
-        if strange and len(found) > MOST_KINDS:
-            lines.append(f"column {name!r}: {strange}, or --leave-out the column")
-            continue
-        if strange:
-            warnings.append(f"data: column {name!r}: is taken as words, and holds {strange}")
-        try:
-            columns[name] = _column(texts[name], gaps, comma)
-        except ValueError as wrong:
-            lines.append(f"column {name!r}: {wrong}")
+        if not found:
+            lines.append(f"column {name!r}: has no value in any row: --leave-out it")
+        elif kind != "words":
+            clock = kind == "dates" and any(seconds(one) % DAY for one in found)
+            columns[name] = TableColumn(kind, unit, gaps=missing, clock=clock)
+        elif len(found) > MOST_KINDS:
+            many = (
+                f"{len(found)} different words, such as {min(found)!r}; at most {MOST_KINDS} become columns: name it "
+                "as --group if it says of whom each row is, else put words together"
+            )
+            lines.append(f"column {name!r}: {strange or many}, or --leave-out the column")
+        else:
+            columns[name] = TableColumn(kind, words=sorted(found), gaps=missing)
+            if strange:
+                warnings.append(f"data: column {name!r}: is taken as words, and holds {strange}")
+            warnings += _twins(name, found)
     answers = sorted(texts[said["target"]] - {*gaps}, key=natural_order)
-    if len(answers) > FEW and (odd := _odd({*answers}, comma)):
+    if len(answers) > FEW and (odd := _read({*answers})[2]):
         told = _places(tables, said["target"], odd)
         lines.append(f"column {said['target']!r}: numbers but for {told}: leave these rows out, or write numbers")
     numbers = len(answers) > FEW and all(map(NUMBER.fullmatch, answers))
@@ -158,7 +166,10 @@ def merged(drafts: Sequence[Schema], names: Sequence[str] = ()) -> Schema:
     warnings += of_classes(held, called, ordered, "data", same_words(first.target), rows=False)
     for name in columns:
         by_draft = {draft: {*one.columns[name].words} for draft, one in zip(called, drafts, strict=True)}
-        warnings.append(no_shared(by_draft, f"data: column {name!r}", same_words(name)))
+        warnings += [
+            no_shared(by_draft, f"data: column {name!r}", same_words(name)),
+            *_twins(name, columns[name].words),
+        ]
     return replace(
         first,
         columns=columns,
@@ -177,26 +188,45 @@ def _rounded(mean: float, deviation: float) -> tuple[float, float]:
     return round(mean, 2 - math.floor(math.log10(shown))), shown
 
 
-def _unit(found: Collection[str], comma: bool) -> str:
-    """Return the unit that most texts of numbers end with; "" if there are none."""
-    texts = (one.replace(",", ".") if comma else one for one in sorted(found) if re.match(r"[+-]?[.,]?\d", one))
+def _gaps(texts: Iterable[set[str]], said: Sequence[str]) -> list[str]:
+    """Return how gaps are written in columns of these texts: as is ``said``, and as gaps usually are. "none", "missing"
+    and the like are gaps in columns of numbers or dates alone; else they may be a class, or a word.
+    """
+    gaps = {*said}
+    for own in texts:
+        usual = {text for text in own if text.casefold() in GAPS}
+        words = _read(own - usual)[0] == "words"
+        gaps |= {text for text in usual if not (words and text.casefold() in _WORDS)}
+    return sorted(gaps)
+
+
+def _read(found: Collection[str]) -> tuple[Literal["numbers", "dates", "words"], str, list[str]]:
+    """Return what texts seem to hold, the unit of numbers, and the texts that are no numbers or dates where the greater
+    part is, so that all are taken as words.
+    """
+    texts = [one for one in sorted(found) if re.match(r"[+-]?\.?\d", one)]
     units = Counter(re.sub(rf"^({NUMBER.pattern})?[\d.,]*\s*", "", one) for one in texts)
-    return units.most_common(1)[0][0] if units else ""
-
-
-def _odd(found: Collection[str], comma: bool) -> list[str]:
-    """Return the texts that are no numbers, or no dates, if the greater part is; else, and if there are none, []."""
-    unit = _unit(found, comma)
-    for reads in (partial(number, unit=unit, comma=comma), seconds):
+    unit = units.most_common(1)[0][0] if units else ""
+    ways: tuple[tuple[Literal["numbers", "dates"], Callable[[str], float]], ...]
+    ways = ("numbers", partial(number, unit=unit)), ("dates", seconds)
+    for kind, reads in ways:
         odd = []
         for one in sorted(found):
             try:
                 reads(one)
             except ValueError:
                 odd.append(one)
+        if not odd and any(re.match(r"[+-]?0\d", one) for one in texts) and kind == "numbers":
+            break  # codes, of which a number would lose the 0
         if len(odd) < len(found) / 2:
-            return odd
-    return []
+            return ("words" if odd else kind), unit if kind == "numbers" else "", odd
+    return "words", "", []
+
+
+def _twins(name: str, words: Iterable[str]) -> list[str]:
+    """Return a note if two words of a column may be one, such as "m" and "M"."""
+    both = alike([(word, 0) for word in sorted(words)], case=lambda _: True, looks=True)
+    return [f"data: column {name!r}: {both} are different words: are they one?{same_words(name)}"] if both else []
 
 
 def _places(tables: Sequence[CsvTable], column: str, words: Sequence[str]) -> str:
@@ -208,29 +238,3 @@ def _places(tables: Sequence[CsvTable], column: str, words: Sequence[str]) -> st
         ]
         told.append(f"{one!r:.80} (in {', '.join(dict.fromkeys(where))})")
     return " and ".join(told) + (f" and {len(words) - LISTED} more" if len(words) > LISTED else "")
-
-
-def _column(texts: set[str], gaps: Sequence[str], comma: bool) -> TableColumn:
-    """Return what a column of these texts seems to hold. Raises ValueError, with a remedy, if that cannot be told."""
-    found = sorted(texts - {*gaps})
-    missing = len(found) < len(texts)
-    if not found:
-        raise ValueError("has no value in any row: --leave-out it")
-    unit = _unit(found, comma)
-    for of in ("numbers", "dates"):
-        try:
-            if of == "numbers":
-                _ = [number(one, unit, comma) for one in found]
-                if not any(re.match(r"[+-]?0\d", one) for one in found):  # codes, of which a number would lose the 0
-                    return TableColumn("numbers", unit, gaps=missing)
-            else:
-                clock = any(seconds(one) % DAY for one in found)
-                return TableColumn("dates", gaps=missing, clock=clock)
-        except ValueError:
-            continue
-    if len(found) > MOST_KINDS:
-        raise ValueError(
-            f"{len(found)} different words, such as {found[0]!r}; at most {MOST_KINDS} become columns: name it as "
-            "--group if it says of whom each row is, else put words together, or --leave-out it"
-        )
-    return TableColumn("words", words=found, gaps=missing)

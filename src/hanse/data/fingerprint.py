@@ -14,19 +14,16 @@ import hashlib
 import json
 import zlib
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from hanse.base.errors import UserError
 from hanse.base.files import on_network, write_whole
 from hanse.data.federated import SHARES, FederatedData
-from hanse.data.keeping import of_kept
 from hanse.data.samples import Samples
 
 Fingerprint = Mapping[str, Sequence[str]]
@@ -61,7 +58,7 @@ def fingerprint(data: FederatedData) -> Fingerprint:
 
 def of_samples(samples: Samples) -> str:
     """Return the digest of all samples, in their order: 16 hexadecimal digits."""
-    return _digest(_Sums(samples), torch.arange(len(samples)))
+    return _Sums(samples).digest(torch.arange(len(samples)))
 
 
 def of_text(text: str) -> str:
@@ -98,54 +95,44 @@ def differences(before: Mapping[str, Any], now: Fingerprint, names: Sequence[str
 
 
 class _Sums:
-    """A pool of samples and the CRC-32 of each one's inputs, computed only for samples that are asked for."""
+    """What digests of parts of a pool need: a CRC-32 of each sample's inputs, and the labels."""
 
     def __init__(self, pool: Samples) -> None:
-        self.pool = pool
-        self.bytes: NDArray[np.uint8] = np.zeros((len(pool), 0), np.uint8)
-        if pool.x.numel():
-            rows = pool.x.detach().cpu().contiguous().reshape(len(pool), -1)
-            self.bytes = rows.view(torch.uint8).numpy()
+        flat = pool.x.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
         self.kind = f"{pool.x.dtype}|{tuple(pool.x.shape[1:])}|{pool.y.dtype}|{tuple(pool.y.shape[1:])}|"
         if pool.inputs:
             self.kind += f"{pool.inputs}|"
         self.labels = pool.y.detach().cpu().contiguous()
-        self.sum: NDArray[np.uint32] = np.zeros(len(pool), np.uint32)
-        self.known: NDArray[np.bool_] = np.zeros(len(pool), np.bool_)
+        width, data = len(flat) // max(1, len(pool)), flat.data
+        sums = [zlib.crc32(data[i : i + width]) for i in range(0, width * len(pool), width)] if width else []
+        self.sums = np.array(sums or [0] * len(pool), np.uint32)
 
-    def of(self, index: NDArray[np.int64]) -> NDArray[np.uint32]:
-        """Return the checksums of the samples at positions ``index [m]``, as ``[m]`` uint32."""
-        if not self.known[index].all():
-            new = np.unique(index[~self.known[index]])
-            width, data = self.bytes.shape[1], self.bytes.reshape(-1).data
-            crc = zlib.crc32
-            self.sum[new] = [crc(data[i * width : (i + 1) * width]) for i in new.tolist()]
-            self.known[new] = True
-        return self.sum[index]
+    def digest(self, index: Tensor) -> str:
+        """Return the digest of the samples at ``index [m]``, in this order."""
+        index = index.cpu()
+        hasher = hashlib.blake2b(f"{self.kind}{len(index)}|".encode(), digest_size=8)
+        hasher.update(self.sums[index.numpy()].tobytes())
+        labels = self.labels.index_select(0, index).reshape(-1)
+        if labels.numel():
+            hasher.update(labels.view(torch.uint8).numpy().tobytes())
+        return hasher.hexdigest()
 
 
 def _shares(data: FederatedData, share: str, known: dict[int, _Sums]) -> list[str]:
-    """Return the digest of each client's share; ``known`` keeps the checksums of pools that were met before."""
+    """Return the digest of each client's share; none if the clients are remote.
+
+    Args:
+        data: the federation's data.
+        share: "train", "validation" or "test".
+        known: the sums of each pool by its identity, to which this adds.
+    """
     made = data.origin(share)
     if made is not None:
         return list(map(of_text, made))
     pool, index = data.pool(range(data.num_clients), share)
     if id(pool) not in known:
-        known[id(pool)] = of_kept(pool, "sums", partial(_Sums, pool))
-    sums = known[id(pool)]
-    # one call for all clients: checksums are computed in the order in which the samples lie in memory
-    sums.of(torch.cat([*index, torch.zeros(0, dtype=torch.int64)]).cpu().numpy())
-    return [_digest(sums, own) for own in index]
-
-
-def _digest(sums: _Sums, index: Tensor) -> str:
-    """Return the digest of the samples at ``index [m]``: shapes and types, their checksums, their labels."""
-    hasher = hashlib.blake2b(f"{sums.kind}{len(index)}|".encode(), digest_size=8)
-    hasher.update(sums.of(index.cpu().numpy()).tobytes())
-    labels = sums.labels.index_select(0, index.cpu()).reshape(-1)
-    if labels.numel():
-        hasher.update(labels.view(torch.uint8).numpy().tobytes())
-    return hasher.hexdigest()
+        known[id(pool)] = _Sums(pool)
+    return [known[id(pool)].digest(own) for own in index]
 
 
 def write_data(folder: Path, round: int, data: Fingerprint, note: str = "") -> None:

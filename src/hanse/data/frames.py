@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hanse.base.errors import UserError, nearest
-from hanse.data.doubts import MOST_COLUMNS, Coded, maybe_gaps, maybe_id, of_columns, other_words
+from hanse.data.doubts import MOST_COLUMNS, Coded, of_column, of_columns
 from hanse.data.kinds import ALIKE, Column, Held, alike, held, is_gap, lost, objects, plain, rows_of
 from hanse.data.preparing import AUTO, Columns, Prepare
 
@@ -180,9 +180,7 @@ def of_frame(frame: Any, asked: Asked, name: str) -> Rows:
     )
     if lines or wrong:
         raise UserError(*lines, *wrong)
-    notes = [note for one in read.values() for note in one.notes]
-    for look in (maybe_id, maybe_gaps, other_words):
-        notes += [note for c, one in read.items() if (note := look(one, owner, f"{where}: column '{c}'"))]
+    notes = [note for c, one in read.items() for note in (*one.notes, *of_column(one, owner, f"{where}: column '{c}'"))]
     doubt = ""
     if asked.group is None:
         rest = [c for c in frame.columns if c not in (asked.target, client, asked.time)]

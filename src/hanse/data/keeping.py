@@ -10,16 +10,13 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from hanse.data.dataset import Dataset
-from hanse.data.samples import Samples
-
 T = TypeVar("T")
 _kept: dict[Hashable, Any] | None = None  # None: every run loads its own
 
 
 @contextmanager
 def keeping() -> Iterator[None]:
-    """Cache the results of :func:`once` and :func:`of_kept` until the (outermost) block ends. All runs share the
+    """Cache the results of :func:`once` until the (outermost) block ends. All runs share the
     samples, so nobody may write to them.
     """
     global _kept
@@ -39,17 +36,3 @@ def once(key: Hashable, make: Callable[[], T]) -> T:
         _kept[key] = make()
     kept: T = _kept[key]
     return kept
-
-
-def of_kept(samples: Samples, what: str, make: Callable[[], T]) -> T:
-    """Return ``make()``, a function of ``samples`` only, cached if they belong to a cached data set.
-
-    Args:
-        samples: the samples, compared by identity with the train and test samples of cached data sets.
-        what: a name that distinguishes several results made from the same samples.
-        make: the function that computes the result.
-    """
-    kept = (one for one in (_kept or {}).values() if isinstance(one, Dataset))
-    if any(samples is share for one in kept for share in (one.train, one.test)):
-        return once((what, id(samples)), make)  # the number is theirs as long as the data set is kept
-    return make()

@@ -48,7 +48,6 @@ class MixturePartition:
         distributions: what distinguishes the distributions: groups of classes, images turned by steps of 90 degrees, or
             the source itself. The source is the default if it has distributions; otherwise classes are.
         num_distributions: number of distributions made by classes (consecutive groups) or rotation; default 2.
-        class_groups: the classes of each distribution; other classes are not used.
         samples_per_client: mean number of samples of a client. If left out, as many as the scarcest distribution
             allows.
         sizes: how clients' numbers of samples are drawn: 'equal' or 'power'.
@@ -61,7 +60,6 @@ class MixturePartition:
     validation_mix: Literal["test", "train"] = "test"
     distributions: Literal["classes", "rotation", "source"] | None = None
     num_distributions: Annotated[int, Field(ge=2)] | None = None
-    class_groups: list[list[int]] | None = None
     samples_per_client: Positive | None = None
     sizes: SizeLaw = "equal"
     min_samples: Positive = 10
@@ -71,19 +69,6 @@ class MixturePartition:
             check_mix(self.mix)
         except ValueError as wrong:
             raise UserError(f"mix: {self.mix!r}: {wrong}") from None
-        groups = self.class_groups
-        if groups is None:
-            return
-        flat = [c for group in groups for c in group]
-        if len(groups) < 2 or not all(groups) or min(flat) < 0 or len(set(flat)) < len(flat):
-            raise UserError(
-                f"class_groups: {groups!r}: allowed: two or more lists of classes, none empty, no class twice, such as "
-                "[[0, 1], [2, 3]]"
-            )
-        if self.num_distributions not in (None, len(groups)):
-            raise UserError(f"num_distributions: {self.num_distributions}: class_groups has {len(groups)} groups")
-        if self.distributions in ("rotation", "source"):
-            raise UserError(f"class_groups: has no effect with distributions = '{self.distributions}'; leave it out")
 
     def assigned(self, dataset: Dataset, seed: int) -> Dataset:
         """Return a data set whose samples are assigned to distributions; its test set keeps those that are.
@@ -95,9 +80,9 @@ class MixturePartition:
         Raises:
             UserError: the data set cannot be divided in this way.
         """
-        known, groups, count = dataset.distributions, self.class_groups, self.num_distributions
+        known, count = dataset.distributions, self.num_distributions
         fits = known is not None and count in (None, len(known.names))
-        kind = self.distributions or ("source" if fits and groups is None else "classes")
+        kind = self.distributions or ("source" if fits else "classes")
         if kind == "source" and not fits:
             has = "none" if known is None else ", ".join(known.names)
             raise UserError(
@@ -108,7 +93,7 @@ class MixturePartition:
         if kind == "rotation":
             dataset = by_rotation(dataset, count or 2, seed=seed)
         elif kind == "classes":
-            dataset = _by_classes(dataset, groups, count or 2)
+            dataset = _by_classes(dataset, count or 2)
         assert dataset.distributions is not None
         return dataset.keep_test(np.flatnonzero(dataset.distributions.test >= 0))
 
@@ -175,30 +160,23 @@ class MixturePartition:
         return [(own[0], own[1], own[2]) for own in dealt], train
 
 
-def _by_classes(dataset: Dataset, groups: Sequence[Sequence[int]] | None, count: int) -> Dataset:
-    """Return the data set with a distribution for each group of classes; without groups, ``count`` consecutive ones.
+def _by_classes(dataset: Dataset, count: int) -> Dataset:
+    """Return the data set with ``count`` distributions of consecutive classes.
 
     Raises:
-        UserError: the data set has no classes, or not these or so many.
+        UserError: the data set has no classes, or fewer.
     """
     classes = dataset.num_classes
     if classes is None:
         raise UserError(f"data.partition.distributions = 'classes': source '{dataset.name}' has no classes")
-    if groups is None:
-        if count > classes:
-            raise UserError(
-                f"data.partition.num_distributions = {count}: source '{dataset.name}' has {classes} classes to split; "
-                f"allowed: up to {classes}"
-            )
-        groups = [group.tolist() for group in np.array_split(np.arange(classes), count)]
-    if wrong := [c for group in groups for c in group if not 0 <= c < classes]:
+    if count > classes:
         raise UserError(
-            f"data.partition.class_groups: class {wrong[0]}: source '{dataset.name}' has classes 0..{classes - 1}"
+            f"data.partition.num_distributions = {count}: source '{dataset.name}' has {classes} classes to split; "
+            f"allowed: up to {classes}"
         )
-    group_of = np.full(classes, -1, dtype=np.int64)
-    for d, group in enumerate(groups):
-        group_of[list(group)] = d
-    names = tuple(f"classes {_spans(sorted(group))}" for group in groups)
+    groups = np.array_split(np.arange(classes), count)
+    group_of = np.repeat(np.arange(count), [len(group) for group in groups])
+    names = tuple(f"classes {own[0]}-{own[-1]}" if len(own) > 1 else f"classes {own[0]}" for own in groups)
     train, test = (group_of[samples.y.numpy()] for samples in (dataset.train, dataset.test))
     return replace(dataset, distributions=Distributions(names, train, test))
 
@@ -247,17 +225,6 @@ def _turned(samples: Samples, count: int, seed: int, share: int) -> tuple[Sample
         index = torch.from_numpy(chosen)
         x[index] = torch.rot90(samples.x[index], d, (2, 3))
     return Samples(x, samples.y), of
-
-
-def _spans(classes: Sequence[int]) -> str:
-    """Return sorted numbers as ranges: "0-4, 7"."""
-    spans: list[list[int]] = []
-    for c in classes:
-        if spans and c == spans[-1][1] + 1:
-            spans[-1][1] = c
-        else:
-            spans.append([c, c])
-    return ", ".join(f"{a}-{b}" if b > a else f"{a}" for a, b in spans)
 
 
 MIX_RULE = "allowed: two percentages 'a:b' with a <= b and a + b = 100, such as '10:90', or 'linear', or 'random'"

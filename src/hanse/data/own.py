@@ -493,8 +493,8 @@ def _dataset(rows: Rows, test: float | Rows, min_samples: int, seed: int, name: 
 
             table = pandas.concat([rows.x, given.x], ignore_index=True)
             owner = None if owner is None or given.owner is None else np.concatenate([owner, given.owner])
-        x = rows.prepare.features(table, owner, held_out()[0] if given is None else np.arange(n), where)
-        rows, given = replace(rows, x=x[:n]), None if given is None else replace(given, x=x[n:])
+        made = rows.prepare.features(table, owner, held_out()[0] if given is None else np.arange(n), where)
+        rows, given = replace(rows, x=made[:n]), None if given is None else replace(given, x=made[n:])
     samples = replace(_samples(rows, where, classes), units=units)
     if ids is not None and len(few := np.flatnonzero(np.bincount(ids, minlength=len(names)) < min_samples)):
         least = f"data.source.min_samples = {min_samples}"

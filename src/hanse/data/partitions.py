@@ -414,7 +414,6 @@ class Natural:
         test_owners: whose samples the test set holds. 'own': those of the owners that take part. 'next': those of as
             many other owners, the largest that do not take part, with all their samples; clients then train on all of
             their own samples.
-        ids: path of a .npy file with one integer client id for each train sample.
     """
 
     name: ClassVar[str] = "natural"
@@ -423,7 +422,6 @@ class Natural:
     per_owner_alpha: Rate | None = None
     min_samples: Positive = 10
     test_owners: Literal["own", "next"] = "own"
-    ids: str | None = None
 
     def __post_init__(self) -> None:
         if self.per_owner_alpha is not None and self.per_owner == 1:
@@ -432,8 +430,6 @@ class Natural:
             )
         if self.per_owner_alpha is None and self.min_samples != 10:
             raise UserError(f"min_samples: {self.min_samples}: has no effect without per_owner_alpha; leave it out")
-        if self.test_owners == "next" and self.ids is not None:
-            raise UserError("test_owners: 'next': is for the source's own clients, without ids; allowed: 'own'")
 
     def owners(self, ids: NDArray[np.int64], clients: int, seed: int = 0) -> NDArray[np.int64]:
         """Return the sorted ids of the source's clients that take part, ``[clients / per_owner]``.
@@ -477,13 +473,8 @@ class Natural:
             ordered: the samples are in order of time, so owners are divided into consecutive spans.
 
         Raises:
-            UserError: ids of the wrong length or type, or an owner with too few samples to divide.
+            UserError: an owner has too few samples to divide.
         """
-        if ids.shape != (len(labels),) or ids.dtype.kind not in "ui":
-            raise UserError(
-                f"ids are {ids.dtype} of shape {ids.shape}; one integer for each of the {len(labels)} train samples is "
-                "needed"
-            )
         # stable, so an owner's samples keep their order
         by_owner = np.argsort(ids, kind="stable")
         starts, ends = (np.searchsorted(ids[by_owner], owners, side=side) for side in ("left", "right"))

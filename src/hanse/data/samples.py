@@ -217,27 +217,20 @@ def _as_input(x: Tensor, what: str) -> Tensor:
 
 def _tensor(given: Any, what: str) -> Tensor:
     """Return an array or tensor of numbers as a tensor without gradients; refuse strings, objects and anything else."""
-    if isinstance(given, np.ma.MaskedArray):
-        given = array_of(given, what)
+    given = _plain(given, what) if isinstance(given, Tensor) else array_of(given, what)
     if isinstance(given, Tensor) and not given.is_complex():
-        plain = _plain(given, what)
-        if plain.dtype == torch.float64:
-            _refuse_loss(plain.cpu().numpy(), what)
-        return plain
+        if given.dtype == torch.float64:
+            _refuse_loss(given.cpu().numpy(), what)
+        return given
     if isinstance(given, np.ndarray) and given.dtype.kind in "biuf":
-        # torch knows neither longer floats than float64 nor foreign byte order: numpy converts these first
-        kind = "float32" if given.dtype.kind == "f" else given.dtype.newbyteorder("=")
-        if given.dtype.kind == "u" and given.dtype.itemsize > 1:
-            kind = "int64"
         if given.dtype.kind == "f" and given.dtype.itemsize > 4:
             _refuse_loss(given, what)
-        # a copy of what may not be written, such as a column of a frame: PyTorch warns of it
-        return torch.from_numpy(np.ascontiguousarray(given.astype(kind, copy=not given.flags.writeable)))
-    if isinstance(given, np.ndarray):
-        example = f", such as {given.flat[0]!r}" if given.size else ""
-        hint = "; numpy.unique(..., return_inverse=True) numbers them" if what.endswith("labels") else ""
-        raise UserError(f"{what} are an array of {given.dtype}{example}; numbers are needed{hint}")
-    raise UserError(f"{what} are a {type(given).__name__}; one tensor or numpy array of numbers is needed")
+        # torch knows neither longer floats than float64 nor foreign byte order: numpy converts these first
+        kind = "float32" if given.dtype.kind == "f" else given.dtype.newbyteorder("=")
+        return torch.from_numpy(np.ascontiguousarray(given.astype(kind, copy=False)))
+    held = f"an array of {given.dtype}" if isinstance(given, np.ndarray) else f"a {type(given).__name__}"
+    example = f", such as {given.flat[0]!r:.80}" if isinstance(given, np.ndarray) and given.size else ""
+    raise UserError(f"{what} are {held}{example}; one tensor or array of numbers is needed")
 
 
 def _refuse_loss(values: np.ndarray[Any, Any], what: str) -> None:

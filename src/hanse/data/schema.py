@@ -13,6 +13,7 @@ import csv
 import hashlib
 import io
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -29,7 +30,7 @@ from hanse.base import toml
 from hanse.base.errors import UserError
 from hanse.base.factories import Count, call
 from hanse.data.dataset import Dataset
-from hanse.data.doubts import Coded, maybe_gaps, maybe_id, of_clients, of_columns, of_near_rows, other_words
+from hanse.data.doubts import Coded, of_clients, of_column, of_columns, of_near_rows
 from hanse.data.kinds import ALIKE, GAPS, LISTED, NUMBER, Held, alike, lost, natural_order
 from hanse.data.preparing import TableColumn
 from hanse.data.samples import Samples
@@ -72,14 +73,12 @@ class CsvTable:
         path: the file, for messages.
         columns: the text of each column ``[n]`` by name, without blanks around it.
         rows: ``[n]``, the rows' numbers in the file, where the first is 1 and empty ones count.
-        comma: whether numbers have decimal commas, as where ";" stands between columns.
     """
 
     name: str
     path: Path
     columns: Mapping[str, NDArray[Any]]
     rows: NDArray[np.int64]
-    comma: bool = False
 
     @staticmethod
     def read(path: str | Path) -> CsvTable:
@@ -105,12 +104,23 @@ class CsvTable:
             raise UnfitTableError("file", line)
         # as objects: an array of texts would take the longest one's memory for each
         columns = {name: np.array([row[k].strip() for row in rows[1:]], object) for k, name in enumerate(names)}
-        return CsvTable(path.stem, path, columns, np.array(at[1:], np.int64), between == ";")
+        if between == ";":
+            columns = {name: _with_points(column) for name, column in columns.items()}
+        return CsvTable(path.stem, path, columns, np.array(at[1:], np.int64))
 
     def take(self, rows: NDArray[np.bool_], name: str) -> CsvTable:
         """Return some rows, ``[n]`` true or false, as the table of a site of this name."""
         columns = {key: column[rows] for key, column in self.columns.items()}
         return replace(self, name=name, columns=columns, rows=self.rows[rows])
+
+
+def _with_points(column: NDArray[Any]) -> NDArray[Any]:
+    """Return a column ``[n]`` of texts with points in the place of decimal commas, unless points stand in it too: then
+    1.000 may be a thousand, and what has a comma is no number.
+    """
+    if any(re.match(r"[+-]?\d*\.\d", one) for one in column.tolist()):
+        return column
+    return np.array([re.sub(r"^([+-]?\d*),(\d+([eE][+-]?\d+)?\D*)$", r"\1.\2", one) for one in column.tolist()], object)
 
 
 @dataclass(frozen=True)
@@ -280,7 +290,7 @@ class SiteTable:
                 given = read(column, known.__getitem__, f"one of {', '.join(of.words)}{gap}", None if of.gaps else ...)
                 columns[column] = np.array(given, object)
                 continue
-            one = seconds if of.kind == "dates" else partial(number, unit=of.unit, comma=table.comma)
+            one = seconds if of.kind == "dates" else partial(number, unit=of.unit)
             what = "a date such as 2024-03-31" if of.kind == "dates" else f"a number{f' in {of.unit}' * bool(of.unit)}"
             columns[column] = np.array(read(column, one, what + gap, np.nan if of.gaps else ...), np.float64)
             if line := lost(columns[column], fine=False):
@@ -291,17 +301,14 @@ class SiteTable:
             classes = {label: k for k, label in enumerate(schema.labels)}
             y = np.array(read(schema.target, classes.__getitem__, f"one of {', '.join(schema.labels)}{last}"), np.int64)
         else:
-            y = np.array(read(schema.target, partial(number, comma=table.comma), f"a number{last}"), np.float64)
+            y = np.array(read(schema.target, number, f"a number{last}"), np.float64)
             if line := lost(y):
                 faults.append(("value", f"column {schema.target!r}: {line}"))
         units, time = None, None
         if schema.group not in ("", NONE):
             units = np.array(read(schema.group, str, "what the row is of"), np.str_)
         if schema.time:
-            dated = not all(
-                map(NUMBER.fullmatch, (one.replace(",", ".") for one in table.columns.get(schema.time, [])))
-            )
-            when = seconds if dated else partial(number, comma=table.comma)
+            when = number if all(map(NUMBER.fullmatch, table.columns.get(schema.time, []))) else seconds
             time = np.array(read(schema.time, when, "a date, or all of the column numbers"), np.float64)
         if faults:
             raise UnfitTableError(faults[0][0], *(f"{table.path}: {line}" for _, line in faults))
@@ -341,10 +348,9 @@ class SiteTable:
         return self.samples.take(torch.from_numpy(rows)) if len(rows) else None
 
 
-def number(text: str, unit: str = "", comma: bool = False) -> float:
+def number(text: str, unit: str = "") -> float:
     """Return the number that a text is, which may end with its unit. Raises ValueError for any other text."""
     plain = text.removesuffix(unit).rstrip() if unit else text
-    plain = plain.replace(",", ".") if comma else plain
     if not NUMBER.fullmatch(plain) or not math.isfinite(value := float(plain)):
         raise ValueError
     return value
@@ -454,18 +460,14 @@ def doubts(tables: Sequence[CsvTable], schema: Schema) -> tuple[list[str], str]:
         )
         gaps, where = np.isin(texts, schema.gaps), f"data: column {name!r}"
         try:
-            comma, unit = any(one.comma for one in tables), getattr(schema.columns.get(name), "unit", "")
-            values = np.array(
-                [np.nan if gap else number(text, unit, comma) for text, gap in zip(texts, gaps, strict=True)]
-            )
+            unit = getattr(schema.columns.get(name), "unit", "")
+            values = np.array([np.nan if gap else number(text, unit) for text, gap in zip(texts, gaps, strict=True)])
             coded[name] = Coded.of(values)
             found = Held("whole" if coded[name].exact else "numbers", values, gaps)
         except ValueError:
             found = Held("words", texts, gaps)
             coded[name] = Coded(np.where(gaps, -1, np.unique(texts, return_inverse=True)[1]))
         if name in schema.columns:
-            looks = [maybe_id(found, owner, where), maybe_gaps(found, owner, where, _GAP)]
-            looks.append(other_words(found, owner, where, same_words(name)))
-            notes += [note for note in looks if note]
+            notes += of_column(found, owner, where, _GAP, same_words(name))
     doubt = "" if schema.group else of_columns(coded, schema.target, owner, "data", _GROUP)
     return notes, doubt

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from hanse.core import port
 from hanse.core.declared import Declared, UnsoundError
-from hanse.core.payload import Like, mismatch
+from hanse.core.port import Like, mismatch
 from hanse.data.commitment import num_shown
 from hanse.federation.codec import Room, WireError
 from hanse.federation.mask_steps import SAID, num_words

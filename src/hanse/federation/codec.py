@@ -28,8 +28,7 @@ from typing_extensions import TypedDict
 
 from hanse.core import port
 from hanse.core.declared import Count, Declared, Name, UnsoundError
-from hanse.core.payload import Payload
-from hanse.core.port import Request, Result, Task, Train, Trained
+from hanse.core.port import Payload, Request, Result, Task, Train, Trained
 
 Arrays = Mapping[str, NDArray[Any]]
 

@@ -276,17 +276,17 @@ class Agreement:
         """Return whether one of these lines is the signature of the agreement's operator."""
         return any(is_signed(self.text, line, SIGNER, bytes.fromhex(self.operator)) for line in lines)
 
-    def lacks(self, said: Any) -> str | None:
+    def lacks(self, signature: str, witness: str) -> str | None:
         """Return why a participant's owner has not agreed, or None.
 
         Args:
-            said: the participant's :class:`hanse.flower.members.Hello` or ``Member``, whose ``agreed`` is its
-                witness's cosignature.
+            signature: the cosignature of the participant's witness under the agreement. "": there is none.
+            witness: the public key of that witness, 64 hexadecimal digits.
         """
-        if not said.agreed:
+        if not signature:
             return f"its owner has not agreed to {self.hash[:16]} ('hanse network join --agree FILE')"
-        key = bytes.fromhex(said.witness)
-        if cosigned_at(self.text, said.agreed, name_of(key), key) is None:
+        key = bytes.fromhex(witness)
+        if cosigned_at(self.text, signature, name_of(key), key) is None:
             return f"it has signed another agreement than {self.hash[:16]}, or with another key"
         return None
 

@@ -170,9 +170,14 @@ def play(
         own = [samples for samples in (validation, test) if samples is not None]
         fits = _fits(own, experiment.mechanism.built)
 
+        @cache  # a signature is verified once, not in each look of each round
+        def lacks(agreed: str, witness: str) -> str | None:
+            """Return why an owner has not agreed, or None."""
+            return agreement.lacks(agreed, witness)
+
         def check(said: Hello) -> str | None:
             """Return why a participant cannot take part, or None."""
-            return agreement.lacks(said) or fits(said)
+            return lacks(said.agreed, said.witness) or fits(said)
 
         federation = FlowerFederation(
             grid, register, job, signs, deadline_s=experiment.federation.deadline_s or 3600.0, capacity=room,
@@ -230,10 +235,14 @@ def _fits(own: Sequence[Samples], mechanism: Mechanism) -> Check:
     """
     most = [0 if s.y.is_floating_point() else 1 + int(s.y.max()) for s in own if len(s)]  # classes, by the labels
 
+    @cache
+    def clash(loop: str | None) -> str | None:
+        around = {} if loop is None else {"train.loop": LOOP, f"train.loop/{loop}": LOOP}
+        return next(iter(clashes(mechanism, around)), None)
+
     def check(said: Hello) -> str | None:
-        around = {} if said.loop is None else {"train.loop": LOOP, f"train.loop/{said.loop}": LOOP}
-        for clash in clashes(mechanism, around):
-            return clash
+        if wrong := clash(said.loop):
+            return wrong
         for samples in own:
             named = tuple(SaidInput(part.name, part.shape, part.whole) for part in samples.inputs.parts)
             text, shape = is_text(samples), tuple(samples.x.shape[1:])

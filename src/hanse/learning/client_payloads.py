@@ -1,12 +1,12 @@
 """The client's half of each payload, by name, and the check that server and client both make of a payload.
 
-A mechanism may send a *payload* with its training tasks (:mod:`hanse.core.payload`). The server's half is a part of the
+A mechanism may send a *payload* with its training tasks (:mod:`hanse.core.port`). The server's half is a part of the
 mechanism. The client's half is found here by its name, because no code is sent. :func:`register` adds one.
 """
 
 from __future__ import annotations
 
-from hanse.core.payload import ClientHalf, Declaration, Payload, mismatch
+from hanse.core.port import ClientHalf, Declaration, Payload, mismatch
 from hanse.core.table import Layout
 from hanse.learning.generator import FromGenerator
 

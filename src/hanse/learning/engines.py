@@ -10,7 +10,7 @@ setting on your machine.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -175,42 +175,23 @@ def choose(
             f"engine.workers is {choice.workers}, but engine {choice.engine!r} trains all seats in one program: set "
             "engine.threads, or leave it out"
         )
-    if graphs:
-        _refuse_graphs(choice, device)
+    if graphs and (device != "cuda" or choice.engine != "stacked"):
+        raise UserError(
+            f"engine.graphs is true, but the engine is {choice.engine!r} on the device {device!r}; only 'stacked' on a "
+            "CUDA device has graphs"
+        )
     choice = replace(choice, graphs=choice.graphs if graphs is None else graphs)
     if precision == "bf16" and choice.engine != "sequential":
         raise UserError(
             f"engine.precision is 'bf16', but engine {choice.engine!r} computes in float32; allowed: leave it out, or "
             "engine.train = 'sequential'"
         )
-    if train == "auto":
-        notes += _passed_over(kind, unable, seats, problem.layout.num_parameters, choice.engine, device)
+    if train == "auto" and kind == "batched" and choice.engine != "vmapped":
+        notes.append(f"vmapped: it pays with at least {_FEW if device == 'cpu' else 2} seats a round, and short steps")
     given = (
         f"{seats} seat{'s' if seats > 1 else ''} a round, at most {cores} thread{'s' if cores > 1 else ''}, {device}"
     )
     return replace(choice, why=[*notes, f"{choice.label}: for {_IN_WORDS[kind]}, {given}"])
-
-
-def _passed_over(
-    kind: Kind, unable: Mapping[str, str], seats: int, parameters: int, engine: str, device: str
-) -> list[str]:
-    """Return, a line each, which engines could train the model but were not chosen by the rule, and why."""
-    if kind == "layers" and device == "cpu" and "native" not in unable:
-        most = f"more than the {CACHED:,} up to which it is chosen"
-        return [f"native: the model has {parameters:,} parameters, {most}"]
-    if kind == "batched" and engine != "vmapped":
-        least = _FEW if device == "cpu" else 2
-        few = f"a round has {seats} seat{'s' if seats > 1 else ''}, fewer than the {least} from which it is chosen"
-        return [f"vmapped: {few if seats < least else 'a step is so long that batching seats gains nothing'}"]
-    return []
-
-
-def _refuse_graphs(choice: EngineChoice, device: str) -> None:
-    """Raise UserError if steps cannot be recorded as CUDA graphs."""
-    if device != "cuda":
-        raise UserError(f"engine.graphs is true, but the device is {device!r}; CUDA graphs need a CUDA device")
-    if choice.engine != "stacked":
-        raise UserError(f"engine.graphs is true, but the engine is {choice.engine!r}; only 'stacked' has graphs")
 
 
 def _kind(
@@ -243,7 +224,12 @@ def _kind(
         if reason:
             unable["vmapped"] = reason
     if stacks:
-        small = problem.layout.num_parameters <= CACHED or train == "native"
+        parameters = problem.layout.num_parameters
+        small = parameters <= CACHED or train == "native"
+        if no_native is None and not small:
+            unable["native"] = (
+                f"the model has {parameters:,} parameters, more than the {CACHED:,} up to which it is chosen"
+            )
         return "dense" if no_native is None and small else "layers", unable
     return "batched" if tried and "vmapped" not in unable else plain, unable
 

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hanse.base.streams import stream
-from hanse.core.payload import Between, Declaration, Like, Payload, Term
+from hanse.core.port import Between, Declaration, Like, Payload, Term
 from hanse.core.table import Layout
 
 
@@ -102,19 +102,6 @@ _MOST_SAMPLES = 2**53  # up to this, float64 holds every whole number
 _BETAS, _EPS = (0.9, 0.999), 1e-8  # Adam's usual settings
 
 
-class _Parts(NamedTuple):
-    """The tensors of a generator's row, in their order; ``mean`` and ``var`` are the statistics of its batch norm."""
-
-    weight: Tensor  # [hidden, noise + classes]
-    bias: Tensor
-    gain: Tensor
-    shift: Tensor
-    out_weight: Tensor  # [latent, hidden]
-    out_bias: Tensor
-    mean: Tensor
-    var: Tensor
-
-
 @dataclass(frozen=True)
 class Generator:
     """The shape of a generator: from noise and a one-hot label through linear, batch norm, ReLU and linear to a latent.
@@ -146,7 +133,7 @@ class Generator:
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], ...]:
-        """The shapes of a row's tensors, in the order of :class:`_Parts`."""
+        """The shapes of a row's tensors, in the order of :meth:`parts`."""
         h = (self.hidden,)
         return (self.hidden, self.noise + self.classes), h, h, h, (self.latent, self.hidden), (self.latent,), h, h
 
@@ -160,8 +147,11 @@ class Generator:
         """How many of a row's numbers are trained by gradients."""
         return self.size - 2 * self.hidden
 
-    def parts(self, row: Tensor) -> _Parts:
-        """Return named views of a row.
+    def parts(self, row: Tensor) -> Sequence[Tensor]:
+        """Return a row's tensors as views.
+
+        They are weight and bias of the first layer, scale and shift of the batch norm, weight and bias of the last
+        layer, and mean and variance of the batch norm.
 
         Raises:
             ValueError: the row is of another length.
@@ -169,18 +159,17 @@ class Generator:
         if row.shape != (self.size,):
             raise ValueError(f"generator row: shape {tuple(row.shape)}: must be ({self.size},)")
         pieces = torch.split(row, [math.prod(shape) for shape in self.shapes])
-        return _Parts(*(piece.view(shape) for piece, shape in zip(pieces, self.shapes, strict=True)))
+        return [piece.view(shape) for piece, shape in zip(pieces, self.shapes, strict=True)]
 
     def initial(self, draw: np.random.Generator) -> Tensor:
         """Return a first row, float32: linear layers uniform within 1/sqrt(inputs), like PyTorch; batch norm 1."""
         row = torch.zeros(self.size)
-        parts = self.parts(row)
-        for weight, bias in ((parts.weight, parts.bias), (parts.out_weight, parts.out_bias)):
-            bound = 1 / math.sqrt(weight.shape[1])
-            for tensor in (weight, bias):
-                tensor.copy_(torch.from_numpy(draw.uniform(-bound, bound, tuple(tensor.shape))))
-        parts.gain.fill_(1.0)
-        parts.var.fill_(1.0)
+        weight, bias, scale, _, last_weight, last_bias, _, var = self.parts(row)
+        for tensor, inputs in [(t, w.shape[1]) for w, b in ((weight, bias), (last_weight, last_bias)) for t in (w, b)]:
+            bound = 1 / math.sqrt(inputs)
+            tensor.copy_(torch.from_numpy(draw.uniform(-bound, bound, tuple(tensor.shape))))
+        scale.fill_(1.0)
+        var.fill_(1.0)
         return row
 
     def draw_noise(self, draw: np.random.Generator, n: int) -> Tensor:
@@ -197,12 +186,12 @@ class Generator:
             statistics: what batch norm uses. None: the row's statistics. In training, they are running statistics ``[2,
                 hidden]``: these are updated in place, while batch norm uses the batch's own statistics.
         """
-        parts = self.parts(row)
+        weight, bias, scale, shift, last_weight, last_bias, *kept = self.parts(row)
         inputs = torch.cat([noise, F.one_hot(y, self.classes).to(noise)], 1)
-        hidden = F.linear(inputs, parts.weight, parts.bias)
-        mean, var = (parts.mean, parts.var) if statistics is None else statistics
-        hidden = F.batch_norm(hidden, mean, var, parts.gain, parts.shift, training=statistics is not None)
-        return F.linear(F.relu(hidden), parts.out_weight, parts.out_bias)
+        mean, var = kept if statistics is None else statistics
+        hidden = F.linear(inputs, weight, bias)
+        hidden = F.batch_norm(hidden, mean, var, scale, shift, training=statistics is not None)
+        return F.linear(F.relu(hidden), last_weight, last_bias)
 
 
 def diversity(noise: Tensor, latents: Tensor) -> Tensor:
@@ -420,32 +409,23 @@ class FromGenerator:
         return {"label_counts": labels_met(y, plan, int(payload.numbers["classes"]))}
 
 
-@dataclass
 class Tutor:
     """A payload's generator for one seat.
 
-    Attributes:
+    Args:
         payload: the generator and the weights of the two loss terms.
         key: the seat's ``(seed, round, client, start row)``; noise and labels come from its stream "guide".
         weight: the head's weight ``[classes, latent]``, which is trained.
         bias: the head's bias ``[classes]``, or None.
     """
 
-    payload: Payload
-    key: tuple[int, int, int, int]
-    weight: Tensor
-    bias: Tensor | None
-    _draw: np.random.Generator = field(init=False)
-    _generator: Generator = field(init=False)
-    _row: Tensor = field(init=False)
-    _labels: NDArray[np.float64] = field(init=False)
-
-    def __post_init__(self) -> None:
-        seed, round, client, start = self.key
+    def __init__(self, payload: Payload, key: tuple[int, int, int, int], weight: Tensor, bias: Tensor | None) -> None:
+        seed, round, client, start = key
+        self.payload, self.weight, self.bias = payload, weight, bias
         self._draw = stream(seed, "guide", round=round, client=client, start=start)
-        self._generator = FromGenerator.generator(self.payload.numbers)
-        self._row = self.payload.tensors["row"].detach().to(self.weight)
-        self._labels = self.payload.tensors["labels"].cpu().numpy()
+        self._generator = FromGenerator.generator(payload.numbers)
+        self._row = payload.tensors["row"].detach().to(weight)
+        self._labels = payload.tensors["labels"].cpu().numpy()
 
     def loss(self, logits: Tensor, y: Tensor) -> Tensor:
         """Return the two terms for one batch, a scalar with gradients (FedGen eq. 6 and its published code).

@@ -85,33 +85,19 @@ def classes_of(objective: Objective | None, output: Tensor) -> Tensor:
 Weights = Literal["balanced"] | Sequence[Annotated[float, Field(ge=0, allow_inf_nan=False)]]
 
 
-def _weighted(losses: Tensor, y: Tensor, weights: Tensor | None) -> Tensor:
-    """Return each sample's loss times the weight of its class."""
-    return losses if weights is None else losses * weights.to(losses)[y]
+def _weighted(each: SampleLoss, weights: Weights | None) -> SampleLoss:
+    """Return a loss times the weight of each sample's class."""
+    if weights is None:
+        return each
+    if isinstance(weights, str):  # in an experiment ``balanced`` has put numbers there
+        raise UserError(f"weights: '{weights}': must be numbers here")
+    numbers = torch.tensor(list(weights), dtype=torch.float64)
 
+    def weighted(output: Tensor, y: Tensor) -> Tensor:
+        losses = each(output, y)
+        return losses * numbers.to(losses)[y]
 
-def _cross_entropy(output: Tensor, y: Tensor, weights: Tensor | None) -> Tensor:
-    return _weighted(F.cross_entropy(output, y, reduction="none"), y, weights)
-
-
-def _focal(output: Tensor, y: Tensor, gamma: float, weights: Tensor | None) -> Tensor:
-    losses = F.cross_entropy(output, y, reduction="none")
-    missed = -torch.expm1(-losses)  # 1 - p of the true class
-    # the clamp keeps the gradient finite: for gamma below 1 the slope of the power at 0 is infinite
-    return _weighted(losses * missed.clamp(min=torch.finfo(losses.dtype).tiny) ** gamma, y, weights)
-
-
-def _bce(output: Tensor, y: Tensor, weights: Tensor | None) -> Tensor:
-    losses = F.binary_cross_entropy_with_logits(output.squeeze(1), y.to(output.dtype), reduction="none")
-    return _weighted(losses, y, weights)
-
-
-def _mae(output: Tensor, y: Tensor) -> Tensor:
-    return F.l1_loss(output, y, reduction="none").mean(1)
-
-
-def _huber(output: Tensor, y: Tensor, delta: float) -> Tensor:
-    return F.huber_loss(output, y, reduction="none", delta=delta).mean(1)
+    return weighted
 
 
 def cross_entropy(*, weights: Weights | None = None) -> Any:
@@ -120,7 +106,7 @@ def cross_entropy(*, weights: Weights | None = None) -> Any:
     Args:
         weights: one number for each class, by which a sample's loss is multiplied, or "balanced" (:func:`balanced`).
     """
-    return None if weights is None else partial(_cross_entropy, weights=_tensor(weights))
+    return None if weights is None else _weighted(partial(F.cross_entropy, reduction="none"), weights)
 
 
 def focal(*, gamma: Weight = 2.0, weights: Weights | None = None) -> SampleLoss:
@@ -130,7 +116,14 @@ def focal(*, gamma: Weight = 2.0, weights: Weights | None = None) -> SampleLoss:
         gamma: how much less the samples count of which the model is sure. 0 is plain cross-entropy.
         weights: as for :func:`cross_entropy`.
     """
-    return partial(_focal, gamma=gamma, weights=None if weights is None else _tensor(weights))
+
+    def each(output: Tensor, y: Tensor) -> Tensor:
+        losses = F.cross_entropy(output, y, reduction="none")
+        missed = -torch.expm1(-losses)  # 1 - p of the true class
+        # the clamp keeps the gradient finite: for gamma below 1 the slope of the power at 0 is infinite
+        return losses * missed.clamp(min=torch.finfo(losses.dtype).tiny) ** gamma
+
+    return _weighted(each, weights)
 
 
 def bce(*, weights: Weights | None = None) -> SampleLoss:
@@ -139,7 +132,11 @@ def bce(*, weights: Weights | None = None) -> SampleLoss:
     Args:
         weights: as for :func:`cross_entropy`, two numbers.
     """
-    return partial(_bce, weights=None if weights is None else _tensor(weights))
+
+    def each(output: Tensor, y: Tensor) -> Tensor:
+        return F.binary_cross_entropy_with_logits(output.squeeze(1), y.to(output.dtype), reduction="none")
+
+    return _weighted(each, weights)
 
 
 def mse() -> Any:
@@ -148,12 +145,12 @@ def mse() -> Any:
 
 def mae() -> SampleLoss:
     """Return the absolute error, the mean over a sample's targets."""
-    return _mae
+    return lambda output, y: F.l1_loss(output, y, reduction="none").mean(1)
 
 
 def huber(*, delta: Rate = 1.0) -> SampleLoss:
     """Return Huber's loss (PyTorch's ``HuberLoss``): half the squared error up to ``delta``, linear beyond it."""
-    return partial(_huber, delta=delta)
+    return lambda output, y: F.huber_loss(output, y, reduction="none", delta=delta).mean(1)
 
 
 LOSSES: Mapping[str, Callable[..., Any]] = {
@@ -161,13 +158,6 @@ LOSSES: Mapping[str, Callable[..., Any]] = {
 }  # fmt: skip
 OF_CLASSES, OF_NUMBERS = ("cross_entropy", "focal", "bce"), ("mse", "mae", "huber")
 WHERE = "train.loss"
-
-
-def _tensor(weights: Weights) -> Tensor:
-    """Return the weights of classes as a float64 tensor."""
-    if isinstance(weights, str):  # in an experiment ``balanced`` has put numbers there
-        raise UserError(f"weights: '{weights}': must be numbers here")
-    return torch.tensor(list(weights), dtype=torch.float64)
 
 
 def takes_one_output(given: str | Mapping[str, Any] | None) -> bool:

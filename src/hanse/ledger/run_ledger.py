@@ -25,9 +25,8 @@ from hanse.base.merkle import EMPTY, root_of
 from hanse.core.book import DamagedError, LedgerError
 from hanse.core.declared import Declared
 from hanse.core.entry import CLOSE, LOG, TOKEN, UNMOVING, Transaction
-from hanse.ledger.closing import METRICS, SEATS, Closes, Records
 from hanse.ledger.log import Record
-from hanse.ledger.receipts import Receipt
+from hanse.ledger.receipts import METRICS, SEATS, Closes, Receipt, Records
 from hanse.ledger.store import Ledger, VerifyResult
 
 COSIGNED = "cosigned.jsonl"  # in a run directory: the heads that witnesses have cosigned

@@ -32,10 +32,9 @@ from hanse.base.lock import flock
 from hanse.base.merkle import Tree, as_text, root_of
 from hanse.core.book import Book, DamagedError, LedgerError, MutableBook
 from hanse.core.entry import MINT, Transaction, is_account
-from hanse.ledger.closing import NOTHING, Closed, Closes, RecordDigest, Records, close, moved_in
 from hanse.ledger.log import LogHead, Record, Walk, heads_of
 from hanse.ledger.note import public_of
-from hanse.ledger.receipts import Receipt, ReceiptCheck
+from hanse.ledger.receipts import NOTHING, Closed, Closes, Receipt, ReceiptCheck, RecordDigest, Records, close, moved_in
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -360,7 +359,7 @@ class Ledger:
             self.post(round, [transaction for _, transaction in same])
 
     def close_round(self, round: int, facts: RecordDigest = NOTHING) -> Record:
-        """Write the close of a round (:mod:`hanse.ledger.closing`), after which nothing can be posted in it.
+        """Write the close of a round (:mod:`hanse.ledger.receipts`), after which nothing can be posted in it.
 
         Args:
             round: the round to close: the book's last one, or a later one in which nothing was posted.

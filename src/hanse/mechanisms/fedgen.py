@@ -19,7 +19,7 @@ from pydantic import Field
 from hanse.base.factories import Count, Positive, Rate, Weight
 from hanse.base.streams import stream
 from hanse.core.part import Context, Mechanism, State, TrainPart, View
-from hanse.core.payload import Payload
+from hanse.core.port import Payload
 from hanse.core.table import Block, Floats, Seats
 from hanse.learning.generator import Ensemble, FromGenerator, Generator, LastLayer, train_generator
 from hanse.learning.threads import intra_op

@@ -24,8 +24,7 @@ from torch import Tensor
 
 from hanse.base.errors import RAISED, UserError, nearest
 from hanse.base.wings import Names
-from hanse.core.calling import method_of
-from hanse.core.mixing import writers
+from hanse.core.calling import method_of, writers
 from hanse.core.part import (
     FINISHED,
     GROUPS,
@@ -248,7 +247,7 @@ def tried(rule: Any) -> Aggregate | None:
     """Return what a rule makes of three updates of a model with two parameters: it shows what a value part must accept.
 
     None: the rule makes no aggregates, or none of such updates. What it makes in a run is looked at again
-    (:mod:`hanse.core.mixing`).
+    (:mod:`hanse.core.calling`).
     """
     if method_of(rule, "aggregate") is None:
         return None

@@ -725,15 +725,10 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         markets = self._markets(joining.rounds)
         eager = float(profile.get("eagerness", getattr(weigh, "eagerness", np.nan)))
         cost = float(profile.get("cost", getattr(weigh, "cost", np.nan)))
-        agreed = joining.agreed
+        agreed, gains, unknown = joining.agreed, list[str](), ["Whose models will be like its own."]
         caps = [] if agreed is None else [agreed]
-        imports = "models that it imports"
-        if self.tariff is not None:
-            imports = "offers that its own policy takes, each at its posted price"
+        imports = "models that it imports" if self.tariff is None else "offers that it takes, each at its posted price"
         pays = [f"It pays for the {imports}, in each of up to {markets} markets: {joining.at_stake_in_words}."]
-        gains = []
-        decides = "the market decides on it" if self.tariff is None else "it is shown the offers and chooses"
-        unknown = [f"Whose models will be like its own: {decides} round by round."]
         if joining.sizes is not None and hasattr(weigh, "eagerness") and np.isfinite(eager):
             own = float(joining.sizes[joining.client])
             most = float(gain(own, float(joining.sizes.sum()) - own, eager)) if own > 0 else 0.0
@@ -744,11 +739,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
             if self.tariff is None and own > 0:
                 highest = float(np.sqrt(eager / own))  # eq. (2) as imports grow without end
                 caps.append(int(np.ceil(highest * TOKEN)))
-                pays.append(
-                    "Under marginal prices (eq. 10) its bill never exceeds the gain that follows from its declaration "
-                    "and the sizes that the sellers report; whatever they report, no bill is above "
-                    f"{highest:.2f} tokens."
-                )
+                pays.append(f"Whatever the sellers report, no bill is above {highest:.2f} tokens (eq. 10).")
         else:
             unknown.append("What the others' models could be worth to it: the sizes of their data are not known here.")
         if agreed is None:
@@ -758,8 +749,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         if self.tariff is not None:
             gains.append(
                 f"Each time another client takes its model it is paid the posted price: {self.flat:g} tokens "
-                f"and {self.per_thousand:g} for each thousand {_SAMPLES[self.by]}. It sells where that covers its "
-                f"cost, {cost:g}; {_ASKED[self.by]}."
+                f"and {self.per_thousand:g} for each thousand {_SAMPLES[self.by]}, if that covers its cost, {cost:g}."
             )
         elif np.isfinite(cost):
             gains.append(
@@ -773,10 +763,6 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
 
 
 _SAMPLES = {"size": "of its samples", "weight": "samples as which the buyer takes it"}
-_ASKED = {
-    "size": "it is not asked for its cost or its eagerness",
-    "weight": "it says the least that it sells for, which buyers are shown, and is not asked for its eagerness",
-}
 
 
 def _without_rows(rows: Tensor, out: Mapping[int, str]) -> Tensor:

@@ -18,16 +18,14 @@ from hanse.core.entry import TOKEN, Transaction
 from hanse.core.entry import client as account
 from hanse.core.part import PostedRound
 from hanse.core.telling import Check, Fact
-from hanse.games.market import best_imports, local_optimality, utilities_of
+from hanse.games.market import best_imports, utilities_of
 from hanse.games.market_posted import due, on_sale, sold
 from hanse.mechanisms.market_record import MarketRound, market_of
 from hanse.mechanisms.token_checks import unlike
 
 SLACK = 1e-6  # tokens, one unit: what rounding a payment down to the unit may cost a seller
-MOST_LEFT_OUT = 20  # rounds that are named
 _TRULY = "nobody lost in any round, by what the run has as true of the clients"
 _BUT_BY_CHOICE = "nobody lost in any round but by what it chose itself, by what the run has as true of the clients"
-_DECLAREDLY = "nobody lost in any round, by what clients declared of themselves"
 
 
 def checks(rounds: Iterable[PostedRound], parts: Mapping[str, Any]) -> Iterator[Check]:
@@ -61,7 +59,7 @@ def checks(rounds: Iterable[PostedRound], parts: Mapping[str, Any]) -> Iterator[
 
 
 def promises(rounds: Iterable[PostedRound], parts: Mapping[str, Any]) -> Iterator[Check | Fact]:
-    """Yield whether the markets kept what they promise: iPFL's theorems, or the rules of posted prices.
+    """Yield whether the markets kept their promises: iPFL's graph and rationality, or the rules of posted prices.
 
     Args:
         rounds: the rounds of the run.
@@ -78,10 +76,6 @@ def promises(rounds: Iterable[PostedRound], parts: Mapping[str, Any]) -> Iterato
     else:
         algorithm = "who imports whom is what iPFL's Algorithm 2 makes of the declarations"
         yield _all("graph", algorithm, markets, _graph)
-        worth = "every import is worth at least its price (iPFL eq. 9)"
-        yield _all("no import too many", worth, markets, _too_many)
-        yield _left_out(markets)
-        yield _rationality("individual rationality", markets, _DECLAREDLY, _declared)
     yield from _truly(markets)
 
 
@@ -203,52 +197,9 @@ def _graph(r: MarketRound) -> str:
     return f"client {r.clients[i]} {does} the model of client {r.clients[j]}, and by Algorithm 2 it {should}"
 
 
-def _too_many(r: MarketRound) -> str:
-    """Return an import that costs its buyer more than it gains, by iPFL eq. (9); "" if there is none."""
-    removal, _ = local_optimality(r.market, r.graph)
-    return f"an import is worth {removal:.2g} less than its price" if removal > _slack(r) else ""
-
-
-def _slack(r: MarketRound) -> float:
-    """Return the allowed rounding error of eq. (9), in proportion to a client's largest possible gain, sqrt(K / n)."""
-    return 1e-9 * (1 + float(np.sqrt(r.market.eagerness / np.maximum(r.market.sizes, 1)).max(initial=0)))
-
-
-def _left_out(rounds: Sequence[MarketRound]) -> Check | Fact:
-    """Return whether imports that would have paid were left out, the other half of iPFL eq. (9).
-
-    If Algorithm 2 ends at the first seller that does not pay ("break"), such imports are allowed; what the best of them
-    would have gained, round by round, is then a fact.
-    """
-    name = "no import left out"
-    gains = {r.round: gain for r in rounds if (gain := local_optimality(r.market, r.graph)[1]) > _slack(r)}
-    if not gains:
-        return Check(name, True, "no import that would have paid was left out (iPFL eq. 9)")
-    worst, largest = max(gains.items(), key=lambda item: item[1])
-    if all(r.stop == "skip" for r in rounds):
-        return Check(
-            name, False, f"round {worst}: an import that was left out is worth {largest:.2g} more than its price"
-        )
-    named = sorted(sorted(gains, key=lambda number: -gains[number])[:MOST_LEFT_OUT])
-    more = len(gains) - len(named)
-    return Fact(
-        "imports left out",
-        f"stop = 'break' left out an import that would have paid in {len(gains)} of {len(rounds)} markets, so iPFL "
-        f"eq. (9) does not hold there; the most that one was worth above its price: {largest:.4g} tokens in round "
-        f"{worst}. By round: {', '.join(f'{number}: {gains[number]:.4g}' for number in named)}"
-        + (f", and {more} more by less" if more else ""),
-    )
-
-
-def _declared(r: MarketRound) -> NDArray[np.float64]:
-    """Return each client's utility ``[m]`` (tokens) by its declared numbers."""
-    market = r.market
-    return utilities_of(r.realised, r.money / TOKEN, market.sizes, market.costs, market.eagerness)
-
-
-def _rationality(name: str, rounds: Sequence[MarketRound], what: str, utility: Any) -> Check:
+def _rationality(rounds: Sequence[MarketRound], what: str, utility: Any) -> Check:
     """Return whether ``utility(round)`` is a loss for nobody in any round, up to the rounding of payments."""
-    losses = []
+    name, losses = "true rationality", []
     for r in rounds:
         found = utility(r)
         lost = np.flatnonzero(~(found >= -_rounding(r)))
@@ -267,15 +218,14 @@ def _truly(rounds: Sequence[MarketRound]) -> list[Check | Fact]:
     At posted prices a client buys and sells what it chooses, so it can choose to lose: nobody else takes that from it.
     What the market promises is that it loses by nothing else, such as by sizes that were not there.
     """
-    name = "true rationality"
     chosen = {r.round: _chosen(r) for r in rounds if r.tariff is not None}
     if not chosen:
-        return [_rationality(name, rounds, _TRULY, lambda r: r.utility)]
+        return [_rationality(rounds, _TRULY, lambda r: r.utility)]
 
     def others(r: MarketRound) -> NDArray[np.float64]:
         return np.where(chosen[r.round], 0.0, r.utility) if r.round in chosen else r.utility
 
-    check = _rationality(name, rounds, _BUT_BY_CHOICE, others)
+    check = _rationality(rounds, _BUT_BY_CHOICE, others)
     losses = [
         (float(r.utility[i]), r.round, int(r.clients[i]))
         for r in rounds

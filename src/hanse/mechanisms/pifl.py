@@ -649,9 +649,6 @@ class TokenManager(SettlePart):
                 f"If {seats} clients pay and train and nothing is given back, the most valuable gets {say(best)} "
                 f"tokens for its {say(self.units)}, the least valuable {say(last)}, one in the middle what it paid."
             )
-            if tiers is not None:
-                top = tiers * auctions * (best - self.units)
-                gains.append(f"So about {say(top)} tokens in all for one that is the best in every auction.")
         earns = "earns without paying" if self.invited == "earn" else "neither pays nor earns"
         gains.append(f"Who is invited without a bid trains and {earns}.")
         unknown = ["How many others bid, and how its updates rank among theirs."]

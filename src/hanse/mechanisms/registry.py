@@ -355,8 +355,7 @@ def _misdeclared(slot: str, part: Part) -> Iterator[str]:
     wrong = misspelt(type(part), [*(name for names in METHODS.values() for name in names), *OTHER_METHODS])
     if wrong is not None:
         yield wrong
-    if getattr(part, "kind", None) == "again" or hasattr(part, "reads"):
-        yield "kind, reads: are no more: Aggregate(..., reapply=True), and needs = {'rows NAME'}, say the same"
+
     if (blocks := method_of(part, "blocks")) is not None and slot == "train":
         try:
             tuple(blocks(Context.tiny()))

@@ -116,9 +116,7 @@ def audit_run(folder: Path, told: ProgressCallback = untold, trust: bool = False
     round, and must post what the ledger has. Beside that, the rule names checks and promises of its own: in PI-FL's and
     TIFF's auctions and in payments by value every posting must follow from the records. In a market of models, payments
     must be the prices, clients that did not pay must have got nothing, the graph must be the one that iPFL's Algorithm
-    2 gives for what was declared, no import may be too many or left out (eq. 9), and nobody may lose, by the declared
-    and by the true numbers. The facts are what imports that were left out would have gained (if the algorithm stops
-    early), and who traded nothing.
+    2 gives for what was declared, and nobody may lose by the true numbers. A fact is who traded nothing.
 
     Args:
         folder: the run directory.

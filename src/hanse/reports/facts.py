@@ -31,8 +31,8 @@ from hanse.reports.harm import harms_of
 from hanse.reports.money import Account, read_books
 from hanse.reports.text_table import TextTable
 from hanse.reports.words import Level, Note
-from hanse.runs.chance import doubts, nothing_left, unsold, used_up
-from hanse.runs.run_record import RunRecord, Seat, is_number, load_run
+from hanse.runs.chance import doubts, is_number, nothing_left, unsold, used_up
+from hanse.runs.run_record import RunRecord, Seat, load_run
 
 if TYPE_CHECKING:
     import pandas as pd

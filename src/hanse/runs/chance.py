@@ -13,7 +13,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeGuard
 
 from pydantic import Field
 
@@ -161,18 +161,18 @@ def doubts(
         several: whether there are several models, which may be good for their own clients alone.
     """
     sentences = []
-    tested = [line for line in metrics if _number(line.get("test/accuracy"))]
+    tested = [line for line in metrics if is_number(line.get("test/accuracy"))]
     if guess is not None and tested:
         accuracy, loss = tested[-1]["test/accuracy"], tested[-1].get("test/loss")
         own = tested[-1].get("client/test_accuracy")
-        at_home = several and own is not None and _number(own) and own > guess.bar
-        if not at_home and not guess.beaten(accuracy, loss if cross_entropy and _number(loss) else None):
+        at_home = several and own is not None and is_number(own) and own > guess.bar
+        if not at_home and not guess.beaten(accuracy, loss if cross_entropy and is_number(loss) else None):
             sentences.append(
                 f"The model is no better than guessing: it gets {100 * accuracy:.1f} % of the test data right, and "
                 f"always naming the most common class {100 * guess.most:.1f} %; up to {100 * guess.bar:.1f} % may be "
                 "chance."
             )
-    valued = [line for line in metrics if _number(line.get(WORSE))]
+    valued = [line for line in metrics if is_number(line.get(WORSE))]
     late = valued[len(valued) // 2 :]
     worse = sum(line[WORSE] > 0 for line in late)
     if 2 * worse > len(late):
@@ -193,7 +193,7 @@ def nothing_left(metrics: Sequence[Mapping[str, Any]]) -> str:
         metrics: the lines of ``metrics.jsonl``.
     """
     figures = (line.get("test/accuracy", line.get("client/test_accuracy")) for line in metrics)
-    tested = [float(figure) for figure in figures if _number(figure)]
+    tested = [float(figure) for figure in figures if is_number(figure)]
     if len(tested) < 2 or tested[0] < NEAR_ALL:
         return ""
     return (
@@ -202,8 +202,13 @@ def nothing_left(metrics: Sequence[Mapping[str, Any]]) -> str:
     )
 
 
-def _number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Say whether this is a finite number of at most 64 bits."""
+    if type(value) is float:  # most are
+        return math.isfinite(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return math.isfinite(value) if isinstance(value, float) else -(2**63) <= value < 2**63
 
 
 STILL = "still trains: the round did not wait for it"

@@ -47,7 +47,7 @@ from hanse.learning.loop import LOOP, NO_STEP
 from hanse.learning.models import Factory
 from hanse.learning.process import undisturbed
 from hanse.learning.threads import intra_op
-from hanse.ledger.closing import AGREEMENT, NOTHING, close, moved_in
+from hanse.ledger.receipts import AGREEMENT, NOTHING, close, moved_in
 from hanse.runs.chance import UNMOVED, nothing_mixed
 from hanse.runs.checkpoint import own_copy
 from hanse.runs.config import Experiment

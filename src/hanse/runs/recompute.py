@@ -31,7 +31,7 @@ from hanse.data.federated import RemoteData
 from hanse.data.samples import Inputs
 from hanse.learning.sequences import is_text
 from hanse.learning.threads import intra_op
-from hanse.ledger.closing import AGREEMENT, CLOCK
+from hanse.ledger.receipts import AGREEMENT, CLOCK
 from hanse.ledger.run_ledger import open_ledger, reading, unbooked, verify_run
 from hanse.runs.config import Experiment
 from hanse.runs.played_run import last_state

@@ -11,13 +11,12 @@ Use it to try your own part, or to call a function that needs a ``View``, ``Grou
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from hanse.base.errors import UserError
-from hanse.core.calling import method_of
+from hanse.core.calling import HEARS
 from hanse.core.part import Context, Group, Mechanism, Part, Stage, State, View
 from hanse.data.choices import table_of
 from hanse.data.spec import parse_spec
@@ -33,14 +32,7 @@ SMALL: Mapping[str, Mapping[str, Any]] = {
 }
 SAMPLES = 30  # of a client, on average
 # the methods by which the part in a slot decides
-_DECIDES = {
-    "select": ("select",),
-    "train": ("seats", "weigh"),
-    "weigh": ("weigh", "aggregate"),
-    "value": ("value",),
-    "settle": ("settle",),
-    "deploy": ("deploy",),
-}
+_DECIDES = ("select", "seats", "weigh", "aggregate", "value", "settle", "deploy")  # methods
 
 
 @dataclass(frozen=True)
@@ -165,43 +157,18 @@ def rehearse(mechanism: str | Mechanism | Mapping[str, Any] = "fedavg", rounds: 
     state = first_state(setup)
     for _ in range(rounds - 1):
         state = play_round(setup, state).state
-    with _listening(setup.mechanism) as shown:
-        played = play_round(setup, state)
-    return Rehearsal(setup.experiment, setup, state, played, shown)
-
-
-@contextmanager
-def _listening(mechanism: Mechanism) -> Iterator[dict[tuple[str, Stage], tuple[View, State]]]:
-    """Note what the deciding methods of a mechanism's parts are called with while a round is played.
-
-    The parts stay the objects that they are, since a part may look for itself in the context; only their class is
-    another one meanwhile.
-    """
     shown: dict[tuple[str, Stage], tuple[View, State]] = {}
 
-    def noting(slot: str, method: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a method that notes what it is called with, and calls the other one."""
-
-        def call(self: Part, seen: Any, state: State) -> Any:
-            view: View = seen.view if isinstance(seen, Group) else seen
+    def heard(slot: str, method: str, view: View, state: State) -> None:
+        if method in _DECIDES:
             shown[slot, view.stage] = (view, state)
-            return method(self, seen, state)
 
-        return call
-
-    kinds = {id(part): (part, type(part)) for part in mechanism.slots().values()}
-    methods: dict[int, dict[str, Any]] = {key: {} for key in kinds}
-    for slot, part in mechanism.slots().items():
-        for name in _DECIDES[slot]:
-            if method_of(part, name) is not None:
-                methods[id(part)][name] = noting(slot, getattr(type(part), name))
+    hears = HEARS.set(heard)
     try:
-        for key, (part, kind) in kinds.items():
-            object.__setattr__(part, "__class__", type(kind.__name__, (kind,), methods[key]))
-        yield shown
+        played = play_round(setup, state)
     finally:
-        for part, kind in kinds.values():
-            object.__setattr__(part, "__class__", kind)
+        HEARS.reset(hears)
+    return Rehearsal(setup.experiment, setup, state, played, shown)
 
 
 def small_experiment(mechanism: str | Mechanism | Mapping[str, Any] = "fedavg", **sections: Any) -> Experiment:

@@ -36,8 +36,9 @@ from hanse.ledger.store import Ledger
 from hanse.mechanisms import market_checks
 from hanse.mechanisms.market_record import NEEDED, MarketRound, market_of
 from hanse.mechanisms.registry import build_mechanism, built_in_parts
+from hanse.runs.chance import is_number
 from hanse.runs.round_record import METRICS, Arrays, lost_rounds, round_file, rounds_of, row_hash
-from hanse.runs.run_record import is_number, registered
+from hanse.runs.run_record import registered
 from hanse.runs.sections import ClientsSection
 from hanse.runs.settle_inputs import NotRecordedError, RecordedInputs
 from hanse.runs.setup import grant, part_of

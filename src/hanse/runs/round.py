@@ -27,13 +27,11 @@ from torch import Tensor
 
 from hanse.base.errors import PartError
 from hanse.core.book import Book
-from hanse.core.calling import States, called, check_figures, check_rows, checked_state, decide, guarded
+from hanse.core.calling import States, called, check_figures, check_rows, checked_state, decide, guarded, proposed_mix
 from hanse.core.entry import TOKEN, Transaction
 from hanse.core.entry import client as account_of
-from hanse.core.mixing import proposed_mix
 from hanse.core.part import Questions, Settlement, Stage, State, TrainPart, Unproved, View
-from hanse.core.payload import Payload
-from hanse.core.port import Closing, Federation, Reply, Request, Roster, Task, Train, Trained
+from hanse.core.port import Closing, Federation, Payload, Reply, Request, Roster, Task, Train, Trained
 from hanse.core.recipe import NEVER, History
 from hanse.core.table import Floats, Ints, Mix, Seats, Table, Updates, copies, mix
 from hanse.federation.check import heard

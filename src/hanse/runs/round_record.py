@@ -26,7 +26,7 @@ from hanse.base.errors import UserError
 from hanse.base.files import json_lines, opened
 from hanse.core.entry import Transaction
 from hanse.learning.metrics import ACCURACY, MetricStyle
-from hanse.ledger import closing
+from hanse.ledger import receipts
 from hanse.ledger.run_ledger import latest_claim
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from hanse.runs.round import Played
     from hanse.runs.testing import Figures
 
-METRICS, SEATS, ROUNDS = closing.METRICS, closing.SEATS, "rounds"
+METRICS, SEATS, ROUNDS = receipts.METRICS, receipts.SEATS, "rounds"
 HASH = "rounds/hash"  # in a round's line of metrics.jsonl: of its file in rounds/
 SHAPE = "shape.json"  # of a sample, and the number of classes: what a model is made for
 LINES = (METRICS, SEATS)
@@ -111,12 +111,12 @@ class RoundRecord:
         return {"answered": self.played.view.trained.seats.client, "value_without_block": values.without_block}
 
     def closed(self) -> RoundRecord:
-        """Return the record with the transaction that closes the round (:mod:`hanse.ledger.closing`) posted."""
+        """Return the record with the transaction that closes the round (:mod:`hanse.ledger.receipts`) posted."""
         file = self.file or self._file()
         view, state = self.played.view, self.played.state
-        facts = closing.RecordDigest.of(self._metrics(file[1]), self.seats)
-        book, moved = view.book, closing.moved_in(view.posted)
-        line = closing.close(view.round, book.balances, len(book.peaks), moved, facts)
+        facts = receipts.RecordDigest.of(self._metrics(file[1]), self.seats)
+        book, moved = view.book, receipts.moved_in(view.posted)
+        line = receipts.close(view.round, book.balances, len(book.peaks), moved, facts)
         after = replace(view, book=book.post(view.round, [line]), posted=(*view.posted, line))
         return replace(self, file=file, played=replace(self.played, view=after, state=replace(state, book=after.book)))
 

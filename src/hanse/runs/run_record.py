@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NotRequired, TypeGuard
+from typing import TYPE_CHECKING, Annotated, Any, NotRequired
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,7 +50,7 @@ from hanse.core.declared import Count, Declared, UnsoundError
 from hanse.core.telling import About, read_about
 from hanse.learning.metrics import MetricStyle, main_of, readings_of
 from hanse.ledger.run_ledger import beyond_the_book, reading, unbooked, wrong_in
-from hanse.runs.chance import STILL, Guess, doubts, in_no_sum, nothing_mixed, unsold
+from hanse.runs.chance import STILL, Guess, doubts, in_no_sum, is_number, nothing_mixed, unsold
 from hanse.runs.round_record import HASH, METRICS, SEATS, SHAPE, lost_rounds, round_file
 from hanse.runs.sections import ClientsSection, RunSection
 
@@ -187,15 +187,6 @@ def is_under_way(config: Mapping[str, Any], seat: Seat) -> bool:
         seat: the seat.
     """
     return seat.refused == STILL and table(config, "federation").get("late") == "next"
-
-
-def is_number(value: object) -> TypeGuard[int | float]:
-    """Say whether this is a finite number of at most 64 bits."""
-    if type(value) is float:  # most are
-        return math.isfinite(value)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return math.isfinite(value) if isinstance(value, float) else -(2**63) <= value < 2**63
 
 
 class Registered(TypedDict):
@@ -687,7 +678,7 @@ class RunRecord:
         count = len(record["test_accuracy"])
         unknown = np.full(count, np.nan)
         without, interval = record.get("test_without_block"), record.get("test_interval", np.full((count, 2), np.nan))
-        columns = {
+        columns: dict[str, Any] = {
             "clients": record.get("tested", np.arange(count)).astype(np.int64),
             "loss": record.get("test_loss", unknown),
             "accuracy": record["test_accuracy"],

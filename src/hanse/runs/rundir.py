@@ -307,7 +307,7 @@ class RunDir:
     _files: dict[str, BinaryIO] = field(default_factory=dict)
     _books: RunBooks | None = None
     _pending: list[tuple[int, Transaction]] = field(default_factory=list)
-    _kept: int = 0  # rounds that are part of the run
+    kept: int = 0  # rounds that are part of the run
     _settings: str = ""  # what each checkpoint says was played
 
     @staticmethod
@@ -398,11 +398,11 @@ class RunDir:
                     os.truncate(path / name, length)
             settled = snapshot is not None and snapshot.state.finished  # its answers lie behind the last round
             for record in (*(path / ROUNDS).glob("*.npz"), *audit_folder(path).glob("*.safetensors")):
-                if record.stem.isdigit() and int(record.stem) >= folder._kept + settled:
+                if record.stem.isdigit() and int(record.stem) >= folder.kept + settled:
                     record.unlink()
             notes += _lost(path)
             if note is not None:
-                write_data(path, folder._kept, data, note)
+                write_data(path, folder.kept, data, note)
                 if snapshot is not None:  # its scores may be of another test set
                     snapshot = replace(snapshot, state=replace(snapshot.state, on_server=None))
             folder._open(experiment, snapshot, key)
@@ -414,7 +414,7 @@ class RunDir:
         for file in sorted((self.path / "checkpoints").glob("*.safetensors"), reverse=True):
             try:
                 snapshot = _whole(self.path, checkpoint.load(file, device), file.name)
-                self._kept = snapshot.state.round
+                self.kept = snapshot.state.round
                 return snapshot
             except CorruptCheckpointError as wrong:
                 said.append(f"corrupt checkpoint {wrong}; using the one before it")
@@ -466,7 +466,7 @@ class RunDir:
         with self._storing():
             snapshot = Snapshot(state, lengths, tuple(self._pending), self._settings)
             checkpoint.store(folder / f"{state.round:05d}.safetensors", snapshot)
-            self._kept = state.round
+            self.kept = state.round
             if self._books is not None:
                 self._books.post(self._pending)
             self._pending = []
@@ -485,7 +485,7 @@ class RunDir:
             if not (self.path / "config.toml").exists():
                 raise MachineError(f"{where}{what}; the run directory {self.path} was moved or deleted") from wrong
             raise MachineError(
-                f"{where}{'disk full: ' if full else ''}{what}; {self._kept} rounds of the run are kept; "
+                f"{where}{'disk full: ' if full else ''}{what}; {self.kept} rounds of the run are kept; "
                 f"{'free some space' if full else 'mend that'}, then '{going_on(self.path)}'"
             ) from wrong
 
@@ -514,14 +514,9 @@ class RunDir:
             self.path.rmdir()
 
     @property
-    def kept(self) -> int:
-        """The number of rounds that are part of the run: those before its last checkpoint."""
-        return self._kept
-
-    @property
     def is_new(self) -> bool:
         """Whether the directory has no finished round yet, so nothing is lost by deleting it."""
-        return self._kept == 0 and all(file.tell() == 0 for file in self._files.values())
+        return self.kept == 0 and all(file.tell() == 0 for file in self._files.values())
 
 
 def _same_settings(path: Path, experiment: Experiment, snapshot: Snapshot) -> None:

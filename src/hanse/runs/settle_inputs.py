@@ -118,7 +118,8 @@ class WatchedCall:
     """
 
     def __init__(self, method: Method, alone: bool) -> None:
-        self.__self__, self._method, self._alone = getattr(method, "__self__", method), method, alone
+        self.__self__, self.__name__ = getattr(method, "__self__", method), getattr(method, "__name__", "")
+        self._method, self._alone = method, alone
         self._notes: dict[str, Any] = {}
 
     def __call__(self, view: View, state: State) -> Any:

@@ -73,7 +73,6 @@ def test_adapters_in_the_market_from_training_to_report(llm: None, tmp_path: Pat
     "mechanism",
     [
         {"name": "greedyfed", "clients_per_round": 2, "value": {"name": "gtg", "max_permutations": 2}},
-        {"name": "gtfedavg", "clients_per_round": 3},
         {"name": "pifl", "tiers": 2, "by_contribution": 1, "at_random": 1, "score_samples": 4},
     ],
     ids=lambda m: m["name"],
@@ -103,9 +102,7 @@ def plays(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     "mechanism",
     [
-        {"name": "local"},
         {"name": "greedyfed", "clients_per_round": 2},
-        {"name": "gtfedavg", "clients_per_round": 3},
         {"name": "pifl", "tiers": 2, "by_contribution": 1, "at_random": 1, "score_samples": 4},
         {"name": "ipfl", "eagerness": 1e3},
     ],

@@ -43,7 +43,6 @@ def test_bytes_and_pieces() -> None:
     assert codes[0] == 258
     assert codes[-3:] == [262, ord("j"), ord("a")]
     assert len(codes) == 1 + 7 + 1 + 2  # the u with two dots is two bytes
-    assert tokens.decode([*codes, tokens.end, tokens.padding]) == text
 
 
 def test_the_alpaca_format() -> None:
@@ -59,9 +58,9 @@ def test_the_alpaca_format() -> None:
 
 def test_labels_are_the_answer_and_its_end() -> None:
     tokens = ByteTokenizer()
-    found = encode([Instruction("Go", "", "ab"), Instruction("G", "", "c")], tokens, 512)
-    x, y = found.samples.x, found.samples.y
-    assert found.cut == 0
+    samples, cut = encode([Instruction("Go", "", "ab"), Instruction("G", "", "c")], tokens, 512)
+    x, y = samples.x, samples.y
+    assert cut == 0
     assert x.shape == (2, 7)  # two pieces and the response's, two letters, two of the answer; the end is not read
     assert x[0].tolist() == [259, 260, ord("G"), ord("o"), 262, ord("a"), ord("b")]
     assert y[0].tolist() == [IGNORED] * 4 + [ord("a"), ord("b"), tokens.end]
@@ -72,12 +71,12 @@ def test_labels_are_the_answer_and_its_end() -> None:
 def test_what_is_longer_than_the_window_is_cut_and_counted() -> None:
     tokens = ByteTokenizer()
     items = [Instruction("x" * 50, "", "yes"), Instruction("x", "", "no"), Instruction("x", "", "z" * 40)]
-    found = encode(items, tokens, 12)
-    assert found.cut == 2
-    assert found.samples.x.shape == (3, 11)
-    first = found.samples.x[0].tolist()
+    samples, cut = encode(items, tokens, 12)
+    assert cut == 2
+    assert samples.x.shape == (3, 11)
+    first = samples.x[0].tolist()
     assert first == [ord("x")] * 7 + [262, *b"yes"]  # the beginning is lost, the answer is whole
-    assert [t for t in found.samples.y[2].tolist() if t != IGNORED] == [ord("z")] * 11
+    assert [t for t in samples.y[2].tolist() if t != IGNORED] == [ord("z")] * 11
 
 
 @pytest.mark.parametrize("kind", ["json", "jsonl", "csv"])
@@ -97,19 +96,13 @@ def test_files_of_instructions(tmp_path: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "message"),
-    [
-        ("a.json", '[{"instruction": "x", "answer": "y"}]', "1 lacks"),
-        ("a.csv", "question,reply\n1,2\n", "1 lacks"),
-        ("a.json", "{}", "a list of records with the fields instruction, input, output is needed"),
-        ("a.json", "[", "cannot be read"),
-        ("a.jsonl", "\n", "at least one"),
-        ("a.txt", "x", "is .json, .jsonl or .csv"),
-    ],
-)
-def test_files_without_the_needed_fields(tmp_path: Path, name: str, text: str, message: str) -> None:
+    ("name", "text"),
+    [("a.json", '[{"instruction": "x", "answer": "y"}]'), ("a.csv", "question,reply\n1,2\n"), ("a.json", "{}"),
+     ("a.json", "["), ("a.jsonl", "\n"), ("a.txt", "x")],
+)  # fmt: skip
+def test_files_without_the_needed_fields(tmp_path: Path, name: str, text: str) -> None:
     (tmp_path / name).write_text(text)
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(UserError, match=name):
         read_instructions(tmp_path / name)
 
 
@@ -154,7 +147,7 @@ def raw(tmp_path: Path) -> Path:
     for name, records in RAW.items():
         (folder / f"{name}.train.jsonl").write_text("\n".join(json.dumps(r) for r in records * 4))
         if name != "code_alpaca":
-            (folder / f"{name}.test.json").write_text(json.dumps(records * 2))
+            (folder / f"{name}.test.jsonl").write_text("\n".join(json.dumps(r) for r in records * 2))
     return folder
 
 
@@ -261,6 +254,7 @@ def test_tokenizers_that_cannot_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_shipped_set() -> None:
+    assert set(TEXTS) == set(INSTRUCTIONS)
     told = reports()
     assert len(told) == len({text for _, text in told}) == 1200
     train, test = client_reports()
@@ -274,7 +268,3 @@ def test_the_shipped_set() -> None:
     assert shared == [[4, 0, 0, 0], [0, 4, 0, 0], [0, 0, 4, 2], [0, 0, 2, 4]]
     assert {item.output for item in train[2]} == set(DIALECTS[1])
     assert len(WORDS) == 14
-
-
-def test_the_names_of_sources_agree() -> None:
-    assert set(TEXTS) == set(INSTRUCTIONS)

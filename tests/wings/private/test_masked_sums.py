@@ -142,19 +142,6 @@ def test_sums_are_the_plain_ones_with_up_to_six_of_twenty_lost_in_each_step(
     assert all(torch.equal(got[c], want[c]) for c in want)
 
 
-def test_a_group_of_seven_goes_on_without_two_and_not_without_three(tmp_path: Path) -> None:
-    for name, lost, left in (
-        ("a", {0: "sum", 6: "shares"}, {1, 2, 3, 4, 5}),
-        ("b", {0: "sum", 6: "keys", 3: "open"}, set()),
-    ):
-        here = nodes(tmp_path / name, 7, lost=dict(lost))
-        got = played(here, 7, group=4)
-        assert set(rows(got)) == left
-        if left:
-            want = plain(7, set(lost), group=4)
-            assert all(torch.equal(rows(got)[c], want[c]) for c in want)
-
-
 def test_the_server_receives_no_update_and_nothing_that_gives_one(tmp_path: Path) -> None:
     """What came under masks is held against every sum that a member is in, and secrets against all that was said."""
     larger = next(group for group in SecureSums(3).groups(SEED, np.arange(7), 0) if len(group) == 4)
@@ -423,16 +410,6 @@ def test_a_round_that_is_asked_for_again_gives_the_same_sum_or_none(tmp_path: Pa
     assert len(rows(played(here, 4, round=1))) == 4
     back = refusals(played(here, 4))
     assert all("masked already" in back[c] for c in range(4))
-
-
-def test_what_goes_out_again_is_what_went_out_and_is_not_trained_again(tmp_path: Path) -> None:
-    here = nodes(tmp_path, 3, lost=dict.fromkeys(range(3), "open"))
-    played(here, 3)
-    here.lost = {}
-    assert torch.equal(rows(played(here, 3))[0], plain(3, set())[0])
-    assert here.trained == [0, 1, 2]
-    played(here, 3, round=1)
-    assert here.trained == [0, 1, 2, 0, 1, 2]
 
 
 @pytest.mark.parametrize(

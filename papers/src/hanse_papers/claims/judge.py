@@ -21,9 +21,9 @@ from hanse.lab import statistics
 from hanse.lab.job import Job, key_of, seeded
 from hanse.lab.kept import KeptFile
 from hanse.lab.statistics import LOOKS, Decision, Effect
-from hanse.reports.compare import best_so_far, effective_round, improvement
+from hanse.reports.compare import effective_round, improvement
 from hanse_papers.claims.claim import WIDTH, Arm, Claim, Reading
-from hanse_papers.compare import factor_of
+from hanse_papers.compare import curve_of, together
 from hanse_papers.ids import IDS
 from hanse_papers.runner import job_of
 
@@ -153,22 +153,6 @@ def jobs_of(claim: Claim, seed: int) -> list[Job]:
     return list({found.key: found for found in (job(arm, seed) for arm in arms)}.values())
 
 
-def curve_of(arm: Arm, result: Mapping[str, Any], at: int) -> tuple[NDArray[np.int64], Floats] | None:
-    """Return a run's tests up to a round: their rounds, and the figure (or mean of several) in the table's unit.
-
-    None if that round was not tested or has no figure.
-    """
-    cell, table = arm.cell, arm.table
-    names = [cell.metric or table.metric] if isinstance(cell.metric, str) else list(cell.metric)
-    if at not in result["tested"] or any(name not in result["curves"] for name in names):
-        return None
-    points = result["tested"].index(at) + 1
-    values = np.array([result["curves"][name][:points] for name in names], dtype=np.float64).mean(axis=0)
-    if not math.isfinite(values[-1]):
-        return None
-    return np.array(result["tested"][:points]), values * factor_of(cell, table)
-
-
 def reading_of(arm: Arm, result: Mapping[str, Any], reading: Reading) -> float | None:
     """Return a reading's number for a run; None if the run does not have it.
 
@@ -178,7 +162,7 @@ def reading_of(arm: Arm, result: Mapping[str, Any], reading: Reading) -> float |
     at = max(result["tested"], default=0) if reading.kind == "mean" else arm.cell.at
     if reading.kind == "window":
         reading = Reading("mean", first=min(at, at - at // 5 + 1), last=at)
-    curve = curve_of(arm, result, at)
+    curve = curve_of(arm.cell, arm.table, result, at)
     if curve is None:
         return None
     rounds, values = curve
@@ -197,17 +181,17 @@ def _after(rounds: NDArray[np.int64]) -> int:
     return int(rounds[-1] + (rounds[-1] - rounds[-2] if len(rounds) > 1 else 1))
 
 
-def faster(arm: Arm, ours: Mapping[str, Any], other: Arm, theirs: Mapping[str, Any]) -> float | None:
+def faster(arm: Arm, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> float | None:
     """Return by how many percent fewer rounds ``ours`` reaches the best of ``theirs``, GTFLAT eq. 13.
 
     Both curves are the best figures so far. A curve that never gets there counts as if it did so one test after the
     last. None if a figure is missing.
     """
-    curves = [c for c in (curve_of(arm, ours, arm.cell.at), curve_of(other, theirs, other.cell.at)) if c is not None]
-    if len(curves) < 2 or any(np.isnan(curve).any() for _, curve in curves):
+    found = together(arm.cell, arm.table, ours, theirs)
+    if found is None:
         return None
-    (rounds, a), (base_rounds, b) = ((r, best_so_far(v) / 100) for r, v in curves)
-    reached, base = effective_round(rounds, a, float(b[-1])), effective_round(base_rounds, b, float(b[-1]))
+    rounds, a, b = found
+    reached, base = effective_round(rounds, a, float(b[-1])), effective_round(rounds, b, float(b[-1]))
     return improvement(_after(rounds) if reached is None else reached, base)
 
 
@@ -232,8 +216,7 @@ def _setting(claim: Claim, setting: Sequence[Arm], seed: int, runs: Runs) -> lis
     if not results:
         return [None]
     if claim.reading.kind == "faster":
-        against = [faster(setting[0], results[0], arm, there)
-                   for arm, there in zip(setting[1:], results[1:], strict=True)]  # fmt: skip
+        against = [faster(setting[0], results[0], there) for there in results[1:]]
         # one improvement for each other arm: written as 0 and its negative, so differences are improvements
         return [0.0, *(None if value is None else -value for value in against)]
     return [reading_of(arm, there, claim.reading) for arm, there in zip(setting, results, strict=True)]
@@ -337,9 +320,10 @@ def effect_of(claim: Claim, found: Floats, floor: float | None) -> Effect | None
     whole = [part for part in parts if part is not None]
     if not whole:
         return None
-    weakest = max(whole, key=lambda part: part.up)  # the first of those that tie: of equalities the furthest
-    named = {"mean": weakest.mean, "error": weakest.error} if claim.kind == "equal" else {}
-    return replace(statistics.together(whole), **named)
+    found_all, weakest = statistics.together(whole), max(whole, key=lambda part: part.up)  # of ties the first
+    if claim.kind == "equal":
+        return replace(found_all, mean=weakest.mean, error=weakest.error)
+    return found_all
 
 
 def shown(claim: Claim, found: Floats) -> list[Floats]:
@@ -484,23 +468,28 @@ def as_rows(verdicts: Sequence[Verdict]) -> list[dict[str, Any]]:
     Args:
         verdicts: the claims.
     """
-    rows = []
-    for verdict in verdicts:
-        claim, judged = verdict.claim, verdict.judged
-        row = {name: getattr(claim, name) for name in ("paper", "name", "where", "says", "table", "role", "printed")}
-        row |= {"margin": claim.margin if math.isfinite(claim.margin) else None, "word": judged.word}
-        row |= {
-            "kind": claim.kind,
-            "reading": claim.reading.said,
-            "condition": condition_of(claim),
-            "rows": list(claim.rows),
-        }
-        row |= {"drawn_anew": list(claim.drawn_anew), "seen": claim.seen, "first": claim.first, "cannot": claim.cannot}
-        row |= {"lesser": judged.lesser, "needed": judged.needed, "seeds": verdict.seeds, "floor": verdict.floor}
-        if judged.effect is not None:
-            row |= {"mean": judged.effect.mean, "low": judged.low, "high": judged.high}
-        rows.append(row)
-    return rows
+    return [_as_row(verdict) for verdict in verdicts]
+
+
+CLAIM = ("paper", "name", "where", "says", "table", "role", "kind", "printed", "seen", "first", "cannot")
+EFFECT = ("mean", "error", "share", "up", "down", "small")
+
+
+def _as_row(verdict: Verdict) -> dict[str, Any]:
+    claim, judged, effect = verdict.claim, verdict.judged, verdict.judged.effect
+    row = {name: getattr(claim, name) for name in CLAIM} | {"word": judged.word, "seeds": verdict.seeds}
+    row |= {"margin": claim.margin if math.isfinite(claim.margin) else None, "reading": claim.reading.said}
+    row |= {"condition": condition_of(claim), "rows": list(claim.rows), "drawn_anew": list(claim.drawn_anew)}
+    row |= {name: getattr(judged, name) for name in ("lesser", "needed", "level")}
+    row |= {
+        "floor": verdict.floor,
+        "same_as": verdict.same_as,
+        "scale": claim.arms[0][0].table.scale if claim.arms else "",
+    }
+    if effect is not None:
+        row |= {name: getattr(effect, name) for name in EFFECT} | {"low": judged.low, "high": judged.high}
+    so_far = verdict.so_far
+    return row if so_far is None else row | {"kept": so_far.seeds, "kept_mean": so_far.mean, "kept_sd": so_far.sd}
 
 
 def condition_of(claim: Claim) -> str:
@@ -509,39 +498,19 @@ def condition_of(claim: Claim) -> str:
     return "" if asked is None or computed else "the market lives" + (f", {asked} trades" if asked != "market" else "")
 
 
-def printed_registration(verdicts: Sequence[Verdict]) -> RichTable:
-    """Return a table for a terminal of how each claim is decided, and whether that was registered before its runs.
-
-    Args:
-        verdicts: the claims.
-    """
-    reasons: dict[str, list[str]] = {}
-    for claim in (verdict.claim for verdict in verdicts if verdict.claim.cannot):
-        reasons.setdefault(claim.cannot, []).append(claim.name)
-    said = "\n".join(f"Cannot be decided here: {'; '.join(names)}: {why}" for why, names in reasons.items())
-    table = RichTable(title="How they are decided", title_justify="left", caption=said, caption_justify="left")
-    for name in ("claim", "rows", "reading", "condition", "drawn anew", "smallest effect", "registered"):
-        table.add_column(name, overflow="fold", min_width=12 if name == "claim" else None)
-    for claim in (verdict.claim for verdict in verdicts):
-        after = f"after {claim.seen} seed{'s' if claim.seen > 1 else ''}" if claim.seen else "before"
-        registered = after + (f", decided by seeds from {claim.first}" if claim.first else "")
-        arm, *others = claim.rows or ("not here",)
-        rows = f"{arm} against {'; '.join(others)}" if others else arm
-        shared = f", {claim.weight:g} of the alpha" if claim.weight < 1 else ""
-        reading, anew = f"{claim.kind}, {claim.reading.said}{shared}", ", ".join(claim.drawn_anew) or "nothing"
-        table.add_row(claim.name, rows, reading, condition_of(claim) or "–", anew, f"{claim.margin:g}", registered)
-    return table
-
-
 def printed_claims(verdicts: Sequence[Verdict], title: str) -> RichTable:
-    """Return the claims as a table for a terminal: the paper's effect, ours with its interval, seeds and verdict.
+    """Return the claims as a table for a terminal, and below it why some cannot be decided here.
 
     Args:
         verdicts: the claims.
         title: the heading above the table.
     """
-    table = RichTable(title=title, title_justify="left")
-    for name in ("claim", "where", "the paper's effect", "our effect, interval", "our seeds", "word"):
+    reasons: dict[str, list[str]] = {}
+    for claim in (verdict.claim for verdict in verdicts if verdict.claim.cannot):
+        reasons.setdefault(claim.cannot, []).append(claim.name)
+    said = "\n".join(f"Cannot be decided here: {'; '.join(names)}: {why}" for why, names in reasons.items())
+    table = RichTable(title=title, title_justify="left", caption=said, caption_justify="left")
+    for name in ("claim", "where", "the paper's effect", "our effect, interval", "our seeds", "registered", "word"):
         table.add_column(name, overflow="fold", min_width=12 if name == "claim" else None)  # whole words
     for verdict in verdicts:
         claim, judged = verdict.claim, verdict.judged
@@ -551,5 +520,8 @@ def printed_claims(verdicts: Sequence[Verdict], title: str) -> RichTable:
             ours = f"{judged.effect.mean:+.2f}"
             ours += f" [{judged.low:+.2f}, {judged.high:+.2f}]" if judged.effect.error else ""
         seeds = "computed" if verdict.computed else str(verdict.seeds)
-        table.add_row(claim.name, claim.where, printed, ours, seeds, judged.said)
+        registered = (f"after {claim.seen}" if claim.seen else "before") + (
+            f", from {claim.first}" if claim.first else ""
+        )
+        table.add_row(claim.name, claim.where, printed, ours, seeds, registered, judged.said)
     return table

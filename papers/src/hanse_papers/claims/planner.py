@@ -18,7 +18,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from rich.console import Console
 from rich.table import Table as RichTable
 
@@ -31,7 +30,7 @@ from hanse.lab.player import Work, play_all
 from hanse_papers.catalogue import available
 from hanse_papers.claims.claim import Claim
 from hanse_papers.claims.judge import Runs, Verdict, jobs_of, judge, kind_of, looks_of
-from hanse_papers.compare import cost_key
+from hanse_papers.compare import costs_of
 from hanse_papers.runner import play_audited
 from hanse_papers.tables import RECIPES, sources_of
 
@@ -85,16 +84,13 @@ def costs(runs: Runs) -> Callable[[Job], float]:
     Args:
         runs: the kept runs of a paper.
     """
-    seen: dict[tuple[str, str], list[float]] = {}
-    for lines in runs.kept.lines().values():
-        for line in (line for line in lines if line["status"] == "done"):
-            seen.setdefault(cost_key(line["given"]), []).append(line["cpu_seconds"] / max([1, *line["tested"]]))
-    means = {key: float(np.mean(found)) for key, found in seen.items()}
+    lines = [line for found in runs.kept.lines().values() for line in found if line["status"] == "done"]
+    cost = costs_of((line["given"], line["cpu_seconds"] / max([1, *line["tested"]])) for line in lines)
+    dearest = max((known for line in lines if (known := cost(line["given"])) is not None), default=_UNKNOWN_S)
 
     def seconds(asked: Job) -> float:
-        work, mechanism = cost_key(asked.sections)
-        alike = [cost for (w, _), cost in means.items() if w == work] or list(means.values()) or [_UNKNOWN_S]
-        return asked.rounds * means.get((work, mechanism), max(alike))
+        known = cost(asked.sections)
+        return asked.rounds * (dearest if known is None else known)
 
     return seconds
 

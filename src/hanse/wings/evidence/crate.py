@@ -159,7 +159,7 @@ def _instruments(run: RunRecord, add: Any) -> list[dict[str, str]]:
 
 def _results(run: RunRecord, crate: Any, add: Any) -> list[dict[str, str]]:
     """Return references to what came out: the last checkpoint with its figures, the files, and each client's value."""
-    from hanse.runs.run_record import is_number
+    from hanse.runs.chance import is_number
 
     found = []
     models = sorted((run.path / "checkpoints").glob("*.safetensors"))

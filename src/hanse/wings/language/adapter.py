@@ -13,13 +13,14 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from hanse.base.errors import UserError, first_line, library
+from hanse.base.factories import Positive, Rate
 from hanse.base.streams import torch_seed
 from hanse.wings.language.judge import AnswerJudge
 from hanse.wings.language.records import BYTES, EXTRA, ByteTokenizer, build_tokenizer
@@ -96,8 +97,6 @@ def _published(transformers: Any, name: str, bits: int | None) -> nn.Module:
 
 def _quantised(transformers: Any, bits: int) -> Any:
     """Return the configuration by which transformers quantises, or raise UserError where that cannot be done."""
-    if bits not in (4, 8):
-        raise UserError(f"model.bits: {bits}: allowed: 8, 4, or leave it out")
     if not torch.cuda.is_available():
         raise UserError(f"model.bits: {bits}: needs a CUDA device, and there is none here; leave it out")
     library("bitsandbytes", f"model.bits: {bits} needs bitsandbytes, {EXTRA}")
@@ -175,11 +174,11 @@ def lora(
     input_shape: Shape,
     num_classes: int | None,
     base: str = TINY,
-    rank: int = 32,
-    alpha: float = 64.0,
+    rank: Positive = 32,
+    alpha: Rate = 64.0,
     dropout: float = 0.0,
     targets: Sequence[str] | str = ("q_proj", "v_proj"),
-    bits: int | None = None,
+    bits: Literal[4, 8] | None = None,
     candidates: Sequence[str] = (),
     base_seed: int = 0,
     base_width: int = 64,
@@ -191,7 +190,7 @@ def lora(
         input_shape: ``(tokens,)``.
         num_classes: how many tokens the data have.
         base: "tiny", a folder with a model, or the name of a model on the hub.
-        rank: the rank of the adapter's factors, the same for all clients.
+        rank: the rank of the adapter's factors, the same for all clients, since rows of different lengths do not mix.
         alpha: the adapter's change is scaled by ``alpha / rank``.
         dropout: the share of the adapter's inputs that is dropped in training, from 0 to 1.
         targets: the names of the weights that are adapted, or "all-linear".
@@ -208,7 +207,6 @@ def lora(
     """
     if num_classes is None or len(input_shape) != 1:
         raise UserError(f"model.name: 'lora': takes instructions [tokens]; samples have {input_shape}")
-    _check(rank, alpha)
     peft = library("peft", f"model.name: 'lora': needs peft, {EXTRA}")
     shared = load_base(base, bits, base_seed, base_width, base_layers)
     tokens = getattr(shared, "config").vocab_size  # noqa: B009 - a module's attribute by its library
@@ -232,16 +230,3 @@ def lora(
     tokenizer = build_tokenizer(BYTES if base == TINY else base)
     answers = tuple((*tokenizer.encode(text), tokenizer.end) for text in candidates)
     return Adapted(body, AnswerJudge(answers, tokenizer.padding))
-
-
-def _check(rank: object, alpha: object) -> None:
-    """Raise UserError for a rank or an alpha that cannot be used."""
-    if isinstance(rank, list | tuple):
-        raise UserError(
-            f"model.rank: {list(rank)}: one rank for all clients: adapters of different ranks are rows of different "
-            "lengths and cannot be mixed"
-        )
-    if isinstance(rank, bool) or not isinstance(rank, int) or rank < 1:
-        raise UserError(f"model.rank: {rank!r}: a whole number, 1 or more")
-    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not alpha > 0:
-        raise UserError(f"model.alpha: {alpha!r}: a number above 0")

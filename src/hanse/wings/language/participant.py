@@ -57,6 +57,6 @@ def instructions(
         "validation": items[first : first + validated],
         "test": items[first + validated :],
     }
-    wide = encode(items, tokens, length).samples.x.shape[1]
-    found = {share: encode(own, tokens, length, wide).samples for share, own in shares.items() if own}
+    wide = encode(items, tokens, length)[0].x.shape[1]
+    found = {share: encode(own, tokens, length, wide)[0] for share, own in shares.items() if own}
     return ClientData(found["train"], found.get("test"), found.get("validation"), tokens.size, name or Path(path).stem)

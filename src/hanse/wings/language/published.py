@@ -116,11 +116,9 @@ def load_published(name: str, folders: Sequence[Path], download: bool) -> tuple[
 
 def _local(name: str, share: str, folders: Sequence[Path]) -> Sequence[Record]:
     """Return the records of a split's file in the first folder that has one; none if there is no file."""
-    for folder in folders:
-        for kind in ("jsonl", "json", "csv"):
-            path = folder / f"{name}.{share}.{kind}"
-            if path.is_file():
-                return read_records(path)
+    for path in (folder / f"{name}.{share}.jsonl" for folder in folders):
+        if path.is_file():
+            return read_records(path)
     return ()
 
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -40,38 +40,6 @@ PIECES = (
 _SPLIT = re.compile("(" + "|".join(map(re.escape, PIECES)) + ")")
 
 
-class Tokenizer(Protocol):
-    """The tokenizer interface that data and models need."""
-
-    @property
-    def size(self) -> int:
-        """The number of tokens."""
-        ...
-
-    @property
-    def end(self) -> int:
-        """The token that ends an answer."""
-        ...
-
-    @property
-    def padding(self) -> int:
-        """The token that fills a row up to the width of all rows."""
-        ...
-
-    @property
-    def note(self) -> str:
-        """A note for readers of results; may be empty."""
-        ...
-
-    def encode(self, text: str, first: bool = False) -> list[int]:
-        """Return the tokens of a text. ``first`` says that it begins a sequence, which some tokenizers mark."""
-        ...
-
-    def decode(self, tokens: Sequence[int]) -> str:
-        """Return the text of tokens; the end and the padding token have no text."""
-        ...
-
-
 @dataclass(frozen=True)
 class ByteTokenizer:
     """UTF-8 bytes as tokens, with nothing to download.
@@ -92,11 +60,6 @@ class ByteTokenizer:
             tokens += [258 + PIECES.index(part)] if part in PIECES else list(part.encode())
         return tokens
 
-    def decode(self, tokens: Sequence[int]) -> str:
-        """Return the text of tokens, without the end and padding tokens."""
-        parts = (PIECES[t - 258].encode() if t >= 258 else bytes([t]) if t < 256 else b"" for t in tokens)
-        return b"".join(parts).decode(errors="replace")
-
 
 @dataclass(frozen=True)
 class _Published:
@@ -114,10 +77,8 @@ class _Published:
         start = self.inner.bos_token_id
         return [start, *found] if first and start is not None else found
 
-    def decode(self, tokens: Sequence[int]) -> str:
-        """Return the text of tokens, without the model's special tokens."""
-        text: str = self.inner.decode(list(tokens), skip_special_tokens=True)
-        return text
+
+Tokenizer = ByteTokenizer | _Published
 
 
 @lru_cache(maxsize=4)
@@ -217,22 +178,13 @@ def read_records(path: Path) -> Sequence[Mapping[str, Any]]:
     return records
 
 
-@dataclass(frozen=True)
-class Encoded:
-    """Instructions as samples.
+def encode(
+    items: Sequence[Instruction], tokenizer: Tokenizer, length: int, width: int | None = None
+) -> tuple[Samples, int]:
+    """Return instructions as samples, and how many of them were longer than the window.
 
-    Attributes:
-        samples: tokens ``x [n, T]``, and the next token at every position, ``y [n, T]``. Only the answer and its end
-            token count in the loss.
-        cut: how many instructions were longer than the window.
-    """
-
-    samples: Samples
-    cut: int
-
-
-def encode(items: Sequence[Instruction], tokenizer: Tokenizer, length: int, width: int | None = None) -> Encoded:
-    """Return instructions as samples of tokens.
+    Samples are tokens ``x [n, T]``, and the next token at every position, ``y [n, T]``. Only the answer and its end
+    token count in the loss.
 
     Long instructions lose the beginning of the prompt first, then the end of the answer.
 
@@ -257,4 +209,4 @@ def encode(items: Sequence[Instruction], tokenizer: Tokenizer, length: int, widt
         whole = [*asked, *answer]
         x[n, : len(whole) - 1] = whole[:-1]
         y[n, len(asked) - 1 : len(whole) - 1] = answer
-    return Encoded(Samples(torch.from_numpy(x), torch.from_numpy(y)), cut)
+    return Samples(torch.from_numpy(x), torch.from_numpy(y)), cut

@@ -93,19 +93,8 @@ class Texts:
     length: Annotated[int, Field(ge=2)] = 512
 
 
-@dataclass(frozen=True)
-class _ClientSets:
-    """A set's instructions, client by client.
-
-    Attributes:
-        train: the train instructions of each client.
-        test: the test instructions of each client.
-        names: what the clients are called.
-    """
-
-    train: Sequence[Sequence[Instruction]]
-    test: Sequence[Sequence[Instruction]]
-    names: tuple[str, ...]
+_Sets = tuple[Sequence[Sequence[Instruction]], Sequence[Sequence[Instruction]], tuple[str, ...]]
+"""The train and the test instructions of each client, and what the clients are called."""
 
 
 def load_instructions(
@@ -126,49 +115,48 @@ def load_instructions(
     Raises:
         UserError: the set or the tokenizer is missing, or the set is too small for its clients.
     """
-    sets = INSTRUCTIONS[name](folders, root, seed, download)
+    train, test, names = INSTRUCTIONS[name](folders, root, seed, download)
     options = Texts(name) if options is None else options
     tokenizer = build_tokenizer(options.tokenizer, download)
-    items = [item for own in (*sets.train, *sets.test) for item in own]
-    encoded = encode(items, tokenizer, options.length)  # both at once, so they have rows of the same width
-    x, y, first = encoded.samples.x, encoded.samples.y, sum(map(len, sets.train))
+    items = [item for own in (*train, *test) for item in own]
+    both, cut = encode(items, tokenizer, options.length)  # both at once, so they have rows of the same width
+    first = sum(map(len, train))
     train_of, test_of = (
-        np.repeat(np.arange(len(share)), [len(own) for own in share]).astype(np.int64)
-        for share in (sets.train, sets.test)
+        np.repeat(np.arange(len(share)), [len(own) for own in share]).astype(np.int64) for share in (train, test)
     )
     notes = [tokenizer.note] if tokenizer.note else []
-    if encoded.cut:
-        notes.append(f"{encoded.cut} of {len(items)} instructions are longer than {options.length} tokens and were cut")
-    clients = len(sets.train) > 1
+    if cut:
+        notes.append(f"{cut} of {len(items)} instructions are longer than {options.length} tokens and were cut")
+    clients = len(train) > 1
     return Dataset(
         name,
-        Samples(x[:first], y[:first]),
-        Samples(x[first:], y[first:]),
+        Samples(both.x[:first], both.y[:first]),
+        Samples(both.x[first:], both.y[first:]),
         tokenizer.size,
-        (x.shape[1],),
+        (both.x.shape[1],),
         note="; ".join(notes),
         client_of=train_of if clients else None,
         test_client_of=test_of if clients else None,
-        client_names=sets.names if clients else (),
+        client_names=names if clients else (),
     )
 
 
-def _shipped(folders: Sequence[Path], root: Path | None, seed: int, download: bool) -> _ClientSets:
+def _shipped(folders: Sequence[Path], root: Path | None, seed: int, download: bool) -> _Sets:
     """Return the market reports of the six clients."""
     train, test = client_reports()
     names = tuple(f"pair {c // 2} {'ab'[c % 2]}" for c in range(len(CLIENTS)))
-    return _ClientSets(train, test, names)
+    return (train, test, names)
 
 
-def _one(name: str, folders: Sequence[Path], root: Path | None, seed: int, download: bool) -> _ClientSets:
+def _one(name: str, folders: Sequence[Path], root: Path | None, seed: int, download: bool) -> _Sets:
     """Return a published set as one client's."""
     train, test = load_published(name, folders, download)
-    return _ClientSets([train], [test], (name,))
+    return ([train], [test], (name,))
 
 
 def _dealt(
     plan: Sequence[tuple[str, int, int]], folders: Sequence[Path], root: Path | None, seed: int, download: bool
-) -> _ClientSets:
+) -> _Sets:
     """Return published sets dealt to clients, no sample twice.
 
     Args:
@@ -194,10 +182,10 @@ def _dealt(
             for share, order, size, out in zip(shares, orders, sizes, (train, test), strict=True):
                 out.append([share[i] for i in order[c * size : (c + 1) * size].tolist()])
             names.append(f"{name} {c}")
-    return _ClientSets(train, test, tuple(names))
+    return (train, test, tuple(names))
 
 
-def _files(folders: Sequence[Path], root: Path | None, seed: int, download: bool) -> _ClientSets:
+def _files(folders: Sequence[Path], root: Path | None, seed: int, download: bool) -> _Sets:
     """Return one client for each file of ``data.path``, by name; the last fifth of a file is its test share."""
     if root is None:
         raise UserError("source 'instruction_files': data.path is needed: a folder with one file per client, or a file")
@@ -211,10 +199,10 @@ def _files(folders: Sequence[Path], root: Path | None, seed: int, download: bool
         kept = len(items) // 5
         train.append(items[: len(items) - kept])
         test.append(items[len(items) - kept :])
-    return _ClientSets(train, test, tuple(path.stem for path in paths))
+    return (train, test, tuple(path.stem for path in paths))
 
 
-Reader = Callable[[Sequence[Path], Path | None, int, bool], _ClientSets]
+Reader = Callable[[Sequence[Path], Path | None, int, bool], _Sets]
 INSTRUCTIONS: Mapping[str, Reader] = {
     "instructions": _shipped,
     "instruction_files": _files,
