@@ -47,9 +47,10 @@ class Pot(SettlePart):
 
     Examples:
         >>> from hanse.runs.rehearsal import rehearse
-        >>> rehearsal = rehearse({"name": "fedavg", "value": "path", "settle": "pot"})
-        >>> rehearsal.mechanism.settle.tokens
-        100.0
+        >>> part, view, state = rehearse({"name": "fedavg", "value": "path", "settle": "pot"}).before("settle")
+        >>> settlement, state = part.settle(view, state)
+        >>> settlement.transactions, state["work"].tolist()  # nothing moves before the end
+        ((), [1, 1, 1, 1])
     """
 
     needs = frozenset({"values", "weights"})

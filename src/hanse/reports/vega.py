@@ -28,7 +28,7 @@ Spec = dict[str, Any]
 
 VEGA_LITE = "6.4"  # the version that vl_convert compiles with
 WIDTH = 400  # pixels of a drawing, without what stands beside it
-HEIGHT = 190  # of curves and columns; rows have one each
+HEIGHT = 240  # of curves and columns; rows have one each
 SCALE = 2  # of a PNG, in pixels of the file a pixel of the drawing
 INK, SOFT, RULE = "#222222", "#666666", "#e4e4e4"
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
