@@ -173,7 +173,7 @@ def ours_of(verdict: Verdict) -> str:
         spread = f" ± {_number(so_far.sd).lstrip('+')}" if so_far.sd else ""
         return f"{_number(so_far.mean)}{spread}, kept, not counted"
     if not judged.effect.error:
-        return f"{judged.effect.mean:+.3g} {unit_of(claim)}".rstrip()
+        return f"{judged.effect.mean:.3g} {unit_of(claim)}".rstrip()
     return f"{_number(judged.effect.mean)} [{_number(judged.low)}, {_number(judged.high)}]"
 
 

@@ -95,7 +95,7 @@ def test_theorems_are_false_as_printed_and_true_as_repaired() -> None:
     screen = text("ipfl.md")
     for theorem in ("Theorem 1", "Theorem 3"):  # the text's count is the row's, Algorithm 2's stands in words
         assert f"Algorithm 2's {cells[theorem, 'by Algorithm 2 as printed']:g}" in screen
-        assert f"+{cells[theorem, 'by the text as printed']:g} markets" in screen
+        assert f"| {cells[theorem, 'by the text as printed']:g} markets" in screen
 
 
 def test_nothing_is_decided_of_a_market_without_asking_whether_it_lives() -> None:
