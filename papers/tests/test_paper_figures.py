@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from paper_cases import cell, made_up, sections, table
 
-from hanse.reports.chart import Bars, Chart, Curve, Lines, to_csv
+from hanse.reports.chart import Bars, Chart, Curve, Heat, Lines, to_csv
 from hanse_papers import figures
 from hanse_papers.catalogue import PAPERS
-from hanse_papers.runner import TableOutcome, run_table
+from hanse_papers.runner import TableOutcome, expand, run_table
 from hanse_papers.tables import RECIPES, SCALES, Cell, Variant
 
 Curves = Callable[[float, int], Mapping[str, list[float]]]
@@ -124,3 +124,18 @@ def test_every_figure_of_the_papers_is_drawn() -> None:
                     drawn = paper.tables[name](scale, recipe).figures
                     assert all(spec["kind"] in figures.KINDS for spec in drawn)
                     assert bool(drawn) == name.startswith("figure")
+
+
+def test_imports_stand_side_by_side_as_means_over_the_seeds() -> None:
+    cells = [cell(name, of(lr)) for name, lr in (("a", 0.5), ("b", 0.25))]
+    wanted = table(*cells, figures=({"kind": "imports"},))
+    jobs, readings = expand(wanted, 2)
+    results = {
+        job.key: {"key": job.key, "given": job.sections, "tested": [1, 2, 3], "curves": {"test/accuracy": [0, 0, 0.5]}}
+        | {"trades": {"clients": [0, 1], "imports": [[0, job.sections["train"]["lr"]], [0, 0]]}}
+        for job in jobs
+    }
+    [heat] = figures.charts(TableOutcome(wanted, 2, tuple(jobs), tuple(readings), results, failures={}, played=0), "f")
+    assert isinstance(heat.marks, Heat)
+    assert heat.marks.columns == ("a: 1", "a: 2", "", "b: 1", "b: 2")
+    np.testing.assert_array_equal(heat.marks.z, [[0, 0.5, np.nan, 0, 0.25], [0, 0, np.nan, 0, 0]])

@@ -10,6 +10,8 @@ paper's numbers. ``kind`` is one of:
 * "curves": the table's figure over the rounds, one line for each algorithm, and the published numbers at their rounds.
 * "cdf": the share of clients that are below a number, one line for each algorithm. ``each`` names the number:
   "clients", the accuracy at the last test, or a figure such as "utility/client/*".
+* "strip": one place for each algorithm, with each client's own number (``each``) and the mean in ``column``.
+* "imports": who imported whose model, and in what share of the markets, with the algorithms side by side.
 * "scatter": column ``y`` against column ``x``, one point for each algorithm. ``missing`` replaces a ``y`` that the
   table does not have.
 * "bars": the numbers of ``columns`` (default: all) for each row, side by side or ``stacked``. The rows in ``hide`` are
@@ -30,7 +32,7 @@ from typing import Any
 import numpy as np
 
 from hanse.core.table import Floats
-from hanse.reports.chart import Bars, Chart, Curve, Lines, Series, slug
+from hanse.reports.chart import Bars, Chart, Curve, Heat, Lines, Series, slug
 from hanse_papers.compare import Row, curves, factor_of, finished, rows
 from hanse_papers.computed import fit
 from hanse_papers.runner import TableOutcome
@@ -40,6 +42,9 @@ OVER_SEEDS = (
 )
 CAPTIONS = {
     **dict.fromkeys(("curves", "scatter", "fit"), OVER_SEEDS),
+    "strip": "A black mark is one client in one run, the clients in their order from left to right. " + OVER_SEEDS,
+    "imports": "The share of the markets in which a client (row) imported another one's model (column), as a mean over "
+    "the seeds.",
     "bars": "Means over the seeds, with whiskers of one standard deviation; with a single seed there are none.",
     "cdf": "The share of the clients (0 to 1) that are below this number: the k-th of n clients, by their numbers, "
     "stands at (k - 1) / (n - 1). A point is the mean over the seeds of the k-th client's number, the band one "
@@ -72,7 +77,7 @@ def charts(outcome: TableOutcome, stem: str) -> list[Chart]:
     return [replace(chart, key=f"{stem}-{chart.key}" if many else stem) for chart in drawn]
 
 
-def _chart(outcome: TableOutcome, here: Here, spec: Spec, marks: Lines | Bars, **more: str) -> Chart:
+def _chart(outcome: TableOutcome, here: Here, spec: Spec, marks: Lines | Bars | Heat, **more: str) -> Chart:
     """Return a chart of a group.
 
     ``also`` tells it from other charts of the same group and figure; the other words go to :class:`Chart` as they are.
@@ -210,6 +215,30 @@ def _each(outcome: TableOutcome, row: Row, run: Mapping[str, Any], spec: Spec) -
     return np.array([v for v in values if v is not None], dtype=np.float64) * factor_of(row.cell, outcome.table)
 
 
+def _strip(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
+    """Yield the "strip" of a group; the mean stands a little to the right of the clients, so none is covered."""
+    algorithms = [a for a in _algorithms(here) if _known(here.get((spec["column"], a)))]
+    places, values, means, sds = [], [], [], []
+    for place, algorithm in enumerate(algorithms):
+        row = here[spec["column"], algorithm]
+        for run in finished(outcome, row):
+            each = _each(outcome, row, run, spec)
+            places.append(place + np.linspace(-0.25, 0.05, len(each)))
+            values.append(each)
+        mean, sd = _known(row) or (0.0, 0.0)
+        means.append(mean)
+        sds.append(sd or np.nan)  # one seed has none: a whisker of no length would claim certainty
+    if not algorithms:
+        return
+    y, band, at = np.array(means), np.array(sds), np.arange(len(algorithms), dtype=np.float64) + 0.2
+    lines = (
+        Curve("one client in one run", np.concatenate(places), np.concatenate(values), look=6, dots=True),
+        Curve("mean over clients", at, y, y - band, y + band, 0, dots=True),
+    )
+    marks = _lines(lines, zero=True, places=tuple(_named(outcome, here, name) for name in algorithms))
+    yield _chart(outcome, here, spec, marks, y=_unit(outcome, spec, "y", spec["column"]))
+
+
 # ---- columns against each other
 
 
@@ -256,6 +285,28 @@ def _bars(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
         yield _chart(outcome, here, spec, marks, x=x, also=str(spec.get("also", "")))
 
 
+def _imports(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
+    """Yield the "imports" of a group: a square for each algorithm, row i and column j the share in which i took j's."""
+    panels: list[Floats] = []
+    columns: list[str] = []
+    for algorithm in _algorithms(here):
+        row = next(row for (_, name), row in here.items() if name == algorithm)
+        runs = [run["trades"] for run in finished(outcome, row) if "trades" in run]
+        if not runs:
+            continue
+        clients = runs[0]["clients"]
+        share = np.mean([run["imports"] for run in runs if run["clients"] == clients], axis=0)
+        if panels:  # a gap between two panels
+            panels.append(np.full((len(clients), 1), np.nan))
+            columns.append("")
+        panels.append(share)
+        columns += [f"{algorithm}: {c + 1}" for c in clients]
+    if panels:
+        rows_of = tuple(str(place + 1) for place in range(len(panels[0])))
+        marks = Heat(rows_of, tuple(columns), np.concatenate(panels, axis=1), "share of the markets")
+        yield _chart(outcome, here, spec, marks, x="model of", y="client")
+
+
 def _fit(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
     """Yield the "fit" of a group, ours with the published points and the published curve."""
     points, printed = [], []
@@ -298,6 +349,7 @@ def _setting(sections: Mapping[str, Any], dotted: str) -> float:
 
 
 KINDS: Mapping[str, Callable[[TableOutcome, Here, Spec], Iterator[Chart]]] = {
-    "curves": _curves, "cdf": _cdf, "scatter": _scatter, "bars": _bars, "fit": _fit,
+    "curves": _curves, "cdf": _cdf, "strip": _strip, "scatter": _scatter, "bars": _bars, "fit": _fit,
+    "imports": _imports,
 }  # fmt: skip
 """What draws each ``kind`` of a ``[[figure]]``."""
