@@ -513,7 +513,7 @@ def test_the_plan_of_all_papers_says_how_each_claim_is_decided(tmp_path: Path, m
         ("gtflat table2 --decide", "--decide, --plan, --hours"), ("gtflatt --plan", "did you mean 'gtflat'"),
         ("gtflat --decide --hours 0", "--hours 0"), ("gtflat --hours 2", "--decide, --plan, --hours"),
         ("gtflat --plan --decide", "--decide, --plan, --hours"), ("gtflat --plan --seeds 3", "--seeds"),
-        ("gtflat --decide --workers 0", "--workers 0"), ("gtflat --plan --workers 2", "--workers 2"),
+        ("gtflat --plan --workers 2", "--workers 2"),
         ("gtflat --seeds 3 --workers 2", "--seeds, --workers, --out"),
     ],
 )  # fmt: skip
