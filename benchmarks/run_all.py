@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-SPEED = ("engines", "kinds", "growth", "ledger")
+SPEED = ("engines", "growth", "ledger")
 OTHERS = ("flower", "flower_valued", "gpu")  # nodes on loopback; a card
 
 
