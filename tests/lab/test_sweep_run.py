@@ -103,7 +103,6 @@ def test_command_refusals_and_failures(tmp_path: Path, monkeypatch: pytest.Monke
     for given, why in (
         ("", "--grid"),
         ("--grid train.lr=1 --ray auto --workers 2", "--workers 2"),
-        ("--grid train.lr=1 --dry-run --workers 0", "--workers 0"),
         ("--grid train.lr=1,2 --set train.lr=0.3", "--set train.lr=0.3"),
         ("--grid train.lr=1 --workers 1 --out exp.toml/out", "exp.toml"),
     ):

@@ -341,7 +341,7 @@ def warn_of_probabilities(experiment: Experiment, problem: Problem, data: Federa
             far = [module(few.x * by) for by in (1e3, -1e3)] if problem.one_output else []
     except RAISED:  # whether it can be used at all is looked at elsewhere
         return []
-    sound = (isinstance(one, torch.Tensor) and one.is_floating_point() and len(one) for one in (outputs, *far))
+    sound = (isinstance(one, torch.Tensor) and one.is_floating_point() and one.numel() for one in (outputs, *far))
     if not all(sound) or not all(float(one.min()) >= 0 and float(one.max()) <= 1 for one in (outputs, *far)):
         return []
     why, asks = "even for large inputs its output is from 0 to 1", "bce"
