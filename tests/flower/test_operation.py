@@ -25,8 +25,8 @@ from typer.testing import CliRunner
 import hanse
 from hanse.base.errors import UserError
 from hanse.cli import app
-from hanse.flower import agreed as agreeing
 from hanse.flower import agreement, server
+from hanse.flower import agreement as agreeing
 from hanse.flower.agreement import agree
 from hanse.flower.operator_key import make_operator_key, signing_key
 from hanse.runs import recomputable

@@ -2,7 +2,6 @@
 
 import sys
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -59,17 +58,16 @@ def two_worlds(**_: Any) -> Dataset:
     y = torch.tensor(digits.target >= 5).long()
     odd = torch.arange(len(y)) % 2
     train, test = slice(0, 1600), slice(1600, None)
-    return Dataset("two worlds", Samples(x[train], (y ^ odd)[train]), Samples(x[test], y[test]), 2, (8, 8))
+    parts = Samples(x[train], (y ^ odd)[train]), Samples(x[test], y[test])
+    return Dataset("two worlds", *parts, 2, (8, 8), client_of=np.arange(1600) % 8)
 
 
 @pytest.fixture
-def worlds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
+def worlds(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     monkeypatch.setitem(sys.modules, "of_two_worlds", sys.modules[__name__])
-    ids = tmp_path / "ids.npy"
-    np.save(ids, np.arange(len(two_worlds().train)) % 8)
     return {
         "source": "of_two_worlds:two_worlds",
-        "partition": {"name": "natural", "ids": str(ids)},
+        "partition": "natural",
         "clients": 8,
         "client_test": 0.3,
         "client_validation": 0.2,
