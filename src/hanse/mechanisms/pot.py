@@ -4,9 +4,9 @@ This rule is hanse's own. Whoever wants the joint model puts up the pot. Clients
 what it had, and nobody can leave with what a later round would have taken back. The pot is the same whatever values
 come out, so that only differences between clients matter.
 
-Values of few rounds say little about who is worth more. Before they are paid, those above 0 are drawn toward their
-mean, as far as their errors may explain that they differ (:func:`hanse.games.shares.shrunken`). If they cannot be told
-apart at all, all of them get the same.
+Values of few rounds say little about who is worth more. Before they are paid, those above 0 are drawn together as far
+as their errors may explain that they differ (:func:`hanse.games.shares.shares`): clients that cannot be told apart get
+the same. What is sent at random can be worth something by chance; proofs of training end that.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hanse.core.entry import MINT, TOKEN, Transaction, pool
 from hanse.core.entry import client as account
 from hanse.core.entry import tokens as say
 from hanse.core.part import Context, PostedRound, Settlement, SettlePart, State, Unproved, View
-from hanse.core.table import Floats
+from hanse.core.table import Floats, Ints
 from hanse.core.telling import BeforeJoining, Check, Kind, Telling, Terms
 from hanse.games.jackknife import interval_errors
 from hanse.games.shares import shares
@@ -83,47 +83,35 @@ class Pot(SettlePart):
         if view.stage == "open":
             if state["filled"]:
                 return Settlement(), state
-            fill = Transaction("pot", "pot", ((MINT, -self.units), (POT, self.units)), "the pot, from outside")
-            return Settlement(transactions=(fill,)), {**state, "filled": 1}
+            return Settlement(transactions=self.filled()), {**state, "filled": 1}
         if view.stage == "close":
-            return Settlement(), self.added(view, state)
+            clients, values = valued_seats(view)
+            unproved = view.get(Unproved)
+            proved = clients if unproved is None else np.setdiff1d(clients, unproved.clients)
+            return Settlement(arrays={"pot_work": np.unique(proved)}), added(state, clients, values, proved)
+        return Settlement(transactions=self.paid_out(state)), {**state, "filled": 0}
+
+    def filled(self) -> tuple[Transaction, ...]:
+        """Return the transaction that fills the pot."""
+        return (Transaction("pot", "pot", ((MINT, -self.units), (POT, self.units)), "the pot, from outside"),)
+
+    def paid_out(self, state: State) -> tuple[Transaction, ...]:
+        """Return the transactions that empty the pot: for worth, for work, and back what nobody earned."""
         if not state["filled"]:
-            return Settlement(), state
-        amounts = self.amounts(state)
-        left = self.units - sum(amounts)
-        paid = [(account(c), units) for c, units in enumerate(amounts) if units]
-        back = [(MINT, left)] if left else []
-        done = Transaction("shares", "shares", ((POT, -self.units), *paid, *back), "shares of the pot")
-        return Settlement(transactions=(done,)), {**state, "filled": 0}
-
-    def added(self, view: View, state: State) -> State:
-        """Return the state with a round's values, and the work that was proven in it."""
-        clients, values = valued_seats(view)
-        size = max(len(state["worth"]), int(clients.max(initial=-1)) + 1)
-        now = CarriedValues.of(np.arange(size), clients, values)
-        blocks = max(now.without.shape[1], state["without"].shape[1])
-        unknown = np.where((now.worth != 0) & (now.without.shape[1] < 2), np.inf, 0.0)
-        unproved = view.get(Unproved)
-        work = np.bincount(clients, minlength=size) > 0
-        if unproved is not None:
-            work[unproved.clients] = False
-        return {
-            **state,
-            "worth": _grown(state["worth"], size) + now.worth,
-            "variance": _grown(state["variance"], size) + now.errors**2 + unknown,
-            "without": _grown(state["without"], size, blocks) + _grown(now.without, size, blocks),
-            "work": _grown(state["work"], size) + work,
+            return ()
+        work, for_work = state["work"], round(self.for_work * self.units)
+        parts = {
+            "shares": (self.units - for_work, shares(state["worth"], errors_of(state)), "by what updates were worth"),
+            "work": (for_work, work / max(1, work.sum()), "for proven work"),
         }
-
-    def amounts(self, state: State) -> list[int]:
-        """Return what each client gets, in units ``[N]``: together the pot, less what nobody earned."""
-        work, worth = state["work"], state["worth"]
-        for_work = round(self.for_work * self.units)
-        by_work = work / work.sum() if work.any() else np.zeros(len(work))
-        by_worth = shares(worth, errors_of(state))
-        found = for_work * by_work + (self.units - for_work) * by_worth
-        whole = (for_work if work.any() else 0) + (self.units - for_work if by_worth.any() else 0)
-        return rounded([*found.tolist(), -float(whole)])[:-1] if whole else [0] * len(found)
+        found = []
+        for kind, (units, share, said) in parts.items():
+            to = [(MINT, units)]  # nobody earned it
+            if share.any():
+                to = [(account(c), n) for c, n in enumerate(rounded([*(units * share), -float(units)])[:-1]) if n]
+            if units:
+                found.append(Transaction(kind, kind, ((POT, -units), *to), f"shares of the pot, {said}"))
+        return tuple(found)
 
     def tells(self, slots: frozenset[str]) -> Telling:
         """Return what the pot and its shares are called in reports."""
@@ -133,56 +121,89 @@ class Pot(SettlePart):
             f"A pot of {self.tokens:g} tokens is shared out after the last round by what updates were worth.{work}",
             "The pot",
             (),
-            (Kind("pot", "the pot, from outside"), Kind("shares", "shares of the pot")),
+            (
+                Kind("pot", "the pot, from outside"),
+                Kind("shares", "shares of the pot, by worth"),
+                Kind("work", "shares of the pot, for work"),
+            ),
         )
 
     def checks(self, rounds: Iterable[PostedRound], parts: Mapping[str, Any]) -> Iterator[Check]:
-        """Yield whether the pot came in and went out once, and nobody got a share for nothing."""
-        meaning = "it went to those whose updates were worth something, or who proved that they worked"
+        """Yield whether the pot came in once, and went out once as the recorded values and work say."""
+        meaning = "it came in once, and went out as the recorded values and proven work say"
         yield Check.of("pot", meaning, self._wrong(rounds))
 
     def _wrong(self, rounds: Iterable[PostedRound]) -> Iterator[tuple[int, str]]:
         """Yield what is wrong in each round, "" if nothing."""
-        worth = dict[str, float]()
+        state = self.init(Context.tiny(0))
         for r in rounds:
-            moved = {t.kind: dict(t.postings) for t in r.posted}
-            first = "pot" in moved and moved["pot"] == {MINT: -self.units, POT: self.units}
-            if not r.ended:
-                for client, value in zip(r.arrays.get("answered", ()), r.arrays.get("value", ()), strict=False):
-                    worth[account(int(client))] = worth.get(account(int(client)), 0.0) + float(np.nan_to_num(value))
-                yield r.number, "" if set(moved) <= {"pot"} and first == bool(moved) else "the pot did not come in"
-                continue
-            out = moved.get("shares", {})
-            paid = {name: units for name, units in out.items() if name not in (POT, MINT)}
-            if out.get(POT, 0) != -self.units or any(units < 0 for units in (*paid.values(), out.get(MINT, 0))):
-                yield r.number, f"{out.get(POT, 0)} units left the pot of {self.units}"
-            else:
-                idle = [name for name in paid if self.for_work == 0 and worth.get(name, 0.0) <= 0]
-                yield r.number, f"{idle[0]} got a share without any worth" if idle else ""
+            opens = bool(r.posted) and not r.ended and not state["filled"]
+            wanted = self.paid_out(state) if r.ended else self.filled() if opens else ()
+            state = {**state, "filled": int(not r.ended and (opens or state["filled"]))}
+            if "answered" in r.arrays and "pot_work" in r.arrays:
+                values = {name: r.arrays[name] for name in VALUED if name in r.arrays}
+                state = added(state, r.arrays["answered"], {"value": np.zeros(0), **values}, r.arrays["pot_work"])
+            moves, posted = ([(t.kind, sorted(t.postings)) for t in all_] for all_ in (wanted, r.posted))
+            yield r.number, "" if moves == posted else f"{_said(posted)} moved; by the records {_said(moves)}"
 
     def terms(self, joining: BeforeJoining) -> Terms:
-        """Return what a client that considers joining can get; it can lose nothing."""
+        """Return what a client that considers joining can get; this rule takes nothing."""
+        work = f" {self.for_work:.0%} of it goes to proven work, the same for each update." if self.for_work else ""
         return Terms(
-            ("Nothing: the pot comes from outside.",),
-            (f"A share of {say(self.units)} tokens, once, after the last round.",),
+            (),
+            (f"A share of {say(self.units)} tokens from outside, once, after the last round.{work}",),
             ("How much its updates will be worth compared with others'.",),
             0,
         )
+
+
+VALUED = ("value", "value_error", "value_without_block")  # what a round's record has of values
+
+
+def added(state: State, clients: Ints, values: Mapping[str, Any], proved: Ints) -> State:
+    """Return a pot's state with a round's values and work.
+
+    Args:
+        state: the state before.
+        clients: ``[S]``, the clients of the seats that were valued.
+        values: by name, as they are recorded (``VALUED``).
+        proved: the clients whose updates were accepted, and that proved that they trained if they had to.
+    """
+    size = max(len(state["worth"]), int(max(clients.max(initial=-1), proved.max(initial=-1))) + 1)
+    now = CarriedValues.of(np.arange(size), clients if len(values["value"]) else clients[:0], values)
+    blocks = max(now.without.shape[1], state["without"].shape[1])
+    unknown = np.where((now.worth != 0) & (now.without.shape[1] < 2), np.inf, 0.0)
+    return {
+        **state,
+        "worth": _grown(state["worth"], size) + now.worth,
+        "variance": _grown(state["variance"], size) + now.errors**2 + unknown,
+        "without": _grown(state["without"], size, blocks) + _grown(now.without, size, blocks),
+        "work": _grown(state["work"], size) + np.isin(np.arange(size), proved),
+    }
 
 
 def errors_of(state: State) -> Floats:
     """Return the standard errors ``[N]`` of summed values, from the draw of samples and from the estimation.
 
     With other samples all values would be higher, or all lower, which tells nobody apart. So it is the error of the
-    difference from the mean; or the value's own, where that is smaller: who sends next to nothing has next to none, and
-    is not drawn to the mean. Infinite: not known.
+    difference from the mean of those above 0; or the value's own, where that is smaller: who sends next to nothing has
+    next to none. Infinite: not known.
     """
-    without = state["without"]
+    without, worth = state["without"], state["worth"]
     if without.shape[1] < 2:
-        return np.full(len(without), np.inf)
-    apart = without - without[state["worth"] > 0].mean(axis=0) if (state["worth"] > 0).any() else without
-    drawn = np.minimum(interval_errors(apart), interval_errors(without))
-    return np.asarray(np.sqrt(drawn**2 + state["variance"]))
+        return np.full(len(worth), np.inf)
+    known = np.isfinite(without).all(axis=1)
+    counted = known & (worth > 0)
+    apart = without - without[counted].mean(axis=0) if counted.any() else without
+    drawn = np.fmin(interval_errors(apart), interval_errors(without))
+    return np.asarray(np.where(known, np.sqrt(drawn**2 + state["variance"]), np.inf))
+
+
+def _said(moves: list[tuple[str, list[tuple[str, int]]]]) -> str:
+    """Return transactions as a line shows them."""
+    return (
+        "; ".join(f"{kind} {', '.join(f'{name} {units:+d}' for name, units in to)}" for kind, to in moves) or "nothing"
+    )
 
 
 def _grown(array: Any, size: int, blocks: int | None = None) -> Any:
