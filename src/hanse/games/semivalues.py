@@ -34,7 +34,7 @@ def table(value: Utility, n: int) -> Floats:
     if n > MAX_EXACT_PLAYERS:
         raise ValueError(
             f"n is {n}: exact values would take 2**{n} = {2**n:,} evaluations; "
-            f"allowed: at most {MAX_EXACT_PLAYERS} players, beyond that use mixture, monte_carlo or gtg"
+            f"allowed: at most {MAX_EXACT_PLAYERS} players, beyond that use monte_carlo or gtg"
         )
     return np.concatenate([evaluate(value, chunk) for chunk in subsets(n)])
 

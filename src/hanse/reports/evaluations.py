@@ -141,7 +141,7 @@ class Evaluations:
 
 def check_n_jobs(n_jobs: int) -> None:
     """Raise UserError unless this is a number of processes as joblib takes it."""
-    if isinstance(n_jobs, bool) or not isinstance(n_jobs, int) or n_jobs == 0:
+    if isinstance(n_jobs, bool) or not isinstance(n_jobs, int) or n_jobs == 0 or n_jobs < -1:
         raise UserError(f"n_jobs: {n_jobs!r:.80}: must be a whole number, 1 or more, or -1 for one for each processor")
 
 
