@@ -333,6 +333,8 @@ READING = (
 def test_what_only_reads_does_not_wait_for_torch(
     words: list[str], books: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if words[0] == "network":
+        pytest.importorskip("hanse.wings.operate")
     monkeypatch.chdir(books.parent)
     found = imported(HELP, *words)
     assert "hanse.cli.entry" in found

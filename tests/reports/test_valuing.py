@@ -133,7 +133,7 @@ def nan_in(update: int) -> list[dict[str, torch.Tensor]]:
         (
             (np.zeros((21, 2)), lambda model: 0.0, None, "exact"),
             "method = 'exact': n is 21: exact values would take 2**21 = 2,097,152 evaluations; allowed: at most 20 "
-            "players, beyond that use mixture, monte_carlo or gtg",
+            "players, beyond that use monte_carlo or gtg",
         ),
         ((ROWS, lambda model: float("nan")), "evaluate: returned nan for the average of updates "),
         ((ROWS, lambda model: None), "evaluate: returned None for the average of updates "),
