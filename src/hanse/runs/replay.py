@@ -230,21 +230,43 @@ class Again:
     rounds: int = 0
     wrong: str = ""
     _state: State | None = None
+    _last: RecordedInputs | None = None
 
     def following(self, rounds: Iterable[PostedRound]) -> Iterator[PostedRound]:
         """Yield the rounds, each once it was settled again."""
         for r in rounds:
-            if not (self.wrong or self.why_not or r.ended or "failed" in r.metrics):
+            if r.ended and not (self.wrong or self.why_not):
+                self._end(r)
+            elif not (self.wrong or self.why_not or "failed" in r.metrics):
                 self._settle(r)
                 self.rounds += not (self.wrong or self.why_not)
             yield r
 
+    @property
+    def _alone(self) -> bool:
+        """Whether the rule fills no other slot, so that its state follows from its own calls."""
+        return sum(part is self.parts["settle"] for part in self.parts.values()) == 1
+
+    def _end(self, r: PostedRound) -> None:
+        """Settle again what was posted after the last round, if the rule asks nobody and reads only the books then."""
+        rule, recorded, state = self.parts["settle"], self._last, self._state
+        if recorded is None or state is None or not self._alone or method_of(rule, "asks") is not None:
+            return
+        known: dict[str, Any] = {"round": r.number, "book": r.book, "posted": r.beside, "settlement": None, "found": {}}
+        try:
+            settlement, _ = rule.settle(recorded.after(stage="end", **known), state)
+        except NotRecordedError:  # it reads more than the books: its own checks are about that
+            return
+        except Exception as wrong:  # as in a round
+            self.wrong = f"round {r.number}: cannot be settled again: {first_line(wrong)}"
+            return
+        self.wrong = unlike(r.number, settlement.transactions, r.posted)
+
     def _settle(self, r: PostedRound) -> None:
         """Settle a round again."""
-        rule = self.parts["settle"]
-        alone = not any(part is rule for slot, part in self.parts.items() if slot != "settle")
+        rule, alone = self.parts["settle"], self._alone
         try:
-            recorded = RecordedInputs(r.arrays, self.parts)
+            recorded = self._last = RecordedInputs(r.arrays, self.parts)
             if self._state is None:
                 self._state = checked_state(rule.init(recorded.context)) if alone else {}
             settlement, self._state = _again(r, rule, recorded, self._state, alone)

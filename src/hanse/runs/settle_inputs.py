@@ -239,7 +239,14 @@ class RecordedInputs:
         """Return the view of a call, from its notes and from what is known beside them."""
         if call not in self._calls:
             raise NotRecordedError(call)
-        shown, notes = object.__new__(Shown), dict(self._calls[call]["$map"])
+        return self._shown(dict(self._calls[call]["$map"]), known)
+
+    def after(self, **known: Any) -> Shown:
+        """Return a view of what is known beside any notes, as after the last round."""
+        return self._shown({}, known)
+
+    def _shown(self, notes: Mapping[str, Any], known: Mapping[str, Any]) -> Shown:
+        shown = object.__new__(Shown)
         shown.__dict__.update(known, context=self.context, _notes=notes, _read={}, _reader=self._reader)
         return shown
 
