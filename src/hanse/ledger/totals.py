@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 from hanse.core.entry import MINT
 from hanse.ledger.log import Record
 
-MOST_KINDS = 100  # kinds beyond these are not counted: a hostile book must not fill the memory with names
-
 
 def net_of(postings: Sequence[tuple[str, int]]) -> dict[str, int]:
     """Return how much each account gained (or lost, if negative) by one transaction, in units.
@@ -61,7 +59,6 @@ class Totals:
     Attributes:
         balances: units by account, with escrow accounts listed separately.
         flows: units by (payer, receiver); see :func:`flows_of`.
-        kinds: by kind of transaction, the units that accounts received in it; grants are left out.
         moved: the accounts that changed. The reader may clear it to see what changes next.
 
     Examples:
@@ -77,19 +74,16 @@ class Totals:
 
     balances: dict[str, int] = field(default_factory=dict)
     flows: dict[tuple[str, str], float] = field(default_factory=dict)
-    kinds: dict[str, int] = field(default_factory=dict)
     moved: set[str] = field(default_factory=set)
 
     def add(self, record: Record) -> None:
         """Add the next transaction to all sums."""
-        postings, kind = record.transaction.postings, record.transaction.kind
+        postings = record.transaction.postings
         for account, units in postings:
             self.balances[account] = self.balances.get(account, 0) + units
             self.moved.add(account)
         net = net_of(postings)
         if MINT in net or not postings:
             return
-        if kind in self.kinds or len(self.kinds) < MOST_KINDS:
-            self.kinds[kind] = self.kinds.get(kind, 0) + sum(units for _, units in postings if units > 0)
         for source, target, moved in flows_of(net):
             self.flows[source, target] = self.flows.get((source, target), 0) + moved

@@ -17,6 +17,8 @@ from hanse.core.part import State
 from hanse.core.table import Floats, Ints
 from hanse.games.jackknife import SURE, interval_errors
 
+RECORDED = ("value", "value_error", "value_without_block")  # what a round's record has of values
+
 
 @dataclass(frozen=True)
 class CarriedValues:

@@ -27,7 +27,7 @@ from hanse.core.telling import BeforeJoining, Check, Kind, Telling, Terms
 from hanse.games.jackknife import interval_errors
 from hanse.games.shares import shares
 from hanse.mechanisms.by_value import rounded, valued_seats
-from hanse.mechanisms.carried import CarriedValues
+from hanse.mechanisms.carried import RECORDED, CarriedValues
 
 POT = pool("pot")
 
@@ -134,14 +134,17 @@ class Pot(SettlePart):
         yield Check.of("pot", meaning, self._wrong(rounds))
 
     def _wrong(self, rounds: Iterable[PostedRound]) -> Iterator[tuple[int, str]]:
-        """Yield what is wrong in each round, "" if nothing."""
+        """Yield what is wrong in each round by what is recorded of values, "" if nothing.
+
+        The replay of a settlement starts from what the rule was shown, which is recorded apart from it.
+        """
         state = self.init(Context.tiny(0))
         for r in rounds:
             opens = bool(r.posted) and not r.ended and not state["filled"]
             wanted = self.paid_out(state) if r.ended else self.filled() if opens else ()
             state = {**state, "filled": int(not r.ended and (opens or state["filled"]))}
             if "answered" in r.arrays and "pot_work" in r.arrays:
-                values = {name: r.arrays[name] for name in VALUED if name in r.arrays}
+                values = {name: r.arrays[name] for name in RECORDED if name in r.arrays}
                 state = added(state, r.arrays["answered"], {"value": np.zeros(0), **values}, r.arrays["pot_work"])
             moves, posted = ([(t.kind, sorted(t.postings)) for t in all_] for all_ in (wanted, r.posted))
             yield r.number, "" if moves == posted else f"{_said(posted)} moved; by the records {_said(moves)}"
@@ -157,16 +160,13 @@ class Pot(SettlePart):
         )
 
 
-VALUED = ("value", "value_error", "value_without_block")  # what a round's record has of values
-
-
 def added(state: State, clients: Ints, values: Mapping[str, Any], proved: Ints) -> State:
     """Return a pot's state with a round's values and work.
 
     Args:
         state: the state before.
         clients: ``[S]``, the clients of the seats that were valued.
-        values: by name, as they are recorded (``VALUED``).
+        values: by name, as they are recorded (:data:`hanse.mechanisms.carried.RECORDED`).
         proved: the clients whose updates were accepted, and that proved that they trained if they had to.
     """
     size = max(len(state["worth"]), int(max(clients.max(initial=-1), proved.max(initial=-1))) + 1)

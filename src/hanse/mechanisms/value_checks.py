@@ -18,10 +18,8 @@ from hanse.core.entry import TOKEN, escrow
 from hanse.core.entry import client as account
 from hanse.core.part import PostedRound
 from hanse.core.table import Floats
-from hanse.mechanisms.carried import Carried, CarriedValues, sure_transfers
+from hanse.mechanisms.carried import RECORDED, Carried, CarriedValues, sure_transfers
 from hanse.mechanisms.token_checks import unlike
-
-_VALUES = ("value", "value_error", "value_without_block")
 
 
 @dataclass
@@ -74,7 +72,7 @@ class Payments:
         held = np.array([r.book.balance(account(c)) - r.book.floor for c in names])
         low = np.minimum(0, np.maximum(-most * self.stake - so_far, -held)).astype(float)
         high = (most * self.stake - so_far).astype(float)
-        values = {name: r.arrays[name] for name in _VALUES if name in r.arrays} if "value" in r.arrays else {}
+        values = {name: r.arrays[name] for name in RECORDED if name in r.arrays} if "value" in r.arrays else {}
         clients = r.arrays["answered"] if values else np.zeros(0, np.int64)
         valued = CarriedValues.of(players, clients, values or {"value": np.zeros(0)})
         scale = self.rate * TOKEN

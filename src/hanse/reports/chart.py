@@ -57,8 +57,7 @@ class Lines:
     ``steps``: whether a value is drawn as constant until the next one. ``zero``: mark the line y = 0. ``whole``: the
     axis counts (rounds), so its ticks are whole numbers. ``hollow`` is the legend entry of hollow markers, one for all
     lines; lines with such markers have no entry of their own. ``places`` are the names of x = 0, 1, 2, ...; there are
-    none if x is a number. ``rows`` are the names of y = 0, 1, 2, ..., with the first on top. In such a chart ``zero``
-    marks x = 0, and x is linear around it and logarithmic beyond 1. ``named``: a single curve is named, too.
+    none if x is a number. ``named``: a single curve is named, too.
     """
 
     lines: tuple[Curve, ...]
@@ -67,7 +66,6 @@ class Lines:
     whole: bool = True
     hollow: str = ""
     places: tuple[str, ...] = ()
-    rows: tuple[str, ...] = ()
     named: bool = False
 
 
@@ -205,9 +203,8 @@ def _line_rows(chart: Chart, marks: Lines) -> Iterator[list[Any]]:
         none = np.full(len(line.x), np.nan)
         bands = [line.low, line.high, *([line.left, line.right] if sideways else [])]
         x = [marks.places[round(place)] for place in line.x] if marks.places else line.x
-        y = [marks.rows[round(place)] for place in line.y] if marks.rows else line.y
         known = [none if band is None else band for band in bands]
-        yield from ([line.name, *row] for row in zip(x, y, *known, strict=True))
+        yield from ([line.name, *row] for row in zip(x, line.y, *known, strict=True))
 
 
 def cell_of(value: Any, digits: int) -> Any:

@@ -63,7 +63,6 @@ class Books:
         pools: the accounts that are not clients', such as the pool of a tier.
         flow: ``[m, m]``, what went from one node to another over the run, without grants. The nodes are ``clients`` and
             then ``pools``.
-        kinds: the kinds of transactions, without grants, each with the tokens that they moved between accounts.
         accounts: the books of each client that has an account, by its number.
         records: the transactions that move each client's account or escrow, by its number.
         name: the name of the book.

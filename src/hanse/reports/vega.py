@@ -153,10 +153,6 @@ def save(chart: Chart, folder: Path) -> str:
 _WHOLE_TICKS: Spec = {"tickMinStep": 1, "format": ",d", "labelExpr": "datum.value % 1 === 0 ? datum.label : ''"}
 
 
-_WIDE_TICKS = [sign * tick for tick in (0, 1, 3, 10, 30, 100, 300) for sign in (1, -1)]
-_ROW = 24  # pixels of a named row
-
-
 def _lines(chart: Chart, marks: Lines) -> Spec:
     names = distinct([line.name for line in marks.lines])
     rows = [row for name, line in zip(names, marks.lines, strict=True) for row in _line_rows(name, line, names)]
@@ -167,22 +163,16 @@ def _lines(chart: Chart, marks: Lines) -> Spec:
     if marks.places:
         axis = {"values": list(range(len(marks.places))), "labelExpr": "places[datum.value]", "grid": False}
         axis |= _turned(marks.places)
-    scale: Spec = {"zero": False, "nice": False}
-    if marks.rows:
-        axis, scale = {"values": _WIDE_TICKS}, {"type": "symlog", "constant": 1, "nice": False}
     apart = bool(marks.places) or all(line.dots for line in marks.lines)  # no point on the frame
     spec: Spec = {
-        "height": _ROW * len(marks.rows) or HEIGHT,
+        "height": HEIGHT,
         "datasets": {"rows": rows},
         "data": {"name": "rows"},
-        "params": [
-            {"name": "places", "value": [_short(place) for place in marks.places]},
-            *([{"name": "rows_of", "value": [_short(name) for name in marks.rows]}] if marks.rows else []),
-        ],
+        "params": [{"name": "places", "value": [_short(place) for place in marks.places]}],
         "encoding": {
             "x": {
                 "field": "x", "type": "quantitative", "title": chart.x or None,
-                "scale": {**scale, "padding": 12 if apart else 4}, "axis": axis,
+                "scale": {"zero": False, "nice": False, "padding": 12 if apart else 4}, "axis": axis,
             },
             "color": _by_look("s", names, [colour(i) for i in look], legend),
         },
@@ -220,9 +210,6 @@ def _line_layers(
     # a curve that does not change has one tick, which the usual format would round to a whole number
     y: Spec = {"field": "y", "type": "quantitative", "title": chart.y or None, "scale": {"zero": False},
          "axis": {"format": ",.6~g"}}  # fmt: skip
-    if marks.rows:
-        y |= {"scale": {"domain": [-0.7, len(marks.rows) - 0.3], "nice": False, "reverse": True}}
-        y |= {"axis": {"values": list(range(len(marks.rows))), "labelExpr": "rows_of[datum.value]", "grid": False}}
     between = {"y": {"field": "low", "type": "quantitative"}, "y2": {"field": "high"}}
     along = {"x": {"field": "left", "type": "quantitative"}, "x2": {"field": "right"}, "y": y}
     dash = _by_look("s", names, [DASHES[i % len(DASHES)] for i in look], legend)
@@ -236,7 +223,7 @@ def _line_layers(
     full, hollow = ({"type": "point", "filled": filled, "size": 42, "opacity": clear} for filled in (True, False))
     bands = [line.dots for line in lines if line.low is not None]
     sideways = [line.dots for line in lines if line.left is not None]
-    zero = {"color": None} | ({"x": {"datum": 0}} if marks.rows else {"x": None, "y": {"datum": 0}})
+    zero = {"color": None, "x": None, "y": {"datum": 0}}
     rule: Spec = {"data": {"values": [{}]}, "mark": {"type": "rule", "color": "#888888"}, "encoding": zero}
     layers = (
         (marks.zero, rule),
