@@ -26,7 +26,6 @@ from hanse.reports.accuracy import own_means
 from hanse.reports.chart import Floats, Ints
 from hanse.reports.groups import SeedGroup, different_settings, group_runs
 from hanse.reports.paired import paired
-from hanse.reports.tags import Cell
 from hanse.reports.text_table import TextTable
 from hanse.reports.words import Note
 from hanse.runs.run_record import RunRecord, load_runs
@@ -362,7 +361,7 @@ class Column(NamedTuple):
         told = f"{value * self.factor:,.{digits}f}"
         if value and not told.strip("-0."):
             told = f"{value * self.factor:.1g}"
-        return Cell(told if sd is None else f"{told} ± {sd * self.factor:,.{digits}f}", value, sd)
+        return told if sd is None else f"{told} ± {sd * self.factor:,.{digits}f}"
 
 
 _LEARNED = (
@@ -435,14 +434,9 @@ def _difference(row: Mapping[str, Any]) -> tuple[str, ...]:
         "" if row[key] is None else f"{column.factor * row[key]:+,.{column.digits}f}" for key in ("mean", "low", "high")
     )
     tests = (("p", 2), ("p_holm", 2), ("p_sign_flip", 3))
-    p = ("–" if row[key] is None else Cell(f"{row[key]:.{digits}g}", row[key]) for key, digits in tests)
-    pairs, between = row["pairs"], Cell(f"{low} to {high}", row["low"], row["high"])
-    return (
-        Cell(str(pairs), pairs),
-        Cell(mean, row["mean"]),
-        between if low else Cell(f"the same in all {pairs}", pairs),
-        *p,
-    )
+    p = ("–" if row[key] is None else f"{row[key]:.{digits}g}" for key, digits in tests)
+    between = f"{low} to {high}" if low else f"the same in all {row['pairs']}"
+    return (str(row["pairs"]), mean, between, *p)
 
 
 def experiments_table(groups: Sequence[SeedGroup]) -> TextTable:
@@ -455,7 +449,7 @@ def experiments_table(groups: Sequence[SeedGroup]) -> TextTable:
     rows = [_group_rows(label, each) or each for label, each in found]
     shown = _report_columns([row for pair in rows for row in pair])
     body = [
-        (group.label, Cell(str(len(group.runs)), len(group.runs)), *(column.cell(first, *sd[:1]) for column in shown))
+        (group.label, str(len(group.runs)), *(column.cell(first, *sd[:1]) for column in shown))
         for group, (first, *sd) in zip(groups, rows, strict=True)
     ]
     return TextTable(("experiment", "seeds", *(column.title for column in shown)), tuple(body))

@@ -21,8 +21,7 @@ from hanse.core.entry import TOKEN, tokens
 from hanse.ledger.split import split
 from hanse.reports.contributions import Standings
 from hanse.reports.facts import ClientFacts, facts_of
-from hanse.reports.tags import differences
-from hanse.reports.words import Note, page
+from hanse.reports.words import Note, differences, page
 from hanse.runs.replay import wrong_books
 from hanse.runs.run_record import load_run
 
