@@ -22,8 +22,8 @@ import numpy as np
 from hanse.base.errors import UserError, nearest
 from hanse.base.files import table, write_csv
 from hanse.learning.metrics import ACCURACY, LOSS, reading_of
-from hanse.reports.accuracy import own_means
 from hanse.reports.chart import Floats, Ints
+from hanse.reports.fits import own_mean
 from hanse.reports.groups import SeedGroup, different_settings, group_runs
 from hanse.reports.paired import paired
 from hanse.reports.text_table import TextTable
@@ -254,7 +254,7 @@ def run_row(run: RunRecord) -> dict[str, Any]:
         "best_accuracy": float(accuracy.max()) if len(accuracy) else None,
         "test_loss": None if regression or named is not None else loss,
         "test_mse": loss if regression and named is None else None,
-        "client_accuracy": _last(own_means(run, ACCURACY, 2)[1]),
+        "client_accuracy": own_mean(run, ACCURACY),
         "seconds_per_round": float(np.median(seconds)) if len(seconds) else None,
         "mb": float(sum(t.sum() for t in traffic)) / 1e6 if any(len(t) for t in traffic) else None,
         "virtual_seconds": _last(run.series("clock_s")[1]),
@@ -281,7 +281,7 @@ def _own_figures(run: RunRecord) -> dict[str, float | None]:
         if reading == run.main:
             best = values.min if reading.less_is_better else values.max
             found[f"best_{reading.key}"] = float(best()) if len(values) else None
-            found[f"client_{reading.key}"] = _last(own_means(run, reading, 2)[1])
+            found[f"client_{reading.key}"] = own_mean(run, reading)
     if (named := _loss_told(table(run.config, "train").get("loss"))) is not None:
         found[f"test_loss: {named}"] = _last(run.series("test/loss")[1])
     return found

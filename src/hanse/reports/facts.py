@@ -20,6 +20,7 @@ import numpy as np
 
 from hanse.base.errors import UserError, library
 from hanse.base.files import table, write_csv
+from hanse.core.entry import TOKEN
 from hanse.flower.members import Orders
 from hanse.games.jackknife import SURE, t_quantile
 from hanse.reports.chart import Floats
@@ -182,6 +183,16 @@ class ClientFacts:
     def net(self) -> int:
         """What taking part brought or cost, in units: what was received less what was paid, without the grant."""
         return (self.received or 0) - (self.paid or 0)
+
+    @property
+    def beyond(self) -> float | None:
+        """What it gained besides its model, in tokens: by the market's formula, or else :attr:`net`; None: nobody pays.
+
+        It is exact to a millionth, so that a sum of rounding errors is no gain.
+        """
+        if self.utility is not None:
+            return round(self.utility, 6)
+        return None if self.balance is None else self.net / TOKEN
 
     @property
     def holds(self) -> int:
