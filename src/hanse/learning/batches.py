@@ -84,6 +84,11 @@ class Segment:
     paces: Tensor
     counted: Sequence[bool]
 
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """All but ``counted``, in order."""
+        return self.taken, self.targets, self.weights, self.tally, self.paces
+
 
 @dataclass(frozen=True)
 class Batches:
