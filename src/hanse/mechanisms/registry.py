@@ -86,7 +86,6 @@ PARTS = {
             "uniform": "weigh:UniformWeights",
             "samples_over_probability": "weigh:SamplesOverProbability",
             "gtflat": "gtflat:GTFLAT",
-            "gtflat_validation": "gtflat:ValidationGTFLAT",
             "inverse_distance": "weigh:InverseDistance",
             "inverse_variance": "weigh:InverseVariance",
             "median": "robust:Median",

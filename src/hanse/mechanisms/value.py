@@ -32,8 +32,8 @@ from hanse.core.port import Derived, Gradient, Request
 from hanse.core.table import Floats, Ints, Mix, mix
 from hanse.core.telling import Measure, Telling
 from hanse.games import group_sums, mixture, path, shapley
+from hanse.games.first_order import impartial_places
 from hanse.games.gtg import Stop
-from hanse.games.impartial import impartial_places
 from hanse.learning.by_function import FunctionCoalitions
 from hanse.learning.coalitions import WEIGHED, WORST
 from hanse.learning.metrics import METRICS, WORSE
@@ -603,7 +603,7 @@ class FirstOrderAtClients(ValuePart):
         judges: the clients whose gradients determine a client's value. "all", as in the paper: all clients in its
             group, including itself. Clients are believed, so one that sends a false gradient can get the highest value.
             "others": in each round the clients of a group are divided at random into two halves, and each half judges
-            the other. A value is then a rank (:func:`hanse.games.impartial.impartial_places`), and nothing that a
+            the other. A value is then a rank (:func:`hanse.games.first_order.impartial_places`), and nothing that a
             client sends about others changes its own. No gradient counts as longer than the median of its half. "auto"
             means "others", with one exception. If this part is the mechanism's own and the server has a validation set,
             "first_order" replaces it before the run, and ``config.toml`` records that.
