@@ -101,7 +101,7 @@ PARTS = {
             "fedadagrad": "server_steps:FedAdagrad",
             "fednova": "server_steps:FedNova",
             "q_fedavg": "server_steps:QFedAvg",
-            "by_staleness": "staleness:ByStaleness",
+            "by_staleness": "weigh:ByStaleness",
             "scaffold": "scaffold:Scaffold",
             "fedamp": "fedamp:FedAMP",
             "heur_fedamp": "fedamp:HeurFedAMP",

@@ -37,7 +37,7 @@ from hanse.games.gtg import Stop
 from hanse.learning.by_function import FunctionCoalitions
 from hanse.learning.coalitions import WEIGHED, WORST
 from hanse.learning.metrics import METRICS, WORSE
-from hanse.mechanisms.value_noise import Curved, length, noise_of, together
+from hanse.mechanisms.value_noise import noise_of, together, worsened
 from hanse.mechanisms.weigh import sample_shares
 
 
@@ -861,12 +861,12 @@ class Path(ValuePart):
         """
         shares, old = torch.from_numpy(view.judge.block_shares), view.table.rows[row]
         first = view.judge.block_gradients(old)
-        bends = Curved.of(rise, shares.to(first) @ first, _new_row(view, row) - old)
         # a server's step scales what it is given, so the noise in its row has the squared length |scale|^2
         scale, _ = _scaled(torch.ones_like(gradients[:1]), view, row, group)
         squares = float(scale.square().sum()) * np.square(noise)
-        chance = np.abs(noise) * length(shares.to(gradients) @ gradients)
-        return together(chance, bends.by(squares, float(squares.sum())), view.round)
+        worse = worsened(rise, shares.to(first) @ first, _new_row(view, row) - old, squares)
+        slope = torch.linalg.vector_norm(shares.to(gradients) @ gradients, dtype=torch.float64)
+        return together(np.abs(noise) * float(slope), worse, view.round)
 
 
 @dataclass(frozen=True)
