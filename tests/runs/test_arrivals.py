@@ -17,7 +17,7 @@ from hanse.core.table import Seats, Table
 from hanse.federation.behaviour import Me, Speed
 from hanse.mechanisms.fits import clashes
 from hanse.mechanisms.registry import build_mechanism
-from hanse.mechanisms.staleness import ByStaleness
+from hanse.mechanisms.weigh import ByStaleness
 from hanse.runs.arrivals import Flight, Training, Underway, Waiting
 from hanse.runs.checkpoint import Snapshot, load, store
 from hanse.runs.observers import mostly_refused
