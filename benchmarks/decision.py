@@ -26,7 +26,6 @@ import io
 import itertools
 import math
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
@@ -609,16 +608,6 @@ def table(kept: Kept) -> str:
     return text.getvalue()
 
 
-def tables(kept: Kept) -> list[str]:
-    """Return the mean gains of all mechanisms on the problems that are played, and what played them."""
-    begun = {problem: of["title"] for problem, of in kept.settings.problems.items() if regime(kept, problem)}
-    rows = [[name, *(shown(kept, problem, name, "gain") for problem in begun)] for name in kept.settings.mechanisms]
-    played = Counter((str(line["made"]["commit"])[:8], line["settings"]) for line in kept.lines.values())
-    said = ", ".join(f"{commit} by `{digest}` ({count:,})" for (commit, digest), count in played.most_common())
-    commits = f"Settings today: `{kept.settings.digest}`. Commits that played, by their settings: {said or 'none'}."
-    return ["Mean gains:", "", *wide(["mechanism", *begun.values()], rows), commits]
-
-
 def wide(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Return the lines of a table that may be wider than the page."""
     return ['<div class="wide" markdown>', "", markdown(head, rows), "", "</div>", ""]
@@ -691,12 +680,11 @@ def picture(kept: Kept) -> Chart:
 
 def pages(kept: Kept, folder: Path) -> dict[Path, str]:
     """Return the files that are made of what is kept, by path. Of a page, what stands between its two marks is made."""
-    found = {folder / "decision.csv": to_csv(picture(kept)), folder / "measured.csv": table(kept)}
-    for name, lines in (("index.md", advice(kept)), ("measured.md", tables(kept))):
-        text = (folder / name).read_text() if (folder / name).exists() else f"{BEGIN}{END}\n"
-        before, _, rest = text.partition(BEGIN)
-        found[folder / name] = "\n".join([before + BEGIN, "", *lines, "", END + rest.partition(END)[2]])
-    return found
+    page = folder / "index.md"
+    text = page.read_text() if page.exists() else f"{BEGIN}{END}\n"
+    before, _, rest = text.partition(BEGIN)
+    made_now = "\n".join([before + BEGIN, "", *advice(kept), "", END + rest.partition(END)[2]])
+    return {folder / "decision.csv": to_csv(picture(kept)), folder / "measured.csv": table(kept), page: made_now}
 
 
 def main(words: Sequence[str] | None = None) -> int:
