@@ -52,6 +52,14 @@ def play(grid: Any, experiment: Any, out: Path, *observers: Any, **more: Any) ->
     return server.play(grid, experiment, out, members, data, observers, **{"key": KEY, "patience_s": 5.0, **more})
 
 
+def paths_of(experiment: Any) -> list[str]:
+    """The import paths that an experiment's messages may name."""
+    dumped = experiment.train.model_dump()
+    said = [experiment.model.name, dumped["loop"], dumped["loss"], *(experiment.eval.metrics or ())]
+    names = (one.get("name") if isinstance(one, dict) else one for one in said)
+    return [name for name in names if isinstance(name, str) and ":" in name and "<" not in name]
+
+
 class StubGrid(Grid):
     """What every grid of this process has alike; who makes one adds ``get_node_ids`` and ``send_and_receive``."""
 

@@ -653,13 +653,6 @@ def test_what_an_owner_cannot_agree_to_is_named(tmp_path: Path, monkeypatch: pyt
     assert not (tmp_path / "home" / AGREEMENTS).exists()
 
 
-def test_witnesses_of_a_run_without_books_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = hand_over(tmp_path, hanse.Experiment(mechanism="fedavg"))
-    (tmp_path / "witnesses.txt").write_text(f"other {'0' * 64}\n")
-    code, said = join(tmp_path, monkeypatch, "--agree", file, "--witnesses", tmp_path / "witnesses.txt")
-    assert (code, "no books" in said) == (2, True)
-
-
 def test_parts_in_the_projects_folder_are_found_wherever_the_command_is_given(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,7 @@ pytest.importorskip("flwr", reason="needs the extra 'flower'")
 
 from deployed import PAYMENTS, kinds
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
-from inprocess import InProcessGrid, client_app, play
+from inprocess import InProcessGrid, client_app, paths_of, play
 from rotation import rotating
 from watching import Killed, Watch
 
@@ -24,7 +24,6 @@ import hanse.runs.setup
 from hanse.base.errors import UserError
 from hanse.data import Dataset, Samples, as_dataset, build
 from hanse.flower import ClientData
-from hanse.flower.client import paths_of
 from hanse.flower.members import Hello, Members
 from hanse.runs.recompute import recompute
 from hanse.runs.run_record import load_run
@@ -55,7 +54,7 @@ def experiment(name: str, rounds: int = 3, **more: Any) -> hanse.Experiment:
     )
 
 
-def grid_of(exp: hanse.Experiment, folder: Path, witnesses: Path | None = None, **more: Any) -> InProcessGrid:
+def grid_of(exp: hanse.Experiment, folder: Path, **more: Any) -> InProcessGrid:
     data = build(exp.data)
     policy = hanse.runs.setup.policy_of(exp)
     return InProcessGrid(
@@ -65,7 +64,6 @@ def grid_of(exp: hanse.Experiment, folder: Path, witnesses: Path | None = None, 
                 policy=policy,
                 folder=folder / f"node{i}",
                 own=paths_of(exp),
-                witnesses=witnesses,
             )
             for i in range(N)
         },

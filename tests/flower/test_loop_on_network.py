@@ -13,7 +13,7 @@ import torch
 pytest.importorskip("flwr", reason="needs the extra 'flower'")
 
 import user_loops
-from inprocess import InProcessGrid, client_app, play
+from inprocess import InProcessGrid, client_app, paths_of, play
 from rotation import rotating
 from test_flower_in_process import N
 
@@ -22,7 +22,6 @@ from hanse.data import build
 from hanse.federation.codec import WireError
 from hanse.federation.node import Assignment, Node
 from hanse.flower import ClientData
-from hanse.flower.client import paths_of
 from hanse.learning.models import build_problem
 
 

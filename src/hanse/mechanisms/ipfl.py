@@ -55,7 +55,7 @@ from hanse.core.table import PER_CLIENT, Block, Floats, Ints, Replace, Seats
 from hanse.core.telling import FREE, BeforeJoining, Check, Fact, Kind, Plot, Telling, Terms, Worth
 from hanse.federation.policy import MOST, amount
 from hanse.games.gram import inner_products
-from hanse.games.market import Graph, Market, best_imports, gains, local_optimality, utilities_of
+from hanse.games.market import Graph, Market, best_imports, gain, gains, local_optimality, utilities_of
 from hanse.games.market_models import Kind as Distance
 from hanse.games.market_models import (
     centre_weights,
@@ -66,7 +66,6 @@ from hanse.games.market_models import (
     within_reach,
     within_shares,
 )
-from hanse.games.market_numbers import gain
 from hanse.games.market_posted import APART, By, Pricing, Tariff, due, on_sale, sold
 from hanse.learning.adapters import has_adapters, travel_gram
 from hanse.mechanisms import market_checks

@@ -245,7 +245,8 @@ class FederationSection(Section):
     take virtual time.
 
     Attributes:
-        engine: "local": all clients are in this process. "ray": they are in Flower's simulation on Ray.
+        engine: "local": all clients are in this process. "ray": they train on a Ray cluster
+            (:mod:`hanse.learning.ray_engine`).
         deadline_s: the number of seconds after which training ends. None: no limit.
         min_replies: a round with fewer valid updates is empty, and all models stay unchanged.
         half_precision: whether models travel as 16-bit numbers on a network.

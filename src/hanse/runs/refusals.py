@@ -38,7 +38,7 @@ from hanse.learning.losses import OF_CLASSES
 from hanse.learning.metrics import OF_TEXTS, WHERE, Metric, Predictions
 from hanse.learning.sequences import is_text
 from hanse.learning.slopes import why_no_slope
-from hanse.mechanisms.fits import IDLE, clashes, said, unfit, without, words_of
+from hanse.mechanisms.fits import IDLE, said, unfit, without, words_of
 from hanse.mechanisms.mechanism_table import without_effect
 from hanse.mechanisms.registry import word_of
 from hanse.runs.config import Experiment
@@ -123,7 +123,7 @@ def surroundings(
         "noise": given is not None and federation.secure is None and federation.late == "drop",
         "losses": experiment.train.loop is None and given is None,
         "valued": mechanism.value is not None,
-        "time": timed or federation.engine != "local",
+        "time": timed,
         "one model": one_model(mechanism),
         "classes": by_class and data.num_classes is not None and not is_text(data.pool([0])[0]),
         "buffers": layout.size != layout.num_parameters or smallest_batch(problem) > 1,
@@ -188,12 +188,6 @@ def _toml(value: Any) -> str:
 def on_a_network(around: Mapping[str, str]) -> dict[str, str]:
     """Return the words around a mechanism whose clients are not in this process."""
     return {**around, **{f"{word}/network": head for word, head in around.items()}, "network": "", "time": ""}
-
-
-def refuse_on_a_network(experiment: Experiment, mechanism: Mechanism) -> None:
-    """Raise UserError with a line for each setting that needs clients in this process."""
-    if lines := clashes(mechanism, on_a_network(changed(experiment))):
-        raise UserError(*lines)
 
 
 def one_model(mechanism: Mechanism) -> bool:

@@ -206,8 +206,6 @@ after."""
 
 # there before the run begins: who is in it, who plays it, what the operator ordered
 EARLIER = (FEDERATION, MEMBERS, "members.tmp", "operator.jsonl", "letters.json", LOCK)
-# where a simulation's virtual nodes have signed the agreement, and were asked who they are, before the run begins
-PARTICIPANTS = "participants"
 STARTED = (
     ROUNDS,
     "checkpoints",
@@ -275,8 +273,6 @@ def _check_free(path: Path, *, overwrite: bool) -> None:
 
 def _is_no_run(path: Path) -> bool:
     """Say whether this entry may exist where a run begins: registered members, or leftovers of a killed start."""
-    if path.name == PARTICIPANTS and path.is_dir():
-        return not any(path.glob("*/*/client-*"))
     return path.name in EARLIER or (path.name in STARTED and not (path.is_dir() and any(path.iterdir())))
 
 
@@ -334,7 +330,7 @@ class RunDir:
             path.mkdir(parents=True, exist_ok=True)
             hold.take()
             _check_free(path, overwrite=overwrite)  # again: another process may have been quicker
-            clear(path, (LOCK,) if overwrite else (*EARLIER, PARTICIPANTS))
+            clear(path, (LOCK,) if overwrite else EARLIER)
             try:
                 (path / ROUNDS).mkdir()
                 (path / "checkpoints").mkdir()
