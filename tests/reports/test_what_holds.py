@@ -206,11 +206,9 @@ MORE: list[tuple[str, str, Change]] = [  # further ways in which a check fails
     ("conservation", "skip", lambda folder: (folder / "ledger.json").unlink()),
     ("grants and kinds", "skip", lambda folder: (folder / "config.toml").write_text("")),
     ("graph", "skip", toggled(0)),
-    ("settings", "skip", other_rules(pricing="posted", tariff=[0.5, 0.1])),
     ("true rationality", "skip", arrays(market_utility=lambda u: u * np.nan)),
 ]
 WRONG: dict[str, tuple[str, Change]] = {  # the check, the run, and what makes it fail
-    "settings": ("skip", other_rules(lam=1.0)),
     "graph": ("skip", toggled(1)),
     "payments": ("skip", arrays(market_units=one_less)),
     "true rationality": ("skip", arrays(market_utility=lambda u: u - 5)),
