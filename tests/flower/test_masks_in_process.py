@@ -12,14 +12,12 @@ import torch
 
 pytest.importorskip("flwr", reason="needs the extra 'flower'")
 
-from deployed import final, metrics, network, plan
 from flwr.app import Message
 from inprocess import InProcessGrid, client_app, play
 from rotation import rotating
 
 import hanse
 import hanse.runs.setup
-from hanse.base.errors import UserError
 from hanse.data import build
 from hanse.flower import ClientData
 from hanse.ledger.witness import Witness
@@ -130,31 +128,6 @@ def test_members_are_read_from_the_participants_folder(tmp_path: Path) -> None:
     apps = {100 + i: client_app(partial(_own, data, i), folder=tmp_path / f"node{i}") for i in range(3)}
     run = over_flower(exp, tmp_path, InProcessGrid(apps))
     assert run.metrics[0]["answered"] == 3
-
-
-def test_what_a_run_on_a_network_refuses_with_secure_sums(tmp_path: Path) -> None:
-    exp = experiment(3)
-    half = hanse.Experiment.model_validate(
-        exp.model_dump() | {"federation": {"secure": {"group": 3}, "half_precision": True}}
-    )
-    with pytest.raises(UserError, match="half_precision: true"):
-        over_flower(half, tmp_path)
-
-
-@pytest.mark.nightly
-def test_nodes_with_processes_of_their_own_have_the_sums_of_a_simulation(tmp_path: Path) -> None:
-    exp, net = experiment(3, rounds=1), network(tmp_path / "net", 3)
-    homes = [net.folder / "participants" / f"node{i}" for i in range(3)]
-    lines = "".join(f"m{i} {Witness(home).public.hex()}\n" for i, home in enumerate(homes))
-    for home in homes:
-        (home / "members.txt").write_text(lines)
-    try:
-        net.up()
-        net.play({"plan": str(plan(tmp_path, {"run": exp}))})
-    finally:
-        net.down()
-    assert torch.equal(hanse.run(exp).table.rows, final(tmp_path / "run").table.rows)
-    assert [m["answered"] for m in metrics(tmp_path / "run")] == [3]
 
 
 def test_a_server_that_is_set_back_a_round_gets_the_same_sums_again(tmp_path: Path) -> None:

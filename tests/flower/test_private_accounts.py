@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -75,23 +74,3 @@ def test_noise_that_a_budget_asks_for_reaches_the_participants_who_may_have_term
     assert {line["fit/noise"] for line in run.clients if line["client"] not in (0, 2)} == {private["noise"]}
     assert count(tmp_path / "own", 0) == {Release(5.0): 3}
     assert count(tmp_path / "own", 2) == {Release(private["stricter"][0]["noise"]): 3}
-
-
-def test_what_loading_the_data_raises_stays_with_the_participant(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    exp = experiment(1, noise=2.0)
-    data = build(exp.data)
-
-    def load(i: int, context: Any) -> ClientData:
-        if i == 0:
-            raise ValueError("patient 17 has no label")
-        return ClientData.of(data, i)
-
-    apps = {100 + i: client_app(partial(load, i), folder=tmp_path / f"node{i}") for i in range(N)}
-    with caplog.at_level("INFO"):
-        run = over_flower(exp, tmp_path / "run", InProcessGrid(apps))
-    assert len(run.clients) == N - 1
-    told = [record.name for record in caplog.records if "patient 17" in caplog.handler.format(record)]
-    assert set(told) == {"hanse.flower.client"}
-    assert "data cannot" in caplog.text
