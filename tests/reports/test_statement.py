@@ -162,6 +162,16 @@ def test_alone_is_the_same_experiment_with_everyone_by_itself(market: Path) -> N
     (place / "config.toml").write_text((place / "config.toml").read_text().replace("lr = 0.06", "lr = 0.05"))
 
 
+def test_a_run_that_was_made_longer_is_not_compared_with_a_shorter_one(tmp_path: Path) -> None:
+    data, parts = {"clients": 3, "client_test": 0.2}, {"name": "fedavg", "clients_per_round": 3}
+    hanse.run(hanse.Experiment(data=data, model="logistic", mechanism=parts, run={"rounds": 2}), out=tmp_path / "run")
+    train_alone(tmp_path / "run")
+    hanse.resume(tmp_path / "run", rounds=3)
+    assert statement(tmp_path / "run", 1).fit.why.code == "not_alone"
+    train_alone(tmp_path / "run")  # goes on with it
+    assert statement(tmp_path / "run", 1).fit.beside_rounds == 3
+
+
 def fit(ours: float, alone: float | None, samples: int | None = 400) -> Fit:
     ends = None if alone is None or not samples else (wilson(ours, samples), wilson(alone, samples))
     between = None if ends is None or alone is None else difference(ours, ends[0], alone, ends[1])

@@ -129,6 +129,8 @@ def nan_in(update: int) -> list[dict[str, torch.Tensor]]:
         (([nn.Linear(1, 1)],), "updates[0]: is a module: give its state_dict()"),
         ((["a", "b"],), "updates[0]: str: must be a dense array or tensor of real numbers"),
         ((ROWS, loss, [1.0]), "weights: of shape (1,): must be 7 numbers, one for each update"),
+        ((ROWS, loss, ["1"] * 7), "weights: ['1', '1', '1', '1', '1', '1', '1']: must be 7 numbers"),
+        ((ROWS, loss, [True] * 7), "weights: [True, True, True, True, True, True, True]: must be 7 numbers"),
         ((ROWS, loss, [1.0] * 6 + [-1.0]), "weights: [1.0, 1.0, 1.0, 1.0, 1.0, 1.0, -1.0]: must be finite numbers"),
         (
             (np.zeros((21, 2)), lambda model: 0.0, None, "exact"),

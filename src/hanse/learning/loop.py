@@ -35,7 +35,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 from typing_extensions import TypeAliasType
 
-from hanse.base.errors import RAISED, UserError, import_path
+from hanse.base.errors import RAISED, UserError, first_line, import_path
 from hanse.base.streams import torch_seed
 from hanse.core.declared import LARGEST_COUNT, LARGEST_LOSS, MOST_METRICS, Declared, Figure, UnsoundError
 from hanse.core.recipe import Recipe
@@ -464,7 +464,7 @@ class LoopEngine(SequentialEngine):
         except LoopError as wrong:
             return _refused(f"{LOOP} {wrong}")
         except (*RAISED, GeneratorExit) as wrong:
-            reason = last_line(wrong)
+            reason = first_line(wrong)
             if reason not in self._logged:  # the traceback once, not in every round
                 self._logged.add(reason)
                 log.warning("round %d: the training loop of %s raised", round.number, round.name, exc_info=wrong)
@@ -482,15 +482,6 @@ class LoopEngine(SequentialEngine):
             yield
         finally:
             handle.remove()
-
-
-def last_line(error: BaseException) -> str:
-    """Return the last line of an error's traceback, such as ``ValueError: what was wrong``, cut to 160 characters."""
-    try:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    except Exception:  # an error of the user's own whose __str__ fails
-        lines = []
-    return f"{type(error).__name__}: {lines[-1][:160]}" if lines else type(error).__name__
 
 
 def _refused(reason: str) -> _Seat:

@@ -32,12 +32,12 @@ from hanse.core.port import Derived, Gradient, Request
 from hanse.core.table import Floats, Ints, Mix, mix
 from hanse.core.telling import Measure, Telling
 from hanse.games import group_sums, mixture, path, shapley
+from hanse.games.first_order import impartial_places
 from hanse.games.gtg import Stop
-from hanse.games.impartial import impartial_places
 from hanse.learning.by_function import FunctionCoalitions
 from hanse.learning.coalitions import WEIGHED, WORST
 from hanse.learning.metrics import METRICS, WORSE
-from hanse.mechanisms.value_noise import Curved, length, noise_of, together
+from hanse.mechanisms.value_noise import noise_of, together, worsened
 from hanse.mechanisms.weigh import sample_shares
 
 
@@ -603,7 +603,7 @@ class FirstOrderAtClients(ValuePart):
         judges: the clients whose gradients determine a client's value. "all", as in the paper: all clients in its
             group, including itself. Clients are believed, so one that sends a false gradient can get the highest value.
             "others": in each round the clients of a group are divided at random into two halves, and each half judges
-            the other. A value is then a rank (:func:`hanse.games.impartial.impartial_places`), and nothing that a
+            the other. A value is then a rank (:func:`hanse.games.first_order.impartial_places`), and nothing that a
             client sends about others changes its own. No gradient counts as longer than the median of its half. "auto"
             means "others", with one exception. If this part is the mechanism's own and the server has a validation set,
             "first_order" replaces it before the run, and ``config.toml`` records that.
@@ -861,12 +861,12 @@ class Path(ValuePart):
         """
         shares, old = torch.from_numpy(view.judge.block_shares), view.table.rows[row]
         first = view.judge.block_gradients(old)
-        bends = Curved.of(rise, shares.to(first) @ first, _new_row(view, row) - old)
         # a server's step scales what it is given, so the noise in its row has the squared length |scale|^2
         scale, _ = _scaled(torch.ones_like(gradients[:1]), view, row, group)
         squares = float(scale.square().sum()) * np.square(noise)
-        chance = np.abs(noise) * length(shares.to(gradients) @ gradients)
-        return together(chance, bends.by(squares, float(squares.sum())), view.round)
+        worse = worsened(rise, shares.to(first) @ first, _new_row(view, row) - old, squares)
+        slope = torch.linalg.vector_norm(shares.to(gradients) @ gradients, dtype=torch.float64)
+        return together(np.abs(noise) * float(slope), worse, view.round)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from hanse.learning.metrics import ACCURACY, LOSS, MetricStyle
 from hanse.reports.chart import Chart, Curve, Floats, Ints, Lines, even
 from hanse.reports.facts import facts_of
 from hanse.reports.groups import SeedGroup, honest_of
-from hanse.reports.words import caption
+from hanse.reports.words import said
 from hanse.runs.run_record import RunRecord
 
 _SECTION = "How well it learned"
@@ -50,7 +50,7 @@ def curve_charts(groups: Sequence[SeedGroup]) -> list[Chart]:
             continue
         band = _band(groups, lines)
         read = band if not any(band in chart.caption for chart in charts) else ""  # once in a section is enough
-        told = f"{caption('curve', key, title.removeprefix('Test '), better)} {read}".strip()
+        told = f"{said('curve', key, title.removeprefix('Test '), better)} {read}".strip()
         name = key.replace("/", "-").replace("_", "-")
         charts.append(Chart(name, _SECTION, title, told, Lines(tuple(lines)), x="rounds played", y=axis))
     return charts
@@ -103,7 +103,7 @@ def _read(run: RunRecord, key: str) -> tuple[Ints, Floats]:
 def _band(groups: Sequence[SeedGroup], lines: Sequence[Curve]) -> str:
     """Return how to read lines, bands and single markers, as the end of a caption."""
     alone, banded = any(len(line.x) == 1 for line in lines), any(line.low is not None for line in lines)
-    return caption("band", alone, banded, any(len(group.runs) == 1 for group in groups))
+    return said("band", alone, banded, any(len(group.runs) == 1 for group in groups))
 
 
 # ---- clients on their own data
@@ -132,7 +132,7 @@ def own_charts(groups: Sequence[SeedGroup]) -> list[Chart]:
     if not lines:
         return []
     cheats = any(honest_of(run) is not None for group in groups for run in group.runs)
-    told = caption("distribution", reading, cheats)
+    told = said("distribution", reading, cheats)
     title, marks = "How clients fare on their own test data", Lines(tuple(lines), steps=True, whole=False)
     return [Chart("own-accuracy-cdf", _SECTION, title, told, marks, x=own_axis(reading), y="clients (%)")]
 

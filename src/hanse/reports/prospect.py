@@ -23,7 +23,7 @@ from hanse.core.telling import FREE, BeforeJoining, Terms
 from hanse.data import FederatedData
 from hanse.data import build as build_data
 from hanse.federation.behaviour import Me
-from hanse.federation.policy import POLICIES, at_round, build_profiles
+from hanse.federation.policy import POLICIES, build_profiles
 from hanse.reports.words import said
 from hanse.runs.config import Experiment
 from hanse.runs.guards import settled
@@ -117,7 +117,7 @@ def prospect(experiment: Experiment, client: int | str) -> Prospect:
     if not 0 <= client < clients:
         raise UserError(f"--client {client}: no such client; this experiment has clients 0 to {clients - 1}")
     grant, debt = round(experiment.clients.grant * TOKEN), -round(experiment.ledger.floor * TOKEN)
-    profile = at_round(build_profiles(experiment.clients.profiles, clients, experiment.run.seed)[client], 0)
+    profile = build_profiles(experiment.clients.profiles, clients, experiment.run.seed)[client]
     sizes = None if data is None else np.asarray(data.sizes, np.float64)
     joining = BeforeJoining(
         client=client,

@@ -24,12 +24,11 @@ from hanse.learning.intervals import wilson
 from hanse.learning.metrics import ACCURACY
 from hanse.reports.alone import by_python
 from hanse.reports.chart import Bars, Chart, Curve, Floats, Lines, Series
-from hanse.reports.contributions import Errors, fallen
+from hanse.reports.contributions import both_errors, fallen
 from hanse.reports.facts import SCHEMA, VERY_FEW, ClientFacts, RunFacts, RunOf, facts_of
 from hanse.reports.fits import FEW, Fit, finite_or_none, history_of
 from hanse.reports.money import Money, money_of
-from hanse.reports.tags import differences
-from hanse.reports.words import Note, page, said
+from hanse.reports.words import Note, differences, page, said
 from hanse.runs.chance import SAT_OUT
 from hanse.runs.run_record import RunRecord, load_run
 
@@ -311,7 +310,7 @@ def _round(run: RunRecord, number: int, at: list[int], positive: float) -> Clien
     seats, values = run.seats, run.seats.value[at]
     # Sampling errors of several seats are independent and add as squares. Errors of the draw are not: the seats share
     # the validation samples, so these add as they are, which is the worst case.
-    error = Errors(np.sqrt(_sum(seats.error[at] ** 2)), _sum(seats.drawn[at])).total
+    error = both_errors(np.sqrt(_sum(seats.error[at] ** 2)), _sum(seats.drawn[at]))
     weights = [w for i in at if (w := run.clients[i].weight) is not None]
     reasons = [reason for i in at if (reason := run.clients[i].refused)]
     value = finite_or_none(float(_sum(values)))

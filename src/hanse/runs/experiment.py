@@ -242,18 +242,14 @@ def _check_first(session: Session, played: Played) -> None:
 
 def _test(session: Session, played: Played, known: Floats | None, port: Exchange) -> Figures:
     """Return what the round's test found; nothing if no test is due."""
-    number, state, experiment = played.state.round, played.state, session.experiment
-    if number % experiment.eval.every and number != experiment.run.rounds:
+    state, experiment = played.state, session.experiment
+    if state.round % experiment.eval.every and state.round != experiment.run.rounds:
         return Figures()
     held = played.view.deployment or Deployment(state.home)
     trained = {}
     if experiment.eval.model == "trained" and played.view.updates is not None:
         trained = trained_models(played.view.updates, held)
-    return ask_tests(
-        session.engine, session.data, port, number, state.table, held,
-        clients=session.tested_clients, remote=session.remote, history=state.history, trained=trained,
-        problem=session.problem, known=known,
-    )  # fmt: skip
+    return ask_tests(session, port, state, held, trained, known)
 
 
 def _ended(session: Session, state: LoopState, folder: RunDir | None) -> LoopState:
