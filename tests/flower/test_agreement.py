@@ -43,7 +43,7 @@ from hanse.federation.codec import WireError
 from hanse.federation.local import LocalFederation
 from hanse.federation.node import EVIDENCE
 from hanse.flower import node_log, server
-from hanse.flower.agreement import Agreement, AskedOf, Binding, QuestionTally, added, counted, sources, take
+from hanse.flower.agreement import _TALLY, Agreement, AskedOf, Binding, QuestionTally, added, counted, sources, take
 from hanse.flower.new import new
 from hanse.flower.node_log import NodeLog
 from hanse.flower.operator_key import PINNED as PINNED_FILE
@@ -519,7 +519,7 @@ def test_an_honest_run_that_is_resumed_four_times_is_never_refused(
     run = play(grid_of(exp, tmp_path), exp, tmp_path / "run")
     assert (len(run.metrics), list(load_run(run.path).refusals())) == (24, [])
     assert not any((tmp_path / f"node{c}" / EVIDENCE).exists() for c in range(2))
-    tally = QuestionTally.read((tmp_path / "node0" / AGREEMENTS / "run.json").read_text().splitlines()[0])
+    tally = _TALLY.read((tmp_path / "node0" / AGREEMENTS / "run.json").read_text().splitlines()[0])
     assert (tally.replays, tally.highest) == (4, 25)
 
 

@@ -14,14 +14,14 @@ pytest.importorskip("flwr", reason="needs the extra 'flower'")
 
 from deployed import PAYMENTS, kinds
 from flwr.app import ConfigRecord, Message, RecordDict
-from inprocess import InProcessGrid, client_app, paths_of, play
+from inprocess import InProcessGrid, apps_of, play
 from rotation import rotating
 from watching import Killed, Watch
 
 import hanse
 import hanse.runs.setup
 from hanse.base.errors import UserError
-from hanse.data import Dataset, Samples, as_dataset, build
+from hanse.data import Dataset, Samples, as_dataset
 from hanse.flower import ClientData
 from hanse.flower.members import Hello, Members
 from hanse.runs.recompute import recompute
@@ -54,20 +54,7 @@ def experiment(name: str, rounds: int = 3, **more: Any) -> hanse.Experiment:
 
 
 def grid_of(exp: hanse.Experiment, folder: Path, **more: Any) -> InProcessGrid:
-    data = build(exp.data)
-    policy = hanse.runs.setup.policy_of(exp)
-    return InProcessGrid(
-        {
-            100 + i: client_app(
-                lambda c, i=i: ClientData.of(data, i),
-                policy=policy,
-                folder=folder / f"node{i}",
-                own=paths_of(exp),
-            )
-            for i in range(N)
-        },
-        **more,
-    )
+    return InProcessGrid(apps_of(exp, folder), **more)
 
 
 def over_flower(exp: hanse.Experiment, folder: Path, grid: InProcessGrid | None = None) -> hanse.Run:

@@ -15,14 +15,13 @@ pytest.importorskip("flwr", reason="needs the extra 'flower'")
 from flwr.app import Error, Message
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
-from inprocess import KEY, InProcessGrid, client_app, play
+from inprocess import KEY, InProcessGrid, apps_of, play
 from test_flower_in_process import N, experiment, grid_of, swap
 from test_letters import After
 
 import hanse
 from hanse.base.errors import UserError
 from hanse.core.port import Ask, Request
-from hanse.data import build
 from hanse.federation.node import Assignment
 from hanse.flower import newcomers
 from hanse.flower.link import FlowerFederation
@@ -66,15 +65,7 @@ def six(name: str = "fedavg", rounds: int = 2) -> hanse.Experiment:
 
 
 def grid_of_six(folder: Path, **more: Any) -> InProcessGrid:
-    exp = six()
-    data = build(exp.data)
-    return InProcessGrid(
-        {
-            100 + i: client_app(lambda c, i=i: hanse.flower.ClientData.of(data, i), folder=folder / f"n{i}")
-            for i in range(N + 1)
-        },
-        **more,
-    )
+    return InProcessGrid(apps_of(six(), folder), **more)
 
 
 # ---- what they say

@@ -10,12 +10,10 @@ import pytest
 pytest.importorskip("flwr", reason="needs the extra 'flower'")
 pytest.importorskip("dp_accounting")
 
-from inprocess import InProcessGrid, client_app
+from inprocess import InProcessGrid, apps_of
 from test_flower_in_process import over_flower
 
 import hanse
-from hanse.data import build
-from hanse.federation.node import ClientData
 from hanse.wings.private.account import AccountFile, Release, spent
 
 N = 5
@@ -32,15 +30,7 @@ def experiment(rounds: int, seed: int = 0, **private: Any) -> hanse.Experiment:
 
 
 def play(exp: hanse.Experiment, folder: Path, own: Path, private: Any = None) -> hanse.Run:
-    data = build(exp.data)
-    apps = {
-        100 + i: client_app(
-            lambda c, i=i: ClientData.of(data, i),  # type: ignore[misc]
-            folder=own / f"node{i}",
-            private=private if i == 0 else None,
-        )
-        for i in range(N)
-    }
+    apps = apps_of(exp, own, lambda i: {"private": private} if i == 0 else {})
     return over_flower(exp, folder, InProcessGrid(apps))
 
 

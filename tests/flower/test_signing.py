@@ -476,11 +476,7 @@ def test_operator_and_participant_are_shown_the_same_fingerprint(
     admitted = CliRunner().invoke(
         hanse_command, ["network", "admit", str(net.folder), str(tmp_path / "clinic.pub"), "--name", "c"]
     )
-    twins = ("C", "\uff43", " c", "c\u200b", " ", "\x1b[2J")
-    for name, refused in (*((twin, True) for twin in twins), ("d", False)):
-        words = ["network", "admit", str(net.folder), str(tmp_path / "clinic.pub"), "--name", name]
-        assert isinstance(CliRunner().invoke(hanse_command, words).exception, UserError) == refused, name
-    assert [name for _, name in registered] == ["c", "d"]
+    assert [name for _, name in registered] == ["c"]
     registered.clear()
     shown = fingerprint(public_key(net.operator))
     assert f"{shown}" in admitted.output

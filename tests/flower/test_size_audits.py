@@ -160,19 +160,6 @@ def test_what_an_auditor_may_get_wrong(
     assert not (folder / "audit-signed.json").exists()
 
 
-def test_no_sample_crosses_the_port(small: NetworkRehearsal, tmp_path: Path) -> None:
-    """What a node sends of itself before it trains are hashes alone: of the size that follows from the questions."""
-    first = play_round(small.setup, small.start)
-    for c in range(4):
-        audit(tmp_path, c)
-    before = first.bytes_up
-    second = play_round(small.setup, first.state)
-    opened = second.bytes_up - before
-    assert 4 * 20 * 32 * 2 < opened < 4 * 20 * 32 * 100
-    leaves = second.state.states["sizes"]["seed"]
-    assert (leaves == first.state.states["sizes"]["seed"]).all()  # the repeat asks the same
-
-
 def test_signatures_of_others_and_of_other_samples_do_not_count(small: NetworkRehearsal, tmp_path: Path) -> None:
     stranger = Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     (tmp_path / "stranger.pem").write_bytes(stranger)
