@@ -121,8 +121,7 @@ class DataSpec(BaseModel):
     augment: AugmentName | None = Field(
         None,
         description="changes images each time they are used in training: 'crop-flip' (padded by 4 pixels on each side, "
-        "cut back at a random place, mirrored half of the time) or 'resized-crop-flip' (a random box of 3/4 of the "
-        "image or more, enlarged to its size, mirrored half of the time)",
+        "cut back at a random place, mirrored half of the time)",
     )
     # where files come from
     path: str | None = Field(None, description="folder to look for the source's file in, before HANSE_DATA")
