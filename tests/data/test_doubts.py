@@ -229,8 +229,6 @@ def test_numbers_that_stand_for_gaps_are_noted_wherever_they_are_and_no_others(d
     check()
 
 
-
-
 @pytest.mark.parametrize("change", [
     {"min_samples": 0.5}, {"min_samples": True}, {"seed": -1}, {"seed": "3"}, {"test": True}, {"test": float("nan")},
     {"test": "3"}, {"test": -0.1}, {"test": 3},

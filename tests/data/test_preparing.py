@@ -169,14 +169,6 @@ def test_a_column_that_is_no_number_is_refused_by_name_with_a_remedy(column: Any
     assert line in wrong.value.lines[0]
 
 
-def test_codes_for_an_embedding_stay_whole_numbers() -> None:
-    """They arrived as floats, though the page on models promises whole numbers."""
-    frame = table()[["hospital", "ill"]].assign(code=np.arange(120) % 7, pressure=np.linspace(0, 1, 120))
-    found = from_frame(frame, "ill", "hospital", {"codes": ["code"], "numbers": ["pressure"]})
-    parts = {part.name: part.whole for part in found.train.inputs.parts}
-    assert parts == {"codes": True, "numbers": False}
-
-
 def test_clients_are_never_invented_unsaid() -> None:
     frame = table().assign(key=np.arange(120), ward=np.arange(120) % 4, since=0.0)
     with pytest.raises(UserError, match=r"^client: .* 'hospital', 'ward'$"):

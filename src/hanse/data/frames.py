@@ -20,8 +20,8 @@ from hanse.data.kinds import ALIKE, Column, Held, alike, held, is_gap, lost, obj
 from hanse.data.preparing import AUTO, Columns, Prepare
 from hanse.data.samples import array_of
 
-Features = Sequence[Column] | Mapping[str, Sequence[Column]]
-"""Columns of features; with names, each a list of columns, the inputs of a model that takes several."""
+Features = Sequence[Column]
+"""Columns of features."""
 
 Labels = Mapping[str, str | int | Mapping[str, str | int]]
 """What labels are to be called, for all clients, or in a table for each client by name."""
@@ -76,7 +76,7 @@ class Asked:
     Attributes:
         target: the column to be predicted. None: the data have no columns.
         client: the column with the client of each row. None: there is no such column.
-        features: the columns of features, or a list of columns for each input by name. None: all other columns.
+        features: the columns of features. None: all other columns.
         group: the column with the unit of each row, such as its patient. "none": every row is a unit. None: not said.
         time: the column that says when each row was observed. None: there is none.
         prepare: how columns become numbers, once it is known which rows are for training. None: the columns already are
@@ -112,7 +112,6 @@ class Rows:
         x: the inputs ``[n, ...]``; a dictionary by name if there are several.
         y: targets ``[n, ...]``, numbers or labels of any kind.
         owner: ``[n]``, the name of each row's client; None if no clients are given.
-        num_classes: the number of classes, if it is known beforehand.
         prepare: how ``x``, which is a pandas DataFrame in this case, becomes numbers. None: ``x`` already is numbers.
         notes: what may be meant otherwise than it was read, one line each.
         units: ``[n]``, what each row is of, such as a patient; None if that is not said.
@@ -123,7 +122,6 @@ class Rows:
     x: Any
     y: Any
     owner: NDArray[Any] | None = None
-    num_classes: int | None = None
     prepare: Prepare | None = None
     notes: tuple[str, ...] = ()
     units: NDArray[Any] | None = None
@@ -152,12 +150,10 @@ def of_frame(frame: Any, asked: Asked, name: str) -> Rows:
     """
     where = f"data: {name}"
     wanted = _columns(list(frame.columns), asked, name)
-    client, features, prepare = asked.client, asked.features, asked.prepare
+    client, prepare = asked.client, asked.prepare
     owner = None if client is None else names_of(frame[client], f"{where}: column '{client}'", str(client))
-    if prepare is not None and isinstance(features, Mapping):
-        raise UserError("data.source.prepare: is for one input: with several, give columns of numbers")
     auto, lines, read = prepare is not None and prepare.how == AUTO, list[str](), dict[Any, Held]()
-    for c in (c for group in wanted.values() for c in group if prepare is None or auto):
+    for c in wanted if prepare is None or auto else ():
         with collected(lines):
             read[c] = held(frame[c], f"{where}: column '{c}'", owner)
             if prepare is None and (line := _no_numbers(frame[c], read[c], owner, where)):
@@ -182,14 +178,8 @@ def of_frame(frame: Any, asked: Asked, name: str) -> Rows:
         columns = {c: coded(frame[c]) for c in [asked.target, *rest[:MOST_COLUMNS]]}
         doubt = of_columns(columns, asked.target, owner, where)
     if prepare is not None:
-        return Rows(frame[wanted[""]], y, owner, None, prepare, tuple(notes), units, time, doubt)
-    # codes for an embedding stay whole numbers, as they do in a dictionary of arrays
-    whole = {part for part, group in wanted.items() if part and all(read[c].kind == "whole" for c in group)}
-    numbers = {
-        part: np.stack([read[c].values for c in group], axis=1).astype(np.int64 if part in whole else np.float32)
-        for part, group in wanted.items()
-    }
-    x = numbers if isinstance(features, Mapping) else numbers[""]
+        return Rows(frame[wanted], y, owner, prepare, tuple(notes), units, time, doubt)
+    x = np.stack([read[c].values for c in wanted], axis=1).astype(np.float32)
     return Rows(x, y, owner, notes=tuple(notes), units=units, time=time, doubt=doubt)
 
 
@@ -235,8 +225,8 @@ def times_of(column: Any, where: str) -> NDArray[np.float64]:
     return np.array([float(one) if numbers else one.timestamp() for one in found.values], np.float64)
 
 
-def _columns(columns: list[Any], asked: Asked, name: str) -> dict[str, list[Any]]:
-    """Return the columns of features, by the name of an input ("" if there is one).
+def _columns(columns: list[Any], asked: Asked, name: str) -> list[Any]:
+    """Return the columns of features.
 
     Raises:
         UserError: a column does not exist, two have the same name, the target is the client, or a feature is one of
@@ -250,25 +240,20 @@ def _columns(columns: list[Any], asked: Asked, name: str) -> dict[str, list[Any]
         )
     if both := alike([(c, 0) for c in columns], case=lambda _: False):
         raise UserError(f"data: {name}: the columns {both} cannot be told apart reliably: rename one, or leave it out")
-    others, features = asked.named, asked.features
-    rest = [c for c in columns if c not in others.values()]
-    groups: Mapping[str, Any] = (
-        features if isinstance(features, Mapping) else {"": rest if features is None else features}
-    )
-    wanted = {part: list(group) for part, group in groups.items()}
-    flat = [c for group in wanted.values() for c in group]
+    others = asked.named
+    wanted = [c for c in columns if c not in others.values()] if asked.features is None else list(asked.features)
     lines = [
         f"data.source.{key}: {c!r}: {name} has no such column"
         + next((f", but {o!r}" for o in columns if plain(o) == plain(c)), nearest(str(c), map(str, columns)))
-        for key, c in [*others.items(), *(("features", c) for c in flat)]
+        for key, c in [*others.items(), *(("features", c) for c in wanted)]
         if c not in columns
     ]
     for key, c in others.items():
-        if c in flat and key != "time":
+        if c in wanted and key != "time":
             lines.append(f"data.source.features: {c!r}: is the {key}, not a feature")
         if c == asked.target and key != "target":
             lines.append(f"data.source.{key}: {c!r}: is the target, which cannot be that too")
-    if not lines and not all(wanted.values()):
+    if not lines and not wanted:
         lines = [f"data: {name}: no column is left for features: it has {', '.join(map(str, columns))}"]
     if lines:
         raise UserError(*lines)

@@ -50,7 +50,6 @@ from hanse.data.frames import (
     times_of,
     units_of,
 )
-from hanse.data.hugging_face import is_hugging_face, of_hugging_face
 from hanse.data.kinds import ALIKE, Column, alike, natural_order
 from hanse.data.preparing import Prepare, Statistics
 from hanse.data.samples import Samples, array_of, as_tensors, unfinite
@@ -90,8 +89,8 @@ def as_dataset(
       features; integers are tokens (for an embedding).
     * Items of a ``torch.utils.data.Dataset`` are pairs ``(x, y)``, where x may be a dictionary of tensors by name, or
       one dictionary with ``target`` among its keys. All items are read at once.
-    * A Hugging Face ``Dataset``, or a ``DatasetDict`` with "train" and "test". Columns of numbers are features. A
-      column of lists or images is an input by itself: images become ``[channels, height, width]`` in 0 to 1.
+    * A Hugging Face ``Dataset``, or a ``DatasetDict`` with "train" and "test", is read as the table that it is; columns
+      of lists or images are to be given as arrays.
     * A dictionary has one of these for each client, by the clients' names.
 
     Args:
@@ -99,8 +98,7 @@ def as_dataset(
         target: the column or key to be predicted; needed for tables.
         client: the column with the client of each row, for tables only. Clients are numbered in sorted order. None:
             ``[data] partition`` distributes the rows.
-        features: the columns of features, for tables only. For a model with several inputs, a list of columns for each
-            input by name. None: all other columns.
+        features: the columns of features, for tables only. None: all other columns.
         test: other data of the same form, or a number from 0 to below 1: the share of each client's samples that
             becomes the test set, with the same share of each class.
         min_samples: the fewest samples that a client may have.
@@ -150,7 +148,7 @@ def as_dataset(
             f"data.source.prepare: is for pandas tables; the data are a {type(given).__name__}: give one table with a "
             "column of clients, or a dictionary of tables by the names of their owners"
         )
-    if is_hugging_face(given) and isinstance(given, Mapping):
+    if _is_hugging_face(given) and isinstance(given, Mapping):
         if "train" not in given:
             raise UserError(f"data: {called}: has the splits {', '.join(given)}; 'train' is needed")
         test = given.get("test", test) if isinstance(test, int | float) else test
@@ -194,18 +192,17 @@ def _any(given: Any, asked: Asked, name: str, client: str | None = None) -> Rows
     """Return the samples of any form that is one set, of one ``client`` if it is named; of a dictionary, those of all
     its clients.
     """
-    if isinstance(given, Dataset) or (is_hugging_face(given) and isinstance(given, Mapping)):
+    if isinstance(given, Dataset) or (_is_hugging_face(given) and isinstance(given, Mapping)):
         raise UserError(
             f"data: {name}: is a {type(given).__name__} of several sets; give one of them, such as its test set"
         )
+    if _is_hugging_face(given):
+        given = given.to_pandas()
     if is_frame(given):
         _needed(asked.target, name)
         return of_frame(given, asked, name)
     if asked.renamed is not None and not isinstance(given, Mapping | tuple | list):
         raise UserError(f"data.source.labels: is for pandas tables and arrays; {name} is a {type(given).__name__}")
-    if is_hugging_face(given):
-        _needed(asked.target, name)
-        return of_hugging_face(given, asked, name)
     if isinstance(given, Mapping):
         if asked.client is not None:
             raise UserError(
@@ -234,6 +231,11 @@ def _any(given: Any, asked: Asked, name: str, client: str | None = None) -> Rows
             count = len(values) if np.ndim(values) else 0
             raise UserError(f"data: {name}: {count} {what} and {len(rows)} targets; one for each sample is needed")
     return rows
+
+
+def _is_hugging_face(given: Any) -> bool:
+    """Return whether this is a data set, or a dictionary of splits, of Hugging Face's ``datasets``."""
+    return type(given).__module__.split(".")[0] == "datasets"
 
 
 def _needed(target: Column | None, name: str) -> Column:
@@ -275,7 +277,7 @@ def _encoded(rows: Rows, where: str) -> tuple[Rows, int | None, Sequence[Any]]:
     # -100 marks positions of a text that do not count; huge numbers are ids rather than classes, and are numbered below
     if values.dtype.kind in "iu" and len(values) and values.min() in (0, -100) and values.max() < 10 * len(values):
         # two at least: rows of a single class are still classes, and a model needs two outputs for them
-        classes = max(2, int(values.max()) + 1, rows.num_classes or 0)
+        classes = max(2, int(values.max()) + 1)
         return replace(rows, y=y), classes, range(classes)
     return replace(rows, y=np.searchsorted(labels, y).astype(np.int64)), max(2, len(labels)), labels.tolist()
 
@@ -422,10 +424,9 @@ def _joined(parts: Sequence[Rows], called: Sequence[str], name: str) -> Rows:
         told = ", ".join(map(str, sorted(kinds)))
         raise UserError(f"data: {name}: the samples have different inputs: {told}")
     x = {k: joined([own[k] for own in inputs], f"values of '{k}'" if k else "inputs") for k in inputs[0]}
-    known = [p.num_classes for p in parts if p.num_classes is not None]
     y, units, time = (joined([getattr(p, key) for p in parts], what) for key, what in (
         ("y", "targets"), ("units", "units"), ("time", "times")))  # fmt: skip
-    return replace(parts[0], x=x.get("", x), y=y, num_classes=max(known, default=None), units=units, time=time)
+    return replace(parts[0], x=x.get("", x), y=y, units=units, time=time)
 
 
 def _concatenated(frames: Sequence[Any], called: Sequence[str], name: str) -> Any:
