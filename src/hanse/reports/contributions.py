@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from hanse.base.streams import stream
 from hanse.core.telling import Measure
 from hanse.games.jackknife import SURE, interval_errors
-from hanse.reports.chart import Bars, Chart, Curve, Floats, Ints, Lines, Series, even, slug
+from hanse.reports.chart import Bars, Chart, Floats, Ints, Series, slug
 from hanse.reports.groups import SeedGroup
 from hanse.reports.words import said
 from hanse.runs.run_record import RunRecord
@@ -343,7 +343,6 @@ class Standings:
 # ---- sums and charts of values
 
 
-MOST_POINTS = 400  # points of a line
 _SECTION = "Who contributed"
 _HIGHEST, _LOWEST = 12, 8  # clients of the picture, where there are more than that
 
@@ -508,18 +507,11 @@ def _valued_seats(run: RunRecord, clients: Ints) -> Ints:
 def contribution_charts(groups: Sequence[SeedGroup]) -> list[Chart]:
     """Return the charts on contributions, for every experiment that values updates.
 
-    These are all sums, and a few of them over the rounds.
-
     Args:
         groups: the experiments.
     """
-    charts: list[Chart] = []
-    for group in groups:
-        found = contribution(group)
-        if found is None:
-            continue
-        charts += [picture_of(group, found), _best_and_worst(group, found)]
-    return charts
+    found = ((group, contribution(group)) for group in groups)
+    return [picture_of(group, sums) for group, sums in found if sums is not None]
 
 
 def picture_of(group: SeedGroup, found: Contribution) -> Chart:
@@ -544,23 +536,6 @@ def picture_of(group: SeedGroup, found: Contribution) -> Chart:
     marks = Bars(labels, tuple(series), stacked=True)
     key = f"contribution-ranking-{slug(group.label)}"
     return Chart(key, _SECTION, title, told, marks, x=f"sum of its {found.measure.plural}")
-
-
-def _best_and_worst(group: SeedGroup, found: Contribution) -> Chart:
-    """Return the sums of a few clients as they grow over the rounds."""
-    kept = ends(len(found.clients), 4, 3)
-    runs = [run for run in group.same_clients if np.isfinite(run.seats.value).any()]
-    rounds = min(int(run.metrics[-1]["round"]) for run in runs) + 1
-    added = np.zeros((max(run.num_clients for run in runs), rounds))
-    for run in runs:
-        some = np.isfinite(run.seats.value) & (run.seats.round < rounds)
-        np.add.at(added, (run.seats.client[some], run.seats.round[some]), run.seats.value[some] / len(runs))
-    at, sums = even(rounds, MOST_POINTS), added.cumsum(axis=1)
-    lines = tuple(Curve(f"client {found.labels[i]}", at + 1.0, sums[found.clients[i], at]) for i in kept)
-    told = said("growth", len(kept) == len(found.clients))
-    title = f"Contribution over rounds: {group.label}{group.seeds_text}"
-    key = f"contribution-rounds-{slug(group.label)}"
-    return Chart(key, _SECTION, title, told, Lines(lines, zero=True), x="rounds played", y="value so far")
 
 
 def ends(count: int, first: int, last: int) -> list[int]:
