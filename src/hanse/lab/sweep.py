@@ -26,7 +26,6 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from hanse.base.errors import UserError
-from hanse.base.factories import OBJECT, named_choice
 from hanse.base.files import write_whole
 from hanse.lab.job import Job, folder_of, play, play_kept, seeded
 from hanse.lab.kept import Store
@@ -192,7 +191,6 @@ def grid_of(file: Path, overrides: Sequence[str], grid: Sequence[str], seeds: in
     if count > MOST:
         raise UserError(f"--grid: {count:,} runs; at most {MOST:,}")
     base = read_file(file)
-    _refuse_objects(base, file)
     grid_points = [
         dict(zip((axis.key for axis in axes), v, strict=True)) for v in itertools.product(*(a.values for a in axes))
     ]
@@ -228,17 +226,6 @@ def without_effect(points: Sequence[GridPoint]) -> list[str]:
     """
     told = [{line.split(": ")[1]: line for line in idle(point.job.experiment)} for point in points[:_LOOKED_AT]]
     return [line for key, line in told[0].items() if all(key in lines for lines in told)] if told else []
-
-
-def _refuse_objects(base: Mapping[str, Any], file: Path) -> None:
-    """Raise UserError for an experiment whose data or model were objects of Python, which no file has."""
-    for section, key in (("data", "source"), ("model", "name")):
-        given = base.get(section)
-        if named_choice(given.get(key) if isinstance(given, Mapping) else given, "") == OBJECT:
-            raise UserError(
-                f"{file}: {section}.{key}: '{OBJECT}': was an object of Python, which no file has; "
-                f"call hanse.run(experiment, {section}=...) for each value there"
-            )
 
 
 def _axes(grid: Sequence[str], seeds: int | None) -> list[Axis]:
