@@ -300,6 +300,15 @@ def test_what_nodes_still_train_when_the_server_is_restarted_is_recorded_as_lost
     assert Underway(0.0, {2: remote}).without_lost()[1] == ()
 
 
+def test_a_client_that_still_trains_on_a_network_is_under_way_with_its_request() -> None:
+    at_work = Reply(2, (), arrival=Arrival(seconds=0.0, open=True))
+    landed = training(None, "next", {}).land([reply(0, 1.0), reply(1, 2.0), at_work])
+    flight = landed.underway.flights[2]
+    assert (flight.round, flight.due, flight.updates) == (5, None, None)
+    assert flight.request is not None
+    assert flight.request.client == 2
+
+
 def test_an_answer_that_a_failed_round_has_heard_is_recorded_as_lost() -> None:
     # on a network: client 2 was asked in round 3, and is free again, though nothing of its answer is known
     seats = Seats.at(np.array([2]), np.zeros(1, np.int64))
