@@ -49,6 +49,7 @@ from hanse.lab.kept import KeptFile
 from hanse.lab.player import play_all
 from hanse.reports.chart import Chart, Curve, Lines, to_csv
 from hanse.reports.vega import to_svg, to_vegalite
+from hanse.runs.round import LoopState
 from hanse.runs.setup import build
 from hanse.runs.testing import ask_tests
 from hanse.wings.attack.cheat_table import MOST_KEYS, column_of, possible
@@ -249,10 +250,7 @@ def tested_by_members(job: Job, result: Any, settings: Settings, problem: str) -
     split = job.sections["run"]["seed"]
     session = build(settings.job(problem, settings.given["regimes"]["plain"], HONEST, split).experiment)
     held = Deployment(np.zeros(session.data.num_clients, np.int64))
-    found = ask_tests(
-        session.engine, session.data, session.federation, 0, result.table, held,
-        clients=session.tested_clients, remote=False, problem=session.problem,
-    )  # fmt: skip
+    found = ask_tests(session, session.federation, LoopState(0, result.table, held.rows, {}), held)
     session.engine.close()
     return found.arrays, session.data
 
