@@ -19,12 +19,13 @@ and measured on the odd ones, and the other way round (:func:`crossed`). Interva
 from __future__ import annotations
 
 import argparse
+import csv
 import gzip
 import hashlib
+import io
 import itertools
 import math
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
@@ -48,6 +49,7 @@ from hanse.lab.kept import KeptFile
 from hanse.lab.player import play_all
 from hanse.reports.chart import Chart, Curve, Lines, to_csv
 from hanse.reports.vega import to_svg, to_vegalite
+from hanse.runs.round import LoopState
 from hanse.runs.setup import build
 from hanse.runs.testing import ask_tests
 from hanse.wings.attack.cheat_table import MOST_KEYS, column_of, possible
@@ -248,10 +250,7 @@ def tested_by_members(job: Job, result: Any, settings: Settings, problem: str) -
     split = job.sections["run"]["seed"]
     session = build(settings.job(problem, settings.given["regimes"]["plain"], HONEST, split).experiment)
     held = Deployment(np.zeros(session.data.num_clients, np.int64))
-    found = ask_tests(
-        session.engine, session.data, session.federation, 0, result.table, held,
-        clients=session.tested_clients, remote=False, problem=session.problem,
-    )  # fmt: skip
+    found = ask_tests(session, session.federation, LoopState(0, result.table, held.rows, {}), held)
     session.engine.close()
     return found.arrays, session.data
 
@@ -521,7 +520,7 @@ MEASURES = {
     "seconds": ("s", 1, "{:.2f}"),
 }
 """What the tables show: title, factor, and how mean and half of the interval are written."""
-MONEY = ("keeps", "worth", "sum", "least")  # measures of mechanisms that pay
+CHEATS = ("under", "keeps")  # measures of what a cheat does
 LESS = ("keeps",)  # measures of which less is better
 REGIMES = ("pays", "does not", "depends")
 
@@ -582,41 +581,29 @@ def left_out(kept: Kept, need: Mapping[str, Any]) -> tuple[int, int, float]:
 
 
 def shown(kept: Kept, problem: str, mechanism: str, measure: str) -> str:
-    """Return a measure of a cell as the pages show it; "-" if the mechanism has none, or that it is not played yet."""
+    """Return a measure of a cell as the pages show it, with the cheat that was chosen; or that it is not played yet."""
     cell, (_, factor, form) = kept.cells[problem, mechanism], MEASURES[measure]
-    if (figure := kept.figure(problem, mechanism, measure)) is not None:
-        chosen = f" ({cell.chosen[measure]})" if measure in cell.chosen else ""
-        return form.format(factor * figure.mean, factor * figure.half) + chosen
-    paid, few = kept.settings.mechanisms[mechanism].get("paid"), kept.settings.problems[problem]["clients"] <= SMALL
-    none = (
-        (measure in MONEY and not paid)
-        or (measure == "worth" and not few)
-        or (measure in ("under", "any shift") and mechanism == POOLED)
-    )
-    return "-" if none or len(cell.values.get(measure, ())) >= kept.few else "not played yet"
+    if (figure := kept.figure(problem, mechanism, measure)) is None:
+        return "not played yet"
+    cheat = f" ({cell.chosen[measure]})" if measure in CHEATS and measure in cell.chosen else ""
+    return form.format(factor * figure.mean, factor * figure.half) + cheat
 
 
-def tables(kept: Kept) -> list[str]:
-    """Return the table of each problem, a row a mechanism."""
-    lines: list[str] = []
-    for problem, of in kept.settings.problems.items():
-        rows = [
-            [
-                name,
-                *(shown(kept, problem, name, measure) for measure in MEASURES),
-                *map("{} of {}".format, cell.done, cell.planned),
-            ]
-            for name in kept.settings.mechanisms
-            for cell in [kept.cells[problem, name]]
-        ]
-        head = ["mechanism", *(title for title, *_ in MEASURES.values()), "honest runs", "cheats"]
-        splits = f"{of['splits']} splits by {of['unit']}, {of['cheated']} of them with cheats"
-        facts = f"{of['eval']['metrics'][0]}; {splits}; joining: {regime(kept, problem) or 'not played yet'}."
-        lines += [f"## {problem}: {of['title']}", "", facts, "", *wide(head, rows)]
-    played = Counter((str(line["made"]["commit"])[:8], line["settings"]) for line in kept.lines.values())
-    said = ", ".join(f"{commit} by `{digest}` ({count:,})" for (commit, digest), count in played.most_common())
-    lines.append(f"Settings today: `{kept.settings.digest}`. Commits that played, by their settings: {said or 'none'}.")
-    return lines
+def table(kept: Kept) -> str:
+    """Return every measure of every cell as CSV, a row a measure: mean, half of its 95 % interval, splits, what was
+    chosen, and how many of the planned plays are kept.
+    """
+    text = io.StringIO()
+    head = ("problem", "mechanism", "measure", "mean", "half", "splits", "chosen", "honest", "cheats")
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(head)
+    for (problem, mechanism), cell in kept.cells.items():
+        counts = list(map("{} of {}".format, cell.done, cell.planned))
+        for measure, (title, factor, _) in MEASURES.items():
+            if (figure := kept.figure(problem, mechanism, measure)) is not None:
+                numbers = f"{factor * figure.mean:.4g}", f"{factor * figure.half:.4g}", figure.splits
+                rows.writerow((problem, mechanism, title, *numbers, cell.chosen.get(measure, ""), *counts))
+    return text.getvalue()
 
 
 def wide(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -629,11 +616,14 @@ def advice(kept: Kept) -> list[str]:
     settings, plain = kept.settings, kept.settings.given["regimes"]["plain"]
     done, planned = (sum(sum(getattr(cell, name)) for cell in kept.cells.values()) for name in ("done", "planned"))
     asked = ("gain", "better", "worst")
+    found = {problem: regime(kept, problem) for problem in settings.problems}
     rows = [
-        [of["title"], *(shown(kept, problem, plain, one) for one in asked), regime(kept, problem) or "not played yet"]
-        for problem, of in settings.problems.items()
+        [settings.problems[problem]["title"], *(shown(kept, problem, plain, one) for one in asked), word]
+        for problem, word in found.items()
+        if word
     ]
-    lines = [f"Played so far: {done:,} of at least {planned:,} runs (settings `{settings.digest}`).", ""]
+    missing = "; ".join(settings.problems[problem]["title"] for problem, word in found.items() if not word)
+    lines = [f"Played so far: {done:,} of at least {planned:,} runs. Not played yet: {missing or 'nothing'}.", ""]
     lines += wide(["problem", *(f"FedAvg: {MEASURES[one][0]}" for one in asked), "joining"], rows)
     rows = []
     for need in settings.given["needs"]:
@@ -688,12 +678,11 @@ def picture(kept: Kept) -> Chart:
 
 def pages(kept: Kept, folder: Path) -> dict[Path, str]:
     """Return the files that are made of what is kept, by path. Of a page, what stands between its two marks is made."""
-    found = {folder / "decision.csv": to_csv(picture(kept))}
-    for name, lines in (("index.md", advice(kept)), ("measured.md", tables(kept))):
-        text = (folder / name).read_text() if (folder / name).exists() else f"{BEGIN}{END}\n"
-        before, _, rest = text.partition(BEGIN)
-        found[folder / name] = "\n".join([before + BEGIN, "", *lines, "", END + rest.partition(END)[2]])
-    return found
+    page = folder / "index.md"
+    text = page.read_text() if page.exists() else f"{BEGIN}{END}\n"
+    before, _, rest = text.partition(BEGIN)
+    made_now = "\n".join([before + BEGIN, "", *advice(kept), "", END + rest.partition(END)[2]])
+    return {folder / "decision.csv": to_csv(picture(kept)), folder / "measured.csv": table(kept), page: made_now}
 
 
 def main(words: Sequence[str] | None = None) -> int:

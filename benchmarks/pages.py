@@ -298,7 +298,8 @@ class Made:
 
 INTRO = """# Do the papers' claims hold?
 
-A claim is a sentence that runs can decide; each gets a word, by a rule that stood before the runs:
+For researchers: what GreedyFed, GTFLAT, iPFL and PI-FL claim, and what runs say. Each claim gets a word, by a rule that
+stood before the runs:
 
 * **confirmed**: the interval of our effect lies above 0, the paper's side; *in direction, not in size*: and below the
   smallest effect that matters (half of the printed one, or as the claim says)
@@ -310,8 +311,7 @@ A claim is a sentence that runs can decide; each gets a word, by a rule that sto
 
 Effects are points of accuracy unless they say otherwise, ours less the other's, paired over seeds. Intervals (95 %) are
 corrected over a table's claims and hold however often we look; before the first look (5 seeds, of shares 10) the mean ±
-deviation of the kept seeds stands in their place and decides nothing. A question about several differences shows the
-weakest one. Computed answers have no chance in them.
+deviation of the kept seeds stands in their place and decides nothing. Of several differences the weakest is shown.
 """
 
 
@@ -337,8 +337,7 @@ def pages(results: Path, known: Mapping[str, str]) -> Made:
         *(f"* {line}" for line in tomllib.loads((TEXTS / "limits.toml").read_text())["limits"]),
         f"* The same run on two kinds of processor differs by up to {max(repeats):.2f} points of accuracy; pairs are "
         "of one kind wherever both are kept, and else that noise counts in the interval.", "",
-        "[Decide or recompute a claim](../check-us.md#results-of-the-four-papers). "
-        "How we read the papers: [readings](../papers.md).",
+        "[Decide or recompute a claim](../check-us.md#results-of-the-four-papers).",
     ]) + "\n"  # fmt: skip
     return made
 
@@ -382,7 +381,8 @@ def _screen(paper: str, page: Mapping[str, Any], verdicts: Sequence[Verdict], ha
         "## What differs from the paper",
         "",
     ]
-    lines += [*(f"* {text}" for text in page["texts"]["differs"]), "", "## Not tested", ""]
+    readings = f"* Beside [how we read the paper](../papers.md#{TITLES[paper].lower()})."
+    lines += [*(f"* {text}" for text in page["texts"]["differs"]), readings, "", "## Not tested", ""]
     lines += [f"* {text}" for text in page["texts"]["untested"]]
     return "\n".join(lines) + "\n"
 

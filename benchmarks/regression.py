@@ -115,7 +115,6 @@ JOBS: Mapping[str, Mapping[str, Any]] = {
     "set-aware": _job(_of("set_aware"), run={"rounds": 6}),
     "GTFedAvg": _job(_of("gtfedavg")),
     "GTFedProx": _job(_of("gtfedprox")),
-    "GTFLAT on validation data": _job(_of("fedavg", weigh="gtflat_validation")),
     "inverse distances": _job(_of("fedavg", weigh="inverse_distance")),
     "FedGen": _job(_of("fedgen"), engine={"train": "sequential"}),
     "GTFedGen": _job(_of("gtfedgen"), engine={"train": "sequential"}),

@@ -91,7 +91,7 @@ def test_every_planned_run_is_an_experiment_and_a_cheats_shift_is_its_own(decisi
 
 
 def test_the_pages_are_what_is_kept(decision: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("index.md", "measured.md", "decision.csv"):
+    for name in ("index.md", "measured.csv", "decision.csv"):
         shutil.copy(decision.MECHANISMS / name, tmp_path)
     monkeypatch.setattr(decision, "MECHANISMS", tmp_path)
     assert decision.main(["--check"]) == 0

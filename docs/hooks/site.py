@@ -16,8 +16,9 @@ from typing import Any
 
 MATHS = re.compile(r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>', re.DOTALL)
 ROLE = re.compile(r":(?:class|func|mod|meth|attr):<code>~?([^<]*)</code>")
-TABLES = re.compile(r"^<!-- (keys|parts|recipes|fits): (\w+) -->$", re.MULTILINE)
+TABLES = re.compile(r"^<!-- (keys|parts|readings|recipes|fits): (\w+) -->$", re.MULTILINE)
 WORDS = Path(__file__).parents[1] / "reference" / "words.csv"
+READINGS = Path(__file__).parents[1] / "readings.csv"
 
 
 def on_config(config: Any) -> Any:
@@ -43,7 +44,7 @@ def _names(entries: Any) -> Iterator[str]:
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Put in the tables that are made from the code."""
-    makers = {"keys": keys, "parts": parts, "recipes": recipes, "fits": fits}
+    makers = {"keys": keys, "parts": parts, "readings": readings, "recipes": recipes, "fits": fits}
     return TABLES.sub(lambda found: makers[found[1]](found[2]), markdown)
 
 
@@ -54,7 +55,7 @@ def keys(section: str) -> str:
     from hanse.runs.config import Experiment
 
     choices = (*PARTITIONS.values(), *SOURCE_KINDS.values())
-    kind: Any = Experiment.model_fields[section].annotation
+    kind: Any = Experiment.kinds()[section]
     schema, (_, meaning) = kind.model_json_schema(), documented(kind)
     rows = []
     for name, field in kind.model_fields.items():
@@ -116,6 +117,14 @@ def words() -> str:
     table.writerow(("word", "given by", "what it is (what helps)", "forbidden by"))
     table.writerows(listed())
     return text.getvalue()
+
+
+def readings(paper: str) -> str:
+    """Return the table of how a paper is read where it leaves something open."""
+    with READINGS.open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["paper"] == paper]
+    lines = [f"| {row['key']} | {_cell(row['the paper'])} | {_cell(row['here'])} |" for row in rows]
+    return "\n".join(["| | the paper | here |", "|---|---|---|", *lines])
 
 
 def recipes(paper: str) -> str:

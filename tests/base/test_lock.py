@@ -2,14 +2,12 @@
 
 import json
 import os
-import random
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from commands import run_hanse
-from watching import untimed
 
 import hanse
 from hanse.base import lock
@@ -129,92 +127,6 @@ else:
 
 def test_where_there_is_no_flock_models_are_valued_and_no_run_is_written(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", NOWHERE, str(tmp_path / "run")], check=True, timeout=300)
-
-
-# another process plays runs; each stops at a given call of a Python function, from the making of its directory on,
-# until it is told to go on
-FIRST = """
-import sys
-from hanse.cli import entry as cli
-from hanse.runs import experiment
-real = experiment.play
-def begin(*args):
-    sys.setprofile(profile)
-    try:
-        return real(*args)
-    finally:
-        sys.setprofile(None)
-experiment.play = begin
-count = 0
-def profile(frame, event, arg):
-    global count
-    count += 1
-    if count == limit:
-        sys.setprofile(None)
-        print("here", flush=True)
-        sys.stdin.readline()
-for line in sys.stdin:
-    limit, count = int(line), 0
-    sys.argv = ["hanse", "run", "exp.toml", "--out", "run"]
-    try:
-        cli.main()
-    except SystemExit as end:
-        print("end", end.code, count, flush=True)
-"""
-
-
-class First:
-    """The other process."""
-
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self.process = process
-
-    def tell(self, word: str, until: str) -> list[str]:
-        """Send a line and return the words of the next line that says how far the process came: ``until``, or fail."""
-        assert self.process.stdout is not None
-        self.process.stdin.write(word + "\n")
-        self.process.stdin.flush()
-        for line in self.process.stdout:
-            if line.startswith(("here", "end")):
-                assert line.startswith(until), line  # it waits for the next word, so that no other line would come
-                return line.split()
-        raise AssertionError("the first process has ended")
-
-
-def two_at_once(moments: int, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "exp.toml").write_text(EXPERIMENT)
-    command, pipe = [sys.executable, "-c", FIRST], subprocess.PIPE
-    with subprocess.Popen(command, cwd=tmp_path, stdin=pipe, stdout=pipe, text=True) as process:
-        first = First(process)
-        for warm in ("importing", "alone"):  # only the first run imports, so that it makes more calls than those after
-            _, code, calls = first.tell("-1", "end")
-            assert code == "0"
-            want = untimed(tmp_path / "run" / "metrics.jsonl")
-            (tmp_path / "run").rename(tmp_path / warm)
-        draw, held = random.Random(seed), 0
-        for i in range(moments):
-            first.tell(str(draw.randint(1, int(calls))), "here")
-            begun = (tmp_path / "run" / LOCK).exists() and (tmp_path / "run" / LOCK).read_text() != ""
-            tries = [["resume", "run"], ["run", "exp.toml", "--out", "run", "--overwrite"]]
-            codes = [run_hanse(*args)[0] for args in (tries if begun else draw.sample(tries, 1))]
-            code = int(first.tell("go", "end")[1])
-            assert (
-                untimed(tmp_path / "run" / "metrics.jsonl") == want
-            )  # whoever played it, it was played once and whole
-            if begun:
-                assert (code, codes) == (0, [2, 2])
-            else:  # the second came just before the first had its directory: one of them plays
-                assert sorted([code, *codes]) == [0, 2]
-            held += begun
-            (tmp_path / "run").rename(tmp_path / f"run{i}")
-        process.stdin.close()
-    assert held > moments / 2
-
-
-@pytest.mark.nightly
-def test_two_processes_on_one_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    two_at_once(8, 18, tmp_path, monkeypatch)
 
 
 def test_a_refused_process_touches_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import pytest
 import hanse
 from hanse.reports.audit import audit_run
 from hanse.reports.groups import group_runs
-from hanse.reports.market import market_charts
+from hanse.reports.market import gains_charts
 from hanse.reports.report import figures
 from hanse.runs.run_record import load_runs
 
@@ -61,13 +61,12 @@ def test_runs_without_a_market_are_refused(tmp_path: Path) -> None:
         audit_run(tmp_path / "x")
 
 
-def test_charts_of_the_market(folder: Path) -> None:
+def test_the_chart_of_who_gained_what_says_what_the_audit_says(folder: Path) -> None:
     audit, [group] = audit_run(folder), group_runs(load_runs([folder]))
-    gains, imports = market_charts([group])
+    [gains] = gains_charts([group])
     sold, bought, utility = (series.values.tolist() for series in gains.marks.series)
     assert bought == pytest.approx([-c.bought for c in audit.clients])
     assert sold == pytest.approx([c.sold for c in audit.clients])
     assert utility == pytest.approx([c.utility for c in audit.clients])
     assert (gains.marks.labels[1], gains.marks.labels[4]) == ("1 buyer", "4 attacker")
-    assert imports.marks.z.shape == (5, 5)
-    assert {gains.key, imports.key} <= {c.key for c in figures([group])}
+    assert gains.key in {c.key for c in figures([group])}

@@ -244,17 +244,6 @@ def test_an_accuracy_s_interval_is_that_of_leaving_out_one_patient_at_a_time(cou
     )
 
 
-def test_a_metric_of_one_s_own_draws_patients():
-    units = np.repeat(np.arange(10), 12)
-    y = np.random.default_rng(2).normal(size=10)[units]
-    from hanse.learning.metrics import Metric, MetricStyle
-
-    mean = Metric(MetricStyle("mean", "mean"), lambda y, p: float(y.mean()), built_in=False)
-    judged = Predictions(y, y[:, None], np.zeros(len(y)), units)
-    low, high = mean.interval(judged, mean.without_blocks(judged))
-    assert high - low == pytest.approx(2 * 1.96 * np.unique(y).std() / np.sqrt(10), rel=0.25)
-
-
 def test_the_error_over_splits_is_nadeau_s_and_bengio_s():
     gains = np.array([0.02, 0.05, 0.01, 0.04, 0.03, 0.02])
     from scipy.stats import t

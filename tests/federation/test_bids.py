@@ -9,7 +9,7 @@ import pytest
 from hanse.core.entry import TOKEN
 from hanse.core.recipe import Recipe
 from hanse.federation.behaviour import Me
-from hanse.federation.policy import BestTier, BudgetLimited, NeverBids, RandomTiers, RewardSeeking
+from hanse.federation.policy import BestTier, NeverBids, RandomTiers, RewardSeeking
 
 
 def me(client: int = 3) -> Me:
@@ -57,8 +57,6 @@ def test_the_printed_rule_starts_with_random_bids() -> None:
 def test_nobody_bids_for_more_than_it_can_pay() -> None:
     assert BestTier(0.0).bid(me(), 9, told([0.2, 0.6, 0.5], balance=2 * TOKEN)) == {"tiers": [1, 2]}
     assert BestTier().bid(me(), 9, told([0.2, 0.6], balance=TOKEN - 1)) == {"tiers": []}
-    assert BudgetLimited(9.5, 0.0).bid(me(), 9, told([0.2, 0.6])) == {"tiers": []}
-    assert BudgetLimited(9.0, 0.0).bid(me(), 9, told([0.2, 0.6])) == {"tiers": [1]}
 
 
 def test_rewards_outweigh_fit_if_they_are_large_enough() -> None:

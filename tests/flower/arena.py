@@ -132,11 +132,8 @@ class Arena:
             played = play_round(self.world, before)
             if float(played.state.table.rows.abs().max()) < SANE:
                 after = played.state
-            tested = ask_tests(
-                self.world.engine, self.data, port_of(self.world, played.state).federation, played.state.round,
-                played.state.table, played.view.deployment or Deployment(played.state.home),
-                clients=self.world.tested_clients, remote=True,
-            )  # fmt: skip
+            held = played.view.deployment or Deployment(played.state.home)
+            tested = ask_tests(self.world, port_of(self.world, played.state).federation, played.state, held)
             record = RoundRecord.of(played, tested, {})
             self.lines[METRICS].append(json.dumps(record.metrics))
             self.lines[SEATS] += [json.dumps(line) for line in record.seats]

@@ -10,12 +10,13 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from flwr.app import Context
+from inprocess import paths_of
 
 from hanse.core.part import Mechanism
 from hanse.data.federated import FederatedData, RemoteData
 from hanse.federation.node import ClientData
 from hanse.flower.agreement import agree
-from hanse.flower.client import client_app, paths_of
+from hanse.flower.client import client_app
 from hanse.flower.in_process import InProcessGrid
 from hanse.flower.link import FlowerFederation
 from hanse.flower.members import Members

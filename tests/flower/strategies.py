@@ -105,75 +105,7 @@ class Outside(FedMedian):
 COUNTER = itertools.count()
 
 
-class First(FedAvg):
-    """Takes the first reply's arrays of the right shape, whoever weighs what."""
-
-    def aggregate_train(self, server_round: int, replies: Any) -> Any:
-        found = [r.content["arrays"] for r in replies if list(r.content["arrays"]["b"].shape) == [3]]
-        return found[0].copy(), MetricRecord({"replies": len(found)})
-
-
-HISTORY: list[int] = []
-
-
-class Shifted(FedMedian):
-    """The median, moved by what ``by`` says."""
-
-    def by(self, number: int) -> float:
-        raise NotImplementedError
-
-    def aggregate_train(self, server_round: int, replies: Any) -> Any:
-        arrays, metrics = super().aggregate_train(server_round, replies)
-        moved = 0.01 * self.by(server_round)
-        return ArrayRecord({k: Array((a.numpy() + moved).astype(np.float32)) for k, a in arrays.items()}), metrics
-
-
 # ---- state that copies share with the strategy
-
-
-def remember(number: int) -> int:
-    HISTORY.append(number)
-    return len(HISTORY)
-
-
-class Helped(Shifted):
-    def by(self, number: int) -> float:
-        return remember(number)
-
-
-class Bound(Shifted):
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[int] = []
-        self.add = self.seen.append
-
-    def by(self, number: int) -> float:
-        self.add(number)
-        return len(self.seen)
-
-
-class Switching(FedMedian):
-    """Gives itself another aggregate on its way."""
-
-    def __init__(self, when: str) -> None:
-        super().__init__()
-        self.when = when
-
-    def other(self, server_round: int, replies: Any) -> Any:
-        arrays, metrics = FedMedian.aggregate_train(self, server_round, replies)
-        return ArrayRecord({k: Array(a.numpy() + 1) for k, a in arrays.items()}), metrics
-
-    def switch(self, now: str) -> None:
-        if self.when == now:
-            self.aggregate_train = self.other  # type: ignore[method-assign]
-
-    def start(self, *given: Any, **more: Any) -> Any:
-        self.switch("start")
-        return super().start(*given, **more)
-
-    def configure_train(self, server_round: int, *given: Any, **more: Any) -> Any:
-        self.switch(f"round {server_round}")
-        return super().configure_train(server_round, *given, **more)
 
 
 class Last(FedAvg):

@@ -1,16 +1,9 @@
 """Aggregates made again in a process of its own: the app's process is not touched, and what cannot be made is said."""
 
-import logging
-import os
-import sys
-import threading
-import warnings
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 pytest.importorskip("flwr", reason="needs the extra 'flower'")
 
@@ -18,7 +11,7 @@ from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import FedAvg, FedMedian, Strategy
 from recorded import RecordedGrid, first_arrays
 from strategies import SECRETS, Dying, Hanging, Secretive, Telling, Unpicklable
-from test_valued import ROUNDS, evaluate, gaps, plain, watched
+from test_valued import ROUNDS, gaps, watched
 from typer.testing import CliRunner
 
 import hanse
@@ -32,47 +25,6 @@ pytestmark = pytest.mark.by_turns(5)  # each starts a process of its own for eac
 def loss(arrays: ArrayRecord) -> dict[str, float]:
     """An evaluation that draws nothing."""
     return {"loss": float(sum(np.square(a.numpy() - 0.2).sum() for a in arrays.values()))}
-
-
-def process() -> dict[str, Any]:
-    """What of the process a copy at work might change."""
-    return {
-        "thread": threading.Thread.start,
-        "write": os.write,
-        "torch": getattr(torch.serialization, "_open_zipfile_writer_file", None),
-        "limit": sys.getrecursionlimit(),
-        "disabled": logging.root.manager.disable,
-        "warnings": list(warnings.filters),
-        "out": (sys.stdout, sys.stderr),
-        "path": list(sys.path),
-        "folder": str(Path.cwd()),
-        "environment": dict(os.environ),
-    }
-
-
-@pytest.mark.usefixtures("warm")
-def test_the_process_is_as_ever_while_coalitions_are_valued(tmp_path: Path) -> None:
-    before, found = process(), list[dict[str, Any]]()
-
-    def looks(arrays: ArrayRecord) -> dict[str, float]:
-        found.append(process())
-        return loss(arrays)
-
-    watched(FedMedian(), tmp_path / "run", validation=looks)
-    assert len(found) > 2**4 * ROUNDS
-    assert all(one == before for one in found)
-
-
-@pytest.mark.usefixtures("warm")
-def test_what_an_evaluation_draws_is_put_back_although_there_are_other_threads(tmp_path: Path) -> None:
-    stop = threading.Event()
-    waiting = threading.Thread(target=stop.wait)
-    waiting.start()
-    try:
-        assert watched(FedMedian(), tmp_path / "run", validation=evaluate) == plain(FedMedian())
-    finally:
-        stop.set()
-        waiting.join()
 
 
 # ---- what cannot be made again is a gap, and training goes on

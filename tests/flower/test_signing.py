@@ -258,14 +258,20 @@ def test_whatever_the_operator_signs_is_answered_or_refused_in_a_line(data: st.D
 def test_an_error_that_may_tell_of_samples_stays_in_the_participants_log(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class Raises:
-        def stay(self, *_: Any) -> bool:
-            raise LookupError("row 3 is of Mr Smith")
+    def raises(*_: Any) -> Any:
+        raise LookupError("row 3 is of Mr Smith")
 
-    said = Participant(tmp_path, policy=Raises()).answer(asked(0))
-    assert "LookupError" in said["refused"]
-    assert "Smith" not in said["refused"]
-    assert "Smith" in caplog.text
+    policy = type("Raises", (), {"stay": raises})()
+    said = [Participant(tmp_path / "policy", policy=policy).answer(asked(0))["refused"]]
+    for kind in ("hello", "request"):
+        message = asked(0, kind=kind)
+        message.metadata.__dict__["_message_id"] = "m"
+        app = client_app(lambda _: raises(), folder=Participant(tmp_path / "data").home)
+        reply = app(travelled(message), Context(RUN, NODE, {"partition-id": 0}, RecordDict(), {}))
+        said.append(from_records(reply.content)[1]["refused"])
+    assert "LookupError" in said[0]
+    assert not any("Smith" in one for one in said)
+    assert caplog.text.count("Smith") >= 3
 
 
 def test_requests_that_others_may_write_are_not_gone_by(tmp_path: Path) -> None:
@@ -470,11 +476,7 @@ def test_operator_and_participant_are_shown_the_same_fingerprint(
     admitted = CliRunner().invoke(
         hanse_command, ["network", "admit", str(net.folder), str(tmp_path / "clinic.pub"), "--name", "c"]
     )
-    twins = ("C", "\uff43", " c", "c\u200b", " ", "\x1b[2J")
-    for name, refused in (*((twin, True) for twin in twins), ("d", False)):
-        words = ["network", "admit", str(net.folder), str(tmp_path / "clinic.pub"), "--name", name]
-        assert isinstance(CliRunner().invoke(hanse_command, words).exception, UserError) == refused, name
-    assert [name for _, name in registered] == ["c", "d"]
+    assert [name for _, name in registered] == ["c"]
     registered.clear()
     shown = fingerprint(public_key(net.operator))
     assert f"{shown}" in admitted.output

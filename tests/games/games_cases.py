@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hanse.games.market import Market
-from hanse.games.market_numbers import marginal
+from hanse.games.market import Market, marginal
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 

@@ -11,6 +11,7 @@ from sklearn.cluster import KMeans
 
 from hanse.games import market, shapley
 from hanse.games.gram import distances
+from hanse.games.market import marginal, threshold_total
 from hanse.games.market_models import (
     Kind,
     centre_weights,
@@ -20,7 +21,6 @@ from hanse.games.market_models import (
     within_shares,
 )
 from hanse.games.market_models import distances as market_distances
-from hanse.games.market_numbers import marginal, threshold_total
 from hanse.games.tiers import first_tiers, most_varying
 
 

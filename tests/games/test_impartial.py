@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
-from hanse.games.impartial import impartial_places
+from hanse.games.first_order import impartial_places
 
 games = st.integers(1, 12).flatmap(
     lambda m: st.tuples(
@@ -33,18 +32,3 @@ def test_places_are_a_ranking_and_what_a_half_is_worth_moves_nobody_of_the_other
     for one in (True, False):  # and a half keeps its own order
         here = np.flatnonzero(side == one)
         np.testing.assert_array_equal(np.argsort(places[here]), np.argsort(values[here], kind="stable"))
-
-
-def test_places_by_hand() -> None:
-    def of(values: list[float], half: list[int], ahead: bool) -> NDArray[np.float64]:
-        return impartial_places(values, np.array(half, bool), ahead) * len(values)
-
-    # relative ranks 1/4, 3/4 and 1/6, 1/2, 5/6: no ties
-    np.testing.assert_allclose(of([5, 7, 1, 2, 3], [1, 1, 0, 0, 0], True), [-1, 1, -2, 0, 2], atol=1e-12)
-    # 1/2 and 1/4, 3/4
-    np.testing.assert_allclose(of([9, 1, 2], [1, 0, 0], False), [0, -1, 1], atol=1e-12)
-    # equal halves: in each pair of equals the half that is ahead
-    np.testing.assert_allclose(of([1, 2, 3, 4], [1, 1, 0, 0], True), [-0.5, 1.5, -1.5, 0.5], atol=1e-12)
-    np.testing.assert_allclose(of([1, 2, 3, 4], [1, 1, 0, 0], False), [-1.5, 0.5, -0.5, 1.5], atol=1e-12)
-    assert of([3], [0], True).tolist() == [0.0]
-    assert of([], [], True).tolist() == []

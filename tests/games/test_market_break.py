@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from hanse.games.market import Market, learn_graph, local_optimality
-from hanse.games.market_numbers import marginal, threshold
+from hanse.games.market import Market, learn_graph, local_optimality, marginal, threshold
 
 
 def visited(market: Market, i: int) -> list[int]:

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize_scalar
 
-from hanse.games.market import Market, best_imports, prices, utilities_of
-from hanse.games.market_numbers import gain
+from hanse.games.market import Market, best_imports, gain, prices, utilities_of
 from hanse.games.market_posted import Tariff, best_purchase, posted_imports
 
 

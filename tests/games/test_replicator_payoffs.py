@@ -94,14 +94,6 @@ def test_distances_are_a_metric(k: int, size: int, seed: int, spread: float) -> 
     assert (found[:, None, :] <= (found[:, :, None] + found[None, :, :]) * (1 + 1e-9)).all()
 
 
-def test_losses() -> None:
-    found = replicator.loss_payoff([[9.0, 1.0], [2.0, 9.0]])
-    assert found.tolist() == [[0, -1], [-2, 0]]
-    assert replicator.loss_payoff([[np.nan, 1.0], [1.0, np.nan]]).tolist() == [[0, -1], [-1, 0]]
-    with pytest.raises(ValueError, match="losses have numbers that are not finite"):
-        replicator.loss_payoff([[0, np.inf], [0, 0]])
-
-
 def test_mean_size() -> None:
     phi = -np.array([[0, 1.0, 2], [1, 0, 6], [2, 6, 0]])
     assert replicator.mean_distance(phi) == 3

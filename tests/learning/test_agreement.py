@@ -136,18 +136,6 @@ def test_a_module_of_ones_own_is_compared_before_every_run(compared: list[str], 
     assert not agreed.exists()
 
 
-def test_an_installation_that_cannot_be_written_to_compares_each_time(
-    compared: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refused(path: Path, data: str) -> None:
-        raise PermissionError(13, "Permission denied", str(path))
-
-    monkeypatch.setattr(agreement, "write_whole", refused)
-    for _ in range(2):
-        assert settled(perceptron(nn.ReLU())) == []
-    assert compared == ["stacked"] * 2
-
-
 def named_children(module: nn.Module) -> list[tuple[str, nn.Module]]:
     return list(module.named_children())
 
@@ -247,38 +235,6 @@ def test_a_module_that_is_random_in_evaluation_mode_is_refused() -> None:
     problem, row = problem_of(Wild(True))
     with pytest.raises(UserError, match="mode differ"):
         settle(EngineChoice("sequential", 1, 1), problem, row, made((3, 4), 5), CPU, "float32")
-
-
-def overriding(act: nn.Module) -> nn.Module:
-    class Halving(nn.Sequential):
-        def forward(self, x: Tensor) -> Tensor:
-            return super().forward(x) / 2  # type: ignore[no-any-return]
-
-    return Halving(*perceptron(act))
-
-
-def hooked(act: nn.Module) -> nn.Module:
-    module = perceptron(act)
-    module.register_forward_hook(lambda _module, _inputs, output: output / 2)
-    return module
-
-
-def replaced(act: nn.Module) -> nn.Module:
-    module = perceptron(act)
-    layer = module[1]
-    layer.forward = lambda x: nn.functional.linear(x, layer.weight)  # type: ignore[method-assign]
-    return module
-
-
-def tied(act: nn.Module) -> nn.Module:
-    module = perceptron(act)
-    module[3].weight = nn.Linear(9, 9).weight
-    return nn.Sequential(*module[:4], act, module[3], act, module[5])
-
-
-@pytest.mark.parametrize("make", [overriding, hooked, replaced, tied])
-def test_what_is_not_the_list_of_its_layers_is_not_stacked(make: Callable[[nn.Module], nn.Module]) -> None:
-    assert problem_of(make(nn.ReLU()))[0].stack is None
 
 
 def frozen_perceptron() -> tuple[Problem, Tensor]:

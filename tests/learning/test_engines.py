@@ -23,6 +23,7 @@ MODELS = {
     "mlp": ("mlp", {"hidden": [9, 7]}),
     "tanh": ("mlp", {"hidden": [9, 7], "activation": "tanh"}),
     "batch_norm": ("mlp", {"hidden": [9, 7], "batch_norm": True}),
+    "regression": ("mlp", {"hidden": [8]}),
 }
 RECIPES = {
     "epochs": Recipe(epochs=3, batch_size=10, lr=0.1),
@@ -40,24 +41,6 @@ TERMS = {
     "prox": {"mu": 0.3, "tilt": 0.02, "same_start": False},
     "some": {"mu": [0.0, 0.5, 0.0, 1.0, 0.1], "epochs": [1, 2, 3, None, 1]},
 }
-
-
-@pytest.mark.parametrize("batch_norm", [False, True])
-def test_regression(batch_norm: bool) -> None:
-    problem, row = build_problem("mlp", (6,), None, 1, hidden=[8], batch_norm=batch_norm)
-    pool = made((6,), None)
-    jobs = jobs_of(row, [50, 23, 71])
-    recipe = Recipe(epochs=3, batch_size=10, lr=0.05, momentum=0.5)
-    engine = StackedEngine(problem)
-    trained = engine.train(pool, jobs, recipe, 0.05)
-    agree(trained, oracle(problem, pool, jobs, recipe))
-    scores = engine.score(trained.rows, pool)
-    for row_, loss in zip(trained.rows, scores.loss, strict=True):
-        problem.layout.load(problem.module, row_)
-        out = problem.module.eval()(pool.x).squeeze(1)
-        assert loss == pytest.approx(float(F.mse_loss(out, pool.y).detach()), rel=1e-5)
-    assert np.isnan(scores.accuracy).all()
-    problem.module.train()
 
 
 TORCHS = {
@@ -118,26 +101,11 @@ def test_seats_on_threads_give_the_same_bits() -> None:
     np.testing.assert_array_equal(got.loss, expected.loss)
 
 
-def cost(group: list[SeatPlan], size: int) -> float:
-    """Return what :func:`group_seats` says a group costs."""
-    work = sum(p.steps for p in group) * 3.0 * size * max(p.width for p in group)
-    return max(p.steps for p in group) * 2e7 + work
-
-
-@pytest.mark.parametrize("size", [1_000, 40_000, 2_000_000])  # of the largest 16 seats fit into a group
-@pytest.mark.parametrize("widths", [(1, 60), (7, 8)])
-def test_no_cut_into_neighbours_costs_less(size: int, widths: tuple[int, int]) -> None:
-    draw = np.random.default_rng(size)
-    plans = [SeatPlan(s, np.zeros((draw.integers(1, 30), draw.integers(*widths)), np.int64), 0, 0) for s in range(9)]
-    ordered = sorted(plans, key=lambda p: (-p.width, -p.steps, p.seat))
-    every = []
-    for bits in itertools.product([False, True], repeat=len(plans) - 1):
-        edges = [0, *(i + 1 for i, cut in enumerate(bits) if cut), len(plans)]
-        every.append(sum(cost(ordered[a:b], size) for a, b in itertools.pairwise(edges)))
-    groups = group_seats(plans, size)
-    assert sum(cost(group, size) for group in groups) == pytest.approx(min(every), rel=1e-12)
-    if widths == (7, 8):  # all alike: no padding, so that one group has the fewest steps
-        assert len(groups) == 1
+def test_seats_train_together_until_padding_costs_more_than_another_group() -> None:
+    plans = [SeatPlan(s, np.zeros((9, w), np.int64), 0, 0) for s, w in enumerate([60, 10, 59, 11])]
+    assert [[plan.seat for plan in group] for group in group_seats(plans, 10)] == [[0, 1, 2, 3]]
+    assert [[plan.seat for plan in group] for group in group_seats(plans, 1_000_000)] == [[0, 2], [1, 3]]
+    assert [len(group) for group in group_seats(plans, 40_000_000)] == [1] * 4  # the memory of one
 
 
 @pytest.mark.parametrize(("name", "shape"), [("mlp", (12,)), ("cnn_small", (1, 28, 28))])
@@ -212,8 +180,9 @@ def test_ragged_scores() -> None:
 def test_stacked_equals_the_oracle(case: tuple[str, str, str, str]) -> None:
     model, recipe, sizes, terms = case
     name, options = MODELS[model]
-    problem, row = build_problem(name, (3, 4), 5, 1, **options)
-    pool, jobs, double = made((3, 4), 5), jobs_of(row, SIZES[sizes], **TERMS[terms]), torch.float64
+    classes = None if model == "regression" else 5
+    problem, row = build_problem(name, (3, 4), classes, 1, **options)
+    pool, jobs, double = made((3, 4), classes), jobs_of(row, SIZES[sizes], **TERMS[terms]), torch.float64
     expected = SequentialEngine(problem, dtype=double).train(pool, jobs, RECIPES[recipe], 0.05)
     engine = StackedEngine(problem, dtype=double)
     for _ in range(2):  # buffers are used again

@@ -82,7 +82,7 @@ def rounds(engine: StackedEngine, mu: float, lrs: list[float]) -> list[TrainedRo
 def engines(monkeypatch: pytest.MonkeyPatch) -> tuple[StackedEngine, StackedEngine, list[Recorder]]:
     problem, _ = build_problem("mlp", (6,), 4, 0, hidden=[5])
     made_graphs: list[Recorder] = []
-    monkeypatch.setattr(stacked, "Graphs", lambda steps: Graphs(steps, recording(made_graphs)))
+    monkeypatch.setattr(stacked, "Graphs", lambda: Graphs(recording(made_graphs)))
     return StackedEngine(problem, threads=1, graphs=True), StackedEngine(problem, threads=1), made_graphs
 
 
@@ -128,7 +128,7 @@ def test_a_step_needs_nothing_of_the_processor(model: str) -> None:
     weights, tally = (part[begin:end].unsqueeze(2) for part in (batches.weights, batches.tally))
     with torch.no_grad(), OneDevice():
         paces = batches.paces[begin:end, :, None, None]
-        stacked._steps(bound, x, Segment(taken, y, weights, tally, paces, batches.reports), 0.5, 0.1)
+        stacked.take_steps(bound, x, Segment(taken, y, weights, tally, paces, batches.reports), 0.5, 0.1)
     assert any(batches.reports)
 
 

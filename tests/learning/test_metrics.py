@@ -105,18 +105,6 @@ def test_the_error_from_the_draw_is_the_jackknifes(name: str) -> None:
     )
 
 
-def test_the_jackknifes_error_of_an_auc_is_the_spread_over_draws() -> None:
-    """DeLong's setting: two normal distributions; the error is that of many draws of as many samples."""
-    draw, found, errors = np.random.default_rng(0), [], []
-    metric, y = build_metric("auc", 2), np.arange(200) % 4 // 3  # a quarter of class 1
-    for _ in range(60):
-        x = draw.standard_normal(200) + 1.2 * y
-        one = Predictions(y, np.stack([-x, x], 1), np.zeros(200))
-        found.append(metric.of(one)[0])
-        errors.append(float(jackknife_errors(metric.without_blocks(one))))
-    assert np.mean(errors) == pytest.approx(np.std(found), rel=0.25)
-
-
 @pytest.mark.parametrize(
     ("given", "classes", "line"),
     [

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
-from commands import run_hanse
 from torch import Tensor, nn
 
 import hanse
@@ -155,12 +153,3 @@ def test_numpy_arrays_of_any_width_are_read_as_the_numbers_that_they_are() -> No
         for kind in ("float32", ">f8")
     )
     assert torch.equal(plain.table.rows, wide.table.rows)
-
-
-def test_a_mistake_leaves_no_run_directory(tmp_path: Path) -> None:
-    file, out = tmp_path / "exp.toml", tmp_path / "out"
-    file.write_text('[model]\nname = "torch.nn:Linear"\nout_features = 2\n[mechanism]\nname = "fedavg"\n')
-    code, _, told = run_hanse("run", file, "--out", out)
-    assert (code, told.count("\n")) == (2, 1)
-    assert "out_features" in told or "Linear" in told
-    assert not out.exists()

@@ -81,18 +81,6 @@ def test_convolutions_equal_the_oracle(model: str, terms: str) -> None:
 
 
 @HERE
-def test_scores_of_what_it_trained_are_the_modules() -> None:
-    problem, row, shape = problem_of("two pooled")
-    pool = made(shape, 5, 90)
-    scores = NativeEngine(problem, workers=2).score(row[None], pool)
-    problem.layout.load(problem.module, row)
-    with torch.no_grad():
-        output = problem.module(pool.x)
-    assert scores.loss[0] == pytest.approx(float(nn.functional.cross_entropy(output, pool.y)), rel=1e-5)
-    assert scores.accuracy[0] == pytest.approx(float((output.argmax(1) == pool.y).float().mean()))
-
-
-@HERE
 def test_a_seats_bits_depend_on_neither_the_others_nor_the_threads() -> None:
     problem, row, shape = problem_of("padded, five")
     pool, jobs = made(shape, 5, 120), jobs_of(row, [37, 24, 29, 30])

@@ -18,7 +18,7 @@ from watching import Killed, Watch
 import hanse
 from hanse.base.errors import PartError, UserError
 from hanse.core.part import Aggregate, Aggregated, AggregatePart, Group, Settlement, State, View
-from hanse.core.table import Add, Mix
+from hanse.core.table import Mix
 from hanse.mechanisms.fits import tried, unmet_needs
 from hanse.mechanisms.robust import Clipped, Krum, sorted_columns
 from hanse.mechanisms.server_steps import FedAvgM
@@ -259,7 +259,7 @@ def learned(view: View, state: State) -> State:
     return FedAvgM().learn(view, state)
 
 
-def test_moments_stand_only_with_their_row_and_are_copied_when_it_splits() -> None:
+def test_moments_stand_only_with_their_row() -> None:
     setup = world("fedavgm", value="none")
     first, second = two_rounds(setup)
     before, after = first.state.states["weigh"], second.state.states["weigh"]
@@ -270,11 +270,6 @@ def test_moments_stand_only_with_their_row_and_are_copied_when_it_splits() -> No
     empty = replace(view, found={})
     for outcome in (withheld, refused, empty):
         assert torch.equal(learned(outcome, before)["velocity"], before["velocity"])
-    updates = np.array([1.0, 0, 0, 0])
-    for new in (Add("server", np.zeros(M), np.ones(1)), Add("server", updates, np.zeros(1))):
-        found = learned(replace(view, mix=view.mixed.changed(table, [], [new])), before)
-        assert found["rows"].tolist() == [0, 1]
-        assert torch.equal(found["velocity"], after["velocity"].repeat(2, 1))
 
 
 def test_what_is_no_row_of_w_is_recorded_and_a_killed_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:

@@ -92,20 +92,6 @@ def test_options(view: View) -> None:
     assert close(weigh(view, "gtflat", generations=0), np.full(M, 1 / M))
 
 
-def test_validation_payoffs_are_losses_of_pairs(world: Session, view: View) -> None:
-    samples = world.data.server_validation
-    losses = np.zeros((M, M))
-    for i in range(M):
-        for j in range(M):
-            world.problem.layout.load(world.problem.module, (view.trained.rows[i] + view.trained.rows[j]) / 2)
-            world.problem.module.eval()
-            with torch.no_grad():
-                losses[i, j] = float(torch.nn.functional.cross_entropy(world.problem.module(samples.x), samples.y))
-    np.fill_diagonal(losses, 0)
-    wanted = replicator.weights(replicator.equilibrium(-losses, 50, 20.0))
-    assert np.allclose(weigh(view, "gtflat_validation", strength=20.0).W[0, :M], wanted, atol=1e-4)
-
-
 def test_inverse_distance_by_hand(view: View) -> None:
     models = parameters(view)
     for norm, order in (("l2", 2), ("l1", 1)):

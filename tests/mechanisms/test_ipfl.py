@@ -18,7 +18,7 @@ from hanse.core.entry import client as account
 from hanse.core.port import Answered, Reply, Request, Train, Trained
 from hanse.core.recipe import Recipe
 from hanse.federation.behaviour import Attacker, Liar, Me
-from hanse.federation.policy import at_round, build_profiles
+from hanse.federation.policy import Trader, build_profiles
 from hanse.games import market
 from hanse.mechanisms.ipfl import Trade
 
@@ -42,6 +42,14 @@ class Impatient:
     def stay(self, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any]:
         assert set(told) == {"value", "mean", "times", "bill", "authorised", "unpaid", "balance"}
         return {"stay": told["unpaid"] == 0}
+
+
+class Changing(Trader):
+    """Client 2 wants nothing from round 3 on; client 3 sells nothing from round 2 on."""
+
+    def declare(self, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any]:
+        changes = {2: {"eagerness": 0.0} if round >= 3 else {}, 3: {"cost": float("inf")} if round >= 2 else {}}
+        return {**super().declare(me, round, told), **changes.get(me.id, {})}
 
 
 def rounds_of(made: Any) -> list[Any]:
@@ -208,10 +216,11 @@ def test_the_best_model_is_chosen_by_the_own_validation_share() -> None:
 
 
 def test_a_living_market(tmp_path: Path) -> None:
-    later = [{"client": 2, "round": 3, "eagerness": 0.0}, {"client": 3, "round": 2, "cost": float("inf")}]
-    profiles = {"name": "listed", "cost": [0.3] * 5, "eagerness": [1e5] * 5, "later": later}
+    profiles = {"name": "listed", "cost": [0.3] * 5, "eagerness": [1e5] * 5}
     moving = {"joiner": {"clients": [0], "at": 2}, "leaver": {"clients": [4], "at": 4}, "drift": {"clients": [1]}}
-    run = hanse.run(experiment(rounds=6, profiles=profiles, behaviour=moving), out=tmp_path / "run")
+    run = hanse.run(
+        experiment(rounds=6, profiles=profiles, policy=f"{__name__}:Changing", behaviour=moving), out=tmp_path / "run"
+    )
     assert [m["present"] for m in run.metrics] == [4, 4, 5, 5, 4, 4]
     rounds = records(tmp_path / "run")
     assert [r["market_client"].tolist() for r in rounds[:-1]] == [[1, 2, 3, 4]] * 2 + [[0, 1, 2, 3, 4]] * 2 + [
@@ -277,8 +286,6 @@ def test_profiles_of_table_6() -> None:
         assert {"buyer": p["cost"] == np.inf, "trader": 0.5 <= p["cost"] <= 1}.get(p["role"], p["cost"] == 0)
     assert build_profiles("roles", 12, seed=1) == found != build_profiles("roles", 12, seed=2)
     assert build_profiles(None, 3, 0) == [{}, {}, {}]
-    assert at_round({"cost": 1, "later": [{"round": 2, "cost": 3}]}, 1) == {"cost": 1}
-    assert at_round({"cost": 1, "later": [{"round": 2, "cost": 3}]}, 2) == {"cost": 3}
 
 
 def told(num_clients: int, rng: np.random.Generator, cost: Any = 1.0, most: Any = None) -> list[dict[str, Any]]:
@@ -289,7 +296,6 @@ def told(num_clients: int, rng: np.random.Generator, cost: Any = 1.0, most: Any 
     ("given", "message"),
     [
         ({"name": f"{__name__}:told", "cost": "much"}, r"clients.profiles.*'much'"),
-        ({"name": "listed", "later": [{"client": 1, "round": 1, "most": "all"}]}, r"clients.profiles.*'all'"),
         ({"name": "uniform", "cost": -1}, "cost: -1"),
         ({"name": "listed", "cost": [1.0]}, "5 clients"),
     ],

@@ -298,7 +298,9 @@ def test_shapley_of_any_function_of_sets() -> None:
     ("given", "line"),
     [
         ({"names": "abc"}, "names: 'abc': must be a list"),
-        ({"names": ["a", "b", "a"]}, "names: 'a': is there twice"),
+        ({"names": ["a", "b", "a"]}, "names: two are called 'a'"),
+        ({"worth": lambda have: 1.7e308 * (-1) ** len(have)}, "worth: returned up to 1.7e+308"),
+        ({"units": [1]}, "units: 1, but worth returned one number"),
         ({"nothing": np.nan}, "nothing: nan: must be a finite number"),
         ({"worth": lambda have: None}, "worth: returned None for no name: must be one number"),
         ({"permutations": 5}, "permutations: 5: has no effect: it is for method = 'monte_carlo', not 'exact'"),

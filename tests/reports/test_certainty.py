@@ -22,7 +22,7 @@ from hanse.reports.contributions import (
     clearly_harmful,
     contribution,
     contribution_charts,
-    errors_of,
+    sums_of,
 )
 from hanse.reports.facts import facts
 from hanse.reports.groups import SeedGroup, group_runs
@@ -51,13 +51,14 @@ def drawn_run(path: Path, values: dict[int, float], spread: float, rounds: int =
 
 def test_errors_of_the_draw_add_up_over_rounds_since_the_samples_are_the_same(tmp_path: Path) -> None:
     run = load_runs([drawn_run(tmp_path / "a", {0: 1.0, 1: -1.0}, 0.1, rounds=4)])[0]
-    found = errors_of(run, [np.array([0]), np.array([0, 1])[1:]], np.array([0, 3]))
     one_round = np.sqrt(19 / 20 * 20 * 0.1**2) * 2.0930240544082634 / 1.96  # Student's t, 19 degrees of freedom
-    np.testing.assert_allclose(found.drawn, [[one_round, 4 * one_round]] * 2, rtol=1e-12)
-    both = errors_of(run, [np.array([0, 1])], np.array([3]))
-    np.testing.assert_allclose(both.drawn, [[8 * one_round]], rtol=1e-12)  # they move together
-    assert np.isnan(found.sampling).all()
-    np.testing.assert_allclose(found.total, found.drawn)
+    for last in (0, 3):
+        found = sums_of(run, [np.array([0]), np.array([1])], last)
+        np.testing.assert_allclose(found.errors, [(last + 1) * one_round] * 2, rtol=1e-12)
+        np.testing.assert_allclose(found.totals, [last + 1, -last - 1])
+        assert np.isnan(found.sampling).all()
+    both = sums_of(run, [np.array([0, 1])])
+    np.testing.assert_allclose(both.errors, [8 * one_round], rtol=1e-12)  # they move together
 
 
 @pytest.mark.parametrize("errors", [{}, {"value_error": 0.01}])
@@ -72,8 +73,9 @@ def test_a_lost_file_of_a_round_withholds_the_interval_and_is_said(tmp_path: Pat
     run = load_run(path)
     found = facts(run).clients[1]
     assert (found.value, found.value_low, found.share_low, found.tied) == (whole.value, None, None, None)
-    early = errors_of(run, [np.array([1])], np.array([1, 2]))  # the rounds before it are not touched
-    np.testing.assert_array_equal(np.isfinite(early.total), [[True, False]])
+    early, late = (sums_of(run, [np.array([1])], last).errors for last in (1, 2))  # the rounds before are not touched
+    assert np.isfinite(early).all()
+    assert not np.isfinite(late).any()
     line = "rounds/00002.npz is missing: what it said of round 2 is left out, and no interval that needs it is given."
     told = statement(path, 1)
     assert told.missing == [line]
@@ -119,10 +121,10 @@ def test_an_estimate_whose_error_is_not_known_has_no_interval(tmp_path: Path) ->
     told = {"value_error": None}
     (run / "clients.jsonl").write_text("".join(json.dumps(line | told) + "\n" for line in lines))
     [read] = load_runs([run])
-    errors = errors_of(read, [np.array([0]), np.array([1])], np.array([1]))
-    assert np.isinf(errors.sampling).all()
-    assert np.isfinite(errors.drawn).all()
-    assert np.isnan(errors.total).all()
+    sums = sums_of(read, [np.array([0]), np.array([1])])
+    assert np.isinf(sums.sampling).all()
+    assert np.isfinite(sums.without).all()
+    assert np.isnan(sums.errors).all()
     given = statement(run, 1)
     assert (given.client.value_error, given.client.value_low, given.client.suspect) == (None, None, False)
     assert [one.error for one in given.rounds] == [None] * len(given.rounds)

@@ -6,8 +6,6 @@ from typing import Any
 import hanse
 from hanse.reports.compare import run_row
 from hanse.reports.facts import facts
-from hanse.reports.groups import group_runs
-from hanse.reports.participation import refusal_counts
 from hanse.runs.run_record import STILL, load_run
 
 
@@ -29,8 +27,7 @@ def played(folder: Path, **federation: Any) -> Path:
 
 def test_late_updates_that_are_mixed_later_are_neither_refused_nor_asked_for_twice(tmp_path: Path) -> None:
     run = load_run(played(tmp_path / "next", late="next"))
-    [group] = group_runs([run])
-    assert not refusal_counts(group)
+    assert not [note for note in facts(run).notes if note.code == "refusals"]
     assert run_row(run)["refused"] == 0
     [late] = [note.fields for note in facts(run).notes if note.code == "late"]
     assert (late["late"], late["asked"], late["joined"]) == (2, 12, 1)
@@ -40,7 +37,6 @@ def test_late_updates_that_are_mixed_later_are_neither_refused_nor_asked_for_twi
 
 def test_late_updates_that_are_dropped_are_refused(tmp_path: Path) -> None:
     run = load_run(played(tmp_path / "drop"))
-    [group] = group_runs([run])
-    assert refusal_counts(group) == {STILL: 2}
+    assert [note.fields["reasons"] for note in facts(run).notes if note.code == "refusals"] == [{STILL: 2}]
     assert run_row(run)["refused"] == 2
     assert facts(run).clients[2].asked == 2

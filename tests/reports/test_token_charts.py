@@ -12,9 +12,13 @@ from hanse.ledger.run_ledger import open_ledger
 from hanse.reports.accuracy import own_charts
 from hanse.reports.groups import group_runs, honest_of, kinds_of
 from hanse.reports.honesty import kinds_table
-from hanse.reports.market import flow_chart
-from hanse.reports.money import books_of, read_books, token_charts
+from hanse.reports.money import books_of, token_charts
 from hanse.runs.run_record import load_run, load_runs
+
+
+def figures(cell: str) -> list[float]:
+    """The mean and half its interval, as a cell has them."""
+    return [float(one) for one in cell.split(" ± ")]
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +58,7 @@ def test_what_cheats_earn_and_lose_is_what_the_books_say(folder: Path) -> None:
     means = [units[who].mean() / TOKEN for who in kinds_of(run, cheats=True).values()]
     table = kinds_table(groups[0])
     at = table.headings.index("tokens a client, beyond its grant")
-    assert [row[at].values[0] + 100 for row in table.rows] == pytest.approx(means, abs=1e-9)
+    assert [figures(row[at])[0] + 100 for row in table.rows] == pytest.approx(means, abs=0.1)
 
 
 def test_how_single_clients_fare(folder: Path) -> None:
@@ -71,30 +75,6 @@ def test_how_single_clients_fare(folder: Path) -> None:
     np.testing.assert_allclose(line.y, 100 * np.arange(10) / 9)
 
 
-def test_who_paid_whom_is_what_the_ledger_moved(folder: Path) -> None:
-    """Seats are paid into a tier's pool, and come out of it again: by brute force over all postings."""
-    books = read_books(load_run(folder))
-    names = [client(c) for c in books.clients] + [f"pool/{p}" for p in books.pools]
-    expected = np.zeros((len(names), len(names)))
-    net = dict.fromkeys(names, 0)
-    with open_ledger(folder) as ledger:
-        for record in ledger.history():
-            t = record.transaction
-            if t.kind not in ("pay", "reimburse", "reward"):
-                continue
-            (purse,) = {name for name, _ in t.postings if name.startswith("pool/")}
-            for name, units in t.postings:
-                name = name.replace("escrow", "client")
-                if name != purse:
-                    pair = (name, purse) if units < 0 else (purse, name)
-                    expected[names.index(pair[0]), names.index(pair[1])] += abs(units)
-                net[name] += units
-    np.testing.assert_allclose(books.flow * TOKEN, expected)
-    np.testing.assert_allclose((books.flow.sum(axis=0) - books.flow.sum(axis=1)) * TOKEN, list(net.values()), atol=1e-3)
-    chart = flow_chart(load_run(folder), books, "x")
-    np.testing.assert_array_equal(chart.marks.z, books.flow)
-
-
 def test_what_dishonest_clients_lose_over_seeds(tmp_path: Path) -> None:
     riders = {"behaviour": {"attacker": {"clients": [0]}}}
     paths = []
@@ -106,7 +86,9 @@ def test_what_dishonest_clients_lose_over_seeds(tmp_path: Path) -> None:
     at = table.headings.index("value a client, all rounds")
     assert [row[0] for row in table.rows] == ["honest (2)", "attackers (1)"]
     half = 4.302653 * np.std([2.5, 4.5, 4.0], ddof=1) / np.sqrt(3)  # t, 2 degrees of freedom
-    assert table.rows[0][at].values == pytest.approx((11 / 3, half))
-    assert table.rows[1][at].values[0] == 0.5
+    assert figures(table.rows[0][at]) == pytest.approx([11 / 3, half], rel=2e-3)
+    assert figures(table.rows[1][at])[0] == 0.5
     alone = kinds_table(group_runs(load_runs(paths[:1]))[0])
-    assert alone.rows[0][at].values[1] == pytest.approx(1.96 * 0.3 * np.sqrt(2) / 2)  # of a mean of two estimates
+    assert figures(alone.rows[0][at])[1] == pytest.approx(
+        1.96 * 0.3 * np.sqrt(2) / 2, rel=2e-3
+    )  # of a mean of two estimates

@@ -17,7 +17,7 @@ from hanse.core.table import Seats, Table
 from hanse.federation.behaviour import Me, Speed
 from hanse.mechanisms.fits import clashes
 from hanse.mechanisms.registry import build_mechanism
-from hanse.mechanisms.staleness import ByStaleness
+from hanse.mechanisms.weigh import ByStaleness
 from hanse.runs.arrivals import Flight, Training, Underway, Waiting
 from hanse.runs.checkpoint import Snapshot, load, store
 from hanse.runs.observers import mostly_refused
@@ -298,6 +298,15 @@ def test_what_nodes_still_train_when_the_server_is_restarted_is_recorded_as_lost
     assert left.flights == {}
     assert lost == ((2, "its update of round 0: lost, the server was restarted"),)
     assert Underway(0.0, {2: remote}).without_lost()[1] == ()
+
+
+def test_a_client_that_still_trains_on_a_network_is_under_way_with_its_request() -> None:
+    at_work = Reply(2, (), arrival=Arrival(seconds=0.0, open=True))
+    landed = training(None, "next", {}).land([reply(0, 1.0), reply(1, 2.0), at_work])
+    flight = landed.underway.flights[2]
+    assert (flight.round, flight.due, flight.updates) == (5, None, None)
+    assert flight.request is not None
+    assert flight.request.client == 2
 
 
 def test_an_answer_that_a_failed_round_has_heard_is_recorded_as_lost() -> None:

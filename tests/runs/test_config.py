@@ -180,8 +180,8 @@ def whole_options() -> list[tuple[str, ...]]:
         return hint is int or (get_origin(hint) is not Literal and any(map(whole, get_args(hint))))
 
     found: list[tuple[str, ...]] = []
-    for name, field in Experiment.model_fields.items():
-        for key, one in getattr(field.annotation, "model_fields", {}).items():
+    for name, kind in Experiment.kinds().items():
+        for key, one in getattr(kind, "model_fields", {}).items():
             found += [(name, key)] if whole(one.annotation) else []
     made = [(("mechanism", name), make) for name, make in MECHANISMS.items()]
     made += [(("mechanism", slot, name), make) for slot, kinds in PARTS.items() for name, make in kinds.items()]

@@ -226,7 +226,7 @@ def test_one_clients_mistake_costs_its_seat_and_the_round_goes_on(caplog: pytest
         run = hanse.run(experiment(fit))
     assert [m["answered"] for m in run.metrics] == [4, 4]
     reasons = [line.get("refused") for line in run.clients]
-    said = "its training loop raised ZeroDivisionError: is large enough"
+    said = "its training loop raised ZeroDivisionError: no batch of this client"
     assert reasons == [said if line["client"] == 2 else None for line in run.clients]
     [record] = caplog.records  # the traceback once
     assert record.getMessage() == "round 0: the training loop of client 2 raised"

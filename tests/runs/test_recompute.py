@@ -35,6 +35,7 @@ from hanse.runs.recomputable import (
 )
 from hanse.runs.recompute import FLOOR, recompute
 from hanse.runs.run_record import load_run
+from hanse.runs.rundir import environment
 
 MARKET = {"partition": "cluster", "client_test": 0.25, "client_validation": 0.1, "validation": 0.0}
 ROLES = {"profiles": {"name": "roles", "eagerness": [6e3, 1.2e4]}}
@@ -308,7 +309,7 @@ def test_a_round_that_is_said_to_have_failed_pays_and_values_nobody(copy: Path) 
 def test_on_another_processor_numbers_may_differ_by_the_noise_floor(
     copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hanse.runs.recompute._instructions", lambda: "another")
+    monkeypatch.setattr("hanse.runs.recompute.environment", lambda: {**environment(), "instructions": "another"})
     found = recompute(copy, given(copy))
     assert (found.unlike, found.floor) == (None, FLOOR)
     assert found.notes == [f"instructions differ from those of the run: numbers may differ by {FLOOR:g} of the largest"]

@@ -19,6 +19,7 @@ from hanse.federation.policy import fits
 from hanse.learning.scoring import Scorer
 from hanse.runs import experiment as loop
 from hanse.runs.checkpoint import load
+from hanse.runs.round import LoopState
 from hanse.runs.rundir import RunDir
 from hanse.runs.setup import Session, build
 from hanse.runs.testing import Figures, ask_tests
@@ -63,7 +64,8 @@ def figures(here: Session, table: Table, held: Deployment, clients: Any = None, 
             remote: bool = False) -> Figures:  # fmt: skip
     clients = np.arange(N) if clients is None else np.array(clients)
     federation = here.federation if federation is None else federation
-    return ask_tests(here.engine, here.data, federation, 1, table, held, clients=clients, remote=remote)
+    asked = replace(here, tested_clients=clients, remote=remote)
+    return ask_tests(asked, federation, LoopState(1, table, held.rows, {}), held)
 
 
 # ---- the client's half

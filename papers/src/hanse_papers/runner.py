@@ -224,7 +224,7 @@ MOST_TRADERS = 40  # whose trades are kept pair by pair
 
 def _trades(folder: Path) -> dict[str, Any]:
     """Return ``trades`` of a run directory, as :func:`play_audited` describes it; nothing without a small market."""
-    from hanse.reports.market import traded
+    from hanse.reports.audit import traded
     from hanse.runs.replay import recorded_markets
 
     rounds = list(recorded_markets(folder))

@@ -73,18 +73,8 @@ def home_of(folder: str | Path | None = None) -> Path:
 
 
 def on_network(folder: Path) -> bool:
-    """Say whether the run in a directory belongs to a federation on a network.
-
-    Raises:
-        UserError: the directory has a ``federation.json`` but no ``members.json``, and its ``config.toml`` cannot be
-            read.
-    """
-    if not (folder / FEDERATION).exists():
-        return False
-    if (folder / MEMBERS).exists():
-        return True
-    config = folder / "config.toml"  # without members it is a simulation on Ray, or a federation that lost its register
-    return config.exists() and table(read_toml(config), "federation").get("engine") != "ray"
+    """Say whether the run in a directory belongs to a federation on a network."""
+    return (folder / FEDERATION).exists()
 
 
 def going_on(folder: Path) -> str:

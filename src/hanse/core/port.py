@@ -2,8 +2,8 @@
 
 Whatever crosses between server and clients is a :class:`Request` with tasks, or a :class:`Reply` with one result per
 task. Data never crosses. The questions of one stage travel together, which keeps the number of exchanges small.
-:class:`Federation` is the protocol of whatever is behind the port: clients in this process, on Flower's network, or in
-Flower's simulation. Clients' updates are filled in by :mod:`hanse.federation.local`, their answers by
+:class:`Federation` is the protocol of whatever is behind the port: clients in this process, or on
+Flower's network. Clients' updates are filled in by :mod:`hanse.federation.local`, their answers by
 :mod:`hanse.federation.answers`. For clients that lie, :mod:`hanse.federation.behaviour` falsifies both.
 
 Each task has a class for its result: :class:`Train` and :class:`Trained`, :class:`Score` and :class:`Scored`,
@@ -758,7 +758,7 @@ class Reply:
 
 
 class Federation(Protocol):
-    """The clients behind the port: in this process, on Flower's network, or in Flower's simulation.
+    """The clients behind the port: in this process, or on Flower's network.
 
     Examples:
         The federation of a small experiment, with four clients in this process:

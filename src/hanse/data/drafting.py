@@ -225,7 +225,7 @@ def _read(found: Collection[str]) -> tuple[Literal["numbers", "dates", "words"],
 
 def _twins(name: str, words: Iterable[str]) -> list[str]:
     """Return a note if two words of a column may be one, such as "m" and "M"."""
-    both = alike([(word, 0) for word in sorted(words)], case=lambda _: True, looks=True)
+    both = alike([(word, 0) for word in sorted(words)], case=lambda _: True)
     return [f"data: column {name!r}: {both} are different words: are they one?{same_words(name)}"] if both else []
 
 

@@ -10,8 +10,8 @@ own ``balance`` (units); what each tier has ``paid`` it so far (net units per se
 seat); and ``scores``, the loss and accuracy of each tier's model on its own samples. Only the client sees these scores.
 
 ``[clients] profiles`` names one of :data:`PROFILES` (roles in the market, costs of sharing, eagerness for data) or the
-import path of a function ``(num_clients, rng, **options) -> sequence of mappings`` of plain values. Policies read each
-round's with :func:`at_round`.
+import path of a function ``(num_clients, rng, **options) -> sequence of mappings`` of plain values.
+What changes from round to round is for a policy of your own to say.
 """
 
 from __future__ import annotations
@@ -72,34 +72,12 @@ def build_profiles(given: str | Mapping[str, Any] | None, num_clients: int, seed
 
 
 def faults(profile: Profile) -> list[str]:
-    """Return a line for each amount in a profile or its later changes with which policies cannot calculate."""
-    later = profile.get("later", ())
-    changes = [c for c in later if isinstance(c, Mapping)] if isinstance(later, list | tuple) else []
+    """Return a line for each amount in a profile with which policies cannot calculate."""
     return [
-        f"{name}: {stage[name]!r}: must be a number from 0 to {MOST:g}{', or inf' if name == 'cost' else ''}"
-        for stage in (profile, *changes)
+        f"{name}: {profile[name]!r}: must be a number from 0 to {MOST:g}{', or inf' if name == 'cost' else ''}"
         for name in ("cost", "eagerness", "most")
-        if stage.get(name) is not None and amount(stage[name], infinite=name == "cost") is None
+        if profile.get(name) is not None and amount(profile[name], infinite=name == "cost") is None
     ]
-
-
-def at_round(profile: Profile, round: int) -> Profile:
-    """Return a profile as it is in a round.
-
-    ``later`` is a list of changes; each replaces entries from its ``round`` on.
-    """
-    now = {key: value for key, value in profile.items() if key != "later"}
-    later = profile.get("later", ())
-    # a client on a network writes its own profile, so anything may stand there
-    changes = [
-        change
-        for change in (later if isinstance(later, list | tuple) else ())
-        if isinstance(change, Mapping) and isinstance(change.get("round"), int)
-    ]
-    for change in sorted(changes, key=lambda change: change["round"]):
-        if change["round"] <= round:
-            now |= {key: value for key, value in change.items() if key != "round"}
-    return now
 
 
 def amount(value: object, *, infinite: bool = False) -> float | None:
@@ -184,7 +162,6 @@ def listed(
     cost: Sequence[Cost] = (),
     eagerness: Sequence[Amount] = (),
     role: Sequence[str] = (),
-    later: Sequence[Mapping[str, Any]] = (),
 ) -> Sequence[Profile]:
     """Return profiles from lists with one entry per client.
 
@@ -194,10 +171,9 @@ def listed(
         cost: the cost of each client in tokens, or empty.
         eagerness: the eagerness of each client, or empty.
         role: the role of each client, or empty.
-        later: changes. Each has ``client``, ``round`` and what changes from that round on.
 
     Raises:
-        UserError: a list of the wrong length, or a change without a client and a round.
+        UserError: a list of the wrong length.
     """
     found: list[dict[str, Any]] = [{} for _ in range(num_clients)]
     for name, values in (("cost", cost), ("eagerness", eagerness), ("role", role)):
@@ -207,14 +183,6 @@ def listed(
             )
         for i, value in enumerate(values):
             found[i][name] = value
-    for change in later:
-        entry = dict(change)
-        who = entry.pop("client", None)
-        if not isinstance(who, int) or not 0 <= who < num_clients or not isinstance(entry.get("round"), int):
-            raise UserError(
-                f"clients.profiles.later: {dict(change)!r}: must have a client (0..{num_clients - 1}) and a round"
-            )
-        found[who].setdefault("later", []).append(entry)
     return found
 
 
@@ -389,32 +357,6 @@ class NeverBids:
         return Conduct("those who never bid", told, found, cheats=True, rank=20)
 
 
-@dataclass(frozen=True)
-class BudgetLimited:
-    """Bids as :class:`BestTier` does, but keeps a reserve in its account.
-
-    Attributes:
-        reserve: tokens to keep.
-        threshold: as in :class:`BestTier`.
-    """
-
-    reserve: Annotated[float, Field(ge=0, le=1e12)] = 90.0
-    threshold: Fraction = 1.0
-
-    def bid(self, me: Me, round: int, told: Told) -> Mapping[str, Any]:
-        """Return ``{"tiers": [..]}``, as many tiers as the balance above the reserve can pay for.
-
-        Args:
-            me: the client.
-            round: the round's number.
-            told: ``price`` and ``balance`` (units), ``scores`` with the lists ``loss`` and ``accuracy``, one
-                entry per tier.
-        """
-        wanted = BestTier(self.threshold).bid(me, round, told)["tiers"]
-        reserve = int(self.reserve * TOKEN)
-        return _affordable(wanted, told, reserve)
-
-
 DECLARED = ("cost", "eagerness")
 
 
@@ -438,15 +380,14 @@ class Trader:
     patience: Annotated[int, Field(ge=0)] | None = None
 
     def declare(self, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return ``cost`` (tokens each time its model is shared) and ``eagerness``, from its profile in this round.
+        """Return ``cost`` (tokens each time its model is shared) and ``eagerness``, from its profile.
 
         Args:
             me: the client.
             round: the round's number.
-            told: the client's own ``profile``. It has ``cost``, ``eagerness``, and perhaps ``later``: a list of
-                changes, each with the ``round`` from which it is valid.
+            told: the client's own ``profile``, with ``cost`` and ``eagerness``.
         """
-        now = at_round(told.get("profile", {}), round)
+        now = told.get("profile", {})
         return {key: now[key] for key in DECLARED if key in now}
 
     def offer(self, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -461,7 +402,7 @@ class Trader:
             told: the ``price`` in tokens, the client's own ``profile``, and the ``cost`` of clients whose profile has
                 none. If prices depend on weight, ``price`` is the highest, and ``flat`` the part that is always paid.
         """
-        cost = at_round(told.get("profile", {}), round).get("cost", told["cost"])
+        cost = told.get("profile", {}).get("cost", told["cost"])
         sells = cost <= told["price"]
         return {"sell": sells, "least": cost} if sells and "flat" in told else {"sell": sells}
 
@@ -479,7 +420,7 @@ class Trader:
                 each sample of a weight; the client's own ``samples``, ``balance`` (units) and ``profile``; and the
                 ``eagerness`` of clients whose profile has none.
         """
-        now = at_round(told["profile"], round)
+        now = told["profile"]
         eagerness, samples = now.get("eagerness", told["eagerness"]), told["samples"]
         most = self.authorise(me, round, told)
         budget = (told["balance"] if most is None else min(most, told["balance"])) / TOKEN
@@ -507,8 +448,7 @@ class Trader:
             round: the round's number.
             told: the client's ``profile``. Its ``most`` (tokens) overrides the option.
         """
-        now = at_round(told.get("profile", {}), round)
-        most = now.get("most", self.most)
+        most = told.get("profile", {}).get("most", self.most)
         return None if most is None else int(most * TOKEN)
 
     def stay(self, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -524,58 +464,7 @@ class Trader:
 
 @dataclass(frozen=True)
 class Loyal:
-    """Always stays, declares its profile, and bids for the tier that fits best."""
-
-    def stay(self, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return ``{"stay": True}``.
-
-        Args:
-            me: the client.
-            round: the round's number.
-            told: not used.
-        """
-        return {"stay": True}
-
-    def declare(self, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the cost and eagerness of the client's profile.
-
-        Args:
-            me: the client.
-            round: the round's number.
-            told: ``profile``, the client's own, with ``cost`` and ``eagerness``.
-        """
-        return Trader().declare(me, round, told)
-
-    def offer(self, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return whether the client sells its model at a posted price, as :meth:`Trader.offer` does.
-
-        Args:
-            me: the client.
-            round: the round's number.
-            told: the ``price``, the ``profile`` and the ``cost``, as for :meth:`Trader.offer`.
-        """
-        return Trader().offer(me, round, told)
-
-    def buy(self, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the ``sellers`` whose models the client buys and their ``weights``, as :meth:`Trader.buy` does.
-
-        Args:
-            me: the client.
-            round: the round's number.
-            told: the offers, as for :meth:`Trader.buy`.
-        """
-        return Trader().buy(me, round, told)
-
-    def bid(self, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the tiers bid for, as :class:`BestTier` does.
-
-        Args:
-            me: the client.
-            round: the round's number.
-            told: ``price`` and ``balance`` (units), ``scores`` with the lists ``loss`` and ``accuracy``, one
-                entry per tier.
-        """
-        return BestTier().bid(me, round, told)
+    """Always stays, trades by its profile as :class:`Trader` does, and bids for the tier that fits best."""
 
 
 @dataclass(frozen=True)
@@ -663,13 +552,12 @@ POLICIES: Mapping[str, Callable[..., Any]] = {
     "reward_seeking": RewardSeeking,
     "random_tiers": RandomTiers,
     "free_rider": NeverBids,
-    "budget_limited": BudgetLimited,
     "trader": Trader,
 }
 
 
 def answer(policy: Any, question: str, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return the policy's answer to a question, or :class:`Loyal`'s if the policy has none.
+    """Return the policy's answer to a question; if it has none, :class:`Trader`'s or :class:`BestTier`'s.
 
     Args:
         policy: any object. Its method with the name of the question is called.
@@ -679,10 +567,10 @@ def answer(policy: Any, question: str, me: Me, round: int, told: Mapping[str, An
         told: what the server tells the client, plus scores that stay with the client.
 
     Returns:
-        Plain values by name, or None if neither has a method for the question.
+        Plain values by name, or None if none of them has a method for the question.
     """
-    method = getattr(policy, question, None) or getattr(Loyal(), question, None)
-    if method is None:
-        return None
-    found: Mapping[str, Any] = method(me, round, told)
-    return found
+    for one in (policy, Trader(), BestTier()):
+        if (method := getattr(one, question, None)) is not None:
+            found: Mapping[str, Any] = method(me, round, told)
+            return found
+    return None

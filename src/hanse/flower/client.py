@@ -42,12 +42,10 @@ from hanse.flower.signing import check
 from hanse.learning.loop import Loop
 from hanse.learning.threads import intra_op
 from hanse.ledger.log import LogHead
-from hanse.ledger.witness import SplitViewError, UnprovenError, Witness, cosigned, read_witnesses
-from hanse.runs.config import Experiment
+from hanse.ledger.witness import SplitViewError, UnprovenError, Witness
 
 LoadData = Callable[[Context], ClientData]
 Said = dict[str, Any]
-WITNESSES = "HANSE_WITNESSES"  # the environment variable that names the file with the members' witness keys
 
 
 def client_app(
@@ -61,7 +59,6 @@ def client_app(
     operator: bytes | None = None,
     trusted: Any = None,
     private: Mapping[str, Any] | None = None,
-    witnesses: str | Path | None = None,
 ) -> ClientApp:
     """Return a Flower client app that trains and answers for one participant.
 
@@ -86,9 +83,6 @@ def client_app(
         private: the privacy settings with which the participant answers, whatever the experiment says. These are the
             options of :class:`hanse.wings.private.privacy.Privacy`, including ``noise``. Default: what the experiment
             says. Once an account is opened, it is used in every later run.
-        witnesses: a file with the members' witness keys, one name and 64 hexadecimal digits per line. The node acts on
-            a request once more than half of them have cosigned the head of the books in it. Default: the file named
-            when the node was started (``--witnesses``), else the node waits for nobody.
 
     Returns:
         The app, for ``app = client_app(...)`` in the module that ``pyproject.toml`` names as ``clientapp``.
@@ -161,15 +155,14 @@ def client_app(
         asked = AskedOf(round, day_of(time.time()), json.loads(job.to_json()), head=shown, letter=letter)
         if shown is not None and not Witness(home).knows(shown):  # before a file is made for it
             bound.check(asked)
-        beside |= _of_the_books(values, shown, pinned, home, witnesses)
+        if shown is not None:  # whether one is due, the agreement says
+            beside["cosigned"] = _cosigned(values, pinned, home)
         bound.check(asked)
         if data_of(context).schema != bound.agreement.experiment["data"].get("schema", ""):
             raise WireError("its table was prepared by another schema than was agreed (schema); its own log says which")
         agreed = bound.agreement.imported
         if wrong := [path for path in things if path in agreed and agreed[path] != digest_of(path, things[path])]:
             raise WireError(f"{wrong[0]}: the file in which it is defined is not the one that was agreed")
-        if "waits" in beside:
-            return Message("null")
 
         def permit(found: Request) -> None:
             """Count what is asked, before anything is done for it."""
@@ -262,22 +255,16 @@ def _shown(values: Mapping[str, Any]) -> LogHead | None:
         raise WireError(f"the head of the books: {wrong}") from None
 
 
-def _of_the_books(
-    values: Mapping[str, Any], shown: LogHead | None, operator: bytes, home: Path, witnesses: str | Path | None
-) -> dict[str, Any]:
-    """Return what a node answers to the head that a request shows: ``cosigned``, and ``waits``, how many members have
-    cosigned it, if it waits for more than half of them.
+def _cosigned(values: Mapping[str, Any], operator: bytes, home: Path) -> str:
+    """Return the cosignature under the head of the books that a request shows.
 
     Raises:
         UnprovenError: it comes without a proof, and one is needed.
         WireError: it contradicts what this node has seen, or is not the operator's. The log has it, too.
     """
-    said, file = dict[str, Any](), witnesses or os.environ.get(WITNESSES)
-    if shown is None:  # whether one is due, the agreement says
-        return said
     try:
         proof = int(values["since"]), str(values["proof"])
-        said["cosigned"] = Witness(home).see(str(values["head"]), *proof, operator, int(time.time()))
+        return Witness(home).see(str(values["head"]), *proof, operator, int(time.time()))
     except UnprovenError:
         raise
     except SplitViewError as wrong:
@@ -285,12 +272,6 @@ def _of_the_books(
         raise WireError(f"ALARM: {wrong}") from None
     except ValueError as wrong:
         raise WireError(f"the head of the books: {wrong}") from None
-    if not file or values["kind"] != "request":
-        return said
-    keys = read_witnesses(Path(file))
-    lines = [*(f"{line}\n" for line in str(values.get("cosignatures", "")).split("\n")), said["cosigned"]]
-    found = len(cosigned(shown, lines, keys))
-    return said if 2 * found > len(keys) else said | {"waits": found}
 
 
 def _listed(own: Sequence[str | Callable[..., Any]]) -> Iterator[tuple[str, Callable[..., Any]]]:
@@ -298,11 +279,3 @@ def _listed(own: Sequence[str | Callable[..., Any]]) -> Iterator[tuple[str, Call
     for one in own:
         thing = import_path(one, "client_app: own", ()) if isinstance(one, str) else one
         yield from ((path, thing) for path in {path_of(thing), one if isinstance(one, str) else path_of(thing)})
-
-
-def paths_of(experiment: Experiment) -> list[str]:
-    """Return the import paths that an experiment's messages may name, for nodes of the experiment's author."""
-    dumped = experiment.train.model_dump()
-    said = [experiment.model.name, dumped["loop"], dumped["loss"], *(experiment.eval.metrics or ())]
-    names = (one.get("name") if isinstance(one, Mapping) else one for one in said)
-    return [name for name in names if isinstance(name, str) and ":" in name and "<" not in name]

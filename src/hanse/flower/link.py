@@ -42,7 +42,6 @@ HELPS = (
 )
 
 PAUSE_S = 0.5  # seconds between two looks of a paused server at the operator's orders
-HEAD_S = 20.0  # seconds that a round waits for cosignatures of those who are not asked in it
 LETTER_S = 60.0  # seconds that the run's end waits for the last receipts to be taken
 # seconds that a message stays open where late updates are accepted; 12 hours is Flower's own default for a message
 LASTING_S = 12 * 3600.0
@@ -59,8 +58,6 @@ class Open:
         request: what was asked. None: the message only carries receipts.
         node: Flower's id of the node that the message went to.
         again: whether the message was sent a second time, with all models.
-        waits: whether the node was asked again because it waited for cosignatures of the head.
-        unsure: whether the node's last answer said that it waits for them.
         since: when that node last came online, as of the message.
         away: whether the node has been offline since the message was sent.
         down: bytes sent for the message so far.
@@ -84,8 +81,6 @@ class Open:
     node: int = 0
     since: str = ""
     again: bool = False
-    waits: bool = False
-    unsure: bool = False
     away: bool = False
     down: int = 0
     letters: int = 0
@@ -133,7 +128,7 @@ class FlowerFederation:
         half: whether models travel as 16-bit floats.
         orders: a function that returns the operator's orders so far (:class:`hanse.flower.members.Orders`).
         letters: receipts that participants have not acknowledged; they travel with the next request to each of them.
-        shown: the heads of the books that go with each request, and their cosignatures.
+        shown: the heads of the books that go with each request.
         check: a function that returns why a participant's samples do not fit the experiment, or None if they do.
         agreement: the hash of the agreement that every request names.
         asked: ids of the clients asked in the last exchange, ascending.
@@ -163,12 +158,9 @@ class FlowerFederation:
     _nodes: dict[int, int] = field(default_factory=dict, init=False)  # client -> node that is online
     _since: dict[int, str] = field(default_factory=dict, init=False)  # client -> when that node came online
     _failed: set[int] = field(default_factory=set, init=False)  # nodes whose failure was logged
-    _demanded: bool = field(default=False, init=False)  # whether a node waits for others' cosignatures
     _held: dict[int, list[str]] = field(default_factory=dict, init=False)  # client -> hashes it keeps, oldest first
     _open: dict[str, Open] = field(default_factory=dict, init=False)  # messages of earlier rounds, by Flower's id
-    _lost: list[Reply] = field(
-        default_factory=list, init=False
-    )  # refusals of open training, to be returned by the next exchange
+    _lost: list[Reply] = field(default_factory=list, init=False)  # refusals of open training, for the next exchange
 
     def __post_init__(self) -> None:
         self.newcomers = Newcomers(self.grid, self.key, self.agreement)
@@ -288,8 +280,6 @@ class FlowerFederation:
         here = self._nodes.keys() - self.silent.keys()
         due = [Open(round, r.client, pack(r, half=self.half), r) for r in requests if r.client in here]
         self.asked = sorted(one.client for one in due)
-        if self._demanded:
-            self._circulate()
         return self._collect(self._ask(due, seconds, closing), seconds, closing)
 
     def deliver(self) -> None:
@@ -300,13 +290,6 @@ class FlowerFederation:
         here = self.present(-1).ids.tolist()
         left = [Open(-1, c, Message("null")) for c in self.letters.waiting if c in here]
         self._collect(self._ask(left, LETTER_S, None), LETTER_S, None)
-
-    def _circulate(self) -> None:
-        """Show the newest head of the books to all members that are online, and wait a little for their
-        cosignatures: some of those who are asked go on only if more than half have cosigned it.
-        """
-        left = [Open(-1, c, Message("null")) for c in self.shown.lacking(self._nodes)]
-        self._collect(self._ask(left, HEAD_S, None), HEAD_S, None)
 
     def _ask(self, due: Sequence[Open], seconds: float, closing: Closing | None) -> dict[str, Open]:
         """Send messages of one round and return them by Flower's ids of the messages. Those that Flower did not take
@@ -342,7 +325,6 @@ class FlowerFederation:
         # messages of earlier rounds; only where late updates are accepted
         old = {} if closing is None else self._open
         begun, sound, asked = time.monotonic(), 0, len(waiting)
-        unsure: list[Open] = []
         found, self._lost = ([], self._lost) if closing is None else (self._lost, [])
         while not _closed(closing, waiting, old, sound, alone=not asked and not found):
             for name, answer in pulled(self.grid, [*waiting, *old]):
@@ -351,18 +333,12 @@ class FlowerFederation:
                 if one is None:
                     continue
                 reply = self._heard(one, answer)
-                if reply is None and one.unsure:  # once more, with others' cosignatures
-                    unsure.append(one)
-                elif reply is None:  # it has lost models: once more, with all of them
+                if reply is None:  # it has lost models: once more, with all of them
                     # it has only what is left of the time
                     group |= self._ask([one], max(0.0, seconds - (time.monotonic() - begun)), closing)
                 elif one.request is not None:
                     found.append(reply)
                     sound += closing is not None and one.round >= closing.since and _sound(one.request, reply)
-            if unsure and not waiting:  # everybody has been shown the head whose cosignatures they wait for
-                self._circulate()
-                again = self._ask(unsure, max(0.0, seconds - (time.monotonic() - begun)), closing)
-                waiting, unsure = waiting | again, []
             # while this waits anyway, newcomers' answers are heard too
             self.newcomers.poll()
             if _closed(closing, waiting, old, sound, alone=not asked and not found):
@@ -392,10 +368,6 @@ class FlowerFederation:
         if not beside.get("refused") and "saw" not in beside:
             self.letters.delivered({one.client: one.letters})
         lacks = self.shown.heard(one.client, one.shown, beside) or bool(beside.get("missing"))
-        one.unsure = "waits" in beside
-        if one.unsure and not one.waits and one.client in self._nodes:
-            one.waits = self._demanded = True
-            return None
         if lacks and not one.again and one.client in self._nodes:
             one.again = True
             return None
@@ -413,8 +385,6 @@ class FlowerFederation:
         """
         if refused := beside.get("refused"):
             return one_line(refused)
-        if "waits" in beside:
-            return f"waits: only {beside['waits']} of its witnesses have cosigned the head of the books"
         if beside.get("round") != round:
             return f"answer for round {beside.get('round')}"
         reply = unpack_reply(message, room(request))

@@ -37,8 +37,6 @@ class Beside(TypedDict, total=False):
         cosigned: the client's cosignature under the head of the books that it was shown.
         saw: the number of transactions in the last head of the books that the client has seen. It needs a proof from
             there.
-        waits: how many of the client's witnesses have cosigned the head. The client waits until more than half of them
-            have.
         hello: a newcomer's description of itself, as JSON (:class:`hanse.flower.members.Hello`).
     """
 
@@ -47,7 +45,6 @@ class Beside(TypedDict, total=False):
     missing: Annotated[list[str], Field(max_length=_SAID)]
     cosigned: Annotated[str, Field(max_length=1024)]
     saw: Count
-    waits: Count
     hello: Annotated[str, Field(max_length=_SAID)]
 
 

@@ -1,7 +1,7 @@
 """The server app of a hanse project: an experiment played with the members of a Flower federation.
 
 A project's ``server_app.py`` calls :func:`server_app` (as ``hanse.flower.server_app``). Its main function is
-:func:`play`, which the simulation on Ray also uses. It waits for the members with :func:`gather`, and collects what the
+:func:`play`. It waits for the members with :func:`gather`, and collects what the
 run needs to know of data that it never sees. It then hands over to the same loop that plays a run in one process. An
 existing run directory is continued.
 
@@ -115,9 +115,7 @@ def play(
     observers: Sequence[Observer],
     *,
     patience_s: float,
-    remember: bool = True,
     other_data: bool = False,
-    hold: Hold | None = None,
     key: Ed25519PrivateKey | None = None,
     agreement: Agreement,
     statements: bool = False,
@@ -133,10 +131,7 @@ def play(
         load_server_data: as for :func:`server_app`.
         observers: as for :func:`server_app`.
         patience_s: seconds to wait for the participants.
-        remember: whether ids are kept in ``members.json``. A simulation does not keep them, because its nodes have no
-            keys: there ids follow the partitions at each start.
         other_data: as for :func:`server_app`.
-        hold: the lock of ``out``, if the caller has it already.
         key: the operator's key, which signs what is sent. None: the key that ``HANSE_OPERATOR_KEY`` names.
         agreement: what the members' owners have agreed to. Nodes of others are kept out.
         statements: whether each participant is sent its statement at the end.
@@ -154,12 +149,12 @@ def play(
     experiment = completed(experiment)  # participants are told it
     _agreed(agreement, experiment, signs)
     out.mkdir(parents=True, exist_ok=True)
-    with hold or Hold(out) as hold:
+    with Hold(out) as hold:
         hold.take(REPLACED_S)
         begin(out / FEDERATION, agreement.run)
         room, half = experiment.data.clients, experiment.federation.half_precision
         job = assignments(experiment, agreement)
-        register = Members.read(out / MEMBERS if remember else None)
+        register = Members.read(out / MEMBERS)
         validation, test = (None, None) if load_server_data is None else load_server_data()
         lacking = {"root"} if validation else {"root", "validation"}
         if unmet := unmet_needs(experiment.mechanism.built, WORDS.keys() - lacking):  # before any member is waited for

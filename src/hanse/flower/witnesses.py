@@ -8,7 +8,7 @@ per line.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,10 +33,9 @@ class ShownHeads:
     _prover: Prover | None = None
     _acknowledged: dict[int, int] = field(default_factory=dict)  # client -> transactions of the last head it has seen
     _signed: set[tuple[int, int]] = field(default_factory=set)  # (client, transactions) that were cosigned
-    _newest: tuple[str, dict[int, str]] = ("", {})  # the newest head, and its cosignatures by client
 
     def to(self, client: int) -> dict[str, Any]:
-        """Return what a request shows a client: the newest head, its proof, and who has cosigned it so far.
+        """Return what a request shows a client: the newest head and its proof.
 
         It is empty if there is no head yet.
         """
@@ -47,15 +46,8 @@ class ShownHeads:
         head = self._prover.head()
         if head is None or not head.signatures:
             return {}
-        since, note = self._acknowledged.get(client, 0), head.note()
-        if note != self._newest[0]:
-            self._newest = note, {}
-        lines = "\n".join(" ".join(line.split()) for line in self._newest[1].values())
-        return {"head": note, "since": since, "proof": self._prover.proof(since), "cosignatures": lines}
-
-    def lacking(self, clients: Iterable[int]) -> list[int]:
-        """Return the clients among some that have not cosigned the newest head; none if there is no head."""
-        return [c for c in clients if c not in self._newest[1]] if self.to(-1) else []
+        since = self._acknowledged.get(client, 0)
+        return {"head": head.note(), "since": since, "proof": self._prover.proof(since)}
 
     def heard(self, client: int, shown: Mapping[str, Any], said: Mapping[str, Any]) -> bool:
         """Note what a client says of a head, and return whether it lacks a proof and must be asked again.
@@ -72,8 +64,6 @@ class ShownHeads:
             before, self._acknowledged[client] = self._acknowledged.get(client), int(said["saw"])
             return before != self._acknowledged[client]
         count = int(shown["head"].split("\n")[1])
-        if said.get("cosigned") and shown["head"] == self._newest[0]:
-            self._newest[1][client] = str(said["cosigned"])
         if said.get("cosigned") and (client, count) not in self._signed:
             self._acknowledged[client] = max(count, self._acknowledged.get(client, 0))
             self._signed.add((client, count))

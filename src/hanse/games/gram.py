@@ -93,30 +93,14 @@ def _fill(squared: Floats, rows: Tensor, part: Ints, scale: float) -> bool:
     squared[np.ix_(part, part)] = squares
     if not close.any():
         return True
-    count, cluster = _components(close)
+    from scipy.sparse.csgraph import connected_components  # late: few tables have models so close to each other
+
+    count, cluster = connected_components(close, directed=False)
     for name in range(count):
         members = np.flatnonzero(cluster == name)
         if len(members) > 1:  # fewer than before: the first, which all are relative to, is close to none
             _fill(squared, rows, part[members], scale)
     return True
-
-
-def _components(close: NDArray[np.bool_]) -> tuple[int, Ints]:
-    """Return how many connected components a symmetric relation has, and each point's, numbered in order of appearance.
-
-    Args:
-        close: ``[m, m]``, which points are related.
-    """
-    label = np.full(len(close), -1, dtype=np.int64)
-    count = 0
-    while (label < 0).any():
-        front = label < -1
-        front[int(np.argmax(label < 0))] = True
-        while front.any():
-            label[front] = count
-            front = close[front].any(0) & (label < 0)
-        count += 1
-    return count, label
 
 
 def _gram(rows: Tensor, part: Ints, scale: float) -> Floats:

@@ -22,8 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hanse.base.factories import Weight
-from hanse.games.market import Floats, Market, prices
-from hanse.games.market_numbers import marginal
+from hanse.games.market import Floats, Market, marginal, prices
 
 __all__ = ["APART", "Tariff", "best_purchase", "due", "on_sale", "posted_imports", "sold"]
 

@@ -31,7 +31,7 @@ from hanse.base.errors import MachineError, UserError
 from hanse.base.files import opened, write_whole
 from hanse.base.lock import flock
 from hanse.base.toml import flat
-from hanse.core.declared import Accuracy, Count, Declared, UnsoundError
+from hanse.core.declared import Accuracy, Declared, UnsoundError
 from hanse.lab.job import Job, key_of, named
 
 NAME = "kept.jsonl.gz"
@@ -49,40 +49,6 @@ _ACCURACY = re.compile(r"(test/|client/(\d+/)?test_)accuracy(_weighted|_min)?|cl
 Number = Annotated[float, Field(ge=-_LARGEST, le=_LARGEST, allow_inf_nan=False)]
 
 
-def _require(holds: bool, what: str) -> None:
-    if not holds:
-        raise ValueError(what)
-
-
-class _Check(TypedDict):
-    """What an audit found by one of its checks."""
-
-    holds: bool
-    said: str
-
-
-class _Trades(TypedDict):
-    """Clients, and two numbers for each pair of them."""
-
-    clients: Annotated[list[Count], Field(min_length=1)]
-    money: list[list[Number]]
-    imports: list[list[Number]]
-
-
-def _between_clients(trades: _Trades) -> _Trades:
-    n = len(trades["clients"])
-    _require(len(set(trades["clients"])) == n, "clients: each must be there once")
-    for table in (trades["money"], trades["imports"]):
-        _require([len(row) for row in table] == [n] * n, f"must be {n} x {n} numbers")
-    return trades
-
-
-def _checks(audit: dict[str, Any]) -> dict[str, Any]:
-    _require(type(audit.get("rounds")) is int, "rounds: must be a number")
-    _require(all(name == "rounds" or isinstance(one, dict) for name, one in audit.items()), "must be checks by name")
-    return audit
-
-
 class _Finished(TypedDict):
     """What is used of a finished line. The file may have been edited or cut and still be valid JSON."""
 
@@ -93,18 +59,18 @@ class _Finished(TypedDict):
     tested: list[int]
     curves: dict[str, list[Number | None]]
     clients: NotRequired[dict[str, Accuracy | None]]
-    audit: NotRequired[Annotated[dict[str, Count | _Check], AfterValidator(_checks)]]
-    trades: NotRequired[Annotated[_Trades, AfterValidator(_between_clients)]]
+    audit: NotRequired[dict[str, Any]]
+    trades: NotRequired[dict[str, Any]]
 
 
 def _together(found: _Finished) -> _Finished:
     """Hold the curves against the tests. hanse's own accuracies are shares; a user's metric may be any number."""
     tested = found["tested"]
-    _require(tested == sorted(set(tested)), "tested: must be rounds in order")
-    for name, curve in found["curves"].items():
-        _require(len(curve) <= len(tested), f"curves.{name}: has more points than there were tests")
-        if _ACCURACY.fullmatch(name):
-            _require(all(value is None or 0 <= value <= 1 for value in curve), f"curves.{name}: must be from 0 to 1")
+    shares = [value for name, curve in found["curves"].items() if _ACCURACY.fullmatch(name) for value in curve]
+    if tested != sorted(set(tested)) or any(len(curve) > len(tested) for curve in found["curves"].values()):
+        raise ValueError("curves: must have a point for each of the tests, which must be in order")
+    if not all(value is None or 0 <= value <= 1 for value in shares):
+        raise ValueError("curves: accuracies must be from 0 to 1")
     return found
 
 
@@ -216,22 +182,17 @@ class KeptFile:
                 os.close(file)
 
     def mend(self) -> str | None:
-        """Remove an incomplete line at the end, and keep the whole lines before it. Return what was done, or None."""
+        """Remove an incomplete line at the end. Return what was done, or None."""
         if not self.path.exists():
             return None
         with _told(self.path), self.path.open("r+b") as file:
             flock(file)
             data = file.read()
-            _, whole, rest = _unpacked(self.path, data)
+            _, whole = _unpacked(self.path, data)
             if whole == len(data):
                 return None
-            lines = rest[: rest.rfind(b"\n") + 1]
             file.truncate(whole)
-            if lines:
-                _append(file.fileno(), gzip.compress(lines, mtime=0))
-        saved = lines.count(b"\n")
-        kept = f"; {saved} before it that were packed with it are kept" if saved else ""
-        return f"{self.path}: a line that was cut off at byte {len(data)} was taken away{kept}"
+        return f"{self.path}: a line that was cut off at byte {len(data)} was taken away"
 
 
 @lru_cache(maxsize=8)
@@ -257,12 +218,10 @@ def _append(file: int, member: bytes) -> None:
         raise
 
 
-def _unpacked(path: Path, data: bytes) -> tuple[bytes, int, bytes]:
-    """Return the text of a file's whole gzip members, how many bytes they take, and what is there of the text of a last
-    one that is cut off. Raises UserError for damage.
-    """
+def _unpacked(path: Path, data: bytes) -> tuple[bytes, int]:
+    """Return the text of a file's whole gzip members, and how many bytes they take. Raises UserError for damage."""
     text: list[bytes] = []
-    whole, rest = 0, b""
+    whole = 0
     while whole < len(data):
         member = zlib.decompressobj(wbits=31)
         try:
@@ -273,16 +232,15 @@ def _unpacked(path: Path, data: bytes) -> tuple[bytes, int, bytes]:
         if member.unconsumed_tail:
             raise UserError(f"{path}: unpacks to more than {_MOST >> 30} GiB")
         if not member.eof:
-            rest = piece
             break
         text.append(piece)
         whole = len(data) - len(member.unused_data)
-    return b"".join(text), whole, rest
+    return b"".join(text), whole
 
 
 def _checked(path: Path, data: bytes, ids: Mapping[str, str]) -> dict[str, list[dict[str, Any]]]:
     """Return the lines of a file's bytes by key. Raises UserError with a line for everything that is wrong."""
-    text, whole, _ = _unpacked(path, data)
+    text, whole = _unpacked(path, data)
     results: dict[str, list[dict[str, Any]]] = {}
     seen: dict[tuple[str, ...], int] = {}
     wrong = []

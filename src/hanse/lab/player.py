@@ -43,7 +43,6 @@ from hanse.learning.threads import intra_op
 
 Work = Callable[[Job, Step], dict[str, Any]]
 """What plays one job and returns its result, such as :func:`hanse.lab.job.play`."""
-_ONE_THREAD = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _GRACE_S = 5.0  # how long a process that was told to end may take to clean up
 _PATIENCE_S = 10.0  # how long a Ray cluster's address may take to answer
 

@@ -84,6 +84,11 @@ class Segment:
     paces: Tensor
     counted: Sequence[bool]
 
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """All but ``counted``, in order."""
+        return self.taken, self.targets, self.weights, self.tally, self.paces
+
 
 @dataclass(frozen=True)
 class Batches:
@@ -174,47 +179,27 @@ def deal_seats(plans: Sequence[SeatPlan], workers: int) -> list[list[SeatPlan]]:
 
 
 def group_seats(plans: Sequence[SeatPlan], size: int) -> list[list[SeatPlan]]:
-    """Cut the seats into groups that train together, each sorted by steps, the longest seat first.
+    """Cut the seats, sorted by batch width, into groups that train together, each sorted by steps, the longest first.
 
-    Batches are padded to the group's widest batch, and seats wait for the group's longest seat. More groups waste less
-    of this, but mean more steps in all. The best cut of the seats, sorted by batch width, is found by dynamic
-    programming over the cost ``steps x (overhead + seats x width x 3 P)``.
+    Batches are padded to the group's widest batch, at a cost of ``steps x 3 P`` multiplications for each sample. A
+    group ends where this costs the seats that are left more than the steps of another group, or where its memory does.
 
     Args:
         plans: the seats.
         size: P, the length of a row.
     """
-    ordered = _widest_first(plans)
     most = max(1, _GROUP_BYTES // (8 * size))  # 4 bytes of a parameter and 4 of its velocity
-    cut = _cuts(ordered, size, most)
-    groups, end = [], len(ordered)
-    while end:
-        groups.append(sorted(ordered[cut[end] : end], key=lambda plan: (-plan.steps, plan.seat)))
-        end = cut[end]
-    return groups[::-1]
-
-
-def _cuts(ordered: Sequence[SeatPlan], size: int, most: int) -> list[int]:
-    """Return where the last group begins in the best cut of the first ``end`` seats, for each ``end`` from 0 on.
-
-    ``size`` is P; a group has at most ``most`` seats.
-    """
-    count = len(ordered)
-    if count <= most and len({plan.width for plan in ordered}) == 1:
-        return [0] * (count + 1)  # one group: nothing is padded, and another group would only cost its steps
-    width, steps = (np.array([getattr(plan, name) for plan in ordered]) for name in ("width", "steps"))
-    best, cut = np.zeros(count + 1), [0]
-    # entry i is about the group of the seats from i on, up to ``end``: the steps of its longest seat, and of all
-    longest, work = np.zeros(count, np.int64), np.zeros(count, np.int64)
-    for end in range(1, count + 1):
-        group = slice(max(0, end - most), end)
-        np.maximum(longest[group], steps[end - 1], out=longest[group])
-        work[group] += steps[end - 1]
-        costs = best[group] + (longest[group] * _STEP_COST + work[group] * 3.0 * size * width[group])
-        place = int(costs.argmin())  # of equal costs the first, which is the largest group
-        best[end] = costs[place]
-        cut.append(group.start + place)
-    return cut
+    ordered, groups = _widest_first(plans), list[list[SeatPlan]]()
+    steps = np.array([plan.steps for plan in ordered])
+    left, longest = np.cumsum(steps[::-1])[::-1], np.maximum.accumulate(steps[::-1])[::-1]
+    for place, plan in enumerate(ordered):
+        if groups and len(groups[-1]) < most:
+            padding = 3.0 * size * (groups[-1][0].width - plan.width) * left[place]
+            if padding <= _STEP_COST * longest[place]:
+                groups[-1].append(plan)
+                continue
+        groups.append([plan])
+    return [sorted(group, key=lambda plan: (-plan.steps, plan.seat)) for group in groups]
 
 
 class GroupEngine(Scorer, ABC):

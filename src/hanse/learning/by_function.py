@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Generic, NoReturn, TypeVar
 
 import numpy as np
@@ -222,14 +222,14 @@ class FunctionJudge:
     Attributes:
         evaluate: a function that gets a row ``[P]`` and returns figures by name. None: the user supplied no function,
             and scoring is an error.
-        engine: the engine that scores rows with ``evaluate``.
     """
 
     evaluate: Evaluate | None = None
-    engine: FunctionEngine = field(init=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "engine", FunctionEngine(self._asked))
+    @property
+    def engine(self) -> FunctionEngine:
+        """The engine that scores rows with ``evaluate``."""
+        return FunctionEngine(self._asked)
 
     def score(self, rows: Tensor) -> ModelScores:
         """Score ``rows [C, P]``."""

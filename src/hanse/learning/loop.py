@@ -35,12 +35,12 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 from typing_extensions import TypeAliasType
 
-from hanse.base.errors import RAISED, UserError, import_path
+from hanse.base.errors import RAISED, UserError, first_line, import_path
 from hanse.base.streams import torch_seed
 from hanse.core.declared import LARGEST_COUNT, LARGEST_LOSS, MOST_METRICS, Declared, Figure, UnsoundError
 from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
-from hanse.learning.job import LoopResult, Problem, SeatJob, TrainedRows, smallest_batch
+from hanse.learning.job import LoopResult, Problem, SeatJob, TrainedRows, largest_batch, smallest_batch
 from hanse.learning.process import drawn_so_far, restorer, seed_all, untouched
 from hanse.learning.sequential import SequentialEngine, work_of
 from hanse.learning.threads import intra_op
@@ -111,12 +111,7 @@ class TrainingRound:
         """
         seed, number, client, start = job.key
         counts_steps = recipe.steps is not None
-        n, steps = len(job.index), recipe.steps if job.work is None else job.work
-        size = recipe.batch_size or n
-        if recipe.batch_share is not None:
-            size = max(1, int(n * recipe.batch_share))
-        elif recipe.batches_per_epoch is not None:
-            size = math.ceil(n / recipe.batches_per_epoch)
+        steps = recipe.steps if job.work is None else job.work
         return TrainingRound(
             number=number,
             client=client,
@@ -124,7 +119,7 @@ class TrainingRound:
             seed=torch_seed(seed, "loop", round=number, client=client, start=start),
             device=device,
             epochs=recipe.epochs if counts_steps or job.work is None else job.work,
-            batch_size=min(size, n),
+            batch_size=largest_batch(len(job.index), recipe),
             steps=steps if counts_steps else None,
             lr=lr,
             momentum=recipe.momentum,
@@ -400,7 +395,7 @@ class LoopEngine(SequentialEngine):
             left = [s for s in seats if s not in done]
             if crew.workers > 1 and not self._draws:
                 before = drawn_so_far(device)
-                crew.deal(one, left)
+                crew.map(one, left)
                 self._draws = drawn_so_far(device) != before
                 # if some drew, then in no order that could be repeated: all of them are trained once more, in order
                 left = left if self._draws else []
@@ -464,7 +459,7 @@ class LoopEngine(SequentialEngine):
         except LoopError as wrong:
             return _refused(f"{LOOP} {wrong}")
         except (*RAISED, GeneratorExit) as wrong:
-            reason = last_line(wrong)
+            reason = first_line(wrong)
             if reason not in self._logged:  # the traceback once, not in every round
                 self._logged.add(reason)
                 log.warning("round %d: the training loop of %s raised", round.number, round.name, exc_info=wrong)
@@ -482,15 +477,6 @@ class LoopEngine(SequentialEngine):
             yield
         finally:
             handle.remove()
-
-
-def last_line(error: BaseException) -> str:
-    """Return the last line of an error's traceback, such as ``ValueError: what was wrong``, cut to 160 characters."""
-    try:
-        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    except Exception:  # an error of the user's own whose __str__ fails
-        lines = []
-    return f"{type(error).__name__}: {lines[-1][:160]}" if lines else type(error).__name__
 
 
 def _refused(reason: str) -> _Seat:

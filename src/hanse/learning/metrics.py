@@ -22,7 +22,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hanse.base.errors import RAISED, UserError, first_line, named
-from hanse.base.streams import stream
 from hanse.games.jackknife import jackknife_errors, t_factor, t_quantile
 from hanse.learning.blocks import UNITS, sample_blocks
 from hanse.learning.intervals import Interval, auc_interval, wilson
@@ -75,8 +74,6 @@ class MetricStyle:
 
 
 _SHARE = (0.0, 1.0)
-BOOTSTRAPPED = 200  # samples at most, for a metric of the user's; more are served by the jackknife
-DRAWS = 200  # of a bootstrap
 ACCURACY = MetricStyle("accuracy", "accuracy", percent=True, within=_SHARE)
 LOSS = MetricStyle("loss", "loss", less_is_better=True)
 WORSE = "value/worse_than_guessing"
@@ -246,10 +243,7 @@ class Predictions:
 
     def without(self, block: NDArray[np.int64]) -> Predictions:
         """Return the predictions without the samples at the positions ``block``."""
-        return self.at(np.delete(np.arange(len(self.y)), block))
-
-    def at(self, rows: NDArray[np.int64]) -> Predictions:
-        """Return the predictions for the samples at positions ``rows``, repeated as they occur there."""
+        rows = np.delete(np.arange(len(self.y)), block)
         units = None if self.units is None else self.units[rows]
         return Predictions(self.y[rows], self.predicted[rows], self.loss[rows], units)
 
@@ -319,13 +313,11 @@ class Metric:
 
         Accuracies get Wilson's interval, AUCs Newcombe's (for several classes by the rarest). Other bounded figures get
         Student's t with the jackknife's error, clipped to the bounds. If no sample makes a difference, they get
-        Wilson's interval with the number of samples of the rarest class. A user's function without bounds gets a
-        bootstrap over at most 200 samples. Other unbounded figures, and larger samples, get NaN here; the jackknife's
-        standard error is used instead.
+        Wilson's interval with the number of samples of the rarest class. Unbounded figures get NaN here; the
+        jackknife's standard error is used instead.
 
         Where samples have units, these are drawn anew: an accuracy gets Wilson's interval for as many independent
-        samples as have the jackknife's error (Korn, Graubard 1998), an AUC is one of the other bounded figures, and a
-        bootstrap draws units.
+        samples as have the jackknife's error (Korn, Graubard 1998), and an AUC is one of the other bounded figures.
 
         Args:
             judged: the model's predictions for the samples.
@@ -349,22 +341,7 @@ class Metric:
                 return least + low * (most - least), least + high * (most - least)
             half = error * t_quantile(max(1, len(without) - 1))
             return (math.nan, math.nan) if math.isnan(half) else (max(least, value - half), min(most, value + half))
-        return self._bootstrapped(judged) if not self.built_in and n <= BOOTSTRAPPED else (math.nan, math.nan)
-
-    def _bootstrapped(self, judged: Predictions) -> Interval:
-        """Return the 2.5 % and 97.5 % points of the values on samples that are drawn from these with replacement (Efron
-        1979); NaN if one draw in ten or more has none, or if all are equal, which would claim certainty.
-        """
-        number = np.arange(len(judged.y)) if judged.units is None else np.unique(judged.units, return_inverse=True)[1]
-        n = int(number.max()) + 1
-        rows_of = np.split(np.argsort(number, kind="stable"), np.cumsum(np.bincount(number))[:-1])
-        drawn = stream(0, "metric bootstrap").integers(n, size=(DRAWS, n))
-        values = np.array([self.of(judged.at(np.concatenate([rows_of[u] for u in some])))[0] for some in drawn])
-        known = values[np.isfinite(values)]
-        if len(known) <= 0.9 * DRAWS or np.ptp(known) == 0:
-            return math.nan, math.nan
-        low, high = np.quantile(known, (0.025, 0.975))
-        return float(low), float(high)
+        return math.nan, math.nan
 
     def of_models(self, judged: Sequence[Predictions]) -> Floats:
         """Return the values of C models on the same samples, ``[C]``; NaN where undefined."""

@@ -12,8 +12,8 @@ On a card, :class:`Graphs` records the steps once as CUDA graphs and replays the
 adds its gradients to its velocities, ``v = momentum v + g``, and returns the gradient at its inputs; below the first
 layer that trains nobody needs it, and ``grad`` is returned as it is. Activations are *feature-major*, ``[S, features,
 batch]``. Reductions over classes then vectorise along the batch: a log-softmax over 10 classes is six times faster. And
-a weight's gradient with momentum is a single ``baddbmm_`` into its velocity. Only the first layer's input is
-sample-major, ``[S, batch, features]``, as it lies in the pool.
+a weight's gradient with momentum is a single ``baddbmm_`` into its velocity. The first layer reads a view of the
+samples, which lie sample-major, ``[S, batch, features]``, as in the pool.
 
 In all signatures, B is the batch width. ``weights [S, 1, B]`` are each sample's weight in its batch's mean (0 for
 padding), ``grad`` is the gradient of the loss at a layer's outputs (it may be overwritten), and ``tally [S, 1, B]`` is
@@ -23,8 +23,8 @@ each sample's weight in the loss that its model reports, or None at steps that a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from weakref import WeakKeyDictionary
+from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -43,25 +43,6 @@ _relu_backward = torch.ops.aten.threshold_backward.grad_input
 _tanh_backward = torch.ops.aten.tanh_backward.grad_input
 
 
-@dataclass(frozen=True, eq=False)
-class Enter:
-    """Transposes the pool's ``[S, B, features]`` to feature-major, for stacks that do not begin with a linear layer.
-
-    Attributes:
-        out: ``[S, features, B]``, where the samples go.
-    """
-
-    out: Tensor
-
-    def forward(self, x: Tensor, weights: Tensor) -> Tensor:
-        """Copy the samples transposed."""
-        return self.out.copy_(x.transpose(1, 2))
-
-    def backward(self, grad: Tensor, momentum: float) -> Tensor:
-        """Return ``grad`` unchanged: gradients at the samples are not needed."""
-        return grad
-
-
 @dataclass(eq=False)
 class Linear:
     """The layer ``W x + b``.
@@ -74,7 +55,6 @@ class Linear:
         out: buffer of the outputs, ``[S, out, B]``.
         grad_in: the buffer of the gradient at the inputs, ``[S, in, B]``. None: no layer below trains.
         ones: ones ``[S, B, 1]``. A product with them sums over the batch.
-        from_pool: whether the inputs are the pool's samples, ``[S, B, in]``.
     """
 
     weight: Tensor
@@ -84,27 +64,21 @@ class Linear:
     out: Tensor
     grad_in: Tensor | None
     ones: Tensor
-    from_pool: bool
-    # the input, and its views [S, in, B] and [S, B, in]: the same buffer at every step, so they are made once
-    _x: Tensor | None = None
-    _columns: Tensor = field(init=False)
-    _rows: Tensor = field(init=False)
 
     def __post_init__(self) -> None:
         self.transposed = self.weight.transpose(1, 2)
+        self.x = self.out
 
     def forward(self, x: Tensor, weights: Tensor) -> Tensor:
-        """Return ``W x + b`` by one batched product. Samples from the pool are not transposed for it."""
-        if x is not self._x:
-            self._x, swapped = x, x.transpose(1, 2)
-            self._columns, self._rows = (swapped, x) if self.from_pool else (x, swapped)
+        """Return ``W x + b`` by one batched product, for inputs ``x [S, in, B]``."""
+        self.x = x
         if self.bias is None:
-            return torch.bmm(self.weight, self._columns, out=self.out)
-        return torch.baddbmm(self.bias, self.weight, self._columns, out=self.out)
+            return torch.bmm(self.weight, x, out=self.out)
+        return torch.baddbmm(self.bias, self.weight, x, out=self.out)
 
     def backward(self, grad: Tensor, momentum: float) -> Tensor:
         """Add each gradient by one batched product, and return the gradient at the inputs if it is wanted."""
-        self.weight_velocity.baddbmm_(grad, self._rows, beta=momentum)
+        self.weight_velocity.baddbmm_(grad, self.x.transpose(1, 2), beta=momentum)
         if self.bias_velocity is not None:
             self.bias_velocity.baddbmm_(grad, self.ones, beta=momentum)
         if self.grad_in is None:
@@ -249,7 +223,7 @@ class Loss:
         return self.out.copy_(slope.view(seats, width, outputs).transpose(1, 2))
 
 
-Layer = Enter | Linear | Activation | BatchNorm
+Layer = Linear | Activation | BatchNorm
 """What passes activations forward, and gradients back into its velocities."""
 
 
@@ -262,6 +236,7 @@ class ActiveProgram:
 
     Attributes:
         inputs: ``[a, b, d]``, destination of a batch's samples.
+        columns: their view ``[a, d, b]``, which the first layer reads.
         layers: the layers, in the order of the forward pass.
         loss: the last element of the stack.
         pace: ``[a, 1, 1]``, destination of a step's paces. None: the batch norms have paces of their own.
@@ -275,6 +250,7 @@ class ActiveProgram:
     """
 
     inputs: Tensor
+    columns: Tensor
     layers: list[Layer]
     loss: Loss
     pace: Tensor | None
@@ -283,6 +259,11 @@ class ActiveProgram:
     pull: list[Tensor] | float
     constant: list[Tensor] | None
     frozen_velocity: list[Tensor]
+
+    @property
+    def pulls(self) -> list[Tensor]:
+        """What pulls the seats: tensors that :meth:`Program.start` makes anew in every round."""
+        return [*(self.pull if isinstance(self.pull, list) else []), *(self.constant or [])]
 
     def descend(self, lr: float) -> None:
         """Take a step: add the pulls to the velocities, which already contain the gradients, then ``-lr`` times the
@@ -346,7 +327,6 @@ class Program:
         self.outputs = [self._empty(samples * spec.outputs) for spec in specs]
         self.gradients = [self._empty(samples * spec.inputs) for spec in specs]
         self.normals = {s.name: self._empty(samples * s.outputs) for s in specs if s.kind == "batch_norm"}
-        self.entered = self._empty(samples * specs[0].inputs) if specs[0].kind != "linear" else None
         self.loss_out = self._empty(samples * specs[-1].outputs)
         self.ones = torch.ones(samples, dtype=dtype, device=device)
         self.pull: Tensor | float = 0.0
@@ -418,8 +398,6 @@ class Program:
 
         inputs = self.inputs[: active * width * self.specs[0].inputs].view(active, width, self.specs[0].inputs)
         layers: list[Layer] = []
-        if self.entered is not None:
-            layers.append(Enter(shaped(self.entered, self.specs[0].inputs)))
         ones = self.ones[: active * width].view(active, width, 1)
         overwrite = trains_below = False
         # nothing below the first layer that trains needs a gradient: ``trains_below`` turns true after it
@@ -430,7 +408,7 @@ class Program:
                 bias = column(self.blocks, f"{name}.bias") if spec.bias else None
                 bias_velocity = column(self.velocity_blocks, f"{name}.bias") if spec.bias else None
                 grad_in = shaped(grad_buffer, spec.inputs) if trains_below else None
-                layers.append(Linear(weight, velocity, bias, bias_velocity, out, grad_in, ones, not layers))
+                layers.append(Linear(weight, velocity, bias, bias_velocity, out, grad_in, ones))
             elif spec.kind == "batch_norm":
                 layers.append(
                     BatchNorm(
@@ -454,6 +432,7 @@ class Program:
         last = shaped(self.loss_out, self.specs[-1].outputs)
         return ActiveProgram(
             inputs=inputs,
+            columns=inputs.transpose(1, 2),
             layers=layers,
             loss=Loss(self.problem, last, self.total[:active]),
             pace=None if self.pace is None else self.pace[:active],
@@ -471,13 +450,36 @@ class Program:
         return [block[:active] for block in self._cut(flat).values()]
 
 
+# ---- steps
+
+
+def take_steps(bound: ActiveProgram, x: Tensor, segment: Segment, momentum: float, lr: float) -> None:
+    """Take the steps of one segment; step t reads the samples ``x[taken[t]]``."""
+    gathered = bound.inputs.view(-1, bound.inputs.shape[2])
+    layers, backwards, loss = bound.layers, bound.layers[::-1], bound.loss
+    parts = zip(segment.taken.unbind(0), segment.targets.unbind(0), segment.weights.unbind(0), strict=True)
+    for step, (index, y, w) in enumerate(parts):
+        torch.index_select(x, 0, index, out=gathered)
+        value = bound.columns
+        if bound.pace is not None:
+            bound.pace.copy_(segment.paces[step])
+        for layer in layers:
+            value = layer.forward(value, w)
+        grad = loss.gradient(value, y, w, segment.tally[step] if segment.counted[step] else None)
+        for layer in backwards:
+            grad = layer.backward(grad, momentum)
+        bound.descend(lr)
+
+
+Steps = Callable[[ActiveProgram, Tensor, Segment, float, float], None]
+"""What trains a program on samples ``x`` for a segment, with a momentum and a learning rate."""
+
+
 # ---- graphs
 
 _MOST = 16  # graphs of one program, so rounds of ever new shapes do not fill the card's memory
 
 Capture = Callable[[Callable[[], None]], Callable[[], None]]
-Steps = Callable[[ActiveProgram, Tensor, Segment, float, float], None]
-"""What trains a program on samples ``x`` for a segment, with a momentum and a learning rate."""
 
 
 def _cuda_capture(work: Callable[[], None]) -> Callable[[], None]:
@@ -505,57 +507,35 @@ class Graphs:
     and after that replayed.
 
     Args:
-        steps: the function that takes the steps of a segment.
         capture: the function that records steps; tests can replace it.
     """
 
-    def __init__(self, steps: Steps, capture: Capture = _cuda_capture) -> None:
-        self.steps, self.capture = steps, capture
-        self._met: set[tuple[object, ...]] = set()
-        self._kept: dict[tuple[object, ...], _Recorded] = {}
+    def __init__(self, capture: Capture = _cuda_capture) -> None:
+        self.capture = capture
+        self._kept: dict[tuple[object, ...], _Recorded | None] = {}
 
     def __call__(self, bound: ActiveProgram, x: Tensor, segment: Segment, momentum: float, lr: float) -> None:
         """Train ``bound`` on a segment of the samples ``x [n, d]``, which must stay where they are in memory."""
-        key = _key(bound, x, segment, momentum, lr)
-        if key not in self._met:
-            if len(self._met) >= _MOST:
-                self._met.clear()
-                self._kept.clear()
-            self._met.add(key)
-            self.steps(bound, x, segment, momentum, lr)
-            return
+        new = [*bound.pulls, *segment.tensors]
+        shapes = tuple((part.shape, part.dtype) for part in new)
+        numbers = None if isinstance(bound.pull, list) else bound.pull, tuple(segment.counted), momentum, lr
+        key = (x.data_ptr(), x.shape, shapes, bound.constant is None, bound.pace is None, *numbers)
         if key not in self._kept:
-            taken, targets, weights, tally, paces = (part.clone() for part in _batches(segment))
-            still = Segment(taken, targets, weights, tally, paces, segment.counted)
-            replay = self.capture(lambda: self.steps(bound, x, still, momentum, lr))
-            self._kept[key] = _Recorded(replay, bound, x, still)
-        recorded = self._kept[key]  # also right after it was recorded: recording does not run anything
-        for old, new in zip(_changing(recorded.bound), _changing(bound), strict=True):
-            if old is not new:
-                old.copy_(new)
-        for old, new in zip(_batches(recorded.segment), _batches(segment), strict=True):
-            old.copy_(new)
+            if len(self._kept) >= _MOST:
+                self._kept.clear()
+            self._kept[key] = None
+            take_steps(bound, x, segment, momentum, lr)
+            return
+        recorded = self._kept[key]
+        if recorded is None:
+            still = Segment(*(part.clone() for part in segment.tensors), segment.counted)
+            replay = self.capture(lambda: take_steps(bound, x, still, momentum, lr))
+            recorded = self._kept[key] = _Recorded(replay, bound, x, still)
+        # also right after it was recorded: recording does not run anything
+        for old, part in zip([*recorded.bound.pulls, *recorded.segment.tensors], new, strict=True):
+            if old is not part:
+                old.copy_(part)
         recorded.replay()
-
-
-def _changing(bound: ActiveProgram) -> list[Tensor]:
-    """Return what pulls the seats: tensors that :meth:`Program.start` makes anew in every round."""
-    pull = bound.pull if isinstance(bound.pull, list) else []
-    return [*pull, *(bound.constant or [])]
-
-
-def _batches(segment: Segment) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Return the tensors of a segment that differ from round to round."""
-    return segment.taken, segment.targets, segment.weights, segment.tally, segment.paces
-
-
-def _key(bound: ActiveProgram, x: Tensor, segment: Segment, momentum: float, lr: float) -> tuple[object, ...]:
-    """Return all that is fixed in a graph: shapes, addresses and numbers."""
-    shapes = tuple((part.shape, part.dtype) for part in _batches(segment))
-    pulls = tuple(part.shape for part in _changing(bound))
-    scalar = None if isinstance(bound.pull, list) else bound.pull
-    still = bound.constant is None, bound.pace is None
-    return (x.data_ptr(), x.shape, shapes, pulls, scalar, still, tuple(segment.counted), momentum, lr)
 
 
 # ---- the engine
@@ -588,8 +568,8 @@ class StackedEngine(GroupEngine):
         super().__init__(problem, torch.device(device), dtype, threads=threads)
         if problem.stack is None:
             raise ValueError("the model is not a sequence of layers that can be stacked")
-        self._programs: dict[tuple[int, int], Program] = {}
-        self._graphs: WeakKeyDictionary[Program, Graphs] | None = WeakKeyDictionary() if graphs else None
+        self._program = lru_cache(maxsize=8)(self._made)  # seats may come in ever new shapes: buffers fill the memory
+        self._graphs = graphs
 
     def laid_out(self, pool: Samples) -> Samples:
         """Return the samples as rows."""
@@ -597,27 +577,23 @@ class StackedEngine(GroupEngine):
 
     def close(self) -> None:
         """Release the buffers."""
-        self._programs.clear()
+        self._program.cache_clear()
         super().close()
 
-    def _program(self, seats: int, width: int) -> Program:
-        """Return the buffers for so many seats and such a width; the eight shapes made last are kept."""
-        key = (seats, width)
-        if key not in self._programs:
-            if len(self._programs) >= 8:  # seats may come in ever new shapes: their buffers would fill the memory
-                self._programs.pop(next(iter(self._programs)))
-            self._programs[key] = Program(self.problem, seats, width, self.device, self.dtype)
-        return self._programs[key]
+    def _made(self, seats: int, width: int) -> tuple[Program, Steps]:
+        """Return the buffers for so many seats and such a width, and what takes their steps."""
+        steps = Graphs() if self._graphs else take_steps
+        return Program(self.problem, seats, width, self.device, self.dtype), steps
 
     @torch.no_grad()
     def train_group(
         self, pool: Samples, plans: Sequence[SeatPlan], jobs: Sequence[SeatJob], recipe: Recipe, lr: float
     ) -> tuple[Iterable[tuple[slice, Tensor]], NDArray[np.float64]]:
         """Train one group of seats; the rows come layer by layer."""
-        x, y, program = pool.x, pool.y, self._program(len(plans), max(plan.width for plan in plans))
+        x, y = pool.x, pool.y
+        program, steps = self._program(len(plans), max(plan.width for plan in plans))
         program.start(jobs, recipe)
         batches = Batches.of(plans, self.device, self.dtype)
-        steps = _steps if self._graphs is None else self._graphs.setdefault(program, Graphs(_steps))
         for begin, end, active, width in batches.segments:
             bound = program.bind(active, width)
             taken = batches.samples[begin:end, :active, :width].reshape(end - begin, -1)
@@ -629,21 +605,3 @@ class StackedEngine(GroupEngine):
             segment = Segment(taken, targets.contiguous(), weights, tally, paces, batches.reports[begin:end])
             steps(bound, x, segment, recipe.momentum, lr)
         return program.columns(), program.total.view(-1).double().cpu().numpy().copy()
-
-
-def _steps(bound: ActiveProgram, x: Tensor, segment: Segment, momentum: float, lr: float) -> None:
-    """Take the steps of one segment; step t reads the samples ``x[taken[t]]``."""
-    gathered = bound.inputs.view(-1, bound.inputs.shape[2])
-    layers, backwards, loss = bound.layers, bound.layers[::-1], bound.loss
-    parts = zip(segment.taken.unbind(0), segment.targets.unbind(0), segment.weights.unbind(0), strict=True)
-    for step, (index, y, w) in enumerate(parts):
-        torch.index_select(x, 0, index, out=gathered)
-        value = bound.inputs
-        if bound.pace is not None:
-            bound.pace.copy_(segment.paces[step])
-        for layer in layers:
-            value = layer.forward(value, w)
-        grad = loss.gradient(value, y, w, segment.tally[step] if segment.counted[step] else None)
-        for layer in backwards:
-            grad = layer.backward(grad, momentum)
-        bound.descend(lr)

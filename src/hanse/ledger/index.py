@@ -296,18 +296,13 @@ def _difference(connection: Connection, ledger: Ledger) -> str:
     if floor != ledger.floor:
         return f"the floor is {ledger.floor} units, and {floor!a} by the index"
     held: dict[str, int] = {}
-    number, theirs = 0, _indexed(connection, int(book))
-    for record in ledger.history():
-        found = next(theirs, None)
-        if found is None:
-            break
+    for record, found in zip(ledger.history(), _indexed(connection, int(book)), strict=False):
         if found != record:
             return f"transaction {record.number} (round {record.round}, step {record.transaction.step!a})"
-        number += 1
         for name, units in record.transaction.postings:
             held[name] = held.get(name, 0) + units
-    if next(theirs, None) is not None:
-        return f"transaction {number + 1}: the log ends before it"
+    if _count(connection, int(book)) > ledger.count():
+        return f"transaction {ledger.count() + 1}: the log ends before it"
     a = accounts.c
     listed = {row.name: row.balance for row in connection.execute(select(a.name, a.balance).where(a.book_id == book))}
     for name in sorted(held.keys() | listed.keys()):

@@ -23,7 +23,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -386,6 +386,11 @@ class Receipt:
         return self.said["round"]
 
     @property
+    def who(self) -> str:
+        """How a message names it."""
+        return f"receipt of client {self.client}, round {self.round}"
+
+    @property
     def client(self) -> int:
         """The client's number."""
         return self.said["client"]
@@ -582,68 +587,48 @@ def read_file(path: Path) -> Iterator[Receipt]:
                 raise UserError(f"{path}: line {number}: is not a receipt ({wrong})") from None
 
 
-@dataclass(frozen=True)
-class Difference:
-    """A disagreement between a receipt and the book.
-
-    Attributes:
-        receipt: the receipt.
-        field: the field of the receipt.
-        said: the value of the field in the receipt.
-        found: the value of the field in the book.
-    """
-
-    receipt: Receipt
-    field: str
-    said: Any
-    found: Any
-
-
 class ReceiptCheck:
     """Compares receipts with a book while somebody walks along the book.
 
-    Call :meth:`reached` for each transaction in order. Each receipt is compared as soon as the walk reaches the number
-    of transactions that it names, so a single pass over the history serves all receipts. At the end, :meth:`unmet` has
-    the receipts that name more transactions than the book has.
+    Call :meth:`wrong` for each transaction in order. Each receipt is compared as soon as the walk reaches the number of
+    transactions that it names, so a single pass over the history serves all receipts. At the end, :meth:`unmet` speaks
+    of those that name more transactions than the book has.
     """
 
     def __init__(self, receipts: Iterable[Receipt]) -> None:
         self._waiting: dict[int, list[Receipt]] = {}  # not compared yet, by the number of transactions they saw
-        self._held: dict[str, int] = {}  # units by account, only for accounts of clients that have receipts
         self._round, self._new = -1, list[Transaction]()
         for receipt in receipts:
             self._waiting.setdefault(receipt.count, []).append(receipt)
-            self._held |= {client(receipt.client): 0, escrow(receipt.client): 0}
 
-    def reached(self, record: Record, head: Callable[[], str]) -> list[Difference]:
-        """Take in the next transaction and return where the book up to it differs from the receipts.
+    def wrong(self, record: Record, tally: MutableBook) -> str:
+        """Take in the next transaction, and return the first difference between the book and its receipts, or "".
 
         Args:
             record: the transaction.
-            head: a function that returns the book's head with this transaction.
+            tally: the book with this transaction.
         """
         if record.round != self._round:
             self._round, self._new = record.round, []
         self._new.append(record.transaction)
-        for account, units in record.transaction.postings:
-            if account in self._held:
-                self._held[account] += units
         ending = self._waiting.pop(record.number, [])
         moved = moved_in(self._new) if ending else {}
-        return [d for r in ending for d in self._compared(r, head(), moved.get(r.client, ()))]
+        for receipt in ending:
+            lines, told, held = moved.get(receipt.client, []), receipt.postings, tally.balances
+            there = {
+                "root": tally.head,
+                "balance": held.get(client(receipt.client), 0),
+                "escrow": held.get(escrow(receipt.client), 0),
+                "postings": tuple(lines) if isinstance(told, tuple) else shortened(lines),
+            }
+            for name, found in there.items():
+                if (said := getattr(receipt, name)) != found:
+                    where = f"{receipt.who}: {name} after transaction {tally.count}"
+                    return f"{where}: it says {said}, the book {found}: the book was written anew"
+        return ""
 
-    def _compared(self, receipt: Receipt, head: str, lines: Sequence[Line]) -> list[Difference]:
-        """Return where a receipt differs from the book as it stands at this place of the walk."""
-        told = receipt.postings
-        there = {
-            "root": head,
-            "balance": self._held[client(receipt.client)],
-            "escrow": self._held[escrow(receipt.client)],
-            "postings": tuple(lines) if isinstance(told, tuple) else shortened(lines),
-        }
-        said = {name: getattr(receipt, name) for name in there}
-        return [Difference(receipt, name, said[name], there[name]) for name in there if said[name] != there[name]]
-
-    def unmet(self) -> list[Receipt]:
-        """Return the receipts that name more transactions than the walk has reached."""
-        return [receipt for receipts in self._waiting.values() for receipt in receipts]
+    def unmet(self, count: int) -> str:
+        """Return what the first receipt says that names more transactions than the ``count`` of the book, or ""."""
+        for receipt in self._waiting[min(self._waiting)] if self._waiting else ():
+            return f"{receipt.who}: saw {receipt.count} transactions, the book has {count}: its tail is cut"
+        return ""

@@ -66,10 +66,6 @@ class VerifyResult:
         return self.wrong is None
 
 
-class _BrokenError(Exception):
-    """Ends the check at the first claim that does not hold, which is its text."""
-
-
 def verify(
     walk: Walk,
     receipts: Iterable[Receipt] = (),
@@ -98,82 +94,49 @@ def verify(
         UserError: heads are signed and the package ``cryptography`` is not installed; or a record is damaged.
         OSError: a file cannot be read.
     """
-    claims, wrong = _Claims(receipts, heads or {}, walk.book, walk.public, closes), None
     walk.checked = True
     try:
-        claims.reached(walk)
-        for record in walk.records():
-            claims.reached(walk, record)
-        claims.left(walk.tally, lacking(walk.tally.count))
-    except (_BrokenError, DamagedError) as first:
-        wrong = str(first)
+        wrong = _first_wrong(walk, receipts, dict(heads or {}), lacking, closes) or None
+    except DamagedError as damage:
+        wrong = str(damage)
     tally = walk.tally
     return VerifyResult(tally.count, walk.postings, len(tally.balances), tally.head, wrong)
 
 
-class _Claims:
-    """What others say about the book: receipts, and heads by who names them.
+def _first_wrong(
+    walk: Walk,
+    receipts: Iterable[Receipt],
+    heads: dict[str, str],
+    lacking: Callable[[int], Iterable[tuple[int, Transaction]]],
+    closes: Closes | None,
+) -> str:
+    """Return the first claim of others about the book that does not hold, or "". The arguments are those of
+    :func:`verify`.
 
     Claims are ticked off while the walk passes the place that they speak of; what remains at the end speaks of
     something that the book does not have.
     """
-
-    def __init__(
-        self,
-        receipts: Iterable[Receipt],
-        heads: Mapping[str, str],
-        book: str,
-        public: bytes | None,
-        closes: Closes | None,
-    ) -> None:
-        self.heads, self.closes = dict(heads), closes
-        self.wrong: str | None = None  # the first receipt that is not of this book; reported after faults in rows
-        ours = []
-        for receipt in receipts:
-            if (strange := receipt.wrong(book, public)) is None:
-                ours.append(receipt)
-            elif self.wrong is None:
-                self.wrong = f"{_named(receipt)}: {strange}"
-        self.receipts = ReceiptCheck(ours)
-
-    def reached(self, walk: Walk, record: Record | None = None) -> None:
-        """Compare what is said about the place that the walk has reached with what is there. Raises _BrokenError.
-
-        Args:
-            walk: stands behind the record.
-            record: the last transaction; None: the walk begins.
-        """
-        tally, before = walk.tally, walk.before
-        if tally.count == walk.count and self.heads:  # heads are those of whole postings
-            self.heads.pop(tally.head, None)
-        if self.closes and record and (wrong := self.closes.wrong(record, tally, before)):
-            raise _BrokenError(wrong)
-        for d in () if record is None else self.receipts.reached(record, lambda: tally.head):
-            raise _BrokenError(
-                f"{_named(d.receipt)}: {d.field} after transaction {tally.count}: it says {d.said}, the book "
-                f"{d.found}: the book was written anew"
-            )
-
-    def left(self, tally: MutableBook, lacking: Iterable[tuple[int, Transaction]]) -> None:
-        """Raise _BrokenError if a claim is left over: a receipt or a head of something that the book does not have."""
-        if self.wrong is not None:
-            raise _BrokenError(self.wrong)
-        if unmet := self.receipts.unmet():
-            first = min(unmet, key=lambda receipt: receipt.count)  # it names the earliest missing transaction
-            raise _BrokenError(
-                f"{_named(first)}: saw {first.count} transactions, the book has {tally.count}: its tail is cut"
-            )
-        after = tally.copy()
-        with suppress(LedgerError):  # if they cannot follow, the heads after them are left over
-            for round, transaction in lacking:
-                after.add(round, transaction)
-                self.heads.pop(after.head, None)
-        for head, who in self.heads.items():
-            raise _BrokenError(f"{who}: head {head} is not in the book: its tail is cut, or it was written anew")
-
-
-def _named(receipt: Receipt) -> str:
-    return f"receipt of client {receipt.client}, round {receipt.round}"
+    faults = [(receipt, receipt.wrong(walk.book, walk.public)) for receipt in receipts]
+    check, tally = ReceiptCheck(receipt for receipt, fault in faults if fault is None), walk.tally
+    for record in walk.records():
+        if heads and tally.count == walk.count:  # heads are those of whole postings
+            heads.pop(tally.head, None)
+        if closes and (wrong := closes.wrong(record, tally, walk.before)):
+            return wrong
+        if wrong := check.wrong(record, tally):
+            return wrong
+    for receipt, fault in faults:  # after faults in rows
+        if fault is not None:
+            return f"{receipt.who}: {fault}"
+    after = tally.copy()
+    with suppress(LedgerError):  # if they cannot follow, the heads after them are left over
+        for round, transaction in lacking(tally.count):
+            after.add(round, transaction)
+            heads.pop(after.head, None)
+    lost = (
+        f"{who}: head {head} is not in the book: its tail is cut, or it was written anew" for head, who in heads.items()
+    )
+    return check.unmet(tally.count) or next(lost, "")
 
 
 LONGEST_NAME = 100  # characters of a book's name, which stands twice in each head and receipt

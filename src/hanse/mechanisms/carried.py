@@ -90,6 +90,16 @@ class Carried:
         without = np.pad(self.without, ((0, more), (0, wide)))
         return Carried(np.pad(self.due, (0, more)), without, np.pad(self.variance, (0, more)))
 
+    def plus(self, players: Ints, valued: CarriedValues) -> Carried:
+        """Return the sums after a round in which the ``players [m]`` had these values, taken as they are."""
+        now = self.grown(int(players.max(initial=-1)) + 1, valued.without.shape[1])
+        due, without, variance = now.due.copy(), now.without.copy(), now.variance.copy()
+        due[players] += valued.worth
+        blocks = valued.without.shape[1]  # without any, the draw of the samples may be all of it
+        variance[players] += valued.errors**2 + np.where((valued.worth != 0) & (blocks == 0), np.inf, 0.0)
+        without[players, :blocks] += valued.without
+        return Carried(due, without, variance)
+
     def with_round(self, players: Ints, valued: CarriedValues) -> Carried:
         """Return what is carried over after a round in which the ``players [m]`` had these values."""
         m = len(players)

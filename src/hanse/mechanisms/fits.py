@@ -149,7 +149,7 @@ FORBIDS: Mapping[str, Mapping[str, str]] = {
     },
     "data.client_test_from/classes": {"network": f"all test samples count equally; allowed: 'own', 'server'{LOCAL}"},
     "eval.model": {"network": f"clients test what they hold; allowed: 'deployed'{LOCAL}"},
-    **dict.fromkeys(EARLIER, dict.fromkeys(("federation.engine", "network"), "it is for clients of this process")),
+    **{key: {"network": "it is for clients of this process"} for key in EARLIER},
 }
 # The same, of which a run only warns.
 WARNS: Mapping[str, Mapping[str, str]] = {

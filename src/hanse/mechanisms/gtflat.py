@@ -5,7 +5,7 @@ some generations, a model's weight is the share of all individuals that choose i
 
 GTFLAT is an add-on: it replaces the weights of any mechanism that averages, as in ``dataclasses.replace(mechanism,
 weigh=GTFLAT())``. The published combinations are at the end of the module (:func:`gtfedavg`, :func:`gtfedprox`) and in
-``fedgen.py``. :class:`ValidationGTFLAT` measures its payoffs, and :class:`GTFLATSelect` selects clients by the game.
+``fedgen.py``, and :class:`GTFLATSelect` selects clients by the game.
 
 The weights depend on the unit of the distances. If the models are far apart, the nearest neighbours get all the weight.
 If they are close, all weights are nearly equal (papers.md T10). ``scale = "mean"`` divides the distances by their mean.
@@ -69,47 +69,19 @@ class GTFLAT(AggregatePart):
         """
         if len(group) == 1:
             return Aggregate(np.ones(1))
-        rows = group.parameters  # without buffers, such as batch-norm statistics (papers.md T7)
-        return _play(self, replicator.payoff_matrix(rows, self.eps), self._start(group))
-
-    def _start(self, group: Group) -> Floats | None:
-        """Return what each individual chooses at first; None if all models are chosen equally often."""
-        if self.start == "equal" or self.population is None:
-            return None
-        return replicator.drawn(len(group), self.population, group.view.draw("weigh", start=group.row))
-
-
-@dataclass(frozen=True)
-class ValidationGTFLAT(AggregatePart):
-    """GTFLAT with measured payoffs: the payoff of another's model is the validation loss of its mean with one's own.
-
-    The server evaluates ``k (k - 1) / 2`` models for a group of k seats in each round.
-
-    Attributes:
-        strength: the paper's w, how strongly a generation follows the payoffs.
-        generations: how many generations are played.
-        population: the number of individuals per client. None: any share is possible.
-        scale: "paper" takes payoffs as they are, "mean" divides them by their mean size.
-    """
-
-    needs = GROUPED | {"validation"}
-    strength: Weight = 0.8
-    generations: Count = 50
-    population: Positive | None = None
-    scale: Scale = "paper"
-
-    def aggregate(self, group: Group, state: State) -> Aggregate:
-        """Return the weights ``[m]`` that the game gives; the only seat of a group has weight 1."""
-        k = len(group)
-        if k == 1:
-            return Aggregate(np.ones(1))
-        # coalitions of two with equal weights are the means of pairs; their utility is minus the loss
-        game = group.view.judge.coalitions(group.updates, group.old, np.ones(k), "loss")
-        i, j = np.triu_indices(k, 1)
-        losses = np.zeros((k, k))
-        pairs = [frozenset(pair) for pair in zip(i.tolist(), j.tolist(), strict=True)]
-        losses[i, j] = losses[j, i] = -np.asarray(game.many(pairs))
-        return _play(self, replicator.loss_payoff(losses))
+        phi = replicator.payoff_matrix(group.parameters, self.eps)  # without buffers: batch norm's (papers.md T7)
+        played = replicator.scale_free(phi) if self.scale == "mean" else phi
+        start = None
+        if self.start == "random" and self.population is not None:
+            start = replicator.drawn(len(group), self.population, group.view.draw("weigh", start=group.row))
+        shares = replicator.equilibrium(played, self.generations, self.strength, self.population, start=start)
+        weights = replicator.weights(shares)
+        recorded = {
+            "weigh/distance": replicator.mean_distance(phi),
+            "weigh/nash_gap": replicator.nash_gap(played, shares),
+            "weigh/effective_seats": 1.0 / float(weights @ weights),
+        }
+        return Aggregate(weights, metrics=recorded)
 
 
 @dataclass(frozen=True)
@@ -220,28 +192,6 @@ def sketched(vectors: Floats, width: int, seed: int) -> Floats:
     draw = stream(seed, "sketch")
     place, sign = draw.integers(width, size=length), draw.choice([-1.0, 1.0], size=length)
     return np.stack([np.bincount(place, weights=sign * vector, minlength=width) for vector in vectors])
-
-
-def _play(part: GTFLAT | ValidationGTFLAT, phi: Floats, start: Floats | None = None) -> Aggregate:
-    """Return the weights of a group's game with payoffs ``phi [m, m]``.
-
-    Recorded, as means over groups of several seats: ``weigh/distance``, the mean size of the payoffs before any
-    scaling; ``weigh/nash_gap``, how far the outcome is from an equilibrium; ``weigh/effective_seats``, ``1 / sum w^2``.
-
-    Args:
-        part: has the options of the game.
-        phi: the payoffs.
-        start: what individuals choose at first; None: all models equally often.
-    """
-    played = replicator.scale_free(phi) if part.scale == "mean" else phi
-    state = replicator.equilibrium(played, part.generations, part.strength, part.population, start=start)
-    weights = replicator.weights(state)
-    recorded = {
-        "weigh/distance": replicator.mean_distance(phi),
-        "weigh/nash_gap": replicator.nash_gap(played, state),
-        "weigh/effective_seats": 1.0 / float(weights @ weights),
-    }
-    return Aggregate(weights, metrics=recorded)
 
 
 def gtfedavg(

@@ -53,9 +53,9 @@ from hanse.core.part import (
 from hanse.core.port import Ask, ClientInfo, Request, Score, Scored
 from hanse.core.table import PER_CLIENT, Block, Floats, Ints, Replace, Seats
 from hanse.core.telling import FREE, BeforeJoining, Check, Fact, Kind, Plot, Telling, Terms, Worth
-from hanse.federation.policy import MOST, amount, at_round
+from hanse.federation.policy import MOST, amount
 from hanse.games.gram import inner_products
-from hanse.games.market import Graph, Market, best_imports, gains, local_optimality, utilities_of
+from hanse.games.market import Graph, Market, best_imports, gain, gains, local_optimality, utilities_of
 from hanse.games.market_models import Kind as Distance
 from hanse.games.market_models import (
     centre_weights,
@@ -66,7 +66,6 @@ from hanse.games.market_models import (
     within_reach,
     within_shares,
 )
-from hanse.games.market_numbers import gain
 from hanse.games.market_posted import APART, By, Pricing, Tariff, due, on_sale, sold
 from hanse.learning.adapters import has_adapters, travel_gram
 from hanse.mechanisms import market_checks
@@ -114,7 +113,7 @@ class Traits:
             eagerness: for clients whose profile has none.
         """
         info = {c.id: c for c in view.roster}
-        now = [at_round(info[c].profile, view.round) for c in clients.tolist()]
+        now = [info[c].profile for c in clients.tolist()]
         return Traits(
             np.array([float(min(info[c].num_samples, LARGEST_COUNT)) for c in clients.tolist()]),
             np.array([_known(amount(t.get("cost"), infinite=True), cost) for t in now]),

@@ -36,7 +36,6 @@ def checks(rounds: Iterable[PostedRound], parts: Mapping[str, Any]) -> Iterator[
         parts: the mechanism's parts by slot, as far as they are known.
     """
     looks: dict[str, tuple[Callable[[MarketRound], str], str]] = {
-        "settings": (unlike_settings(parts), "every market had the rules that the run's settings name"),
         "payments": (wrong_payments, "every payment is its price, rounded down to the unit"),
         "delivery": (wrong_delivery, "clients that did not pay got nothing"),
     }
@@ -102,27 +101,6 @@ def wrong_delivery(r: MarketRound) -> str:
         return ""
     who = ", ".join(map(str, unpaid[:10].tolist())) or "nobody"
     return f"a model without payment: {len(r.withheld)} were withheld, and {len(unpaid)} were not paid (by {who})"
-
-
-def unlike_settings(parts: Mapping[str, Any]) -> Callable[[MarketRound], str]:
-    """Return a check that a market followed the run's settings: pricing, tariff, lambda, and the end of Algorithm 2.
-
-    Args:
-        parts: the mechanism's parts by slot.
-    """
-    market, bills, wanted = parts.get("weigh"), parts.get("settle"), dict[str, Any]()
-    if market is not None and hasattr(market, "lam"):
-        wanted |= {"lam": market.lam, "stop": getattr(market, "stop", "skip")}
-    if bills is not None and hasattr(bills, "pricing"):
-        wanted |= {"pricing": bills.pricing, "tariff": bills.tariff}
-
-    def wrong(r: MarketRound) -> str:
-        """Return the first setting from which a market differs, or ""."""
-        had = {"lam": r.market.lam, "stop": r.stop, "pricing": r.pricing, "tariff": r.tariff}
-        other = [name for name in wanted if had[name] != wanted[name]]
-        return f"its {other[0]} was {had[other[0]]!r}, and the settings say {wanted[other[0]]!r}" if other else ""
-
-    return wrong
 
 
 def unlike_bills(r: MarketRound | None, posted: Sequence[Transaction]) -> str:

@@ -11,9 +11,8 @@ the same. What is sent at random can be worth something by chance; proofs of tra
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 from pydantic import Field
@@ -21,13 +20,13 @@ from pydantic import Field
 from hanse.core.entry import MINT, TOKEN, Transaction, pool
 from hanse.core.entry import client as account
 from hanse.core.entry import tokens as say
-from hanse.core.part import Context, PostedRound, Settlement, SettlePart, State, Unproved, View
-from hanse.core.table import Floats, Ints
-from hanse.core.telling import BeforeJoining, Check, Kind, Telling, Terms
+from hanse.core.part import Context, Settlement, SettlePart, State, Unproved, View
+from hanse.core.table import Floats
+from hanse.core.telling import BeforeJoining, Kind, Telling, Terms
 from hanse.games.jackknife import interval_errors
 from hanse.games.shares import shares
 from hanse.mechanisms.by_value import rounded, valued_seats
-from hanse.mechanisms.carried import RECORDED, CarriedValues
+from hanse.mechanisms.carried import Carried, CarriedValues
 
 POT = pool("pot")
 
@@ -69,14 +68,11 @@ class Pot(SettlePart):
         return round(self.tokens * TOKEN)
 
     def init(self, context: Context) -> State:
-        """Return the state in which nobody was worth anything: ``worth [N]``, ``variance [N]`` of the values'
-        estimation, ``without [N, B]`` (without each block of samples), ``work [N]`` and whether the pot is ``filled``.
+        """Return the state in which nobody was worth anything: the sums of values (:class:`Carried`), ``work [N]`` and
+        whether the pot is ``filled``.
         """
         n = context.num_clients
-        return {
-            "worth": np.zeros(n), "variance": np.zeros(n), "without": np.zeros((n, 0)),
-            "work": np.zeros(n, np.int64), "filled": 0,
-        }  # fmt: skip
+        return {**Carried.nothing(n).state(), "work": np.zeros(n, np.int64), "filled": 0}
 
     def settle(self, view: View, state: State) -> tuple[Settlement, State]:
         """Return what fills the pot ("open" of the first round) or shares it out ("end"); "close" adds up values."""
@@ -88,7 +84,10 @@ class Pot(SettlePart):
             clients, values = valued_seats(view)
             unproved = view.get(Unproved)
             proved = clients if unproved is None else np.setdiff1d(clients, unproved.clients)
-            return Settlement(arrays={"pot_work": np.unique(proved)}), added(state, clients, values, proved)
+            everyone = np.arange(len(state["work"]))
+            sums = Carried.of(state).plus(everyone, CarriedValues.of(everyone, clients, values))
+            work = state["work"] + np.isin(everyone, proved)
+            return Settlement(arrays={"pot_work": np.unique(proved)}), {**state, **sums.state(), "work": work}
         return Settlement(transactions=self.paid_out(state)), {**state, "filled": 0}
 
     def filled(self) -> tuple[Transaction, ...]:
@@ -101,7 +100,7 @@ class Pot(SettlePart):
             return ()
         work, for_work = state["work"], round(self.for_work * self.units)
         parts = {
-            "shares": (self.units - for_work, shares(state["worth"], errors_of(state)), "by what updates were worth"),
+            "shares": (self.units - for_work, shares(state["due"], errors_of(state)), "by what updates were worth"),
             "work": (for_work, work / max(1, work.sum()), "for proven work"),
         }
         found = []
@@ -128,27 +127,6 @@ class Pot(SettlePart):
             ),
         )
 
-    def checks(self, rounds: Iterable[PostedRound], parts: Mapping[str, Any]) -> Iterator[Check]:
-        """Yield whether the pot came in once, and went out once as the recorded values and work say."""
-        meaning = "it came in once, and went out as the recorded values and proven work say"
-        yield Check.of("pot", meaning, self._wrong(rounds))
-
-    def _wrong(self, rounds: Iterable[PostedRound]) -> Iterator[tuple[int, str]]:
-        """Yield what is wrong in each round by what is recorded of values, "" if nothing.
-
-        The replay of a settlement starts from what the rule was shown, which is recorded apart from it.
-        """
-        state = self.init(Context.tiny(0))
-        for r in rounds:
-            opens = bool(r.posted) and not r.ended and not state["filled"]
-            wanted = self.paid_out(state) if r.ended else self.filled() if opens else ()
-            state = {**state, "filled": int(not r.ended and (opens or state["filled"]))}
-            if "answered" in r.arrays and "pot_work" in r.arrays:
-                values = {name: r.arrays[name] for name in RECORDED if name in r.arrays}
-                state = added(state, r.arrays["answered"], {"value": np.zeros(0), **values}, r.arrays["pot_work"])
-            moves, posted = ([(t.kind, sorted(t.postings)) for t in all_] for all_ in (wanted, r.posted))
-            yield r.number, "" if moves == posted else f"{_said(posted)} moved; by the records {_said(moves)}"
-
     def terms(self, joining: BeforeJoining) -> Terms:
         """Return what a client that considers joining can get; this rule takes nothing."""
         work = f" {self.for_work:.0%} of it goes to proven work, the same for each update." if self.for_work else ""
@@ -160,28 +138,6 @@ class Pot(SettlePart):
         )
 
 
-def added(state: State, clients: Ints, values: Mapping[str, Any], proved: Ints) -> State:
-    """Return a pot's state with a round's values and work.
-
-    Args:
-        state: the state before.
-        clients: ``[S]``, the clients of the seats that were valued.
-        values: by name, as they are recorded (:data:`hanse.mechanisms.carried.RECORDED`).
-        proved: the clients whose updates were accepted, and that proved that they trained if they had to.
-    """
-    size = max(len(state["worth"]), int(max(clients.max(initial=-1), proved.max(initial=-1))) + 1)
-    now = CarriedValues.of(np.arange(size), clients if len(values["value"]) else clients[:0], values)
-    blocks = max(now.without.shape[1], state["without"].shape[1])
-    unknown = np.where((now.worth != 0) & (now.without.shape[1] < 2), np.inf, 0.0)
-    return {
-        **state,
-        "worth": _grown(state["worth"], size) + now.worth,
-        "variance": _grown(state["variance"], size) + now.errors**2 + unknown,
-        "without": _grown(state["without"], size, blocks) + _grown(now.without, size, blocks),
-        "work": _grown(state["work"], size) + np.isin(np.arange(size), proved),
-    }
-
-
 def errors_of(state: State) -> Floats:
     """Return the standard errors ``[N]`` of summed values, from the draw of samples and from the estimation.
 
@@ -189,7 +145,7 @@ def errors_of(state: State) -> Floats:
     difference from the mean of those above 0; or the value's own, where that is smaller: who sends next to nothing has
     next to none. Infinite: not known.
     """
-    without, worth = state["without"], state["worth"]
+    without, worth = state["without"], state["due"]
     if without.shape[1] < 2:
         return np.full(len(worth), np.inf)
     known = np.isfinite(without).all(axis=1)
@@ -197,16 +153,3 @@ def errors_of(state: State) -> Floats:
     apart = without - without[counted].mean(axis=0) if counted.any() else without
     drawn = np.fmin(interval_errors(apart), interval_errors(without))
     return np.asarray(np.where(known, np.sqrt(drawn**2 + state["variance"]), np.inf))
-
-
-def _said(moves: list[tuple[str, list[tuple[str, int]]]]) -> str:
-    """Return transactions as a line shows them."""
-    return (
-        "; ".join(f"{kind} {', '.join(f'{name} {units:+d}' for name, units in to)}" for kind, to in moves) or "nothing"
-    )
-
-
-def _grown(array: Any, size: int, blocks: int | None = None) -> Any:
-    """Return ``array [n]`` or ``[n, b]`` with zeros up to ``size`` rows and ``blocks`` columns."""
-    wide = [] if blocks is None else [(0, blocks - array.shape[1])]
-    return np.pad(array, [(0, size - len(array)), *wide])

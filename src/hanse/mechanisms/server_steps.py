@@ -127,23 +127,9 @@ class ServerStep(OfRule):
         for row in outcome.mixed.made:
             if row in told.said and row not in withheld:  # a row that was withheld stays as it was
                 known[row] = dict(told.said[row].keeps)
-        for row in range(outcome.table.size, len(outcome.mixed.W)):
-            if (parent := _parent(outcome, row)) in known:
-                known[row] = known[parent]
         rows = sorted(known)
         moments = {name: torch.stack([known[row][name] for row in rows]) if rows else state[name] for name in names}
         return {"rows": np.array(rows, np.int64), **moments}
-
-
-def _parent(outcome: View, row: int) -> int:
-    """Return the row that a new row comes from: of all old rows, the one with the largest weight in it.
-
-    If it is made of updates alone, it is the row for which the update with the largest weight was trained.
-    """
-    W, count = np.abs(outcome.mixed.W[row]), len(outcome.trained)
-    if W[count:].any():
-        return int(np.argmax(W[count:]))
-    return int(outcome.trained.seats.target[int(np.argmax(W[:count]))])
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,9 @@ nobody is said to have clearly done harm, or good, because of noise alone.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from hanse.core.part import Values
@@ -33,34 +32,23 @@ def unknown_without(values: Values, updates: Updates) -> Values:
     return replace(values, standard_errors=np.full(len(updates), np.nan))
 
 
-@dataclass(frozen=True)
-class Curved:
-    """How much noise raises the loss of a row that a round moved.
+def worsened(rise: float, slope: Tensor, step: Tensor, squares: Floats) -> Floats:
+    """Return by how much noise raised the loss of a row that a round moved, ``[m]``: a part for each of its noises.
 
-    Attributes:
-        beyond: how much more the loss rose along the step than the slope at its start predicts; at least 0.
-        squared: the step's squared length.
+    What counts is how much more the loss rose along the step than the slope at its start predicts. Where the step is
+    nothing but noise, the squares share that (for normal noise this is exact in expectation, by Stein's lemma). Where
+    it is longer, only its part.
+
+    Args:
+        rise: of the loss along the step.
+        slope: ``[P]``, at the step's start.
+        step: ``[P]``.
+        squares: ``[m]``, the expected squared lengths of the noises in the step.
     """
-
-    beyond: float
-    squared: float
-
-    @staticmethod
-    def of(rise: float, slope: Tensor, step: Tensor) -> Curved:
-        """Return it for a loss that rose by ``rise`` along a step ``[P]`` with the slope ``[P]`` at its start."""
-        moved = step.to(slope)
-        return Curved(max(0.0, rise - float(slope @ moved)), float(moved @ moved))
-
-    def by(self, squares: Floats, within: float) -> Floats:
-        """Return by how much noise raised the loss.
-
-        Args:
-            squares: the expected squared lengths of noises.
-            within: that of all noise in the step. Where the step is nothing else, ``beyond`` is shared by the squares
-                (for normal noise this is exact in expectation, by Stein's lemma). Where it is longer, only its part.
-        """
-        whole = max(self.squared, within)
-        return self.beyond * squares / whole if whole > 0 else np.zeros_like(squares)
+    moved = step.to(slope)
+    beyond = max(0.0, rise - float(slope @ moved))
+    whole = max(float(moved @ moved), float(squares.sum()))
+    return beyond * squares / whole if whole > 0 else np.zeros_like(squares)
 
 
 def together(chance: Floats, worse: Floats, round: int) -> Floats:
@@ -76,8 +64,3 @@ def together(chance: Floats, worse: Floats, round: int) -> Floats:
         round: r, from 0.
     """
     return np.asarray(np.hypot(chance, math.sqrt(2 * round + 1) * worse))
-
-
-def length(gradient: Tensor) -> float:
-    """Return the length of a gradient."""
-    return float(torch.linalg.vector_norm(gradient, dtype=torch.float64))

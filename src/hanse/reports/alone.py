@@ -81,26 +81,27 @@ def train_alone(folder: Path, observers: Sequence[Observer] = ()) -> Path:
         raise UserError(
             f"--train-alone: the data of {folder} are with its participants, who can train alone themselves"
         )
-    place = folder / HERE
-    if python := by_python(load_run(folder)):
-        if (place / "config.toml").is_file() and not load_run(place).unfinished:
+    place, run = folder / HERE, load_run(folder)
+    if python := by_python(run):
+        found = find_alone(run)
+        if found is not None and found.path == place and not found.unfinished:
             return place
         raise UserError(
             f"--train-alone: {folder}: data or model were objects in Python, which can also play this: {python}"
         )
     experiment = alone_experiment(Experiment.read(folder / "config.toml"))
     if (place / "config.toml").is_file():
-        running.resume(place, observers=observers)
+        running.resume(place, observers=observers, rounds=experiment.run.rounds)
     else:
         running.run(experiment, out=place, observers=observers)
     return place
 
 
 def find_alone(run: RunRecord, given: Sequence[RunRecord] = ()) -> RunRecord | None:
-    """Return a finished run of the same clients by themselves: from the folder "alone" of the run, or from next to it.
+    """Return a run of the same clients by themselves: from the folder "alone" of the run, or from next to it.
 
-    It must have the same data, model and training, and at least one finished round. If it is next to the run, it must
-    also have the same number of rounds. If there are several, the first by name is used.
+    It must have the same data, model, training and number of rounds, and at least one finished round. If there are
+    several, the first by name is used.
 
     Args:
         run: the run.
@@ -113,13 +114,8 @@ def find_alone(run: RunRecord, given: Sequence[RunRecord] = ()) -> RunRecord | N
             return other
     beside = sorted(p for p in run.path.resolve().parent.iterdir() if p != run.path.resolve())
     for path in (run.path / HERE, *beside):
-        if not (path / "config.toml").exists():
-            continue
         try:
-            config = read_toml(path / "config.toml")
-            # one that lies next to it by chance counts only if it trained for as long
-            lasts = path.name == HERE or table(config, "run").get("rounds") == table(run.config, "run").get("rounds")
-            if lasts and table(config, "mechanism").get("name") == ALONE and _alike(run.config, config):
+            if (path / "config.toml").exists() and _alike(run.config, read_toml(path / "config.toml")):
                 return load_run(path)
         except UserError:  # damaged, or without a round: another run's fault must not cost this run its statement
             continue
@@ -127,9 +123,11 @@ def find_alone(run: RunRecord, given: Sequence[RunRecord] = ()) -> RunRecord | N
 
 
 def _alike(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> bool:
-    """Return whether two experiments have the same data, model and training, wherever the data's files are."""
+    """Return whether an experiment is another's of single clients: as long, and the data's files may be elsewhere."""
 
     def known(config: Mapping[str, Any], name: str) -> dict[str, Any]:
         return {key: one for key, one in table(config, name).items() if key not in ("path", "download")}
 
-    return all(known(ours, name) == known(theirs, name) for name in _SAME)
+    as_long = table(ours, "run").get("rounds") == table(theirs, "run").get("rounds")
+    lone = table(theirs, "mechanism").get("name") == ALONE
+    return lone and as_long and all(known(ours, name) == known(theirs, name) for name in _SAME)

@@ -164,11 +164,10 @@ def _joining(group: SeedGroup, found: Sequence[RunOf], beside: Sequence[RunRecor
                                                 "less": reading.less_is_better}))  # fmt: skip
     elif not notes:
         notes.append(Note("joining_unknown", "warning", {"tested": any(honest)}))
-    gained = [row.net if row.utility is None else row.utility for row in honest[0] or found[0].clients
-              if row.balance is not None or row.utility is not None]  # fmt: skip
+    gained = [row.beyond for row in honest[0] or found[0].clients if row.beyond is not None]
     if gained:
         market, many = found[0].clients[0].utility is not None, len(group.runs) > 1
-        up = sum(round(one, 6) > 0 for one in gained)
+        up = sum(one > 0 for one in gained)
         notes.append(Note("gained_besides", "note", {"gained": up, "of": len(gained), "market": market, "many": many}))
     return notes
 

@@ -21,6 +21,7 @@ import numpy as np
 from hanse.base.errors import UserError
 from hanse.base.files import read_arrays, run_folder
 from hanse.core.entry import LOG, TOKEN
+from hanse.core.table import Floats
 from hanse.core.telling import Check, Fact
 from hanse.ledger.run_ledger import movements, reading, verify_run
 from hanse.mechanisms import market_checks
@@ -208,6 +209,21 @@ def client_sums(rounds: Sequence[MarketRound]) -> tuple[ClientSums, ...]:
     columns |= {"rounds_traded": traded, "rounds_withheld": withheld}
     lines = zip(*(column.tolist() for column in columns.values()), strict=True)
     return tuple(ClientSums(**dict(zip(columns, line, strict=True))) for line in lines)
+
+
+def traded(rounds: Sequence[MarketRound]) -> tuple[tuple[int, ...], Floats, Floats]:
+    """Return who traded what in some markets.
+
+    The three arrays are the clients ``[m]``, the tokens ``[m, m]`` that i paid j, and ``[m, m]`` the share of the
+    markets in which i imported j's model.
+    """
+    who = np.unique(np.concatenate([r.clients for r in rounds]))
+    money, imports = np.zeros((len(who), len(who))), np.zeros((len(who), len(who)))
+    for r in rounds:
+        at = np.searchsorted(who, r.clients)
+        money[np.ix_(at, at)] += r.money / TOKEN
+        imports[np.ix_(at, at)] += (r.realised != 0) / len(rounds)
+    return tuple(who.tolist()), money, imports
 
 
 def _records(folder: Path) -> Check:

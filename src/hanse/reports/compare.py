@@ -22,11 +22,10 @@ import numpy as np
 from hanse.base.errors import UserError, nearest
 from hanse.base.files import table, write_csv
 from hanse.learning.metrics import ACCURACY, LOSS, reading_of
-from hanse.reports.accuracy import own_means
 from hanse.reports.chart import Floats, Ints
+from hanse.reports.fits import own_mean
 from hanse.reports.groups import SeedGroup, different_settings, group_runs
 from hanse.reports.paired import paired
-from hanse.reports.tags import Cell
 from hanse.reports.text_table import TextTable
 from hanse.reports.words import Note
 from hanse.runs.run_record import RunRecord, load_runs
@@ -255,7 +254,7 @@ def run_row(run: RunRecord) -> dict[str, Any]:
         "best_accuracy": float(accuracy.max()) if len(accuracy) else None,
         "test_loss": None if regression or named is not None else loss,
         "test_mse": loss if regression and named is None else None,
-        "client_accuracy": _last(own_means(run, ACCURACY, 2)[1]),
+        "client_accuracy": own_mean(run, ACCURACY),
         "seconds_per_round": float(np.median(seconds)) if len(seconds) else None,
         "mb": float(sum(t.sum() for t in traffic)) / 1e6 if any(len(t) for t in traffic) else None,
         "virtual_seconds": _last(run.series("clock_s")[1]),
@@ -282,7 +281,7 @@ def _own_figures(run: RunRecord) -> dict[str, float | None]:
         if reading == run.main:
             best = values.min if reading.less_is_better else values.max
             found[f"best_{reading.key}"] = float(best()) if len(values) else None
-            found[f"client_{reading.key}"] = _last(own_means(run, reading, 2)[1])
+            found[f"client_{reading.key}"] = own_mean(run, reading)
     if (named := _loss_told(table(run.config, "train").get("loss"))) is not None:
         found[f"test_loss: {named}"] = _last(run.series("test/loss")[1])
     return found
@@ -362,7 +361,7 @@ class Column(NamedTuple):
         told = f"{value * self.factor:,.{digits}f}"
         if value and not told.strip("-0."):
             told = f"{value * self.factor:.1g}"
-        return Cell(told if sd is None else f"{told} ± {sd * self.factor:,.{digits}f}", value, sd)
+        return told if sd is None else f"{told} ± {sd * self.factor:,.{digits}f}"
 
 
 _LEARNED = (
@@ -435,14 +434,9 @@ def _difference(row: Mapping[str, Any]) -> tuple[str, ...]:
         "" if row[key] is None else f"{column.factor * row[key]:+,.{column.digits}f}" for key in ("mean", "low", "high")
     )
     tests = (("p", 2), ("p_holm", 2), ("p_sign_flip", 3))
-    p = ("–" if row[key] is None else Cell(f"{row[key]:.{digits}g}", row[key]) for key, digits in tests)
-    pairs, between = row["pairs"], Cell(f"{low} to {high}", row["low"], row["high"])
-    return (
-        Cell(str(pairs), pairs),
-        Cell(mean, row["mean"]),
-        between if low else Cell(f"the same in all {pairs}", pairs),
-        *p,
-    )
+    p = ("–" if row[key] is None else f"{row[key]:.{digits}g}" for key, digits in tests)
+    between = f"{low} to {high}" if low else f"the same in all {row['pairs']}"
+    return (str(row["pairs"]), mean, between, *p)
 
 
 def experiments_table(groups: Sequence[SeedGroup]) -> TextTable:
@@ -455,7 +449,7 @@ def experiments_table(groups: Sequence[SeedGroup]) -> TextTable:
     rows = [_group_rows(label, each) or each for label, each in found]
     shown = _report_columns([row for pair in rows for row in pair])
     body = [
-        (group.label, Cell(str(len(group.runs)), len(group.runs)), *(column.cell(first, *sd[:1]) for column in shown))
+        (group.label, str(len(group.runs)), *(column.cell(first, *sd[:1]) for column in shown))
         for group, (first, *sd) in zip(groups, rows, strict=True)
     ]
     return TextTable(("experiment", "seeds", *(column.title for column in shown)), tuple(body))

@@ -1,7 +1,7 @@
 """What each client's updates were worth, and how sure that is.
 
-:func:`contribution` adds up the values of a group of runs, which :func:`contribution_charts` and
-:func:`estimate_charts` draw. :class:`Standings` compares the sums of clients with one another. It says which clients
+:func:`contribution` adds up the values of a group of runs, which :func:`contribution_charts` draws.
+:class:`Standings` compares the sums of clients with one another. It says which clients
 cannot be told apart, and how sure a client's part of the whole is.
 
 **Errors.** A sum of values has two. *Sampling*: where not every group of updates was tried, a value is an estimate.
@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 from hanse.base.streams import stream
 from hanse.core.telling import Measure
 from hanse.games.jackknife import SURE, interval_errors
-from hanse.reports.chart import Bars, Chart, Curve, Floats, Ints, Lines, Series, slug
+from hanse.reports.chart import Bars, Chart, Floats, Ints, Series, slug
 from hanse.reports.groups import SeedGroup
-from hanse.reports.words import caption, said
+from hanse.reports.words import said
 from hanse.runs.run_record import RunRecord
 
 # ---- how sure sums of values are
@@ -36,121 +36,84 @@ SURE_SHARE = 0.95
 DRAWS = 4000  # of sums around those that were found, for intervals of their parts
 
 
-@dataclass(frozen=True)
-class Errors:
-    """Standard errors of sums of values, by their two sources. Both arrays have the same shape ``[...]``.
+def both_errors(sampling: Floats, drawn: Floats) -> Floats:
+    """Return the standard errors of sums of values from both sources, ``[...]``.
 
-    Attributes:
-        sampling: from the sampling of coalitions. NaN: the values are exact, or no errors were recorded. Infinite: the
-            values are estimates whose error is not known.
-        drawn: from the draw of the validation samples. NaN: not recorded.
+    Where one is missing it is the other alone. NaN if both are missing. NaN also if the sampling error is infinite,
+    since the other error alone would then be taken for the whole.
+
+    Args:
+        sampling: ``[...]``, from the sampling of coalitions. NaN: the values are exact, or no errors were recorded.
+            Infinite: the values are estimates whose error is not known.
+        drawn: ``[...]``, from the draw of the validation samples. NaN: not recorded.
     """
-
-    sampling: Floats
-    drawn: Floats
-
-    @property
-    def total(self) -> Floats:
-        """Both errors together, ``[...]``.
-
-        Where one is missing it is the other alone. NaN if both are missing. NaN also if the sampling error is infinite,
-        since the other error alone would then be taken for the whole.
-        """
-        unknown = np.isnan(self.sampling) & np.isnan(self.drawn) | np.isinf(self.sampling)
-        sampling, drawn = (np.nan_to_num(one, posinf=0.0) for one in (self.sampling, self.drawn))
-        both = np.sqrt(sampling**2 + drawn**2)
-        return np.where(unknown, np.nan, both)
-
-    @property
-    def exact(self) -> bool:
-        """Whether the values are exact on the validation samples, and nothing is known of other samples.
-
-        Their error is then 0 throughout. This error is not shown, because it would be mistaken for certainty.
-        """
-        known = self.total[np.isfinite(self.total)]
-        return bool(len(known)) and not known.any()
+    unknown = np.isnan(sampling) & np.isnan(drawn) | np.isinf(sampling)
+    both = np.sqrt(np.nan_to_num(sampling, posinf=0.0) ** 2 + np.nan_to_num(drawn, posinf=0.0) ** 2)
+    return np.where(unknown, np.nan, both)
 
 
-def errors_of(run: RunRecord, groups: Sequence[Ints], ends: Ints) -> Errors:
-    """Return the errors of the summed values of groups of clients, as they grow over the rounds.
+def sums_of(run: RunRecord, groups: Sequence[Ints], last: int | None = None) -> Standings:
+    """Return the sums of the values of groups of clients.
 
     Args:
         run: the run.
         groups: ``n`` arrays of clients' numbers. A client is in at most one of them.
-        ends: ``[C]``, rounds (0-based, ascending) until which the values are summed.
+        last: the last round (0-based) that counts. None: all do.
 
     Returns:
-        Errors of shape ``[n, C]``.
+        The sums, with the groups' positions for clients. The sampling error of a group none of whose values has one is
+        NaN. It is infinite if a valued round's file was lost, and rounds record the error of the draw, or all files
+        are lost: without the file the error of the draw cannot be known, and this one would be taken for the whole.
     """
-    group_of = np.full(run.num_clients, -1, np.int64)
+    seats, count = run.seats, len(groups)
+    group_of = np.full(1 + max(run.num_clients - 1, *(int(max(of)) for of in groups)), -1, np.int64)
     for g, clients in enumerate(groups):
         group_of[clients] = g
-    whose = (run, group_of, len(groups), ends)
-    return Errors(_sampling(*whose), interval_errors(_without_block(*whose)))
-
-
-def _sampling(run: RunRecord, group_of: Ints, count: int, ends: Ints) -> Floats:
-    """Return the errors ``[n, C]`` of the summed values from the sampling of coalitions.
-
-    ``group_of [N]`` is each client's group (-1: none), ``count`` the number of groups. NaN for a group none of whose
-    values has an error; infinite from the first round on whose file was lost, if rounds record the error of the draw,
-    or all files are lost.
-    """
-    seats = run.seats
-    ours = (group_of[seats.client] >= 0) & np.isfinite(seats.value) & (seats.round <= ends[-1])
+    counted = np.isfinite(seats.value) & (seats.round <= (np.inf if last is None else last))
+    ours = counted & (group_of[seats.client] >= 0)
+    totals = np.bincount(group_of[seats.client[ours]], seats.value[ours], minlength=count)
     some = ours & ~np.isnan(seats.error)
-    squares, known = np.zeros((count, len(ends))), np.zeros(count, bool)
     group = group_of[seats.client[some]]
-    np.add.at(squares, (group, np.searchsorted(ends, seats.round[some])), seats.error[some] ** 2)
-    known[group] = True
-    errors = np.where(known[:, None], np.sqrt(squares.cumsum(axis=1)), np.nan)
-    # without the file of a round the error of the draw cannot be known, and this one alone would be taken for the whole
-    valued = np.unique(seats.round[np.isfinite(seats.value) & (seats.round <= ends[-1])]).tolist()
+    squares = np.bincount(group, seats.error[some] ** 2, minlength=count)
+    sampling = np.where(np.bincount(group, minlength=count) > 0, np.sqrt(squares), np.nan)
+    valued = np.unique(seats.round[counted]).tolist()
     lost = [round for round in valued if round in run.lost]
     if lost and (run.without_block or len(lost) == len(valued)):
-        errors[:, np.searchsorted(ends, lost[0]) :] = np.inf
-    return errors
+        sampling[:] = np.inf
+    return Standings(
+        np.arange(count), totals.astype(np.float64), sampling, _without_block(run, group_of, count, valued)
+    )
 
 
-def _without_block(run: RunRecord, group_of: Ints, count: int, ends: Ints) -> Floats:
-    """Return the sums of values until ``ends [C]`` with each block of the validation samples left out, ``[n, C, B]``.
+def _without_block(run: RunRecord, group_of: Ints, count: int, valued: Sequence[int]) -> Floats:
+    """Return the sums of values with each block of the validation samples left out, ``[n, B]``.
 
-    They are NaN from the first round on that has not recorded them: a sum with a round missing would be another sum.
+    ``group_of [N]`` is each client's group (-1: none), ``valued`` the rounds with values. NaN if one has not recorded
+    them: a sum with a round missing would be another sum.
     """
     blocks = max((without.shape[1] for _, without in run.without_block.values()), default=0)
-    sums, known = np.zeros((count, len(ends), blocks)), np.ones(len(ends), bool)
-    seats = run.seats
-    valued = np.unique(seats.round[np.isfinite(seats.value) & (seats.round <= ends[-1])])
-    for round in valued.tolist():
-        column = int(np.searchsorted(ends, round))  # the first of ``ends`` that has this round in it
+    sums = np.zeros((count, blocks))
+    for round in valued:
         clients, without = run.without_block.get(round, (np.zeros(0, np.int64), np.zeros((0, 0))))
         if without.shape[1] != blocks:
-            known[column:] = False
-            continue
+            return np.full((count, blocks), np.nan)
         group = group_of[clients]
-        np.add.at(sums[:, column], group[group >= 0], np.nan_to_num(without[group >= 0]))
-    return np.where(known[:, None], sums.cumsum(axis=1), np.nan)
+        np.add.at(sums, group[group >= 0], np.nan_to_num(without[group >= 0]))
+    return sums
 
 
-def fall(run: RunRecord) -> Floats | None:
-    """Return by how much the validation loss fell in each round, ``[R]``, if the values are parts of this fall.
+def gained(run: RunRecord) -> float | None:
+    """Return by how much the validation loss fell over the whole run, if the values are parts of this fall.
 
     Only path values are. None for other values. Also None if a round with values has not recorded it, or if a round's
     line is lost.
     """
     if [line["round"] for line in run.metrics] != list(range(len(run.metrics))):
         return None
-    valued = [line for line in run.metrics if "value/sum" in line]
-    known = [line.get("value/gain") for line in valued]
-    if not valued or not all(isinstance(one, int | float) and np.isfinite(one) for one in known):
+    known = [line.get("value/gain") for line in run.metrics if "value/sum" in line]
+    if not known or not all(isinstance(one, int | float) and np.isfinite(one) for one in known):
         return None
-    return np.array([line.get("value/gain", 0.0) for line in run.metrics], np.float64)
-
-
-def gained(run: RunRecord) -> float | None:
-    """Return by how much the validation loss fell over the whole run (see :func:`fall`)."""
-    by_round = fall(run)
-    return None if by_round is None else float(by_round.sum())
+    return float(np.array([line.get("value/gain", 0.0) for line in run.metrics], np.float64).sum())
 
 
 def missed(run: RunRecord) -> tuple[Floats, Floats] | None:
@@ -195,7 +158,7 @@ def _many_models(run: RunRecord) -> bool:
 
 
 def fallen(run: RunRecord) -> str:
-    """Return the name of what :func:`fall` measures the fall of: one model's validation loss, or that of several."""
+    """Return the name of what :func:`gained` measures the fall of: one model's validation loss, or that of several."""
     return "the validation losses of all models together" if _many_models(run) else "the validation loss"
 
 
@@ -239,6 +202,11 @@ class Standings:
     totals: Floats
     sampling: Floats
     without: Floats
+
+    @property
+    def errors(self) -> Floats:
+        """The standard errors of the sums, ``[n]``; NaN: not known."""
+        return both_errors(self.sampling, interval_errors(self.without))
 
     def among(self, clients: Ints) -> Standings:
         """Return the standings of those of ``clients`` that are in these standings, compared only with each other."""
@@ -375,8 +343,6 @@ class Standings:
 # ---- sums and charts of values
 
 
-MOST_CLIENTS = 300  # of whom every pair is compared
-MOST_COLUMNS = 400  # points of a line
 _SECTION = "Who contributed"
 _HIGHEST, _LOWEST = 12, 8  # clients of the picture, where there are more than that
 
@@ -431,10 +397,10 @@ class Contribution:
         clients: ``[n]``, the numbers of the clients with at least one valued update.
         labels: the clients' names.
         seats: ``[n]``, how many of their updates were valued, over all seeds.
-        rounds: ``[C]``, numbers of rounds played.
-        running: ``[n, C]``, the sum of each client's values until then.
-        spread: the standard errors of these sums by source, each ``[n, C]``.
-        sums: the sums at the end, for comparing them with one another.
+        totals: ``[n]``, the sums of their values at the end, descending.
+        sampling: ``[n]``, the standard errors of these sums from the sampling of coalitions (:func:`both_errors`).
+        drawn: ``[n]``, those from the draw of the validation samples.
+        sums: the sums, for comparing them with one another.
         measure: what one value is, as described by the part that measured it.
         missed: ``[n]``, how much worse averages would be without each (:func:`missed`). NaN: not known.
         missed_errors: ``[n]``, the standard errors.
@@ -444,9 +410,9 @@ class Contribution:
     clients: Ints
     labels: tuple[str, ...]
     seats: Ints
-    rounds: Ints
-    running: Floats
-    spread: Errors
+    totals: Floats
+    sampling: Floats
+    drawn: Floats
     sums: Standings
     measure: Measure
     missed: Floats
@@ -455,30 +421,17 @@ class Contribution:
 
     @cached_property
     def errors(self) -> Floats:
-        """The standard error of each client's sum at the end, from both sources, ``[n]``; NaN if it is not known."""
-        return np.asarray(self.spread.total[:, -1])
+        """The standard error of each client's sum from both sources, ``[n]``; NaN if it is not known."""
+        return both_errors(self.sampling, self.drawn)
 
     @property
-    def last(self) -> Errors:
-        """The standard errors of each client's sum at the end by their sources, ``[n]`` each."""
-        return Errors(self.spread.sampling[:, -1], self.spread.drawn[:, -1])
+    def exact(self) -> bool:
+        """Whether the sums are exact on the validation samples, and nothing is known of other samples.
 
-    @property
-    def totals(self) -> Floats:
-        """The sum of each client's values at the end, ``[n]``, descending."""
-        return np.asarray(self.running[:, -1])
-
-    @property
-    def shares(self) -> Floats | None:
-        """Each client's part of the total, ``[n]``.
-
-        None if a sum is negative, because parts of a whole cannot be, or if values of this kind do not divide up
-        anything.
+        Their error is then 0 throughout. This error is not shown, because it would be mistaken for certainty.
         """
-        totals = self.totals
-        if not self.measure.share_out:
-            return None
-        return totals / totals.sum() if totals.sum() > 0 and totals.min() >= 0 else None
+        known = self.errors[np.isfinite(self.errors)]
+        return bool(len(known)) and not known.any()
 
     @property
     def ranked(self) -> Standings:
@@ -492,7 +445,7 @@ class Contribution:
         Nobody's, ``[n]``, if values only rank, or where one of the errors is not known: the other alone would be taken
         for the whole.
         """
-        sure = np.isfinite(self.last.drawn) & ~np.isinf(self.last.sampling)
+        sure = np.isfinite(self.drawn) & ~np.isinf(self.sampling)
         bad = clearly_harmful(self.totals, self.errors, self.seats, by_chance(self.totals, self.measure))
         most = self.missed + SURE * self.missed_errors
         return np.asarray((bad & sure & (not self.measure.ranks)) | ((self.seats > 1) & (most < -SUSPECT * self.fall)))
@@ -516,52 +469,33 @@ def contribution(group: SeedGroup) -> Contribution | None:
     if not runs:
         return None
     clients = np.unique(np.concatenate([run.seats.client[np.isfinite(run.seats.value)] for run in runs]))
-    played = min(int(run.metrics[-1]["round"]) + 1 for run in runs)
-    ends = _ends_of_bins(played, MOST_COLUMNS)
-    running = np.mean([_running(run, clients, ends) for run in runs], axis=0)
-    samplings, withouts = [], []
-    for run in runs:
-        group_of = np.full(max(run.num_clients, int(clients.max()) + 1), -1, np.int64)
-        group_of[clients] = np.arange(len(clients))
-        samplings.append(_sampling(run, group_of, len(clients), ends))
-        withouts.append(_without_block(run, group_of, len(clients), ends))
+    last = min(int(run.metrics[-1]["round"]) for run in runs)
+    found = [sums_of(run, clients[:, None], last) for run in runs]
+    totals = np.mean([one.totals for one in found], axis=0)
     # Runs of one split share its validation samples: their errors of the draw do not average out, those of sampling do.
-    sampling = np.sqrt(np.mean(np.square(samplings), axis=0) / len(runs))
-    drawn = np.mean([interval_errors(without) for without in withouts], axis=0)
-    blocks = [without[:, -1] for without in withouts]
-    same = len({one.shape for one in blocks}) == 1
-    without = np.mean(blocks, axis=0) if same else np.zeros((len(clients), 0))
-    sums = Standings(clients, running[:, -1], sampling[:, -1], without)
+    sampling = np.sqrt(np.mean(np.square([one.sampling for one in found]), axis=0) / len(runs))
+    drawn = np.mean([interval_errors(one.without) for one in found], axis=0)
+    same = len({one.without.shape for one in found}) == 1
+    without = np.mean([one.without for one in found], axis=0) if same else np.zeros((len(clients), 0))
     seats = np.sum([_valued_seats(run, clients) for run in runs], axis=0)
-    order = np.argsort(-running[:, -1], kind="stable")
-    labels = tuple(runs[0].client_label(c) for c in clients[order].tolist())
-    spread, measure = Errors(sampling[order], drawn[order]), runs[0].about.measure
-    apart = [found for run in runs if (found := missed(run)) is not None]
+    apart = [one for run in runs if (one := missed(run)) is not None]
     none = np.full((2, len(clients)), np.nan)
-    lone = np.mean([[one[clients] for one in found] for found in apart], axis=0) if len(apart) == len(runs) else none
-    lone, lone_errors = lone[:, order]
+    lone = np.mean(apart, axis=0)[:, clients] if len(apart) == len(runs) else none
     fell = [np.nan if (one := gained(run)) is None else one for run in runs]
+    order = np.argsort(-totals, kind="stable")
     return Contribution(
-        clients[order], labels, seats[order], ends + 1, running[order], spread, sums, measure, lone,
-        lone_errors, float(np.mean(fell)),
-    )  # fmt: skip
-
-
-def _ends_of_bins(played: int, most: int) -> Ints:
-    """Return the last round (0-based) of each of at most ``most`` bins of 1, 2, 5, 10, ... rounds."""
-    step = next(s * 10**e for e in range(9) for s in (1, 2, 5) if played <= s * 10**e * most)
-    ends = np.arange(step - 1, played, step, dtype=np.int64)
-    return ends if len(ends) and ends[-1] == played - 1 else np.append(ends, played - 1)
-
-
-def _running(run: RunRecord, clients: Ints, ends: Ints) -> Floats:
-    """Return the sum of each client's values until each of the rounds ``ends [C]``, ``[n, C]``."""
-    seats = run.seats
-    some = np.isfinite(seats.value) & (seats.round <= ends[-1])
-    added = np.zeros((len(clients), len(ends)))
-    place = (np.searchsorted(clients, seats.client[some]), np.searchsorted(ends, seats.round[some]))
-    np.add.at(added, place, seats.value[some])
-    return added.cumsum(axis=1)
+        clients=clients[order],
+        labels=tuple(runs[0].client_label(c) for c in clients[order].tolist()),
+        seats=seats[order],
+        totals=totals[order],
+        sampling=sampling[order],
+        drawn=drawn[order],
+        sums=Standings(clients, totals, sampling, without),
+        measure=runs[0].about.measure,
+        missed=lone[0, order],
+        missed_errors=lone[1, order],
+        fall=float(np.mean(fell)),
+    )
 
 
 def _valued_seats(run: RunRecord, clients: Ints) -> Ints:
@@ -573,19 +507,11 @@ def _valued_seats(run: RunRecord, clients: Ints) -> Ints:
 def contribution_charts(groups: Sequence[SeedGroup]) -> list[Chart]:
     """Return the charts on contributions, for every experiment that values updates.
 
-    These are all sums, and a few of them over the rounds.
-
     Args:
         groups: the experiments.
     """
-    charts: list[Chart] = []
-    for group in groups:
-        found = contribution(group)
-        if found is None:
-            continue
-        name, many = slug(group.label), group.seeds_text
-        charts += [picture_of(group, found), _best_and_worst(group, found, name, many)]
-    return charts
+    found = ((group, contribution(group)) for group in groups)
+    return [picture_of(group, sums) for group, sums in found if sums is not None]
 
 
 def picture_of(group: SeedGroup, found: Contribution) -> Chart:
@@ -598,37 +524,18 @@ def picture_of(group: SeedGroup, found: Contribution) -> Chart:
     count = len(found.clients)
     kept = ends(count, _HIGHEST, _LOWEST)
     single = found.seats[kept] == 1
-    known = bool(np.isfinite(found.errors).any()) and not found.last.exact
+    known = bool(np.isfinite(found.errors).any()) and not found.exact
     series = []
     for name, mine, look in (("contribution", ~single, 0), ("one update only", single, 9)):
         errors = np.where(mine, SURE * found.errors[kept], np.nan) if known else None
         if mine.any():
             series.append(Series(name, np.where(mine, found.totals[kept], np.nan), errors, look=look))
     labels = tuple(f"client {label}" if label[:1].isdecimal() else label for label in (found.labels[i] for i in kept))
-    told = said("how_to_read", found.measure, known, count - len(kept), _HIGHEST, _LOWEST, found.last.exact)
+    told = said("how_to_read", found.measure, known, count - len(kept), _HIGHEST, _LOWEST, found.exact)
     title = f"What each client contributed: {group.label}{group.seeds_text}"
     marks = Bars(labels, tuple(series), stacked=True)
     key = f"contribution-ranking-{slug(group.label)}"
     return Chart(key, _SECTION, title, told, marks, x=f"sum of its {found.measure.plural}")
-
-
-def _best_and_worst(group: SeedGroup, found: Contribution, name: str, many: str) -> Chart:
-    """Return the sums of a few clients as they grow over the rounds."""
-    kept = ends(len(found.clients), 4, 3)
-    x = found.rounds.astype(np.float64)
-    spread = found.spread.total
-    lines = tuple(_banded(f"client {found.labels[i]}", x, found.running[i], spread[i]) for i in kept)
-    banded = any(line.low is not None for line in lines)
-    told = caption("growth", len(kept) == len(found.clients), banded)
-    title = f"Contribution over rounds: {group.label}{many}"
-    marks = Lines(lines, zero=True)
-    return Chart(f"contribution-rounds-{name}", _SECTION, title, told, marks, x="rounds played", y="value so far")
-
-
-def _banded(name: str, x: Floats, y: Floats, error: Floats) -> Curve:
-    """Return a line with the band of its 95 % intervals, if they are known for every point."""
-    known = bool(np.isfinite(error).all() and error.any())  # exact values have no band
-    return Curve(name, x, y, y - SURE * error, y + SURE * error) if known else Curve(name, x, y)
 
 
 def ends(count: int, first: int, last: int) -> list[int]:

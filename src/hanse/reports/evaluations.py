@@ -93,9 +93,9 @@ class Evaluations:
                 "number, or one for each test sample, always of the same samples"
             )
         if self._units is not None and samples != len(self._units):
+            returned = f"{samples} numbers" if samples else "one number, and none for each test sample"
             raise UserError(
-                f"units: {len(self._units)} for {samples or 1} numbers of {self._function}: must be one for each test "
-                "sample, of which the function returns the numbers"
+                f"units: {len(self._units)}, but {self._function} returned {returned}: must be one for each"
             )
         self.samples = samples
         return answer

@@ -20,9 +20,10 @@ import numpy as np
 
 from hanse.base.errors import UserError, library
 from hanse.base.files import table, write_csv
+from hanse.core.entry import TOKEN
 from hanse.flower.members import Orders
 from hanse.games.jackknife import SURE, t_quantile
-from hanse.reports.chart import Floats, slug
+from hanse.reports.chart import Floats
 from hanse.reports.contributions import Contribution, contribution, gained
 from hanse.reports.digits import number
 from hanse.reports.fits import Fit, finite_or_none, fits_of, surely
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 
 SCHEMA = 1  # of the JSON; it grows when a column is renamed or changes its meaning
 _MOST_LOST = 5  # rounds with a note each
+_MOST_REASONS = 5  # for which updates were refused, the most frequent ones
 VERY_FEW = 30  # test units: with fewer, a difference in one run is no ground for a decision
 
 MISSING = ("lost_round", "more_lost", "beyond_the_book", "no_values")  # notes on what is missing in the records
@@ -178,14 +180,19 @@ class ClientFacts:
     delta: float | None = None
 
     @property
-    def fact(self) -> str:
-        """What the row is called in a page's tags."""
-        return f"clients.{self.client}"
-
-    @property
     def net(self) -> int:
         """What taking part brought or cost, in units: what was received less what was paid, without the grant."""
         return (self.received or 0) - (self.paid or 0)
+
+    @property
+    def beyond(self) -> float | None:
+        """What it gained besides its model, in tokens: by the market's formula, or else :attr:`net`; None: nobody pays.
+
+        It is exact to a millionth, so that a sum of rounding errors is no gain.
+        """
+        if self.utility is not None:
+            return round(self.utility, 6)
+        return None if self.balance is None else self.net / TOKEN
 
     @property
     def holds(self) -> int:
@@ -296,11 +303,6 @@ class RunFacts:
     value: float | None = _in("utility")
     fall: float | None = _in("utility")
     refused: int | None = _in("updates")
-
-    @property
-    def fact(self) -> str:
-        """What the row is called in a page's tags."""
-        return f"runs.{slug(self.run)}"
 
     @property
     def others(self) -> int:
@@ -494,7 +496,7 @@ class RunOf:
         part = sums.parts() if measure.share_out else np.full(len(sums.clients), np.nan)
         between = sums.between()
         # an infinite sampling error means that it is not known; the other error alone would be taken for all of it
-        drawn = np.where(np.isinf(found.last.sampling), np.nan, found.last.drawn)
+        drawn = np.where(np.isinf(found.sampling), np.nan, found.drawn)
         sure, half = np.isfinite(found.errors) & np.isfinite(drawn), SURE * found.errors
         lone, lone_half = found.missed, SURE * found.missed_errors
         rows, suspect = {}, found.suspect
@@ -506,7 +508,7 @@ class RunOf:
                 "updates": int(found.seats[i]),
                 "value": value,
                 "value_error": finite_or_none(found.errors[i]),
-                "sampling": finite_or_none(found.last.sampling[i]),
+                "sampling": finite_or_none(found.sampling[i]),
                 "drawn": finite_or_none(drawn[i]),
                 "value_low": value - float(half[i]) if sure[i] else None,
                 "value_high": value + float(half[i]) if sure[i] else None,
@@ -613,6 +615,8 @@ class RunOf:
         if run.under_way:
             asked = sum(not seat.staleness for seat in run.clients)
             add("late", "note", late=len(run.under_way), asked=asked, joined=len(run.clients) - asked)
+        if refused := Counter(why for _, _, why in run.refusals()).most_common(_MOST_REASONS):
+            add("refusals", "note", reasons=dict(refused))
         if full := nothing_left(run.metrics):
             add("nothing_left", "warning", said=full)
         for row in self.clients:

@@ -14,6 +14,7 @@ from hanse.learning.intervals import Interval, difference, wilson
 from hanse.learning.metrics import ACCURACY, LOSS, MetricStyle
 from hanse.reports.alone import by_python, find_alone
 from hanse.reports.chart import Floats
+from hanse.reports.groups import honest_of
 from hanse.reports.words import Note
 from hanse.runs.run_record import OwnTests, RunRecord
 
@@ -157,6 +158,20 @@ def fits_of(run: RunRecord, alone: RunRecord | None = None, clients: Collection[
         else:
             found[client] = _compared(_fit(run, client, test), test, beside, run, other)
     return found
+
+
+def own_mean(run: RunRecord, reading: MetricStyle) -> float | None:
+    """Return the mean over the honest clients of a metric on their own test units, each by its last test.
+
+    Args:
+        run: the run.
+        reading: the accuracy, or the run's main metric.
+    """
+    honest = honest_of(run)
+    tests = _last_tests(run, range(run.num_clients) if honest is None else honest.tolist())[0].values()
+    known = [one for test in tests if (one := test.accuracy if reading == ACCURACY else test.main) is not None]
+    means = known or run.series(f"client/test_{reading.key}")[1].tolist()[-1:]  # an app may tell the mean alone
+    return float(np.mean(means)) if means else None
 
 
 def history_of(run: RunRecord, client: int) -> tuple[MetricStyle, list[tuple[int, float]]]:

@@ -269,17 +269,16 @@ def weights_of(weights: Sequence[float] | Mapping[Any, float] | None, given: Giv
         weights = [weights[key] for key in given.keys]
     try:
         numbers: Any = weights.detach().cpu() if isinstance(weights, Tensor) else weights
+        if np.asarray(numbers).dtype.kind not in "iuf":  # words and truths, of which NumPy makes numbers
+            raise TypeError
         weights_given = np.asarray(numbers, dtype=np.float64)
     except (TypeError, ValueError):
         raise UserError(f"weights: {weights!r}: must be {n} numbers, one for each update") from None
     if weights_given.shape != (n,):
         raise UserError(f"weights: of shape {weights_given.shape}: must be {n} numbers, one for each update")
-    if (
-        not np.isfinite(weights_given).all()
-        or (weights_given < 0).any()
-        or not weights_given.any()
-        or weights_given.max() > np.finfo(np.float64).max / n
-    ):
+    with np.errstate(over="ignore"):
+        whole = float(weights_given.sum())  # NaN and infinity if one is
+    if (weights_given < 0).any() or not (whole > 0 and math.isfinite(whole)):
         raise UserError(
             f"weights: {weights_given.tolist()}: must be finite numbers of at least 0, not all 0, of finite sum"
         )

@@ -14,11 +14,10 @@ import numpy as np
 from hanse.core.entry import TOKEN
 from hanse.games.jackknife import SURE
 from hanse.reports.chart import Floats
-from hanse.reports.contributions import errors_of
+from hanse.reports.contributions import sums_of
 from hanse.reports.digits import number
 from hanse.reports.facts import facts_of, mean_interval
 from hanse.reports.groups import SeedGroup, kinds_of
-from hanse.reports.tags import Cell
 from hanse.reports.text_table import TextTable
 from hanse.runs.run_record import RunRecord
 
@@ -67,14 +66,14 @@ def kinds_table(group: SeedGroup) -> TextTable | None:
         return None
     _, last, run = runs[-1]
     names = list(dict.fromkeys(kind for _, kinds, _ in runs for kind in kinds))
-    columns: dict[str, list[Cell]] = {}
+    columns: dict[str, list[str]] = {}
     for figure, title in _FIGURES.items():
         means = [[_mean(of.get(figure), kinds.get(kind)) for of, kinds, _ in runs] for kind in names]
         if not np.isfinite(means).all():
             continue
         halves = [None if (high := mean_interval(own)[2]) is None else high - float(np.mean(own)) for own in means]
         if figure == "value" and len(runs) == 1:
-            errors = errors_of(run, [last[kind] for kind in names], np.array([run.metrics[-1]["round"]])).total[:, 0]
+            errors = sums_of(run, [last[kind] for kind in names]).errors
             halves = [SURE * error / len(last[kind]) for kind, error in zip(names, errors.tolist(), strict=True)]
         cells = [_cell(float(np.mean(own)), half) for own, half in zip(means, halves, strict=True)]
         columns[title.format(run.main.title)] = cells
@@ -87,6 +86,6 @@ def _mean(values: Floats | None, clients: Any) -> float:
     return float(known.mean()) if len(known) else math.nan
 
 
-def _cell(mean: float, half: float | None) -> Cell:
+def _cell(mean: float, half: float | None) -> str:
     known = half is not None and math.isfinite(half)
-    return Cell(f"{number(mean)} ± {number(half)}" if known else number(mean), mean, half)
+    return f"{number(mean)} ± {number(half)}" if known else number(mean)

@@ -21,8 +21,7 @@ from hanse.core.entry import TOKEN, tokens
 from hanse.ledger.split import split
 from hanse.reports.contributions import Standings
 from hanse.reports.facts import ClientFacts, facts_of
-from hanse.reports.tags import differences
-from hanse.reports.words import Note, page
+from hanse.reports.words import Note, differences, page
 from hanse.runs.replay import wrong_books
 from hanse.runs.run_record import load_run
 
@@ -158,7 +157,7 @@ def invoice(folder: Path, budget: str, currency: str, by: str | None = None) -> 
         between = (round(total * (row.share_low or 0)), round(total * (row.share_high or 0))) if known else None
         units = None if by == "value" else int(weight)
         lines.append(InvoiceLine(row.client, row.name, max(weight, 0) / whole, amount, between, units))
-    pays = named_choice(table(run.config, "mechanism").get("settle"), "") == "by_value"
+    pays = named_choice(table(run.config, "mechanism").get("settle"), "") in ("by_value", "pot")
     unsure = _unsure(valued.sums) if valued is not None and (by == "value" or pays) else []
     notes = [note for note in found.notes if note.level == "doubt"] + unsure
     if valued is not None and by == "value":

@@ -59,10 +59,6 @@ class Books:
             counts as posted in that round.
         held: ``[R, N]``, what each client's account and escrow hold together after each of these rounds. NaN before the
             client has an account.
-        clients: the clients that ever paid or were paid, ascending.
-        pools: the accounts that are not clients', such as the pool of a tier.
-        flow: ``[m, m]``, what went from one node to another over the run, without grants. The nodes are ``clients`` and
-            then ``pools``.
         accounts: the books of each client that has an account, by its number.
         records: the transactions that move each client's account or escrow, by its number.
         name: the name of the book.
@@ -75,15 +71,12 @@ class Books:
         >>> from hanse.runs.rehearsal import rehearse
         >>> run = hanse.run(rehearse("ipfl").experiment, out="paid", overwrite=True)
         >>> books = read_books(load_run("paid"))
-        >>> books.clients, books.held.shape[0] == len(books.rounds)
-        ((0, 1, 2, 3), True)
+        >>> sorted(books.accounts), books.held.shape[0] == len(books.rounds)
+        ([0, 1, 2, 3], True)
     """
 
     rounds: Ints
     held: Floats
-    clients: tuple[int, ...]
-    pools: tuple[str, ...]
-    flow: Floats
     accounts: Mapping[int, Account] = field(default_factory=dict)
     records: Mapping[int, Sequence[Record]] = field(default_factory=dict, repr=False)
     name: str = ""
@@ -126,11 +119,10 @@ def read_books(run: RunRecord) -> Books | None:
     if not (run.path / "ledger.json").exists():
         return None
     from hanse.ledger.run_ledger import reading
-    from hanse.ledger.totals import Totals
 
     if run.wrong_in_books:
         raise UserError(f"they do not hold: {run.wrong_in_books} ('hanse ledger verify' checks them)")
-    last, totals, rounds, rows = int(run.metrics[-1]["round"]), Totals(), list[int](), list[Floats]()
+    last, rounds, rows = int(run.metrics[-1]["round"]), list[int](), list[Floats]()
     row = np.full(run.num_clients, np.nan)
     accounts: dict[int, Account] = {}
     own: dict[int, list[Record]] = {}
@@ -140,35 +132,21 @@ def read_books(run: RunRecord) -> Books | None:
         history = takewhile(lambda record: record.number <= book.count, ledger.history())
         for round, records in groupby(history, key=lambda record: min(record.round, last)):
             for record in records:
-                totals.add(record)
                 for owner in dict.fromkeys(_client_of(name) for name, _ in record.transaction.postings):
-                    if owner is not None:
-                        own.setdefault(owner, []).append(record)
-                        accounts.setdefault(owner, Account()).take(owner, record.transaction)
-            for account in totals.moved:
-                owner = _client_of(account)
-                if owner is not None and owner < len(row):
-                    row[owner] = sum(totals.balances.get(f"{of}/{owner}", 0) for of in ("client", "escrow"))
-            totals.moved.clear()
+                    if owner is None:
+                        continue
+                    own.setdefault(owner, []).append(record)
+                    account = accounts.setdefault(owner, Account())
+                    account.take(owner, record.transaction)
+                    if owner < len(row):
+                        row[owner] = account.balance + account.escrow
             rounds.append(round)
             rows.append(row.copy())
-        opened = list(ledger.balances())
     if not rounds:
         return None
-    used = {name for pair in totals.flows for name in pair}
-    clients = sorted(owner for name in used if (owner := _client_of(name)) is not None)
-    others = used - {f"client/{c}" for c in clients}
-    pools = [name for name in dict.fromkeys([*opened, *sorted(used)]) if name in others]
-    places = {name: i for i, name in enumerate([*(f"client/{c}" for c in clients), *pools])}
-    flow = np.zeros((len(places), len(places)))
-    for (source, target), moved in totals.flows.items():
-        flow[places[source], places[target]] = moved
     return Books(
         np.array(rounds, np.int64),
         np.stack(rows) / TOKEN,
-        tuple(clients),
-        tuple(name.removeprefix("pool/") for name in pools),
-        flow / TOKEN,
         accounts,
         own,
         ledger.book,

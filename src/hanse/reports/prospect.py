@@ -23,7 +23,7 @@ from hanse.core.telling import FREE, BeforeJoining, Terms
 from hanse.data import FederatedData
 from hanse.data import build as build_data
 from hanse.federation.behaviour import Me
-from hanse.federation.policy import POLICIES, at_round, build_profiles
+from hanse.federation.policy import POLICIES, build_profiles
 from hanse.reports.words import said
 from hanse.runs.config import Experiment
 from hanse.runs.guards import settled
@@ -117,7 +117,7 @@ def prospect(experiment: Experiment, client: int | str) -> Prospect:
     if not 0 <= client < clients:
         raise UserError(f"--client {client}: no such client; this experiment has clients 0 to {clients - 1}")
     grant, debt = round(experiment.clients.grant * TOKEN), -round(experiment.ledger.floor * TOKEN)
-    profile = at_round(build_profiles(experiment.clients.profiles, clients, experiment.run.seed)[client], 0)
+    profile = build_profiles(experiment.clients.profiles, clients, experiment.run.seed)[client]
     sizes = None if data is None else np.asarray(data.sizes, np.float64)
     joining = BeforeJoining(
         client=client,
@@ -167,9 +167,10 @@ def _terms(mechanism: Mechanism, joining: BeforeJoining) -> Terms:
 
 def _with_bond(experiment: Experiment, terms: Terms) -> Terms:
     """Return the terms with what it takes to prove a size, if the experiment asks for that."""
-    sizes, bond = experiment.sizes, round(experiment.sizes.bond * TOKEN)
-    if not sizes.proved:
+    sizes = experiment.of_wing("sizes")
+    if sizes is None or not sizes.proved:
         return terms
+    bond = round(sizes.bond * TOKEN)
     return replace(
         terms,
         pays=(said("bond_for_size", bond, sizes.leaves, sizes.repeats + 1), *(terms.pays if terms.money else ())),
@@ -211,7 +212,7 @@ def _gives(
     if data is not None:
         row = build_model(experiment, data)[1]
         found.append(said("size_sent", 4e-6 * row.numel()))  # four bytes a parameter
-        if (guard := settled(experiment, np.asarray(data.sizes)).get("private")) is not None:
+        if (guard := settled(experiment, np.asarray(data.sizes)).get("federation.private")) is not None:
             found.append(_before(experiment, guard.terms, client, np.asarray(data.sizes)))
             found += [f"{line.removeprefix('warning: ')}." for line in guard.terms.of(client).drowned()]
     return tuple(found)

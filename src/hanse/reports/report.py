@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -23,18 +22,15 @@ from hanse.reports.contributions import contribution, contribution_charts
 from hanse.reports.facts import MISSING, facts_of
 from hanse.reports.groups import SeedGroup, group_runs
 from hanse.reports.honesty import kinds_table
-from hanse.reports.market import flow_chart, market_charts
+from hanse.reports.market import gains_charts
 from hanse.reports.money import Books, books_of, token_charts
 from hanse.reports.part_charts import part_charts
-from hanse.reports.participation import refusal_charts
-from hanse.reports.tags import Cell, differences, sourced
 from hanse.reports.text_table import TextTable
 from hanse.reports.vega import DrawingError, image, save, to_svg, to_vegalite
-from hanse.reports.words import Note, environment, said
+from hanse.reports.words import Note, differences, page, policy, said
 from hanse.runs.run_record import RunRecord, load_runs
 
 TOP = "In short"  # the section of the one picture that stands above everything else
-_TABLES = ("experiments", "kinds", "differences", "runs", "charts")  # of which each cell says what it shows
 MOST_ROWS = 200  # of a chart's numbers as a table in the page
 
 # ---- all charts of a report, in reading order
@@ -47,21 +43,13 @@ def figures(groups: Sequence[SeedGroup], books: Mapping[str, Books] | None = Non
     :mod:`hanse.reports.vega` draws the charts, and :func:`hanse.reports.chart.to_csv` has their numbers.
     """
     books = books_of(groups)[0] if books is None else books
-    flows = [
-        chart
-        for group in groups
-        if group.label in books
-        if (chart := flow_chart(group.runs[0], books[group.label], group.label)) is not None
-    ]
     charts = [
         *curve_charts(groups),
         *own_charts(groups),
         *contribution_charts(groups),
-        *flows,
-        *market_charts(groups),
+        *gains_charts(groups),
         *token_charts(groups, books),
         *part_charts(groups),
-        *refusal_charts(groups),
     ]
     keys: set[str] = set()
     unique = []
@@ -77,8 +65,8 @@ def figures(groups: Sequence[SeedGroup], books: Mapping[str, Books] | None = Non
 # ---- what a reader must know of the runs
 
 
-_REPORTED = (*MISSING, "data", "unfinished", "ended_early", "late", "nothing_left", "few_units", "expelled", "refused",
-             "sat_out")  # fmt: skip
+_REPORTED = (*MISSING, "data", "unfinished", "ended_early", "late", "refusals", "nothing_left", "few_units", "expelled",
+             "refused", "sat_out")  # fmt: skip
 _MOST_ALIKE = 3  # notes with one code
 
 
@@ -109,9 +97,8 @@ def warnings(groups: Sequence[SeedGroup], runs: Sequence[RunRecord]) -> list[tup
 # ---- the page and the files
 
 
-# what the page may do: its own style, and pictures that are in it; a live page, which asks for its next version, more
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-_LIVE = "; script-src 'unsafe-inline'; connect-src 'self'"
+_TEMPLATE = "report.html.j2"
+_LIVE = "; script-src 'unsafe-inline'; connect-src 'self'"  # what a live page, which asks for its next version, may do
 
 
 @dataclass(frozen=True)
@@ -139,9 +126,9 @@ def write_report(
     """
     words = _words(dirs)
     drawn = _write_figures(Path(out), words["charts"], progress)
-    page = _page(words, drawn)
+    text = _page(words, drawn)
     with _written_to(Path(out)):
-        write_whole(Path(out) / "report.html", page)
+        write_whole(Path(out) / "report.html", text)
     return Path(out) / "report.html"
 
 
@@ -192,22 +179,22 @@ def _words(dirs: Sequence[str | Path]) -> dict[str, Any]:
     }
 
 
-def check(dirs: Sequence[Path], page: Path) -> list[str]:
+def check(dirs: Sequence[Path], file: Path) -> list[str]:
     """Return what is wrong with the numbers of a page, held against its runs; nothing if they agree.
 
     Args:
         dirs: the run directories; several for a report alone.
-        page: the page: a statement, an invoice or a report.
+        file: the page: a statement, an invoice or a report.
 
     Raises:
         UserError: the page is none of these, or a directory holds no run.
     """
     from hanse.reports import invoice, statement
 
-    text = read_text(page)
+    text = read_text(file)
     if '<meta name="kind" content="report">' not in text:
         if len(dirs) > 1:
-            raise UserError(f"--check {page}: goes with one run; only a report is of several")
+            raise UserError(f"--check {file}: goes with one run; only a report is of several")
         billed = '<meta name="kind" content="invoice' in text
         return invoice.differences_of(dirs[0], text) if billed else statement.differences_of(dirs[0], text)
     words = _words(dirs)
@@ -238,10 +225,10 @@ def _drawn(chart: Chart, draw: Callable[[Chart], str] = lambda chart: to_svg(to_
 
 def _remove_earlier(out: Path) -> None:
     """Remove the figures of the report that is already in ``out``, as its page names them; other files stay."""
-    page = out / "report.html"
-    if not page.is_file():
+    earlier = out / "report.html"
+    if not earlier.is_file():
         return
-    for key in _KEY.findall(page.read_text("utf-8", errors="replace")):
+    for key in _KEY.findall(earlier.read_text("utf-8", errors="replace")):
         for kind in ("png", "svg", "csv"):
             (out / "figures" / f"{key}.{kind}").unlink(missing_ok=True)
 
@@ -261,19 +248,8 @@ def _page(words: Mapping[str, Any], drawn: Sequence[str], poll: str = "") -> str
     sections: dict[str, list[_Figure]] = {}
     for chart, picture in zip(words["charts"], drawn, strict=True):
         sections.setdefault(chart.section, []).append(_Figure(chart, picture, _numbers(chart)))
-    top = sections.pop(TOP, [])
-    return (
-        environment(pages=True)
-        .get_template("report.html.j2")
-        .render(
-            policy=_POLICY + (_LIVE if poll else ""),
-            poll=poll,
-            top=top,
-            sections=sections,
-            version=version("hanse"),
-            **{name: one if name in _TABLES else sourced(one, name) for name, one in words.items()},
-        )
-    )
+    top, own = sections.pop(TOP, []), {"policy": policy(_TEMPLATE) + _LIVE} if poll else {}
+    return page(_TEMPLATE, poll=poll, top=top, sections=sections, **words, **own)
 
 
 def _numbers(chart: Chart) -> TextTable | None:
@@ -281,8 +257,6 @@ def _numbers(chart: Chart) -> TextTable | None:
     if len(rows) > MOST_ROWS:
         return None
     # a column that is empty everywhere, such as that of unknown errors, is left out
-    cells = [
-        [Cell(str(cell_of(one, 6)), one) if isinstance(one, float) else Cell(str(one)) for one in row] for row in rows
-    ]
-    kept = [i for i in range(len(headings)) if any(row[i] != "" for row in cells)]
+    cells = [[str(cell_of(one, 6)) for one in row] for row in rows]
+    kept = [i for i in range(len(headings)) if any(row[i] for row in cells)]
     return TextTable(tuple(headings[i] for i in kept), tuple(tuple(row[i] for i in kept) for row in cells))

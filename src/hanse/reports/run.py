@@ -123,8 +123,8 @@ class Run(PlayedRun, Displayed):
             raise UserError("alone: the model was given as an object: hanse.load(..., model=...) with it first")
         place = None if self.path is None else self.path / HERE
         if place is not None and (place / "config.toml").is_file():
-            return resume(place, data=data if self.experiment.data.source.name == OBJECT else None,
-                          model=self.given_model)  # fmt: skip
+            own = data if self.experiment.data.source.name == OBJECT else None
+            return resume(place, data=own, model=self.given_model, rounds=self.experiment.run.rounds)
         experiment = alone_experiment(self.experiment)
         return run(experiment, data=data, model=self.given_model, out=place, progress=progress)
 

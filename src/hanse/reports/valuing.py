@@ -223,13 +223,11 @@ def _among(found: Valuation, names: tuple[str, ...], counted: Ints) -> Valuation
 
 
 def _checked_names(names: Any) -> tuple[str, ...]:
-    """Return names as they are shown. Raises UserError unless they are names, at least one, and no name twice."""
+    """Return names as they are shown. Raises UserError unless they are names, at least one, and no two look alike."""
     if isinstance(names, str) or not isinstance(names, Sequence) or not names:
         raise UserError(f"names: {names!r:.80}: must be a list of at least one name")
     if odd := [name for name in names if not isinstance(name, Hashable)]:
         raise UserError(f"names: {odd[0]!r:.80}: must be a text or a number, as a name is")
-    if twice := [name for i, name in enumerate(names) if name in names[:i]]:
-        raise UserError(f"names: {twice[0]!r}: is there twice")
     return shown_names(names, "names", "one")
 
 
@@ -421,12 +419,18 @@ def _valued(
         asked = Evaluations(ask, told, function, plan.units, n_jobs, plan.expected)
         memo = games.Memo(asked)
         try:
-            nothing, together = memo.many([frozenset(), frozenset(range(plan.n))])
-            values, sampling, others = plan.solved(memo)
+            with np.errstate(over="ignore", invalid="ignore"):  # told below
+                nothing, together = memo.many([frozenset(), frozenset(range(plan.n))])
+                values, sampling, others = plan.solved(memo)
         except ValueError as wrong:  # too many players for all coalitions, or too small a budget
             if isinstance(wrong, UserError) or wrong is asked.raised:
                 raise
             raise UserError(f"method = '{plan.method}': {wrong}") from None
+        if not np.isfinite(values).all():
+            raise UserError(
+                f"{function}: returned up to {max(abs(nothing), abs(together)):.3g}: sums and differences of such "
+                "numbers are not finite: divide all of them by one constant"
+            )
         drawn = interval_errors(others(asked.without_block)) if asked.samples else np.full(plan.n, np.nan)
         again = asked.again(frozenset(range(plan.n)))
     hints: tuple[str, ...] = ()

@@ -1,7 +1,7 @@
 """Notes (a code with fields), and the sentences that say them in terminals, notebooks and pages.
 
 A sentence stands in one place: the macro of ``sentences.j2`` with the name of the note's code. :func:`said` returns it
-as text; pages import the same macros, and escape what comes from outside.
+as text. Pages say the same sentences, and escape all that they say. :func:`differences` compares two pages.
 """
 
 from __future__ import annotations
@@ -9,20 +9,18 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
+from difflib import SequenceMatcher
 from functools import cache
 from importlib.metadata import version
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Literal
 
-from markupsafe import Markup
-
 from hanse.core.entry import tokens
 from hanse.games.jackknife import SURE
-from hanse.reports.chart import slug
 from hanse.reports.digits import (
     about,
     agreeing,
@@ -36,7 +34,6 @@ from hanse.reports.digits import (
     points,
     rounded,
 )
-from hanse.reports.tags import in_cell, length, shown, sourced, tagged
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -70,58 +67,17 @@ class Note:
         """The note as a sentence."""
         return said(self.code, **self.fields)
 
-    @property
-    def fact(self) -> str:
-        """What the numbers of its fields are called in a page: its code, and of which run and client it is."""
-        whose = (slug(str(self.fields[key])) for key in ("run", "client") if key in self.fields)
-        return ".".join(["notes", self.code, *whose])
-
-
-class Sentence(str):
-    """A sentence as text. In a page its numbers have tags.
-
-    Attributes:
-        template: the template that has it.
-        macro: its name there.
-        given: what it takes by position.
-        fields: what it takes by name.
-    """
-
-    template: str
-    macro: str
-    given: tuple[Any, ...]
-    fields: Mapping[str, Any]
-
-    def __html__(self) -> str:
-        """Return it for a page."""
-        fact = f"{self.template.removesuffix('.j2')}.{self.macro}"
-        macro = getattr(environment(pages=True).get_template(self.template).module, self.macro)
-        given = [sourced(one, f"{fact}.{name}") for one, name in zip(self.given, macro.arguments, strict=False)]
-        return str(macro(*given, **sourced(self.fields, fact)))
-
 
 def said(sentence: str, /, *given: Any, **fields: Any) -> str:
-    """Return a sentence of ``sentences.j2`` as text, on one line (a :class:`Sentence`).
+    """Return a sentence of ``sentences.j2`` as text, on one line.
 
     Args:
         sentence: its name, such as a note's code.
         given: what it takes by position.
         fields: what it takes by name.
     """
-    return of_template("sentences.j2", sentence, *given, **fields)
-
-
-def of_template(template: str, macro: str, /, *given: Any, **fields: Any) -> str:
-    """Return what a macro of a template says, as :func:`said` does of ``sentences.j2``."""
-    found = getattr(environment(pages=False).get_template(f"{template}:{macro}").module, macro)
-    made = Sentence(" ".join(str(found(*given, **fields)).split()))
-    made.template, made.macro, made.given, made.fields = template, macro, given, fields
-    return made
-
-
-def caption(chart: str, /, *given: Any, **fields: Any) -> str:
-    """Return how to read a chart, by its macro in ``captions.j2``."""
-    return of_template("captions.j2", chart, *given, **fields)
+    macro = getattr(environment().get_template(f"sentences.j2:{sentence}").module, sentence)
+    return " ".join(str(macro(*given, **fields)).split())
 
 
 def _source(template: str) -> str:
@@ -141,25 +97,23 @@ def _source(template: str) -> str:
 
 
 @cache
-def environment(*, pages: bool) -> Environment:
-    """Return the templates' environment.
-
-    For pages, what comes from outside is escaped, and each number has a tag with the value that it shows
-    (:mod:`hanse.reports.tags`).
-    """
+def environment() -> Environment:
+    """Return the templates' environment: in pages everything is escaped, and sentences are plain text."""
     from jinja2 import Environment, FunctionLoader, StrictUndefined  # late: most calls from Python say nothing
 
     made = Environment(
-        loader=FunctionLoader(_source), autoescape=pages, undefined=StrictUndefined, trim_blocks=True,
-        lstrip_blocks=True, finalize=shown if pages else None,
+        loader=FunctionLoader(_source), autoescape=lambda name: (name or "").endswith(".html.j2"),
+        undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
-    numbers: dict[str, Callable[..., str]] = {
+    made.filters |= {
         "about": about,
-        "difference": lambda value, metric: metric.show_difference(value),
         "all_tokens": lambda units: f"{Decimal(units).scaleb(-6):,f}",
+        "client": called,
         "coins": lambda coins, invoice: invoice.told(coins),
+        "difference": lambda value, metric: metric.show_difference(value),
         "end": lambda value, metric: metric.show_difference(value).removesuffix(" points"),
         "gain": lambda units: ("+" if units > 0 else "") + about(units),
+        "listed": listed,
         "metric": lambda value, metric: metric.show(value),
         "number": number,
         "percent": percent,
@@ -168,18 +122,10 @@ def environment(*, pages: bool) -> Environment:
         "shaped": lambda value, form: format(value, form),
         "signed": lambda units: ("+" if units > 0 else "") + tokens(units),
         "tokens": tokens,
+        "top": lambda text: text[:1].upper() + text[1:],
     }
-    made.filters |= {name: tagged(told) if pages else told for name, told in numbers.items()}
-    made.filters |= {"client": called, "listed": listed}
-    made.filters["top"] = lambda text: text[:1].upper() + text[1:]
-    texts: tuple[Callable[..., Any], ...] = (agreeing, between, ends)
-    made.globals |= {told.__name__: tagged(told) if pages else told for told in texts}
-    if pages:
-        made.filters |= {"length": length, "cell": in_cell}
-    made.globals["tell"] = lambda note: getattr(made.get_template("sentences.j2").module, note.code)(
-        **(sourced(note, "notes") if pages else note).fields
-    )
-    made.globals |= {"points": lambda told: points(Markup(told).striptags()), "sure": SURE}
+    made.globals |= {"agreeing": agreeing, "between": between, "ends": ends, "points": points, "sure": SURE}
+    made.globals["say"] = said
     return made
 
 
@@ -188,12 +134,10 @@ def page(template: str, **given: Any) -> str:
 
     Args:
         template: the name of its template.
-        given: what the template takes.
+        given: what the template takes; ``policy`` replaces the policy.
     """
-    today, made_by = datetime.now(UTC).date(), version("hanse")
-    found = environment(pages=True).get_template(template)
-    known = {name: sourced(one, name) for name, one in given.items()}
-    return found.render(policy=policy(template), version=made_by, today=today, **known)
+    usual = {"policy": policy(template), "version": version("hanse"), "today": datetime.now(UTC).date()}
+    return environment().get_template(template).render(usual | given)
 
 
 @cache
@@ -203,3 +147,25 @@ def policy(template: str) -> str:
     style = source.partition("<style>")[2].partition("</style>")[0]
     hashed = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     return f"default-src 'none'; style-src 'sha256-{hashed}'; img-src data:; base-uri 'none'; form-action 'none'"
+
+
+_OWN = re.compile(r"(<span data-own>)\d[\w.+-]*(?=</span>)")
+_AROUND = 30  # characters on each side of a difference
+
+
+def differences(page: str, made: str) -> list[str]:
+    """Return where a page differs from the same page made anew, but for white space, its date and hanse's version.
+
+    Args:
+        page: the page as it is.
+        made: the page as the run says it.
+    """
+    given, now = ([" ".join(_OWN.sub(r"\1", line).split()) for line in text.splitlines()] for text in (page, made))
+    wrong = []
+    for kind, start, end, first, last in SequenceMatcher(None, given, now, autojunk=False).get_opcodes():
+        if kind != "equal":
+            ours, theirs = " ".join(given[start:end]), " ".join(now[first:last])
+            alike = next((i for i, pair in enumerate(zip(ours, theirs, strict=False)) if len(set(pair)) > 1), 0)
+            some = slice(max(alike - _AROUND, 0), alike + _AROUND)
+            wrong.append(f"{ours[some] or 'nothing'}; the run says {theirs[some] or 'nothing'}")
+    return wrong

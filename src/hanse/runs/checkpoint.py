@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
 from torch import Tensor
 
 from hanse.base.errors import UserError
@@ -34,11 +34,6 @@ from hanse.runs.round import LoopState
 
 OPTIONAL = {"held": "table/held", "personal": "personal", "on_server": "on_server"}  # arrays that few states have
 VERSION = 4  # of the format; a checkpoint of any other is refused
-# what safetensors calls the types of numbers, in the order in which it lays them out: the widest first
-KINDS = {
-    "uint64": "U64", "int64": "I64", "float64": "F64", "complex64": "C64", "float32": "F32", "uint32": "U32",
-    "int32": "I32", "float16": "F16", "uint16": "U16", "int16": "I16", "int8": "I8", "uint8": "U8", "bool": "BOOL",
-}  # fmt: skip
 
 
 class CorruptCheckpointError(Exception):
@@ -96,28 +91,6 @@ def _digest(tensors: Mapping[str, Tensor], notes: str) -> str:
         hasher.update(f"{name}|{array.dtype}|{array.shape}|".encode())
         hasher.update(np.ascontiguousarray(array).data if array.size else b"")
     return hasher.hexdigest()
-
-
-def _pieces(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Iterator[bytes | memoryview]:
-    """Yield a safetensors file piece by piece, its numbers from where they lie in memory.
-
-    The library's own ``save`` copies all of them three times. What reads the file is the library.
-    """
-    ranks = {kind: rank for rank, kind in enumerate(KINDS)}
-    arrays = {name: np.ascontiguousarray(tensor.numpy()) for name, tensor in tensors.items()}
-    names = sorted(arrays, key=lambda name: (ranks[arrays[name].dtype.name], name))
-    header: dict[str, Any] = {"__metadata__": dict(metadata)}
-    end = 0
-    for name in names:
-        array, begin = arrays[name], end
-        end += array.nbytes
-        kind, shape = KINDS[array.dtype.name], list(tensors[name].shape)
-        header[name] = {"dtype": kind, "shape": shape, "data_offsets": [begin, end]}
-    header_bytes = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
-    # the format wants the numbers to begin at a multiple of eight bytes
-    header_bytes += b" " * (-len(header_bytes) % 8)
-    yield struct.pack("<Q", len(header_bytes)) + header_bytes
-    yield from (arrays[name].reshape(-1).view(np.uint8).data for name in names if arrays[name].size)
 
 
 def _split(states: Mapping[str, State]) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -228,8 +201,7 @@ def store(path: Path, snapshot: Snapshot) -> None:
         known |= {"clock": state.underway.clock, "flights": underway}
     notes = json.dumps(known, sort_keys=True)
     with whole_file(path, durable=True) as file:
-        for piece in _pieces(tensors, {"notes": notes, "digest": _digest(tensors, notes)}):
-            file.write(piece)
+        file.write(save(tensors, {"notes": notes, "digest": _digest(tensors, notes)}))
 
 
 def load(path: Path, device: torch.device) -> Snapshot:

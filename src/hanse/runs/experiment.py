@@ -5,8 +5,6 @@
 the last one, a limit of ``[run]``, or Ctrl-C. :func:`run_remote` does the same with clients on a network, and
 :func:`play` with a session that you already have.
 
-Engines for clients in other processes register as entry points "hanse.engines", so this module imports none of them.
-
 In a simulation, a part that raises ends the run with a traceback. On a network a round cannot simply be replayed: a
 failed one is undone and recorded as failed (:func:`attempt`), and the run continues; only several failed rounds in a
 row end it.
@@ -25,14 +23,13 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import nn
 
-from hanse.base.errors import InPlaceError, MachineError, RunFailedError, UserError, library
+from hanse.base.errors import InPlaceError, MachineError, RunFailedError, UserError
 from hanse.base.factories import OBJECT
 from hanse.base.files import going_on, on_network, read_toml, table, write_whole
 from hanse.base.lock import Hold
@@ -245,18 +242,14 @@ def _check_first(session: Session, played: Played) -> None:
 
 def _test(session: Session, played: Played, known: Floats | None, port: Exchange) -> Figures:
     """Return what the round's test found; nothing if no test is due."""
-    number, state, experiment = played.state.round, played.state, session.experiment
-    if number % experiment.eval.every and number != experiment.run.rounds:
+    state, experiment = played.state, session.experiment
+    if state.round % experiment.eval.every and state.round != experiment.run.rounds:
         return Figures()
     held = played.view.deployment or Deployment(state.home)
     trained = {}
     if experiment.eval.model == "trained" and played.view.updates is not None:
         trained = trained_models(played.view.updates, held)
-    return ask_tests(
-        session.engine, session.data, port, number, state.table, held,
-        clients=session.tested_clients, remote=session.remote, history=state.history, trained=trained,
-        problem=session.problem, known=known,
-    )  # fmt: skip
+    return ask_tests(session, port, state, held, trained, known)
 
 
 def _ended(session: Session, state: LoopState, folder: RunDir | None) -> LoopState:
@@ -292,8 +285,6 @@ def settled(session: Session, state: LoopState) -> tuple[LoopState, tuple[Transa
 
 
 __all__ = ["Observer", "PlayedRun", "play", "resume", "run", "run_remote"]
-
-NEEDS_RAY = "federation.engine: 'ray': needs Flower and Ray; pip install '.[ray]' in a clone of hanse"
 
 
 def _check(observers: Sequence[Observer]) -> None:
@@ -368,9 +359,6 @@ def run(
         raise UserError("run.rounds: 0: must be at least 1 for a run with a run directory")
     observers = _watching(observers, progress, experiment.mechanism.name)
     own = Own(data, model)
-    if experiment.federation.engine != "local":
-        _refuse_objects(experiment, own)
-        return _engine(experiment)(experiment, out=out, observers=observers, overwrite=overwrite)
     if out is None:
         return play(build(experiment, own=own), observers)
     with Hold(Path(out)) as hold:
@@ -465,9 +453,6 @@ def resume(
     if rounds is not None:
         experiment = _longer(path, experiment, rounds)
     own = Own(data, model)
-    if experiment.federation.engine != "local":
-        _refuse_objects(experiment, own)
-        return _engine(experiment)(experiment, out=path, observers=observers, again=True, other_data=other_data)
     with Hold(path) as hold:
         hold.take()
         _same_objects(path, experiment, own)
@@ -510,16 +495,6 @@ def _watching(observers: Sequence[Any], progress: bool, label: str) -> Sequence[
     return [ProgressBar(errors(), label), *observers]
 
 
-def _refuse_objects(experiment: Experiment, own: Own) -> None:
-    """Raise UserError for data or a model given as objects of this process where clients are in others."""
-    for key, given in (("data", own.data), ("model", own.model)):
-        if given is not None:
-            raise UserError(
-                f"{key}: an object of this process, and federation.engine = '{experiment.federation.engine}' plays in "
-                f"others: name an import path as {'data.source' if key == 'data' else 'model.name'}, or take 'local'"
-            )
-
-
 def _same_objects(path: Path, experiment: Experiment, own: Own) -> None:
     """Raise UserError for an object that is given on resume though the run was played without it."""
     for key, given, name in (
@@ -538,22 +513,6 @@ def _same_model(path: Path, experiment: Experiment, now: Experiment) -> None:
             f"{path}: was played with another model: {before.get('object')}, fingerprint {before.get('fingerprint')}; "
             f"model is {given.get('object')}, fingerprint {given.get('fingerprint')}"
         )
-
-
-def _engine(experiment: Experiment) -> Callable[..., PlayedRun]:
-    """Return what plays an experiment with clients elsewhere, a function like :func:`run`.
-
-    Raises:
-        UserError: no engine of this name is installed, or a library that it needs is not.
-    """
-    name = experiment.federation.engine
-    engines = entry_points(group="hanse.engines", name=name)
-    if not engines:
-        raise UserError(f"federation.engine: '{name}': is not installed here; reinstall hanse, or take 'local'")
-    if name == "ray":
-        library("flwr", NEEDS_RAY)
-    play: Callable[..., PlayedRun] = next(iter(engines)).load()
-    return play
 
 
 @undisturbed()

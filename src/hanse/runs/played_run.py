@@ -215,8 +215,7 @@ class PlayedRun:
     @property
     def _remote(self) -> bool:
         """Whether the clients were in other processes, where private rows stay."""
-        here = self.experiment.federation.engine == "local"
-        return not here or (self.path is not None and (self.path / MEMBERS).is_file())
+        return self.path is not None and (self.path / MEMBERS).is_file()
 
     def model_of(self, row: Tensor) -> nn.Module:
         """Return a row ``[P]`` of the table as a new PyTorch module in evaluation mode.

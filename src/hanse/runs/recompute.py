@@ -11,12 +11,12 @@ clients report from their own data are taken as given.
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
-from importlib.metadata import PackageNotFoundError, version
+from itertools import zip_longest
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -47,8 +47,7 @@ from hanse.runs.recomputable import (
     kinds_of,
     validation_file,
 )
-from hanse.runs.replay import unlike
-from hanse.runs.round import Exchange, LoopState, Played, finish, first_state, play_round
+from hanse.runs.round import Exchange, LoopState, finish, first_state, play_round
 from hanse.runs.round_record import (
     HASH,
     METRICS,
@@ -58,14 +57,15 @@ from hanse.runs.round_record import (
     round_file,
 )
 from hanse.runs.run_record import read_shape
+from hanse.runs.rundir import environment
 from hanse.runs.settle_inputs import NAME as INPUTS
 from hanse.runs.setup import Session, build
 from hanse.runs.testing import Figures
 
 FLOOR = 1e-4  # of the largest number of its kind in a round: what another processor may make otherwise
-HEAD = "ledger/head"
-TEST_ARRAYS, TEST_METRICS = "test", ("test/", "client/test_")  # how the names of what tests find begin
-HASHES = ("made_hash", "table_hash", INPUTS)  # arrays that another processor cannot make
+TEST_ARRAYS = "test"  # how the names of arrays of what tests find begin
+OWN_METRICS = (*CLOCK, "test/", "client/test_", HASH, AGREEMENT)  # and those of metrics that are not made again
+HASHES = ("made_hash", "table_hash", INPUTS, "ledger/head")  # what another processor cannot make
 
 
 @dataclass
@@ -134,30 +134,15 @@ def _here(experiment: Experiment) -> tuple[Experiment, bool]:
 
 def _floor(folder: Path, on_card: bool, notes: list[str]) -> float:
     """Return by how much numbers may differ between this machine and the run's, with a note on why."""
-    then = read_json(folder / "environment.json")
-    packages = table(then if isinstance(then, dict) else {}, "packages")
-    local: dict[str, Any] = {"processor": platform.processor() or platform.machine(), "instructions": _instructions()}
-    if on_card:
-        local["gpu"] = torch.cuda.get_device_name() if torch.cuda.is_available() else None
-    other = [name for name, here in local.items() if not isinstance(then, dict) or then.get(name) != here]
-    other += [name for name in ("torch", "numpy", "scipy") if packages.get(name) != _version(name)]
+    then, here = read_json(folder / "environment.json"), environment()
+    then = then if isinstance(then, dict) else {}
+    other = [name for name in ("processor", "instructions", *(["gpu"] * on_card)) if then.get(name) != here[name]]
+    packages = table(then, "packages")
+    other += [name for name in ("torch", "numpy", "scipy") if packages.get(name) != here["packages"][name]]
     if not other:
         return 0.0
     notes.append(f"{', '.join(other)} differ from those of the run: numbers may differ by {FLOOR:g} of the largest")
     return FLOOR
-
-
-def _instructions() -> str:
-    """Return which vector instructions PyTorch uses here."""
-    return str(torch.backends.cpu.get_cpu_capability())
-
-
-def _version(name: str) -> str | None:
-    """Return the version of a package; None if it is not installed."""
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
 
 
 def _before(folder: Path, commitment: Commitment, notes: list[str]) -> None:
@@ -173,7 +158,8 @@ def _before(folder: Path, commitment: Commitment, notes: list[str]) -> None:
     for number, why in lost_rounds(folder).items():
         raise UnlikeError(f"round {number}: {why}")
     if commitment.code != code_hash():
-        here = "other code" if commitment.hanse == _version("hanse") else f"hanse {_version('hanse')}"
+        now = environment()["packages"]["hanse"]
+        here = "other code" if commitment.hanse == now else f"hanse {now}"
         notes.append(f"the run committed to hanse {commitment.hanse} with code {commitment.code[:16]}; here is {here}")
 
 
@@ -233,6 +219,7 @@ class _Replay:
     def __init__(self, folder: Path, session: Session, found: Recomputed) -> None:
         self.folder, self.session, self.found = folder, session, found
         self.exact, self.deadline_s = found.floor == 0, session.experiment.federation.deadline_s
+        self._hashes = () if self.exact else HASHES
 
     def play(self) -> None:
         """Play all rounds of the run, and its last settlement. Raises UnlikeError at the first difference."""
@@ -295,9 +282,11 @@ class _Replay:
             federation.used_up()
             made = RoundRecord.of(played, Figures(), {}, answers)
             self._same_seats(made.seats, seats)
-            self._same_transactions(number, played.view.posted, posted)
-            self._same_arrays(made.arrays, record, played)
-            self._same_metrics(made.metrics, line, max((abs(one.get("value", 0.0)) for one in made.seats), default=0.0))
+            self._same_transactions(played.view.posted, posted)
+            self._same("'{}'", made.arrays, record, (TEST_ARRAYS, *self._hashes))
+            largest = max((abs(one.get("value", 0.0)) for one in made.seats), default=0.0)
+            scales = {name: largest for name in made.metrics if name.startswith("value/")}
+            self._same("{}", made.metrics, line, (*OWN_METRICS, *self._hashes), scales)
         self.found.rounds += 1
         self.found.taken |= kinds_of(answers)
         return replace(played.state, book=_closed(played.view.book, number, posted))
@@ -309,80 +298,64 @@ class _Replay:
         with _said(number):
             last = finish(self.session, state, Exchange(federation, number, self.deadline_s))
             federation.used_up()
-            self._same_transactions(number, last.view.posted, posted)
+            self._same_transactions(last.view.posted, posted)
 
     def _same_seats(self, made: Sequence[Mapping[str, Any]], recorded: Sequence[Mapping[str, Any]]) -> None:
         """Compare the lines of the seats: values, weights, refusals."""
         if [one["client"] for one in made] != [one.get("client") for one in recorded]:
             raise UnlikeError(f"clients {[one['client'] for one in made]} sat, and others were recorded")
-        scales = {
-            name: max((abs(one[name]) for one in made if _is_number(one.get(name))), default=0.0)
-            for name in {name for one in made for name in one}
-        }
+        scales = dict[str, float]()
+        for name, number in ((name, abs(x)) for one in made for name, x in one.items() if _is_number(x)):
+            scales[name] = max(number, scales.get(name, 0.0))
         for mine, theirs in zip(made, recorded, strict=True):
-            for name in dict.fromkeys((*mine, *theirs)):
-                if not self._alike(mine.get(name), theirs.get(name), scales.get(name, 0.0)):
-                    raise UnlikeError(
-                        f"the {name} of client {mine['client']} is {mine.get(name)!r}, and {theirs.get(name)!r} was "
-                        "recorded"
-                    )
+            self._same(f"the {{}} of client {mine['client']}", mine, theirs, scales=scales)
             self.found.values += "value" in mine
 
-    def _same_transactions(self, number: int, made: Sequence[Transaction], posted: Sequence[Transaction]) -> None:
+    def _same_transactions(self, made: Sequence[Transaction], posted: Sequence[Transaction]) -> None:
         """Compare what the round posts with the ledger."""
         there = [one for one in posted if one.kind not in UNMOVING]
-        near = made if self.exact else [self._rounded(*pair) for pair in zip(made, there, strict=False)]
-        if wrong := unlike(number, [*near, *made[len(near) :]], there):
-            raise UnlikeError(wrong.removeprefix(f"round {number}: "))
+        for mine, theirs in zip_longest(made, there):
+            if mine is None or theirs is None or (mine.step, mine.kind) != (theirs.step, theirs.kind):
+                raise UnlikeError(f"the ledger has {_step(theirs)}, and the round posts {_step(mine)}")
+            due, found = ({f"{account} units": units for account, units in one.postings} for one in (mine, theirs))
+            self._same(f"what '{mine.step}' moves, {{}},", due, found)
+            if mine.memo != theirs.memo and self.exact:
+                raise UnlikeError(f"the memo of '{mine.step}' is {mine.memo!r}, and {theirs.memo!r} was recorded")
         self.found.transactions += len(there)
 
-    def _rounded(self, mine: Transaction, theirs: Transaction) -> Transaction:
-        """Return the second transaction if it differs from the first only by a unit or the noise floor, else the
-        first."""
-        if (mine.step, mine.kind) != (theirs.step, theirs.kind) or len(mine.postings) != len(theirs.postings):
-            return mine
-        most = max(1.0, self.found.floor * max((abs(units) for _, units in mine.postings), default=0))
-        pairs = zip(mine.postings, theirs.postings, strict=True)
-        return theirs if all(a == b and abs(u - v) <= most for (a, u), (b, v) in pairs) else mine
+    def _same(
+        self,
+        said: str,
+        made: Mapping[str, Any],
+        recorded: Mapping[str, Any],
+        unmade: tuple[str, ...] = (),
+        scales: Mapping[str, float] = MappingProxyType({}),
+    ) -> None:
+        """Compare numbers, texts or arrays by name.
 
-    def _same_arrays(self, made: Mapping[str, Any], recorded: Mapping[str, Any], played: Played) -> None:
-        """Compare the arrays of the round, except those of its test."""
-        unmade = (TEST_ARRAYS,) if self.exact else (TEST_ARRAYS, INPUTS)
-        if more := sorted(name for name in recorded if name not in made and not name.startswith(unmade)):
-            raise UnlikeError(f"'{more[0]}' was recorded, and the round makes no such array")
-        for name, mine in made.items():
-            if (name.startswith(HASHES) and not self.exact) or (name.startswith(INPUTS) and INPUTS not in recorded):
-                continue
-            theirs = recorded.get(name)
-            if theirs is None or mine.shape != theirs.shape:
-                raise UnlikeError(f"'{name}' was recorded in another form")
-            if mine.dtype.kind == "f" and theirs.dtype.kind == "f":
-                scale = float(np.abs(mine[np.isfinite(mine)]).max(initial=0))
-                apart = np.flatnonzero(~self._close(mine, theirs, scale).reshape(-1))
-            elif mine.dtype.kind in "iu" and name.endswith(("units", "money")) and not self.exact:
-                scale = float(np.abs(mine).max(initial=0))
-                apart = np.flatnonzero(np.abs(mine - theirs).reshape(-1) > max(1.0, self.found.floor * scale))
-            else:
-                apart = np.flatnonzero((mine != theirs).reshape(-1))
-            if len(apart):
-                at = int(apart[0])
-                raise UnlikeError(
-                    f"'{name}'[{at}] is {mine.reshape(-1)[at]!s}, and {theirs.reshape(-1)[at]!s} was recorded"
-                )
-
-    def _same_metrics(self, made: Mapping[str, Any], recorded: Mapping[str, Any], largest: float) -> None:
-        """Compare what parts recorded in the round's line of the metrics; figures of values are measured against the
-        ``largest`` value.
+        Args:
+            said: how a difference names what it is found in, with braces for the name.
+            made: what comes out here.
+            recorded: what was recorded.
+            unmade: how names begin of what is not compared.
+            scales: the largest number of a kind, by name, where it is not the largest of ``made`` under this name.
         """
-        own = (*CLOCK, *TEST_METRICS, HASH, AGREEMENT)
-        if more := sorted(name for name in recorded if name not in made and not name.startswith(own)):
-            raise UnlikeError(f"{more[0]} was recorded, and the round makes no such figure")
-        for name, mine in made.items():
-            if name.startswith(CLOCK) or name == HASH or (name == HEAD and not self.exact):
+        for name in dict.fromkeys((*made, *recorded)):
+            mine, theirs = (_array(one.get(name)) for one in (made, recorded))
+            if name.startswith(unmade) or (mine is None and theirs is None):
                 continue
-            scale = max(abs(mine), largest if name.startswith("value/") else 0.0) if _is_number(mine) else 0.0
-            if not self._alike(mine, recorded.get(name), scale):
-                raise UnlikeError(f"{name} is {mine!r}, and {recorded.get(name)!r} was recorded")
+            if mine is None or theirs is None or mine.shape != theirs.shape:
+                forms = ("nothing" if one is None else f"a form {list(one.shape)}" for one in (theirs, mine))
+                raise UnlikeError("{} was recorded with {}, and comes out with {}".format(said.format(name), *forms))
+            money = name.endswith(("units", "money")) and not self.exact  # whole units, which may be one apart
+            if mine.dtype.kind in ("fiu" if money else "f") and theirs.dtype.kind in "fiu":
+                scale = scales.get(name) or float(np.abs(mine[np.isfinite(mine)]).max(initial=0))
+                alike = self._close(mine, theirs, max(scale, 1 / self.found.floor) if money else scale)
+            else:
+                alike = np.asarray(mine == theirs)
+            for at in np.flatnonzero(~alike.reshape(-1))[:1].tolist():
+                place, (due, there) = f"[{at}]" * bool(mine.ndim), (x.reshape(-1)[at] for x in (mine, theirs))
+                raise UnlikeError(f"{said.format(name)}{place} is {due!s}, and {there!s} was recorded")
 
     def _models(self, state: LoopState) -> None:
         """Compare the models after the last round with those of the last checkpoint."""
@@ -394,12 +367,6 @@ class _Replay:
         scale = float(np.abs(mine[np.isfinite(mine)]).max(initial=0))
         if mine.shape != theirs.shape or not self._close(mine, theirs, scale).all():
             raise UnlikeError(f"round {state.round - 1}: the models of the last checkpoint are not those that follow")
-
-    def _alike(self, mine: Any, theirs: Any, scale: float) -> bool:
-        """Say whether two values of a line are alike."""
-        if _is_number(mine) and _is_number(theirs):
-            return bool(self._close(np.array([float(mine)]), np.array([float(theirs)]), scale)[0])
-        return bool(mine == theirs)
 
     def _close(self, mine: np.ndarray, theirs: np.ndarray, scale: float) -> np.ndarray:
         """Say for each number whether both are alike, and record the difference."""
@@ -427,6 +394,16 @@ def _said(number: int) -> Iterator[None]:
         raise
     except Exception as wrong:  # answers are untrusted: whatever they make a part raise is a reason
         raise UnlikeError(f"round {number}: cannot be played again: {first_line(wrong)}") from wrong
+
+
+def _array(value: Any) -> np.ndarray | None:
+    """Return a value of a line as an array, a number as one of floats; None for nothing."""
+    return None if value is None else np.asarray(float(value) if _is_number(value) else value)
+
+
+def _step(transaction: Transaction | None) -> str:
+    """Return how a difference names a transaction."""
+    return "nothing" if transaction is None else f"'{transaction.step}' ({transaction.kind})"
 
 
 def _is_number(value: object) -> bool:

@@ -38,10 +38,11 @@ from hanse.learning.losses import OF_CLASSES
 from hanse.learning.metrics import OF_TEXTS, WHERE, Metric, Predictions
 from hanse.learning.sequences import is_text
 from hanse.learning.slopes import why_no_slope
-from hanse.mechanisms.fits import IDLE, clashes, said, unfit, without, words_of
+from hanse.mechanisms.fits import IDLE, said, unfit, without, words_of
 from hanse.mechanisms.mechanism_table import without_effect
 from hanse.mechanisms.registry import word_of
 from hanse.runs.config import Experiment
+from hanse.runs.guards import GUARDS, asked
 
 _COMPARED = 64  # samples at most on which model and engine are tried before round 0
 _ONE = 1e-4  # how far the sum of probabilities may be from 1
@@ -115,7 +116,6 @@ def surroundings(
     there = {
         "validation": bool(data.server_validation),
         "root": data.server_root is not None,
-        "proofs": experiment.evidence.training is not None,
         "pooled" if experiment.data.partition.name == "pooled" else "clients": True,
         "client_validation": experiment.data.client_validation > 0,
         "secure": federation.secure is not None,
@@ -123,7 +123,7 @@ def surroundings(
         "noise": given is not None and federation.secure is None and federation.late == "drop",
         "losses": experiment.train.loop is None and given is None,
         "valued": mechanism.value is not None,
-        "time": timed or federation.engine != "local",
+        "time": timed,
         "one model": one_model(mechanism),
         "classes": by_class and data.num_classes is not None and not is_text(data.pool([0])[0]),
         "buffers": layout.size != layout.num_parameters or smallest_batch(problem) > 1,
@@ -133,7 +133,7 @@ def surroundings(
     around |= {word: "" for word, is_so in there.items() if is_so}
     if loop is not None and not loop.takes_penalty:
         around["train.loop/plain"] = around["train.loop"]
-    if "sizes" in needed and not experiment.sizes.proved:
+    if "sizes" in needed and "proved sizes" not in around:
         around["claimed sizes"] = "sizes.proved: false"
     if moving:
         around["moving samples"] = ", ".join(moving)
@@ -171,11 +171,9 @@ def changed(experiment: Experiment) -> dict[str, str]:
             for option, one in table.items():
                 names = (f"{where}/{option}", f"{where}/{option}/{one}") if one is not None else ()
                 found |= dict.fromkeys(names, f"{where}.{option}: {_toml(one)}")
-    if experiment.federation.private is not None and experiment.federation.private.get("unit") != "sample":
-        found["federation.private/by client"] = "federation.private"
-    if experiment.sizes.proved and not experiment.sizes.auditors:
-        found["sizes.auditors/none"] = "sizes.auditors: []"
-    if experiment.sizes.proved or experiment.mechanism.built.settle is not None:
+    for setting in asked(experiment):
+        found |= GUARDS[setting](experiment).provides() if setting in GUARDS else {}
+    if experiment.mechanism.built.settle is not None:
         found["tokens"] = ""
     return found
 
@@ -188,12 +186,6 @@ def _toml(value: Any) -> str:
 def on_a_network(around: Mapping[str, str]) -> dict[str, str]:
     """Return the words around a mechanism whose clients are not in this process."""
     return {**around, **{f"{word}/network": head for word, head in around.items()}, "network": "", "time": ""}
-
-
-def refuse_on_a_network(experiment: Experiment, mechanism: Mechanism) -> None:
-    """Raise UserError with a line for each setting that needs clients in this process."""
-    if lines := clashes(mechanism, on_a_network(changed(experiment))):
-        raise UserError(*lines)
 
 
 def one_model(mechanism: Mechanism) -> bool:

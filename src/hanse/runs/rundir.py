@@ -206,8 +206,6 @@ after."""
 
 # there before the run begins: who is in it, who plays it, what the operator ordered
 EARLIER = (FEDERATION, MEMBERS, "members.tmp", "operator.jsonl", "letters.json", LOCK)
-# where a simulation's virtual nodes have signed the agreement, and were asked who they are, before the run begins
-PARTICIPANTS = "participants"
 STARTED = (
     ROUNDS,
     "checkpoints",
@@ -275,8 +273,6 @@ def _check_free(path: Path, *, overwrite: bool) -> None:
 
 def _is_no_run(path: Path) -> bool:
     """Say whether this entry may exist where a run begins: registered members, or leftovers of a killed start."""
-    if path.name == PARTICIPANTS and path.is_dir():
-        return not any(path.glob("*/*/client-*"))
     return path.name in EARLIER or (path.name in STARTED and not (path.is_dir() and any(path.iterdir())))
 
 
@@ -334,11 +330,11 @@ class RunDir:
             path.mkdir(parents=True, exist_ok=True)
             hold.take()
             _check_free(path, overwrite=overwrite)  # again: another process may have been quicker
-            clear(path, (LOCK,) if overwrite else (*EARLIER, PARTICIPANTS))
+            clear(path, (LOCK,) if overwrite else EARLIER)
             try:
                 (path / ROUNDS).mkdir()
                 (path / "checkpoints").mkdir()
-                write_whole(path / "environment.json", json.dumps(_environment(), indent=1) + "\n")
+                write_whole(path / "environment.json", json.dumps(environment(), indent=1) + "\n")
                 write_about(path, session.about)
                 write_data(path, 0, data)
                 write_whole(path / SHAPE, json.dumps(model_made_for(session.data, session.problem)) + "\n")
@@ -574,14 +570,14 @@ def _other_versions(path: Path) -> list[str]:
         said = read_json(path / "environment.json")
     except UserError:  # nothing else reads this file
         return []
-    began, now = table(said, "packages") if isinstance(said, Mapping) else {}, _environment()["packages"]
+    began, now = table(said, "packages") if isinstance(said, Mapping) else {}, environment()["packages"]
     pairs = [(name, str(began[name])[:40], now[name]) for name in ("hanse", "torch") if name in began]
     told = [f"{name} {old} (now {new})" for name, old, new in pairs if old != new]
     return [f"note: this run began with {' and '.join(told)}: its numbers may differ from here on"] if told else []
 
 
 @cache  # a process that plays many runs looks once: reading what is installed takes as long as a round
-def _environment() -> dict[str, Any]:
+def environment() -> dict[str, Any]:
     """Return the description of the machine and the packages, for the run directory."""
     packages = ("hanse", "torch", "numpy", "scipy", "scikit-learn", "pydantic", "sqlalchemy", "safetensors")
     return {

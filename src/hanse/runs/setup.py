@@ -45,6 +45,7 @@ from hanse.learning.loop import Loop, LoopEngine
 from hanse.learning.losses import balanced, build_objective
 from hanse.learning.metrics import build_metrics
 from hanse.learning.models import Factory, build_problem, structure
+from hanse.learning.ray_engine import RayEngine
 from hanse.learning.sequences import is_text
 from hanse.learning.sequential import SequentialEngine
 from hanse.mechanisms.feedback import Feedback
@@ -291,13 +292,17 @@ def build(
     if lines:
         raise UserError(*lines)
 
-    choice = REMOTE if remote else _choose(experiment, data, problem, row, device, loop)
+    choice, cluster = REMOTE if remote else _choose(experiment, data, problem, row, device, loop), None
+    if experiment.federation.engine == "ray" and not remote:
+        choice, cluster = replace(choice, threads=1, workers=1, graphs=False), RayEngine
     compared = (row, refusals.few_samples(data), device, experiment.engine.precision)
     choice, problem, engine, differs = settle(choice, problem, *compared)
     experiment = _with_engine(experiment, choice, device)
     for guard in guards.values():
         experiment = guard.written(experiment)
-    if loop is not None and isinstance(engine, SequentialEngine):
+    if cluster is not None:
+        engine = cluster(engine, problem, choice, device, experiment.engine.precision, loop)
+    elif loop is not None and isinstance(engine, SequentialEngine):
         engine = LoopEngine(engine, loop)
     said = [
         *asked.mechanism.notes,
@@ -531,8 +536,9 @@ def _guarded(
     size = context.layout.size
     for guard in guards.values() if not remote else ():
         federation = guard.clients(federation, data)
-    if context.sums is None and ("private" in guards or remote):
-        terms = guards["private"].terms if "private" in guards else None
+    private = guards.get("federation.private")
+    if context.sums is None and (private is not None or remote):
+        terms = None if private is None else private.terms
         weighed = "noise" in in_slots(experiment.mechanism.built.weigh.needs, ["weigh"])
         half = experiment.federation.half_precision
         federation = Believed(federation, terms, context.recipe, size, half, weighed)

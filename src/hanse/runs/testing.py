@@ -22,18 +22,18 @@ from torch import Tensor
 
 from hanse.base.errors import UserError
 from hanse.core.part import Deployment, OwnMix
-from hanse.core.port import Federation, Mixture, Request, Roster, Task, Test, Tested
-from hanse.core.recipe import History
+from hanse.core.port import Federation, Mixture, Request, Roster, Test, Tested
 from hanse.core.table import SERVER, Floats, Ints, Table, Updates, mix
-from hanse.data.federated import FederatedData
 from hanse.federation.answers import Measured, measured
 from hanse.federation.check import heard
 from hanse.federation.policy import fits
 from hanse.games.jackknife import jackknife_errors
 from hanse.learning.blocks import BLOCKS, UNITS, errors_without
-from hanse.learning.job import Engine, ModelScores, Problem
+from hanse.learning.job import ModelScores, Problem
 from hanse.learning.metrics import OF_TEXTS, Metric
 from hanse.learning.sequences import is_text, perplexity
+from hanse.runs.round import LoopState
+from hanse.runs.setup import Session
 
 Metrics = Mapping[str, float | None]
 
@@ -54,10 +54,7 @@ class Figures:
         >>> from hanse.runs.rehearsal import rehearse
         >>> small = rehearse("fedavg")
         >>> setup, state = small.setup, small.played.state
-        >>> found = ask_tests(
-        ...     setup.engine, setup.data, setup.federation, 1, state.table, Deployment(state.home),
-        ...     clients=setup.tested_clients, remote=False,
-        ... )
+        >>> found = ask_tests(setup, setup.federation, state, Deployment(state.home))
         >>> sorted(found.arrays)[:2], "test/accuracy" in found.metrics
         (['test_accuracy', 'test_loss'], True)
     """
@@ -69,72 +66,54 @@ class Figures:
 
 
 def ask_tests(
-    engine: Engine,
-    data: FederatedData,
+    session: Session,
     federation: Federation,
-    round: int,
-    table: Table,
+    state: LoopState,
     held: Deployment,
-    *,
-    clients: Ints,
-    remote: bool,
-    history: History | None = None,
     trained: Mapping[int, Tensor] = MappingProxyType({}),
-    problem: Problem | None = None,
     known: Floats | None = None,
 ) -> Figures:
     """Test the models that clients hold after a round, on the server's test set and on the clients' own test shares.
 
-    In a simulation, private rows are in the table and are also tested on the server's set. All ``clients`` answer
+    In a simulation, private rows are in the table and are also tested on the server's set. All clients that test answer
     there, present or not. On a network, only the owner of a private row tests it, only present clients are asked, and
-    their answers are checked.
+    their answers are checked. If clients keep batch-norm statistics of their own, the server has none, and tests
+    nothing.
 
     Args:
-        engine: scores models at the server.
-        data: the data with the server's test set.
+        session: what stays the same over the run.
         federation: the port to the clients.
-        round: the round's number.
-        table: the models after the round.
+        state: the state after the round.
         held: which model each client holds.
-        clients: the ids ``[n]`` of the clients that test.
-        remote: whether the clients are on a network.
-        history: the batch-norm statistics, if clients keep their own. The server then has none, and tests nothing.
         trained: models ``[P]`` by client to test instead of those that clients hold.
-        problem: the model, with the metrics to report in addition to loss and accuracy.
         known: ``[2, K]``, known scores on the server's set. NaN: not known.
     """
-    measures = () if problem is None else problem.metrics
-    rows = held.rows
-    public = rows[table.owner[rows] == SERVER] if remote else rows
-    roster = federation.present(round) if remote and len(clients) else Roster()
-    here = np.intersect1d(roster.ids, clients) if remote else clients
-    requests = [
-        Request(r.client, (Test("test", trained[r.client]),)) if r.client in trained else r
-        for r in _requests(table, held, here, remote)
-    ]
-    if history is not None:
-        requests = [replace(r, tasks=tuple(_kept(r.client, t, history) for t in r.tasks)) for r in requests]
-    replies = federation.exchange(round, requests, None, None) if requests else ()
+    data, table, remote, here = session.data, state.table, session.remote, session.tested_clients
+    public = held.rows[table.owner[held.rows] == SERVER] if remote else held.rows
+    roster = federation.present(state.round) if remote and len(here) else Roster()
+    here = np.intersect1d(roster.ids, here) if remote else here
+    requests = _requests(state, held, here, remote, trained)
+    replies = federation.exchange(state.round, requests, None, None) if requests else ()
     arrays: dict[str, NDArray[Any]] = {}
     if remote:  # what comes from this process is as sound as its engine, also where a model has diverged
-        sound, refusals = heard(round, requests, replies, table.rows.shape[1], roster)
+        sound, refusals = heard(state.round, requests, replies, table.rows.shape[1], roster)
         replies = list(sound.values())
         if refusals:
             arrays["test_refused"] = np.array([c for c, _ in refusals], np.int64)
             arrays["test_reason"] = np.array([reason for _, reason in refusals], np.str_)
     answers = {r.client: one for r in replies for one in r.results if isinstance(one, Tested)}
     tested = {c: answers[c] for c in here.tolist() if c in answers and (answers[c].num_samples or not remote)}
-    complete = history is None or not history.statistics.shape[1]
-    on_server = _on_server(engine, data, table, public, known) if complete else None
-    metrics = {} if on_server is None else _server_figures(engine, data, table, public, problem, on_server)
+    complete = state.history is None or not state.history.statistics.shape[1]
+    on_server = _on_server(session, table, public, known) if complete else None
+    metrics = {} if on_server is None else _server_figures(session, table, public, on_server)
     if tested:
         text = is_text(data.pool([], "test")[0])
-        figures = figures_of(np.array(list(tested)), list(tested.values()), text, measures)
+        figures = figures_of(np.array(list(tested)), list(tested.values()), text, session.problem.metrics)
         # JSON has no word for infinity, which is what a participant can make of a mean
-        finite = {name: x if x is None or math.isfinite(x) else None for name, x in figures.metrics.items()}
+        finite = {name: x if x is None else _finite(x) for name, x in figures.metrics.items()}
         metrics |= finite if remote else figures.metrics
         arrays = {**figures.arrays, **arrays}
-    metrics |= by_distribution(engine, data, table) if len(public) and complete else {}
+    metrics |= by_distribution(session, table) if len(public) and complete else {}
     personal = held.weights if held.own_mix is None else _personal(table, held.own_mix, answers)
     several = on_server is not None and np.count_nonzero(~np.isnan(on_server[0])) > 1
     return Figures(metrics, arrays, on_server if several else None, personal)
@@ -163,18 +142,19 @@ def trained_models(updates: Updates, held: Deployment) -> dict[int, Tensor]:
     return models
 
 
-def _requests(table: Table, held: Deployment, clients: Ints, remote: bool) -> list[Request]:
+def _requests(
+    state: LoopState, held: Deployment, clients: Ints, remote: bool, trained: Mapping[int, Tensor]
+) -> list[Request]:
     """Return a test for each of ``clients [n]``.
 
     In a simulation, clients that do not test are asked for their own mixtures as well, so whoever runs it may see
     them.
     """
-    rows, own, share = table.rows, None, held.own_mix
+    table, rows, own, share = state.table, state.table.rows, None, held.own_mix
     # making a mixture takes time, so only those whose mixtures are wanted are asked
     asked = clients if share is None or remote else np.arange(len(held.rows))  # all others cost time, if they are many
     at = dict(zip(asked.tolist(), held.rows[asked].tolist(), strict=True))
     views = {k: rows[k] for k in set(at.values())}
-    private = {k for k in views if table.owner[k] != SERVER}
     models = {c: views[k] for c, k in at.items()}
     beside: Mapping[int, Tensor] = {}
     if share is not None:
@@ -186,16 +166,15 @@ def _requests(table: Table, held: Deployment, clients: Ints, remote: bool) -> li
         models |= zip(some.tolist(), mix(held.weights[some], rows[:0], rows), strict=True)
     tests = []
     for c, model in models.items():
-        row = at[c] if at[c] in private else None
+        row = at[c] if table.owner[at[c]] != SERVER else None
         if row is not None and remote and table.owner[row] != c:
             continue  # another's private row
-        tests.append(Request(c, (Test("test", model, row, own, beside.get(c), own is None or c in beside),)))
+        test = Test("test", model, row, own, beside.get(c), own is None or c in beside)
+        test = Test("test", trained[c]) if c in trained else test
+        if state.history is not None:  # with the client's own batch-norm statistics
+            test = replace(test, model=state.history.model(c, test.model))
+        tests.append(Request(c, (test,)))
     return tests
-
-
-def _kept(client: int, task: Task, history: History) -> Task:
-    """Return a test of the model that the client holds, with its own batch-norm statistics."""
-    return replace(task, model=history.model(client, task.model)) if isinstance(task, Test) else task
 
 
 def still_known(scores: Floats | None, before: Table, after: Table) -> Floats | None:
@@ -220,45 +199,46 @@ def still_known(scores: Floats | None, before: Table, after: Table) -> Floats | 
     return known
 
 
-def _on_server(engine: Engine, data: FederatedData, table: Table, rows: Ints, known: Floats | None) -> Floats | None:
+def _on_server(session: Session, table: Table, rows: Ints, known: Floats | None) -> Floats | None:
     """Return loss and accuracy ``[2, K]`` of ``rows [n]`` on the server's test set; only what is not ``known`` is
     computed.
     """
-    if data.server_test is None or not len(rows):
+    engine, samples = session.engine, session.data.server_test
+    if samples is None or not len(rows):
         return None
     known_scores = np.full((2, table.size), np.nan) if known is None else known.copy()
     held = np.flatnonzero(np.bincount(rows))
     new = np.flatnonzero(np.isnan(known_scores[0, held]))
     if len(new):
         models = table.rows[held]
-        some = len(new) < len(held)
-        scores = engine.score_some(models, data.server_test, new) if some else engine.score(models, data.server_test)
+        scores = engine.score_some(models, samples, new) if len(new) < len(held) else engine.score(models, samples)
         known_scores[:, held[new]] = scores.loss[new], scores.accuracy[new]
     return known_scores
 
 
-def _server_figures(
-    engine: Engine, data: FederatedData, table: Table, rows: Ints, problem: Problem | None, scores: Floats
-) -> dict[str, float | None]:
+def _server_figures(session: Session, table: Table, rows: Ints, scores: Floats) -> dict[str, float | None]:
     """Return the figures on the server's test set, as means over the clients that hold ``rows [n]``.
 
     Args:
+        session: has the set and the model.
+        table: the models.
         rows: the row that each client holds, so a row that several hold counts several times.
         scores: ``[2, K]``, loss and accuracy of every row.
     """
-    assert data.server_test is not None
-    count = np.bincount(rows)
+    samples, problem, count = session.data.server_test, session.problem, np.bincount(rows)
+    assert samples is not None
     held = np.flatnonzero(count)
     count = count[held]
     losses, accuracies = scores[:, held]
     loss = float(np.average(losses, weights=count))
     figures: dict[str, float | None] = {"test/loss": loss}
-    if is_text(data.server_test):
+    if is_text(samples):
         figures["test/perplexity"] = perplexity(loss)
     if not np.isnan(accuracies).any():
         figures["test/accuracy"] = float(np.average(accuracies, weights=count))
-    if problem is not None and problem.metrics and len(data.server_test):
-        figures |= _measured_on_server(measured(problem, engine, table.rows[held], data.server_test), count, problem)
+    if problem.metrics and len(samples):
+        found = measured(problem, session.engine, table.rows[held], samples)
+        figures |= _measured_on_server(found, count, problem)
     return figures
 
 
@@ -382,7 +362,7 @@ QUANTILES = (10, 25, 50, 75, 90)
 _MOST_ROWS = 16  # server rows that are tested on each distribution
 
 
-def by_distribution(engine: Engine, data: FederatedData, table: Table) -> Mapping[str, float]:
+def by_distribution(session: Session, table: Table) -> Mapping[str, float]:
     """Return how well each server row does on the held-out data of each distribution: accuracy, or ``1 / (1 + loss)``.
 
     If there are as many rows as distributions, each row is matched to one distribution, because it is arbitrary which
@@ -395,10 +375,10 @@ def by_distribution(engine: Engine, data: FederatedData, table: Table) -> Mappin
         data: the data with the held-out samples of each distribution.
         table: the models.
     """
-    rows, tests = table.on_show[:_MOST_ROWS], [t for t in data.server_tests if len(t)]
+    rows, tests = table.on_show[:_MOST_ROWS], [t for t in session.data.server_tests if len(t)]
     if not len(rows) or not tests:
         return {}
-    figures = np.array([fits(engine.score(table.rows[rows], samples)) for samples in tests]).T
+    figures = np.array([fits(session.engine.score(table.rows[rows], samples)) for samples in tests]).T
     metrics = {f"test/row {k}/distribution {d}": x for k, own in zip(rows, figures, strict=True) for d, x in _enum(own)}
     if len(rows) == len(tests):
         from scipy.optimize import linear_sum_assignment  # late: few runs need it, and it is long to import

@@ -78,13 +78,12 @@ def test_the_best_deviation_is_found_made_simple_and_confirmed(tmp_path: Path) -
     assert found.best.gain(found.fresh) == (1.0, 1.0, 1.0)
     assert found.pays
     assert sentences(found)[0].startswith("Pays: samples times 2.")
-    assert not found.idle.contributes
     assert (found.searched, found.fresh) == ([0, 1, 2], [3, 4, 5, 6])
     assert found.scale == pytest.approx(10 + 3 / 7)
     assert len(found.tries) == 60
-    # the confirmation's seeds are not the search's: only the two that were chosen, and honesty, were played with them
+    # the confirmation's seeds are not the search's: only the one that was chosen, and honesty, were played with them
     fresh = {job.label.rpartition(",")[0] for job in played if job.sections["run"]["seed"] > 2}
-    assert fresh == {"honest", found.best.said, found.idle.said}
+    assert fresh == {"honest", found.best.said}
     again: list[Job] = []
     same = search(SECTIONS, [0], tmp_path, tries=60, seeds=4, work=earning(size_pays, again))
     assert again == []  # everything was kept
@@ -110,10 +109,10 @@ def test_luck_is_not_called_a_gain(tmp_path: Path) -> None:
 
 def test_the_bound_on_the_share_that_pays() -> None:
     tries = [Try({"silent": True}, {0: gain}, uniform=True) for gain in [0.0] * 59 + [9.0]]
-    nothing = Attacked([0], 10.0, "utility", tries[:59], tries[0], None, [0], [1], "tries")
+    nothing = Attacked([0], 10.0, "utility", tries[:59], tries[0], [0], [1], "tries")
     assert nothing.paying_share()[:2] == (0, 59)
     assert nothing.paying_share()[2] == pytest.approx(1 - 0.05 ** (1 / 59))  # the closed form for none of n
-    one = Attacked([0], 10.0, "utility", tries, tries[0], None, [0], [1], "tries").paying_share()
+    one = Attacked([0], 10.0, "utility", tries, tries[0], [0], [1], "tries").paying_share()
     assert one[:2] == (1, 60)
     assert one[2] == pytest.approx(0.0766, abs=2e-4)  # Clopper and Pearson's table
     assert interval([1.0, 2.0, 3.0]) == pytest.approx((2.0, 2 - 2.4841, 2 + 2.4841), abs=1e-4)
@@ -163,7 +162,6 @@ def test_a_gain_is_measured_by_what_is_paid_and_not_by_the_grant(tmp_path: Path)
     assert found.scale == pytest.approx(2 / 8)  # one client earned a token, one paid it
     assert found.best.deviation == {"silent": True}
     assert found.pays  # .1 token is 40 % of that, and .1 % of a balance
-    assert found.best.ahead[3] == pytest.approx(101.1 - 699 / 7)
 
 
 @pytest.mark.parametrize(

@@ -106,4 +106,4 @@ def test_a_search_knows_the_owners_of_a_table(owners: Path, tmp_path: Path) -> N
 
     found = search(sections(), [0], tmp_path / "out", tries=25, seeds=2, work=work)
     assert found.scale == 1  # 20 clients, of whom 16 had nothing, had made it 80.8
-    assert (found.best.deviation, found.best.ahead[3]) == ({"silent": True}, 4.0)
+    assert found.best.deviation == {"silent": True}

@@ -535,7 +535,6 @@ def test_noise_that_is_left_out_follows_from_the_budget_and_the_rounds() -> None
             {"train": {"loss": {"name": "cross_entropy", "weights": "balanced"}}},
             "not with train.loss.weights 'balanced'",
         ),
-        ({"federation": {"engine": "ray"}}, "not with federation.engine"),
         ({"model": {"name": "tests.wings.private.test_privacy:normed"}}, "batch norm or other buffers"),
         ({"model": {"name": "tests.wings.private.test_privacy:frozen"}}, "model.send = 'trainable'"),
     ],

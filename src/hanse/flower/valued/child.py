@@ -20,13 +20,10 @@ _EVENTS = ("os.", "socket.", "subprocess.Popen", "sqlite3.connect")
 _LOOKS = {"os.listdir", "os.scandir", "os.walk", "os.fwalk", "os.getxattr", "os.listxattr", "os.putenv", "os.unsetenv"}
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
-Answer = tuple[Any, str, str]  # arrays or None, why there is none, and what the log may know of it beside
 
-
-class RefusedError(Exception):
-    """The strategy tried something that is forbidden here. The message says what, and with which object.
-
-    The object is only for the log: a path, a command or an address may contain secrets.
+class GapError(Exception):
+    """An aggregate cannot be made again: why, and what is for the log alone, since it may contain secrets, such as a
+    path, a command, or the text of an error of the user's code.
     """
 
 
@@ -43,7 +40,7 @@ class EffectGuard:
         if not self.works or event in _LOOKS or not (event == "open" or event.startswith(_EVENTS)) or _importing():
             return
         if event != "open":
-            raise RefusedError(f"its aggregate_train does {event}, {REFUSED}", str(given[0])[:200] if given else "")
+            raise GapError(f"its aggregate_train does {event}, {REFUSED}", str(given[0])[:200] if given else "")
         path, mode, flags = given
         writes = any(c in mode for c in "wax+") if isinstance(mode, str) else bool(flags & _WRITES)
         if writes and path != os.devnull:
@@ -59,8 +56,8 @@ def _importing() -> bool:
 
 
 def refuse_file(path: Any, *_: Any, **__: Any) -> Any:
-    """Stand in for a function that makes a file. Always raises RefusedError."""
-    raise RefusedError(f"its aggregate_train writes a file, {REFUSED}", str(path)[:200])
+    """Stand in for a function that makes a file. Always raises GapError."""
+    raise GapError(f"its aggregate_train writes a file, {REFUSED}", str(path)[:200])
 
 
 GUARD = EffectGuard()
@@ -79,11 +76,14 @@ def quiet() -> None:
     sys.addaudithook(GUARD)
 
 
-def begin(task: dict[str, Any]) -> Answer:
+def begin(task: dict[str, Any]) -> None:
     """Take a round, and restore its strategy once, which imports what it needs.
 
     Args:
         task: a round, as :class:`hanse.flower.valued.reaggregate.Reaggregation` makes it.
+
+    Raises:
+        GapError: the strategy cannot be imported here.
     """
     sys.path[:] = task["path"]
     _round.clear()
@@ -91,18 +91,18 @@ def begin(task: dict[str, Any]) -> Answer:
     try:
         pickle.loads(task["strategy"])
     except Exception as wrong:
-        return None, f"it cannot be imported in a process of its own ({type(wrong).__name__})", str(wrong)[:200]
-    return None, "", ""
+        name = type(wrong).__name__
+        raise GapError(f"it cannot be imported in a process of its own ({name})", str(wrong)[:200]) from None
 
 
-def answered(clients: list[int]) -> Answer:
-    """Return the aggregate of some clients' replies, or the reason why it cannot be made.
-
-    If both are missing, the strategy makes no aggregate of so few replies. Error messages from the user's code go only
-    to the log, since they may contain secrets.
+def answered(clients: list[int]) -> Any:
+    """Return the aggregate of some clients' replies, or None if the strategy makes none of so few.
 
     Args:
         clients: the clients whose replies are aggregated, in the order in which they came.
+
+    Raises:
+        GapError: it cannot be made again.
     """
     import numpy as np
     import torch
@@ -116,14 +116,13 @@ def answered(clients: list[int]) -> Answer:
         random.setstate(pythons)
         np.random.set_state(numpys)  # noqa: NPY002
         torch.set_rng_state(torchs)
-        return strategy.aggregate_train(_round["number"], replies)[0], "", ""
-    except RefusedError as wrong:
-        why, with_what = wrong.args
-        return None, why, with_what
+        return strategy.aggregate_train(_round["number"], replies)[0]
+    except GapError:
+        raise
     except BaseException as wrong:
         if len(some) < len(_round["replies"]):  # a rule that needs more replies, most likely
-            return None, "", ""
-        said = " ".join(f"{type(wrong).__name__}: {wrong}".split())[:200]
-        return None, f"its aggregate_train raised {type(wrong).__name__} when it was called again", said
+            return None
+        name, said = type(wrong).__name__, " ".join(str(wrong).split())[:200]
+        raise GapError(f"its aggregate_train raised {name} when it was called again", f"{name}: {said}") from None
     finally:
         GUARD.works = False

@@ -107,32 +107,29 @@ class Reaggregation:
         """
         if self._task is not None:
             task, self._task = self._task, None
-            late = f"it takes more than {START_S:.0f} s to import it in a process of its own"
-            self._asked(child.begin, task, START_S, late)
-        begun, late = time.perf_counter(), f"its aggregates of some of the replies take more than {self._seconds:.0f} s"
-        found: ArrayRecord | None = self._asked(child.answered, [*clients], max(self._left, 0.0), late)
+            self._asked(child.begin, task, START_S)
+        begun = time.perf_counter()
+        found: ArrayRecord | None = self._asked(child.answered, [*clients], max(self._left, 0.0))
         self._left -= time.perf_counter() - begun
         return found
 
-    def _asked(self, what: Callable[[Any], child.Answer], given: Any, seconds: float, late: str) -> Any:
-        """Call a function in the process and return its arrays. Raises UserError: ``late`` if they do not come in
-        time.
-        """
+    def _asked(self, what: Callable[[Any], Any], given: Any, seconds: float) -> Any:
+        """Call a function in the process and return its result. Raises UserError if it has none, or is late."""
         try:
             self._process = self._process or started()
-            arrays, why, more = self._process.submit(what, given).result(seconds)
+            return self._process.submit(what, given).result(seconds)
+        except child.GapError as gap:
+            why, more = gap.args
+            LOG.warning("hanse: the strategy in a process of its own: %s", more)
+            raise UserError(why) from None
         except BaseException as wrong:  # it may still be at work on this
             self.close()
             if isinstance(wrong, LateError):
-                raise UserError(late) from None
+                limit = START_S if what is child.begin else self._seconds
+                raise UserError(f"its aggregates of some of the replies take more than {limit:.0f} s") from None
             if isinstance(wrong, BrokenProcessPool):
                 raise UserError("the process that aggregates some of the replies ended") from None
             raise
-        if more:
-            LOG.warning("hanse: the strategy in a process of its own: %s", more)
-        if why:
-            raise UserError(why)
-        return arrays
 
     def close(self) -> None:
         """End the process, if there is one."""

@@ -17,11 +17,10 @@ from typing import Any
 from flwr.serverapp.strategy import Strategy
 from torch import nn
 
-from hanse.base import toml
 from hanse.base.errors import UserError, in_python
 from hanse.base.lock import Hold
 from hanse.core.part import Mechanism
-from hanse.flower.valued.watch import LOG, S, Valued, as_before, averages
+from hanse.flower.valued.watch import S, Valued, as_before, averages
 from hanse.flower.valued.worth import judge_of, why_no_slope
 from hanse.mechanisms.fits import CLIENTS_GIVE, asking, unmet_needs
 from hanse.runs.config import Experiment
@@ -64,13 +63,11 @@ def valued(
         out: the run directory to create, for ``hanse report``, ``statement``, ``serve`` and ``ledger``.
         validation: what judges models. It is a function ``evaluate(arrays)`` of an ``ArrayRecord``, which returns a
             number (higher is better) or numbers by name. With ``model``, it is instead a validation set: ``(x, y)``, a
-            PyTorch or Hugging Face data set, or a ``DataLoader``. None: the change in the clients' own evaluations is
-            divided among them, to first order.
+            PyTorch or Hugging Face data set, or a ``DataLoader``.
         model: a torch module whose state the app's arrays hold. It is not changed.
-        utility: the figure that counts. It is one that ``evaluate`` returns, or that clients report, or that hanse
-            measures on ``model`` ("loss", "accuracy", "balanced", or a metric of hanse). None: the loss, else the
-            accuracy. The name decides whether lower is better (:func:`hanse.learning.figures.less_is_better`: losses
-            and errors).
+        utility: the figure that counts. It is one that ``evaluate`` returns, or that hanse measures on ``model``
+            ("loss", "accuracy", "balanced", or a metric of hanse). None: the loss, else the accuracy. The name decides
+            whether lower is better (:func:`hanse.learning.figures.less_is_better`: losses and errors).
         target: the name of the labels, if samples are dictionaries or a table.
         method: how values are computed, as in ``mechanism.value`` of an experiment: "path" or "first_order" (with
             ``model``, by its loss), "mixture", "exact", "gtg", "monte_carlo", "leave_one_out", "banzhaf", or a table
@@ -131,15 +128,8 @@ def valued(
         raise UserError(f"strategy: {kind}: must be an object of a flwr.serverapp.strategy.Strategy, such as FedAvg()")
     if not isinstance(out, str | os.PathLike) or not os.fspath(out):
         raise UserError(f"out: {out!r}: must be the path of a new folder")
-    by_id = isinstance(names, Mapping) and all(isinstance(node, int) for node in names)
-    if not (by_id or names is None or (isinstance(names, str) and names)):
-        raise UserError(
-            f"names: {names!r:.80}: must be what nodes are called, by node id, such as {{1234: 'Harvest'}}, or the "
-            "name of what clients report of themselves, such as 'partition-id'"
-        )
-    if app := _app_around(Path(out)):
-        said = f"out: {out}: lies in the Flower app {app}, whose files go to every node with the next flwr run"
-        LOG.warning("hanse: %s: take a folder outside the app", said)
+    if not isinstance(names, Mapping | str | None):
+        raise UserError(f"names: {names!r:.80}: must be names by node id, or what clients report, as 'partition-id'")
     mechanism: dict[str, Any] = {
         "name": MECHANISM, "strategy": type(strategy).__name__, "flower": version("flwr"),
         "settings": _flowers(strategy),
@@ -160,18 +150,6 @@ def valued(
 
 
 # ---- what was asked for
-
-
-def _app_around(folder: Path) -> Path | None:
-    """Return the Flower app in whose folder a path lies, if there is one: ``flwr run`` sends all that is in it."""
-    for place in folder.absolute().parents:
-        file = place / "pyproject.toml"
-        try:
-            if file.is_file() and "app" in toml.loads(file.read_text("utf-8")).get("tool", {}).get("flwr", {}):
-                return place
-        except (OSError, ValueError):  # not ours to mend
-            continue
-    return None
 
 
 def _flowers(strategy: Strategy) -> dict[str, bool | int | float | str]:

@@ -18,7 +18,7 @@ import inspect
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from functools import partial, wraps
@@ -30,13 +30,13 @@ from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAvg, Strategy
 from torch import nn
 
-from hanse.base.errors import MachineError, UserError, first_line, in_python
+from hanse.base.errors import MachineError, UserError, first_line
 from hanse.base.factories import OBJECT
 from hanse.base.files import MEMBERS, write_whole
 from hanse.base.lock import Hold
 from hanse.core.declared import MOST_METRICS
 from hanse.core.part import Context
-from hanse.core.port import ClientInfo, Roster, Tested, Trained
+from hanse.core.port import ClientInfo, Roster, Trained
 from hanse.core.recipe import Recipe
 from hanse.core.table import Seats
 from hanse.core.telling import describe
@@ -45,11 +45,11 @@ from hanse.data.frames import name_of
 from hanse.federation.codec import WireError
 from hanse.flower.arrays import ArrayLayout, own_copy
 from hanse.flower.members import NAME, Hello, Members
-from hanse.flower.nodes import arrays_of, content_of, metrics_of, numbers_of, samples_of
+from hanse.flower.nodes import arrays_of, content_of, numbers_of, samples_of
 from hanse.flower.nodes import guarded as read_safely
 from hanse.flower.valued.mechanism import Replies, WatchedRound, watching
 from hanse.flower.valued.reaggregate import LEAST_S, Reaggregation
-from hanse.flower.valued.worth import ByClients, ByFunction, ByModule, Worth
+from hanse.flower.valued.worth import ByFunction, ByModule, Worth
 from hanse.learning.engines import EngineChoice, make_engine
 from hanse.learning.figures import accuracy_of, loss_name, loss_of
 from hanse.learning.job import Problem
@@ -63,11 +63,10 @@ from hanse.runs.rundir import RunDir, claim_anew
 from hanse.runs.sections import RunSection
 from hanse.runs.server_judge import ServerJudge
 from hanse.runs.setup import Session
-from hanse.runs.testing import Figures, figures_of
+from hanse.runs.testing import Figures
 
 S = TypeVar("S", bound=Strategy)
 LOG = logging.getLogger("hanse.valued")
-LISTENED = ("start", "configure_train", "aggregate_train", "aggregate_evaluate")  # methods
 LONGEST = 300  # the most characters of a recorded gap
 
 
@@ -112,7 +111,7 @@ class Valued(Generic[S]):
     ) -> None:
         self.strategy, self.experiment, self.worth, self.hold = strategy, experiment, worth, hold
         self.names, self.overwrite = names, overwrite
-        self.listened = _listened(strategy, self.call)
+        self.listened = self._listened()
         self.members, self.again, self.gaps = Members(), Reaggregation(), list[str]()
         self.state: LoopState | None = None
         self.rounds, self.broken, self.judged = 0, False, False
@@ -120,8 +119,7 @@ class Valued(Generic[S]):
         self._folder: RunDir | None = None
         self._nobody: WatchedRound | None = None  # a round to which nobody has come
         self._now: WatchedRound | None = None
-        self._tests: Mapping[int, tuple[float, float]] = {}
-        self._figures, self._said = Figures(), dict[str, float]()
+        self._said = dict[str, float]()
         self._number, self._begun = 0, 0.0
 
     def start(self, *given: Any, **more: Any) -> Any:
@@ -146,46 +144,59 @@ class Valued(Generic[S]):
 
     # ---- listening
 
-    def call(self, name: str, *given: Any, **more: Any) -> Any:
-        """Call one of the strategy's own methods, and observe its arguments and result.
+    def _listened(self) -> S:
+        """Return a second object of the strategy, with the same attributes, some of whose methods are heard.
 
-        Args:
-            name: the method, one of ``LISTENED``.
-            given: the method's positional arguments.
-            more: the method's keyword arguments.
+        A copy of it, or what is read back after it was pickled, is the strategy's own kind again.
         """
-        own = getattr(self.strategy, name)
-        if name == "start" and name not in vars(self.strategy):  # it calls methods that are listened to
-            own = partial(type(self.strategy).start, self.listened)
+
+        strategy, kind = self.strategy, type(self.strategy)
+        members: dict[str, Any] = {
+            "start": staticmethod(self._started),
+            "configure_train": staticmethod(self._configured),
+            "aggregate_train": staticmethod(self._aggregated),
+            "aggregate_evaluate": staticmethod(self._evaluated),
+            "__copy__": lambda own: copy.copy(strategy),
+            # read back, it is what the first object is read back as; cast only returns it
+            "__reduce_ex__": lambda own, protocol: (cast, (None, strategy)),
+        }
+        made: S = object.__new__(type(kind.__name__, (kind,), members))
+        made.__dict__ = vars(strategy)
+        return made
+
+    def _started(self, *given: Any, **more: Any) -> Any:
+        """Call the strategy's ``start`` once the run directory is made; the server's evaluation is heard, too."""
+        own = partial(type(self.strategy).start, self.listened)
         try:
-            # by Flower's own names; a wrapper of the user's often takes *args alone, which name nothing
-            said = inspect.signature(partial(getattr(Strategy, name), None)).bind(*given, **more).arguments
-        except TypeError:  # called in a way of its own, which is not heard
+            said = inspect.signature(partial(Strategy.start, None)).bind(*given, **more)
+        except TypeError:  # a start of the user's own, with other arguments
             return own(*given, **more)
-        if name == "start":
-            if callable(judge := said.get("evaluate_fn")):
-                given, more = _swapped(given, more, judge, self._judging(judge))
-            arrays, rounds = said["initial_arrays"], said.get("num_rounds")
-            if isinstance(arrays, ArrayRecord) and isinstance(
-                rounds, int | None
-            ):  # a start of the user's own may differ
-                with as_before():
-                    self.begins(arrays, rounds)
-            return own(*given, **more)
-        if name == "configure_train":
-            self._quietly(self.asks, said["server_round"], said["arrays"])
-            messages = list(own(*given, **more))
-            self._quietly(lambda: self.asked([message.metadata.dst_node_id for message in messages]))
-            return messages
-        heard = list(said["replies"])
-        if isinstance(said["replies"], Iterator):  # which can be read only once
-            given, more = _swapped(given, more, said["replies"], iter(heard))
-        train = name == "aggregate_train"
-        self._quietly(self.comes if train else self.tests, copy.deepcopy(heard))  # before the strategy may change them
-        found = own(*given, **more)
-        if train:
-            self._quietly(lambda: self.makes(*found))
-            return found
+        if callable(judge := said.arguments.get("evaluate_fn")):
+            said.arguments["evaluate_fn"] = self._judging(judge)
+        arrays, rounds = said.arguments["initial_arrays"], said.arguments.get("num_rounds")
+        if isinstance(arrays, ArrayRecord) and isinstance(rounds, int | None):
+            with as_before():
+                self.begins(arrays, rounds)
+        return own(*said.args, **said.kwargs)
+
+    def _configured(self, server_round: int, arrays: ArrayRecord, config: Any, grid: Any) -> Any:
+        """Call the strategy's ``configure_train``."""
+        self._quietly(self.asks, server_round, arrays)
+        messages = list(self.strategy.configure_train(server_round, arrays, config, grid))
+        self._quietly(lambda: self.asked([message.metadata.dst_node_id for message in messages]))
+        return messages
+
+    def _aggregated(self, server_round: int, replies: Iterable[Message]) -> Any:
+        """Call the strategy's ``aggregate_train``."""
+        heard = list(replies)
+        self._quietly(self.comes, copy.deepcopy(heard))  # before the strategy may change them
+        found = self.strategy.aggregate_train(server_round, heard)
+        self._quietly(lambda: self.makes(*found))
+        return found
+
+    def _evaluated(self, server_round: int, replies: Iterable[Message]) -> Any:
+        """Call the strategy's ``aggregate_evaluate``, which ends a round unless the server evaluates after it."""
+        found = self.strategy.aggregate_evaluate(server_round, replies)
         self._quietly(self.says, "evaluate", found)
         if not self.judged:
             self._quietly(self.ends)
@@ -237,16 +248,10 @@ class Valued(Generic[S]):
         if arrays is None or self._session is not None:
             return
         worth = self.worth
-        form = (
-            ArrayLayout.of_module(worth.problem.module, arrays)
-            if isinstance(worth, ByModule)
-            else ArrayLayout.of(arrays)
-        )
+        module = worth.problem.module if isinstance(worth, ByModule) else None
+        form = ArrayLayout.of(arrays) if module is None else ArrayLayout.of_module(module, arrays)
         if isinstance(worth, ByFunction):  # a mistake in it is better found now than as a gap in each round
-            with in_python(
-                lambda line: f"{line} (of the initial arrays, which must have a worth even if they are empty)"
-            ):
-                worth.worth(arrays)
+            worth.worth(arrays)
         self._nobody = WatchedRound(form, worth, Roster(), own_copy(arrays))
         self._make(self._nobody)
 
@@ -255,8 +260,8 @@ class Valued(Generic[S]):
         self.ends()  # of the round before, if it has had no evaluation
         self.begins(arrays, None)
         assert self._nobody is not None
-        self._begun, self._number, self._figures, self._said = time.perf_counter(), number, Figures(), {}
-        self._now = replace(self._nobody, before=own_copy(arrays), tests_before=self._tests)
+        self._begun, self._number, self._said = time.perf_counter(), number, {}
+        self._now = replace(self._nobody, before=own_copy(arrays))
 
     def asked(self, nodes: Iterable[int]) -> None:
         """Take note of the nodes that get training messages. New nodes become clients, in ascending order of ids."""
@@ -286,7 +291,8 @@ class Valued(Generic[S]):
             if isinstance(content, str):
                 refused[client] = content
                 continue
-            self._named(node, content)
+            if isinstance(self.names, str):
+                self._named(node, content)
             read = read_safely(self._read, content, now.form)
             if client in messages:  # which of two answers the strategy takes is its own business: neither counts
                 read = "it answered more than once"
@@ -298,7 +304,7 @@ class Valued(Generic[S]):
                 records[client], trained[client] = read
         now.records, now.replies, now.refused, now.answered = records, trained, refused, list(messages)
         now.roster = self._roster(trained)
-        if averages(self.strategy) or isinstance(now.worth, ByClients):  # which ask for no coalition's model
+        if averages(self.strategy):  # the models of coalitions follow from the replies
             return
         try:
             seconds = max(LEAST_S, time.perf_counter() - self._begun)
@@ -308,21 +314,13 @@ class Valued(Generic[S]):
             now.why_not = str(wrong)
 
     def _named(self, node: int, content: RecordDict) -> None:
-        """Call a node what it reports of itself. What another node is called already gets the node's id behind it."""
-        key = self.names
-        if not isinstance(key, str):
-            return
+        """Call a node what it reports of itself, if ``names`` is the key of it: a text, or a number after the key."""
         records: list[Any] = [*content.metric_records.values(), *content.config_records.values()]
-        said = next((record[key] for record in records if key in record), None)
-        if not isinstance(said, str | int | float):
-            return
-        kind = key.removesuffix("id").rstrip("-_ ") or key
-        name = name_of(said if isinstance(said, str) else f"{kind} {said:g}")
-        own = self.members.by_key[f"node {node}"]
-        if name in {one.name for one in self.members.by_key.values() if one is not own}:
-            name = f"{name[:40]} (node {node})"
-        if own.name != name:
-            self.members.register([(own.key, _hello(name))])
+        said = next((record[self.names] for record in records if self.names in record), None)
+        if isinstance(said, int | float):
+            said = f"{str(self.names).removesuffix('-id')} {said:g}"
+        if isinstance(said, str):
+            self.members.register([(f"node {node}", _hello(name_of(said)))])
 
     def makes(self, arrays: ArrayRecord | None, figures: object = None) -> None:
         """Take the strategy's aggregate of the replies, or None if it made none, and of their metrics."""
@@ -341,27 +339,6 @@ class Valued(Generic[S]):
         if who == "server":
             found = {"test/loss": loss_of(numbers), "test/accuracy": accuracy_of(numbers)}
             self._said |= {name: x for name, x in found.items() if math.isfinite(x)}
-
-    def tests(self, replies: Sequence[Message]) -> None:
-        """Take the evaluate replies, which measure the gain of this round and of the next one."""
-        worth = self.worth if isinstance(self.worth, ByClients) else ByClients()
-        found, tested = dict[int, tuple[float, float]](), dict[int, Tested]()
-        for reply in replies:
-            known = self.members.by_key.get(f"node {reply.metadata.src_node_id}")
-            read = read_safely(self._evaluated, reply)
-            if known is None or isinstance(read, str):
-                continue
-            numbers, samples = read
-            if (figure := worth.figure(numbers)) is not None:
-                found[known.id] = figure, samples
-            loss, right = loss_of(numbers), accuracy_of(numbers)
-            if not math.isnan(loss):
-                tested[known.id] = Tested("test", loss, None if math.isnan(right) else right, int(samples))
-        if self._now is not None:
-            self._now.tests = found
-        self._tests = found
-        if tested:
-            self._figures = figures_of(np.array(sorted(tested)), [tested[c] for c in sorted(tested)], False, ())
 
     def ends(self) -> None:
         """Play the round for hanse's record, and append it to the run directory. Without a round, nothing is done."""
@@ -431,10 +408,6 @@ class Valued(Generic[S]):
         numbers = {name: x for name, x in numbers_of(said).items() if math.isfinite(x) and name != by}
         return numbers, samples_of(said, by) or 0.0
 
-    def _evaluated(self, reply: Message) -> tuple[dict[str, float], float]:
-        """Return what an evaluate reply says, as :meth:`_numbers` does. Raises WireError for what cannot be read."""
-        return self._numbers(metrics_of(content_of(reply, "the client")))
-
     def _played(self, now: WatchedRound, session: Session, state: LoopState) -> RoundRecord:
         """Return the record of a round. Where its values, or all of it, cannot be had, its metric "gap" says why."""
         for client in set(now.asked) - now.replies.keys() - now.refused.keys():
@@ -464,7 +437,7 @@ class Valued(Generic[S]):
             if now.made is not None:
                 after = replace(after, table=replace(after.table, rows=now.form.row(now.made).unsqueeze(0)))
         seconds = {"play": time.perf_counter() - begun, "round": time.perf_counter() - self._begun}
-        record = RoundRecord.of(replace(played, state=after), self._figures, seconds)
+        record = RoundRecord.of(replace(played, state=after), Figures(), seconds)
         record.metrics.update(self._said)
         if gap:
             record.metrics["gap"] = gap = gap[:LONGEST]
@@ -512,33 +485,6 @@ class Valued(Generic[S]):
 def _hello(name: str) -> Hello:
     """Return what a node is taken to say of itself: its name alone."""
     return Hello(0, (), None, name=name[:NAME])
-
-
-def _listened(strategy: S, call: Callable[..., Any]) -> S:
-    """Return a second object of a strategy, with the same attributes, whose methods ``LISTENED`` go through ``call``.
-
-    A copy of it, or what is read back after it was pickled, is the strategy's own kind again.
-    """
-
-    def listening(name: str) -> property:
-        """Return a method that comes before what the strategy may set under its name, which ``call`` then finds."""
-        return property(lambda self: partial(call, name), lambda self, own: vars(self).update({name: own}))
-
-    kind, members = type(strategy), dict[str, Any]({name: listening(name) for name in LISTENED})
-    members["__copy__"] = lambda self: copy.copy(strategy)
-    # read back, it is what the first object is read back as; cast only returns it
-    members["__reduce_ex__"] = lambda self, protocol: (cast, (None, strategy))
-    made: S = object.__new__(type(kind.__name__, (kind,), members))
-    made.__dict__ = vars(strategy)
-    return made
-
-
-def _swapped(
-    given: tuple[Any, ...], more: dict[str, Any], old: Any, new: Any
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments of a call with one object in the place of another."""
-    named = {name: new if one is old else one for name, one in more.items()}
-    return tuple(new if one is old else one for one in given), named
 
 
 def averages(strategy: Strategy) -> bool:

@@ -205,23 +205,17 @@ def _table(found: Attacked) -> RichTable:
     seeds = ", ".join(map(str, found.searched))
     who = " and ".join(map(str, found.clients))
     title = f"client {who}: {len(found.tries)} deviations; {_yardstick(found)}: {found.scale:.3f} tokens"
-    heads = (f"deviation (seeds {seeds})", "gain, tokens", "gain, %", "ahead of the others")
+    heads = (f"deviation (seeds {seeds})", "gain, tokens", "gain, %")
     table = RichTable(*heads, title=title, title_justify="left")
     raced = [one for one in found.tries if len(one.gains) >= len(found.searched) and one.failed is None]
     for one in sorted(raced, key=lambda one: -_mean(one.gains, found.searched))[:8]:
-        gain, ahead = _mean(one.gains, found.searched), _ahead(one, found.searched)
-        beside = "nobody else" if ahead is None else f"{ahead:+.3f}"
-        table.add_row(one.said, f"{gain:+.3f}", f"{100 * gain / found.scale:+.1f}", beside)
+        gain = _mean(one.gains, found.searched)
+        table.add_row(one.said, f"{gain:+.3f}", f"{100 * gain / found.scale:+.1f}")
     return table
 
 
 def _mean(by_seed: Any, seeds: Any) -> float:
     return float(sum(by_seed[s] for s in seeds) / len(seeds))
-
-
-def _ahead(one: Try, seeds: Any) -> float | None:
-    """Return by how much the deviants are ahead of the others on average; None: there are no others."""
-    return _mean(one.ahead, seeds) if one.ahead else None
 
 
 def sentences(found: Attacked) -> list[str]:
@@ -230,8 +224,6 @@ def sentences(found: Attacked) -> list[str]:
     fresh = f"seeds {found.fresh[0]} to {found.fresh[-1]}"
     nothing = f"Found nothing that pays surely in {len(found.tries)} tries; best"
     lines = [f"{'Pays' if found.pays else nothing}: {_told(found, found.best)} ({fresh})."]
-    if found.idle is not None and found.idle.deviation != found.best.deviation:
-        lines.append(f"The best cheat that sends no trained update: {_told(found, found.idle)}.")
     if drawn:
         lines.append(
             f"Of {drawn} deviations drawn at random, {paid} paid with seed {found.searched[0]}; so at most "
@@ -245,11 +237,7 @@ def sentences(found: Attacked) -> list[str]:
 def _told(found: Attacked, one: Try) -> str:
     """Return what a deviation earned with the fresh seeds, in words."""
     gain, low, high = (100 * value / found.scale for value in one.gain(found.fresh))
-    ahead = _ahead(one, found.fresh)
-    said = f"{one.said}. It gains {gain:.1f} % (95 % interval {low:.1f} to {high:.1f}) of {_yardstick(found)}"
-    if ahead is None:
-        return said
-    return f"{said}, and ends {abs(ahead):.3f} tokens {'above' if ahead >= 0 else 'below'} the others' mean"
+    return f"{one.said}. It gains {gain:.1f} % (95 % interval {low:.1f} to {high:.1f}) of {_yardstick(found)}"
 
 
 def _json(found: Attacked) -> dict[str, Any]:
@@ -257,12 +245,16 @@ def _json(found: Attacked) -> dict[str, Any]:
     paid, drawn, bound = found.paying_share()
 
     def one(tried: Try) -> dict[str, Any]:
-        gains = {"gains": dict(tried.gains), "ahead": dict(tried.ahead)}
-        return {"deviation": dict(tried.deviation), "said": tried.said, **gains, "failed": tried.failed}
+        return {
+            "deviation": dict(tried.deviation),
+            "said": tried.said,
+            "gains": dict(tried.gains),
+            "failed": tried.failed,
+        }
 
     return {
         "clients": list(found.clients), "measure": found.measure, "honest": found.scale, "pays": found.pays,
-        "best": one(found.best), "idle": None if found.idle is None else one(found.idle),
+        "best": one(found.best),
         "interval": list(found.best.gain(found.fresh)), "fresh": list(found.fresh), "searched": list(found.searched),
         "random": {"drawn": drawn, "paid": paid, "at_most": bound}, "ended": found.ended,
         "tries": [one(tried) for tried in found.tries],

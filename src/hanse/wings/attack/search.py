@@ -78,7 +78,6 @@ class Try:
         deviation: the deviation.
         gains: by seed, the deviants' outcome minus that of the same clients when honest, in tokens. If there is a
             second key, it is the sum of both keys' outcomes.
-        ahead: by seed, the deviants' outcome minus the mean of the others in the same run. Empty: there are no others.
         uniform: whether it was drawn at random from the whole space, not derived from earlier ones.
         failed: why it could not be played. None: it was played.
         keys: how many of the game's clients deviate. None: all.
@@ -86,7 +85,6 @@ class Try:
 
     deviation: Deviation
     gains: Mapping[int, float] = field(default_factory=dict)
-    ahead: Mapping[int, float] = field(default_factory=dict)
     uniform: bool = False
     failed: str | None = None
     keys: int | None = None
@@ -117,7 +115,6 @@ class Attacked:
         measure: the outcome that is compared: "utility" or "balance".
         tries: all deviations, in the order of the search.
         best: the one that paid most, with the fresh seeds.
-        idle: the best deviation that sends no trained update, with the fresh seeds. None: none was tried.
         searched: the search's seeds.
         fresh: the seeds of the confirmation.
         ended: why the search ended: "tries", or "space" (everything was tried).
@@ -128,7 +125,6 @@ class Attacked:
     measure: str
     tries: Sequence[Try]
     best: Try
-    idle: Try | None
     searched: Sequence[int]
     fresh: Sequence[int]
     ended: str
@@ -310,15 +306,12 @@ def search(
     ranked = _ranked([one for one in found if len(one.gains) == SEARCHED], searched)
     if not ranked:
         raise UserError(f"none of {len(found)} deviations could be played: {found[0].failed}")
-    idle = next((one for one in ranked if not one.contributes), None)
     game.honest(fresh)
-    chosen = [_simplest(game, one, searched) for one in (ranked[0], idle) if one is not None]
-    best, *others = game.played_all(chosen, fresh)
+    [best] = game.played_all([_simplest(game, ranked[0], searched)], fresh)
     if best.failed is not None:
         raise UserError(f"{best.said}: could not be played again: {best.failed}")
     write_whole(folder / "attack.toml", dumps(game.sections_of(best)).encode())
-    kept = others[0] if others and others[0].failed is None else None
-    return Attacked(clients, game.scale, game.measure, found, best, kept, searched, fresh, ended)
+    return Attacked(clients, game.scale, game.measure, found, best, searched, fresh, ended)
 
 
 def _check(experiment: Experiment, clients: Sequence[int], tries: int, seeds: int, seed: int) -> int:
@@ -493,13 +486,7 @@ class Game:
             ended = {s: Outcome.of(done.results[job.key]) for s, job in zip(seeds, of, strict=True)}
             people = self.clients[: one.keys]
             gains = {s: gained(o, self.outcomes[s], people) for s, o in ended.items()}
-            rest = {s: np.delete(o.held, list(people)) for s, o in ended.items()}
-            ahead = {
-                s: gains[s] + float(self.outcomes[s].held[list(people)].mean() - np.nanmean(others))
-                for s, others in rest.items()
-                if np.isfinite(others).any()
-            }
-            found.append(replace(one, gains={**one.gains, **gains}, ahead={**one.ahead, **ahead}))
+            found.append(replace(one, gains={**one.gains, **gains}))
         return found
 
     def sections_of(self, one: Try | None) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from hanse.base.errors import UserError
 from hanse.base.factories import Rate, Weight
 from hanse.core.part import Aggregate, Context, Group, Size, State, View, in_slots
 from hanse.core.table import Floats, Ints
+from hanse.mechanisms.by_value import valued_seats
 from hanse.mechanisms.carried import Carried, CarriedValues
 from hanse.mechanisms.fits import tried
 from hanse.mechanisms.robust import OfRule, lengths, shortened
@@ -132,16 +133,11 @@ class Capped(OfRule):
 
     def learn(self, outcome: View, state: State) -> State:
         """Add the round's values to each client's, and note which members are below the floor."""
-        values = outcome.values
-        if not self.floor or values is None:
+        if not self.floor or outcome.values is None:
             return state
-        client, known = outcome.trained.seats.client, {"value": values.per_seat}
-        if values.standard_errors is not None:
-            known["value_error"] = values.standard_errors
-        if values.without_block is not None:
-            known["value_without_block"] = values.without_block
+        client, values = valued_seats(outcome)
         players = np.unique(client)
-        sums = added(Carried.of(state), players, CarriedValues.of(players, client, known))
+        sums = Carried.of(state).plus(players, CarriedValues.of(players, client, values))
         below = state["below"].copy()
         for member in set((of := self.members_of(outcome)).values()):
             mine = [c for c, name in of.items() if name == member]
@@ -152,18 +148,6 @@ class Capped(OfRule):
     def figures(self, state: State) -> dict[str, Floats]:
         """Return which clients are below the floor, ``[N]``."""
         return {"below_floor": state["below"].astype(float)} if self.floor else {}
-
-
-def added(before: Carried, players: Ints, valued: CarriedValues) -> Carried:
-    """Return sums of values with a round's, as they are: not above or below the mean. ``players [m]`` were valued."""
-    now = before.grown(int(players.max(initial=-1)) + 1, valued.without.shape[1])
-    due, without, variance = now.due.copy(), now.without.copy(), now.variance.copy()
-    due[players] += valued.worth
-    unknown = valued.without.shape[1] == 0 and valued.worth.any()  # the draw of the samples may be all of it
-    variance[players] += np.inf if unknown else valued.errors**2
-    if valued.without.shape[1]:
-        without[players] += valued.without
-    return Carried(due, without, variance)
 
 
 def water_filled(shares: Floats, cap: float) -> Floats:

@@ -1,4 +1,31 @@
-"""How far a few members can move a model in one round under a charter (proved in ``docs/charter.md``)."""
+"""How far a few members can move a model in one round under a charter: a bound, its proof, and attacks that try it.
+
+**Setting.** The model is w, and member g has the mass x_g: its samples, its number of updates, or its fixed weight.
+Weights are q_g = min(c, theta x_g), with the one theta for which they sum to T = min(1, c p), where p members have some
+mass; inside a member they are split in fixed proportions. Update i has the step d_i, shortened to at most tau m, where
+m is the median over members of their longest steps: e_i = d_i min(1, tau m / |d_i|). The new model is
+w + sum_i q_i e_i. A set B of at most k members, fewer than half, sends other steps, claims other masses, or sends
+nothing; marks (') are what becomes of it.
+
+**Claim.** With K = min(1, k c), ``|w' - w*| <= K (tau h + D) + E``, where w* is the model if all are honest, h the
+median if the longest steps of B were infinite, D = max_i |e_i| over the honest, and E what other lengths of the
+others can do: with l the median if the steps of B were 0, and delta_i the larger of ``|min(|d_i|, tau l) - |e_i||`` and
+``|min(|d_i|, tau h) - |e_i||``, it is the largest sum of members' weights, at most c each and 1 together, times the
+largest delta_i of each member outside B.
+
+**Proof.** Let Q, Q' <= K be the weight of B in both rounds.
+
+1. The steps of B add at most Q' tau m' with m' <= h, since a median does not fall if values rise, and missing ones lie
+   between 0 and infinity. Honest ones that are missing take away at most Q D.
+2. The others' masses are what they were, so all their q_g move with theta in one direction, by
+   ``|(T' - Q') - (T - Q)|`` together. If T' = T this is ``|Q' - Q|``. If T' < T, all of them are at the cap
+   afterwards, and their sum rises by at most Q - Q'; if T' > T, all were at the cap, and it falls by at most Q' - Q.
+   So it costs at most ``|Q' - Q| D``.
+3. ``|e'_i - e_i| <= delta_i`` for l <= m' <= h, since both lie on one line from 0; with weights q'_i that is at most E.
+
+Together: ``Q' tau h + Q D + |Q' - Q| D + E``. If Q' >= Q, the first three are Q' (tau h + D); if not, they are
+Q' (tau h - D) + 2 Q D <= Q (tau h + D), as D <= tau m <= tau h. Both are at most K (tau h + D).
+"""
 
 from __future__ import annotations
 

@@ -142,13 +142,11 @@ def admit(
     """
     from hanse.flower.operator_key import make_operator_key, public_key
     from hanse.ledger.note import fingerprint
-    from hanse.wings.operate.loopback import Loopback, no_key
+    from hanse.wings.operate.loopback import Loopback
 
     network = Loopback.read(folder.resolve())
-    if (why := no_key(key)) is not None:
-        raise UserError(why)
     pinned = public_key(make_operator_key(network.operator.parent))
-    network.admit(key.resolve(), name)
+    network.register([(str(key.resolve()), name)])
     typer.echo(
         f"admitted {name}; give it {folder / 'agreement.txt'}, and ca.crt and operator.pub from {folder / 'certs'}"
     )
@@ -174,12 +172,6 @@ def join(
     port: Annotated[
         int, typer.Option("--port", min=1024, max=65535, help="Port of the node itself, on 127.0.0.1.")
     ] = 9094,
-    witnesses: Annotated[
-        Path | None,
-        typer.Option(
-            "--witnesses", help="The members' witness keys: wait until more than half have cosigned the books."
-        ),
-    ] = None,
     imports: Imports = None,
 ) -> None:
     """Start this participant's node, which runs until it is stopped. Only this user can read its files.
@@ -194,9 +186,7 @@ def join(
     often which questions are asked. Read it first: your node signs it, and refuses and keeps every request that goes
     beyond it. Without any agreement the node only says who it is. 'hanse network log' shows what it was asked.
 
-    Give the other members the witness key that is shown. --witnesses names a file with one name and key per line for
-    all members. With it, the node acts on a request only if more than half of them have cosigned the head of the books
-    in the request.
+    Give the other members the witness key that is shown: by it 'hanse ledger verify --witnesses' knows your signatures.
 
     Flower would start a fresh interpreter for every message, which takes seconds. Instead, a process that has already
     imported torch, hanse and the modules of --import forks for each message. It takes a few hundred MB.
@@ -208,6 +198,7 @@ def join(
     from hanse.federation.node import APPS
     from hanse.flower.operator_key import PINNED, pin, public_key
     from hanse.ledger.note import fingerprint
+    from hanse.ledger.witness import PUBLIC, Witness
     from hanse.wings.operate import server_access
     from hanse.wings.operate.clocks import judged
     from hanse.wings.operate.server_access import split
@@ -218,7 +209,7 @@ def join(
         split(address, "HOST:PORT", "fed.example.org:9092")
     except UserError as wrong:
         lines += wrong.lines
-    given = {"--ca": ca, "--key": key, "--operator": operator, "--witnesses": witnesses, "--agree": agree}
+    given = {"--ca": ca, "--key": key, "--operator": operator, "--agree": agree}
     lines += [f"{option}: {path}: is not there" for option, path in given.items() if path and not path.is_file()]
     if not server_access.is_free(port):
         lines.append(f"--port: {port}: is taken on this machine, by another node perhaps; give each its own")
@@ -234,8 +225,9 @@ def join(
     typer.echo(f"operator's key, pinned in {pinned}: {fingerprint(public_key(pinned))}")
     os.environ[PINNED] = str(pinned.absolute())
     os.environ.setdefault("FLWR_HOME", str((home_of() / APPS).absolute()))
-    _agreement(home_of(), agree, public_key(pinned), witnesses)
-    _witness(home_of(), witnesses)
+    _agreement(home_of(), agree, public_key(pinned))
+    own = Witness(home_of()).public.hex()
+    typer.echo(f"this participant's key, for others' members.txt and witnesses, in {home_of() / PUBLIC}: {own}")
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
     words = ["--superlink", address, "--root-certificates", str(ca), "--auth-supernode-private-key", str(key)]
     words += ["--host", "127.0.0.1", "--port", str(port), *(["--node-config", config] if config else [])]
@@ -244,10 +236,8 @@ def join(
         server_access.run("flower-supernode", words)
 
 
-def _agreement(home: Path, given: Path | None, operator: bytes, witnesses: Path | None) -> None:
-    """Sign the agreement that the owner hands over, and say what was agreed; refuse witnesses where nothing shows them
-    a head.
-    """
+def _agreement(home: Path, given: Path | None, operator: bytes) -> None:
+    """Sign the agreement that the owner hands over, and say what was agreed."""
     from hanse.base.files import read_text
     from hanse.federation.codec import WireError
     from hanse.flower.agreement import agreements, evidence, introduced, take
@@ -258,28 +248,10 @@ def _agreement(home: Path, given: Path | None, operator: bytes, witnesses: Path 
         evidence(home)
     except WireError as wrong:
         typer.echo(f"warning: {wrong}")
-    if not (found := agreements(home)):
+    if found := agreements(home):
+        typer.echo(introduced(found[-1]))
+    else:
         typer.echo("no agreement: this node only says who it is, until you start it with --agree agreement.txt")
-        return
-    typer.echo(introduced(found[-1]))
-    if witnesses is not None and not found[-1].books:
-        raise UserError(f"--witnesses {witnesses}: the run that was agreed keeps no books, so witnesses see nothing")
-
-
-def _witness(home: Path, witnesses: Path | None) -> None:
-    """Show this node's witness key, which it makes if it has none, and name the file with those of all members."""
-    from hanse.flower.client import WITNESSES
-    from hanse.ledger.witness import PUBLIC, Witness, read_witnesses
-
-    public = Witness(home).public
-    typer.echo(f"this participant's key, for others' members.txt and witnesses, in {home / PUBLIC}: {public.hex()}")
-    if witnesses is None:
-        return
-    known = read_witnesses(witnesses)
-    if public not in known.values():
-        raise UserError(f"--witnesses {witnesses}: does not have this node's own key, {public.hex()}")
-    typer.echo(f"waits for {len(known) // 2 + 1} of {len(known)} witnesses before it acts on a head of the books")
-    os.environ[WITNESSES] = str(witnesses.absolute())
 
 
 @app.command()

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from hanse.mechanisms.fits import EARLIER
 
 FORBIDS: Mapping[str, Mapping[str, str]] = {
-    "federation.engine": {"federation.secure": "virtual nodes hide nothing; use 'local'"},
     "federation.refuse": {"federation.secure": "it looks at single updates"},
     "federation.enough": {"federation.secure": "a group is summed once all have answered"},
     "federation.half_precision": {"federation.secure": "members sign the model that was sent; leave it out"},
@@ -22,8 +21,6 @@ FORBIDS: Mapping[str, Mapping[str, str]] = {
         "without noise; take group norm or layer norm",
         "behaviour.noisy": "updates have their noise already; leave it out",
         "sizes.proved": "commitments and audits are made of samples; must be false",
-        "federation.engine": "its virtual nodes share a folder, in which accounts are kept; must be 'local', or a "
-        "network",
         "train.loss/weights/balanced": "they are counts of clients' samples; give numbers",
         **dict.fromkeys(EARLIER, "what a client did before would show; leave it out"),
     },
