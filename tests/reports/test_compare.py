@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from forging import recorded
-from reports_cases import accuracies, metric, seat, write_run
+from reports_cases import accuracies, metric, write_run
 
 from hanse.base.errors import UserError
 from hanse.reports.accuracy import curve_charts, own_charts
@@ -20,12 +20,11 @@ from hanse.reports.compare import (
     compare_tables,
     difference_rows,
     experiments_table,
-    runs_table,
     with_baseline,
 )
 from hanse.reports.groups import group_runs
 from hanse.reports.report import warnings
-from hanse.runs.run_record import STILL, load_runs
+from hanse.runs.run_record import load_runs
 
 
 def test_final_best_time_bytes_refusals(tmp_path: Path) -> None:
@@ -56,18 +55,9 @@ def test_final_best_time_bytes_refusals(tmp_path: Path) -> None:
     }
 
 
-def late_run(path: Path, late: str = "next") -> Path:
-    """Round 0 did not wait for client 1, round 2 mixed what it sent then; in round 2 client 0 still trained."""
-    still = {"refused": STILL}
-    seats = [seat(0, 0), seat(0, 1, **still), seat(1, 0), seat(2, 0, **still), seat(2, 2, refused="no reply")]
-    seats += [seat(2, 1, staleness=2)] if late == "next" else []
-    refused = [1, 0, 2]
-    lines = [metric(r, 0.2 + 0.1 * r, refused=refused[r], clock_s=[1.5, 2.0, 4.5][r]) for r in range(3)]
-    return write_run(path, lines, seats, {"federation": {"late": late}, "run": {"rounds": 3}})
-
-
 def test_virtual_time_is_compared(tmp_path: Path) -> None:
-    rows = compare_runs([late_run(tmp_path / "a"), write_run(tmp_path / "b", [metric(0, 0.5)])])
+    timed = write_run(tmp_path / "a", [metric(r, 0.2, clock_s=seconds) for r, seconds in enumerate((1.5, 2.0, 4.5))])
+    rows = compare_runs([timed, write_run(tmp_path / "b", [metric(0, 0.5)])])
     assert [row["virtual_seconds"] for row in rows] == [4.5, None]
     assert "virtual seconds in all" in compare_tables(rows)[-1].headings
 
@@ -88,7 +78,6 @@ def test_several_seeds_get_mean_and_deviation(tmp_path: Path) -> None:
     table = experiments_table(groups)
     assert table.rows[0][:4] == ("greedyfed", "3", "2", "80.00 ± 10.00")
     assert table.rows[1][3] == "30.00"
-    assert len(runs_table(load_runs(paths)).rows) == 4
 
 
 def test_unfinished_and_repeated_runs_are_told(tmp_path: Path) -> None:

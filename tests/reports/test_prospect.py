@@ -1,10 +1,141 @@
-"""What an experiment may cost a client, said before it joins."""
+"""What an experiment may cost a client, said before it joins: no client lost more."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from reports_cases import market_experiment
 
+import hanse
 from hanse.base.errors import UserError
+from hanse.core.entry import TOKEN, client, escrow
+from hanse.core.part import Mechanism, Settlement, SettlePart, State, View
+from hanse.ledger.run_ledger import open_ledger
+from hanse.mechanisms.baselines import fedavg
 from hanse.reports.prospect import prospect
-from hanse.runs.config import Experiment
+
+PIFL = {
+    "data": {"source": "digits", "partition": "mixture", "clients": 6, "client_test": 0.2, "client_validation": 0.1},
+    "model": {"name": "mlp", "hidden": [8]},
+    "mechanism": {"name": "pifl", "tiers": 2, "by_contribution": 2, "at_random": 1, "price": 2.0, "eta": 0.3},
+    "engine": {"train": "stacked", "threads": 1},
+    "run": {"rounds": 6},
+}
+
+
+@pytest.fixture(scope="module")
+def auction(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("dispute") / "pifl"
+    hanse.run(hanse.Experiment(**PIFL), out=out)
+    return out
+
+
+@pytest.fixture(scope="module")
+def market(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("dispute-market") / "trade"
+    hanse.run(market_experiment(4), out=out)
+    return out
+
+
+# ---- before joining
+
+
+def test_no_client_lost_more_than_was_said_before(auction: Path) -> None:
+    said = prospect(hanse.Experiment(**PIFL), 0)
+    assert (said.grant, said.debt) == (100 * TOKEN, 0)
+    assert said.most_round == 4 * TOKEN  # a bid on each of two models, 2 tokens each
+    assert said.most == 5 * 4 * TOKEN  # 5 auctions: the first is in round 1
+    check_bounds(auction, dict.fromkeys(range(6), (said.most_round, said.most)))
+    assert any("comes back" in line for line in said.pays)
+    assert any("30 %" in line for line in said.gains)
+    # 3 seats: ranks 3, 2, 1 of a pot of 6 tokens
+    assert any("gets 3 tokens for its 2, the least valuable 1," in line for line in said.gains)
+
+
+def test_the_grant_bounds_what_can_be_lost() -> None:
+    many = PIFL | {"run": {"rounds": 200}}
+    assert prospect(hanse.Experiment(**many), 0).most == 100 * TOKEN
+    owing = many | {"ledger": {"floor": -7.5}}
+    found = prospect(hanse.Experiment(**owing), 0)
+    assert (found.debt, found.most) == (75 * TOKEN // 10, 1075 * TOKEN // 10)
+    assert any("7.5 tokens" in line for line in found.pays)
+
+
+def test_no_bill_of_a_market_was_above_what_was_said_before(market: Path) -> None:
+    experiment = hanse.Experiment.read(market / "config.toml")
+    said = {c: prospect(experiment, c) for c in range(12)}
+    check_bounds(market, {c: (p.most_round, p.most) for c, p in said.items()})
+    assert said[11].most_round == said[11].most == 0  # the attacker is not eager
+    buyer, seller = said[1], said[0]
+    assert any("nobody can buy its model" in line for line in buyer.gains)
+    assert any("0 tokens" in line for line in seller.gains)
+    assert buyer.most_round is not None
+    assert 0 < buyer.most_round < 100 * TOKEN
+
+
+def check_bounds(folder: Path, bounds: dict[int, tuple[int | None, int | None]]) -> None:
+    """What left a client's account for others in a round, and over the run, is within what was said."""
+    with open_ledger(folder) as ledger:
+        records = [r for r in ledger.history() if r.transaction.kind not in ("grant", "return")]
+    for c, (round_, run) in bounds.items():
+        spent: dict[int, int] = {}
+        net = 0
+        for r in records:
+            for name, units in r.transaction.postings:
+                if name == client(c) and units < 0:
+                    spent[r.round] = spent.get(r.round, 0) - units
+                net += units if name in (client(c), escrow(c)) else 0
+        assert round_ is not None
+        assert run is not None
+        assert max(spent.values(), default=0) <= round_
+        assert -net <= run
+
+
+def test_a_policy_that_agrees_to_less_and_prices_without_a_bound() -> None:
+    given = market_experiment(20).sections()
+    given["clients"] |= {"policy": {"name": "trader", "most": 1.5}}
+    found = prospect(hanse.Experiment(**given), 1)
+    assert found.most_round == 1_500_000
+    assert found.most == 19 * 1_500_000  # none after the last round
+    assert any("1.5 tokens" in line for line in found.pays)
+    given["clients"]["policy"] = "loyal"
+    given["mechanism"] |= {"settle": {"pricing": "posted"}}
+    assert prospect(hanse.Experiment(**given), 1).most_round is None
+
+
+def test_where_nobody_pays_and_where_the_data_are_not_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HANSE_DATA", raising=False)
+    found = prospect(hanse.Experiment(mechanism={"name": "fedavg"}), 0)
+    assert (found.grant, found.most, found.pays) == (None, None, ("Nobody pays in this experiment.",))
+    away = PIFL | {"data": {"source": "mnist", "path": str(tmp_path), "clients": 6}}
+    found = prospect(hanse.Experiment(**away), 5)
+    assert found.most == 20 * TOKEN
+    assert any("depends on the data" in line for line in found.unknown)
+    with pytest.raises(UserError, match="clients 0 to 5"):
+        prospect(hanse.Experiment(**away), 6)
+
+
+class Fees(SettlePart):
+    """Somebody's own rule."""
+
+    def settle(self, view: View, state: State) -> tuple[Settlement, State]:
+        return Settlement(), state
+
+
+def fees() -> Mechanism:
+    return replace(fedavg(), settle=Fees())
+
+
+def test_an_unknown_settle_part_is_bounded_by_the_grant() -> None:
+    found = prospect(hanse.Experiment(mechanism={"name": f"{__name__}:fees"}, clients={"grant": 12.0}), 0)
+    assert found.most == 12 * TOKEN
+    assert found.most_round is None
+    assert found.pays == (
+        "What its settle part 'Fees' charges is not known here: at most its grant of 12 tokens, since no account goes "
+        "below zero.",
+    )
 
 
 def test_how_long_a_budget_that_hides_single_samples_lasts() -> None:
@@ -15,7 +146,7 @@ def test_how_long_a_budget_that_hides_single_samples_lasts() -> None:
 
     def gives(noise: float | None) -> str:
         rule = private if noise is None else {**private, "noise": noise}
-        return prospect(Experiment(**given, federation={"private": rule}), 2).gives[-1]
+        return prospect(hanse.Experiment(**given, federation={"private": rule}), 2).gives[-1]
 
     chosen = gives(None)  # as much as the budget needs to last for the run
     assert "epsilon 4 at delta 0.0001" in chosen

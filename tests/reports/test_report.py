@@ -78,7 +78,6 @@ def test_a_png_for_each_figure(page: Path) -> None:
     assert {
         "test-accuracy",
         "contribution-ranking-greedyfed",
-        "contribution-rounds-greedyfed",
     } <= names
     assert not any("fedavg" in name for name in names)  # it values nobody
     assert Page(page.read_text()).tags.count("figure") == len(pictures)

@@ -384,7 +384,7 @@ def _weighed(said: Weighed, view: View, fills: frozenset[str]) -> None:
 def _values(values: Values, view: View, fills: frozenset[str]) -> None:
     """Raise GuardError unless every array has a row per accepted update. NaN may stand for no value."""
     S = len(view.trained)
-    for name in ("per_seat", "standard_errors", "exact"):
+    for name in ("per_seat", "standard_errors"):
         if (array := getattr(values, name)) is not None:
             _shaped(name, array, (S,), "f")
     if values.without_block is not None and (values.without_block.ndim != 2 or len(values.without_block) != S):

@@ -152,11 +152,6 @@ class QuestionTally:
             _added(self.in_all, asked.questions),
         )
 
-    @staticmethod
-    def read(text: str) -> QuestionTally:
-        """Return the tally in a text. Raises UnsoundError if there is none in it."""
-        return _TALLY.read(text)
-
 
 @dataclass(frozen=True)
 class Agreement:
@@ -672,7 +667,7 @@ class Binding:
         path = self._path()
         text = path.read_text().partition("\n")[0] if path.exists() else ""
         try:
-            return QuestionTally.read(text) if text else QuestionTally()
+            return _TALLY.read(text) if text else QuestionTally()
         except UnsoundError as wrong:
             raise WireError(f"{path}: is damaged ({wrong}): restore it from a copy") from None
 

@@ -23,15 +23,6 @@ _SECTION = "How well it learned"
 MOST_ON_CURVE = 400  # points of a curve
 MOST_READ = 200  # rounds whose own file has to be opened for a curve
 
-# key, title, axis, factor
-_CURVES = (
-    ("client/test_accuracy", "Accuracy at the clients", "mean accuracy on own test data (%)", 100.0),
-    ("test/accuracy", "Test accuracy", "accuracy on the test set (%)", 100.0),
-    ("test/loss", "Test loss", "loss on the test set", 1.0),
-    ("client/test_loss", "Loss at the clients", "mean loss on own test data", 1.0),
-    ("train/loss", "Training loss", "mean loss of those who trained", 1.0),
-)
-
 
 def curve_charts(groups: Sequence[SeedGroup]) -> list[Chart]:
     """Return a chart over the rounds played (1, 2, ...) for each figure that any experiment recorded.
@@ -41,69 +32,50 @@ def curve_charts(groups: Sequence[SeedGroup]) -> list[Chart]:
     Args:
         groups: the experiments, one line each.
     """
+    mains = dict.fromkeys(run.main for group in groups for run in group.runs)
+    accurate = any(len(run.series("client/test_accuracy")[0]) for group in groups for run in group.runs)
+    kinds = []
+    for reading in dict.fromkeys([*(main for main in mains if main != LOSS), ACCURACY, LOSS]):
+        name, unit = reading.title, " (%)" if reading.percent else ""
+        if reading != LOSS or not accurate:
+            title = f"{name[:1].upper()}{name[1:]} at the clients"
+            kinds.append((f"client/test_{reading.key}", reading, title, f"mean {own_axis(reading)}"))
+        kinds.append((f"test/{reading.key}", reading, f"Test {name}", f"{name} on the test set{unit}"))
+    kinds.append(("train/loss", LOSS, "Training loss", "mean loss of those who trained"))
     charts: list[Chart] = []
-    curves = [(*curve, "") for curve in _CURVES]
-    for key, title, axis, factor, better in (*_main_curves(groups), *curves):
-        lines = [line for i, group in enumerate(groups) if (line := _line(group, key, factor, i)) is not None]
-        accurate = any(len(run.series("client/test_accuracy")[0]) for group in groups for run in group.runs)
-        if not lines or (key == "client/test_loss" and accurate):
+    for key, reading, title, axis in kinds:
+        lines = [line for i, group in enumerate(groups) if (line := _line(group, key, reading, i)) is not None]
+        if not lines:
             continue
-        band = _band(groups, lines)
+        alone, banded = any(len(line.x) == 1 for line in lines), any(line.low is not None for line in lines)
+        band = said("band", alone, banded, any(len(group.runs) == 1 for group in groups))
         read = band if not any(band in chart.caption for chart in charts) else ""  # once in a section is enough
-        told = f"{said('curve', key, title.removeprefix('Test '), better)} {read}".strip()
+        told = f"{said('curve', key, reading)} {read}".strip()
         name = key.replace("/", "-").replace("_", "-")
         charts.append(Chart(name, _SECTION, title, told, Lines(tuple(lines)), x="rounds played", y=axis))
     return charts
 
 
-def _main_curves(groups: Sequence[SeedGroup]) -> list[tuple[str, str, str, float, str]]:
-    """Return entries as in ``_CURVES``, and what is better, for main metrics other than accuracy and loss."""
-    curves, usual = list[tuple[str, str, str, float, str]](), {ACCURACY, LOSS}
-    for reading in dict.fromkeys(run.main for group in groups for run in group.runs if run.main not in usual):
-        name, better = reading.title, "lower" if reading.less_is_better else "higher"
-        own, factor = f"{name[:1].upper()}{name[1:]} at the clients", reading.factor
-        server = f"{name} on the test set{_unit(reading)}"
-        curves.append((f"test/{reading.key}", f"Test {name}", server, factor, better))
-        curves.append((f"client/test_{reading.key}", own, f"mean {own_axis(reading)}", factor, better))
-    return curves
-
-
-def _unit(reading: MetricStyle) -> str:
-    return " (%)" if reading.percent else ""
-
-
 def own_axis(reading: MetricStyle) -> str:
     """Return the label of an axis with clients' values of a metric on their own test data."""
-    return f"{reading.title} on own test data{_unit(reading)}"
+    return f"{reading.title} on own test data{' (%)' if reading.percent else ''}"
 
 
-def _line(group: SeedGroup, key: str, factor: float, look: int) -> Curve | None:
+def _line(group: SeedGroup, key: str, reading: MetricStyle, look: int) -> Curve | None:
     """Return an experiment's line for a figure, its band limited to the figure's possible values; None without
-    figures."""
-    curve = group.curve(key, _read)
+    figures. Figures of clients are means over the honest ones, but for the loss.
+    """
+    own = key.startswith("client/") and reading != LOSS
+    curve = group.curve(key, lambda run, _: own_means(run, reading, MOST_READ) if own else run.series(key))
     if curve is None:
         return None
     name = group.label if curve.sd is None else f"{group.label} ({len(group.runs)} seeds)"
-    line = curve.line(name, MOST_ON_CURVE, factor, look)
+    line = curve.line(name, MOST_ON_CURVE, reading.factor, look)
     if line.low is None or line.high is None:
         return line
-    if key.endswith("accuracy"):
-        return replace(line, low=line.low.clip(0.0, 100.0), high=line.high.clip(0.0, 100.0))
-    return replace(line, low=line.low.clip(0.0)) if curve.mean.min() >= 0 else line
-
-
-def _read(run: RunRecord, key: str) -> tuple[Ints, Floats]:
-    """Return a figure's rounds ``[n]`` and values ``[n]``; those of clients are means over the honest ones."""
-    if key == "client/test_accuracy":
-        return own_means(run, ACCURACY, MOST_READ)
-    main = key == f"client/test_{run.main.key}" != "client/test_loss"
-    return own_means(run, run.main, MOST_READ) if main else run.series(key)
-
-
-def _band(groups: Sequence[SeedGroup], lines: Sequence[Curve]) -> str:
-    """Return how to read lines, bands and single markers, as the end of a caption."""
-    alone, banded = any(len(line.x) == 1 for line in lines), any(line.low is not None for line in lines)
-    return said("band", alone, banded, any(len(group.runs) == 1 for group in groups))
+    least, most = (reading.factor * end for end in reading.within)
+    least = max(least, 0.0) if curve.mean.min() >= 0 else least
+    return replace(line, low=line.low.clip(least, most), high=line.high.clip(least, most))
 
 
 # ---- clients on their own data

@@ -196,55 +196,34 @@ def harms_of(run: RunRecord) -> Mapping[int, Without]:
     key = "accuracy" if accuracy else "loss"
     places = sorted((run.path / HERE).glob(f"start-*/*/{_JUDGED}"))
     read = {(place.parent.parent.name, place.parent.name): read_json(place) for place in places}
-    pairs: dict[int, list[_Pair]] = {}
+    pairs: dict[int, list[tuple[Mapping[str, Any], Mapping[str, Any]]]] = {}
     for (start, name), judged in read.items():
         client, everybody = re.fullmatch(r"client-(\d+)", name), read.get((start, "all"))
-        if client is None or everybody is None:
-            continue
-
-        def column(of: Mapping[str, Any], when: str, parts: str) -> Floats:
-            return np.array(of[f"{when}_{key}_{parts}"], np.float64)
-
-        shares, last = np.array(everybody["shares"], np.float64), column(everybody, "last", "blocks")
-        pairs.setdefault(int(client[1]), []).append(
-            _Pair(
-                shares,
-                column(judged, "last", "blocks") - last,
-                column(judged, "last", "classes") - column(everybody, "last", "classes"),
-                float(shares @ (last - column(everybody, "first", "blocks"))),
-            )
-        )
-    return {client: _without(found) for client, found in pairs.items() if len(found) > 1}
+        if client is not None and everybody is not None:
+            pairs.setdefault(int(client[1]), []).append((judged, everybody))
+    return {client: _without(found, key) for client, found in pairs.items() if len(found) > 1}
 
 
-@dataclass(frozen=True)
-class _Pair:
-    """One start: by how much the models are better without a client, and what training with all clients gained.
-
-    Attributes:
-        shares: ``[B]``, the share of the samples that each block has.
-        blocks: ``[B]``, the differences on each block.
-        classes: ``[G]``, the differences on each class.
-        gain: what training gained.
-    """
-
-    shares: Floats
-    blocks: Floats
-    classes: Floats
-    gain: float
-
-
-def _without(pairs: Sequence[_Pair]) -> Without:
+def _without(pairs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]], key: str) -> Without:
     """Return the comparison over some starts.
 
     The samples are the same for all starts, so their error is that of the mean difference.
+
+    Args:
+        pairs: for each start, the figures without the client and those with all.
+        key: "loss" or "accuracy".
     """
-    many, shares = len(pairs), pairs[0].shares
-    each = np.array([float(shares @ pair.blocks) for pair in pairs])
-    blocks = np.mean([pair.blocks for pair in pairs], axis=0)
+
+    def columns(of: int, when: str, parts: str) -> Floats:
+        return np.array([pair[of][f"{when}_{key}_{parts}"] for pair in pairs], np.float64)
+
+    many, shares = len(pairs), np.array(pairs[0][1]["shares"], np.float64)
+    apart = columns(0, "last", "blocks") - columns(1, "last", "blocks")
+    gain = float(((columns(1, "last", "blocks") - columns(1, "first", "blocks")) @ shares).mean())
+    classes = (columns(0, "last", "classes") - columns(1, "last", "classes")).mean(axis=0)
+    each, blocks = apart @ shares, apart.mean(axis=0)
     drawn = SURE * float(interval_errors((shares @ blocks - shares * blocks) / (1 - shares)))
     half = math.hypot(t_quantile(many - 1) * float(each.std(ddof=1)) / math.sqrt(many), drawn)
-    mean, least = float(each.mean()), max(0.0, LEAST * float(np.mean([pair.gain for pair in pairs])))
-    middle = float(np.median(np.mean([pair.classes for pair in pairs], axis=0)))
-    harmful = many >= STARTS and mean - half > least and middle > least
+    mean, least = float(each.mean()), max(0.0, LEAST * gain)
+    harmful = many >= STARTS and mean - half > least and float(np.median(classes)) > least
     return Without(mean, mean - half, mean + half, many, harmful)

@@ -8,7 +8,6 @@ allow: each says how sure it is, or that this is not known. Rounds are numbered 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,16 +22,14 @@ from hanse.games.jackknife import SURE
 from hanse.learning.intervals import wilson
 from hanse.learning.metrics import ACCURACY
 from hanse.reports.alone import by_python
-from hanse.reports.chart import Bars, Chart, Curve, Floats, Lines, Series
+from hanse.reports.chart import Chart, Curve, Floats, Lines
 from hanse.reports.contributions import both_errors, fallen
 from hanse.reports.facts import SCHEMA, VERY_FEW, ClientFacts, RunFacts, RunOf, facts_of
 from hanse.reports.fits import FEW, Fit, finite_or_none, history_of
 from hanse.reports.money import Money, money_of
-from hanse.reports.words import Note, differences, page, said
+from hanse.reports.words import Note, page, said
 from hanse.runs.chance import SAT_OUT
 from hanse.runs.run_record import RunRecord, load_run
-
-MOST_BARS = 120
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,21 +147,6 @@ class Statement:
     def besides(self) -> float:
         """The part of the fall that came through no client's updates."""
         return 0.0 if self.run.fall is None else self.run.fall - (self.run.value or 0.0)
-
-    @property
-    def stretches(self) -> tuple[int, Floats]:
-        """How many rounds each bar of the picture of values stands for, and the sums ``[n]`` of their values."""
-        last = max([self.run.rounds, *(1 + r.round for r in self.rounds)])  # a line of the metrics may be lost
-        step = next(s * 10**e for e in range(9) for s in (1, 2, 5) if last <= s * 10**e * MOST_BARS)
-        at = [r.round // step for r in self.rounds]
-        values = np.array([r.value or 0.0 for r in self.rounds])
-        return step, np.bincount(at, values, minlength=-(-last // step)).astype(np.float64)
-
-    @property
-    def bars(self) -> tuple[int, float, float]:
-        """The rounds of a bar, and the least and the greatest sum that the picture of values shows."""
-        step, sums = self.stretches
-        return step, min(0.0, *sums.tolist()), max(0.0, *sums.tolist())
 
     @property
     def lines(self) -> list[str]:
@@ -353,34 +335,8 @@ def render(made: Statement) -> str:
     """Return the page (HTML). It needs no network and runs no script, and texts from outside are text."""
     from hanse.reports.vega import image  # late: the terminal draws nothing
 
-    charts = {"value": _value_chart(made), "curve": _curve_chart(made)}
-    drawn = {f"{name}_chart": None if one is None else image(one) for name, one in charts.items()}
-    return page("statement.html.j2", statement=made, **drawn)
-
-
-def differences_of(folder: Path, text: str) -> list[str]:
-    """Return what is wrong with the numbers of a statement's page, held against the run; nothing if they agree.
-
-    Args:
-        folder: the run directory.
-        text: the page.
-
-    Raises:
-        UserError: there is no run, or the page is not a statement's.
-    """
-    whose = re.search(r'<meta name="client" content="(\d+)">', text)
-    if whose is None:
-        raise UserError("--check: is no page that hanse makes (a statement, an invoice, a report)")
-    return differences(text, render(statement(folder, int(whose[1]))))
-
-
-def _value_chart(made: Statement) -> Chart | None:
-    """Return the value of each round as bars; of many rounds, the sums of equally long stretches."""
-    if made.client.value is None:
-        return None
-    step, sums = made.stretches
-    labels = tuple(str(step * i) for i in range(len(sums)))
-    return _chart("value", said("value_caption", *made.bars), Bars(labels, (Series("value", sums),), upright=True))
+    chart = _curve_chart(made)
+    return page("statement.html.j2", statement=made, curve_chart=None if chart is None else image(chart))
 
 
 def _curve_chart(made: Statement) -> Chart | None:
@@ -395,13 +351,9 @@ def _curve_chart(made: Statement) -> Chart | None:
         ends = np.array([0.0, max(1.0, made.run.rounds - 1.0)])
         lines.append(_banded("alone, at the end", ends, np.full(2, alone), reading.factor, samples))
     caption = said("curve_caption", reading, float(values[0]), float(values[-1]), alone)
-    return _chart("accuracy", caption, Lines(tuple(lines)), y=reading.axis)
+    return Chart("accuracy", "Statement", "", caption, Lines(tuple(lines)), x="round", y=reading.axis)
 
 
 def _banded(name: str, x: Floats, y: Floats, factor: float, samples: int | None) -> Curve:
     low, high = factor * np.array([wilson(a, samples) for a in y.tolist()]).T if samples else (None, None)
     return Curve(name, x, factor * y, low, high, bare=True)
-
-
-def _chart(key: str, caption: str, marks: Lines | Bars, y: str = "value") -> Chart:
-    return Chart(key, "Statement", "", caption, marks, x="round", y=y)

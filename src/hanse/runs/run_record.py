@@ -73,7 +73,6 @@ class Seat:
         value: what the update was worth.
         error: the value's standard error from the sampling of coalitions. Infinite: not known. None: not recorded.
         drawn: the value's standard error from the draw of the validation samples.
-        exact: the exact value, if the run computed it in addition to an estimate.
         weight: the update's weight in the model that it trained.
         refused: why there is no update. None: there is one.
         name: the client's name. Empty: it has none.
@@ -89,7 +88,6 @@ class Seat:
     value: float | None = None
     error: float | None = None
     drawn: float | None = None
-    exact: float | None = None
     weight: float | None = None
     refused: str | None = None
     name: str = ""
@@ -118,7 +116,7 @@ class Seat:
 
 
 _NUMBERS = {
-    "value": "value", "value_error": "error", "value_draw_error": "drawn", "value_exact": "exact",
+    "value": "value", "value_error": "error", "value_draw_error": "drawn",
     "weight": "weight", "samples": "samples", "fit/epsilon": "epsilon",
     "fit/budget": "budget", "fit/delta": "delta",
 }  # fmt: skip
@@ -135,7 +133,6 @@ class SeatColumns:
         value: what the update was worth.
         error: the value's standard error from the sampling of coalitions.
         drawn: the value's standard error from the draw of the validation samples.
-        exact: the exact value, if it was computed in addition to an estimate.
     """
 
     round: Ints
@@ -144,7 +141,6 @@ class SeatColumns:
     value: Floats
     error: Floats
     drawn: Floats
-    exact: Floats
 
 
 @dataclass(frozen=True)
@@ -594,7 +590,7 @@ class RunRecord:
             round=np.array([seat.round for seat in self.clients], np.int64),
             asked=np.array([seat.round - seat.staleness for seat in self.clients], np.int64),
             client=np.array([seat.client for seat in self.clients], np.int64),
-            **{name: column(name) for name in ("value", "error", "drawn", "exact")},
+            **{name: column(name) for name in ("value", "error", "drawn")},
         )
 
     def client_label(self, client: int) -> str:
@@ -755,7 +751,7 @@ def load_run(path: str | Path) -> RunRecord:
     keys = dict.fromkeys(key for line in metrics for key in line)
     _check_numbers(path / METRICS, metrics, [key for key in keys if _ACCURACY.fullmatch(key)], 0.0, 1.0)
     _check_numbers(path / METRICS, metrics, [key for key in keys if key.startswith("bytes/")], 0.0, _LARGEST)
-    _check_numbers(path / SEATS, lines, ("value", "value_exact", "weight"), -_LARGEST, _LARGEST)
+    _check_numbers(path / SEATS, lines, ("value", "weight"), -_LARGEST, _LARGEST)
     _check_numbers(path / SEATS, lines, ("samples", "steps", "value_error", "value_draw_error"), 0.0, _LARGEST)
     _check_seats(path, metrics, lines)
     clients = [Seat.of(line) for line in lines]
