@@ -714,9 +714,9 @@ class RunRecord:
         for line in self.metrics:
             number = line["round"]
             stored = self.arrays(number, only=("refused", "reason")) if line.get("refused") else {}
-            pairs = zip(stored.get("refused", ()), stored.get("reason", ()), strict=False)
+            pairs = list(zip(stored.get("refused", ()), stored.get("reason", ()), strict=False))
             if not stored and line.get("refused"):
-                pairs = ((s.client, s.refused) for s in self.clients if s.round == number and s.refused is not None)
+                pairs = [(s.client, s.refused) for s in self.clients if s.round == number and s.refused is not None]
             for client, reason in ((int(c), str(why)) for c, why in pairs):
                 if reason != STILL or (number, client) not in self.under_way:
                     yield number, client, reason
