@@ -585,7 +585,7 @@ def label_mixes(
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(torch_seed(seed, "partition", round=attempt, start=1))
         mixes = torch.distributions.Dirichlet(torch.full((classes,), alpha)).sample((clients,))
-    return log_softmax(np.log(mixes.numpy().astype(np.float64)), axis=1)
+    return np.asarray(log_softmax(np.log(mixes.numpy().astype(np.float64)), axis=1))
 
 
 def _log_dirichlet(alpha: float, shape: tuple[int, int], draw: np.random.Generator) -> NDArray[np.float64]:
@@ -600,7 +600,7 @@ def _log_dirichlet(alpha: float, shape: tuple[int, int], draw: np.random.Generat
     # alpha
     with np.errstate(over="ignore"):
         logs = gamma - (wait - wait.min(axis=1, keepdims=True)) / alpha
-    return log_softmax(logs, axis=1)
+    return np.asarray(log_softmax(logs, axis=1))
 
 
 def _serve(
