@@ -340,7 +340,7 @@ def test_a_doubt_is_the_first_line_and_withholds_answers(tmp_path):
     }
     run = hanse.run(hanse.Experiment(**spec), data=frame, value=True, out=tmp_path / "run")
     assert "'patient'" in run.record.about.doubt
-    assert run.record.about.doubt in run.record.doubts[0]
+    assert run.record.coded_doubts[0] == ("data", f"{run.record.about.doubt}.")
     with pytest.raises(UserError):
         invoice(tmp_path / "run", "100", "EUR")
     run.alone()

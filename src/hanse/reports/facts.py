@@ -32,7 +32,7 @@ from hanse.reports.harm import harms_of
 from hanse.reports.money import Account, read_books
 from hanse.reports.text_table import TextTable
 from hanse.reports.words import Level, Note
-from hanse.runs.chance import doubts, is_number, nothing_left, unsold, used_up
+from hanse.runs.chance import is_number, nothing_left, used_up
 from hanse.runs.run_record import RunRecord, Seat, load_run
 
 if TYPE_CHECKING:
@@ -604,8 +604,8 @@ class RunOf:
         def add(code: str, level: Level, **fields: Any) -> None:
             found.append(Note(code, level, {"run": run.name, **fields}))
 
-        for line in run.doubts:
-            add(_code_of(run, line), "doubt", said=line)
+        for code, line in run.coded_doubts:
+            add(code, "doubt", said=line)
         for line in run.about.notes:
             add("data", "warning", said=line)
         for round, why in [*run.lost.items()][:_MOST_LOST]:
@@ -644,18 +644,6 @@ class RunOf:
         for whose in _reasons(self.fits):
             found.append(replace(whose, fields={"run": run.name, **whose.fields}))
         return tuple(found)
-
-
-def _code_of(run: RunRecord, line: str) -> str:
-    """Return the code of one of a run's doubts, whose sentences are made where the run is read."""
-    codes = {"config.toml was edited": "edited", "The books of this run do not hold": "books_broken"}
-    for start, code in codes.items():
-        if line.startswith(start):
-            return code
-    known = dict.fromkeys(run.about.warnings, "part_warning") | dict.fromkeys(unsold(run.metrics), "market_dead")
-    known |= dict.fromkeys(doubts(run.metrics, None), "loss_above_chance")
-    known |= {run.nothing or "": "no_update_mixed"}
-    return known.get(line, "chance_level" if "guessing" in line else "in_no_sum")
 
 
 def _without(run: RunRecord) -> dict[int, dict[str, Any]]:

@@ -534,24 +534,33 @@ class RunRecord:
         shape = self.arrays(self.metrics[-1]["round"], only=("W_shape",)).get("W_shape") if self.metrics else None
         return 1 if shape is None or shape.shape != (2,) or shape.dtype.kind not in "iu" else int(shape[0])
 
-    @cached_property
+    @property
     def doubts(self) -> list[str]:
-        """Sentences to show before the results: that rows may be several of one person, that there is no result, edited
-        settings, books that do not hold, a model no better than chance, meaningless values, warnings of parts.
+        """Sentences to show before the results: those of :attr:`coded_doubts`."""
+        return [said for _, said in self.coded_doubts]
+
+    @cached_property
+    def coded_doubts(self) -> list[tuple[str, str]]:
+        """What makes the results doubtful, by the codes of notes, with a sentence each: that rows may be several of one
+        person, that there is no result, edited settings, books that do not hold, a model no better than chance,
+        meaningless values, warnings of parts.
 
         Raises UserError if ``shape.json`` is missing or damaged.
         """
-        loss = table(self.config, "train").get("loss")
-        cross_entropy = loss in (None, "cross_entropy")
-        known = doubts(self.metrics, self.guess, cross_entropy=cross_entropy, several=self.models > 1)
-        wrong = self.wrong_in_books
-        unlike = [f"{_UNLIKE}: {wrong} ('hanse ledger verify' checks them)."] if wrong else []
-        edited = edited_settings(self.path)
-        secure = table(self.config, "federation").get("secure") is not None
-        none = [*unsold(self.metrics), *(in_no_sum((s.client, s.refused) for s in self.clients) if secure else ())]
-        none = [self.nothing] if self.nothing else none
-        person = [f"{self.about.doubt}."] if self.about.doubt else []
-        return [*person, *none, *([f"{edited}."] if edited else []), *unlike, *known, *self.about.warnings]
+        cross_entropy = table(self.config, "train").get("loss") in (None, "cross_entropy")
+        found = [("data", f"{self.about.doubt}.")] if self.about.doubt else []
+        if self.nothing:
+            found.append(("no_update_mixed", self.nothing))
+        else:
+            found += [("market_dead", line) for line in unsold(self.metrics)]
+            if table(self.config, "federation").get("secure") is not None:
+                found += [("in_no_sum", line) for line in in_no_sum((s.client, s.refused) for s in self.clients)]
+        if edited := edited_settings(self.path):
+            found.append(("edited", f"{edited}."))
+        if wrong := self.wrong_in_books:
+            found.append(("books_broken", f"{_UNLIKE}: {wrong} ('hanse ledger verify' checks them)."))
+        found += doubts(self.metrics, self.guess, cross_entropy=cross_entropy, several=self.models > 1)
+        return [*found, *(("part_warning", line) for line in self.about.warnings)]
 
     @cached_property
     def nothing(self) -> str | None:
