@@ -55,7 +55,7 @@ def keys(section: str) -> str:
     from hanse.runs.config import Experiment
 
     choices = (*PARTITIONS.values(), *SOURCE_KINDS.values())
-    kind: Any = Experiment.model_fields[section].annotation
+    kind: Any = Experiment.kinds()[section]
     schema, (_, meaning) = kind.model_json_schema(), documented(kind)
     rows = []
     for name, field in kind.model_fields.items():

@@ -90,12 +90,7 @@ def test_a_result_of_another_run_under_a_jobs_name_does_not_count(tmp_path: Path
         {"cpu_seconds": None}, {"cpu_seconds": float("inf")}, {"cpu_seconds": 10**400}, {"cpu_seconds": -1.0},
         {"curves": {"test/accuracy": [1e308] * 3}}, {"curves": {}}, {"tested": []},
         {"tested": [1, 2], "curves": {"test/accuracy": [0.1, 0.2]}}, {"tested": [1, 3]}, {"tested": [1, 2, 4]},
-        {"rounds": 9}, {"rounds": "3"}, {"clients": 7}, {"audit": 7}, {"audit": {}}, {"audit": {"rounds": -1}},
-        {"audit": {"rounds": 0, "the ledger verifies": {}}},
-        {"audit": {"rounds": 0, "graph": {"holds": 1, "said": ""}}},
-        {"trades": 7}, {"trades": {"clients": [0]}}, {"trades": {"clients": [0], "money": [[0]], "imports": [[0, 1]]}},
-        {"trades": {"clients": [], "money": [], "imports": []}},
-        {"trades": {"clients": [0, 0], "money": [[0, 0]] * 2, "imports": [[0, 0]] * 2}},
+        {"rounds": 9}, {"rounds": "3"}, {"clients": 7}, {"audit": 7}, {"trades": 7},
         {"clients": {"0": 57.0}}, {"clients": {"0": -0.5}},
         *({"curves": {name: [0.1, 57.0, 0.3]}} for name in (
             "test/accuracy", "client/test_accuracy", "client/test_accuracy_min", "client/3/test_accuracy",

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import tomllib
-from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import hanse
 from hanse.base import toml
 from hanse.base.errors import UserError
-from hanse.base.files import read_toml
-from hanse.runs.config import read_file
 from hanse.runs.overrides import apply
 
 PARTS = st.one_of(
@@ -70,27 +65,6 @@ def test_a_long_text_costs_one_look(text: str, monkeypatch: pytest.MonkeyPatch) 
         toml.loads(text)
     except ValueError:
         assert not seen
-
-
-DEEP = {"tables": "[" + ".".join(["a"] * 3000) + "]\n", "a key": "x" + ".x" * 10_000 + " = 1\n"}
-DEEP["inline tables"] = "x = " + "{a = " * 3000 + "1" + "}" * 3000 + "\n"
-
-
-@pytest.mark.parametrize("what", DEEP)
-def test_a_run_with_deep_settings_is_refused_in_a_line(what: str, tmp_path: Path) -> None:
-    text = "[run]\nrounds = 1\n" + DEEP[what]
-    (tmp_path / "config.toml").write_text(text)
-    (tmp_path / "metrics.jsonl").write_text('{"round": 0}\n')
-    readers: tuple[Any, ...] = (
-        lambda: hanse.load(tmp_path),
-        lambda: hanse.resume(tmp_path),
-        lambda: read_toml(tmp_path / "config.toml"),
-        lambda: read_file(tmp_path / "config.toml"),
-    )
-    for read in readers:
-        with pytest.raises(UserError, match=r"config\.toml") as refused:
-            read()
-        assert len(refused.value.lines) == 1
 
 
 def test_a_deep_key_on_the_command_line_is_refused() -> None:

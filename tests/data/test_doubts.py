@@ -128,14 +128,11 @@ def test_clients_and_classes_that_may_be_gaps_made_text_are_noted(gap: str) -> N
     ("column", "columns", "said"),
     [
         (["<20", "20-40", ">40"], 3, "as a word"),
-        (["<20 ", "20 to 40", ">40"], 3, "as a word"),
         (pd.cut(np.arange(90), 3), 3, ""),
         (pd.Categorical(pd.date_range("2024-01-01", periods=3).repeat(30)), 3, ""),
         (["36.5 C", "37 C", "38,2 C"], 3, "unit"),
-        (["1k", "2k", "10k"], 3, "unit"),
         (["3 mg", "4 ml", "5 mg"], 3, ""),
         (["A1", "B2", "C3"], 3, ""),
-        (["0-10", "10-20", "20+"], 3, ""),
     ],
 )
 def test_bands_and_intervals_are_words_and_units_are_noted(column: Any, columns: int, said: str) -> None:
@@ -160,14 +157,8 @@ def test_columns_may_be_called_by_numbers() -> None:
     frame = pd.DataFrame({0: np.arange(60.0), 1: np.arange(60) % 2, 2: ["a", "b"] * 30})
     data = build(DataSpec(partition="natural", clients=2), from_frame(frame, 1, 2))
     assert data.names == ("a", "b")
-    run = hanse.run(
-        hanse.Experiment(data={"source": {"target": 1, "client_column": 2, "features": [0]}}, mechanism="fedavg",
-                         run={"rounds": 1}),
-        data=frame,
-    )  # fmt: skip
     again = hanse.Experiment(**{"mechanism": "fedavg", "data": {"source": {"target": 1, "client_column": 2}}})
     assert again.data.source.target == 1  # type: ignore[union-attr]
-    assert run.names == ("a", "b")
     with pytest.raises(UserError, match=r"'1': frame has no such column, but 1"):
         from_frame(frame, "1", 2)
 
@@ -225,30 +216,6 @@ def test_numbers_that_stand_for_gaps_are_noted_wherever_they_are_and_no_others(d
         assert len(told) == (code is not None), (found.notes, code)
         wanted = str(classes[column == code][:1]).strip("[]") if place == "class" else f"{code or 0:g}"
         assert all(wanted in note for note in told)
-
-    check()
-
-
-@draws
-def test_names_in_letters_that_look_alike_are_noted_and_others_are_not(draws: int) -> None:
-    twins = dict(zip("AEOPCXTaeopcx", "АЕОРСХТаеорсх", strict=True))
-
-    @settings(max_examples=draws, deadline=None, derandomize=draws < 100, database=None)
-    @given(
-        st.sampled_from(["A", "Cape", "Oxo", "PET", "apex", "Tax 2"]), st.integers(0, 3), st.booleans(),
-        st.sampled_from(["client", "class", "word"]),
-    )  # fmt: skip
-    def check(name: str, at: int, alike: bool, role: str) -> None:
-        i = [k for k, letter in enumerate(name) if letter in twins][at % sum(letter in twins for letter in name)]
-        other = name[:i] + (twins[name[i]] if alike else "Ж") + name[i + 1 :]
-        both = np.array([name, name, other], object)[np.arange(60) % 3]
-        x, ill = np.random.default_rng(at).normal(size=60), np.arange(60) % 2
-        who, ill = (both, ill) if role == "client" else (np.array(["a", "b"] * 30), both if role == "class" else ill)
-        if role == "word":
-            notes = from_frame(pd.DataFrame({"x": x, "w": both, "y": ill, "c": who}), "y", "c", prepare="auto").notes
-        else:
-            notes = from_arrays(x[:, None], ill, who).notes
-        assert sum(repr(name) in note and repr(other) in note for note in notes) == alike, notes
 
     check()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime
 import re
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -34,14 +34,8 @@ draws = pytest.mark.parametrize("draws", [20, pytest.param(200, marks=pytest.mar
 
 
 def holds(draws: int, check: Callable[..., None], **strategies: Any) -> None:
-    quiet = [HealthCheck.too_slow, HealthCheck.filter_too_much]
     few = settings(
-        max_examples=draws,
-        deadline=None,
-        derandomize=draws < 100,
-        suppress_health_check=quiet,
-        database=None,
-        report_multiple_bugs=False,
+        max_examples=draws, deadline=None, derandomize=draws < 100, suppress_health_check=[*HealthCheck], database=None
     )
     few(given(**strategies)(check))()
 
@@ -57,17 +51,7 @@ long = st.one_of(
     st.integers(1_700_000_000, 1_700_000_999), st.floats(1.7e9, 1.7e9 + 99), st.sampled_from([1e39, -1e300, 1e-300]),
 )  # fmt: skip
 odd_numbers = st.sampled_from(
-    [
-        True,
-        False,
-        Decimal("0.5"),
-        Decimal("7"),
-        Fraction(1, 3),
-        np.float32(0.1),
-        np.int8(3),
-        np.float64(2),
-        np.bool_(True),
-    ]
+    [True, Decimal("0.5"), Decimal("7"), Fraction(1, 3), np.float32(0.1), np.int8(3), np.float64(2), np.bool_(True)]
 )
 gaps = st.sampled_from([None, float("nan"), pd.NA, pd.NaT, np.ma.masked, Decimal("nan"), np.float32("nan")])
 endless = st.sampled_from([float("inf"), -float("inf"), np.float32("inf")])
@@ -157,6 +141,14 @@ def same_numbers(made: np.ndarray, written: list[Any]) -> None:
 # ---- features
 
 
+def read(door: Callable[..., Dataset], *given: Any, **options: Any) -> tuple[Dataset | None, Sequence[str]]:
+    """Return the data set, or None and the lines of its refusal."""
+    try:
+        return door(*given, **options), ()
+    except UserError as wrong:
+        return None, wrong.lines
+
+
 @draws
 def test_a_column_of_numbers_is_what_was_written_or_refused_by_name(draws: int) -> None:
     def check(values: list[Any], dtype: Any) -> None:
@@ -165,11 +157,8 @@ def test_a_column_of_numbers_is_what_was_written_or_refused_by_name(draws: int) 
             return
         raw = column.tolist()
         frame = pd.DataFrame({"age": column, "who": WHO, "ill": ILL})
-        try:
-            found = from_frame(frame, "ill", "who", test=0.0)
-        except UserError as wrong:
-            lines = wrong.lines
-        else:
+        found, lines = read(from_frame, frame, "ill", "who", test=0.0)
+        if found is not None:
             assert all(map(is_number, raw))
             same_numbers(found.train.x[:, 0].double().numpy(), raw)
             return
@@ -189,14 +178,9 @@ def test_a_prepared_column_is_its_numbers_or_its_words_or_refused_by_name(draws:
             return
         raw = column.tolist()
         frame = pd.DataFrame({"age": column, "who": WHO, "ill": ILL})
-        try:
-            found = from_frame(frame, "ill", "who", test=0.0, prepare="auto", statistics="pooled")
-        except UserError as wrong:
-            lines = wrong.lines
-        else:
-            lines = []
+        found, lines = read(from_frame, frame, "ill", "who", test=0.0, prepare="auto", statistics="pooled")
         assert all("'age'" in line for line in lines)
-        if lines:
+        if found is None:
             return
         x = found.train.x.double().numpy()
         there = np.array([not missing(v) for v in raw])
@@ -266,24 +250,19 @@ containers = st.sampled_from(
 @draws
 def test_an_array_is_what_was_written_or_refused(draws: int) -> None:
     def check(values: list[Any], how: str, door: str) -> None:
-        x = contained(values, how)
+        x: Any = contained(values, how)
         if x is None or (how == "sparse" and door == "clients"):  # PyTorch slices no such tensors
             return
         if isinstance(x, np.ndarray) and how not in ("masked", "array", "object"):  # what numpy has made of them
             values = x[:, 0].tolist() if how != "longdouble" else [float(v) for v in x[:, 0]]
-        try:
-            if door == "arrays":
-                found = from_arrays(x, ILL, WHO, test=0.0)
-            elif door == "clients":
-                half = [slice(0, None, 2), slice(1, None, 2)]
-                parts = [x[s] for s in half]
-                found = as_dataset({"a": (parts[0], ILL[::2]), "b": (parts[1], ILL[1::2])}, test=0.0)
-            elif door == "inputs":
-                found = from_arrays({"age": x}, ILL, WHO, test=0.0)
-            else:
-                samples = Samples(x, torch.tensor(ILL))
-                found = Dataset("mine", samples, samples, 2, (1,))
-        except UserError:
+        if door == "dataset":
+            samples = Samples(x, torch.tensor(ILL))
+            found, _ = read(Dataset, "mine", samples, samples, 2, (1,))
+        elif door == "clients":
+            found, _ = read(as_dataset, {"a": (x[::2], ILL[::2]), "b": (x[1::2], ILL[1::2])}, test=0.0)
+        else:
+            found, _ = read(from_arrays, {"age": x} if door == "inputs" else x, ILL, WHO, test=0.0)
+        if found is None:
             return
         flat = [float("nan") if missing(v) else v for v in values]
         flat = [*flat[::2], *flat[1::2]] if door == "clients" else flat
@@ -300,14 +279,8 @@ def test_an_array_is_what_was_written_or_refused(draws: int) -> None:
             same_numbers(got, flat)
 
     doors = st.sampled_from(["arrays", "clients", "inputs", "dataset"])
-    many = ("plain", "long", "odd", "gap", "numeral")
-    holds(
-        draws,
-        check,
-        values=columns(main=many, rare=("gap", "odd", "long", "endless", "word")),
-        how=containers,
-        door=doors,
-    )
+    values = columns(("plain", "long", "odd", "gap", "numeral"), ("gap", "odd", "long", "endless", "word"))
+    holds(draws, check, values=values, how=containers, door=doors)
 
 
 # ---- targets and clients
@@ -329,12 +302,11 @@ def test_targets_are_classes_or_numbers_as_written_or_refused(draws: int) -> Non
         if how != "frame":
             column = column.to_numpy() if how == "array" else column if how == "series" else raw
         x = np.arange(float(ROWS))
-        try:
-            if how == "frame":
-                found = from_frame(pd.DataFrame({"x": x, "age": column, "who": WHO}), "age", "who", test=0.0)
-            else:
-                found = from_arrays(x[:, None], column, WHO, test=0.0)
-        except UserError:
+        if how == "frame":
+            found, _ = read(from_frame, pd.DataFrame({"x": x, "age": column, "who": WHO}), "age", "who", test=0.0)
+        else:
+            found, _ = read(from_arrays, x[:, None], column, WHO, test=0.0)
+        if found is None:
             return
         assert not any(map(missing, raw))
         y = found.train.y.numpy()
@@ -359,37 +331,6 @@ def test_targets_are_classes_or_numbers_as_written_or_refused(draws: int) -> Non
 
     doors = st.sampled_from(["frame", "array", "list", "series"])
     holds(draws, check, values=columns(), dtype=dtypes, how=doors)
-
-
-@draws
-def test_clients_are_told_apart_as_written_or_refused(draws: int) -> None:
-    def check(values: list[Any], how: str) -> None:
-        x = np.arange(float(ROWS))[:, None]
-        column: Any = values
-        if how in ("array", "series", "category", "frame"):
-            column = series(values, object)
-            column = column.to_numpy() if how == "array" else column.astype("category") if how == "category" else column
-        try:
-            if how == "frame":
-                frame = pd.DataFrame({"x": x[:, 0], "who": column, "ill": ILL})
-                found = from_frame(frame, "ill", "who", test=0.0, min_samples=1)
-            else:
-                found = from_arrays(x, ILL, column, test=0.0, min_samples=1)
-        except UserError:
-            return
-        except TypeError:
-            assert how == "category"  # pandas cannot order or hash them
-            return
-        raw = column if isinstance(column, list) else column.tolist()
-        assert not any(map(missing, raw))
-        assert found.client_of is not None
-        pairs = {(same(v), int(c)) for v, c in zip(raw, found.client_of, strict=True)}
-        assert len(pairs) == len({same(v) for v in raw}) == len(set(found.client_of.tolist()))
-        numbers = [v for v in raw if isinstance(v, float) and not isinstance(v, np.generic)]
-        assert all(abs(v) < 2**53 for v in numbers)
-
-    doors = st.sampled_from(["list", "array", "series", "frame"])
-    holds(draws, check, values=columns(), how=doors)
 
 
 def variants(name: str) -> list[Any]:
@@ -424,24 +365,6 @@ def test_two_writings_of_one_name_are_refused(draws: int) -> None:
     names = st.sampled_from(["Köln", "St Mary", "Visby", "7", "12", "Åbo"])
     roles = st.sampled_from(["clients", "target", "array", "keys"])
     holds(draws, check, data=st.data(), name=names, role=roles)
-
-
-@pytest.mark.parametrize(
-    "column",
-    [
-        [1.5] * 20 + ["2,810.0"] * 20, ["0,65"] * 30 + [0.5] * 10, [0, 1] * 10 + ["yes"] * 20, [1.5] * 39 + ["n/a"],
-        ["1.5"] * 30 + ["about 3"] * 10, ["10.02.2024", "31.01.2024"] * 20, ["31.01.2024"] * 20 + ["2024-02-03"] * 20,
-    ],
-)  # fmt: skip
-def test_a_remedy_loses_no_value_and_swaps_no_month(column: list[Any]) -> None:
-    frame = pd.DataFrame({"site": WHO, "odd": pd.Series(column, dtype=object), "age": np.arange(ROWS) / 7, "ill": ILL})
-    for prepare in (None, "auto"):
-        with pytest.raises(UserError) as wrong:
-            from_frame(frame, "ill", "site", prepare=prepare)
-        (line,) = wrong.value.lines
-        assert "'odd'" in line
-        assert all(asked in line for asked in ("decimal=", "thousands=", "na_values=", "format="))
-        assert "coerce" not in line  # which would make gaps of what somebody wrote
 
 
 def test_auto_names_all_columns_that_it_cannot_prepare_at_once() -> None:

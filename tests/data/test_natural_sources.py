@@ -14,9 +14,8 @@ import torch
 from test_sources import _no_user_files  # noqa: F401
 
 from hanse.base.errors import UserError
-from hanse.data import DataSpec, build, load
+from hanse.data import DataSpec, FederatedData, build, load
 from hanse.data.download import read_emnist
-from hanse.data.federated import SplitData
 from hanse.data.natural import CLASSES, DOMAINS, LEAF_LETTERS, LEAST_WINDOWS, WINDOW, parse_roles
 from hanse.data.sources import is_here
 
@@ -119,12 +118,6 @@ def test_the_next_character_has_a_window_at_every_position(plays: Path) -> None:
                 assert LEAF_LETTERS[int(samples.y[int(places[k])])] == roles[name][start + k + WINDOW]
 
 
-def test_letters_that_leaf_lacks_are_spaces(tmp_path: Path) -> None:
-    (tmp_path / "shakespeare.txt").write_text("ANN:\n" + "a$" * 900)
-    found = load("shakespeare_next", root=tmp_path)
-    assert {LEAF_LETTERS[int(c)] for c in found.train.x.unique()} == {"a", " "}
-
-
 def test_files_are_found_before_they_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = ("shakespeare", "shakespeare_next", "femnist", "pacs")
     monkeypatch.setenv("HANSE_DATA", str(tmp_path))
@@ -145,6 +138,9 @@ def test_shakespeare_that_is_missing_or_no_play_is_one_line(tmp_path: Path) -> N
         load("shakespeare")
     with pytest.raises(UserError, match="download is off"):
         load("shakespeare", download=False)
+    (tmp_path / "shakespeare.txt").write_text("ANN:\n" + "a$" * 900)
+    found = load("shakespeare_next", root=tmp_path)
+    assert {LEAF_LETTERS[int(c)] for c in found.train.x.unique()} == {"a", " "}  # LEAF has no $
     (tmp_path / "shakespeare.txt").write_text("just words\n")
     with pytest.raises(UserError, match=r"20 windows.*80 characters"):
         load("shakespeare", root=tmp_path)
@@ -163,6 +159,13 @@ def write_leaf(folder: Path, share: str, users: dict[str, list[int]], file: str 
     (folder / "femnist" / share / file).write_text(json.dumps(told))
 
 
+def of_largest(folder: Path, clients: int, tests: str = "own", scale: str = "standard", **more: Any) -> FederatedData:
+    """The largest writers of FEMNIST in a folder."""
+    partition = {"name": "natural", "choose": "largest", "test_owners": tests}
+    source, of = {"name": "femnist", "scale": scale}, str(folder)
+    return build(DataSpec(source=source, path=of, partition=partition, clients=clients, validation=0.0, **more))
+
+
 def test_femnist_is_read_by_writer_from_leafs_files(tmp_path: Path) -> None:
     write_leaf(tmp_path, "train", {"f0_b": [1, 2, 61], "f0_a": [5, 5]})
     write_leaf(tmp_path, "train", {"f1_c": [0, 7, 8, 9]}, "all_data_11.json")
@@ -176,30 +179,12 @@ def test_femnist_is_read_by_writer_from_leafs_files(tmp_path: Path) -> None:
     assert found.test.y.tolist() == [4, 1, 3, 3]
     raw = json.loads((tmp_path / "femnist" / "train" / "all_data_11.json").read_text())["user_data"]["f1_c"]["x"]
     assert found.train.x[6].flatten().tolist() == pytest.approx(raw[1])
-    data = build(
-        DataSpec(
-            source="femnist",
-            path=str(tmp_path),
-            partition={"name": "natural", "choose": "largest"},
-            clients=2,
-            validation=0.0,
-            client_test=0.1,
-            client_test_from="server",
-        )
-    )
+    data = of_largest(tmp_path, 2, client_test=0.1, client_test_from="server")
     assert data.names == ("f0_b", "f1_c")
     tests, index = data.pool([0, 1], "test")
     assert [tests.y[i].tolist() for i in index] == [[1], [3, 3]]
     # as iPFL's code: the largest writers train on all that they wrote, and the next largest are the test set
-    data = build(
-        DataSpec(
-            source={"name": "femnist", "scale": "inverted"},
-            path=str(tmp_path),
-            partition={"name": "natural", "choose": "largest", "test_owners": "next"},
-            clients=1,
-            validation=0.0,
-        )
-    )
+    data = of_largest(tmp_path, 1, "next", scale="inverted")
     assert data.names == ("f1_c",)
     pool, [own] = data.pool([0])
     assert pool.y[own].tolist() == [0, 7, 8, 9, 3, 3]
@@ -210,16 +195,7 @@ def test_femnist_is_read_by_writer_from_leafs_files(tmp_path: Path) -> None:
 def test_femnists_next_writers_are_weighted_by_the_clients_classes(tmp_path: Path) -> None:
     write_leaf(tmp_path, "train", {"a": [1, 1, 1, 2, 5], "b": [1, 2, 2, 7]})
     write_leaf(tmp_path, "test", {"a": [2], "b": [2]})
-    data = build(
-        DataSpec(
-            source="femnist",
-            path=str(tmp_path),
-            partition={"name": "natural", "choose": "largest", "test_owners": "next"},
-            clients=1,
-            validation=0.0,
-            client_test_from="classes",
-        )
-    )
+    data = of_largest(tmp_path, 1, "next", client_test_from="classes")
     tests, [index] = data.pool([0], "test")
     # client a: 3 of class 1, 2 of class 2, 1 of class 5 that the tests lack; b's test samples: 1, 2, 2, 7, 2
     assert tests.y[index].tolist() == [1, 2, 2, 2]
@@ -271,10 +247,8 @@ def test_pacs_is_read_by_domain(pictures: Path) -> None:
     )
     assert data.groups.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
     assert data.names[:3] == ("art_painting 0", "art_painting 1", "cartoon 0")
-    assert list(data.distribution_names) == list(DOMAINS)
-    assert isinstance(data, SplitData)
-    assert data.distribution_of is not None
-    kinds = data.distribution_of
+    assert found.distributions is not None
+    kinds = found.distributions.train
     counts = np.stack([np.bincount(kinds[own], minlength=4) for own in data.pool(range(8))[1]])
     assert (counts.argmax(axis=1) == data.groups).all()
     assert ((counts > 0).sum(axis=1) == 1).all()
@@ -290,17 +264,16 @@ def test_classes_of_pacs_spread_unevenly_inside_a_domain(pictures: Path) -> None
             clients=8,
             client_test_from="classes",
             validation=0.0,
-            augment="resized-crop-flip",
+            augment="crop-flip",
         )
     )
-    assert isinstance(data, SplitData)
     counts = data.class_counts()
     assert counts.sum(axis=1).min() >= 3
     assert int(counts.sum()) == 182 - 36
     tests, index = data.pool(range(8), "test")
     for client in range(8):
         _, [own] = data.pool([client])
-        assert set(data.distribution_of[own].tolist()) == {client // 2}
+        assert set(load("pacs", root=pictures).client_of[own].tolist()) == {client // 2}
         red = tests.x[index[client], 0, 0, 0] * 0.229 + 0.485
         assert torch.allclose(red, torch.full_like(red, client // 2 * 60 / 255), atol=1e-6)
         shares = counts[client] / counts[client].sum()
@@ -322,14 +295,14 @@ def idx(array: np.ndarray[Any, Any]) -> bytes:
     return gzip.compress(head + array.astype(np.uint8).tobytes())
 
 
-def emnist_files(split: str, classes: int, train: int = 124, test: int = 62) -> dict[str, bytes]:
+def emnist_files(split: str, classes: int, first: int = 0) -> dict[str, bytes]:
     out = {}
-    for share, n in (("train", train), ("test", test)):
+    for share, n in (("train", 124), ("test", 62)):
         images = np.zeros((n, 28, 28), dtype=np.uint8)
         images[:, 20, 3] = 200  # as published: on its side
         images[:, 0, 0] = np.arange(n) % 256
         out[f"emnist-{split}-{share}-images-idx3-ubyte.gz"] = idx(images)
-        out[f"emnist-{split}-{share}-labels-idx1-ubyte.gz"] = idx(np.arange(n) % classes)
+        out[f"emnist-{split}-{share}-labels-idx1-ubyte.gz"] = idx(np.arange(n) % classes + first)
     return out
 
 
@@ -354,8 +327,7 @@ def test_emnist_is_read_from_the_published_files_or_an_npz(tmp_path: Path) -> No
     assert found.train.y[:5].tolist() == [0, 1, 2, 3, 4]
     assert found.note.startswith("split is not the official one: 124 train and 62 test samples")
     standard = load("emnist_byclass", root=tmp_path).train.x
-    assert float(standard.mean()) == pytest.approx(0, abs=1e-4)
-    assert float(standard.std()) == pytest.approx(1, abs=1e-3)
+    assert (float(standard.mean()), float(standard.std())) == pytest.approx((0, 1), abs=1e-3)
     # PI-FL's letters: lower case first, each case its own distribution
     cased = load("emnist_cased", root=tmp_path, scale="unit")
     assert (cased.num_classes, len(cased.train)) == (52, 104)
@@ -367,11 +339,18 @@ def test_emnist_is_read_from_the_published_files_or_an_npz(tmp_path: Path) -> No
     assert np.array_equal(cased.distributions.train, cased.train.y.numpy() // 26)
     values: dict[str, Any] = {"source": "emnist_cased", "path": str(tmp_path), "clients": 2}
     data = build(DataSpec(**values, partition={"name": "mixture", "mix": "0:100"}))
-    assert data.distribution_names == ("lower case", "upper case")
+    assert cased.distributions.names == ("lower case", "upper case")
     pool, [own] = data.pool([1])
     assert int(pool.y[own].min()) >= 26
-    four = build(DataSpec(**values, partition={"name": "mixture", "num_distributions": 4, "min_samples": 2}))
-    assert four.distribution_names == ("classes 0-12", "classes 13-25", "classes 26-38", "classes 39-51")
+
+
+def test_emnist_letters_count_from_zero(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "gzip.zip", "w") as archive:
+        for name, data in emnist_files("letters", 26, first=1).items():  # as published: 1 to 26
+            archive.writestr(f"gzip/{name}", data)
+    found = load("emnist_letters", root=tmp_path, scale="centred")
+    assert (found.num_classes, found.train.y[:28].tolist()) == (26, [*range(26), 0, 1])
+    assert float(found.train.x[0, 0, 3, 20]) == pytest.approx(2 * 200 / 255 - 1)  # from -1 to 1
 
 
 def test_emnist_that_is_missing_or_damaged_is_one_line(tmp_path: Path) -> None:
@@ -387,16 +366,3 @@ def test_emnist_that_is_missing_or_damaged_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "gzip.zip").write_bytes(b"junk")
     with pytest.raises(UserError, match=r"gzip\.zip"):
         load("emnist_byclass", root=tmp_path)
-
-
-def test_emnist_letters_count_from_zero(tmp_path: Path) -> None:
-    files = emnist_files("letters", 26)
-    with zipfile.ZipFile(tmp_path / "gzip.zip", "w") as archive:
-        for name, data in files.items():
-            published = idx(np.arange(124 if "train" in name else 62) % 26 + 1)  # as published: 1 to 26
-            archive.writestr(f"gzip/{name}", published if "labels" in name else data)
-    found = load("emnist_letters", root=tmp_path, scale="centred")
-    assert found.num_classes == 26
-    assert found.train.y[:28].tolist() == [*range(26), 0, 1]
-    assert float(found.train.x[0, 0, 3, 20]) == pytest.approx(2 * 200 / 255 - 1)  # upright, from -1 to 1
-    assert float(found.train.x[0, 0, 20, 3]) == -1

@@ -92,16 +92,9 @@ def test_the_other_partitions_use_every_sample_once_and_again_the_same(clients: 
         assert np.array_equal(np.sort(np.concatenate(parts)), np.arange(600))
         assert all((np.diff(p) > 0).all() for p in parts)
         assert all(map(np.array_equal, parts, split.deal(labels, clients, seed, 10)[0]))
+        assert not all(map(np.array_equal, parts, split.deal(labels, clients, seed + 1, 10)[0]))
         if groups is not None:
             assert np.ptp(np.bincount(groups)) <= 1
-
-
-@pytest.mark.parametrize("sampler", ["log", "float32-clamped"])
-def test_same_seed_same_split_and_another_seed_another(sampler: Any) -> None:
-    labels = made_labels(500)
-    first, again, other = (Dirichlet(0.5, sampler).deal(labels, 10, s, 10)[0] for s in (3, 3, 4))
-    assert all(map(np.array_equal, first, again))
-    assert not all(map(np.array_equal, first, other))
 
 
 def test_the_clamped_sampler_leaves_the_global_generator_alone() -> None:
@@ -138,13 +131,6 @@ def test_the_samplers_agree_where_nothing_underflows() -> None:
         mixes = np.exp(label_mixes(4_000, 5, 0.7, seed=0, sampler=sampler))  # type: ignore[arg-type]
         assert mixes.mean(axis=0) == pytest.approx([0.2] * 5, abs=0.015)
         assert mixes.var(axis=0) == pytest.approx([4 / 25 / 4.5] * 5, rel=0.1)
-
-
-@pytest.mark.parametrize("alpha", [1e-300, 1e-12, 1e-4, 1e300])
-def test_mixes_are_finite_and_sum_to_one_at_any_alpha(alpha: float) -> None:
-    logs = label_mixes(50, 10, alpha, seed=2)
-    assert np.exp(logs).sum(axis=1) == pytest.approx(np.ones(50))
-    assert not np.isnan(logs).any()
 
 
 def test_power_sizes_follow_the_law() -> None:
@@ -242,11 +228,9 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"partition": {"name": "pathological", "classes_per_client": 10}, "clients": 150}, "150 clients"),
     ({"partition": "natural"}, "which client"),
     ({"partition": {"name": "cluster", "clusters": 12}}, "clusters = 12"),
-    ({"partition": {"name": "cluster", "alpha_between": 1e-3, "clusters": 14}, "clients": 14}, "alpha_between"),
     ({"partition": {"name": "cluster", "alpha_within": 1e-3}, "clients": 30}, "alpha_within"),
     ({"partition": {"name": "skew", "classes_per_client": 3}}, "10 classes"),
     ({"partition": "skew", "clients": 1}, "clusters = 2"),
-    ({"partition": "skew", "clients": 300}, "150 clients"),
     ({"partition": "skew", "source": "fedsoft_linear"}, "needs class labels"),
 ]
 

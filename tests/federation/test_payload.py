@@ -88,49 +88,20 @@ def with_numbers(**numbers: Any) -> Any:
     return lambda payload: replace(payload, numbers={**payload.numbers, **numbers})
 
 
-MUST = "must be float32 of shape (650,)"
-# what is wrong: how it is made, what is said of it
-WRONG: dict[str, tuple[Any, str]] = {
-    "shape": (
-        with_tensors(direction=torch.zeros(649)),
-        f"payload 'leaning': tensor 'direction': float32 of shape (649,): {MUST}",
-    ),
-    "dimensions": (
-        with_tensors(direction=torch.zeros(650, 1)),
-        f"payload 'leaning': tensor 'direction': float32 of shape (650, 1): {MUST}",
-    ),
-    "type": (
-        with_tensors(direction=torch.zeros(650, dtype=torch.float64)),
-        f"payload 'leaning': tensor 'direction': float64 of shape (650,): {MUST}",
-    ),
-    "missing tensor": (with_tensors(), "payload 'leaning': tensor 'direction': missing"),
-    "another tensor": (
-        with_tensors(direction=torch.zeros(650), more=torch.zeros(1)),
-        "payload 'leaning': tensor 'more': not one of those declared (direction)",
-    ),
-    "NaN": (
-        with_tensors(direction=torch.full((650,), torch.nan)),
-        "payload 'leaning': tensor 'direction': has NaN or infinite entries",
-    ),
-    "NaN number": (
-        with_numbers(strength=float("nan")),
-        "payload 'leaning': number 'strength': nan: must be a finite number",
-    ),
-    "bound": (with_numbers(strength=11), "payload 'leaning': number 'strength': 11: must be from 0 to 10"),
-    "part of a number": (with_numbers(size=650.0), "payload 'leaning': number 'size': 650.0: must be a whole number"),
-    "another number": (
-        with_numbers(other=1),
-        "payload 'leaning': number 'other': not one of those declared (size, strength)",
-    ),
-    "missing number": (
-        lambda payload: replace(payload, numbers={"size": 650}),
-        "payload 'leaning': number 'strength': missing",
-    ),
-    "another model's": (
-        lambda _: leaning(651),
-        "payload 'leaning': a direction of 651 numbers for a model of 650",
-    ),
-}  # fmt: skip
+WRONG: dict[str, tuple[Any, str]] = {  # and what the refusal names
+    "shape": (with_tensors(direction=torch.zeros(649)), "'direction'"),
+    "dimensions": (with_tensors(direction=torch.zeros(650, 1)), "'direction'"),
+    "type": (with_tensors(direction=torch.zeros(650, dtype=torch.float64)), "'direction'"),
+    "missing tensor": (with_tensors(), "'direction'"),
+    "another tensor": (with_tensors(direction=torch.zeros(650), more=torch.zeros(1)), "'more'"),
+    "NaN": (with_tensors(direction=torch.full((650,), torch.nan)), "'direction'"),
+    "NaN number": (with_numbers(strength=float("nan")), "'strength'"),
+    "bound": (with_numbers(strength=11), "'strength'"),
+    "part of a number": (with_numbers(size=650.0), "'size'"),
+    "another number": (with_numbers(other=1), "'other'"),
+    "missing number": (lambda payload: replace(payload, numbers={"size": 650}), "'strength'"),
+    "another model's": (lambda _: leaning(651), "651"),
+}
 
 
 def experiment(**sections: Any) -> hanse.Experiment:
@@ -215,8 +186,10 @@ def test_a_mechanism_that_sends_it_finds_the_extras_beside_the_updates() -> None
 
 @pytest.mark.parametrize("mistake", WRONG)
 def test_a_client_refuses_a_wrong_one_with_the_reason(mistake: str, here: Session, tmp_path: Path) -> None:
-    make, reason = WRONG[mistake]
+    make, named = WRONG[mistake]
     task = task_of(here, make(leaning(650)))
-    assert ask(here, task).refused == reason
+    reason = ask(here, task).refused
+    assert reason is not None
+    assert named in reason
     reply = unpack(node_of(here, tmp_path).answer(0, pack(Request(1, (task,)))))
     assert (reply.refused, reply.results) == (reason, ())

@@ -1,6 +1,6 @@
 """Flower grids in this process: hanse's own with client apps, and the base of those that tests make."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,8 +17,9 @@ from hanse.flower import server
 from hanse.flower.agreement import agree
 from hanse.flower.in_process import InProcessGrid
 from hanse.flower.server import run_name
+from hanse.runs.setup import policy_of
 
-__all__ = ["KEY", "PINNED", "InProcessGrid", "StubGrid", "client_app", "play"]
+__all__ = ["KEY", "PINNED", "InProcessGrid", "StubGrid", "apps_of", "client_app", "play"]
 
 # the operator of all federations of tests, of child processes too; every message is signed, as on a network
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
@@ -31,6 +32,20 @@ def client_app(*args: Any, folder: str | Path | None = None, **more: Any) -> Cli
     app = flower.client_app(*args, folder=folder, **{"operator": PINNED, **more})
     HOMES[id(app)] = home_of(folder)
     return app
+
+
+def apps_of(
+    experiment: Any, folder: Path, more: Callable[[int], dict[str, Any]] = lambda i: {}
+) -> dict[int, ClientApp]:
+    """A node for each client of an experiment; ``more`` says what else the app of a client is given."""
+    data, policy, own = build(experiment.data), policy_of(experiment), paths_of(experiment)
+    return {
+        100 + i: client_app(
+            lambda context, i=i: flower.ClientData.of(data, i),
+            **{"folder": folder / f"node{i}", "policy": policy, "own": own, **more(i)},
+        )
+        for i in range(experiment.data.clients)
+    }
 
 
 def sets(experiment: Any) -> tuple[Any, Any]:

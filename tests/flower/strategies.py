@@ -105,14 +105,6 @@ class Outside(FedMedian):
 COUNTER = itertools.count()
 
 
-class First(FedAvg):
-    """Takes the first reply's arrays of the right shape, whoever weighs what."""
-
-    def aggregate_train(self, server_round: int, replies: Any) -> Any:
-        found = [r.content["arrays"] for r in replies if list(r.content["arrays"]["b"].shape) == [3]]
-        return found[0].copy(), MetricRecord({"replies": len(found)})
-
-
 # ---- state that copies share with the strategy
 
 

@@ -21,7 +21,6 @@ from test_flower_in_process import grid_of
 import hanse
 from hanse.cli import app
 from hanse.core.entry import LOG
-from hanse.ledger.log import heads_of
 
 Lines = list[bytes]
 N, HEAD = 5, 6  # clients; lines of a head: name, transactions, root, round, none, signature
@@ -66,29 +65,6 @@ EDITS: dict[str, Callable[[Lines, int], Lines]] = {
     ],
 }
 PLACES = {"first": 1, "middle": 0, "last": -1}
-
-
-def line_of(name: str, row: int, to: Callable[[str], str]) -> tuple[str, Callable[[str], str]]:
-    """Change a row of the last head."""
-
-    def edit(text: str) -> str:
-        rows = text.split("\n")
-        rows[row - HEAD - 1] = to(rows[row - HEAD - 1])
-        return "\n".join(rows)
-
-    return name, edit
-
-
-HEADS: dict[str, Callable[[str], str]] = dict([
-    line_of("another name", 0, lambda row: f"{row}x"),
-    line_of("fewer transactions", 1, lambda row: str(int(row) - 1)),
-    line_of("another root", 2, lambda row: ("B" if row[0] == "A" else "A") + row[1:]),
-    line_of("another round", 3, lambda row: f"{row}0"),
-    line_of("another signature", 5, lambda row: row[:-9] + ("B" if row[-9] == "A" else "A") + row[-8:]),
-    line_of("no signature", 5, lambda row: ""),
-])  # fmt: skip
-HEADS["the last heads are cut off"] = lambda text: "".join(text.splitlines(keepends=True)[: 2 * HEAD])
-HEADS["no heads"] = lambda text: ""
 
 
 @pytest.fixture(scope="module")
@@ -145,27 +121,5 @@ def test_edits_of_the_log_are_found(name: str, place: str, played: Path, tmp_pat
         edited = EDITS[name](lines, at % len(lines))
         assert edited != lines
         (run / LOG).write_bytes(b"".join(line + b"\n" for line in edited))
-
-    assert refused_in_all_cases(played, tmp_path, edit) == []
-
-
-@pytest.mark.parametrize("name", HEADS)
-def test_edits_of_the_heads_are_found(name: str, played: Path, tmp_path: Path) -> None:
-    def edit(run: Path) -> None:
-        file = heads_of(run / LOG)
-        before = file.read_text()
-        file.write_text(HEADS[name](before))
-        assert file.read_text() != before
-
-    assert refused_in_all_cases(played, tmp_path, edit) == []
-
-
-def test_log_and_heads_that_were_cut_together_are_found_by_what_is_left(played: Path, tmp_path: Path) -> None:
-    def edit(run: Path) -> None:
-        file = heads_of(run / LOG)
-        kept = file.read_text().splitlines(keepends=True)[: 2 * HEAD]
-        file.write_text("".join(kept))
-        lines = (run / LOG).read_bytes().splitlines(keepends=True)
-        (run / LOG).write_bytes(b"".join(lines[: int(kept[HEAD + 1])]))
 
     assert refused_in_all_cases(played, tmp_path, edit) == []

@@ -4,7 +4,6 @@ Of frameworks that are not installed the tests are left out; ``make test-framewo
 """
 
 import importlib
-import shutil
 import sys
 import tomllib
 from pathlib import Path
@@ -13,13 +12,11 @@ import pytest
 
 pytest.importorskip("flwr", reason="needs the extra 'flower'")
 
-from deployed import free_ports
 from flower_apps import grid_of
 from flwr.app import Context, RecordDict
 
 from hanse.runs.round_record import METRICS, SEATS
 from hanse.runs.run_record import played_lines
-from hanse.wings.operate.loopback import Loopback
 
 APPS = Path(__file__).parents[2] / "examples" / "flower"
 FRAMEWORKS = {"pytorch": "torch", "sklearn": "sklearn", "jax": "jax", "xgboost": "xgboost"}
@@ -45,19 +42,3 @@ def test_an_app_is_valued_in_three_lines(name: str, tmp_path: Path, monkeypatch:
         assert sum(own) == pytest.approx(line["value/sum"], abs=1e-6)
     for known in [one for one in sys.modules if one.split(".")[0] == package]:
         del sys.modules[known]
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("name", FRAMEWORKS)
-def test_an_app_on_a_deployment(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Real processes, TLS, a key for each node. By hand: each message starts a Python of its own."""
-    pytest.importorskip(FRAMEWORKS[name])
-    shutil.copytree(APPS / name, tmp_path / "app")  # the app writes its run beside itself
-    net = Loopback(tmp_path / "net", tmp_path / "app", free_ports(3), warm=False)
-    try:
-        monkeypatch.setenv("HOME", str(tmp_path))
-        net.up()
-        said = net.play({"num-server-rounds": 2})
-    finally:
-        net.down()
-    assert "2 rounds" in said

@@ -12,11 +12,9 @@ import torch
 pytest.importorskip("flwr", reason="needs the extra 'flower'")
 
 from flwr.app import Message
-from inprocess import InProcessGrid, client_app, play
+from inprocess import InProcessGrid, apps_of, play
 
 import hanse
-from hanse.data import build
-from hanse.flower import ClientData
 from hanse.flower.members import give
 from hanse.flower.message import from_records, to_records
 from hanse.runs.run_record import STILL
@@ -74,9 +72,7 @@ def over_flower(
     on_round: Callable[[Slow, int], None] = lambda grid, round: None,
     meddle: Callable[[int, Message, Message], Message | None] = lambda node, message, reply: reply,
 ) -> hanse.Run:
-    data = build(exp.data)
-    apps = {100 + i: client_app(lambda c, i=i: ClientData.of(data, i), folder=folder / f"node{i}") for i in range(N)}
-    grid = Slow(later, apps, meddle)
+    grid = Slow(later, apps_of(exp, folder), meddle)
 
     class Each:
         def on_round(self, metrics: Any, played: Any) -> None:

@@ -13,7 +13,7 @@ import torch
 pytest.importorskip("flwr", reason="needs the extra 'flower'")
 
 import user_loops
-from inprocess import InProcessGrid, client_app, paths_of, play
+from inprocess import InProcessGrid, apps_of, play
 from rotation import rotating
 from test_flower_in_process import N
 
@@ -38,17 +38,8 @@ def experiment(loop: Any, mechanism: str = "fedavg", **more: Any) -> hanse.Exper
 
 
 def over_flower(exp: hanse.Experiment, folder: Path, own: Any = None, of: tuple[int, ...] = ()) -> hanse.Run:
-    """Play over Flower's records; the clients in ``of`` train by a loop of their ``own``."""
-    data = build(exp.data)
-    apps = {
-        100 + i: client_app(
-            lambda c, i=i: ClientData.of(data, i),
-            folder=folder / f"node{i}",
-            train=own if i in of else None,
-            own=paths_of(exp),
-        )
-        for i in range(N)
-    }
+    """Participants ``of`` train by a loop of their own."""
+    apps = apps_of(exp, folder, lambda i: {"train": own} if i in of else {})
     return play(InProcessGrid(apps), exp, folder / "run")
 
 

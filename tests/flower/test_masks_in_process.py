@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +11,12 @@ import torch
 
 pytest.importorskip("flwr", reason="needs the extra 'flower'")
 
-from deployed import final, metrics, network, plan
 from flwr.app import Message
-from inprocess import InProcessGrid, client_app, play
+from inprocess import InProcessGrid, apps_of, play
 from rotation import rotating
 
 import hanse
 import hanse.runs.setup
-from hanse.base.errors import UserError
-from hanse.data import build
-from hanse.flower import ClientData
 from hanse.ledger.witness import Witness
 from hanse.wings.private.masker import Trusted
 
@@ -44,19 +39,8 @@ def trusted_by_all(folder: Path, clients: int) -> Trusted:
 
 
 def grid_of(exp: hanse.Experiment, folder: Path, **more: Any) -> InProcessGrid:
-    data, clients = build(exp.data), exp.data.clients
-    trusted = trusted_by_all(folder, clients)
-    return InProcessGrid(
-        {
-            100 + i: client_app(partial(_own, data, i), folder=folder / f"node{i}", trusted=trusted)
-            for i in range(clients)
-        },
-        **more,
-    )
-
-
-def _own(data: Any, client: int, context: Any) -> ClientData:
-    return ClientData.of(data, client)
+    trusted = trusted_by_all(folder, exp.data.clients)
+    return InProcessGrid(apps_of(exp, folder, lambda i: {"trusted": trusted}), **more)
 
 
 def over_flower(exp: hanse.Experiment, folder: Path, grid: InProcessGrid | None = None) -> hanse.Run:
@@ -114,8 +98,7 @@ def test_a_participant_that_names_members_sends_no_update_in_the_clear(tmp_path:
 def test_a_participant_that_names_nobody_masks_with_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     exp = experiment(4, rounds=1)
     grid = grid_of(exp, tmp_path)
-    data = build(exp.data)
-    grid.apps[103] = client_app(partial(_own, data, 3), folder=tmp_path / "node3")
+    grid.apps[103] = apps_of(exp, tmp_path)[103]
     run = over_flower(exp, tmp_path, grid)
     assert run.metrics[0]["answered"] == 3
     assert "trusts" in caplog.text
@@ -124,37 +107,10 @@ def test_a_participant_that_names_nobody_masks_with_nobody(tmp_path: Path, caplo
 def test_members_are_read_from_the_participants_folder(tmp_path: Path) -> None:
     exp = experiment(3, rounds=1)
     lines = "".join(f"m{i} {Witness(tmp_path / f'node{i}').public.hex()}\n" for i in range(3))
-    data = build(exp.data)
     for i in range(3):
         (tmp_path / f"node{i}" / "members.txt").write_text(lines)
-    apps = {100 + i: client_app(partial(_own, data, i), folder=tmp_path / f"node{i}") for i in range(3)}
-    run = over_flower(exp, tmp_path, InProcessGrid(apps))
+    run = over_flower(exp, tmp_path, InProcessGrid(apps_of(exp, tmp_path)))
     assert run.metrics[0]["answered"] == 3
-
-
-def test_what_a_run_on_a_network_refuses_with_secure_sums(tmp_path: Path) -> None:
-    exp = experiment(3)
-    half = hanse.Experiment.model_validate(
-        exp.model_dump() | {"federation": {"secure": {"group": 3}, "half_precision": True}}
-    )
-    with pytest.raises(UserError, match="half_precision: true"):
-        over_flower(half, tmp_path)
-
-
-@pytest.mark.nightly
-def test_nodes_with_processes_of_their_own_have_the_sums_of_a_simulation(tmp_path: Path) -> None:
-    exp, net = experiment(3, rounds=1), network(tmp_path / "net", 3)
-    homes = [net.folder / "participants" / f"node{i}" for i in range(3)]
-    lines = "".join(f"m{i} {Witness(home).public.hex()}\n" for i, home in enumerate(homes))
-    for home in homes:
-        (home / "members.txt").write_text(lines)
-    try:
-        net.up()
-        net.play({"plan": str(plan(tmp_path, {"run": exp}))})
-    finally:
-        net.down()
-    assert torch.equal(hanse.run(exp).table.rows, final(tmp_path / "run").table.rows)
-    assert [m["answered"] for m in metrics(tmp_path / "run")] == [3]
 
 
 def test_a_server_that_is_set_back_a_round_gets_the_same_sums_again(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ import json
 import logging
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +15,13 @@ pytest.importorskip("flwr", reason="needs the extra 'flower'")
 from flwr.app import Error, Message
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
-from inprocess import KEY, InProcessGrid, client_app, play
+from inprocess import KEY, InProcessGrid, apps_of, play
 from test_flower_in_process import N, experiment, grid_of, swap
 from test_letters import After
 
 import hanse
 from hanse.base.errors import UserError
 from hanse.core.port import Ask, Request
-from hanse.data import build
 from hanse.federation.node import Assignment
 from hanse.flower import newcomers
 from hanse.flower.link import FlowerFederation
@@ -67,15 +65,7 @@ def six(name: str = "fedavg", rounds: int = 2) -> hanse.Experiment:
 
 
 def grid_of_six(folder: Path, **more: Any) -> InProcessGrid:
-    exp = six()
-    data = build(exp.data)
-    return InProcessGrid(
-        {
-            100 + i: client_app(lambda c, i=i: hanse.flower.ClientData.of(data, i), folder=folder / f"n{i}")
-            for i in range(N + 1)
-        },
-        **more,
-    )
+    return InProcessGrid(apps_of(six(), folder), **more)
 
 
 # ---- what they say
@@ -297,22 +287,6 @@ def plain_client() -> Callable[[Message, Any], Message]:
     return answers
 
 
-def test_a_plain_flower_client_is_named_at_its_first_error_and_not_waited_for(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(newcomers, "_Asked", partial(newcomers._Asked, pause=600.0))  # however busy the machine
-    exp = experiment("fedavg", rounds=2)
-    grid = grid_of(exp, tmp_path)
-    grid.apps[103] = plain_client()
-    run = run_with(grid, exp, tmp_path / "run")
-    assert [m["present"] for m in run.metrics] == [N - 1] * 2
-    [line] = [r.getMessage() for r in caplog.records if "is kept out" in r.getMessage()]
-    assert line.startswith(
-        f"node 103 (key {key_of(103)}, registered as 'site-103'): is kept out: its client app is not"
-    )
-    assert asked(grid, 103) == 1
-
-
 def test_where_nobody_can_take_part_the_run_ends_with_the_reasons_at_once(tmp_path: Path) -> None:
     exp = experiment("fedavg")
     grid = grid_of(exp, tmp_path)
@@ -350,15 +324,6 @@ def spoilt(run: Path, **lie: Any) -> None:
     (run / "federation.json").write_text(json.dumps({"run": "0" * 32}) + "\n")
     lines = [member(105, 0, **lie), *(member(100 + i, i + 1) for i in range(N))]
     (run / "members.json").write_text(json.dumps(lines))
-
-
-def test_a_run_that_a_liar_had_stopped_goes_on_without_it(tmp_path: Path) -> None:
-    run, lie = tmp_path / "run", {"input_shape": [9]}
-    spoilt(run, **lie)
-    grid = grid_of_six(tmp_path, meddle=lies(105, **lie))
-    played = run_with(grid, six("pifl"), run, N)
-    assert [m["present"] for m in played.metrics] == [N, N]
-    assert "client/0" not in played.book.balances
 
 
 def test_an_expelled_member_is_not_compared_asked_or_counted_even_before_the_run_has_begun(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 import errno
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -58,27 +57,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> hanse.Run:
     return play(grid_of(books(), folder), books(), folder / "run")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("rounds", [1, 2])
-def test_a_server_with_books_elsewhere_that_dies_between_checkpoint_and_letters_goes_on(
-    rounds: int, whole: hanse.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    url = f"sqlite:///{tmp_path / 'books.db'}"
-    exp, folder, add = books(ledger={"url": url}), tmp_path / "nodes", Letters.add
-
-    def dies(self: Letters, lines: Any, told: int) -> None:
-        if told == rounds:
-            raise DiesError
-        add(self, lines, told)
-
-    monkeypatch.setattr(Letters, "add", dies)
-    with pytest.raises(DiesError):
-        play(grid_of(exp, folder), exp, folder / "run")
-    monkeypatch.undo()
-    again = play(grid_of(exp, folder), exp, folder / "run")
-    same(again, whole, folder, url)
-
-
 def test_receipts_of_the_last_settlement_survive_a_death_before_they_are_written(
     whole: hanse.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -102,15 +80,6 @@ def test_without_its_letters_a_federation_makes_all_receipts_again(tmp_path: Pat
     with open_ledger(tmp_path / "run") as ledger:
         assert ledger.verify(before[2]).ok
         assert ledger.head() == run.book.head
-
-
-def test_a_participant_verifies_a_copy_of_the_run_and_does_not_play_it(whole: hanse.Run, tmp_path: Path) -> None:
-    again = tmp_path / "again"
-    shutil.copytree(whole.path, again)
-    with open_ledger(again) as ledger:
-        assert ledger.verify(kept(whole.path.parent)[2]).ok
-    with pytest.raises(UserError, match="network run"):
-        hanse.resume(again)
 
 
 # ---- a full disk

@@ -10,7 +10,7 @@ import torch
 pytest.importorskip("flwr", reason="needs the extra 'flower'")
 
 from flwr.app import Message
-from inprocess import InProcessGrid, client_app
+from inprocess import InProcessGrid, apps_of
 from test_flower_in_process import N, experiment, over_flower
 
 import hanse
@@ -18,9 +18,8 @@ from hanse.base.errors import UserError
 from hanse.base.streams import stream
 from hanse.core.port import Reply, Request, Train, Trained
 from hanse.core.recipe import Recipe
-from hanse.data import build
 from hanse.federation.behaviour import Me, Noisy
-from hanse.federation.node import SECRET, ClientData, own_secret
+from hanse.federation.node import SECRET, own_secret
 
 P = 20_000
 NOISY = Noisy(sigma=0.5, levels="same")
@@ -78,22 +77,14 @@ def test_the_secret_is_made_once_for_its_owner_alone(tmp_path: Path) -> None:
 
 def test_noise_on_a_network_is_the_participants_own_and_survives_restarts(tmp_path: Path) -> None:
     exp = experiment("fedavg", rounds=2)
-    data, said = build(exp.data), []
+    said = list[str]()
 
     def listen(node: int, message: Message, reply: Message) -> Message:
         said.append(str(message.content["hanse"]) + str(reply.content["hanse"]))
         return reply
 
     def play(folder: Path) -> hanse.Run:
-        grid = InProcessGrid(
-            {
-                100 + i: client_app(
-                    lambda c, i=i: ClientData.of(data, i), behaviours=[NOISY], folder=tmp_path / "own" / f"node{i}"
-                )
-                for i in range(N)
-            },
-            listen,
-        )
+        grid = InProcessGrid(apps_of(exp, tmp_path / "own", lambda i: {"behaviours": [NOISY]}), listen)
         return over_flower(exp, folder, grid)
 
     first = play(tmp_path / "first")

@@ -18,11 +18,9 @@ from rotation import rotating
 from test_flower_in_process import N, experiment, over_flower
 
 import hanse
-from hanse.base.files import private_folder
 from hanse.data import build
 from hanse.federation.codec import WireError
 from hanse.federation.node import Assignment, ClientData, Node
-from hanse.ledger.receipts import Receipt
 
 
 @pytest.fixture(autouse=True)
@@ -71,19 +69,3 @@ def test_an_assignment_that_is_none_is_refused_before_anything_is_made(tmp_path:
     job = json.loads(Assignment("run", 1, N, 0, {"name": "mlp"}, {"lr": 0.1}).to_json())
     with pytest.raises(WireError, match=r"^not a job: "):
         Assignment.from_json(json.dumps(job | wrong))
-
-
-def test_what_is_there_already_is_closed(tmp_path: Path) -> None:
-    kept = tmp_path / "run" / "client-1" / "receipts"
-    kept.mkdir(parents=True)
-    (kept / "client-1.jsonl").write_bytes(b"old\n")
-    exp = experiment("fedavg")
-    job = Assignment("run", 1, N, 0, {"name": "mlp", "hidden": [4]}, exp.train.model_dump())
-    told = receipt(key=KEY)
-    Node(ClientData.of(build(exp.data), 1), job, tmp_path).keep_receipts(told.as_json(), PINNED)
-    assert kept.stat().st_mode & 0o777 == (tmp_path / "run").stat().st_mode & 0o777 == 0o700
-    assert (kept / "client-1.jsonl").stat().st_mode & 0o777 == 0o600
-    old, new = (kept / "client-1.jsonl").read_text().splitlines()
-    assert (old, Receipt.read(new.encode())) == ("old", told)
-    private_folder(tmp_path / "a" / "b" / "c")
-    assert [(tmp_path / "a" / part).stat().st_mode & 0o777 for part in ("", "b", "b/c")] == [0o700] * 3

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +10,10 @@ import pytest
 pytest.importorskip("flwr", reason="needs the extra 'flower'")
 pytest.importorskip("dp_accounting")
 
-from inprocess import InProcessGrid, client_app
+from inprocess import InProcessGrid, apps_of
 from test_flower_in_process import over_flower
 
 import hanse
-from hanse.data import build
-from hanse.federation.node import ClientData
 from hanse.wings.private.account import AccountFile, Release, spent
 
 N = 5
@@ -33,15 +30,7 @@ def experiment(rounds: int, seed: int = 0, **private: Any) -> hanse.Experiment:
 
 
 def play(exp: hanse.Experiment, folder: Path, own: Path, private: Any = None) -> hanse.Run:
-    data = build(exp.data)
-    apps = {
-        100 + i: client_app(
-            lambda c, i=i: ClientData.of(data, i),  # type: ignore[misc]
-            folder=own / f"node{i}",
-            private=private if i == 0 else None,
-        )
-        for i in range(N)
-    }
+    apps = apps_of(exp, own, lambda i: {"private": private} if i == 0 else {})
     return over_flower(exp, folder, InProcessGrid(apps))
 
 
@@ -75,23 +64,3 @@ def test_noise_that_a_budget_asks_for_reaches_the_participants_who_may_have_term
     assert {line["fit/noise"] for line in run.clients if line["client"] not in (0, 2)} == {private["noise"]}
     assert count(tmp_path / "own", 0) == {Release(5.0): 3}
     assert count(tmp_path / "own", 2) == {Release(private["stricter"][0]["noise"]): 3}
-
-
-def test_what_loading_the_data_raises_stays_with_the_participant(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    exp = experiment(1, noise=2.0)
-    data = build(exp.data)
-
-    def load(i: int, context: Any) -> ClientData:
-        if i == 0:
-            raise ValueError("patient 17 has no label")
-        return ClientData.of(data, i)
-
-    apps = {100 + i: client_app(partial(load, i), folder=tmp_path / f"node{i}") for i in range(N)}
-    with caplog.at_level("INFO"):
-        run = over_flower(exp, tmp_path / "run", InProcessGrid(apps))
-    assert len(run.clients) == N - 1
-    told = [record.name for record in caplog.records if "patient 17" in caplog.handler.format(record)]
-    assert set(told) == {"hanse.flower.client"}
-    assert "data cannot" in caplog.text

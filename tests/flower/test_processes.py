@@ -1,11 +1,8 @@
 """Processes by pid file, certificates and keys, the warm keeper: each alone."""
 
 import os
-import socket
-import ssl
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,29 +11,9 @@ from deployed import until
 
 pytest.importorskip("cryptography", reason="needs the extra 'flower'")
 
-from cryptography import x509
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 
-from hanse.wings.operate.certificates import make_certificates, make_node_key
 from hanse.wings.operate.processes import Processes, end
 from hanse.wings.operate.warm_process import COMMAND, SOCKET, link
-
-
-@pytest.mark.slow
-def test_what_was_started_is_stopped_by_pid_with_its_children(tmp_path: Path, has_ended: Callable[[int], bool]) -> None:
-    made = Processes(tmp_path / "logs")
-    script = "import subprocess, sys; c = subprocess.Popen(['sleep', '600']); print(c.pid, flush=True); c.wait()"
-    pid = made.start("one", [sys.executable, "-c", script], dict(os.environ), tmp_path)
-    assert made.pid("one") == pid
-    assert made.names() == ["one"]
-    while not made.log("one").endswith("\n"):
-        pass
-    child = int(made.log("one"))
-    assert made.stop("one", kill=True) == []
-    assert (made.pid("one"), made.names()) == (None, [])
-    assert has_ended(child)
-    assert made.stop("one") == ["one"]
 
 
 def test_children_do_not_outlive_a_head_that_ends_at_once(tmp_path: Path, has_ended: Callable[[int], bool]) -> None:
@@ -55,43 +32,6 @@ def test_another_process_with_the_number_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "one.pid").write_text(f"{os.getpid()} Thu Jan  1 00:00:00 1970\n")
     assert made.pid("one") is None
     assert made.stop("one", kill=True) == ["one"]  # this process lives
-
-
-def test_certificates_are_trusted_by_their_ca_for_this_machine_only(tmp_path: Path) -> None:
-    make_certificates(tmp_path, "trial")
-    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    server.load_cert_chain(tmp_path / "server.crt", tmp_path / "server.key")
-    for name, trusted in (("localhost", True), ("elsewhere.example", False)):
-        client = ssl.create_default_context(cafile=str(tmp_path / "ca.crt"))
-        here, there = socket.socketpair()
-        answering = threading.Thread(target=_shake_hands, args=(server, there))
-        answering.start()
-        if trusted:
-            client.wrap_socket(here, server_hostname=name).close()
-        else:
-            with pytest.raises(ssl.SSLCertVerificationError):
-                client.wrap_socket(here, server_hostname=name)
-        here.close()
-        answering.join()
-    assert (tmp_path / "ca.key").stat().st_mode & 0o077 == 0
-    assert x509.load_pem_x509_certificate((tmp_path / "ca.crt").read_bytes()).subject.rfc4514_string() == "CN=trial CA"
-
-
-def _shake_hands(server: ssl.SSLContext, there: socket.socket) -> None:
-    try:
-        server.wrap_socket(there, server_side=True).close()
-    except (ssl.SSLError, OSError):
-        there.close()
-
-
-def test_a_node_key_is_what_flower_reads(tmp_path: Path) -> None:
-    make_node_key(tmp_path / "node0")
-    private = load_ssh_private_key((tmp_path / "node0").read_bytes(), None)
-    public = load_ssh_public_key((tmp_path / "node0.pub").read_bytes())
-    assert isinstance(private, ec.EllipticCurvePrivateKey)
-    assert private.curve.name == "secp384r1"
-    assert private.public_key() == public
-    assert (tmp_path / "node0").stat().st_mode & 0o077 == 0
 
 
 @pytest.mark.slow

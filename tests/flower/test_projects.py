@@ -11,9 +11,6 @@ import pytest
 
 pytest.importorskip("flwr", reason="needs the extra 'flower'")
 
-from cryptography.hazmat.primitives.asymmetric.ec import SECP384R1, generate_private_key
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from typer.testing import CliRunner
 
 from hanse.base.errors import UserError
@@ -24,7 +21,7 @@ from hanse.federation.policy import answer
 from hanse.flower.new import new
 from hanse.flower.operator_key import make_operator_key
 from hanse.runs.config import Experiment
-from hanse.wings.operate.loopback import Loopback, no_key
+from hanse.wings.operate.loopback import Loopback
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "deployment"
 
@@ -101,21 +98,6 @@ def test_all_mistakes_of_a_new_project_and_of_joining_are_told_at_once(
     assert [line.split(": ")[0] for line in said.exception.lines] == [
         "HOST:PORT", "--ca", "--key", "--operator",
     ]  # fmt: skip
-
-
-def test_what_is_no_key_of_a_node_is_told_in_one_line(tmp_path: Path) -> None:
-    (tmp_path / "bad.pub").write_text("no key\n")
-    other = Ed25519PrivateKey.generate().public_key()
-    (tmp_path / "ed.pub").write_bytes(other.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH))
-    for name in ("bad.pub", "ed.pub"):
-        said = no_key(tmp_path / name)
-        assert said.startswith(f"KEY.pub: {tmp_path / name}: must be a public key on a NIST curve, as 'ssh-keygen")
-    assert (
-        no_key(tmp_path / "none.pub") == f"KEY.pub: {tmp_path / 'none.pub'}: cannot be read: No such file or directory"
-    )
-    right = generate_private_key(SECP384R1()).public_key()
-    (tmp_path / "right.pub").write_bytes(right.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH))
-    assert no_key(tmp_path / "right.pub") is None
 
 
 def test_the_example_is_whole() -> None:

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from deployed import begin, clients, experiment, kinds, network, plan
 from network_rehearsal import NetworkRehearsal, rehearse_network
 from typer.testing import CliRunner
 
@@ -23,8 +22,6 @@ from hanse.data import build
 from hanse.federation.behaviour import Liar
 from hanse.federation.node import ClientData
 from hanse.flower.client import client_app
-from hanse.ledger.run_ledger import open_ledger
-from hanse.runs.replay import replay_books
 from hanse.runs.round import finish, play_round
 from hanse.wings.attack.deviant import Deviant
 from hanse.wings.evidence.proved_sizes import FAILED, PROVED, UNFINISHED
@@ -142,8 +139,7 @@ def lost(context: SimpleNamespace) -> ClientData:
         ("app", "", "--data 'app'"),
         (f"{__name__}:no_samples", "", "hanse.flower.ClientData"),
         (f"{__name__}:lost", "", "'site'"),
-        (f"{__name__}:no_samples", "a='1", "--node-config \"a='1\": No closing quotation; must be like 'a=1 b=2'"),
-        (f"{__name__}:no_samples", "a=1 three", "--node-config 'three'"),
+        (f"{__name__}:no_samples", "a='1", '--node-config "a=\'1"'),
     ],
 )
 def test_what_an_auditor_may_get_wrong(
@@ -161,19 +157,6 @@ def test_what_an_auditor_may_get_wrong(
     assert isinstance(found.exception, UserError)
     assert line in str(found.exception)
     assert not (folder / "audit-signed.json").exists()
-
-
-def test_no_sample_crosses_the_port(small: NetworkRehearsal, tmp_path: Path) -> None:
-    """What a node sends of itself before it trains are hashes alone: of the size that follows from the questions."""
-    first = play_round(small.setup, small.start)
-    for c in range(4):
-        audit(tmp_path, c)
-    before = first.bytes_up
-    second = play_round(small.setup, first.state)
-    opened = second.bytes_up - before
-    assert 4 * 20 * 32 * 2 < opened < 4 * 20 * 32 * 100
-    leaves = second.state.states["sizes"]["seed"]
-    assert (leaves == first.state.states["sizes"]["seed"]).all()  # the repeat asks the same
 
 
 def test_signatures_of_others_and_of_other_samples_do_not_count(small: NetworkRehearsal, tmp_path: Path) -> None:
@@ -195,31 +178,3 @@ def test_signatures_of_others_and_of_other_samples_do_not_count(small: NetworkRe
     assert "not one of this commitment" in said[2]
     assert said[3] == "its size is not proved: the audit was not answered"
     assert [t.kind for t in second.view.posted] == [KEPT] * 4
-
-
-@pytest.mark.nightly
-def test_between_real_nodes_the_liar_is_slashed_to_the_unit(tmp_path: Path) -> None:
-    key = tmp_path / "auditor.pem"
-    key.write_bytes(AUDITOR.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-    net = network(tmp_path / "net", 3)
-    sizes = {"proved": True, "auditors": [AUDITOR.public_key().public_bytes_raw().hex()], "bond": 7.0}
-    exp = experiment("fedavg", nodes=3, rounds=3, sizes=sizes, federation={"deadline_s": 120.0})
-    try:
-        net.up(only=())
-        begin(net, 0, AUDITOR=str(key))
-        begin(net, 1, AUDITOR=str(key))
-        begin(net, 2, AUDITOR=str(key), FAULT="inflates")
-        net.play({"plan": str(plan(tmp_path, {"run": exp}))})
-    finally:
-        net.down()
-    run = tmp_path / "run"
-    assert kinds(run) == {"close", "grant", BOND, RETURNED, KEPT}
-    with open_ledger(run) as ledger:
-        assert ledger.verify().ok
-        held = dict(ledger.balances())
-        assert replay_books(run, ledger).wrong is None  # the auditor's signatures with it
-    honest, liar = 100 * TOKEN, 93 * TOKEN
-    assert sorted(held[f"client/{c}"] for c in range(3)) == [liar, honest, honest]
-    assert held["mint"] == -2 * honest - liar
-    last = [seat for seat in clients(run) if seat["round"] == 2]
-    assert sorted(seat["samples"] > 0 for seat in last) == [False, True, True]

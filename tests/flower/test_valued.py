@@ -17,7 +17,7 @@ pytest.importorskip("flwr", reason="needs the extra 'flower'")
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp.strategy import FedAvg, Strategy
-from recorded import RecordedGrid, evaluated, failed, first_arrays, trained
+from recorded import RecordedGrid, failed, first_arrays, trained
 from strategies import STRATEGIES, Locked, Outside, Saving, SavingMedian
 from typer.testing import CliRunner
 
@@ -25,7 +25,6 @@ import hanse
 from hanse.base.errors import UserError
 from hanse.cli.entry import app
 from hanse.core.entry import TOKEN
-from hanse.flower.valued.worth import ByClients
 from hanse.runs.run_record import load_run
 
 ROUNDS = 3
@@ -330,29 +329,6 @@ def test_what_the_round_refuses_and_the_strategy_has_averaged_is_a_gap(tmp_path:
     assert second["gap"].endswith("node 2")
 
 
-def test_without_data_of_the_servers_the_clients_own_evaluation_is_shared_out(tmp_path: Path) -> None:
-    assert watched(FedAvg(), tmp_path / "run", validation=None) == plain(FedAvg())
-    lines = load_run(tmp_path / "run").metrics
-    assert "client evaluated" in lines[0]["gap"]
-    arrays, losses = first_arrays(), []
-    for number in range(1, ROUNDS + 1):
-        replies = [trained(node, number, arrays)["arrays"] for node in (1, 2, 3, 4)]
-        flat = np.stack([np.concatenate([a.numpy().ravel() for a in r.values()]) for r in replies]).astype(float)
-        old = np.concatenate([a.numpy().ravel() for a in arrays.values()]).astype(float)
-        shares, moves = np.array([0.1, 0.2, 0.3, 0.4]), flat - old
-        new = shares @ flat
-        arrays = ArrayRecord(
-            {"w": Array(new[:12].reshape(4, 3).astype(np.float32)), "b": Array(new[12:].astype(np.float32))}
-        )
-        reported = [evaluated(node, number, arrays)["metrics"]["eval_loss"] for node in (1, 2, 3, 4)]
-        losses.append(np.average(reported, weights=[1, 2, 3, 4]))
-        if number > 1:
-            parts = shares * (moves @ (shares @ moves))
-            expected = (losses[-2] - losses[-1]) * parts / parts.sum()
-            found = [s.value for s in load_run(tmp_path / "run").clients if s.round == number - 1]
-            assert found == pytest.approx(expected.tolist(), rel=1e-3)
-
-
 @pytest.mark.usefixtures("undrawn")
 def test_a_payment_rule_fills_a_ledger_that_verifies(tmp_path: Path) -> None:
     without = plain(FedAvg())
@@ -374,6 +350,7 @@ def test_a_payment_rule_fills_a_ledger_that_verifies(tmp_path: Path) -> None:
     [
         ({"validation": 3}, "function evaluate"),
         ({"model": "net"}, "torch.nn.Module"),
+        ({"validation": None}, "function evaluate"),
         ({"validation": None, "model": Net()}, "model: needs validation="),
         ({"method": "mixtur"}, "method: 'mixtur'"),
         ({"method": "first_order"}, "method: 'first_order'"),
@@ -396,16 +373,18 @@ def test_what_is_no_strategy_a_place_that_is_taken_and_another_start_are_refused
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(UserError, match=r"strategy: object: must be"):
-        hanse.valued(object(), out=tmp_path / "run")  # type: ignore[type-var]
+        hanse.valued(object(), validation=evaluate, out=tmp_path / "run")  # type: ignore[type-var]
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "mine.txt").write_text("mine")
     with pytest.raises(UserError, match="class FedAvg"):
-        hanse.valued(FedAvg, out=tmp_path / "run")  # type: ignore[type-var]
-    with pytest.raises(UserError) as wrong, hanse.valued(FedAvg(), out=tmp_path / "run"):
+        hanse.valued(FedAvg, validation=evaluate, out=tmp_path / "run")  # type: ignore[type-var]
+    with pytest.raises(UserError) as wrong, hanse.valued(FedAvg(), validation=evaluate, out=tmp_path / "run"):
         pass
     assert str(wrong.value) == f"out: {tmp_path / 'run'}: exists already; give another folder, or overwrite=True"
     with pytest.raises(UserError, match=r"hanse.valued"):
-        hanse.valued(FedAvg(), out=tmp_path / "run").start(RecordedGrid(), first_arrays(), num_rounds=1)
+        hanse.valued(FedAvg(), validation=evaluate, out=tmp_path / "run").start(
+            RecordedGrid(), first_arrays(), num_rounds=1
+        )
     strategy = FedAvg()
     with caplog.at_level("WARNING"), hanse.valued(strategy, validation=evaluate, out=tmp_path / "a"):
         strategy.start(RecordedGrid(), first_arrays(), num_rounds=1)  # not what the block gives
@@ -444,14 +423,6 @@ def test_arrays_that_are_not_the_models_are_refused_before_anything_is_sent(tmp_
     with pytest.raises(UserError, match=r"array 'b': has shape \[5\]: must be \[3\]"), listening as strategy:
         strategy.start(grid, other, num_rounds=1)
     assert not grid.sent
-
-
-def test_what_clients_report_counts_by_one_name_all_the_way() -> None:
-    worth = ByClients()
-    assert worth.figure({"duration": 3.0}) is None  # the only number there is says nothing of the model
-    assert worth.figure({"duration": 3.0, "eval_acc": 0.75, "eval_loss": 0.5}) == -0.5
-    assert worth.figure({"eval_acc": 0.75}) is None
-    assert ByClients("f1").figure({"f1": 0.25, "loss": 1.0}) == 0.25
 
 
 def gaps(path: Path) -> list[str | None]:

@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.by_turns(3), pytest.mark.usefixtures("warm")]
 
 def test_copies_of_what_is_started_are_of_the_strategys_own_kind(tmp_path: Path) -> None:
     strategy = FedAvg(fraction_train=0.5)
-    started = hanse.valued(strategy, out=tmp_path / "run").listened
+    started = hanse.valued(strategy, validation=evaluate, out=tmp_path / "run").listened
     started.fraction_train = 0.25
     for copied in (copy.copy(started), copy.deepcopy(started), pickle.loads(pickle.dumps(started))):
         assert type(copied) is FedAvg

@@ -1,4 +1,4 @@
-"""What names a run of PI-FL in the folder of results, since the default of who judges contributions changed."""
+"""Which run directory and which kept line are a job's, whatever was left open or has another default since."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from torch import nn
 
-from hanse.lab.job import folder_of, key_of, play_kept, seeded
+from hanse.lab.job import folder_of, play_kept, seeded
 from hanse.lab.kept import WITHOUT_STATISTICS, is_of
 from hanse.learning.models import MODELS
 
@@ -19,25 +19,6 @@ SMALL: dict[str, Any] = {
     "engine": {"train": "stacked", "threads": 1},
     "run": {"rounds": 2},
 }
-
-
-def test_the_paper_s_values_keep_the_key_that_they_had_as_the_default() -> None:
-    then = "a1b62c9372f1d48cb95b"  # of the table {"name": "pifl"}, made by the version that had "all" as its default
-    paper = {"name": "pifl", "invited": "earn", "value": {"judges": "all"}}
-    assert key_of({"mechanism": paper}) == then
-    default = [{"name": "pifl"}, {"name": "pifl", "value": {"judges": "auto"}}, {"name": "pifl", "value": {}}, "pifl"]
-    assert len({key_of({"mechanism": table}) for table in default}) == 1
-    assert key_of({"mechanism": {"name": "pifl"}}) != then
-    tables: list[Any] = [
-        {"name": "pifl", "value": "first_order_clients"},
-        {"name": "pifl", "value": {"name": "first_order_clients", "judges": "all"}},
-        {"name": "pifl", "value": "first_order"},
-        {"name": "pifl", "value": {"judges": "others"}},
-        {"name": "pifl", "value": {"judges": "all"}},  # with today's "unpaid"
-        {"name": "fedavg", "value": "first_order_clients"},
-        {"name": "fedavg"},
-    ]
-    assert len({key_of({"mechanism": table}) for table in tables} | {then}) == len(tables) + 1
 
 
 def test_a_run_whose_judges_were_left_open_goes_on_in_its_directory(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from hanse.base.errors import MachineError, UserError
-from hanse.lab.job import Job, named, seeded
+from hanse.lab.job import Job, seeded
 from hanse.lab.kept import KeptFile
 
 DIGITS = {"data": {"source": "digits", "clients": 4}, "mechanism": {"name": "fedavg"}, "run": {"rounds": 2}}
@@ -129,22 +129,3 @@ def test_writers_at_the_same_time_add_whole_lines(tmp_path: Path) -> None:
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda seed: KeptFile(tmp_path).write(*done(seed)), range(12)))
     assert sorted(KeptFile(tmp_path).lines()) == sorted(done(seed)[0].key for seed in range(12))
-
-
-def test_a_part_that_moved_keeps_its_runs(tmp_path: Path) -> None:
-    """Kept under the path of then, found by the job that names the path of today; without its id it is another run."""
-    then, today = "somewhere.else:Uniform", "hanse.mechanisms.weigh:UniformWeights"
-    old, new = ({**DIGITS, "mechanism": {"name": "fedavg", "weigh": {"name": path}}} for path in (then, today))
-    ids = {today: then}
-    before, job = seeded(old, 0, "then"), seeded(new, 0, "today", ids=ids)
-    assert before.key == job.key != seeded(new, 0, "today").key
-    whole = named(job.experiment.sections(), ids)
-    found = done(0)[1] | {"key": before.key, "given": before.sections, "experiment": whole}
-    KeptFile(tmp_path).write(before, found)
-    again = KeptFile(tmp_path, ids).read(job)
-    assert again is not None
-    assert again["given"] == before.sections
-    KeptFile(tmp_path, ids).write(job, found | {"given": job.sections, "made": {"commit": "later"}})
-    assert len(KeptFile(tmp_path, ids).repeats(job)) == 2
-    with pytest.raises(UserError, match="has not the settings of its key"):
-        KeptFile(tmp_path).lines()

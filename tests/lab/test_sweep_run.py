@@ -54,14 +54,6 @@ def test_means_by_hand(tmp_path: Path) -> None:
     assert [row["status"] for row in rows_of(points, one)] == ["done", *["waiting"] * 5]
 
 
-@pytest.mark.slow
-def test_a_dead_worker_costs_its_run_alone(tmp_path: Path) -> None:
-    points = points_of(tmp_path, "train.lr=99.0,0.5,0.25")
-    done = run_sweep(points, tmp_path / "out", workers=2, work=made_up)
-    assert len(done.results) == 2
-    assert list(done.failures.values()) == ["its worker process ended with code 7"]
-
-
 def played(point: GridPoint, folder: Path | None) -> dict[str, Any]:
     if folder is None:
         return play(point.job, lambda rounds: None)

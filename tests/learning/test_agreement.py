@@ -136,18 +136,6 @@ def test_a_module_of_ones_own_is_compared_before_every_run(compared: list[str], 
     assert not agreed.exists()
 
 
-def test_an_installation_that_cannot_be_written_to_compares_each_time(
-    compared: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refused(path: Path, data: str) -> None:
-        raise PermissionError(13, "Permission denied", str(path))
-
-    monkeypatch.setattr(agreement, "write_whole", refused)
-    for _ in range(2):
-        assert settled(perceptron(nn.ReLU())) == []
-    assert compared == ["stacked"] * 2
-
-
 def named_children(module: nn.Module) -> list[tuple[str, nn.Module]]:
     return list(module.named_children())
 

@@ -18,25 +18,6 @@ from hanse.ledger.store import Ledger
 HERE = Path(__file__).parent
 
 
-def crashed_history(file: Path, seed: int, draw: random.Random) -> None:
-    """Play a random history with a crash in one of its rounds, then again from its start, as a resumed run would.
-
-    What stands in the book after the crash must be whole rounds, and the end must be that of a history without one.
-    """
-    told = history(4, 3, seed)
-    last = draw.randrange(len(told))
-    with Ledger.open(file) as ledger:
-        play(ledger, told[:last])
-        byte = draw.randrange(1000)
-        whole = crash_at(ledger, *told[last], byte)
-    with Ledger.open(file) as again:
-        assert again.as_book() == book_of(told[: last + (byte >= whole)])
-        assert again.verify().ok
-        play(again, told)
-        assert again.as_book() == book_of(told)
-        assert again.verify().ok
-
-
 def test_a_crash_at_every_byte_of_a_round(tmp_path: Path) -> None:
     told = history(3, 3, seed=5)
     whole = tmp_path / "whole.jsonl"
@@ -55,12 +36,6 @@ def test_a_crash_at_every_byte_of_a_round(tmp_path: Path) -> None:
             play(reader, told)  # and the same rounds are told again
             assert reader.as_book() == book_of(told)
         assert file.read_bytes() == whole.read_bytes()
-
-
-def test_random_histories_with_a_crash(tmp_path: Path) -> None:
-    draw = random.Random(11)
-    for seed in range(int(os.environ.get("HANSE_SOAK_HISTORIES", "30"))):
-        crashed_history(tmp_path / f"{seed}.jsonl", seed, draw)
 
 
 # ---- kill -9 of a process that pays

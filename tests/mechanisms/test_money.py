@@ -195,46 +195,9 @@ def world(name: str, **options: Any) -> Session:
     return build(experiment(mechanism))
 
 
-@pytest.mark.parametrize("size", [2.0**53, 1e308])
-def test_huge_sizes_do_not_make_the_model_zero(size: float) -> None:
-    def huge(reply: Reply) -> Reply:
-        results = [replace(r, num_samples=size) if isinstance(r, Trained) else r for r in reply.results]
-        return replace(reply, results=tuple(results))
-
-    setup = world("pifl")
-    state = first_state(setup)
-    played = play_round(replace(setup, federation=Hostile(setup.federation, huge)), state)
-    answered = len(played.view.trained)
-    assert (answered > 0) is (size == 2.0**53)  # more is refused where it enters
-    for row in np.unique(played.view.trained.seats.target).tolist():
-        assert played.view.mixed.W[row, :answered].sum() == pytest.approx(1.0)
-    assert bool(played.state.table.rows.any(dim=1).all())
-    assert torch.equal(played.state.table.rows, state.table.rows) is not (answered > 0)
-
-
 @pytest.mark.parametrize(("accuracy", "found"), [(-1.0, 0.0), (5.0, 1.0), (1e300, 1.0), (0.25, 0.25), (math.nan, 0.5)])
 def test_a_fit_is_a_share_whatever_accuracy_is_reported(accuracy: float, found: float) -> None:
     assert fit(1.0, accuracy) == found
-
-
-@pytest.mark.parametrize("accuracy", [-1.0, math.inf])
-def test_accuracies_outside_0_and_1_neither_end_a_round_nor_stay_the_best(accuracy: float) -> None:
-    def lie(reply: Reply) -> Reply:
-        results = [
-            replace(r, accuracy=torch.full_like(r.accuracy, accuracy)) if isinstance(r, Scored) else r
-            for r in reply.results
-        ]
-        return replace(reply, results=tuple(results))
-
-    setup = world("pifl")
-    setup = replace(setup, federation=Hostile(setup.federation, lie))
-    state = first_state(setup)
-    for _ in range(3):
-        played = play_round(setup, state)
-        state = played.state
-        told = [v for k, v in played.view.settlement.metrics.items() if k.endswith("/accuracy")]  # type: ignore[union-attr]
-        assert all(0 <= reached <= 1 for reached in told)
-        assert (state.states["settle"]["best"] <= 1).all()
 
 
 @pytest.mark.parametrize(
@@ -342,5 +305,10 @@ def test_whatever_clients_declare_money_is_conserved_and_paid(
         assert bool(state.table.rows.isfinite().all())
         if name == "ipfl" and number < 3:
             check_delivery(played, before)
+        elif number < 3:
+            answered, W = len(played.view.trained), played.view.mixed.W
+            for row in np.unique(played.view.trained.seats.target).tolist():
+                assert W[row, :answered].sum() == pytest.approx(1.0)  # no size makes the model zero
+            assert (state.states["settle"]["best"] <= 1).all()
     escrow = [units for name_, units in state.book.balances.items() if name_.startswith("escrow")]
     assert not any(escrow)  # every bid is settled at the end

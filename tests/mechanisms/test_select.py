@@ -179,22 +179,6 @@ def cost(
     return float(np.square(off).sum() + np.square(weights) @ noise[at] - bonus[at].mean())
 
 
-def test_the_best_set_is_the_one_that_adds_up() -> None:
-    mixture = np.array([[0.5, 0.5, 0, 0], [1.0, 0, 0, 0], [0, 0, 0.5, 0.5], [0, 0, 0, 1.0], [0.4, 0.2, 0.2, 0.2]])
-    even = np.full(4, 0.25)
-    ones, none = np.ones(5), np.zeros(5)
-    assert set(best_set(mixture, ones, even, none, 2, none).tolist()) == {0, 2}
-    # by samples, as the models are averaged: client 2 alone would drown the others
-    assert set(best_set(mixture, np.array([1, 1, 100.0, 1, 1]), even, none, 1, none).tolist()) == {4}
-    assert best_set(mixture, ones, np.array([0, 0, 0, 1.0]), none, 1, none).tolist() == [3]
-    same, three = np.repeat(mixture[:1], 3, 0), np.zeros(3)
-    assert best_set(same, np.ones(3), even, np.array([0, 0.1, 0]), 1, three).tolist() == [1]
-    assert best_set(same, np.ones(3), even, three, 2, three).tolist() == [0, 1]
-    assert len(best_set(mixture, ones, even, none, 9, none)) == 5
-    # who sends noise is not worth its place
-    assert set(best_set(mixture, ones, even, none, 2, np.array([9.0, 0, 0, 0, 0])).tolist()) == {2, 4}
-
-
 def test_no_change_of_one_seat_betters_the_best_set_and_mostly_no_other_set_does() -> None:
     draw = np.random.default_rng(0)
     best = []

@@ -49,13 +49,9 @@ def test_a_model_is_better_by_accuracy_beyond_noise_or_by_what_its_loss_explains
 @pytest.mark.parametrize(
     ("said", "wrong"),
     [
-        (None, "guess: None"),
         ([], "guess: list"),
-        ({}, "guess.samples: dict: field required"),
         ({"samples": 0, "most": 0.1, "entropy": 1.0}, "guess.samples: 0: must be at least 1"),
-        ({"samples": True, "most": 0.1, "entropy": 1.0}, "guess.samples: True"),
         ({"samples": 5, "most": 2.0, "entropy": 1.0}, "guess.most: 2.0: must be at most 1"),
-        ({"samples": 5, "most": 0.5, "entropy": "x"}, "guess.entropy: 'x'"),
     ],
 )
 def test_a_strangers_guess_is_not_believed(said: Any, wrong: str, tmp_path: Path) -> None:

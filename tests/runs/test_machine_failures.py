@@ -14,7 +14,7 @@ from watching import untimed
 import hanse
 from hanse.ledger.run_ledger import open_ledger
 from hanse.runs import checkpoint
-from hanse.runs.rundir import RunBooks, RunDir
+from hanse.runs.rundir import RunDir
 
 HERE = Path(__file__).parents[1]  # where paying.py is
 ROUNDS = 5
@@ -72,14 +72,6 @@ def third_time(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, fail: At)
     monkeypatch.setattr(owner, name, called)
 
 
-def no_room_for_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(real: At, folder: RunDir, *args: Any) -> None:
-        (folder.path / "rounds" / "00002.npz").symlink_to("/dev/full")
-        real(folder, *args)
-
-    third_time(monkeypatch, RunDir, "append", fail)
-
-
 def no_room_for_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(real: At, folder: RunDir, *args: Any) -> None:
         os.dup2(FULL, folder._files["metrics.jsonl"].fileno())
@@ -100,18 +92,6 @@ def no_room_for_the_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
     third_time(monkeypatch, checkpoint, "store", fail)
 
 
-def no_room_for_the_ledger(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(real: At, books: RunBooks, transactions: Any) -> None:
-        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (books._ledger.file.stat().st_size + 100, hard))
-        try:
-            real(books, transactions)
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-    third_time(monkeypatch, RunBooks, "post", fail)
-
-
 SPACE = "free some space, then 'hanse resume run'"
 
 
@@ -119,13 +99,11 @@ SPACE = "free some space, then 'hanse resume run'"
 @pytest.mark.parametrize(
     ("fault", "said"),
     [
-        (no_room_for_arrays, f"disk full: No space left on device; 2 rounds of the run are kept; {SPACE}"),
         (no_room_for_lines, f"disk full: No space left on device; 2 rounds of the run are kept; {SPACE}"),
         (
             no_room_for_the_checkpoint,
             "File too large; 2 rounds of the run are kept; mend that, then 'hanse resume run'",
         ),
-        (no_room_for_the_ledger, "File too large; 3 rounds of the run are kept; mend that, then 'hanse resume run'"),
     ],
 )
 def test_a_full_disk_is_one_line_and_the_run_goes_on_to_the_same_bits(

@@ -49,14 +49,6 @@ def well(**_: Any) -> Dataset:
     return replace(data, test=Samples(data.train.x[:50], torch.zeros(50, dtype=torch.int64)))
 
 
-def prices(**_: Any) -> Dataset:
-    """Numbers to predict."""
-    data = wards()
-    x = data.train.x
-    test = Samples(x[:90], x[:90, 0])
-    return Dataset("prices", Samples(x, x[:, 0] * 2 + x[:, 1]), test, None, (20,), client_of=data.client_of)
-
-
 def failing(y: Any, p: Any) -> float:
     """Fail."""
     raise RuntimeError("no such luck")
@@ -188,8 +180,3 @@ def test_a_participant_on_a_network_reports_the_metrics_of_its_job(tmp_path: Pat
     assert found.without_block.shape == (20,)
     ill = int(data.test.y.sum())
     assert tuple(found.interval.tolist()) == auc_interval(found.metrics["auc"], ill, 300 - ill)
-
-
-def cost(y: Any, p: Any, missed: float = 5.0) -> float:
-    """Return what the missed cases cost, a patient."""
-    return missed * float(((p[:, 1] < 0.5) & (y == 1)).mean())

@@ -102,15 +102,7 @@ def test_fedavg_mixes_by_reported_samples() -> None:
     ("changes", "reason"),
     [
         ({"row": torch.full((P,), float("nan"))}, "update has NaN or infinite entries"),
-        ({"row": torch.tensor([float("inf")] + [0.0] * (P - 1))}, "update has NaN or infinite entries"),
-        ({"row": torch.zeros(P + 1)}, f"update of shape ({P + 1},) instead of ({P},)"),
-        ({"row": torch.zeros(P, dtype=torch.float64)}, "update of type torch.float64 instead of float32"),
-        ({"row": torch.full((P,), 3e38)}, f"update of norm {3e38 * P**0.5:.3g}: at most 1e+18"),
-        ({"loss": float("nan")}, "Trained.loss: nan: input should be a finite number"),
-        ({"loss": 1e39}, "Trained.loss: 1e+39: must be at most 3.40282e+38"),
         ({"num_samples": -1.0}, "Trained.num_samples: -1.0: must be at least 0"),
-        ({"num_samples": float("inf")}, "Trained.num_samples: inf: input should be a finite number"),
-        ({"num_samples": 1e308}, "Trained.num_samples: 1e+308: must be at most 9.0072e+15"),
         ({"seat": 77}, "no update for seat 3"),
     ],
 )

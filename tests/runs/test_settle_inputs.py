@@ -69,16 +69,6 @@ def test_a_rule_that_reads_models_is_not_called_again_and_that_is_no_fault(tmp_p
     assert "settled again" in {fact.name for fact in audit.facts}
 
 
-def with_more(value: Any) -> Any:
-    """Return what was written, in which every object has a field more."""
-    if isinstance(value, list):
-        return [with_more(one) for one in value]
-    if not isinstance(value, dict):
-        return value
-    more = {name: with_more(one) for name, one in value.items()}
-    return {**more, "fields": {**more["fields"], "of_old": 1}} if "$kind" in value else more
-
-
 def test_a_record_cannot_unfold_into_more_than_it_has() -> None:
     folded: dict[str, Any] = {"$list": []}
     for number in range(100):

@@ -132,20 +132,15 @@ def locked(path: Path) -> Iterator[None]:
     """Keep other processes, which wait, out of a block that changes a file.
 
     Args:
-        path: the lock's file, beside the file that is changed. It is there during the block only. Its folder must
-            exist, and is locked as well, so that nobody comes in if the file is removed.
+        path: the lock's file, beside the file that is changed. It stays: if it were removed, a process that waits for
+            it and one that makes it anew could both come in.
     """
-    held: ExitStack | None = None
-    while held is None:
-        try:
-            _, held = _locked(path)
-        except BlockingIOError:
-            time.sleep(0.01)
-    with held:
-        try:
-            yield
-        finally:
-            path.unlink(missing_ok=True)
+    file = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o644)
+    try:
+        flock(file)
+        yield
+    finally:
+        os.close(file)
 
 
 def _locked(path: Path) -> tuple[int, ExitStack]:

@@ -115,16 +115,7 @@ class Tree:
         size = len(self) if size is None else size
         if not 0 <= index < size <= len(self):
             raise ValueError(f"index, size: {index}, {size}: must be below {size} and at most {len(self)}")
-        path, start, end = [], 0, size
-        while end - start > 1:
-            split = start + _split(end - start)
-            if index < split:
-                path.append(self._hash(split, end))
-                end = split
-            else:
-                path.append(self._hash(start, split))
-                start = split
-        return tuple(reversed(path))
+        return tuple(self._hash(start, end) for start, end in _beside(index, size))
 
     def consistency(self, first: int, size: int | None = None) -> tuple[bytes, ...]:
         """Return the proof that the tree of ``size`` leaves begins with the tree of ``first`` leaves (RFC 9162,
@@ -149,12 +140,17 @@ class Tree:
 
 def path_length(index: int, size: int) -> int:
     """Return how many hashes a proof of inclusion has, for the leaf at ``index`` of ``size`` leaves."""
-    start, end, length = 0, size, 0
+    return len(_beside(index, size))
+
+
+def _beside(index: int, size: int) -> list[tuple[int, int]]:
+    """Return the leaves, from the first to behind the last, of each subtree beside the way from a leaf to the root."""
+    found, start, end = list[tuple[int, int]](), 0, size
     while end - start > 1:
         split = start + _split(end - start)
+        found.append((split, end) if index < split else (start, split))
         start, end = (start, split) if index < split else (split, end)
-        length += 1
-    return length
+    return found[::-1]
 
 
 def _split(count: int) -> int:
@@ -173,18 +169,10 @@ def root_from(leaf: bytes, index: int, size: int, proof: Sequence[bytes]) -> byt
     """
     if not 0 <= index < size:
         return None
-    at, last, found = index, size - 1, leaf_hash(leaf)
-    for step in proof:
-        if last == 0:
-            return None
-        if at & 1 or at == last:
-            found = _node(step, found)
-            while not at & 1 and at:
-                at, last = at >> 1, last >> 1
-        else:
-            found = _node(found, step)
-        at, last = at >> 1, last >> 1
-    return found if last == 0 else None
+    beside, found = _beside(index, size), leaf_hash(leaf)
+    for (start, _), step in zip(beside, proof, strict=False):
+        found = _node(step, found) if start < index else _node(found, step)
+    return found if len(beside) == len(proof) else None
 
 
 def verify_inclusion(leaf: bytes, index: int, size: int, proof: Sequence[bytes], root: bytes) -> bool:

@@ -43,10 +43,10 @@ class Wing:
         name: the wing's name, as ``hanse list`` shows it.
         commands: commands of ``hanse``.
         names: for each kind of part, import paths by the names that they get. In an experiment's file: "models",
-            "sources", "source_options", "behaviours", "mechanisms", the slots "select" to "deploy", and "sections". By
-            the core, under the names of settings and questions: "guards" and "accounts" (:mod:`hanse.runs.guards`),
-            "amends" (:mod:`hanse.runs.rundir`), "forbids" (tables of what does not go together,
-            :mod:`hanse.mechanisms.fits`), "node_guards" (:mod:`hanse.federation.node`), "answers"
+            "sources", "source_options", "behaviours", "mechanisms", the slots "select" to "deploy", "settings" and
+            "sections" (:mod:`hanse.runs.config`). By the core, under the names of settings and questions: "guards" and
+            "accounts" (:mod:`hanse.runs.guards`), "amends" (:mod:`hanse.runs.rundir`), "forbids" (tables of what does
+            not go together, :mod:`hanse.mechanisms.fits`), "node_guards" (:mod:`hanse.federation.node`), "answers"
             (:mod:`hanse.federation.local`), "replays" (:mod:`hanse.runs.replay`), "statements"
             (:mod:`hanse.flower.receipts`); "flower": names of ``hanse.flower``.
     """

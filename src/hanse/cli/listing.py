@@ -90,7 +90,7 @@ def tables(name: str) -> list[RichTable]:
     """
     if name == "words":
         return word_tables()
-    kind = {key: field.annotation for key, field in Experiment.model_fields.items()}.get(name)
+    kind = Experiment.kinds().get(name)
     # the keys of a mechanism are its options and parts
     if name == "mechanism" or not (isinstance(kind, type) and issubclass(kind, BaseModel)):
         return [option_table(name)]
@@ -144,7 +144,7 @@ def option_table(name: str) -> RichTable:
         return _options_of("name", {each: (key, make) for each, make in known[key].items()}, title=key)
     kinds = {key: (key, names[name]) for key, names in known.items() if name in names}
     if not kinds:
-        named = dict.fromkeys([*(n for names in known.values() for n in names), *words, *Experiment.model_fields])
+        named = dict.fromkeys([*(n for names in known.values() for n in names), *words, *Experiment.kinds()])
         raise UserError(f"NAME: '{name}': no such name{nearest(name, list(named))}")
     return _options_of("kind", kinds, title=name)
 

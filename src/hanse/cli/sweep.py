@@ -83,7 +83,7 @@ def sweep(
         hanse sweep exp.toml --grid mechanism.name=fedavg,local,greedyfed --seeds 20 --part 2/8
     """
     from hanse.lab.player import cores
-    from hanse.lab.sweep import TABLE, SweepPart, grid_of, means, means_table, printed_rows, rows_of, run_sweep
+    from hanse.lab.sweep import TABLE, SweepPart, grid_of, means, printed, rows_of, run_sweep
 
     _check(bool(grid) or seeds is not None, ray, workers, gpus)
     share = None if part is None else SweepPart.read(part)
@@ -115,9 +115,9 @@ def sweep(
     if as_json:
         print(json.dumps({"rows": rows, "means": averages}, indent=1))
     else:
-        out.print(printed_rows(points, rows))
+        out.print(printed(points, rows))
         if averages:
-            out.print(means_table(points, averages))
+            out.print(printed(points, averages))
         some = not rows_only and len(done.failures) < len(points)
         say(f"{len(points)} runs, {done.played} of them now; {folder / table}{_picture(folder) if some else ''}")
     if done.failures:

@@ -406,7 +406,6 @@ class Values:
     Attributes:
         per_seat: ``[S]`` float64, one value per accepted update.
         standard_errors: ``[S]``, the estimation error: how exactly the game was solved.
-        exact: ``[S]``, the exact values, if they were computed for comparison.
         metrics: numbers by name that are recorded with the round.
         without_block: ``[S, B]``, the values with each of B blocks of validation samples left out. The error due to the
             random draw of these samples follows from them.
@@ -425,7 +424,6 @@ class Values:
 
     per_seat: Floats
     standard_errors: Floats | None = None
-    exact: Floats | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     without_block: Floats | None = None
     by_row: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
@@ -449,7 +447,7 @@ class Values:
         if "value/sum" in self.metrics:
             sums["value/sum"] = float(per_seat.sum())
         return replace(
-            self, per_seat=per_seat, standard_errors=zeroed(self.standard_errors), exact=zeroed(self.exact),
+            self, per_seat=per_seat, standard_errors=zeroed(self.standard_errors),
             without_block=zeroed(self.without_block), metrics={**self.metrics, **sums}, by_row=kept,
         )  # fmt: skip
 

@@ -81,8 +81,7 @@ class OwnData:
         name: the function's import path, or "object".
         target: the column to be predicted.
         client_column: the column with the client of each row.
-        features: the columns of features (default: all other columns). For a model with several inputs, a list of
-            columns for each input by name.
+        features: the columns of features (default: all other columns).
         test: if the data have no test set, the share of each client's rows that becomes the source's test set.
         min_samples: least samples of a client, unless the data are a :class:`hanse.data.Dataset`.
         prepare: how a table's columns become numbers. "auto" fills gaps, scales numbers, and makes columns of words and
@@ -104,7 +103,7 @@ class OwnData:
     name: str
     target: Column | None = None
     client_column: Column | None = None
-    features: list[Column] | dict[str, list[Column]] | None = None
+    features: list[Column] | None = None
     test: Part = 0.2
     min_samples: Positive = 10
     prepare: str | None = None

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hanse.data.kinds import FEW, GAPS, LISTED, NUMBER, Held, alike, plain
+from hanse.data.kinds import FEW, GAPS, LISTED, NUMBER, Held, plain
 
 _CODE = re.compile(r"[+-]?(9+|8+|7+)(\.9+)?")
 _ID = re.compile(r"(^|[\W_])((id|key|uid|uuid|no|nr)s?|ssn)\s*'$|(ID|Id|SSN)\s*'$")
@@ -195,8 +195,6 @@ def of_names(names: Sequence[str], labels: Sequence[Any], where: str) -> list[st
             for one in some
             if plain(one).casefold() in GAPS or (codes and float(plain(one)) in codes)
         ]
-        if both := alike([(one, 0) for one in some], case=lambda _: False, looks=True):
-            notes.append(f"{where}: the {what}{'es' if what == 'class' else 's'} {both} look alike: are they one?")
     return notes
 
 

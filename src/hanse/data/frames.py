@@ -14,13 +14,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hanse.base.errors import UserError, nearest
+from hanse.base.errors import UserError, collected, nearest
 from hanse.data.doubts import MOST_COLUMNS, Coded, of_column, of_columns
 from hanse.data.kinds import ALIKE, Column, Held, alike, held, is_gap, lost, objects, plain, rows_of
 from hanse.data.preparing import AUTO, Columns, Prepare
+from hanse.data.samples import array_of
 
-Features = Sequence[Column] | Mapping[str, Sequence[Column]]
-"""Columns of features; with names, each a list of columns, the inputs of a model that takes several."""
+Features = Sequence[Column]
+"""Columns of features."""
 
 Labels = Mapping[str, str | int | Mapping[str, str | int]]
 """What labels are to be called, for all clients, or in a table for each client by name."""
@@ -43,8 +44,12 @@ class Renamed:
     def __init__(self, labels: Labels) -> None:
         if not isinstance(labels, Mapping):
             raise UserError(f'data.source.labels: {labels!r:.80}: must be a table, such as {{ krank = "ill" }}')
-        self._of_client = {name: _by_text(own) for name, own in labels.items() if isinstance(own, Mapping)}
-        self._of_all = _by_text({name: one for name, one in labels.items() if not isinstance(one, Mapping)})
+        self._known: dict[tuple[str, str], str | int] = {}  # by client ("": all) and label
+        for name, one in labels.items():
+            new, client = (one, name) if isinstance(one, Mapping) else ({name: one}, "")
+            self._known |= {(client, plain(text)): label for text, label in new.items()}
+        if odd := next((one for one in self._known.values() if not isinstance(one, str | int)), None):
+            raise UserError(f"data.source.labels: {odd!r:.80}: must be a text or a whole number")
         self._found: set[tuple[str, str]] = set()
 
     def of(self, column: Any, owner: NDArray[Any] | None) -> NDArray[Any]:
@@ -52,27 +57,16 @@ class Renamed:
         values = objects(column)
         for i, client in enumerate([""] * len(values) if owner is None else owner):
             text = "" if values[i] is None else plain(values[i])  # a gap has no label
-            for where, known in ((client, self._of_client.get(client, {})), ("", self._of_all)):
-                if text in known:
-                    values[i] = known[text]
-                    self._found.add((where, text))
-                    break
+            if key := next((key for key in ((client, text), ("", text)) if key in self._known), None):
+                values[i] = self._known[key]
+                self._found.add(key)
         return values
 
     def refuse_unused(self) -> None:
         """Raise UserError for labels that no row had."""
-        given = [(where, text) for where, own in (("", self._of_all), *self._of_client.items()) for text in own]
-        if unused := [one for one in given if one not in self._found]:
-            where, text = unused[0]
-            of = f" of client '{where}'" if where else ""
+        for client, text in self._known.keys() - self._found:
+            of = f" of client '{client}'" if client else ""
             raise UserError(f"data.source.labels: {text!r}: no row{of} has this label; leave it out")
-
-
-def _by_text(labels: Mapping[str, Any]) -> dict[str, Any]:
-    """Return labels by the text of those they replace. Raises UserError for one that is no text or whole number."""
-    if odd := next((one for one in labels.values() if not isinstance(one, str | int)), None):
-        raise UserError(f"data.source.labels: {odd!r:.80}: must be a text or a whole number")
-    return {plain(name): one for name, one in labels.items()}
 
 
 @dataclass(frozen=True)
@@ -82,7 +76,7 @@ class Asked:
     Attributes:
         target: the column to be predicted. None: the data have no columns.
         client: the column with the client of each row. None: there is no such column.
-        features: the columns of features, or a list of columns for each input by name. None: all other columns.
+        features: the columns of features. None: all other columns.
         group: the column with the unit of each row, such as its patient. "none": every row is a unit. None: not said.
         time: the column that says when each row was observed. None: there is none.
         prepare: how columns become numbers, once it is known which rows are for training. None: the columns already are
@@ -118,7 +112,6 @@ class Rows:
         x: the inputs ``[n, ...]``; a dictionary by name if there are several.
         y: targets ``[n, ...]``, numbers or labels of any kind.
         owner: ``[n]``, the name of each row's client; None if no clients are given.
-        num_classes: the number of classes, if it is known beforehand.
         prepare: how ``x``, which is a pandas DataFrame in this case, becomes numbers. None: ``x`` already is numbers.
         notes: what may be meant otherwise than it was read, one line each.
         units: ``[n]``, what each row is of, such as a patient; None if that is not said.
@@ -129,7 +122,6 @@ class Rows:
     x: Any
     y: Any
     owner: NDArray[Any] | None = None
-    num_classes: int | None = None
     prepare: Prepare | None = None
     notes: tuple[str, ...] = ()
     units: NDArray[Any] | None = None
@@ -158,28 +150,27 @@ def of_frame(frame: Any, asked: Asked, name: str) -> Rows:
     """
     where = f"data: {name}"
     wanted = _columns(list(frame.columns), asked, name)
-    client, features, prepare = asked.client, asked.features, asked.prepare
+    client, prepare = asked.client, asked.prepare
     owner = None if client is None else names_of(frame[client], f"{where}: column '{client}'", str(client))
-    if prepare is not None and isinstance(features, Mapping):
-        raise UserError("data.source.prepare: is for one input: with several, give columns of numbers")
-    flat = [c for group in wanted.values() for c in group]
-    found = {c: held(frame[c], f"{where}: column '{c}'", owner) for c in flat if prepare is None or prepare.how == AUTO}
-    lines = [one for one in found.values() if isinstance(one, str)]
-    read = {c: one for c, one in found.items() if isinstance(one, Held)}
-    if lines and prepare is not None and prepare.how == AUTO:  # all columns at once, not one after the other
-        try:
+    auto, lines, read = prepare is not None and prepare.how == AUTO, list[str](), dict[Any, Held]()
+    for c in wanted if prepare is None or auto else ():
+        with collected(lines):
+            read[c] = held(frame[c], f"{where}: column '{c}'", owner)
+            if prepare is None and (line := _no_numbers(frame[c], read[c], owner, where)):
+                raise UserError(line)
+    if lines and auto:  # all columns at once, not one after the other
+        with collected(lines):
             Columns(frame[[*read]], where)
-        except UserError as more:
-            lines += more.lines
-    if prepare is None:
-        lines += [line for c, one in read.items() if (line := _no_numbers(frame[c], one, owner, where))]
-    y, wrong = target_column(asked.labels(frame[asked.target], owner), owner, f"{where}: column '{asked.target}'")
-    units, time = (
-        None if c is None else read_column(frame[c], f"{where}: column '{c}'")
-        for read_column, c in ((units_of, asked.named.get("group")), (times_of, asked.time))
-    )
-    if lines or wrong:
-        raise UserError(*lines, *wrong)
+    y, units, time = np.zeros(0), None, None
+    with collected(lines):
+        y = target_column(asked.labels(frame[asked.target], owner), owner, f"{where}: column '{asked.target}'")
+    with collected(lines):
+        if (group := asked.named.get("group")) is not None:
+            units = units_of(frame[group], f"{where}: column '{group}'")
+        if asked.time is not None:
+            time = times_of(frame[asked.time], f"{where}: column '{asked.time}'")
+    if lines:
+        raise UserError(*lines)
     notes = [note for c, one in read.items() for note in (*one.notes, *of_column(one, owner, f"{where}: column '{c}'"))]
     doubt = ""
     if asked.group is None:
@@ -187,14 +178,8 @@ def of_frame(frame: Any, asked: Asked, name: str) -> Rows:
         columns = {c: coded(frame[c]) for c in [asked.target, *rest[:MOST_COLUMNS]]}
         doubt = of_columns(columns, asked.target, owner, where)
     if prepare is not None:
-        return Rows(frame[wanted[""]], y, owner, None, prepare, tuple(notes), units, time, doubt)
-    # codes for an embedding stay whole numbers, as they do in a dictionary of arrays
-    whole = {part for part, group in wanted.items() if part and all(read[c].kind == "whole" for c in group)}
-    numbers = {
-        part: np.stack([read[c].values for c in group], axis=1).astype(np.int64 if part in whole else np.float32)
-        for part, group in wanted.items()
-    }
-    x = numbers if isinstance(features, Mapping) else numbers[""]
+        return Rows(frame[wanted], y, owner, prepare, tuple(notes), units, time, doubt)
+    x = np.stack([read[c].values for c in wanted], axis=1).astype(np.float32)
     return Rows(x, y, owner, notes=tuple(notes), units=units, time=time, doubt=doubt)
 
 
@@ -232,17 +217,16 @@ def units_of(values: Any, where: str) -> NDArray[Any]:
 def times_of(column: Any, where: str) -> NDArray[np.float64]:
     """Return dates as seconds since 1970, or numbers as they are, ``[n]``. Raises UserError for anything else."""
     found = held(column, where)
-    numbers = isinstance(found, Held) and found.kind in ("numbers", "whole") and not (found.category or found.text)
-    if isinstance(found, str) or not (numbers or found.kind == "dates"):
-        held_line = found if isinstance(found, str) else f"{where}: holds {found.kind}"
-        raise UserError(f"{held_line}: a time is a date, as pandas.to_datetime makes, or a number")
+    numbers = found.kind in ("numbers", "whole") and not (found.category or found.text)
+    if not (numbers or found.kind == "dates"):
+        raise UserError(f"{where}: holds {found.kind}: a time is a date, as pandas.to_datetime makes, or a number")
     if (odd := found.gaps | np.isinf(found.values.astype(np.float64)) if numbers else found.gaps).any():
         raise UserError(f"{where}: no time in {rows_of(np.flatnonzero(odd), None)}; fill them, or drop these rows")
     return np.array([float(one) if numbers else one.timestamp() for one in found.values], np.float64)
 
 
-def _columns(columns: list[Any], asked: Asked, name: str) -> dict[str, list[Any]]:
-    """Return the columns of features, by the name of an input ("" if there is one).
+def _columns(columns: list[Any], asked: Asked, name: str) -> list[Any]:
+    """Return the columns of features.
 
     Raises:
         UserError: a column does not exist, two have the same name, the target is the client, or a feature is one of
@@ -256,25 +240,20 @@ def _columns(columns: list[Any], asked: Asked, name: str) -> dict[str, list[Any]
         )
     if both := alike([(c, 0) for c in columns], case=lambda _: False):
         raise UserError(f"data: {name}: the columns {both} cannot be told apart reliably: rename one, or leave it out")
-    others, features = asked.named, asked.features
-    rest = [c for c in columns if c not in others.values()]
-    groups: Mapping[str, Any] = (
-        features if isinstance(features, Mapping) else {"": rest if features is None else features}
-    )
-    wanted = {part: list(group) for part, group in groups.items()}
-    flat = [c for group in wanted.values() for c in group]
+    others = asked.named
+    wanted = [c for c in columns if c not in others.values()] if asked.features is None else list(asked.features)
     lines = [
         f"data.source.{key}: {c!r}: {name} has no such column"
         + next((f", but {o!r}" for o in columns if plain(o) == plain(c)), nearest(str(c), map(str, columns)))
-        for key, c in [*others.items(), *(("features", c) for c in flat)]
+        for key, c in [*others.items(), *(("features", c) for c in wanted)]
         if c not in columns
     ]
     for key, c in others.items():
-        if c in flat and key != "time":
+        if c in wanted and key != "time":
             lines.append(f"data.source.features: {c!r}: is the {key}, not a feature")
         if c == asked.target and key != "target":
             lines.append(f"data.source.{key}: {c!r}: is the target, which cannot be that too")
-    if not lines and not all(wanted.values()):
+    if not lines and not wanted:
         lines = [f"data: {name}: no column is left for features: it has {', '.join(map(str, columns))}"]
     if lines:
         raise UserError(*lines)
@@ -368,33 +347,37 @@ def _gaps(found: Held, owner: NDArray[Any] | None) -> str:
     return f"{what} in {rows_of(rows, owner)}" if len(rows) else ""
 
 
-def target_column(column: Any, owner: NDArray[Any] | None, where: str) -> tuple[NDArray[Any], list[str]]:
-    """Return targets as numbers or labels, and a list of lines that say what is wrong with them.
+def target_column(column: Any, owner: NDArray[Any] | None, where: str) -> NDArray[Any]:
+    """Return targets as numbers or labels.
 
     Args:
         column: the targets ``[n]``: a pandas Series, an array or a list.
         owner: the client of every row, or None.
-        where: the words with which each line begins.
+        where: the words with which messages begin.
+
+    Raises:
+        UserError: they are neither, or some are missing.
     """
-    found, none = held(column, where, owner), np.zeros(0)
-    if isinstance(found, str):
-        return none, [found]
+    found = held(column, where, owner)
     numbers = found.kind in ("numbers", "whole", "truth")
     line = _gaps(found, owner) if numbers else ""
     if found.gaps.any() and not line:
         line = f"no target in {rows_of(np.flatnonzero(found.gaps), owner)}"
-    if line:
-        return none, [f"{where}: {line}; drop these rows"]
-    if found.kind == "dates":
-        return none, [f"{where}: holds dates; a target is a number or a class: make numbers, such as days, of them"]
-    if found.kind == "truth":
-        return found.values.astype(bool), []
     digits = found.text and np.equal(np.floor(found.values), found.values).all()
-    if found.category or not numbers or (digits and all(isinstance(one, str) for one in objects(column))):
-        return objects(column), []
-    if found.text:
-        return none, [f"{where}: holds numbers as text: pandas.to_numeric(...) makes targets of them"]
-    if found.kind == "whole":
-        return np.array(objects(column).tolist()), []
-    line = lost(found.values)
-    return found.values.astype(np.float32), [f"{where}: {line}"] if line else []
+    if line:
+        line = f"{line}; drop these rows"
+    elif found.kind == "dates":
+        line = "holds dates; a target is a number or a class: make numbers, such as days, of them"
+    elif found.kind == "truth":
+        return found.values.astype(bool)
+    elif found.category or not numbers or (digits and all(isinstance(one, str) for one in objects(column))):
+        return objects(column)
+    elif found.text:
+        line = "holds numbers as text: pandas.to_numeric(...) makes targets of them"
+    elif found.kind == "whole":
+        return np.asarray(array_of(objects(column).tolist(), where))
+    else:
+        line = lost(found.values)
+    if line:
+        raise UserError(f"{where}: {line}")
+    return found.values.astype(np.float32)

@@ -23,6 +23,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from hanse.base.errors import UserError
+
 LISTED = 3
 """Clients, words and columns that a message names."""
 LOSS = 1e-3
@@ -41,11 +43,9 @@ Column = str | int
 """The name of a column; pandas also has columns called 2."""
 Kind = Literal["numbers", "whole", "truth", "words", "dates", "nothing"]
 
-# letters of Cyrillic and Greek that look like Latin ones
-_LOOKS = str.maketrans("АВЕЅІЈКМНОРСТУХаеѕіјорсухΑΒΕΖΗΙΚΜΝΟΡΤΥΧοι", "ABESIJKMHOPCTYXaesijopcyxABEZHIKMNOPTYXoi")
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 # dates, and what a person reads as a number and float() does not, or not as that person means it: "0,5", "1,000", "−5"
-_LIKE = re.compile(
+LIKE = re.compile(
     r"[<>≤≥~≈]?\s*[+\-−–(]?\s*[$€£¥]?\s*\d([\d.,'’_\s]*\d)?[.,]?([eE][+\-−]?\d+)?\s*[%$€£¥‰)]*"
     r"|\d{1,4}([-./])\d{1,2}\3\d{1,4}([ T].*)?|\d{1,2}:\d{2}(:\d{2}.*)?"
 )
@@ -79,14 +79,17 @@ class Held:
     notes: tuple[str, ...] = ()
 
 
-def held(column: Any, where: str, owner: NDArray[Any] | None = None, category: bool = False) -> Held | str:
-    """Return what a column holds, or a line that says why that cannot be told.
+def held(column: Any, where: str, owner: NDArray[Any] | None = None, category: bool = False) -> Held:
+    """Return what a column holds.
 
     Args:
         column: a pandas Series, a numpy array, which may be masked, or a list: ``[n]``.
-        where: what the line begins with, such as "data: patients: column 'age'".
-        owner: ``[n]``, the client of each row, or None. The line names those concerned.
+        where: what messages begin with, such as "data: patients: column 'age'".
+        owner: ``[n]``, the client of each row, or None. Messages name those concerned.
         category: whether text is meant as words, whatever it looks like, as that of a pandas category is.
+
+    Raises:
+        UserError: it cannot be told.
     """
     kind = getattr(getattr(column, "dtype", None), "kind", "O")
     if str(getattr(column, "dtype", "")) == "category":
@@ -114,12 +117,14 @@ def held(column: Any, where: str, owner: NDArray[Any] | None = None, category: b
     rows = np.flatnonzero(~gaps)
     if kinds <= {"whole", "numbers", "words"}:
         words = np.array([isinstance(one, str) for one in values], bool)
-        text = _of_text(values, gaps | ~words, where, owner)
-        if isinstance(text, Held) and text.text and not category:
-            return Held("numbers", _floats(values, gaps), gaps, text=True, notes=text.notes)
+        with suppress(UserError):
+            text = _of_text(values, gaps | ~words, where, owner)
+            if text.text and not category:
+                return Held("numbers", _floats(values, gaps), gaps, text=True, notes=text.notes)
         rows = np.flatnonzero(words if 2 * words.sum() <= len(rows) else ~words & ~gaps)
     named = ", ".join(sorted(one.__name__ for one in types))
-    return f"{where}: holds {named} values, such as {values[rows[0]]!r:.80} in {rows_of(rows, owner)}: {_REMEDY}"
+    first = f"{values[rows[0]]!r:.80} in {rows_of(rows, owner)}"
+    raise UserError(f"{where}: holds {named} values, such as {first}: {_REMEDY}")
 
 
 def lost(values: NDArray[np.float64], whole: bool = False, fine: bool = True) -> str:
@@ -175,19 +180,16 @@ def plain(value: Any) -> str:
     return text
 
 
-def alike(
-    counts: Iterable[tuple[Any, int]], case: Callable[[str], bool] = lambda key: len(key) > 1, looks: bool = False
-) -> str:
+def alike(counts: Iterable[tuple[Any, int]], case: Callable[[str], bool] = lambda key: len(key) > 1) -> str:
     """Return two values that cannot be told apart reliably, as part of a message, or "" if there are none.
 
     Args:
         counts: each different value with its number of rows; 0: rows are not told.
         case: for which texts upper and lower case make no difference. Single letters may be classes of their own.
-        looks: whether letters of several alphabets that look the same are the same, which may be meant.
     """
     known: dict[str, tuple[Any, int]] = {}
     for value, rows in counts:
-        key = plain(value).translate(_LOOKS) if looks else plain(value)
+        key = plain(value)
         other = known.setdefault(key.casefold() if case(key) else key, (value, rows))
         if other[0] is not value:
             told = [f" ({count} row{'s' * (count != 1)})" if count else "" for count in (other[1], rows)]
@@ -273,14 +275,14 @@ def _of_numbers(column: Any, kind: str) -> Held:
     return Held(called, np.where(gaps, np.nan, values.astype(np.float64)), gaps)
 
 
-def _of_text(values: NDArray[Any], gaps: NDArray[np.bool_], where: str, owner: NDArray[Any] | None) -> Held | str:
+def _of_text(values: NDArray[Any], gaps: NDArray[np.bool_], where: str, owner: NDArray[Any] | None) -> Held:
     """Return a column of text: words, or numbers if all of it is written as numbers are.
 
     What only looks like numbers or dates is refused, since a guess may be wrong: '1,000' is 1 or 1000.
     """
     counts = Counter(str(one).strip() for one in values[~gaps].tolist())
     strict = {one for one in counts if NUMBER.fullmatch(one)}
-    likes = {one for one in counts if one in strict or _LIKE.fullmatch(one)}
+    likes = {one for one in counts if one in strict or LIKE.fullmatch(one)}
     words = counts.keys() - likes
 
     def at(some: Iterable[str]) -> str:
@@ -290,19 +292,19 @@ def _of_text(values: NDArray[Any], gaps: NDArray[np.bool_], where: str, owner: N
 
     if strict and strict == counts.keys():
         if coded := [one for one in strict if re.match(r"[+-]?0\d", one)]:
-            return f"{where}: holds text of digits that begins with 0, {at(coded)}, which numbers lose: {_REMEDY}"
+            digits = f"holds text of digits that begins with 0, {at(coded)}, which numbers lose"
+            raise UserError(f"{where}: {digits}: {_REMEDY}")
         said = f"{where}: holds numbers as text, which are read as numbers; if these are words, .astype('category')"
         return Held("numbers", _floats(values, gaps), gaps, text=True, notes=(f"{said} says so",))
     # most of the different values, or most of the rows
     many = likes and (2 * len(likes) >= len(counts) or 2 * sum(counts[one] for one in likes) >= counts.total())
     bands = bool(words) and not strict and all(_BAND.fullmatch(one) for one in words)  # "<20", "20-40", ">40"
     if many and not bands:
-        odd = words or likes - strict
-        return f"{where}: holds text of numbers or dates, and {at(odd)}: {_REMEDY}"
+        raise UserError(f"{where}: holds text of numbers or dates, and {at(words or likes - strict)}: {_REMEDY}")
     notes = [f"{where}: holds words and, as a word, {at(likes)}"] if likes else []
     if empty := {one for one in words if one.casefold() in GAPS}:
         notes.append(f"{where}: {at(empty)} is a word of its own: make it a gap (None) if no value is meant")
-    if both := alike(Counter(values[~gaps].tolist()).items(), looks=True):
+    if both := alike(Counter(values[~gaps].tolist()).items()):
         notes.append(f"{where}: {both} are different words")
     units = {found[1] if (found := _UNIT.fullmatch(one)) else "" for one in counts}
     if len(counts) > 1 and len(units) == 1 and "" not in units:

@@ -50,11 +50,10 @@ from hanse.data.frames import (
     times_of,
     units_of,
 )
-from hanse.data.hugging_face import is_hugging_face, of_hugging_face
 from hanse.data.kinds import ALIKE, Column, alike, natural_order
 from hanse.data.preparing import Prepare, Statistics
 from hanse.data.samples import Samples, array_of, as_tensors, unfinite
-from hanse.data.units import Cut, cut_rows
+from hanse.data.units import Cut, Divisible
 
 FORMS = (
     "a hanse.data.Dataset, a pandas DataFrame, arrays (x, y), (x, y, clients) or (x, y, clients, units), a "
@@ -90,8 +89,8 @@ def as_dataset(
       features; integers are tokens (for an embedding).
     * Items of a ``torch.utils.data.Dataset`` are pairs ``(x, y)``, where x may be a dictionary of tensors by name, or
       one dictionary with ``target`` among its keys. All items are read at once.
-    * A Hugging Face ``Dataset``, or a ``DatasetDict`` with "train" and "test". Columns of numbers are features. A
-      column of lists or images is an input by itself: images become ``[channels, height, width]`` in 0 to 1.
+    * A Hugging Face ``Dataset``, or a ``DatasetDict`` with "train" and "test", is read as the table that it is; columns
+      of lists or images are to be given as arrays.
     * A dictionary has one of these for each client, by the clients' names.
 
     Args:
@@ -99,8 +98,7 @@ def as_dataset(
         target: the column or key to be predicted; needed for tables.
         client: the column with the client of each row, for tables only. Clients are numbered in sorted order. None:
             ``[data] partition`` distributes the rows.
-        features: the columns of features, for tables only. For a model with several inputs, a list of columns for each
-            input by name. None: all other columns.
+        features: the columns of features, for tables only. None: all other columns.
         test: other data of the same form, or a number from 0 to below 1: the share of each client's samples that
             becomes the test set, with the same share of each class.
         min_samples: the fewest samples that a client may have.
@@ -150,7 +148,7 @@ def as_dataset(
             f"data.source.prepare: is for pandas tables; the data are a {type(given).__name__}: give one table with a "
             "column of clients, or a dictionary of tables by the names of their owners"
         )
-    if is_hugging_face(given) and isinstance(given, Mapping):
+    if _is_hugging_face(given) and isinstance(given, Mapping):
         if "train" not in given:
             raise UserError(f"data: {called}: has the splits {', '.join(given)}; 'train' is needed")
         test = given.get("test", test) if isinstance(test, int | float) else test
@@ -161,10 +159,10 @@ def as_dataset(
     how = None if prepare is None else Prepare(prepare, statistics)
     asked = Asked(target, client, features, group, time, how, renamed)
     rows = _any(given, asked, called)
-    tested = test if isinstance(test, int | float) else _any(test, asked, f"{called}, test")
+    tested = None if isinstance(test, int | float) else _any(test, asked, f"{called}, test")
     if renamed is not None:
         renamed.refuse_unused()
-    return _dataset(rows, tested, min_samples, seed, called, cut, group is not None)
+    return _dataset(rows, test if tested is None else tested, min_samples, seed, called, cut, group is not None)
 
 
 def as_samples(given: Any, target: Column | None, name: str) -> tuple[Samples, int | None]:
@@ -180,7 +178,7 @@ def as_samples(given: Any, target: Column | None, name: str) -> tuple[Samples, i
     Raises:
         UserError: an unknown form, or unusable samples.
     """
-    [rows], classes, _ = _encoded([_any(given, Asked(target), name)], f"data: {name}")
+    rows, classes, _ = _encoded(_any(given, Asked(target), name), f"data: {name}")
     samples = _samples(rows, f"data: {name}", classes)
     if len(samples) == 0:
         raise UserError(f"data: {name}: has no rows")
@@ -194,18 +192,17 @@ def _any(given: Any, asked: Asked, name: str, client: str | None = None) -> Rows
     """Return the samples of any form that is one set, of one ``client`` if it is named; of a dictionary, those of all
     its clients.
     """
-    if isinstance(given, Dataset) or (is_hugging_face(given) and isinstance(given, Mapping)):
+    if isinstance(given, Dataset) or (_is_hugging_face(given) and isinstance(given, Mapping)):
         raise UserError(
             f"data: {name}: is a {type(given).__name__} of several sets; give one of them, such as its test set"
         )
+    if _is_hugging_face(given):
+        given = given.to_pandas()
     if is_frame(given):
         _needed(asked.target, name)
         return of_frame(given, asked, name)
     if asked.renamed is not None and not isinstance(given, Mapping | tuple | list):
         raise UserError(f"data.source.labels: is for pandas tables and arrays; {name} is a {type(given).__name__}")
-    if is_hugging_face(given):
-        _needed(asked.target, name)
-        return of_hugging_face(given, asked, name)
     if isinstance(given, Mapping):
         if asked.client is not None:
             raise UserError(
@@ -221,12 +218,24 @@ def _any(given: Any, asked: Asked, name: str, client: str | None = None) -> Rows
         )
     if isinstance(given, Samples):
         units = None if given.units is None else given.units.numpy().astype(np.str_)
-        return Rows(given.inputs.split(given.x) if given.inputs else given.x, given.y, units=units)
-    if isinstance(given, tuple | list) and len(given) in (2, 3, 4):
-        return _of_arrays(given, asked, name, client)
-    if keyed:
-        return _of_torch(given, asked, name)
-    raise UserError(f"data: a {type(given).__name__}: must be {FORMS}")
+        rows = Rows(given.inputs.split(given.x) if given.inputs else given.x, given.y, units=units)
+    elif isinstance(given, tuple | list) and len(given) in (2, 3, 4):
+        rows = _of_arrays(given, asked, name, client)
+    elif keyed:
+        rows = _of_torch(given, asked, name)
+    else:
+        raise UserError(f"data: a {type(given).__name__}: must be {FORMS}")
+    inputs = rows.x if isinstance(rows.x, Mapping) else {"inputs": rows.x}
+    for what, values in {**inputs, "clients": rows.owner, "units": rows.units}.items():
+        if values is not None and (np.ndim(values) == 0 or len(values) != len(rows)):
+            count = len(values) if np.ndim(values) else 0
+            raise UserError(f"data: {name}: {count} {what} and {len(rows)} targets; one for each sample is needed")
+    return rows
+
+
+def _is_hugging_face(given: Any) -> bool:
+    """Return whether this is a data set, or a dictionary of splits, of Hugging Face's ``datasets``."""
+    return type(given).__module__.split(".")[0] == "datasets"
 
 
 def _needed(target: Column | None, name: str) -> Column:
@@ -236,50 +245,41 @@ def _needed(target: Column | None, name: str) -> Column:
     return target
 
 
-def _encoded(both: Sequence[Rows], where: str) -> tuple[list[Rows], int | None, Sequence[Any]]:
-    """Return samples (of a train set and, if it is given, a test set) with targets that are numbers, the number of
-    classes (None: regression), and what each class was called.
+def _encoded(rows: Rows, where: str) -> tuple[Rows, int | None, Sequence[Any]]:
+    """Return samples with targets that are numbers, the number of classes (None: regression), and what each class was
+    called.
 
     Floats are regression targets. Whole numbers from 0 on are classes as they stand. Any other labels are numbered in
-    their order, those of the test samples together with the others.
+    their order.
     """
-    given = [_shaped(one, where) for one in both]
-    kinds = ["numbers" if y.dtype.kind == "f" else "classes" for y in given]
-    if len(set(kinds)) > 1:
-        raise UserError(f"{where}: the targets are {kinds[0]}, those of the test set {kinds[1]}: make them all alike")
-    if kinds[0] == "numbers":
+    y = _shaped(rows, where)
+    if y.dtype.kind == "f":
         # a column of 0.0 and 1.0 is nearly always classes, and trained as a regression it would give no accuracy
-        if given[0].size and np.isin(given[0], (0, 1)).all():
-            if given[0].ndim > 1 and given[0].shape[1] > 1:
-                raise UserError(f"{where}: {_ONE_HOT.format(list(given[0].shape))}")
+        if y.size and np.isin(y, (0, 1)).all():
+            if y.ndim > 1 and y.shape[1] > 1:
+                raise UserError(f"{where}: {_ONE_HOT.format(list(y.shape))}")
             raise UserError(
                 f"{where}: the targets are floats, numbers to be predicted, and only 0 and 1: for classes make them "
                 "whole numbers, as with .astype(int)"
             )
-        return _with(both, given), None, ()
-    values = np.concatenate([y.reshape(-1) for y in given]) if all(len(y) for y in given) else given[0].reshape(-1)
+        return replace(rows, y=y), None, ()
+    values = y.reshape(-1)
     labels, counts = np.unique(values, return_counts=True)
     if both_alike := alike(zip(labels.tolist(), counts.tolist(), strict=True)):
         raise UserError(f"{where}: the labels {both_alike} cannot be told apart reliably: {ALIKE}")
     # more labels than half of the rows: numbers that were stored as text or as integers, not classes; a few rows of a
     # few classes, each there, are classes
     few = values.dtype.kind in "iu" and len(labels) <= 10 and np.array_equal(labels, np.arange(len(labels)))
-    if given[0].ndim == 1 and not few and len(labels) > max(2, len(values) // 2):
+    if y.ndim == 1 and not few and len(labels) > max(2, len(values) // 2):
         raise UserError(
             f"{where}: {len(labels)} different labels in {len(values)} rows; numbers to be predicted must be floats"
         )
     # -100 marks positions of a text that do not count; huge numbers are ids rather than classes, and are numbered below
     if values.dtype.kind in "iu" and len(values) and values.min() in (0, -100) and values.max() < 10 * len(values):
         # two at least: rows of a single class are still classes, and a model needs two outputs for them
-        classes = max(2, int(values.max()) + 1, both[0].num_classes or 0)
-        return _with(both, given), classes, range(classes)
-    numbered = [np.searchsorted(labels, y).astype(np.int64) for y in given]
-    return _with(both, numbered), max(2, len(labels)), labels.tolist()
-
-
-def _with(both: Sequence[Rows], targets: Sequence[NDArray[Any]]) -> list[Rows]:
-    """Return samples with these targets."""
-    return [replace(one, y=y) for one, y in zip(both, targets, strict=True)]
+        classes = max(2, int(values.max()) + 1)
+        return replace(rows, y=y), classes, range(classes)
+    return replace(rows, y=np.searchsorted(labels, y).astype(np.int64)), max(2, len(labels)), labels.tolist()
 
 
 _ONE_HOT = (
@@ -319,9 +319,7 @@ def _of_arrays(given: Sequence[Any], asked: Asked, name: str, client: str | None
     if asked.renamed is not None and y.ndim == 1:
         y = asked.renamed.of(y, np.full(len(y), client, object) if owner is None and client else owner)
     if isinstance(y, np.ndarray) and y.ndim == 1 and y.dtype.kind not in "biuf":
-        y, wrong = target_column(y, owner if owner is not None and len(owner) == len(y) else None, f"{where}: targets")
-        if wrong:
-            raise UserError(*wrong)
+        y = target_column(y, owner if owner is not None and len(owner) == len(y) else None, f"{where}: targets")
     units = None if of is None else units_of(of, f"{where}: units")
     columns = _columns_of(x, y) if units is None and asked.group is None else {}
     doubt = of_columns(columns, "", owner, f"{where}: inputs") if columns else ""
@@ -396,29 +394,51 @@ def _of_clients(given: Mapping[Any, Any], asked: Asked, name: str) -> Rows:
             parts.append(_any(own, asked, f"client '{client}'", client))
         if len(parts[-1]) == 0:
             raise UserError(f"data: {name}: client '{client}' has no rows: leave it out")
-    inputs = [p.x if isinstance(p.x, Mapping) else {"": p.x} for p in parts]
-    if len(kinds := {tuple(own) for own in inputs}) > 1:
-        told = ", ".join(map(str, sorted(kinds)))
-        raise UserError(f"data: {name}: the clients' samples have different inputs: {told}")
+    rows = _joined(parts, [f"client '{client}'" for client in names], name)
+    return replace(rows, owner=np.repeat(np.array(names, dtype=object), [len(p) for p in parts]))
+
+
+def _joined(parts: Sequence[Rows], called: Sequence[str], name: str) -> Rows:
+    """Return several sets of samples as one, without owners, with the first one's notes.
+
+    Raises:
+        UserError: what they hold differs; put together, unlike values would become others.
+    """
 
     def joined(arrays: Sequence[Any], what: str) -> Any:
-        """Return the arrays of all clients as one, None if none has any. Put together, unlike ones would change."""
+        """Return the arrays of all sets as one, None if none has any."""
+        if all(map(is_frame, arrays)):
+            return _concatenated(arrays, called, name)
         kinds = ["none" if one is None else f"{_kind(one)} of shape {list(one.shape[1:])}" for one in arrays]
         if odd := next((i for i, kind in enumerate(kinds) if kind != kinds[0]), None):
             raise UserError(
-                f"data: {name}: client '{names[odd]}': its {what} are {kinds[odd]}, those of '{names[0]}' are "
-                f"{kinds[0]}: make them all alike"
+                f"data: {name}: {called[odd]}: its {what} are {kinds[odd]}, those of {called[0]} are {kinds[0]}: "
+                "make them all alike"
             )
         if all(isinstance(one, Tensor) for one in arrays):
             return torch.cat(list(arrays))
         return None if arrays[0] is None else np.concatenate([np.asarray(one) for one in arrays])
 
+    inputs = [p.x if isinstance(p.x, Mapping) else {"": p.x} for p in parts]
+    if len(kinds := {tuple(own) for own in inputs}) > 1:
+        told = ", ".join(map(str, sorted(kinds)))
+        raise UserError(f"data: {name}: the samples have different inputs: {told}")
     x = {k: joined([own[k] for own in inputs], f"values of '{k}'" if k else "inputs") for k in inputs[0]}
-    known = [p.num_classes for p in parts if p.num_classes is not None]
-    owner = np.repeat(np.array(names, dtype=object), [len(p) for p in parts])
     y, units, time = (joined([getattr(p, key) for p in parts], what) for key, what in (
         ("y", "targets"), ("units", "units"), ("time", "times")))  # fmt: skip
-    return Rows(x.get("", x), y, owner, max(known, default=None), units=units, time=time)
+    return replace(parts[0], x=x.get("", x), y=y, units=units, time=time)
+
+
+def _concatenated(frames: Sequence[Any], called: Sequence[str], name: str) -> Any:
+    """Return frames of several owners as one. Raises UserError for other columns than the first one has."""
+    import pandas  # somebody has made frames with it
+
+    first = frames[0]
+    for who, frame in zip(called, frames, strict=True):
+        if list(frame.columns) != list(first.columns):
+            what = ", ".join(sorted(set(map(str, frame.columns)) ^ set(map(str, first.columns)))) or "another order"
+            raise UserError(f"data: {name}: {who}: other columns than {called[0]} has: {what}")
+    return pandas.concat(frames, ignore_index=True)
 
 
 def _kind(values: Any) -> str:
@@ -432,28 +452,24 @@ def _of_frames(frames: Sequence[Any], names: Sequence[str], asked: Asked, name: 
     """Return the rows of one frame for each client, read as a single table: all clients' classes have the same numbers,
     and messages name the client of a row.
     """
-    import pandas  # somebody has made frames with it
-
     target, first = _needed(asked.target, name), frames[0]
     for client, frame in zip(names, frames, strict=True):
         if len(frame) == 0:
             raise UserError(f"data: {name}: client '{client}' has no rows: leave it out")
-        if list(frame.columns) != list(first.columns):
-            other = sorted(set(map(str, frame.columns)) ^ set(map(str, first.columns)))
-            what = ", ".join(other) or "another order"
-            raise UserError(f"data: {name}: client '{client}': other columns than '{names[0]}' has: {what}")
-        if target in frame and (kind := _kind(frame[target])) != _kind(first[target]):
+        if target in frame and target in first and (kind := _kind(frame[target])) != _kind(first[target]):
             raise UserError(f"data: {name}: column '{target}': client '{client}': holds {kind}, unlike '{names[0]}'")
     column = "client"
     while column in first.columns:  # a name that no column of the frames has
         column = f"_{column}"
-    whole = pandas.concat(
-        [f.assign(**{column: client}) for client, f in zip(names, frames, strict=True)], ignore_index=True
-    )
+    whole = _concatenated(frames, [f"client '{client}'" for client in names], name)
+    whole = whole.assign(**{column: np.repeat(np.array(names, object), [len(frame) for frame in frames])})
     return of_frame(whole, replace(asked, client=column), name)
 
 
 # ---- a data set of it
+
+_TEST = "the test set"
+"""What test samples are called in messages, and the owner of those that name none."""
 
 
 def _dataset(rows: Rows, test: float | Rows, min_samples: int, seed: int, name: str, cut: Cut, said: bool) -> Dataset:
@@ -467,124 +483,80 @@ def _dataset(rows: Rows, test: float | Rows, min_samples: int, seed: int, name: 
         cut: how times divide the rows, if they have some.
         said: whether it is said of what the rows are, so that nobody need doubt it.
     """
-    where = f"data: {name}"
+    where, n, owned = f"data: {name}", len(rows), rows.owner is not None
     whole_number("data.source.min_samples", min_samples, 0)
     whole_number("seed", seed, 0)
-    both, classes, called_labels = _encoded([rows, test] if isinstance(test, Rows) else [rows], where)
-    rows, given = both[0], both[1] if len(both) > 1 else None
-    if len(rows) == 0:
+    if n == 0:
         raise UserError(f"{where}: has no rows")
-    names = () if rows.owner is None else tuple(sorted(set(rows.owner.tolist()), key=natural_order))
-    ids = None if rows.owner is None else _ids(rows.owner, names)
-    units, tested_units = _units(rows, given, where)
-    y = np.asarray(rows.y)
-
-    def held_out() -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the rows that are trained on and those of the test set."""
-        assert not isinstance(test, Rows)
-        labels = y if classes is not None and y.ndim == 1 else None
-        return _held_out(ids, labels, len(rows), test, seed, units, rows.time, cut)
-
+    if isinstance(test, Rows):
+        owner, owned = rows.owner, owned and test.owner is not None
+        if owner is not None:
+            owner = np.concatenate([owner, np.full(len(test), _TEST, object) if test.owner is None else test.owner])
+        rows = replace(_joined([rows, test], ("the train set", _TEST), name), owner=owner)
+    rows, classes, called_labels = _encoded(rows, where)
+    names = () if rows.owner is None else tuple(sorted(set(rows.owner[:n].tolist()), key=natural_order))
+    place = {client: i for i, client in enumerate(names)}
+    ids = None if rows.owner is None else np.array([place.get(client, -1) for client in rows.owner], np.int64)
+    units = None if rows.units is None else np.unique(rows.units, return_inverse=True)[1].astype(np.int64)
+    if isinstance(test, Rows):
+        kept, later = np.arange(n), np.arange(n, len(rows))
+        if units is not None and (shared := np.intersect1d(units[:n], units[n:])).size:
+            one = rows.units[int(np.flatnonzero(units == shared[0])[0])] if rows.units is not None else ""
+            raise UserError(f"{where}: {shared.size} units, such as {one!r:.80}, are in the train and the test set")
+    else:
+        labels = np.asarray(rows.y) if classes is not None and np.ndim(rows.y) == 1 else None
+        owner = np.zeros(n, np.int64) if ids is None else ids
+        kept, later = _held_out(Divisible(owner, labels, units, rows.time, cut), test, seed)
+        if not len(kept):
+            raise UserError(f"{where}: no row is left to train on: too few units or dates; lower data.source.test")
     note = rows.prepare.note if rows.prepare is not None else ""
     if rows.prepare is not None:
-        table, owner, n = rows.x, rows.owner, len(rows)
-        if given is not None:
-            import pandas  # somebody has made frames with it
-
-            table = pandas.concat([rows.x, given.x], ignore_index=True)
-            owner = None if owner is None or given.owner is None else np.concatenate([owner, given.owner])
-        made = rows.prepare.features(table, owner, held_out()[0] if given is None else np.arange(n), where)
-        rows, given = replace(rows, x=made[:n]), None if given is None else replace(given, x=made[n:])
-    samples = replace(_samples(rows, where, classes), units=units)
-    if ids is not None and len(few := np.flatnonzero(np.bincount(ids, minlength=len(names)) < min_samples)):
+        rows = replace(rows, x=rows.prepare.features(rows.x, rows.owner, kept, where))
+    samples = replace(_samples(rows, where, classes), units=None if units is None else torch.from_numpy(units))
+    if ids is not None and len(few := np.flatnonzero(np.bincount(ids[:n], minlength=len(names)) < min_samples)):
         least = f"data.source.min_samples = {min_samples}"
         raise UserError(
             f"{where}: client '{names[few[0]]}' has {int((ids == few[0]).sum())} rows, fewer than {least}"
             f"{f', as {len(few) - 1} more clients' * (len(few) > 1)}; leave it out, or lower data.source.min_samples"
         )
-    shape = tuple(samples.x.shape[1:])
     called = () if names == tuple(map(str, range(len(names)))) else names  # numbers are no names
-    y = samples.y.numpy()  # of the same values
+    y = samples.y[:n].numpy()
     there = [called_labels[k] for k in np.unique(y[y >= 0]).tolist()] if classes is not None else ()
     notes = [*rows.notes, *of_targets(y, classes, where), *of_names(names, there, where)]
+    floats = samples.x[:n].numpy() if samples.x.is_floating_point() and not samples.inputs else None
     if classes is not None and ids is not None and y.ndim == 1:
-        x = samples.x.numpy() if samples.x.is_floating_point() and not samples.inputs else None
-        notes += of_clients(x, y, ids, names, called_labels, where)
+        notes += of_clients(floats, y, ids[:n], names, called_labels, where)
     doubt = rows.doubt
-    if not (doubt or said) and units is None and (samples.x.ndim, y.ndim) == (2, 1) and samples.x.is_floating_point():
-        doubt = of_near_rows(samples.x.numpy(), Coded.of(y), where)
-    known: dict[str, Any] = {"client_names": called, "note": note, "notes": tuple(notes), "doubt": doubt}
-    if given is not None:
-        tested = replace(_samples(given, f"{where}, test", classes), units=tested_units)
-        owned = None if given.owner is None or not names else _ids(given.owner, names)
-        known |= {"client_of": ids, "test_client_of": owned, "time": rows.time, "cut": cut}
-        return Dataset(name, samples, tested, classes, shape, **known)
-    kept, later = held_out()
-    if not len(kept):
-        raise UserError(f"{where}: no row is left to train on: too few units or dates; lower data.source.test")
+    if not (doubt or said) and units is None and y.ndim == 1 and floats is not None and floats.ndim == 2:
+        doubt = of_near_rows(floats, Coded.of(y), where)
     own, tested = (samples.take(torch.from_numpy(index)) for index in (kept, later))
-    known |= {"time": None if rows.time is None else rows.time[kept], "cut": cut}
-    known |= {"left_out": len(samples) - len(kept) - len(later)}
-    if ids is not None:
-        known |= {"client_of": ids[kept], "test_client_of": ids[later]}
-    return Dataset(name, own, tested, classes, shape, **known)
-
-
-def _units(rows: Rows, given: Rows | None, where: str) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """Return the units of the rows and of the given test rows, numbered in one order; None where there are none.
-
-    Raises:
-        UserError: their number is wrong, only one of the two has units, or a unit is in both.
-    """
-    both = [rows] if given is None else [rows, given]
-    there = [one.units for one in both if one.units is not None]
-    if not there:
-        return None, None
-    for one in both:
-        if one.units is None or len(one.units) != len(one):
-            count = 0 if one.units is None else len(one.units)
-            raise UserError(f"{where}: {len(one)} samples and {count} units; one for each is needed")
-    if given is not None and (shared := np.intersect1d(there[0], there[1])).size:
-        raise UserError(f"{where}: {shared.size} units, such as {shared[0]!r:.80}, are in the train and the test set")
-    number = torch.from_numpy(np.unique(np.concatenate(there), return_inverse=True)[1].astype(np.int64))
-    return number[: len(rows)], None if given is None else number[len(rows) :]
+    return Dataset(
+        name,
+        own,
+        tested,
+        classes,
+        tuple(samples.x.shape[1:]),
+        note=note,
+        client_of=None if ids is None else ids[kept],
+        test_client_of=ids[later] if ids is not None and owned else None,
+        client_names=called,
+        notes=tuple(notes),
+        time=None if rows.time is None else rows.time[kept],
+        cut=cut,
+        doubt=doubt,
+        left_out=len(samples) - len(kept) - len(later),
+    )
 
 
 def _samples(rows: Rows, where: str, classes: int | None) -> Samples:
-    """Return the samples as tensors.
-
-    Raises:
-        UserError: lengths that differ, or numbers that are not finite.
-    """
-    x, y = rows.x, rows.y
-    lengths = {len(one) for one in (x.values() if isinstance(x, Mapping) else (x,))}
-    if lengths != {len(y)}:
-        inputs = " and ".join(map(str, sorted(lengths)))
-        raise UserError(f"{where}: {inputs} inputs and {len(y)} targets; one for each sample is needed")
-    if rows.owner is not None and len(rows.owner) != len(y):
-        raise UserError(f"{where}: {len(y)} samples and the clients of {len(rows.owner)}; one for each is needed")
-    samples = as_tensors(Samples(x, y), where, classes=classes is not None)
+    """Return the samples as tensors. Raises UserError for numbers that are not finite."""
+    samples = as_tensors(Samples(rows.x, rows.y), where, classes=classes is not None)
     if line := unfinite(samples, rows.owner):
         raise UserError(f"{where}: {line}")
     return samples
 
 
-def _ids(owner: NDArray[Any], names: Sequence[str]) -> NDArray[np.int64]:
-    """Return the number of each row's client, ``[n]``; -1 for one that is not among the ``names``."""
-    place = {name: i for i, name in enumerate(names)}
-    return np.array([place.get(name, -1) for name in owner.tolist()], dtype=np.int64)
-
-
-def _held_out(
-    ids: NDArray[np.int64] | None,
-    labels: NDArray[np.int64] | None,
-    n: int,
-    share: float,
-    seed: int,
-    units: Tensor | None,
-    time: NDArray[np.float64] | None,
-    cut_at: Cut,
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _held_out(of: Divisible, share: float, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the rows that are trained on and those of the test set: the same share of each client's and of each class.
 
     Each client's are drawn from its own stream, so they do not depend on the other clients' rows, unless units or times
@@ -595,13 +567,12 @@ def _held_out(
     """
     if not 0 <= share < 1:
         raise UserError(f"data.source.test: {share!r}: must be a share of the rows, 0 or more and below 1")
-    if units is not None or time is not None:
-        owner, of = np.zeros(n, np.int64) if ids is None else ids, None if units is None else units.numpy()
-        return cut_rows(owner, labels, share, stream(seed, "held-out units"), of, time, cut_at)
-    spans = [np.arange(n)] if ids is None else [np.flatnonzero(ids == c) for c in range(int(ids.max()) + 1)]
+    if of.units is not None or of.time is not None:
+        return of.split(share, stream(seed, "held-out units"))
     kept, cut = [], []
-    for client, span in enumerate(spans):
-        own = None if labels is None else labels[span]
+    for client in range(int(of.owner.max()) + 1):
+        span = np.flatnonzero(of.owner == client)
+        own = None if of.labels is None else of.labels[span]
         rest, taken = stratified_split(own, len(span), int(len(span) * share), stream(seed, "held-out", client=client))
         kept.append(span[rest])
         cut.append(span[taken])

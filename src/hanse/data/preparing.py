@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from hanse.base.errors import UserError, gated, import_path
+from hanse.base.errors import UserError, collected, gated, import_path
 from hanse.base.factories import Rate
 from hanse.core.declared import Figure
 from hanse.data.kinds import held, lost, objects
@@ -117,11 +117,14 @@ class Columns:
     """
 
     def __init__(self, frame: Any, where: str = "data") -> None:
-        made = {name: _column(frame[name], where) for name in frame.columns}
-        if lines := [one for one in made.values() if isinstance(one, str)]:
-            raise UserError(*lines)
-        self._columns = {name: one for name, one in made.items() if isinstance(one, TableColumn)}
+        self._columns: dict[Any, TableColumn] = {}
         self._of: dict[Any, tuple[float, float]] = {}
+        lines: list[str] = []
+        for name in frame.columns:
+            with collected(lines):
+                self._columns[name] = _column(frame[name], f"{where}: column '{name}'")
+        if lines:
+            raise UserError(*lines)
 
     def fit(self, frame: Any) -> Columns:
         """Compute means and deviations of these rows."""
@@ -138,30 +141,27 @@ class Columns:
         return np.stack(made, axis=1) if made else np.zeros((len(frame), 0), np.float32)
 
 
-def _column(column: Any, where: str) -> TableColumn | str:
-    """Return what a column holds, or a line that says why it becomes no numbers."""
-    name, found = column.name, held(column, f"{where}: column '{column.name}'")
-    if isinstance(found, str):
-        return found
+def _column(column: Any, where: str) -> TableColumn:
+    """Return what a column holds. Raises UserError if it becomes no numbers."""
+    found = held(column, where)
+    gaps, line = bool(found.gaps.any()), ""
     if found.gaps.all():
-        return f"{where}: column '{name}': has no value in any row: leave it out of the features"
-    gaps = bool(found.gaps.any())
-    if found.kind == "dates":
+        line = "has no value in any row: leave it out of the features"
+    elif found.kind == "dates":
         return TableColumn("dates", gaps=gaps, clock=bool((_values(column.dropna(), "dates") % DAY != 0).any()))
-    if found.kind != "words" and not found.category:
-        endless = np.isinf(found.values)
-        line = lost(found.values, whole=found.kind == "whole", fine=False)
-        if endless.any():
+    elif found.kind != "words" and not found.category:
+        if (endless := np.isinf(found.values)).any():
             line = f"infinite in {int(endless.sum())} of {len(endless)} rows: make them gaps, or drop these rows"
-        return f"{where}: column '{name}': {line}" if line else TableColumn("numbers", gaps=gaps)
-    words = sorted({*_values(column, "words").tolist()} - {None})
-    if len(words) > MOST_KINDS:
-        return (
-            f"{where}: column '{name}': {len(words)} different words, such as {words[0]!r}; at most {MOST_KINDS} "
-            "become columns: if it says of whom each row is, name it as data.source.group; else put words together, or "
-            "leave the column out"
+        elif not (line := lost(found.values, whole=found.kind == "whole", fine=False)):
+            return TableColumn("numbers", gaps=gaps)
+    elif len(words := sorted({*_values(column, "words").tolist()} - {None})) > MOST_KINDS:
+        line = (
+            f"{len(words)} different words, such as {words[0]!r}; at most {MOST_KINDS} become columns: if it says of "
+            "whom each row is, name it as data.source.group; else put words together, or leave the column out"
         )
-    return TableColumn("words", words=words)
+    else:
+        return TableColumn("words", words=words)
+    raise UserError(f"{where}: {line}")
 
 
 def _values(column: Any, kind: str) -> NDArray[Any]:
@@ -229,8 +229,10 @@ class Prepare:
         whole: NDArray[np.float32] | None = None
         for client in dict.fromkeys(owner.tolist()):
             rows = np.flatnonzero(owner == client)
-            at = f"{where}: client '{client}'"
-            fitted = _fitted(made, table.iloc[np.intersect1d(rows, train)], at)
+            at, own = f"{where}: client '{client}'", np.intersect1d(rows, train)
+            if not len(own):
+                raise UserError(f"{at}: has no row to train on, of which its statistics could be: say 'pooled'")
+            fitted = _fitted(made, table.iloc[own], at)
             part = _checked(fitted, table.iloc[rows], at)
             if whole is None:
                 whole = np.zeros((len(table), part.shape[1]), np.float32)

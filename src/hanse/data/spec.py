@@ -21,7 +21,6 @@ from pydantic import (
     model_validator,
 )
 
-from hanse.base import toml
 from hanse.base.errors import UserError, nearest
 from hanse.base.factories import OBJECT, defaults
 from hanse.base.files import CLIENTS
@@ -41,7 +40,7 @@ from hanse.data.choices import (
 from hanse.data.choices import TABLES as SCHEMA_TABLES
 from hanse.data.mixtures import MixturePartition
 from hanse.data.natural import NATURAL
-from hanse.data.partitions import Dirichlet, Natural
+from hanse.data.partitions import Natural
 from hanse.data.sources import GENERATED
 from hanse.data.tables import TABLES
 
@@ -121,8 +120,7 @@ class DataSpec(BaseModel):
     augment: AugmentName | None = Field(
         None,
         description="changes images each time they are used in training: 'crop-flip' (padded by 4 pixels on each side, "
-        "cut back at a random place, mirrored half of the time) or 'resized-crop-flip' (a random box of 3/4 of the "
-        "image or more, enlarged to its size, mirrored half of the time)",
+        "cut back at a random place, mirrored half of the time)",
     )
     # where files come from
     path: str | None = Field(None, description="folder to look for the source's file in, before HANSE_DATA")
@@ -177,8 +175,6 @@ class DataSpec(BaseModel):
                 yield f"augment: '{self.augment}': source '{source.name}' has no images; leave augment out"
         if isinstance(source, OwnData) and source.name != OBJECT and (source.object or source.fingerprint):
             yield "source: object and fingerprint are of data that were given as an object; leave them out"
-        if isinstance(source, OwnData) and source.statistics != "own" and source.prepare is None:
-            yield f"source.statistics: '{source.statistics}': has no effect without prepare; leave it out"
         if isinstance(source, OwnData) and source.cut != "each_client" and source.time is None:
             yield f"source.cut: '{source.cut}': has no effect without time; leave it out"
         if isinstance(source, SchemaTables):
@@ -243,24 +239,9 @@ def mistakes(item: Any, loc: tuple[Any, ...], values: Any) -> list[str]:
     if isinstance(wrong, UserError):
         return list(wrong.lines)
     if item["type"] == "extra_forbidden":
-        return [f"{name}: {_elsewhere(str(loc[-1]), item['input'], values)}"]
+        key = str(loc[-1])
+        kinds = (("partition", PARTITIONS), ("source", SOURCE_KINDS))
+        of = [slot for slot, known in kinds if any(key in defaults(make) for make in known.values())]
+        return [f"{name}: no such key{f': an option of data.{of[0]}' if of else nearest(key, DataSpec.model_fields)}"]
     message = item["msg"].removeprefix("Value error, ")
     return [f"{name}: {item['input']!r}: {message[0].lower()}{message[1:]}"]
-
-
-def _elsewhere(key: str, value: Any, values: Any) -> str:
-    """Return where a key that is not one of ``[data]`` belongs.
-
-    That is the partition or source that is named, if it has such an option, else the first that does; or nowhere.
-    """
-    key = "of" if key == "pooled_from" else key
-    given = values if isinstance(values, Mapping) else {}
-    source = str(_name(given.get("source"), OBJECT))
-    kinds = {"partition": PARTITIONS, "source": {**SOURCE_KINDS, **({source: OwnData} if ":" in source else {})}}
-    found = [(slot, name) for slot, known in kinds.items() for name, make in known.items() if key in defaults(make)]
-    if not found:
-        return f"no such key{nearest(key, DataSpec.model_fields)}"
-    named = [(slot, name) for slot, name in found if name == _name(given.get(slot), "")]
-    usual = [one for one in found if one == ("partition", Dirichlet.name)]
-    slot, name = (named or usual or found)[0]
-    return f"no such key; written {slot} = {toml.inline({'name': name, key: value})}"

@@ -52,8 +52,9 @@ from hanse.ledger.log import LogHead
 from hanse.ledger.note import DASH, cosign, cosigned_at, fingerprint, is_signed, load_key, public_of, sign
 from hanse.ledger.witness import KEY, Witness, name_of
 from hanse.runs.config import Experiment
-from hanse.runs.guards import completed
+from hanse.runs.guards import asked, completed
 from hanse.runs.recomputable import code_hash
+from hanse.runs.refusals import changed
 
 SIGNER = "hanse/agreement"  # the name under which the operator signs
 DAYS = 365  # that an agreement holds, unless the operator says otherwise
@@ -151,11 +152,6 @@ class QuestionTally:
             _added(self.in_all, asked.questions),
         )
 
-    @staticmethod
-    def read(text: str) -> QuestionTally:
-        """Return the tally in a text. Raises UnsoundError if there is none in it."""
-        return _TALLY.read(text)
-
 
 @dataclass(frozen=True)
 class Agreement:
@@ -236,7 +232,7 @@ class Agreement:
             app,
             {version("hanse"): code_hash()},
             sources(said),
-            experiment.mechanism.built.settle is not None or experiment.sizes.proved or settings.recomputable,
+            "tokens" in changed(experiment) or settings.recomputable,
             settings.rounds,
             settings.checkpoint_every,
             # a checkpoint and the books are written while the next round is played
@@ -508,11 +504,12 @@ def _limits(experiment: Experiment, replays: int) -> dict[str, QuestionLimit]:
             kind = _on(name, one.share, one.samples) if one.models else name
             before = most.get(kind, Most(0, 0))
             most[kind] = Most(before.questions + times * one.questions, before.models + times * one.models)
-    training = experiment.evidence.training is not None  # a seal, a number, and how the member's own updates do
+    guards = asked(experiment)
+    training = "evidence.training" in guards  # a seal, a number, and how the member's own updates do
     for kind, more, models in (("Ask", experiment.clients.told + 2 * training, 0), (_on("Ask", "train"), training, 2)):
         before = most.get(kind, Most(0, 0))
         most |= {kind: Most(before.questions + more, before.models + models * seats)} if more else {}
-    if experiment.sizes.proved:
+    if "sizes.proved" in guards:
         most |= {"CommitSize": Most(1, 0), "AuditSize": Most(1, 0)}
     # each replay begins at a checkpoint, and plays once more what the rounds since then had asked
     again = replays * (settings.checkpoint_every + 2)
@@ -670,7 +667,7 @@ class Binding:
         path = self._path()
         text = path.read_text().partition("\n")[0] if path.exists() else ""
         try:
-            return QuestionTally.read(text) if text else QuestionTally()
+            return _TALLY.read(text) if text else QuestionTally()
         except UnsoundError as wrong:
             raise WireError(f"{path}: is damaged ({wrong}): restore it from a copy") from None
 

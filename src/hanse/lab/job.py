@@ -120,18 +120,11 @@ def named(value: Any, ids: Mapping[str, str]) -> Any:
 
 
 def _as_first_written(sections: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return an experiment as it was written when settings of two papers, PI-FL and GTFLAT, were defaults.
+    """Return an experiment as it was written when settings of PI-FL's paper were defaults.
 
     Results of that time are kept by the keys under which they were planned. So ``judges = "all"`` of first-order values
-    at clients, ``invited = "earn"``, and ``statistics = "averaged"`` of GTFLAT's network are left out, and the defaults
-    of today, which would look the same, are named. (What GTFLAT's authors set was named then, too.)
+    at clients and ``invited = "earn"`` are left out, and the defaults of today, which would look the same, are named.
     """
-    train = sections.get("train")
-    fedgen = sections.get("model") == {"name": "cnn_fedgen"}  # its batch norm was averaged
-    if fedgen and isinstance(train, Mapping) and "lr_decay_by" not in train:
-        statistics = train.get("statistics", "anew")
-        train = {key: value for key, value in train.items() if key != "statistics"}
-        sections = {**sections, "train": train if statistics == "averaged" else {**train, "statistics": statistics}}
     mechanism = sections.get("mechanism")
     table = dict(mechanism) if isinstance(mechanism, Mapping) else {"name": mechanism}
     pifl, said = table.get("name") == "pifl", table.get("value", {})

@@ -3,7 +3,7 @@
 This is the implementation of ``hanse sweep``, and can be used from Python. :func:`grid_of` reads an experiment's file
 and the axes, and returns the checked :class:`GridPoint` of every run. :func:`run_sweep` plays those without a result,
 and keeps a table with a row for each run. :func:`rows_of` makes these rows, :func:`means` averages them over the seeds,
-:func:`printed_rows` and :func:`means_table` show both on a terminal. :class:`SweepPart` is a share of the runs for one
+:func:`printed` shows both on a terminal. :class:`SweepPart` is a share of the runs for one
 of several machines.
 """
 
@@ -26,7 +26,6 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from hanse.base.errors import UserError
-from hanse.base.factories import OBJECT, named_choice
 from hanse.base.files import write_whole
 from hanse.lab.job import Job, folder_of, play, play_kept, seeded
 from hanse.lab.kept import Store
@@ -192,7 +191,6 @@ def grid_of(file: Path, overrides: Sequence[str], grid: Sequence[str], seeds: in
     if count > MOST:
         raise UserError(f"--grid: {count:,} runs; at most {MOST:,}")
     base = read_file(file)
-    _refuse_objects(base, file)
     grid_points = [
         dict(zip((axis.key for axis in axes), v, strict=True)) for v in itertools.product(*(a.values for a in axes))
     ]
@@ -228,17 +226,6 @@ def without_effect(points: Sequence[GridPoint]) -> list[str]:
     """
     told = [{line.split(": ")[1]: line for line in idle(point.job.experiment)} for point in points[:_LOOKED_AT]]
     return [line for key, line in told[0].items() if all(key in lines for lines in told)] if told else []
-
-
-def _refuse_objects(base: Mapping[str, Any], file: Path) -> None:
-    """Raise UserError for an experiment whose data or model were objects of Python, which no file has."""
-    for section, key in (("data", "source"), ("model", "name")):
-        given = base.get(section)
-        if named_choice(given.get(key) if isinstance(given, Mapping) else given, "") == OBJECT:
-            raise UserError(
-                f"{file}: {section}.{key}: '{OBJECT}': was an object of Python, which no file has; "
-                f"call hanse.run(experiment, {section}=...) for each value there"
-            )
 
 
 def _axes(grid: Sequence[str], seeds: int | None) -> list[Axis]:
@@ -522,22 +509,6 @@ def _columns(rows: Sequence[Row]) -> list[str]:
     return [name for name in every if name not in ("error", "key")] + ["error", "key"]
 
 
-def printed_rows(points: Sequence[GridPoint], rows: Sequence[Row]) -> RichTable:
-    """Return the rows as a table for a terminal, with only the most important columns.
-
-    These are the varied settings, the status, the requested figures, the time per round, and the reason of a failure.
-    Everything else is in the CSV file.
-
-    Args:
-        points: the runs.
-        rows: the rows of these runs.
-    """
-    hidden = {"key", "folder", "rounds", "best after rounds", "megabytes", "seconds"}
-    asked = _asked(points, rows)
-    columns = [name for name in _columns(rows) if ("/" not in name and name not in hidden) or name in asked]
-    return _rich(rows, [name for name in columns if _said(rows, name)])
-
-
 def _asked(points: Sequence[GridPoint], rows: Sequence[Row]) -> set[str]:
     """Return the names of the figures to print, on the server's test set and as the mean over the clients' own.
 
@@ -554,43 +525,36 @@ def _asked(points: Sequence[GridPoint], rows: Sequence[Row]) -> set[str]:
     return {figure for key in named for figure in (f"test/{key}", f"client/test_{key}")} | best
 
 
-def means_table(points: Sequence[GridPoint], found: Sequence[Row]) -> RichTable:
-    """Return the means as a table for a terminal, each with its standard deviation after a plus-minus sign.
-
-    Args:
-        points: the runs.
-        found: what :func:`means` returned.
-    """
-    lines, asked = [], _asked(points, found)
-    for row in found:
-        line = {}
-        for name, value in row.items():
-            if name.endswith(" sd") or ("/" in name and name not in asked):
-                continue
-            sd = row.get(f"{name} sd")
-            line[name] = value if sd is None else f"{value:.4g} ± {sd:.2g}"
-        lines.append(line)
-    return _rich(lines, list(dict.fromkeys(name for line in lines for name in line)))
-
-
 def _said(rows: Sequence[Row], name: str) -> bool:
     """Return whether any row has a value in this column."""
     return any(row.get(name) is not None for row in rows)
 
 
-def _rich(rows: Sequence[Row], columns: Sequence[str]) -> RichTable:
-    """Return the columns of the rows as a table, with headings as short as they can be without two being the same."""
+def printed(points: Sequence[GridPoint], rows: Sequence[Row]) -> RichTable:
+    """Return the rows of runs, or their means, as a table for a terminal, with only the most important columns.
+
+    These are the varied settings, the status, the requested figures, with a standard deviation after a plus-minus sign
+    where there is one, the time per round, and the reason of a failure. Everything else is in the CSV file. Headings
+    are as short as they can be without two being the same.
+
+    Args:
+        points: the runs.
+        rows: the rows of these runs, or what :func:`means` returned.
+    """
+    hidden, asked = {"key", "folder", "rounds", "best after rounds", "megabytes", "seconds"}, _asked(points, rows)
+    names = [name for name in _columns(rows) if ("/" not in name and name not in hidden) or name in asked]
+    columns = [name for name in names if _said(rows, name)]
+    shorts = [name.rpartition(".")[2] for name in columns]  # "lr" of "train.lr"
     table = RichTable()
-    for name in columns:
-        short = name.rpartition(".")[2]  # "lr" of "train.lr"
-        alone = sum(other.rpartition(".")[2] == short for other in columns) == 1
-        heading = (short if alone else name).replace("_", " ").replace("/", " ")  # narrow terminals break at words
-        table.add_column(heading, overflow="fold")
+    for name, short in zip(columns, shorts, strict=True):
+        heading = (short if shorts.count(short) == 1 else name).replace("_", " ").replace("/", " ")
+        table.add_column(heading, overflow="fold")  # narrow terminals break at words
     for row in rows:
-        table.add_row(*(_cell(row.get(name)) for name in columns))
+        table.add_row(*(_cell(row.get(name), row.get(f"{name} sd")) for name in columns))
     return table
 
 
-def _cell(value: object) -> Text:
+def _cell(value: object, sd: float | None) -> Text:
+    text = "-" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
     # as Text, or rich would take a bracket for the start of its markup
-    return Text("-" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value))
+    return Text(text if sd is None else f"{text} ± {sd:.2g}")

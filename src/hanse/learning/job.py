@@ -405,6 +405,11 @@ def batch_plan(
     return order[:, cut.slots].reshape(-1, cut.slots.shape[1])[: cut.steps]
 
 
+def largest_batch(n: int, recipe: Recipe) -> int:
+    """Return the size of a seat's largest batch, if it has ``n`` samples."""
+    return int(np.diff(_cut(n, recipe, None, 1).cuts).max())
+
+
 def last_epoch(n: int, recipe: Recipe, work: int | None = None, smallest: int = 1, before: int = 0) -> int:
     """Return the step at which the last pass over the samples begins, even if that pass is not complete.
 

@@ -40,7 +40,7 @@ from hanse.base.streams import torch_seed
 from hanse.core.declared import LARGEST_COUNT, LARGEST_LOSS, MOST_METRICS, Declared, Figure, UnsoundError
 from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
-from hanse.learning.job import LoopResult, Problem, SeatJob, TrainedRows, smallest_batch
+from hanse.learning.job import LoopResult, Problem, SeatJob, TrainedRows, largest_batch, smallest_batch
 from hanse.learning.process import drawn_so_far, restorer, seed_all, untouched
 from hanse.learning.sequential import SequentialEngine, work_of
 from hanse.learning.threads import intra_op
@@ -111,12 +111,7 @@ class TrainingRound:
         """
         seed, number, client, start = job.key
         counts_steps = recipe.steps is not None
-        n, steps = len(job.index), recipe.steps if job.work is None else job.work
-        size = recipe.batch_size or n
-        if recipe.batch_share is not None:
-            size = max(1, int(n * recipe.batch_share))
-        elif recipe.batches_per_epoch is not None:
-            size = math.ceil(n / recipe.batches_per_epoch)
+        steps = recipe.steps if job.work is None else job.work
         return TrainingRound(
             number=number,
             client=client,
@@ -124,7 +119,7 @@ class TrainingRound:
             seed=torch_seed(seed, "loop", round=number, client=client, start=start),
             device=device,
             epochs=recipe.epochs if counts_steps or job.work is None else job.work,
-            batch_size=min(size, n),
+            batch_size=largest_batch(len(job.index), recipe),
             steps=steps if counts_steps else None,
             lr=lr,
             momentum=recipe.momentum,
@@ -400,7 +395,7 @@ class LoopEngine(SequentialEngine):
             left = [s for s in seats if s not in done]
             if crew.workers > 1 and not self._draws:
                 before = drawn_so_far(device)
-                crew.deal(one, left)
+                crew.map(one, left)
                 self._draws = drawn_so_far(device) != before
                 # if some drew, then in no order that could be repeated: all of them are trained once more, in order
                 left = left if self._draws else []

@@ -269,25 +269,22 @@ def _looked_at(objective: Objective, name: str, num_classes: int | None) -> Obje
     output = torch.randn((4, width), generator=draw).requires_grad_()
     y = torch.arange(4) % num_classes if num_classes else torch.randn((4, 1), generator=draw)
     try:
-        losses = objective(output, y)
-        if isinstance(losses, Tensor) and losses.shape == (4,):
-            if not losses.requires_grad:
-                raise UserError(
-                    f"{WHERE}: '{name}': gives no gradient, so no model can train on it: argmax, comparisons, detach() "
-                    "and item() cut it off"
-                )
-            if torch.allclose(objective(output[:2], y[:2]), losses[:2], rtol=1e-4, atol=1e-6, equal_nan=True):
-                return objective
-            raise UserError(f"{WHERE}: '{name}': a sample's loss must not depend on the other samples of its batch")
-    except UserError:
-        raise
+        losses, half = objective(output, y), objective(output[:2], y[:2])
+        each = isinstance(losses, Tensor) and losses.shape == (4,)
+        alone = each and torch.allclose(half, losses[:2], rtol=1e-4, atol=1e-6, equal_nan=True)
     except RAISED as error:  # a user's function may raise anything, and that is the reason
         hint = ""
         if num_classes == 2 and not objective.one_output:
             hint = "; outputs = 1 if it takes one output for two classes"
         raise UserError(f"{WHERE}: '{name}': fails on outputs [4, {width}] ({first_line(error)}){hint}") from None
-    shape: Any = list(losses.shape) if isinstance(losses, Tensor) else f"a {type(losses).__name__}"
-    shape = "one number" if shape in ([], "a float") else shape
-    raise UserError(
-        f"{WHERE}: '{name}': returned {shape} for 4 samples; one loss per sample is needed, [4] (reduction = 'none')"
-    )
+    if not each:
+        shape: Any = list(losses.shape) if isinstance(losses, Tensor) else f"a {type(losses).__name__}"
+        shape = "one number" if shape in ([], "a float") else shape
+        wrong = f"returned {shape} for 4 samples; one loss per sample is needed, [4] (reduction = 'none')"
+    elif not losses.requires_grad:
+        wrong = "gives no gradient, so no model can train on it: argmax, comparisons, detach() and item() cut it off"
+    elif not alone:
+        wrong = "a sample's loss must not depend on the other samples of its batch"
+    else:
+        return objective
+    raise UserError(f"{WHERE}: '{name}': {wrong}")

@@ -23,7 +23,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -42,8 +42,6 @@ from hanse.learning.threads import Crew, intra_op
 if TYPE_CHECKING:
     from hanse.learning.native.library import NativeOutputs
 
-T = TypeVar("T")
-R = TypeVar("R")
 # the models' positions; each sample's loss and whether it is right, [C', m], or what ``reduce`` made of them
 Outcome = tuple[list[int], Tensor, Tensor]
 
@@ -383,19 +381,6 @@ class Scorer:
     def _inputs(self, x: Tensor) -> Tensor:
         return x.reshape(len(x), -1).to(device=self.device, dtype=self.dtype)
 
-    def _dealt(self, work: Sequence[T], one: Callable[[int, T], R]) -> list[R]:
-        """Share the work out over the crew and return the results in its order; ``one`` gets the worker's
-        number, too.
-        """
-        done: dict[int, R] = {}
-
-        def run(worker: int, place: int) -> None:
-            with torch.no_grad():  # each thread has this setting for itself
-                done[place] = one(worker, work[place])
-
-        self.crew.deal(run, range(len(work)))
-        return [done[place] for place in range(len(work))]
-
     def _together(self, models: ModelRows, pool: Samples, taken: Tensor | None, reduce: Reduce) -> list[Outcome]:
         """Score models on the same samples, those of ``taken`` or all, in chunks of models and of samples."""
         parts, cuts = self._chunks(models, len(pool) if taken is None else len(taken), taken is not None)
@@ -408,7 +393,7 @@ class Scorer:
             found = tally(self.problem, outputs, self._targets(some.y), rights=self.rights)
             return which, *reduce(Chunk(which, cut.start, *found, outputs))
 
-        return self._dealt([(cut, p) for cut in cuts for p in range(len(parts))], one)
+        return self.crew.map(one, [(cut, p) for cut in cuts for p in range(len(parts))])
 
     def _chunks(self, models: ModelRows, count: int, gathered: bool) -> tuple[list[slice], list[slice]]:
         """Return the chunks of models that are run at once, and the chunks of ``count`` samples that they are run on.
@@ -489,7 +474,7 @@ class Scorer:
             return through(specs[1:], mixed[p], value)
 
         if small and not models.first_outputs:  # all at once: else several threads would compute the same block
-            self._dealt(cuts, lambda _, cut: first(cut, pool.x[cut]))
+            self.crew.map(lambda _, cut: first(cut, pool.x[cut]), cuts)
         return run
 
     def _ragged(self, models: ModelRows, pool: Samples, index: Sequence[Tensor], reduce: Reduce) -> list[Outcome]:
@@ -519,7 +504,7 @@ class Scorer:
             found = tally(self.problem, output, self._targets(pool.y.index_select(0, taken)), rights=self.rights)
             return members, *reduce(Chunk(members, begin, *found, output))
 
-        return self._dealt(work, one)
+        return self.crew.map(one, work)
 
     def _one_by_one(
         self, models: ModelRows, pool: Samples, index: Sequence[Tensor] | None, reduce: Reduce
@@ -530,7 +515,7 @@ class Scorer:
             counts = {c: len(pool if index is None else index[c]) for c in members}
             work = [(c, cut) for c in members for cut in _parts(counts[c], self._images(pool))]
             one = self._alone(models[part], members, pool, index, reduce)
-            yield from self._dealt(work, one)
+            yield from self.crew.map(one, work)
 
     def _images(self, pool: Samples) -> int:
         """Return how many of the pool's samples go through a single model at once."""

@@ -96,5 +96,5 @@ class SequentialEngine(Scorer):
                     for seat in range(len(jobs)):
                         one(0, seat)
             else:
-                self.crew.deal(one, longest_first)
+                self.crew.map(one, longest_first)
         return TrainedRows(rows, losses, steps)

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import numpy as np
 import torch
@@ -332,7 +332,7 @@ class Program:
         self.pull: Tensor | float = 0.0
         self.constant: Tensor | None = None
         self.pace: Tensor | None = None
-        self._bound: dict[tuple[int, int], ActiveProgram] = {}
+        self.bind = cache(self._bind)
 
     def _empty(self, count: int) -> Tensor:
         """Return a flat buffer of ``count`` numbers whose values are not set."""
@@ -361,7 +361,7 @@ class Program:
         self.velocity.zero_()
         self.total.zero_()
         self.pace = self._empty(self.seats).view(-1, 1, 1) if self.normals and recipe.statistics == "anew" else None
-        self._bound.clear()  # they hold the pull and the constant of the round before
+        self.bind.cache_clear()  # they hold the pull and the constant of the round before
         pulls = [recipe.weight_decay + (job.mu if job.centre is not None else 0.0) for job in jobs]
         if all(pull == pulls[0] for pull in pulls):
             self.pull = pulls[0]
@@ -380,15 +380,8 @@ class Program:
         for (_, _, a, b), block in zip(self.layout._blocks(), self.blocks.values(), strict=True):
             yield slice(a, b), block.view(self.seats, -1)
 
-    def bind(self, active: int, width: int) -> ActiveProgram:
-        """Return the program for the first ``active`` seats and batches of ``width``, valid until the next start."""
-        key = (active, width)
-        if key not in self._bound:
-            self._bound[key] = self._bind(active, width)
-        return self._bound[key]
-
     def _bind(self, active: int, width: int) -> ActiveProgram:
-        """Make the views, layers and loss for the first ``active`` seats and batches of ``width``."""
+        """Return the program for the first ``active`` seats and batches of ``width``, valid until the next start."""
 
         def shaped(flat: Tensor, features: int) -> Tensor:
             return flat[: active * features * width].view(active, features, width)
@@ -528,7 +521,8 @@ class Graphs:
             return
         recorded = self._kept[key]
         if recorded is None:
-            still = Segment(*(part.clone() for part in segment.tensors), segment.counted)
+            taken, targets, weights, tally, paces = (part.clone() for part in segment.tensors)
+            still = Segment(taken, targets, weights, tally, paces, segment.counted)
             replay = self.capture(lambda: take_steps(bound, x, still, momentum, lr))
             recorded = self._kept[key] = _Recorded(replay, bound, x, still)
         # also right after it was recorded: recording does not run anything

@@ -18,6 +18,7 @@ from typing import TypeVar
 import torch
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 
 @contextmanager
@@ -49,8 +50,8 @@ class Crew:
         self.workers = workers
         self._executor: ThreadPoolExecutor | None = None
 
-    def deal(self, work: Callable[[int, T], None], items: Sequence[T]) -> None:
-        """Call ``work(worker, item)`` for every item, and return when all are done.
+    def map(self, work: Callable[[int, T], R], items: Sequence[T]) -> list[R]:
+        """Return ``work(worker, item)`` for every item, in the order of the items, when all are done.
 
         Args:
             work: a function that is given the number of the worker, from 0, and an item. Calls of the same worker never
@@ -61,21 +62,30 @@ class Crew:
             Exception: whatever a call of ``work`` raised. If several calls did, the exception of the lowest worker is
                 raised.
         """
-        self.relay(work, [[(rank, item)] for rank, item in enumerate(items)])
+        if min(self.workers, len(items)) < 2:
+            with intra_op(1 if self.workers > 1 else None):
+                return [work(0, item) for item in items]
+        done: dict[int, R] = {}
+
+        def one(worker: int, place: int) -> None:
+            done[place] = work(worker, items[place])
+
+        self.relay(one, [[(place, place)] for place in range(len(items))])
+        return [done[place] for place in range(len(items))]
 
     def relay(self, work: Callable[[int, T], None], chains: Sequence[Sequence[tuple[float, T]]]) -> None:
         """Call ``work(worker, item)`` for every item of every chain; an item waits for the earlier items of its chain.
 
         Args:
-            work: as for :meth:`deal`.
+            work: as for :meth:`map`; what it returns is not kept.
             chains: each item with its rank. Of the items that need not wait, the one of lowest rank goes first.
 
         Raises:
-            Exception: as :meth:`deal`.
+            Exception: as :meth:`map`.
         """
         ready = [(chain[0][0], number, 0) for number, chain in enumerate(chains) if chain]
         heapq.heapify(ready)
-        lock = Lock()
+        lock, gradients = Lock(), torch.is_grad_enabled()
 
         def run(worker: int) -> None:
             while True:
@@ -89,8 +99,9 @@ class Crew:
                         heapq.heappush(ready, (chains[number][place + 1][0], number, place + 1))
 
         def take(worker: int) -> None:
-            torch.set_num_threads(1)  # each thread has this setting for itself
-            run(worker)
+            torch.set_num_threads(1)  # each thread has these settings for itself
+            with torch.set_grad_enabled(gradients):
+                run(worker)
 
         many = min(self.workers, len(ready))
         # new threads take over the number that was set last; the caller gets its own back afterwards

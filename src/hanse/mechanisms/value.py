@@ -50,7 +50,6 @@ def _utility(name: str) -> str:
 
 Utility = Annotated[str, AfterValidator(_utility)]
 """What coalitions are judged by: "loss", "accuracy", "balanced", or a metric by name or import path."""
-MOST_CHECKED = 8  # seats of a group for which exact values are computed as a check, which takes 2^n models
 VALIDATION = frozenset({"validation"})
 
 
@@ -62,14 +61,12 @@ class Solved:
         values: ``[m]``, one value per player.
         without_block: the values with each of B blocks of validation samples left out in turn, ``[m, B]``.
         errors: standard errors ``[m]``; None for exact values.
-        exact: exact values ``[m]``, if they were also computed.
         metrics: what to record; summed over the groups of a round.
     """
 
     values: Floats
     without_block: Floats
     errors: Floats | None = None
-    exact: Floats | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -207,7 +204,7 @@ class GameValue(ValuePart):
         """
         updates = view.trained
         per_seat = np.zeros(len(updates))
-        errors, exact = np.full(len(updates), np.nan), np.full(len(updates), np.nan)
+        errors = np.full(len(updates), np.nan)
         metrics = {"value/models_evaluated": 0.0}
         without, estimated = dict[int, Floats](), False
         noise = noise_of(updates)
@@ -223,8 +220,6 @@ class GameValue(ValuePart):
                 errors[group], estimated = solved.errors, True
             if noise[group].any():  # which moves these values by nobody knows how much
                 errors[group], estimated = np.nan, True
-            if solved.exact is not None:
-                exact[group] = solved.exact
             metrics["value/models_evaluated"] += game.evaluated
             if game.floor > -math.inf:
                 metrics[WORSE] = metrics.get(WORSE, 0.0) + game.below_floor
@@ -235,7 +230,7 @@ class GameValue(ValuePart):
         metrics["value/sum"] = float(per_seat.sum())
         none = np.zeros(max(map(len, without.values()), default=0))
         without_block = np.stack([without.get(seat, none) for seat in range(len(updates))])
-        return Values(per_seat, errors if estimated else None, _known(exact), metrics, without_block), state
+        return Values(per_seat, errors if estimated else None, metrics, without_block), state
 
 
 def _counted(view: View, seats: Ints, kind: mixture.Game) -> Ints:
@@ -332,14 +327,12 @@ class GTG(GameValue):
             and nothing is sampled. A permutation ends once its coalition's utility is within ``eps`` of the utility of
             all seats.
         max_permutations: the most permutations to draw. None: 50 for each seat (papers.md G4).
-        check: also compute the exact values, for groups of at most 8 seats.
         stop: sampling ends when "every" seat's estimate has converged, or only their "mean", as in the authors' code
             (after about 20 permutations).
     """
 
     eps: Weight = 1e-4
     max_permutations: Positive | None = None
-    check: bool = False
     stop: Stop = "every"
 
     def solve(self, game: Coalitions, n: int, view: View) -> Solved:
@@ -359,8 +352,7 @@ class GTG(GameValue):
             "value/truncated_between": float(found.truncated_between),
         }
         without = _along(found, game)
-        exact = shapley.exact(game, n) if self.check and n <= MOST_CHECKED else None
-        return Solved(found.values, without, _known(found.standard_errors), exact, counts)
+        return Solved(found.values, without, _known(found.standard_errors), counts)
 
 
 @dataclass(frozen=True)
@@ -399,13 +391,11 @@ class MixtureValue(GameValue):
         sure: evaluation stops as soon as the ranking of the seats is right with this probability, such as 0.95. None:
             all models are used. Seats that differ by less than a hundredth of the sum of the positive values need not
             be ranked.
-        check: also compute the exact values, for groups of at most 8 seats.
     """
 
     accepts = frozenset()  # the surrogate is one of mixtures
     budget: Positive | None = None
     sure: Annotated[float, Field(gt=0.5, lt=1)] | None = None
-    check: bool = False
 
     def solve(self, game: Coalitions, n: int, view: View) -> Solved:
         """Return estimated values ``[n]`` with their standard errors.
@@ -428,8 +418,7 @@ class MixtureValue(GameValue):
             values[sound], errors[sound] = found.values, found.standard_errors
             without[sound] = found.fit.values(worth)
             metrics |= {"value/exact_games": float(found.exact)}
-        exact = shapley.exact(memo, n) if self.check and n <= MOST_CHECKED else None
-        return Solved(values, without, errors, exact, metrics)
+        return Solved(values, without, errors, metrics)
 
     def _among(self, memo: shapley.Memo, game: Coalitions, sound: Ints, view: View) -> mixture.MixtureEstimate:
         """Return the Shapley values of the game among the players ``sound [m]``, who are numbered 0 to m - 1 in it."""

@@ -167,9 +167,10 @@ def _terms(mechanism: Mechanism, joining: BeforeJoining) -> Terms:
 
 def _with_bond(experiment: Experiment, terms: Terms) -> Terms:
     """Return the terms with what it takes to prove a size, if the experiment asks for that."""
-    sizes, bond = experiment.sizes, round(experiment.sizes.bond * TOKEN)
-    if not sizes.proved:
+    sizes = experiment.of_wing("sizes")
+    if sizes is None or not sizes.proved:
         return terms
+    bond = round(sizes.bond * TOKEN)
     return replace(
         terms,
         pays=(said("bond_for_size", bond, sizes.leaves, sizes.repeats + 1), *(terms.pays if terms.money else ())),
@@ -211,7 +212,7 @@ def _gives(
     if data is not None:
         row = build_model(experiment, data)[1]
         found.append(said("size_sent", 4e-6 * row.numel()))  # four bytes a parameter
-        if (guard := settled(experiment, np.asarray(data.sizes)).get("private")) is not None:
+        if (guard := settled(experiment, np.asarray(data.sizes)).get("federation.private")) is not None:
             found.append(_before(experiment, guard.terms, client, np.asarray(data.sizes)))
             found += [f"{line.removeprefix('warning: ')}." for line in guard.terms.of(client).drowned()]
     return tuple(found)

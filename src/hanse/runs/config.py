@@ -32,7 +32,6 @@ from hanse.base.errors import UserError, collected, import_path, nearest, path_o
 from hanse.base.factories import OBJECT, Count, Positive, defaults, named_choice
 from hanse.base.files import SMALL
 from hanse.base.wings import Names
-from hanse.core.declared import Digest
 from hanse.core.part import Mechanism
 from hanse.core.recipe import Recipe
 from hanse.data.spec import DataSpec, mistakes
@@ -44,6 +43,8 @@ from hanse.runs.sections import ClientsSection, RunSection, Section
 
 SECTIONS: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = Names({}, "sections")
 """By the name of a wing's section, what makes an experiment's sections those that follow from it; raises UserError."""
+SETTINGS: Mapping[str, type[Section]] = Names({}, "settings")
+"""By the name of a wing's section, its keys with their defaults, declared as those of the core's sections are."""
 
 
 class ModelSection(BaseModel):
@@ -279,43 +280,6 @@ class FederationSection(Section):
         return self
 
 
-class SizesSection(Section):
-    """``[sizes]``: whether members prove how many samples they have (:mod:`hanse.wings.evidence.proved_sizes`).
-
-    Attributes:
-        proved: whether members must commit to their distinct samples before they train, and are audited. Until a member
-            has proved its size, it counts as having no samples. Otherwise sizes are the members' claims.
-        leaves: how many samples an audit opens. A claim of x times the samples passes with probability at most
-            x^-leaves.
-        bond: how many tokens of a member's grant are held in escrow until it passes. If it fails, it loses them.
-        repeats: how often an unanswered audit is repeated, once per round, before it counts as failed.
-        auditors: public keys (Ed25519, 64 hexadecimal digits) of the auditors that the members name. A network needs at
-            least one auditor, a simulation none.
-    """
-
-    proved: bool = False
-    leaves: Annotated[int, Field(ge=1, le=10_000)] = 30
-    bond: Annotated[float, Field(ge=1e-6, le=1e12)] = 10.0
-    repeats: Annotated[int, Field(ge=0, le=1_000_000)] = 1
-    auditors: list[Digest] = Field([])
-
-
-class EvidenceSection(Section):
-    """``[evidence]``: what members prove beside their sizes, and who judges.
-
-    Attributes:
-        training: whether members prove that they trained on the samples that they committed to, ``{}`` or a table of
-            options (:class:`hanse.wings.evidence.training.ProofOfTraining`). It needs ``sizes.proved = true``. The
-            update of a member that does not pass is worth 0 at most, and its model is not for sale.
-        judges: whether each round is judged by validation samples of its own, ``{}`` or ``{ share = 0.5 }``
-            (:mod:`hanse.wings.evidence.judges`); in a simulation, by none that a client trains on. Otherwise all
-            validation samples judge every round.
-    """
-
-    training: dict[str, Any] | None = None
-    judges: dict[str, Any] | None = None
-
-
 class LedgerSection(Section):
     """``[ledger]``: where the books are.
 
@@ -427,8 +391,6 @@ class Experiment(BaseModel):
     clients: ClientsSection = ClientsSection()
     behaviour: dict[str, dict[str, Any]] = {}
     federation: FederationSection = FederationSection()
-    sizes: SizesSection = SizesSection()
-    evidence: EvidenceSection = EvidenceSection()
     ledger: LedgerSection = LedgerSection()
     engine: EngineSection = EngineSection()
     eval: EvalSection = EvalSection()
@@ -442,25 +404,41 @@ class Experiment(BaseModel):
             if isinstance(sections.get(section), str):
                 sections[section] = {"name": sections[section]}
         sections = _of_texts(sections)
-        for name in [name for name in sections if name not in type(self).model_fields]:
+        kinds, wrong = self.kinds(), list[Any]()
+        for name, kind in SETTINGS.items():
+            try:
+                sections = {**sections, name: kind.model_validate(sections.get(name, {}))}
+            except ValidationError as refused:
+                wrong += [{**error, "loc": (name, *error["loc"])} for error in refused.errors()]
+        for name in [name for name in sections if name not in kinds]:
             with collected(lines):
                 if name not in SECTIONS:
-                    raise UserError(f"{name}: no such key{nearest(name, [*type(self).model_fields, *SECTIONS])}")
+                    raise UserError(f"{name}: no such key{nearest(name, [*kinds, *SECTIONS])}")
                 sections = SECTIONS[name](sections)
         try:
             super().__init__(**sections)
-        except ValidationError as wrong:
-            found = dict[tuple[str | int, ...], list[Any]]()
-            for error in wrong.errors():
-                found.setdefault(_place(error, sections), []).append(error)
-            for place, errors in found.items():
-                if place[0] == "data" and isinstance(below := sections.get("data"), Mapping):
-                    lines += [line for error in errors for line in mistakes(error, place[1:], below)]
-                else:
-                    lines.append(_line(errors, place, self))
+        except ValidationError as refused:
+            wrong += refused.errors()
+        found = dict[tuple[str | int, ...], list[Any]]()
+        for error in wrong:
+            found.setdefault(_place(error, sections), []).append(error)
+        for place, errors in found.items():
+            if place[0] == "data" and isinstance(below := sections.get("data"), Mapping):
+                lines += [line for error in errors for line in mistakes(error, place[1:], below)]
+            else:
+                lines.append(_line(errors, place, kinds))
         lines += _mechanism_lines(sections.get("mechanism") if lines else self.mechanism)
         if lines:
             raise UserError(*dict.fromkeys(lines))
+
+    @classmethod
+    def kinds(cls) -> dict[str, Any]:
+        """Return the type of each section, those of wings too."""
+        return {name: field.annotation for name, field in cls.model_fields.items()} | dict(SETTINGS)
+
+    def of_wing(self, name: str) -> Any:
+        """Return a section that a wing adds. None: there is no such wing, or the section is not given."""
+        return (self.model_extra or {}).get(name)
 
     @classmethod
     def read(cls, path: str | Path, overrides: Sequence[str] = ()) -> Self:
@@ -607,19 +585,19 @@ def _place(error: Any, sections: Mapping[str, Any]) -> tuple[str | int, ...]:
     return tuple(found)
 
 
-def _line(errors: Sequence[Any], place: Sequence[str | int], experiment: Experiment) -> str:
-    """Return one line for pydantic's errors in one place: the key, the value, and what is allowed.
+def _line(errors: Sequence[Any], place: Sequence[str | int], kinds: Mapping[str, Any]) -> str:
+    """Return one line for pydantic's errors in one place: the key, the value, and what is allowed; ``kinds`` are the
+    types of all sections.
 
     There are several where each member of a union says why it does not fit.
     """
     error, where = errors[0], [str(part) for part in place]
     name = ".".join(where)
     if error["type"] == "extra_forbidden":
-        fields: Mapping[str, Any] = type(experiment).model_fields
-        for part in where[:-1]:
-            kind = fields[part].annotation
-            fields = kind.model_fields if kind is not None else {}
-        return f"{name}: no such key{nearest(where[-1], fields)}"
+        kind = kinds[where[0]]
+        for part in where[1:-1]:
+            kind = kind.model_fields[part].annotation
+        return f"{name}: no such key{nearest(where[-1], kind.model_fields)}"
     if error["type"] == "missing":
         example = ', as in name = "fedavg" below [mechanism]' if where[0] == "mechanism" else ""
         return f"{name}: is required{example}"

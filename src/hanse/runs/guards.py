@@ -1,13 +1,12 @@
 """Guards: what wings put between a run's clients and its server, by the settings that ask for it.
 
-A wing names a :class:`Guard` for its key as ``Wing(names={"guards": {key: path}})``: one of :data:`KEYS`, or the name
-of a section of its own. The core knows neither their options nor what they do.
+A wing names a :class:`Guard` for a setting as ``Wing(names={"guards": {setting: path}})``: a key of a section, such as
+"sizes.proved", or a section of its own. The core knows neither their options nor what they do.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -22,23 +21,17 @@ from hanse.learning.job import Problem
 from hanse.learning.loop import Loop
 from hanse.runs.config import Experiment
 
-KEYS = {
-    "judges": "evidence.judges",
-    "secure": "federation.secure",
-    "private": "federation.private",
-    "sizes": "sizes.proved",
-    "training": "evidence.training",
-}
+BY_WINGS = ("federation.private", "federation.secure")  # settings of the core's sections that wings read
 
 
 class Guard:
     """What a setting puts around a run's clients. This one changes nothing: override what you need.
 
     Args:
-        experiment: the experiment, which has the key.
+        experiment: the experiment, which has the setting.
 
     Attributes:
-        terms: the key's options, checked, once :meth:`settle` has read them.
+        terms: the setting's options, checked, once :meth:`settle` has read them.
         groups: ``groups(seed, clients, round)`` says whose updates reach the server as one sum. None: it sees each.
         accounts: what a simulation's clients keep from round to round, once :meth:`clients` made it. None: nothing.
         sizes: a helper part that lets members prove their sizes, once :meth:`server` made it. None: claims count.
@@ -57,6 +50,12 @@ class Guard:
     def __init__(self, experiment: Experiment) -> None:
         self.experiment = experiment
         self.terms: Any = None
+
+    def provides(self) -> Mapping[str, str]:
+        """Return words that hold with the setting, each with what a line about it begins with
+        (:mod:`hanse.mechanisms.fits`).
+        """
+        return {}
 
     def settle(self, sizes: Ints | None) -> None:
         """Read the options, for clients with so many samples ``[N]`` (None: not known). Raises UserError."""
@@ -98,13 +97,28 @@ ACCOUNTS: Mapping[str, Callable[[Mapping[str, Any]], Any]] = Names({}, "accounts
 """By a guard's key, what makes a client's account from its plain values in a checkpoint; it raises UnsoundError."""
 
 
+def asked(experiment: Experiment) -> list[str]:
+    """Return the settings of an experiment for which wings have guards, also where such a wing is missing.
+
+    A guard goes around those before it: the alphabet backwards puts a charter around all others.
+    """
+
+    def given(setting: str) -> bool:
+        section, _, key = setting.partition(".")
+        value = getattr(experiment, section, None)
+        return (getattr(value, key, None) if key else value) not in (None, False)
+
+    return [setting for setting in sorted({*GUARDS, *BY_WINGS}, reverse=True) if given(setting)]
+
+
 def guards_of(experiment: Experiment) -> dict[str, Guard]:
-    """Return the guards that an experiment asks for, by key. Raises UserError if there is no wing for one of them."""
-    asked = [key for key, setting in KEYS.items() if attrgetter(setting)(experiment) not in (None, False)]
-    asked += [key for key in experiment.model_extra or {} if key in GUARDS]  # sections of wings
-    if lost := [key for key in asked if key not in GUARDS]:
-        raise UserError(*(f"{KEYS[key]}: needs a wing{absent() or ', and none reads it'}" for key in lost))
-    return {key: GUARDS[key](experiment) for key in asked}
+    """Return the guards that an experiment asks for, by setting. Raises UserError if there is no wing for one of
+    them.
+    """
+    settings = asked(experiment)
+    if lost := [setting for setting in settings if setting not in GUARDS]:
+        raise UserError(*(f"{setting}: needs a wing{absent() or ', and none reads it'}" for setting in lost))
+    return {setting: GUARDS[setting](experiment) for setting in settings}
 
 
 def settled(experiment: Experiment, sizes: np.ndarray | None = None) -> dict[str, Guard]:

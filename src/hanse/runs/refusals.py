@@ -42,6 +42,7 @@ from hanse.mechanisms.fits import IDLE, said, unfit, without, words_of
 from hanse.mechanisms.mechanism_table import without_effect
 from hanse.mechanisms.registry import word_of
 from hanse.runs.config import Experiment
+from hanse.runs.guards import GUARDS, asked
 
 _COMPARED = 64  # samples at most on which model and engine are tried before round 0
 _ONE = 1e-4  # how far the sum of probabilities may be from 1
@@ -115,7 +116,6 @@ def surroundings(
     there = {
         "validation": bool(data.server_validation),
         "root": data.server_root is not None,
-        "proofs": experiment.evidence.training is not None,
         "pooled" if experiment.data.partition.name == "pooled" else "clients": True,
         "client_validation": experiment.data.client_validation > 0,
         "secure": federation.secure is not None,
@@ -133,7 +133,7 @@ def surroundings(
     around |= {word: "" for word, is_so in there.items() if is_so}
     if loop is not None and not loop.takes_penalty:
         around["train.loop/plain"] = around["train.loop"]
-    if "sizes" in needed and not experiment.sizes.proved:
+    if "sizes" in needed and "proved sizes" not in around:
         around["claimed sizes"] = "sizes.proved: false"
     if moving:
         around["moving samples"] = ", ".join(moving)
@@ -171,11 +171,9 @@ def changed(experiment: Experiment) -> dict[str, str]:
             for option, one in table.items():
                 names = (f"{where}/{option}", f"{where}/{option}/{one}") if one is not None else ()
                 found |= dict.fromkeys(names, f"{where}.{option}: {_toml(one)}")
-    if experiment.federation.private is not None and experiment.federation.private.get("unit") != "sample":
-        found["federation.private/by client"] = "federation.private"
-    if experiment.sizes.proved and not experiment.sizes.auditors:
-        found["sizes.auditors/none"] = "sizes.auditors: []"
-    if experiment.sizes.proved or experiment.mechanism.built.settle is not None:
+    for setting in asked(experiment):
+        found |= GUARDS[setting](experiment).provides() if setting in GUARDS else {}
+    if experiment.mechanism.built.settle is not None:
         found["tokens"] = ""
     return found
 

@@ -289,8 +289,6 @@ def _line_of(view: View, s: int) -> dict[str, Any]:
         line["staleness"] = int(updates.staleness[s])
     if view.values is not None:
         line["value"] = float(view.values.per_seat[s])
-        if view.values.exact is not None:
-            line["value_exact"] = float(view.values.exact[s])
         errors = {"value_error": view.values.standard_errors, "value_draw_error": view.values.draw_errors}
         for name, per_seat in errors.items():
             if per_seat is not None:

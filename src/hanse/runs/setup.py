@@ -536,8 +536,9 @@ def _guarded(
     size = context.layout.size
     for guard in guards.values() if not remote else ():
         federation = guard.clients(federation, data)
-    if context.sums is None and ("private" in guards or remote):
-        terms = guards["private"].terms if "private" in guards else None
+    private = guards.get("federation.private")
+    if context.sums is None and (private is not None or remote):
+        terms = None if private is None else private.terms
         weighed = "noise" in in_slots(experiment.mechanism.built.weigh.needs, ["weigh"])
         half = experiment.federation.half_precision
         federation = Believed(federation, terms, context.recipe, size, half, weighed)

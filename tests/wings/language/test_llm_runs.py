@@ -69,20 +69,6 @@ def test_adapters_in_the_market_from_training_to_report(llm: None, tmp_path: Pat
     assert resumed.book.head == straight.book.head
 
 
-@pytest.mark.parametrize(
-    "mechanism",
-    [
-        {"name": "greedyfed", "clients_per_round": 2, "value": {"name": "gtg", "max_permutations": 2}},
-        {"name": "pifl", "tiers": 2, "by_contribution": 1, "at_random": 1, "score_samples": 4},
-    ],
-    ids=lambda m: m["name"],
-)
-def test_adapters_in_other_mechanisms(llm: None, mechanism: dict[str, Any]) -> None:
-    result = hanse.run(adapters(mechanism))
-    assert all(line["answered"] > 0 and line["refused"] == 0 for line in result.metrics)
-    assert np.isfinite(result.metrics[-1]["client/test_loss"])
-
-
 def play(roles: int, text: str) -> str:
     """A play in which each role says the same text in its own order of words, enough for 24 windows."""
     words, blocks = text.split(), []
@@ -102,7 +88,6 @@ def plays(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     "mechanism",
     [
-        {"name": "greedyfed", "clients_per_round": 2},
         {"name": "pifl", "tiers": 2, "by_contribution": 1, "at_random": 1, "score_samples": 4},
         {"name": "ipfl", "eagerness": 1e3},
     ],

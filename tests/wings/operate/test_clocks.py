@@ -213,11 +213,6 @@ class TestRunOut:
         watch_certificates(made, said.put, lambda: None)
         assert {Path(said.get(timeout=60).split(": ")[1]).name for _ in range(2)} == {"ca.crt", "server.crt"}
 
-    def test_the_operator_is_told_before_anything_starts(self, made: Path) -> None:
-        with pytest.raises(UserError) as refused:
-            check_certificates(made, datetime.now(UTC))
-        assert sum("crt: has run out" in line for line in refused.value.lines) == 2
-
     def test_the_operator_is_told_if_they_run_out_during_a_run(self, tmp_path: Path) -> None:
         making.make_certificates(tmp_path / "certs", "test")
         lines = Loopback(tmp_path, tmp_path, (9100,))._lost("no answer").lines

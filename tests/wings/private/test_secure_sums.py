@@ -70,7 +70,7 @@ def test_groups_that_stay_the_same() -> None:
         build(small_experiment(values, federation={"secure": {"regroup": False}}))
     sums = {"federation": {"secure": {"group": 3}}}  # and by themselves they change only where values need it
     for mechanism, regroup in (("fedavg", False), (values, True)):
-        rule = build(small_experiment(mechanism, **sums)).guards["secure"].terms
+        rule = build(small_experiment(mechanism, **sums)).guards["federation.secure"].terms
         assert rule.regroup is regroup
 
 

@@ -27,7 +27,7 @@ from hanse.core.table import Floats, Ints
 from hanse.core.telling import Measure, Plot, Telling
 from hanse.flower.arrays import ArrayLayout, average, shares, size_of
 from hanse.flower.valued.reaggregate import Reaggregation
-from hanse.flower.valued.worth import ByClients, ByFunction, Worth, counted_in
+from hanse.flower.valued.worth import ByFunction, Worth, counted_in
 from hanse.learning.by_function import FunctionCoalitions
 from hanse.mechanisms.deploy import ServerModel
 from hanse.mechanisms.registry import word_of
@@ -37,13 +37,6 @@ from hanse.mechanisms.value import GTG, Exact, MixtureValue
 
 TINY = 1e-37  # numbers may always differ by this: float32's relative error does not hold for the smallest ones
 FEW = 6  # up to so many replies the exact value is taken: at most 64 coalitions are aggregated again
-GAIN = Measure(
-    "first-order share of the gain",
-    "A first-order share of the gain is the part of what the clients' own evaluations say the round gained that goes "
-    "to an update for how far it went the way of all of them; the values of a round sum to that gain.",
-    share_out=True,
-)
-
 APP = (
     "A Flower app's own rounds, in which hanse valued the replies: what was trained, on which data and how, is the "
     "app's. In config.toml [data], [train] and [model] are hanse's defaults, which had no part in it."
@@ -74,9 +67,6 @@ class WatchedRound:
         again: makes the aggregate of some of the replies again. It is used if ``made`` is not an average.
         answered: the clients whose replies, sound or not, the strategy has seen.
         why_not: why the aggregate of some replies is not available, if ``again`` is None.
-        tests: clients' evaluations of the model after the round: ``(figure, samples)`` by client. Higher figures are
-            better.
-        tests_before: clients' evaluations of the model before the round, in the same form as ``tests``.
 
     Examples:
         A round of FedAvg with the replies of two clients, given by hand:
@@ -119,8 +109,6 @@ class WatchedRound:
     again: Reaggregation | None = None
     answered: Sequence[int] = ()
     why_not: str = ""
-    tests: Mapping[int, tuple[float, float]] = field(default_factory=dict)
-    tests_before: Mapping[int, tuple[float, float]] = field(default_factory=dict)
 
     def share(self, clients: Sequence[int]) -> Floats:
         """Return the weights of some clients' replies in an average of them, ``[n]``, summing to 1."""
@@ -226,7 +214,7 @@ class Combined(AggregatePart):
         >>> empty = ArrayRecord()
         >>> replies = {client: Trained(0, torch.zeros(0), 10, 0.5, 1) for client in range(4)}
         >>> form = ArrayLayout.of(empty)
-        >>> told = WatchedRound(form, ByClients(), Roster(), empty, replies=replies, made=empty, average=True)
+        >>> told = WatchedRound(form, ByFunction(len), Roster(), empty, replies=replies, made=empty, average=True)
         >>> Combined(told).aggregate(group, {}).weights
         array([0.25, 0.25, 0.25, 0.25])
     """
@@ -335,7 +323,7 @@ class OfReplies(ValuePart):
         if self.told is None:
             return self.part.tells(standing)
         worth = self.told.worth
-        measure = GAIN if isinstance(worth, ByClients) else self.part.tells(standing).measures or Measure("value")
+        measure = self.part.tells(standing).measures or Measure("value")
         measure = replace(measure, sentence=f"{measure.sentence} {counted_in(worth)}".strip())
         return Telling(report=APP, measures=measure, charts=OWN)
 
@@ -350,10 +338,6 @@ class OfReplies(ValuePart):
         assert told is not None
         if told.made is None:
             raise UserError("the strategy made no aggregate")
-        if isinstance(told.worth, ByClients):
-            gain = told.worth.gain(told.tests_before, told.tests)
-            parts = told.worth.values(gain, told.share(clients), view.trained.rows - view.table.rows[0])
-            return Values(parts, metrics={"value/sum": float(parts.sum()), "value/models_evaluated": 0.0}), state
         # of the replies that could be read and are in the aggregate, the round refuses some, such as too long ones
         told.check_sound(told.replies, clients)
         part = self.part if told.average else self._of_any_rule(told, len(clients))
@@ -408,7 +392,7 @@ class Replies(Federation):
         Without any replies, it answers nothing:
 
         >>> empty = ArrayRecord()
-        >>> federation = Replies(WatchedRound(ArrayLayout.of(empty), ByClients(), Roster(), empty))
+        >>> federation = Replies(WatchedRound(ArrayLayout.of(empty), ByFunction(len), Roster(), empty))
         >>> list(federation.present(0)), federation.exchange(0, [], None, None)
         ([], [])
     """

@@ -63,13 +63,11 @@ def valued(
         out: the run directory to create, for ``hanse report``, ``statement``, ``serve`` and ``ledger``.
         validation: what judges models. It is a function ``evaluate(arrays)`` of an ``ArrayRecord``, which returns a
             number (higher is better) or numbers by name. With ``model``, it is instead a validation set: ``(x, y)``, a
-            PyTorch or Hugging Face data set, or a ``DataLoader``. None: the change in the clients' own evaluations is
-            divided among them, to first order.
+            PyTorch or Hugging Face data set, or a ``DataLoader``.
         model: a torch module whose state the app's arrays hold. It is not changed.
-        utility: the figure that counts. It is one that ``evaluate`` returns, or that clients report, or that hanse
-            measures on ``model`` ("loss", "accuracy", "balanced", or a metric of hanse). None: the loss, else the
-            accuracy. The name decides whether lower is better (:func:`hanse.learning.figures.less_is_better`: losses
-            and errors).
+        utility: the figure that counts. It is one that ``evaluate`` returns, or that hanse measures on ``model``
+            ("loss", "accuracy", "balanced", or a metric of hanse). None: the loss, else the accuracy. The name decides
+            whether lower is better (:func:`hanse.learning.figures.less_is_better`: losses and errors).
         target: the name of the labels, if samples are dictionaries or a table.
         method: how values are computed, as in ``mechanism.value`` of an experiment: "path" or "first_order" (with
             ``model``, by its loss), "mixture", "exact", "gtg", "monte_carlo", "leave_one_out", "banzhaf", or a table

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
-from functools import partial, wraps
+from functools import wraps
 from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
@@ -36,7 +36,7 @@ from hanse.base.files import MEMBERS, write_whole
 from hanse.base.lock import Hold
 from hanse.core.declared import MOST_METRICS
 from hanse.core.part import Context
-from hanse.core.port import ClientInfo, Roster, Tested, Trained
+from hanse.core.port import ClientInfo, Roster, Trained
 from hanse.core.recipe import Recipe
 from hanse.core.table import Seats
 from hanse.core.telling import describe
@@ -45,11 +45,11 @@ from hanse.data.frames import name_of
 from hanse.federation.codec import WireError
 from hanse.flower.arrays import ArrayLayout, own_copy
 from hanse.flower.members import NAME, Hello, Members
-from hanse.flower.nodes import arrays_of, content_of, metrics_of, numbers_of, samples_of
+from hanse.flower.nodes import arrays_of, content_of, numbers_of, samples_of
 from hanse.flower.nodes import guarded as read_safely
 from hanse.flower.valued.mechanism import Replies, WatchedRound, watching
 from hanse.flower.valued.reaggregate import LEAST_S, Reaggregation
-from hanse.flower.valued.worth import ByClients, ByFunction, ByModule, Worth
+from hanse.flower.valued.worth import ByFunction, ByModule, Worth
 from hanse.learning.engines import EngineChoice, make_engine
 from hanse.learning.figures import accuracy_of, loss_name, loss_of
 from hanse.learning.job import Problem
@@ -63,7 +63,7 @@ from hanse.runs.rundir import RunDir, claim_anew
 from hanse.runs.sections import RunSection
 from hanse.runs.server_judge import ServerJudge
 from hanse.runs.setup import Session
-from hanse.runs.testing import Figures, figures_of
+from hanse.runs.testing import Figures
 
 S = TypeVar("S", bound=Strategy)
 LOG = logging.getLogger("hanse.valued")
@@ -119,8 +119,7 @@ class Valued(Generic[S]):
         self._folder: RunDir | None = None
         self._nobody: WatchedRound | None = None  # a round to which nobody has come
         self._now: WatchedRound | None = None
-        self._tests: Mapping[int, tuple[float, float]] = {}
-        self._figures, self._said = Figures(), dict[str, float]()
+        self._said = dict[str, float]()
         self._number, self._begun = 0, 0.0
 
     def start(self, *given: Any, **more: Any) -> Any:
@@ -167,9 +166,9 @@ class Valued(Generic[S]):
 
     def _started(self, *given: Any, **more: Any) -> Any:
         """Call the strategy's ``start`` once the run directory is made; the server's evaluation is heard, too."""
-        own = partial(type(self.strategy).start, self.listened)
+        own, given = type(self.strategy).start, (self.listened, *given)
         try:
-            said = inspect.signature(partial(Strategy.start, None)).bind(*given, **more)
+            said = inspect.signature(Strategy.start).bind(*given, **more)
         except TypeError:  # a start of the user's own, with other arguments
             return own(*given, **more)
         if callable(judge := said.arguments.get("evaluate_fn")):
@@ -197,9 +196,7 @@ class Valued(Generic[S]):
 
     def _evaluated(self, server_round: int, replies: Iterable[Message]) -> Any:
         """Call the strategy's ``aggregate_evaluate``, which ends a round unless the server evaluates after it."""
-        heard = list(replies)
-        self._quietly(self.tests, copy.deepcopy(heard))
-        found = self.strategy.aggregate_evaluate(server_round, heard)
+        found = self.strategy.aggregate_evaluate(server_round, replies)
         self._quietly(self.says, "evaluate", found)
         if not self.judged:
             self._quietly(self.ends)
@@ -263,8 +260,8 @@ class Valued(Generic[S]):
         self.ends()  # of the round before, if it has had no evaluation
         self.begins(arrays, None)
         assert self._nobody is not None
-        self._begun, self._number, self._figures, self._said = time.perf_counter(), number, Figures(), {}
-        self._now = replace(self._nobody, before=own_copy(arrays), tests_before=self._tests)
+        self._begun, self._number, self._said = time.perf_counter(), number, {}
+        self._now = replace(self._nobody, before=own_copy(arrays))
 
     def asked(self, nodes: Iterable[int]) -> None:
         """Take note of the nodes that get training messages. New nodes become clients, in ascending order of ids."""
@@ -307,7 +304,7 @@ class Valued(Generic[S]):
                 records[client], trained[client] = read
         now.records, now.replies, now.refused, now.answered = records, trained, refused, list(messages)
         now.roster = self._roster(trained)
-        if averages(self.strategy) or isinstance(now.worth, ByClients):  # which ask for no coalition's model
+        if averages(self.strategy):  # the models of coalitions follow from the replies
             return
         try:
             seconds = max(LEAST_S, time.perf_counter() - self._begun)
@@ -342,27 +339,6 @@ class Valued(Generic[S]):
         if who == "server":
             found = {"test/loss": loss_of(numbers), "test/accuracy": accuracy_of(numbers)}
             self._said |= {name: x for name, x in found.items() if math.isfinite(x)}
-
-    def tests(self, replies: Sequence[Message]) -> None:
-        """Take the evaluate replies, which measure the gain of this round and of the next one."""
-        worth = self.worth if isinstance(self.worth, ByClients) else ByClients()
-        found, tested = dict[int, tuple[float, float]](), dict[int, Tested]()
-        for reply in replies:
-            known = self.members.by_key.get(f"node {reply.metadata.src_node_id}")
-            read = read_safely(lambda one: self._numbers(metrics_of(content_of(one, "the client"))), reply)
-            if known is None or isinstance(read, str):
-                continue
-            numbers, samples = read
-            if (figure := worth.figure(numbers)) is not None:
-                found[known.id] = figure, samples
-            loss, right = loss_of(numbers), accuracy_of(numbers)
-            if not math.isnan(loss):
-                tested[known.id] = Tested("test", loss, None if math.isnan(right) else right, int(samples))
-        if self._now is not None:
-            self._now.tests = found
-        self._tests = found
-        if tested:
-            self._figures = figures_of(np.array(sorted(tested)), [tested[c] for c in sorted(tested)], False, ())
 
     def ends(self) -> None:
         """Play the round for hanse's record, and append it to the run directory. Without a round, nothing is done."""
@@ -461,7 +437,7 @@ class Valued(Generic[S]):
             if now.made is not None:
                 after = replace(after, table=replace(after.table, rows=now.form.row(now.made).unsqueeze(0)))
         seconds = {"play": time.perf_counter() - begun, "round": time.perf_counter() - self._begun}
-        record = RoundRecord.of(replace(played, state=after), self._figures, seconds)
+        record = RoundRecord.of(replace(played, state=after), Figures(), seconds)
         record.metrics.update(self._said)
         if gap:
             record.metrics["gap"] = gap = gap[:LONGEST]

@@ -1,8 +1,7 @@
-"""Three ways to judge a model, one for each kind of judge that an app has.
+"""Two ways to judge a model.
 
 :class:`ByFunction` calls the user's function. :class:`ByModule` loads the model into a torch module and tests it on the
-server's validation set. Both can judge any model, including those of coalitions. :class:`ByClients` needs neither: it
-divides a round's gain according to the clients' own evaluations.
+server's validation set.
 
 The arguments ``validation`` and ``model`` of :func:`hanse.valued` decide which one is used (:func:`judge_of`).
 :func:`counted_in` describes the unit of its values.
@@ -16,23 +15,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 from flwr.app import ArrayRecord
-from torch import Tensor, nn
-from torch.utils.data import DataLoader
+from torch import nn
 
 from hanse.base.errors import UserError, gated
-from hanse.core.table import Floats
 from hanse.data.own import as_samples
 from hanse.data.samples import Samples
 from hanse.flower.arrays import own_copy
-from hanse.games.gram import inner_products
 from hanse.learning import slopes
 from hanse.learning.agreement import settle, why_unfit
 from hanse.learning.coalitions import metric_of
 from hanse.learning.engines import EngineChoice
-from hanse.learning.figures import WORTH, Figures, as_figures, counted, less_is_better, signed, worth_of
+from hanse.learning.figures import WORTH, as_figures, counted, less_is_better, worth_of
 from hanse.learning.job import Engine, Problem
 from hanse.learning.models import build_problem
 
@@ -86,13 +81,10 @@ class ByFunction:
 
 def counted_in(worth: Worth) -> str:
     """Return a sentence that says what a value of 0.1 means."""
-    whose = {ByModule: "on the server's validation samples", ByFunction: "by the server's own function"}
-    by, name = whose.get(type(worth), "as the clients report it"), worth.utility or worth.known.get("utility", "")
-    what = f"{name[:60]} {'lower' if less_is_better(name) else 'higher'} by 0.1"
-    if not name:  # of clients, which figure they have is seen once they reply
-        guess = "a loss lower by 0.1, or, without a loss, an accuracy higher"
-        what = guess if isinstance(worth, ByClients) else "a model better by 0.1"
-    return f"A value of 0.1 is {what}, {by}."
+    by = "on the server's validation samples" if isinstance(worth, ByModule) else "by the server's own function"
+    name = worth.utility or worth.known.get("utility", "")
+    what = f"{name[:60]} {'lower' if less_is_better(name) else 'higher'}" if name else "a model better"
+    return f"A value of 0.1 is {what} by 0.1, {by}."
 
 
 @dataclass(frozen=True)
@@ -120,14 +112,14 @@ class ByModule:
 
         Args:
             module: the model; it is not changed.
-            validation: a validation set, as :func:`validation_samples` takes it.
+            validation: ``(x, y)``, a PyTorch or Hugging Face data set, a table, or a ``DataLoader``.
             utility: the figure that counts. None: the loss.
             target: the labels' name, where samples are dictionaries or a table.
 
         Raises:
             UserError: the samples cannot be read, do not fit the module, or have no such metric.
         """
-        samples, classes = validation_samples(validation, target)
+        samples, classes = as_samples(validation, target, "validation")
         # a judge's copy may be frozen, which says nothing of what the app trains
         module = copy.deepcopy(module)
         for parameter in module.parameters():
@@ -150,99 +142,6 @@ def why_no_slope(worth: Worth) -> str | None:
     return slopes.why_no_slope(worth.problem, worth.samples)
 
 
-def validation_samples(given: Any, target: str | None) -> tuple[Samples, int | None]:
-    """Return a validation set as samples, and its number of classes (None: targets are numbers).
-
-    Args:
-        given: ``(x, y)``, a PyTorch or Hugging Face data set, a table, or a ``DataLoader``. All batches of a loader are
-            used; they are pairs ``(x, y)`` or dictionaries.
-        target: the labels' name in dictionaries. None: of a loader's, the first of "label", "labels", "target" and "y"
-            that exists.
-
-    Raises:
-        UserError: the set has no samples, or its labels cannot be found.
-    """
-    if isinstance(given, DataLoader):
-        batches: Any = list(given)  # once: an iterable set may have no second time
-        given, first = DataLoader(batches, batch_size=None), next(iter(batches), None)
-        if target is None and isinstance(first, Mapping):
-            target = next((name for name in ("label", "labels", "target", "y") if name in first), None)
-    return as_samples(given, target, "validation")
-
-
-# ---- without data of the server's
-
-
-@dataclass(frozen=True)
-class ByClients:
-    """The clients' own evaluations, for an app whose server has no samples.
-
-    The gain of a round is the improvement reported by the clients that evaluated the model before and after it,
-    weighted by their samples. Client i's part of the gain is proportional to ``w_i <D_i, sum_j w_j D_j>``: how far its
-    update ``D_i`` went in the direction of all updates together. This is a first-order share, so it needs no models of
-    coalitions. FedCE (Jiang et al., CVPR 2023) uses this direction as one of its two terms.
-
-    Attributes:
-        utility: the metric that counts in the clients' evaluate replies. None: the loss, else the accuracy.
-        known: the metric that counts, under "utility". Once found it stays the same, so all rounds have one unit.
-    """
-
-    utility: str | None = None
-    known: dict[str, str] = field(default_factory=dict)
-
-    def figure(self, numbers: Figures) -> float | None:
-        """Return a client's evaluation, higher is better, or None if the metric is missing or not finite."""
-        wanted = self.utility or self.known.get("utility")
-        name = counted(numbers, wanted) if wanted else counted(numbers, "loss") or counted(numbers, "accuracy")
-        if name is None or not math.isfinite(numbers[name]):
-            return None
-        self.known.setdefault("utility", name)
-        return signed(numbers, name)
-
-    @staticmethod
-    def gain(before: Mapping[int, tuple[float, float]], after: Mapping[int, tuple[float, float]]) -> float:
-        """Return by how much the model got better for the clients that evaluated it before and after the round.
-
-        Args:
-            before: ``(figure, samples)`` for the model before the round, by client. Figures are as :meth:`figure`
-                returns them.
-            after: the clients' figures for the model after the round, in the same form. The mean over clients is
-                weighted by these samples. If all of them are 0, it is not weighted.
-
-        Raises:
-            UserError: no client evaluated both models.
-
-        Examples:
-            >>> before = {0: (-0.9, 10), 1: (-0.5, 30)}  # minus the loss, samples
-            >>> ByClients.gain(before, after={0: (-0.5, 10), 1: (-0.5, 30), 2: (-0.1, 5)})
-            0.1
-        """
-        both = sorted(before.keys() & after.keys())
-        if not both:
-            why = "no client evaluated both models" if before else "no client evaluated the model before"
-            raise UserError(f"{why} the round, so the clients do not say what it gained")
-        weights = np.array([after[c][1] for c in both])
-        weights = weights if weights.sum() > 0 else np.ones(len(both))
-        return float(np.average([after[c][0] - before[c][0] for c in both], weights=weights))
-
-    @staticmethod
-    def values(gain: float, weights: Floats, moves: Tensor) -> Floats:
-        """Return each update's share of the gain, ``[S]``. The shares sum to ``gain``.
-
-        Args:
-            gain: what the round gained.
-            weights: ``[S]``, the weights with which the updates were averaged. They sum to 1.
-            moves: ``[S, P]``, each update minus the model that it started from.
-
-        Returns:
-            The shares. They are zeros if the weighted updates cancel and the model did not move. A share is negative if
-                its update opposed the others.
-        """
-        together = weights * (inner_products(moves) @ weights)
-        total = float(together.sum())
-        return np.asarray(gain * together / total) if total > 0 else np.zeros(len(weights))
-
-
 def judge_of(validation: Any, model: nn.Module | None, utility: str | None, target: str | None) -> Worth:
     """Return what judges models, of the arguments of :func:`hanse.valued`.
 
@@ -257,14 +156,12 @@ def judge_of(validation: Any, model: nn.Module | None, utility: str | None, targ
         raise UserError("model: needs validation=, the samples that it is judged on")
     if model is not None:
         return ByModule.of(model, validation, utility, target)
-    if validation is None:
-        return ByClients(utility)
     if not callable(validation) or isinstance(validation, type):
         raise UserError(
             f"validation: {type(validation).__name__}: must be a function evaluate(arrays), or, with model=, a torch "
-            "module, a validation set"
+            "module, a validation set; without data at the server, hanse.flower.client_app has values by gradients"
         )
     return ByFunction(validation, utility)
 
 
-Worth = ByFunction | ByModule | ByClients
+Worth = ByFunction | ByModule

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -36,6 +37,7 @@ FILES: Mapping[str, tuple[str, str]] = {
     LOG: ("every posting of the books", "application/json-lines"),
     "report.html": ("hanse's report", "text/html"),
 }
+FIGURES = ("test", "client", "value", "train")  # of the last round, by the first part of their names
 SECTIONS = ("mechanism", "clients", "ledger", "run")  # of the experiment, which are listed as parameters
 PACKAGE = "https://pypi.org/project/{}/"
 SCHEMA = "http://schema.org/"
@@ -92,25 +94,22 @@ def write_crate(path: str | Path, *, author: str | None = None, license: str | N
         """Add an entity of a schema.org type to the crate and return the reference to it."""
         return {"@id": crate.add(entity(crate, address, properties={"@type": kind, **properties})).id}
 
-    crate.root_dataset["conformsTo"] = add(
-        PROFILE, ["CreativeWork", "Profile"], name="Federated Learning RO-Crate profile v0.1", url=PROFILE
-    )
+    def numbers(kind: str, values: Iterable[tuple[str, Any]]) -> list[dict[str, str]]:
+        """Add named values to the crate and return the references to them."""
+        return [add(f"#{kind}-{_slug(one)}", "PropertyValue", name=one, value=_plain(of)) for one, of in values]
+
+    profile = {"name": "Federated Learning RO-Crate profile v0.1", "url": PROFILE}
+    crate.root_dataset["conformsTo"] = add(PROFILE, ["CreativeWork", "Profile"], **profile)
     if license is not None:
-        crate.root_dataset["license"] = add(
-            license if "://" in license else f"#{_slug(license)}",
-            "CreativeWork",
-            name=license,
-            description="the license of this record",
-        )
+        known = license if "://" in license else f"#{_slug(license)}"
+        told = {"name": license, "description": "the license of this record"}
+        crate.root_dataset["license"] = add(known, "CreativeWork", **told)
+    settings = flat({k: v for k, v in run.config.items() if k in SECTIONS})
     action: dict[str, Any] = {
         "name": "Federated learning training run",
-        "instrument": _instruments(run, add),
-        "object": [
-            add(f"#param-{_slug(name)}", "PropertyValue", name=name, value=_plain(value))
-            for name, value in flat({k: v for k, v in run.config.items() if k in SECTIONS})
-            if not name.startswith("mechanism.settings.")  # they are the strategy's
-        ],
-        "result": _results(run, crate, add),
+        "instrument": _instruments(run, add, numbers),
+        "object": numbers("param", (one for one in settings if not one[0].startswith("mechanism.settings."))),
+        "result": _results(run, crate, numbers),
     }
     whole = len(run.metrics) >= run.rounds_planned
     status = f"{'Completed' if whole else 'Failed'}ActionStatus"
@@ -127,7 +126,7 @@ def write_crate(path: str | Path, *, author: str | None = None, license: str | N
     return file
 
 
-def _instruments(run: RunRecord, add: Any) -> list[dict[str, str]]:
+def _instruments(run: RunRecord, add: Any, numbers: Any) -> list[dict[str, str]]:
     """Return references to the software and to the strategy that made the run, the latter with its settings."""
     file = run.path / "environment.json"
     said = read_json(file) if file.is_file() else {}
@@ -135,65 +134,42 @@ def _instruments(run: RunRecord, add: Any) -> list[dict[str, str]]:
     mechanism = table(run.config, "mechanism")
     if mechanism.get("flower"):
         packages = {**packages, "flwr": mechanism["flower"]}
-    found = [
-        add(
-            f"#software-{_slug(name)}",
-            "SoftwareApplication",
-            name={"flwr": "Flower"}.get(name, name),
-            softwareVersion=str(number),
-            version=str(number),
-            url=PACKAGE.format(name),
-        )
-        for name, number in packages.items()
-        if name in ("hanse", "flwr", "torch", "numpy")
-    ]
+    found = []
+    for name in (one for one in packages if one in ("hanse", "flwr", "torch", "numpy")):
+        number = {"softwareVersion": str(packages[name]), "version": str(packages[name])}
+        about = {"name": {"flwr": "Flower"}.get(name, name), "url": PACKAGE.format(name), **number}
+        found.append(add(f"#software-{_slug(name)}", "SoftwareApplication", **about))
     settings = mechanism.get("settings")
-    told = settings if isinstance(settings, Mapping) else {}
-    parameters = [
-        add(f"#strategy-{_slug(name)}", "PropertyValue", name=name, value=_plain(value)) for name, value in told.items()
-    ]
+    parameters = numbers("strategy", settings.items() if isinstance(settings, Mapping) else ())
     name, of = str(mechanism.get("strategy") or run.mechanism), "flwr" if mechanism.get("flower") else "hanse"
     known = {"version": str(packages.get(of, "unknown")), "url": PACKAGE.format(of), "additionalProperty": parameters}
     return [*found, add("#fl-strategy", "SoftwareApplication", name=name, **known)]
 
 
-def _results(run: RunRecord, crate: Any, add: Any) -> list[dict[str, str]]:
+def _results(run: RunRecord, crate: Any, numbers: Any) -> list[dict[str, str]]:
     """Return references to what came out: the last checkpoint with its figures, the files, and each client's value."""
     from hanse.runs.chance import is_number
 
-    found = []
-    models = sorted((run.path / "checkpoints").glob("*.safetensors"))
-    last = run.metrics[-1]
-    figures = [
-        add(f"#metric-{_slug(name)}", "PropertyValue", name=name, value=value)
-        for name, value in last.items()
-        if is_number(value) and name.split("/")[0] in ("test", "client", "value", "train")
-    ]
-    if models:
-        place = f"checkpoints/{models[-1].name}"
-        said = {"name": "the final model", "description": "the last checkpoint, a safetensors file"}
-        form = {"encodingFormat": "application/octet-stream", "contentSize": str(models[-1].stat().st_size)}
-        model = crate.add_file(dest_path=place, properties={**said, **form, "additionalProperty": figures})
-        found.append({"@id": model.id})
-    for name, (what, form_of) in FILES.items():
+    files: dict[str, dict[str, Any]] = {}
+    for model in sorted((run.path / "checkpoints").glob("*.safetensors"))[-1:]:
+        shown = ((k, v) for k, v in run.metrics[-1].items() if is_number(v) and k.split("/")[0] in FIGURES)
+        what = {"description": "the last checkpoint, a safetensors file", "encodingFormat": "application/octet-stream"}
+        files[f"checkpoints/{model.name}"] = {"name": "the final model", **what}
+        files[f"checkpoints/{model.name}"]["additionalProperty"] = numbers("metric", shown)
+    for name, (said, form) in FILES.items():
         if (run.path / name).is_file():
-            size = str((run.path / name).stat().st_size)
-            said = {"name": name, "description": what, "encodingFormat": form_of, "contentSize": size}
-            found.append({"@id": crate.add_file(dest_path=name, properties=said).id})
-    totals: dict[int, float] = {}
+            files[name] = {"name": name, "description": said, "encodingFormat": form}
+    found = []
+    for place, about in files.items():
+        size = str((run.path / place).stat().st_size)
+        found.append({"@id": crate.add_file(dest_path=place, properties={**about, "contentSize": size}).id})
+    totals = defaultdict[int, float](float)
     for seat in run.clients:
         if seat.value is not None:
-            totals[seat.client] = totals.get(seat.client, 0.0) + seat.value
+            totals[seat.client] += seat.value
     for client, total in sorted(totals.items()):
-        label = run.client_label(client)
-        found.append(
-            add(
-                f"#value-client-{client}",
-                "PropertyValue",
-                name=f"{run.about.measure.name} of {label}, summed over its rounds",
-                value=total,
-            )
-        )
+        named = f"{run.about.measure.name} of {run.client_label(client)}, summed over its rounds"
+        found += numbers(f"value-client-{client}", [(named, total)])
     return found
 
 

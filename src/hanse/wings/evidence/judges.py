@@ -64,7 +64,7 @@ class JudgesGuard(Guard):
 
     def settle(self, sizes: Ints | None) -> None:
         """Read the options. Raises UserError."""
-        self.terms = call(DrawnJudges, self.experiment.evidence.judges or {}, "evidence.judges")
+        self.terms = call(DrawnJudges, self.experiment.of_wing("evidence").judges or {}, "evidence.judges")
 
     def clients(self, inner: Federation, data: FederatedData) -> Federation:
         """Find the samples on which no client of a simulation trains. Raises UserError if too few are left."""

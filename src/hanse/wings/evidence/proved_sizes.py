@@ -245,16 +245,21 @@ def _released(client: int, units: int, to: str, kind: str, memo: str) -> Transac
 class SizesGuard(Guard):
     """Members that prove how many samples they have."""
 
+    def provides(self) -> Mapping[str, str]:
+        """Return that sizes are proved, that tokens move, and whether no auditor is named."""
+        unnamed = {} if self.experiment.of_wing("sizes").auditors else {"sizes.auditors/none": "sizes.auditors: []"}
+        return {"proved sizes": "", "tokens": "", **unnamed}
+
     def settle(self, sizes: Ints | None) -> None:
         """Raise UserError for a bond that nobody can pay."""
-        bond, clients = self.experiment.sizes.bond, self.experiment.clients
+        bond, clients = self.experiment.of_wing("sizes").bond, self.experiment.clients
         grant = clients.grant / clients.vests - self.experiment.ledger.floor
         if bond > grant:
             raise UserError(f"sizes.bond: {bond:g}: nobody can pay it: must be at most the grant of {grant:g} tokens")
 
     def server(self, inner: Federation, remote: bool, size: int) -> Federation:
         """Return the federation itself, now that it is known where its clients are."""
-        said = self.experiment.sizes
+        said = self.experiment.of_wing("sizes")
         bond = round(said.bond * TOKEN)
         self.sizes = ProvedSizes(said.leaves, bond, said.repeats, frozenset(said.auditors), fresh=remote)
         return inner

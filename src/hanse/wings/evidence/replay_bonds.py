@@ -15,8 +15,8 @@ from hanse.base.files import table
 from hanse.core.entry import BOND, KEPT, MINT, RETURNED, TOKEN, Transaction
 from hanse.core.entry import tokens as say
 from hanse.data.commitment import SampleCommitment, attested
-from hanse.runs.config import SizesSection
 from hanse.wings.evidence.proved_sizes import UNFINISHED, signature_fault
+from hanse.wings.evidence.sections import SizesSection
 
 _COMMITTED = re.compile(r"([1-9][0-9]*) samples, root ([0-9a-f]{64})")
 _PASSED = re.compile(

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from click import ClickException
 
-from hanse.base.errors import UserError, import_path
+from hanse.base.errors import UserError, import_path, library
 from hanse.cli.options import say, trusting
 
 if TYPE_CHECKING:
@@ -63,14 +63,11 @@ def _held(data: str, node_config: str) -> ClientData:
 
     if ":" not in data:
         raise UserError(f"--data {data!r}: must be MODULE:FUNCTION, such as client_app:load_data")
+    flower = library("flwr.common.config", "hanse audit size: needs Flower; pip install '.[flower]'")
     try:
-        words = shlex.split(node_config)
-    except ValueError as wrong:
-        raise UserError(f"--node-config {node_config!r}: {wrong}; must be like 'a=1 b=2'") from None
-    if odd := next((word for word in words if not word.partition("=")[1]), None):
-        raise UserError(f"--node-config {odd!r}: must be NAME=VALUE")
-    pairs = [word.partition("=") for word in words]
-    config = {name: int(value) if value.isdecimal() else value for name, _, value in pairs}
+        config = flower.parse_config_args([node_config] if node_config else None)  # as of the node itself
+    except ClickException as wrong:
+        raise UserError(f"--node-config {node_config!r}: {wrong.message}") from None
     try:
         with trusting(True):  # the auditor named the module
             returned = import_path(data, "--data", ())(SimpleNamespace(node_config=config, node_id=0))

@@ -355,11 +355,15 @@ def copies_of(view: View, members: Sequence[int], order: Ints, alike: float) -> 
 class TrainingGuard(Guard):
     """Members that prove that they trained on what they committed to."""
 
+    def provides(self) -> Mapping[str, str]:
+        """Return that training is proved."""
+        return {"proofs": ""}
+
     def settle(self, sizes: Ints | None) -> None:
         """Read the options. Raises UserError."""
-        if not self.experiment.sizes.proved:
+        if not self.experiment.of_wing("sizes").proved:
             raise UserError("evidence.training: needs sizes.proved = true: it draws of what members committed to")
-        self.training = call(ProofOfTraining, self.experiment.evidence.training or {}, "evidence.training")
+        self.training = call(ProofOfTraining, self.experiment.of_wing("evidence").training or {}, "evidence.training")
 
 
 def checks(rounds: Iterable[PostedRound], config: Mapping[str, Any]) -> Iterator[Check]:

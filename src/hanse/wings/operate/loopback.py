@@ -20,7 +20,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import unicodedata
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -28,17 +27,12 @@ from dataclasses import KW_ONLY, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
-from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 from flwr.cli.build import build_fab_from_disk
-from flwr.supercore.primitives.asymmetric import uses_nist_ec_curve
 from pydantic import TypeAdapter
 
 from hanse.base.errors import RunFailedError, UserError
-from hanse.base.files import FEDERATION, private_folder, read_json, read_text, write_whole
+from hanse.base.files import FEDERATION, private_folder, read_text, write_whole
 from hanse.base.lock import Hold
-from hanse.base.plain_text import is_plain
 from hanse.flower.agreement import Agreement, take
 from hanse.flower.operator_key import KEY, PINNED, PUBLIC, SIGNS_WITH, signing_key
 from hanse.flower.server import AGREEMENT
@@ -391,28 +385,6 @@ class Loopback:
                 raise UserError(f"KEY.pub: {which}: is admitted already; whoever has it can join") from None
             raise self._lost(str(wrong)) from None
 
-    def admit(self, key: Path, name: str) -> None:
-        """Admit a participant's node under a name that no other has, and note the name in ``certs/admitted.json``.
-
-        Args:
-            key: the participant's public key.
-            name: the operator's name for the node.
-
-        Raises:
-            UserError: another key was admitted under this name or one that looks like it, the name has characters that
-                cannot be seen, or as :meth:`register`.
-        """
-        file = self.folder / "certs" / "admitted.json"  # a folder that is no part of the app
-        known = {f"node{i}": "a node of the trial on this machine" for i in range(self.nodes)}
-        known |= read_json(file) if file.exists() else {}
-        seen = unicodedata.normalize("NFKC", name).casefold().strip()
-        if not seen or not is_plain(name):
-            raise UserError(f"--name {name!a}: must have characters, all of which can be seen")
-        if seen in known:
-            raise UserError(f"--name: '{name}': another key was admitted under it ({known[seen]}): give another name")
-        self.register([(str(key), name)])
-        write_whole(file, json.dumps(known | {seen: key.read_text().strip()[-16:]}))
-
     def start_node(self, i: int) -> None:
         """Start the node with this number, from 0, if it is not running."""
         if self.processes.pid(f"node{i}") is not None:
@@ -603,17 +575,3 @@ def _new(heard: list[str], show: Callable[[str], None]) -> Callable[[str], None]
                 show(line)
 
     return take
-
-
-def no_key(path: Path) -> str | None:
-    """Return, in one line, why a file does not hold a public key with which Flower admits a node; None if it does."""
-    try:
-        key = load_ssh_public_key(path.read_bytes())
-    except OSError as wrong:
-        return f"KEY.pub: {path}: cannot be read: {wrong.strerror}"
-    except (ValueError, UnsupportedAlgorithm):
-        key = None
-    if not isinstance(key, EllipticCurvePublicKey) or not uses_nist_ec_curve(key):
-        made = "ssh-keygen -t ecdsa -b 384 -f KEY"
-        return f"KEY.pub: {path}: must be a public key on a NIST curve, as '{made}' makes it"
-    return None

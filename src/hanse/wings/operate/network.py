@@ -142,13 +142,11 @@ def admit(
     """
     from hanse.flower.operator_key import make_operator_key, public_key
     from hanse.ledger.note import fingerprint
-    from hanse.wings.operate.loopback import Loopback, no_key
+    from hanse.wings.operate.loopback import Loopback
 
     network = Loopback.read(folder.resolve())
-    if (why := no_key(key)) is not None:
-        raise UserError(why)
     pinned = public_key(make_operator_key(network.operator.parent))
-    network.admit(key.resolve(), name)
+    network.register([(str(key.resolve()), name)])
     typer.echo(
         f"admitted {name}; give it {folder / 'agreement.txt'}, and ca.crt and operator.pub from {folder / 'certs'}"
     )

@@ -12,8 +12,8 @@ WING = Wing(
     "private",
     names={
         "guards": {
-            "private": "hanse.wings.private.budgets:PrivateGuard",
-            "secure": "hanse.wings.private.budgets:SecureGuard",
+            "federation.private": "hanse.wings.private.budgets:PrivateGuard",
+            "federation.secure": "hanse.wings.private.budgets:SecureGuard",
         },
         "forbids": {"private": "hanse.wings.private.forbids:FORBIDS"},
         "accounts": {"private": "hanse.wings.private.account:account_from"},

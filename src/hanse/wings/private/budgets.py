@@ -50,6 +50,11 @@ class PrivateGuard(Guard):
 
     terms: Privacy
 
+    def provides(self) -> Mapping[str, str]:
+        """Return whether it is clients that are hidden, and not single samples."""
+        by_sample = (self.experiment.federation.private or {}).get("unit") == "sample"
+        return {} if by_sample else {"federation.private/by client": "federation.private"}
+
     def settle(self, sizes: Ints | None) -> None:
         """Read the settings, and find the noise that a budget needs.
 
