@@ -450,6 +450,14 @@ class RunOf:
         return fits_of(self.record, self.alone)
 
     @cached_property
+    def unit(self) -> str:
+        """What is drawn anew: a row, the group that the experiment names, or one that a schema or the data name."""
+        group = table(table(self.record.config, "data"), "source").get("group")
+        if isinstance(group, str) and group not in ("", "none"):
+            return group
+        return "row" if all(fit.units is None for fit in self.fits.values()) else "unit"
+
+    @cached_property
     def valued(self) -> Contribution | None:
         """What the clients' updates were worth; None if nobody's were valued."""
         return contribution(SeedGroup(self.record.mechanism, (self.record,)))
@@ -470,7 +478,7 @@ class RunOf:
                     run=run.name,
                     client=client,
                     name=run.client_label(client),
-                    unit=_unit(run),
+                    unit=self.unit,
                     units=fit.counted,
                     honest=honest is None or client in honest,
                     metric=fit.reading.key,
@@ -574,7 +582,7 @@ class RunOf:
             ended=run.ended_early or "",
             clients=run.num_clients,
             honest=len(honest),
-            unit=_unit(run),
+            unit=self.unit,
             metric=honest[0].metric if honest else run.main.key,
             test=float(tested[-1]) if len(tested) else None,
             own=float(np.mean(own)) if own else None,
@@ -636,12 +644,6 @@ class RunOf:
         for whose in _reasons(self.fits):
             found.append(replace(whose, fields={"run": run.name, **whose.fields}))
         return tuple(found)
-
-
-def _unit(run: RunRecord) -> str:
-    """Return what is drawn anew in a run's data: a row, or the group that the experiment names."""
-    group = table(table(run.config, "data"), "source").get("group")
-    return group if isinstance(group, str) and group != "none" else "row"
 
 
 def _without(run: RunRecord) -> dict[int, dict[str, Any]]:
