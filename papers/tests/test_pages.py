@@ -82,6 +82,15 @@ def test_every_function_that_the_equations_name_exists() -> None:
         assert hasattr(__import__(module, fromlist=[attribute]), attribute), name
 
 
+def test_every_reading_that_the_code_cites_is_listed() -> None:
+    lines = list(csv.DictReader((ROOT / "docs" / "readings.csv").read_text().splitlines()))
+    known = {key for line in lines for key in re.findall(r"[GIFTP]\d+", line["key"])} | {"P16"}  # P15-P17 is a range
+    files = [*(ROOT / "src").rglob("*.py"), *(ROOT / "papers" / "src").rglob("*.py")]
+    cited = {key for file in files for key in re.findall(r"papers\.md,? ([GIFTP]\d+)", file.read_text())}
+    assert len(cited) > 30
+    assert cited <= known
+
+
 # ---- whether they say more than the runs: a check for each kind of mistake that was found in them
 
 

@@ -37,7 +37,7 @@ __all__ = ["PAGES", "ROOT", "Block", "Session", "WrongPageError", "blocks"]
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-SECTIONS = frozenset(Experiment.model_fields)
+SECTIONS = frozenset(Experiment.kinds())
 HERE = ("digits", "synthetic", "fedsoft_linear")  # sources that need no file
 OWN_MODELS = ("own-data.md", "own-model.md")  # pages whose models are no stacks of known layers
 LONG = [["hanse", command] for command in ("attack", "demo", "report", "reproduce")]  # a report draws for seconds

@@ -1,9 +1,10 @@
 """What tests of this folder share."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
@@ -38,6 +39,36 @@ class Shared:
 
     def shutdown(self, *, kill_workers: bool) -> None:
         """Leave it to the next test."""
+
+
+@pytest.fixture
+def join(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, str]]:
+    """A participant's 'hanse network join' with further words, and its exit code and what it says; ``run`` is called in
+    the place of Flower's node.
+    """
+    from typer.testing import CliRunner
+
+    from hanse.base.errors import UserError
+    from hanse.cli import app
+    from hanse.flower.operator_key import PINNED
+    from hanse.wings.operate import server_access
+    from hanse.wings.operate.certificates import make_certificates
+
+    make_certificates(tmp_path, "harvest")
+    (tmp_path / "clinic").touch()
+    monkeypatch.setattr(server_access, "is_free", lambda port: True)  # 9094 may be in use where this test runs
+    monkeypatch.setenv("HANSE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv(PINNED, "")
+
+    def joined(*more: object, run: Callable[..., None] = lambda name, words: None) -> tuple[int, str]:
+        monkeypatch.setattr(server_access, "run", run)
+        words = ["network", "join", "h:9092", "--ca", tmp_path / "ca.crt", "--key", tmp_path / "clinic", *more]
+        before = os.umask(0o022)
+        found = CliRunner().invoke(app, [str(word) for word in words])
+        os.umask(before)
+        return (2, str(found.exception)) if isinstance(found.exception, UserError) else (found.exit_code, found.output)
+
+    return joined
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ import sys
 import time
 import zipfile
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -46,7 +45,6 @@ from hanse.flower import node_log, server
 from hanse.flower.agreement import _TALLY, Agreement, AskedOf, Binding, QuestionTally, added, counted, sources, take
 from hanse.flower.new import new
 from hanse.flower.node_log import NodeLog
-from hanse.flower.operator_key import PINNED as PINNED_FILE
 from hanse.flower.operator_key import make_operator_key, public_key
 from hanse.flower.witnesses import ShownHeads
 from hanse.ledger.log import LogHead
@@ -55,8 +53,7 @@ from hanse.ledger.store import Ledger
 from hanse.ledger.witness import Prover, alarms
 from hanse.mechanisms.registry import MECHANISMS
 from hanse.runs.run_record import load_run
-from hanse.wings.operate import server_access, warm_process
-from hanse.wings.operate.certificates import make_certificates
+from hanse.wings.operate import server_access
 from hanse.wings.operate.loopback import Loopback
 
 DAY = "2026-11-28"
@@ -541,47 +538,34 @@ def test_a_run_goes_on_under_a_renewed_agreement_while_receipts_of_the_one_befor
 # ---- the owner's hand-over
 
 
-def hand_over(folder: Path, exp: hanse.Experiment | None = None) -> Path:
+def hand_over(folder: Path) -> Path:
     (folder / "operator.pub").write_text(PINNED.hex() + "\n")
-    (folder / "agreement.txt").write_text(agreed(exp).note(KEY))
-    make_certificates(folder, "harvest")
-    (folder / "clinic").touch()
+    (folder / "agreement.txt").write_text(agreed().note(KEY))
     return folder / "agreement.txt"
 
 
-def join(folder: Path, monkeypatch: pytest.MonkeyPatch, *more: object) -> tuple[int, str]:
-    monkeypatch.setenv("HANSE_HOME", str(folder / "home"))
-    monkeypatch.setenv(PINNED_FILE, "")
-    monkeypatch.setattr(server_access, "run", lambda name, words: None)
-    monkeypatch.setattr(warm_process, "warmed", lambda imports: nullcontext({}))
-    words = ["network", "join", "h:9092", "--ca", folder / "ca.crt", "--key", folder / "clinic"]
-    before = os.umask(0o077)
-    found = CliRunner().invoke(app, [str(w) for w in [*words, "--operator", folder / "operator.pub", *more]])
-    os.umask(before)
-    if isinstance(found.exception, UserError):
-        return 2, str(found.exception)
-    return found.exit_code, found.output
+Join = Callable[..., tuple[int, str]]
 
 
-def test_an_owner_hands_the_agreement_over_and_the_node_signs_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("unwarmed")
+def test_an_owner_hands_the_agreement_over_and_the_node_signs_it(tmp_path: Path, join: Join) -> None:
     file = hand_over(tmp_path)
     made = agreed()
-    code, said = join(tmp_path, monkeypatch)
+    code, said = join("--operator", tmp_path / "operator.pub")
     assert (code, "no agreement" in said) == (0, True)
     assert Binding.find(tmp_path / "home", made.hash, PINNED) is None
-    code, said = join(tmp_path, monkeypatch, "--agree", file)
+    code, said = join("--operator", tmp_path / "operator.pub", "--agree", file)
     assert (code, made.hash in said, "20 rounds" in said) == (0, True, True)
     bound = Binding.find(tmp_path / "home", made.hash, PINNED)
     assert bound is not None
     assert bound.agreement.hash == made.hash
     (tmp_path / "home" / AGREEMENTS / f"{'0' * 64}.txt").write_text("of another release")
-    code, said = join(tmp_path, monkeypatch)
+    code, said = join("--operator", tmp_path / "operator.pub")
     assert (code, made.hash in said) == (0, True)
 
 
-def test_what_an_owner_cannot_agree_to_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("unwarmed")
+def test_what_an_owner_cannot_agree_to_is_named(tmp_path: Path, join: Join) -> None:
     file, made = hand_over(tmp_path), agreed()
     other = Ed25519PrivateKey.generate()
     wrong = {
@@ -599,14 +583,14 @@ def test_what_an_owner_cannot_agree_to_is_named(tmp_path: Path, monkeypatch: pyt
     }
     for text in wrong.values():
         file.write_text(text)
-        code, said = join(tmp_path, monkeypatch, "--agree", file)
+        code, said = join("--operator", tmp_path / "operator.pub", "--agree", file)
         assert (code, said.startswith("--agree")) == (2, True), said
     file.write_text(made.note(KEY))
     other_file = tmp_path / "link"
     other_file.symlink_to(file)
     (tmp_path / "long").write_text("a = 1\n" * 10**7)
     for path in ("link", "long", "missing"):
-        assert join(tmp_path, monkeypatch, "--agree", tmp_path / path)[0] == 2
+        assert join("--operator", tmp_path / "operator.pub", "--agree", tmp_path / path)[0] == 2
     for weak in (0, 1, 2**255 - 20):
         (tmp_path / "operator.pub").write_text(weak.to_bytes(32, "little").hex())
         with pytest.raises(UserError):

@@ -11,7 +11,7 @@ import ssl
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,6 @@ from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.routers.fleet.router import router
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
-from forging import receipt
 from typer.testing import CliRunner
 
 import hanse
@@ -118,53 +117,31 @@ def test_an_operator_without_nginx_or_names_is_told_before_anything_starts(
 
 @pytest.mark.usefixtures("unwarmed")
 def test_a_participant_joins_with_a_key_a_ca_and_the_operators_key(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, join: Callable[..., tuple[int, str]]
 ) -> None:
     started: list[Any] = []
-    monkeypatch.setenv("HANSE_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv(PINNED, "")
-    before = os.umask(0o022)
-    monkeypatch.setattr(server_access, "run", lambda name, words: started.append((name, words, os.umask(before))))
-    is_free = server_access.is_free
-    monkeypatch.setattr(server_access, "is_free", lambda port: True)  # 9094 may be in use where this test runs
-    ca, key = tmp_path / "ca.crt", tmp_path / "clinic"
-    join = ["network", "join", "fed.example.org:9092", "--ca", str(ca), "--key", str(key)]
-    result = CliRunner().invoke(app, join)
-    assert isinstance(result.exception, UserError)
-    assert "--ca: " in str(result.exception)
-    key.touch()
-    for line in ("", "no certificate"):
-        ca.write_text(line)
-        assert isinstance(CliRunner().invoke(app, join).exception, UserError)
-    make_certificates(tmp_path, "harvest")
-    result = CliRunner().invoke(app, join)
-    assert isinstance(result.exception, UserError)
-    assert "fed.example.org" in str(result.exception)
-    first = [*join, "--operator", str(make_operator_key(tmp_path))]
-    os.umask(before)
-    assert CliRunner().invoke(app, first).exit_code == 0
-    started.clear()
-    assert CliRunner().invoke(app, [*join, "--node-config", "partition-id=1"]).exit_code == 0  # it is pinned by now
-    assert os.environ[PINNED] == str(tmp_path / "home" / "operators" / "fed.example.org_9092.pub")
-    words = ["--superlink", "fed.example.org:9092", "--root-certificates", str(ca), "--auth-supernode-private-key"]
-    words += [str(key), "--host", "127.0.0.1", "--port", "9094", "--node-config", "partition-id=1"]
+
+    def run(name: str, words: list[str]) -> None:
+        started.append((name, words, os.umask(0o077)))
+
+    assert ("--operator" in (said := join())[1], said[0]) == (True, 2)
+    assert join("--operator", make_operator_key(tmp_path))[0] == 0
+    assert join("--node-config", "partition-id=1", run=run)[0] == 0  # it is pinned by now
+    assert os.environ[PINNED] == str(tmp_path / "home" / "operators" / "h_9092.pub")
+    words = ["--superlink", "h:9092", "--root-certificates", str(tmp_path / "ca.crt"), "--auth-supernode-private-key"]
+    words += [str(tmp_path / "clinic"), "--host", "127.0.0.1", "--port", "9094", "--node-config", "partition-id=1"]
     assert started == [("flower-supernode", words, 0o077)]
-    with socket.socket() as other:
-        other.bind(("127.0.0.1", 0))
-        other.listen()
-        port = str(other.getsockname()[1])
-        with monkeypatch.context() as real:
-            real.setattr(server_access, "is_free", is_free)
-            result = CliRunner().invoke(app, [*join, "--port", port])
-    assert (
-        str(result.exception) == f"--port: {port}: is taken on this machine, by another node perhaps; give each its own"
-    )
-    assert len(started) == 1
+    monkeypatch.setattr(server_access, "is_free", lambda port: port != 9094)
+    assert join()[1].startswith("--port: 9094: is taken")
+    monkeypatch.setattr(server_access, "is_free", lambda port: True)
+    for line in ("", "no certificate"):
+        (tmp_path / "ca.crt").write_text(line)
+        assert join()[0] == 2
 
 
 @pytest.mark.slow
 def test_a_participants_messages_are_answered_by_a_warm_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, join: Callable[..., tuple[int, str]]
 ) -> None:
     for name in ("PATH", warm_process.SOCKET, "FLWR_TELEMETRY_ENABLED"):
         monkeypatch.setenv(name, os.environ.get(name, ""))  # what the command sets is taken back
@@ -174,20 +151,7 @@ def test_a_participants_messages_are_answered_by_a_warm_process(
         """A message comes in."""
         found.append(subprocess.run([warm_process.COMMAND, "--help"], capture_output=True, text=True, check=False))
 
-    before = os.umask(0o022)
-    monkeypatch.setattr(server_access, "run", answers)
-    monkeypatch.setattr(server_access, "is_free", lambda port: True)
-    monkeypatch.setenv("HANSE_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv(PINNED, "")
-    ca, key = tmp_path / "ca.crt", tmp_path / "clinic"
-    make_certificates(tmp_path, "harvest")
-    key.touch()
-    join = ["network", "join", "fed.example.org:9092", "--ca", str(ca), "--key", str(key)]
-    join += ["--operator", str(make_operator_key(tmp_path))]
-    try:
-        assert CliRunner().invoke(app, [*join, "--import", "colorsys"]).exit_code == 0
-    finally:
-        os.umask(before)
+    assert join("--operator", make_operator_key(tmp_path), "--import", "colorsys", run=answers)[0] == 0
     [message] = found
     assert "--runtime-api-address" in message.stdout
     assert message.stderr == ""  # a cold start would say so
@@ -348,8 +312,8 @@ def net(tmp_path: Path) -> Iterator[Loopback]:
 
 @pytest.mark.slow
 @pytest.mark.by_turns(5, 0)
-def test_nobody_without_an_admitted_key_can_ask_anything_and_honest_nodes_work(net: Loopback, tmp_path: Path) -> None:
-    exp = experiment("pifl", nodes=2, rounds=2, mechanism={"by_contribution": 1, "at_random": 1})
+def test_strangers_ask_nothing_members_instruct_no_other_and_honest_nodes_work(net: Loopback, tmp_path: Path) -> None:
+    exp = experiment("pifl", nodes=2, rounds=6, mechanism={"by_contribution": 1, "at_random": 1})
     net.up()
     play = threading.Thread(target=net.play, args=({"plan": str(plan(tmp_path, {"run": exp}))},))
     play.start()
@@ -378,8 +342,21 @@ def test_nobody_without_an_admitted_key_can_ask_anything_and_honest_nodes_work(n
         for port in (net.ports[0], net.ports[1]):
             assert _as_a_stranger(port, "/v1/runtime/acquire-task", tls=port == net.ports[0]) == 403
         assert _as_a_stranger(net.ports[0], "/v1/control/list-runs") == 403
+    victim, attacker = (int(re.findall(r"SuperNode ID: (\d+)", net.processes.log(f"node{i}"))[-1]) for i in (0, 1))
+    name, owned = json.loads((tmp_path / "run" / "federation.json").read_text())["run"], tmp_path / "owned"
+    loss = {"name": "subprocess:Popen", "args": ["touch", str(owned)]}
+    job = Assignment(name, 0, 2, 0, {"name": "logistic"}, {"lr": 0.1, "loss": loss}).to_json()
+    stay = pack(Request(0, (Ask("stay", {}),)))
+    for forged in (to_records(stay, kind="request", round=0, job=job), to_records(Packed("null"), kind="hello")):
+        with pytest.raises(httpx.HTTPStatusError, match="403"):
+            _instruct(net, int(run), attacker, victim, forged)
+    until(
+        "both are refused",
+        lambda: net.processes.log("superlink").count("hanse: refused: an instruction to node") == 2,
+    )
     play.join()
 
+    assert not owned.exists()
     assert len(metrics(tmp_path / "run")) == exp.run.rounds
     local, state = hanse.run(exp, out=tmp_path / "here"), final(tmp_path / "run")
     assert torch.equal(local.table.rows, state.table.rows)
@@ -392,42 +369,6 @@ def test_nobody_without_an_admitted_key_can_ask_anything_and_honest_nodes_work(n
     kept = list((net.folder / "participants").rglob("*"))
     assert {p.name for p in kept} >= {"secret.key", "models.npz", "receipts"}
     assert [p for p in kept if p.stat().st_mode & 0o077] == []
-
-
-@pytest.mark.slow
-@pytest.mark.by_turns(5, 1)
-def test_a_participant_instructs_no_other(net: Loopback, tmp_path: Path) -> None:
-    exp = experiment("fedavg", nodes=2, rounds=12, mechanism={"clients_per_round": 2})
-    net.up()
-    config = {"plan": str(plan(tmp_path, {"run": exp}))}
-    play = threading.Thread(target=net.play, args=(config,))
-    play.start()
-    until("the first round", lambda: (tmp_path / "run" / "metrics.jsonl").exists())
-    victim, attacker = (int(re.findall(r"SuperNode ID: (\d+)", net.processes.log(f"node{i}"))[-1]) for i in (0, 1))
-    run = int(re.findall(r'"run-id": "(\d+)"', flwr([["list", "--format", "json"]], net.env(), APP))[0])
-
-    name, owned = json.loads((tmp_path / "run" / "federation.json").read_text())["run"], tmp_path / "owned"
-    loss = {"name": "subprocess:Popen", "args": ["touch", str(owned)]}
-    job = Assignment(name, 0, 2, 0, {"name": "logistic"}, {"lr": 0.1, "loss": loss}).to_json()
-    letter = receipt("books", 0, 0, 9).as_json()
-    stay = pack(Request(0, (Ask("stay", {}),)))
-    for forged in (
-        to_records(stay, kind="request", round=0, job=job),
-        to_records(Packed("null"), kind="letter", round=0, job=job.replace("subprocess:Popen", "mae"), letter=letter),
-        to_records(Packed("null"), kind="hello"),
-    ):
-        with pytest.raises(httpx.HTTPStatusError, match="403"):
-            _instruct(net, run, attacker, victim, forged)
-    until(
-        "all three are refused",
-        lambda: net.processes.log("superlink").count("hanse: refused: an instruction to node") == 3,
-    )
-    play.join()
-    assert not owned.exists()
-    assert list((net.folder / "participants").rglob("*.jsonl")) == []  # no receipt was kept
-    local, state = hanse.run(exp, out=tmp_path / "here"), final(tmp_path / "run")
-    assert torch.equal(local.table.rows, state.table.rows)
-    assert [line["answered"] for line in metrics(tmp_path / "run")] == [2] * exp.run.rounds
 
 
 def _instruct(net: Loopback, run: int, attacker: int, victim: int, content: RecordDict) -> None:

@@ -18,9 +18,10 @@ from typer.testing import CliRunner
 import hanse
 from hanse.cli import app
 from hanse.core.entry import TOKEN
+from hanse.core.part import Context
 from hanse.federation.behaviour import Behaviour
 from hanse.ledger.run_ledger import movements, reading
-from hanse.mechanisms.by_value import ByValue, Paid
+from hanse.mechanisms.by_value import ByValue
 from hanse.mechanisms.fits import WARNS, clashes
 from hanse.reports.audit import audit_run
 from hanse.runs.refusals import on_a_network, surroundings
@@ -44,7 +45,8 @@ def paid(
     """
     rule, worth = ByValue(rate, stake), np.array(rounds, float)
     everybody, found = np.arange(worth.shape[1]), np.zeros(worth.shape, np.int64)
-    state: Any = Paid(np.zeros(len(earlier), np.int64), np.array(earlier, np.int64), np.zeros(len(earlier))).state()
+    state: Any = rule.init(Context.tiny(worth.shape[1]))
+    state["rounds"][: len(earlier)] = earlier
     for r, values in enumerate(worth):
         units, state = rule.amounts(everybody, grant + found.sum(0), everybody, {"value": values}, state)
         found[r] = units

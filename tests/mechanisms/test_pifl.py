@@ -121,31 +121,6 @@ def test_every_settlement_is_the_paper_s_arithmetic() -> None:
     assert run.book.balances[MINT] == -20 * 100 * TOKEN
 
 
-def test_tokens_are_conserved_and_nothing_stays_behind() -> None:
-    run, views = watched(behaviour={"dropout": {"rate": 0.3}})
-    for view in views:
-        assert sum(view.book.balances.values()) == 0
-        assert min(units for name, units in view.book.balances.items() if name != MINT) >= 0
-    rest = {n: u for n, u in run.book.balances.items() if not n.startswith(("client/", "mint"))}
-    assert all(units == 0 for name, units in rest.items() if name.startswith("escrow/"))
-    assert all(units == 0 for units in rest.values())
-    assert sum(u for n, u in run.book.balances.items() if n.startswith("client/")) == 20 * 100 * TOKEN
-    silent = [m["refused"] for m in run.metrics]
-    assert sum(silent) > 0
-
-
-def test_selected_bidders_pay_and_the_others_get_their_bids_back() -> None:
-    _, views = watched(mechanism={"by_contribution": 2, "at_random": 2})
-    for view in views[1:]:
-        bid, back = amounts(view.posted, "bid"), amounts(view.posted, "return")
-        seated = {f"escrow/{c}" for c in view.seats.client.tolist()}
-        paid = {n for n, u in bid.items() if n.startswith("escrow/") and u + back.get(n, 0) > 0}
-        assert paid <= seated
-        invited = seated - {n for n in bid if n.startswith("escrow/")}
-        assert not invited & paid
-        assert len(view.seats) == 8
-
-
 def test_nobody_bids_so_the_tiers_keep_their_models_and_no_tokens_move() -> None:
     run, views = watched(clients={"policy": "free_rider"}, run={"rounds": 4})
     assert [m["seats"] for m in run.metrics] == [10, 0, 0, 0]

@@ -20,7 +20,6 @@ from hanse.reports.compare import (
     compare_tables,
     difference_rows,
     experiments_table,
-    runs_table,
     with_baseline,
 )
 from hanse.reports.groups import group_runs
@@ -79,7 +78,6 @@ def test_several_seeds_get_mean_and_deviation(tmp_path: Path) -> None:
     table = experiments_table(groups)
     assert table.rows[0][:4] == ("greedyfed", "3", "2", "80.00 ± 10.00")
     assert table.rows[1][3] == "30.00"
-    assert len(runs_table(load_runs(paths)).rows) == 4
 
 
 def test_unfinished_and_repeated_runs_are_told(tmp_path: Path) -> None:

@@ -21,14 +21,12 @@ from torch import Tensor, nn
 import hanse
 from hanse.base.errors import UserError
 from hanse.base.streams import torch_seed
-from hanse.core.part import in_slots
 from hanse.core.recipe import Recipe
 from hanse.core.table import Layout
 from hanse.data.samples import Samples
 from hanse.learning.job import Problem, SeatJob
 from hanse.learning.loop import Loop, LoopEngine, Penalty, TrainingData, TrainingRound
 from hanse.learning.sequential import SequentialEngine
-from hanse.mechanisms.registry import MECHANISMS
 from hanse.runs.experiment import resume
 
 CPU = torch.device("cpu")
@@ -276,20 +274,3 @@ def test_what_cannot_be_is_said_before_round_0(loop: Any, more: Any, line: str, 
         hanse.run(experiment(loop, **more), out=tmp_path / "run")
     assert any(said.startswith(line) for said in str(wrong.value).splitlines()), str(wrong.value)
     assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.slow
-def test_every_mechanism_trains_by_a_loop_or_says_why_not() -> None:
-    """Only those whose parts say that they pull may refuse a loop without a penalty, and only before round 0."""
-    refused = set()
-    for name, make in MECHANISMS.items():
-        loop = "user_loops:pulled" if "penalty" in in_slots(make().train.needs, ["train"]) else "user_loops:fit"
-        data = {"clients": 5, "client_validation": 0.2, "partition": "pooled" if name == "centralised" else "iid"}
-        try:
-            run = hanse.run(experiment(loop, name, data=data))
-        except UserError:
-            refused.add(name)
-            continue
-        assert all(m["answered"] > 0 for m in run.metrics), run.clients
-        assert not any("penalty" in line.get("refused", "") for line in run.clients)
-    assert refused == {"fedgen", "gtfedgen", "oort"}

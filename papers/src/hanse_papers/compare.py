@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from hanse.base.factories import named_choice
 from hanse.reports.compare import best_so_far, effective_round, improvement
-from hanse_papers.runner import NumberSource, TableOutcome, expand
+from hanse_papers.runner import TableOutcome, expand
 from hanse_papers.tables import Cell, PaperTable
 
 Floats = NDArray[np.float64]
@@ -91,7 +91,8 @@ def rows(outcome: TableOutcome) -> list[Row]:
     for reading in outcome.readings:
         cell = reading.cell
         found = runs.setdefault((cell.setting, cell.algorithm, reading.variant.name), {})
-        found[reading.seed] = _pair(outcome, reading)
+        against = None if reading.base is None else outcome.results.get(reading.base.key)
+        found[reading.seed] = outcome.results.get(reading.job.key), against
     result = []
     for cell in table.cells:
         if not cell.variants:  # computed without a run, so it is the same for every seed
@@ -189,12 +190,6 @@ def together(
     return both[0][0], ours, theirs
 
 
-def _pair(outcome: TableOutcome, reading: NumberSource) -> Pair:
-    """Return the result that a reading is of, and the one that it is compared with, as far as there are any."""
-    against = None if reading.base is None else outcome.results.get(reading.base.key)
-    return outcome.results.get(reading.job.key), against
-
-
 def _against(cell: Cell, runs: Mapping[int, Pair], table: PaperTable) -> tuple[float | None, float | None, int]:
     """Return mean, deviation and number of seeds for a cell that compares each run with another one."""
     curves = [both for pair in runs.values() if (both := together(cell, table, *pair)) is not None]
@@ -223,7 +218,10 @@ def curves(outcome: TableOutcome, found: Sequence[Row]) -> list[tuple[Row, NDArr
         found: some of the table's rows. Of several rows that read the same runs at different rounds, only the last has
             a curve, and only if a run is finished whose figure is known at every test.
     """
-    last = {(r.cell.group, r.cell.algorithm, _kind(r.cell)): r for r in sorted(found, key=lambda r: r.cell.at)}
+    last = {
+        (r.cell.group, r.cell.algorithm, repr([v.sections for v in r.cell.variants])): r
+        for r in sorted(found, key=lambda r: r.cell.at)
+    }
     result = []
     for row in (row for row in found if row in last.values()):
         each = [curve_of(row.cell, outcome.table, run, row.cell.at) for run in finished(outcome, row)]
@@ -233,11 +231,6 @@ def curves(outcome: TableOutcome, found: Sequence[Row]) -> list[tuple[Row, NDArr
             y = best_so_far(np.array(done)) if row.cell.measure == "best" else np.array(done)
             result.append((row, there[0][0], y))
     return result
-
-
-def _kind(cell: Cell) -> str:
-    """Return what tells a cell's runs from those of other cells."""
-    return repr([v.sections for v in cell.variants])
 
 
 def cpu_hours(outcome: TableOutcome, full: PaperTable) -> tuple[float, list[str]]:

@@ -10,7 +10,6 @@ paper's numbers. ``kind`` is one of:
 * "curves": the table's figure over the rounds, one line for each algorithm, and the published numbers at their rounds.
 * "cdf": the share of clients that are below a number, one line for each algorithm. ``each`` names the number:
   "clients", the accuracy at the last test, or a figure such as "utility/client/*".
-* "strip": one place for each algorithm, with each client's own number (``each``) and the mean in ``column``.
 * "imports": who imported whose model, and in what share of the markets, with the algorithms side by side.
 * "scatter": column ``y`` against column ``x``, one point for each algorithm. ``missing`` replaces a ``y`` that the
   table does not have.
@@ -31,28 +30,24 @@ from typing import Any
 
 import numpy as np
 
+from hanse.base.toml import flat
 from hanse.core.table import Floats
 from hanse.reports.chart import Bars, Chart, Curve, Heat, Lines, Series, slug
 from hanse_papers.compare import Row, curves, factor_of, finished, rows
 from hanse_papers.computed import fit
 from hanse_papers.runner import TableOutcome
 
-OVER_SEEDS = (
-    "Means over the seeds, with bands and whiskers of one standard deviation; with a single seed there are none."
-)
+OVER_SEEDS = "Means over the seeds, with bands and whiskers of one standard deviation; a single seed has none."
 CAPTIONS = {
-    **dict.fromkeys(("curves", "scatter", "fit"), OVER_SEEDS),
-    "strip": "A black mark is one client in one run, the clients in their order from left to right. " + OVER_SEEDS,
+    **dict.fromkeys(("curves", "scatter", "fit", "bars"), OVER_SEEDS),
     "imports": "The share of the markets in which a client (row) imported another one's model (column), as a mean over "
     "the seeds.",
-    "bars": "Means over the seeds, with whiskers of one standard deviation; with a single seed there are none.",
     "cdf": "The share of the clients (0 to 1) that are below this number: the k-th of n clients, by their numbers, "
     "stands at (k - 1) / (n - 1). A point is the mean over the seeds of the k-th client's number, the band one "
     "standard deviation to the left and right; with a single seed there is none.",
 }
 """How each kind of picture is read."""
 HOLLOW = "hollow: the paper's"
-FITTED = 2  # parameters of the fit: its curve meets any two points, so it is drawn for more only
 Spec = Mapping[str, Any]
 """One ``[[figure]]`` of a table's file."""
 Here = Mapping[tuple[str, str], Row]
@@ -215,30 +210,6 @@ def _each(outcome: TableOutcome, row: Row, run: Mapping[str, Any], spec: Spec) -
     return np.array([v for v in values if v is not None], dtype=np.float64) * factor_of(row.cell, outcome.table)
 
 
-def _strip(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
-    """Yield the "strip" of a group; the mean stands a little to the right of the clients, so none is covered."""
-    algorithms = [a for a in _algorithms(here) if _known(here.get((spec["column"], a)))]
-    places, values, means, sds = [], [], [], []
-    for place, algorithm in enumerate(algorithms):
-        row = here[spec["column"], algorithm]
-        for run in finished(outcome, row):
-            each = _each(outcome, row, run, spec)
-            places.append(place + np.linspace(-0.25, 0.05, len(each)))
-            values.append(each)
-        mean, sd = _known(row) or (0.0, 0.0)
-        means.append(mean)
-        sds.append(sd or np.nan)  # one seed has none: a whisker of no length would claim certainty
-    if not algorithms:
-        return
-    y, band, at = np.array(means), np.array(sds), np.arange(len(algorithms), dtype=np.float64) + 0.2
-    lines = (
-        Curve("one client in one run", np.concatenate(places), np.concatenate(values), look=6, dots=True),
-        Curve("mean over clients", at, y, y - band, y + band, 0, dots=True),
-    )
-    marks = _lines(lines, zero=True, places=tuple(_named(outcome, here, name) for name in algorithms))
-    yield _chart(outcome, here, spec, marks, y=_unit(outcome, spec, "y", spec["column"]))
-
-
 # ---- columns against each other
 
 
@@ -312,7 +283,7 @@ def _fit(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
     points, printed = [], []
     for place, row in enumerate(here.values()):
         if known := _known(row):
-            points.append((_setting(row.cell.variants[0].sections, spec["x"]), *known))
+            points.append((float(dict(flat(row.cell.variants[0].sections))[spec["x"]]), *known))
         if row.cell.published is not None and "printed_at" in spec:
             printed.append((float(spec["printed_at"][place]), row.cell.published.mean))
     if not points:
@@ -321,17 +292,16 @@ def _fit(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
     low, high = (mean - sd, mean + sd) if sd.any() else (None, None)
     ours = _named(outcome, {(column, "ours"): row for (column, _), row in here.items()}, "ours")
     lines = [Curve(ours, x, mean, low, high, 0, dots=True)]
-    if len(np.unique(x)) > FITTED:
+    if len(np.unique(x)) > 2:  # the curve has two parameters, and meets any two points
         p = fit(dict(zip(x, mean, strict=True)))
         lines.append(_root(f"ours, fitted: {p['p1']:.1f} / sqrt(x) + {p['p2']:.1f}", p["p1"], p["p2"], x, 0))
     if printed:
         at, theirs = np.array(sorted(printed)).T
         lines.append(Curve("printed", at, theirs, look=1, dots=True, hollow=True))
         if "printed_fit" in spec:
-            p1, p2 = spec["printed_fit"]
-            lines.append(_root("the paper's fit", p1, p2, at, 1))
-    y = _unit(outcome, spec, "y")
-    yield _chart(outcome, here, spec, _lines(lines, whole=True), x=_unit(outcome, spec, "x", spec["x"]), y=y)
+            lines.append(_root("the paper's fit", *spec["printed_fit"], at, 1))
+    x_name, y_name = _unit(outcome, spec, "x", spec["x"]), _unit(outcome, spec, "y")
+    yield _chart(outcome, here, spec, _lines(lines, whole=True), x=x_name, y=y_name)
 
 
 def _root(name: str, p1: float, p2: float, x: Floats, look: int) -> Curve:
@@ -340,16 +310,8 @@ def _root(name: str, p1: float, p2: float, x: Floats, look: int) -> Curve:
     return Curve(name, at, p1 / np.sqrt(at) + p2, look=look, bare=True)
 
 
-def _setting(sections: Mapping[str, Any], dotted: str) -> float:
-    """Return the number that an experiment has at a dotted key."""
-    value: Any = sections
-    for key in dotted.split("."):
-        value = value[key]
-    return float(value)
-
-
 KINDS: Mapping[str, Callable[[TableOutcome, Here, Spec], Iterator[Chart]]] = {
-    "curves": _curves, "cdf": _cdf, "strip": _strip, "scatter": _scatter, "bars": _bars, "fit": _fit,
+    "curves": _curves, "cdf": _cdf, "scatter": _scatter, "bars": _bars, "fit": _fit,
     "imports": _imports,
 }  # fmt: skip
 """What draws each ``kind`` of a ``[[figure]]``."""

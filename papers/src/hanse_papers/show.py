@@ -60,22 +60,15 @@ def _row(row: Row, *, more: bool) -> dict[str, Any]:
     return found | rest | {"variants": variants}
 
 
-def _figures(score: VariantScore | Printed | None, *, whole: bool = False) -> str:
+def _figures(score: VariantScore | Printed | None) -> str:
+    """Return a number as a table shows it; one that is whole and without a deviation, such as a count, as it is."""
     if score is None or score.mean is None:
         return "–"
     if isinstance(score, VariantScore) and score.held is not None:
         return f"{score.mean:.0f} ({score.held} of {score.n})"
-    if whole:
-        return f"{score.mean:.0f}"
-    return f"{score.mean:.2f}" + ("" if score.sd is None else f" ± {score.sd:.2f}")
-
-
-def _counts(found: Sequence[Row]) -> bool:
-    """Say whether a column's numbers, ours and the paper's, are whole and without deviations, such as numbers of
-    samples, and so need no decimals.
-    """
-    scores = [score for row in found for score in (row.best, row.cell.published) if score is not None]
-    return all(s.mean is None or (s.sd is None and float(s.mean).is_integer()) for s in scores)
+    if score.sd is None:
+        return f"{score.mean:.0f}" if float(score.mean).is_integer() else f"{score.mean:.2f}"
+    return f"{score.mean:.2f} ± {score.sd:.2f}"
 
 
 def _read_as(outcome: TableOutcome) -> str:
@@ -86,13 +79,6 @@ def _read_as(outcome: TableOutcome) -> str:
         "standard deviations over seeds, of the setting in brackets where several were tried (the highest mean); "
         f"'(3 of {outcome.seeds})': so many seeds are finished; of a share of seeds: in so many it was so."
     )
-
-
-def _blocks(found: Sequence[Row]) -> Iterator[tuple[str, list[str], list[str], dict[tuple[str, str], Row]]]:
-    """Yield each group with its columns, its algorithms, and its rows by both."""
-    for group in dict.fromkeys(row.cell.group for row in found):
-        here = {(r.cell.column, r.cell.algorithm): r for r in found if r.cell.group == group}
-        yield group, list(dict.fromkeys(c for c, _ in here)), list(dict.fromkeys(a for _, a in here)), here
 
 
 def _tail(outcome: TableOutcome, full: PaperTable) -> list[str]:
@@ -116,27 +102,26 @@ def _announced(table: PaperTable, lines: Sequence[str]) -> str:
 
 def _grids(outcome: TableOutcome, found: Sequence[Row]) -> Iterator[tuple[list[str], list[list[str]]]]:
     """Yield each group as a heading (the group, then its columns) and a line of cells for each algorithm."""
-    for group, columns, algorithms, here in _blocks(found):
-        of = {name: [row for (column, _), row in here.items() if column == name] for name in columns}
-        whole = {name: _counts(of[name]) for name in columns}
-        printed = {name: any(row.cell.published is not None for row in of[name]) for name in columns}
+    for group in dict.fromkeys(row.cell.group for row in found):
+        here = {(r.cell.column, r.cell.algorithm): r for r in found if r.cell.group == group}
+        columns, algorithms = (list(dict.fromkeys(names)) for names in zip(*here, strict=True))
+        printed = {column for (column, _), row in here.items() if row.cell.published is not None}
+        cells = [
+            [_cell(here.get((name, algorithm)), outcome.seeds, printed=name in printed) for name in columns]
+            for algorithm in algorithms
+        ]
+        yield [group, *columns], [[algorithm, *line] for algorithm, line in zip(algorithms, cells, strict=True)]
 
-        def cell(name: str, algorithm: str) -> str:
-            row = here.get((name, algorithm))  # noqa: B023
-            return _cell(row, outcome.seeds, whole=whole[name], printed=printed[name])  # noqa: B023
 
-        yield [group, *columns], [[algorithm, *(cell(name, algorithm) for name in columns)] for algorithm in algorithms]
-
-
-def _cell(row: Row | None, seeds: int, *, whole: bool, printed: bool) -> str:
+def _cell(row: Row | None, seeds: int, *, printed: bool) -> str:
     """Return a cell: ours, the setting that was best, the seeds if they are few, and the paper's where it prints any in
     this column.
     """
     if row is None:
         return ""
     few = f"{row.best.n} of {seeds}" if 0 < row.best.n != seeds else ""
-    pieces = [_figures(row.best, whole=whole), *(f"({text})" for text in (row.best.variant, few) if text)]
-    return " ".join([*pieces, *(["/", _figures(row.cell.published, whole=whole)] if printed else [])])
+    pieces = [_figures(row.best), *(f"({text})" for text in (row.best.variant, few) if text)]
+    return " ".join([*pieces, *(["/", _figures(row.cell.published)] if printed else [])])
 
 
 def _before(outcome: TableOutcome, full: PaperTable) -> list[str]:

@@ -52,7 +52,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from importlib.resources import files
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, get_args
 
 from hanse.base.errors import UserError, gated, nearest
 from hanse.base.factories import named_choice
@@ -72,12 +72,10 @@ class Printed:
     Attributes:
         mean: the number.
         sd: the printed deviation; None if there is none.
-        decimals: how many decimals the number is printed with, such as 2 for 66.00.
     """
 
     mean: float
     sd: float | None = None
-    decimals: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True)
@@ -304,22 +302,7 @@ def load_paper(name: str, computed: Mapping[str, Computed]) -> Paper:
 def _file(paper: str, name: str) -> Document:
     """Return a TOML file of a paper's folder. It is shared by all callers and must not be changed."""
     with gated(f"{paper}/{name}.toml", "must be TOML"):
-        text = (files(__package__) / paper / f"{name}.toml").read_text()
-        document = tomllib.loads(text)
-    if "published" in document:
-        document["published"] = tomllib.loads(text, parse_float=_Written)["published"]
-    return document
-
-
-class _Written(float):
-    """A number that remembers with how many decimals it was written (66.00 is not 66)."""
-
-    decimals: int
-
-    def __new__(cls, text: str) -> Self:
-        made = super().__new__(cls, text)
-        made.decimals = len(text.partition(".")[2])
-        return made
+        return tomllib.loads((files(__package__) / paper / f"{name}.toml").read_text())
 
 
 def differences(paper: str) -> list[dict[str, Any]]:
@@ -659,4 +642,4 @@ def _published(number: Any, over: float) -> Printed | None:
         return None
     both = number if isinstance(number, list) else [number]
     mean, *sd = (float(x) / over for x in both)
-    return Printed(mean, sd[0] if sd else None, decimals=getattr(both[0], "decimals", 0))
+    return Printed(mean, sd[0] if sd else None)

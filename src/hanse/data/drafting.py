@@ -14,7 +14,7 @@ import numpy as np
 
 from hanse.base.errors import nearest
 from hanse.data.doubts import no_shared, of_classes
-from hanse.data.kinds import FEW, GAPS, LISTED, NUMBER, alike, natural_order
+from hanse.data.kinds import FEW, GAPS, LIKE, LISTED, NUMBER, alike, natural_order
 from hanse.data.preparing import DAY, MOST_KINDS, TableColumn
 from hanse.data.schema import (
     NONE,
@@ -55,6 +55,9 @@ def draft(
     Raises:
         UserError: a column is not in all tables, or its values cannot be told. There is a line for each.
     """
+    nameless = [
+        f"data: {one.path}: a column has no name and is not read: give it one" for one in tables if "" in one.columns
+    ]
     names = dict.fromkeys(name for one in tables for name in one.columns if name)
     others = [
         said[key] for key in ("target", "client_column", "group", "time") if said.get(key) not in (None, "", NONE)
@@ -74,7 +77,7 @@ def draft(
         if name not in leave_out
     }
     gaps = _gaps(texts.values(), gaps)
-    columns, warnings = dict[str, TableColumn](), list[str]()
+    columns, warnings = dict[str, TableColumn](), nameless
     for name in [name for name in texts if name not in others]:
         found, missing = texts[name] - {*gaps}, not texts[name].isdisjoint(gaps)
         kind, unit, odd = _read(found)
@@ -89,6 +92,12 @@ def draft(
         elif kind != "words":
             clock = kind == "dates" and any(seconds(one) % DAY for one in found)
             columns[name] = TableColumn(kind, unit, gaps=missing, clock=clock)
+        elif not odd and all(map(LIKE.fullmatch, found)) and not any(re.match(r"[+-]?0\d*$", one) for one in found):
+            such = _places(tables, name, sorted(found)[:1])
+            lines.append(
+                f"column {name!r}: holds text of numbers or dates, such as {such}: write them as 1000.5 and "
+                "2024-03-31, or --leave-out the column"
+            )
         elif len(found) > MOST_KINDS:
             many = (
                 f"{len(found)} different words, such as {min(found)!r}; at most {MOST_KINDS} become columns: name it "
@@ -207,6 +216,7 @@ def _read(found: Collection[str]) -> tuple[Literal["numbers", "dates", "words"],
     texts = [one for one in sorted(found) if re.match(r"[+-]?\.?\d", one)]
     units = Counter(re.sub(rf"^({NUMBER.pattern})?[\d.,]*\s*", "", one) for one in texts)
     unit = units.most_common(1)[0][0] if units else ""
+    unit = "" if re.match(r"\W?\d", unit) else unit  # the rest of a date, or the thousands of a number
     ways: tuple[tuple[Literal["numbers", "dates"], Callable[[str], float]], ...]
     ways = ("numbers", partial(number, unit=unit)), ("dates", seconds)
     for kind, reads in ways:

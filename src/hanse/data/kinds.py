@@ -45,7 +45,7 @@ Kind = Literal["numbers", "whole", "truth", "words", "dates", "nothing"]
 
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 # dates, and what a person reads as a number and float() does not, or not as that person means it: "0,5", "1,000", "−5"
-_LIKE = re.compile(
+LIKE = re.compile(
     r"[<>≤≥~≈]?\s*[+\-−–(]?\s*[$€£¥]?\s*\d([\d.,'’_\s]*\d)?[.,]?([eE][+\-−]?\d+)?\s*[%$€£¥‰)]*"
     r"|\d{1,4}([-./])\d{1,2}\3\d{1,4}([ T].*)?|\d{1,2}:\d{2}(:\d{2}.*)?"
 )
@@ -282,7 +282,7 @@ def _of_text(values: NDArray[Any], gaps: NDArray[np.bool_], where: str, owner: N
     """
     counts = Counter(str(one).strip() for one in values[~gaps].tolist())
     strict = {one for one in counts if NUMBER.fullmatch(one)}
-    likes = {one for one in counts if one in strict or _LIKE.fullmatch(one)}
+    likes = {one for one in counts if one in strict or LIKE.fullmatch(one)}
     words = counts.keys() - likes
 
     def at(some: Iterable[str]) -> str:

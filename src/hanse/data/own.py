@@ -53,7 +53,7 @@ from hanse.data.frames import (
 from hanse.data.kinds import ALIKE, Column, alike, natural_order
 from hanse.data.preparing import Prepare, Statistics
 from hanse.data.samples import Samples, array_of, as_tensors, unfinite
-from hanse.data.units import Cut, cut_rows
+from hanse.data.units import Cut, Divisible
 
 FORMS = (
     "a hanse.data.Dataset, a pandas DataFrame, arrays (x, y), (x, y, clients) or (x, y, clients, units), a "
@@ -505,7 +505,8 @@ def _dataset(rows: Rows, test: float | Rows, min_samples: int, seed: int, name: 
             raise UserError(f"{where}: {shared.size} units, such as {one!r:.80}, are in the train and the test set")
     else:
         labels = np.asarray(rows.y) if classes is not None and np.ndim(rows.y) == 1 else None
-        kept, later = _held_out(ids, labels, n, test, seed, units, rows.time, cut)
+        owner = np.zeros(n, np.int64) if ids is None else ids
+        kept, later = _held_out(Divisible(owner, labels, units, rows.time, cut), test, seed)
         if not len(kept):
             raise UserError(f"{where}: no row is left to train on: too few units or dates; lower data.source.test")
     note = rows.prepare.note if rows.prepare is not None else ""
@@ -555,16 +556,7 @@ def _samples(rows: Rows, where: str, classes: int | None) -> Samples:
     return samples
 
 
-def _held_out(
-    ids: NDArray[np.int64] | None,
-    labels: NDArray[np.int64] | None,
-    n: int,
-    share: float,
-    seed: int,
-    units: NDArray[np.int64] | None,
-    time: NDArray[np.float64] | None,
-    cut_at: Cut,
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _held_out(of: Divisible, share: float, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the rows that are trained on and those of the test set: the same share of each client's and of each class.
 
     Each client's are drawn from its own stream, so they do not depend on the other clients' rows, unless units or times
@@ -575,13 +567,12 @@ def _held_out(
     """
     if not 0 <= share < 1:
         raise UserError(f"data.source.test: {share!r}: must be a share of the rows, 0 or more and below 1")
-    if units is not None or time is not None:
-        owner = np.zeros(n, np.int64) if ids is None else ids
-        return cut_rows(owner, labels, share, stream(seed, "held-out units"), units, time, cut_at)
-    spans = [np.arange(n)] if ids is None else [np.flatnonzero(ids == c) for c in range(int(ids.max()) + 1)]
+    if of.units is not None or of.time is not None:
+        return of.split(share, stream(seed, "held-out units"))
     kept, cut = [], []
-    for client, span in enumerate(spans):
-        own = None if labels is None else labels[span]
+    for client in range(int(of.owner.max()) + 1):
+        span = np.flatnonzero(of.owner == client)
+        own = None if of.labels is None else of.labels[span]
         rest, taken = stratified_split(own, len(span), int(len(span) * share), stream(seed, "held-out", client=client))
         kept.append(span[rest])
         cut.append(span[taken])

@@ -24,7 +24,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, TypeAdapter
 
 from hanse.base import toml
 from hanse.base.errors import UserError
@@ -34,7 +34,7 @@ from hanse.data.doubts import Coded, of_clients, of_column, of_columns, of_near_
 from hanse.data.kinds import ALIKE, GAPS, LISTED, NUMBER, Held, alike, lost, natural_order
 from hanse.data.preparing import TableColumn
 from hanse.data.samples import Samples
-from hanse.data.units import cut_shares
+from hanse.data.units import Divisible
 
 NONE = "none"
 _GROUP = "--group {0!r} of hanse schema, or group = {0!r} in the schema,"
@@ -172,6 +172,8 @@ class Schema:
                 raise UserError(f"columns.{name}: unit: {one.unit!r}: could be a part of the number before it")
             if (one.mean is None) != (one.deviation is None) or (one.kind == "words" and one.mean is not None):
                 raise UserError(f"columns.{name}: mean: comes with a deviation, for numbers and dates, or not at all")
+            if (most := max(abs(one.mean or 0.0), one.deviation or 0.0)) > float(np.finfo(np.float32).max):
+                raise UserError(f"columns.{name}: mean, deviation: {most:g}: must be at most 3.4e38, as float32 holds")
         for where, ones in (
             ("labels", self.labels),
             *((f"columns.{key}", of.words) for key, of in self.columns.items()),
@@ -208,14 +210,8 @@ class Schema:
         plain = {key: value for key, value in vars(self).items() if value != "" and key not in ("columns", "sites")}
         if not self.warnings:
             del plain["warnings"]
-        columns = {
-            name: {
-                key: value
-                for key, value in vars(one).items()
-                if value is not None and value is not False and value not in ("", [])
-            }
-            for name, one in self.columns.items()
-        }
+        written = TypeAdapter(dict[str, TableColumn])
+        columns = written.dump_python(self.columns, exclude_defaults=True)
         return toml.dumps({"schema": plain, "columns": columns, "sites": self.sites})
 
 
@@ -323,8 +319,8 @@ class SiteTable:
         """
         schema, n = self.schema, len(self.y)
         units = np.arange(n) if self.units is None else np.unique(self.units, return_inverse=True)[1]
-        labels, shares = self.y if schema.labels else None, (schema.test, schema.validation)
-        made = cut_shares(np.zeros(n, np.int64), labels, *shares, schema.seed, units, self.time, "each_client")
+        of = Divisible(np.zeros(n, np.int64), self.y if schema.labels else None, units, self.time)
+        made = of.shares(schema.test, schema.validation, schema.seed)
         if not (made == 0).any():
             raise UnfitTableError("rows", f"site {self.name!r}: no row is left to train on: too few units or dates")
         return made

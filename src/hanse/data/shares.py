@@ -20,7 +20,7 @@ from hanse.base.streams import stream
 from hanse.data.dataset import Dataset, Distributions, largest_remainder, stratified_split
 from hanse.data.partitions import Partition
 from hanse.data.samples import Samples
-from hanse.data.units import cut_shares, split_units
+from hanse.data.units import Divisible, split_units
 
 
 def client_shares(
@@ -64,22 +64,14 @@ def _shares_of_units(
     Raises:
         UserError: nothing is left for a client to train on.
     """
-    rows = np.concatenate(partition.train)
-    owner = np.repeat(np.arange(len(partition.train)), partition.sizes)
+    rows, owner = np.concatenate(partition.train), np.zeros(len(dataset.train), np.int64)
+    owner[rows] = np.repeat(np.arange(len(partition.train)), partition.sizes)
     units = None if dataset.train.units is None else dataset.train.units.numpy()
     labels = dataset.train.y.numpy() if dataset.num_classes is not None and dataset.train.y.ndim == 1 else None
-    share_of = cut_shares(
-        owner,
-        None if labels is None else labels[rows],
-        client_test,
-        client_validation,
-        seed,
-        None if units is None else units[rows],
-        None if dataset.time is None else dataset.time[rows],
-        dataset.cut,
-    )
+    of = Divisible(owner, labels, units, dataset.time, dataset.cut).take(rows)
+    share_of = of.shares(client_test, client_validation, seed)
     shares = [
-        tuple(np.sort(rows[(owner == client) & (share_of == share)]) for share in range(3))
+        tuple(np.sort(rows[(of.owner == client) & (share_of == share)]) for share in range(3))
         for client in range(len(partition.train))
     ]
     if (none := next((c for c, (train, *_) in enumerate(shares) if not len(train)), None)) is not None:

@@ -175,8 +175,6 @@ class DataSpec(BaseModel):
                 yield f"augment: '{self.augment}': source '{source.name}' has no images; leave augment out"
         if isinstance(source, OwnData) and source.name != OBJECT and (source.object or source.fingerprint):
             yield "source: object and fingerprint are of data that were given as an object; leave them out"
-        if isinstance(source, OwnData) and source.statistics != "own" and source.prepare is None:
-            yield f"source.statistics: '{source.statistics}': has no effect without prepare; leave it out"
         if isinstance(source, OwnData) and source.cut != "each_client" and source.time is None:
             yield f"source.cut: '{source.cut}': has no effect without time; leave it out"
         if isinstance(source, SchemaTables):

@@ -7,7 +7,8 @@ times, splits are those of :func:`hanse.data.dataset.stratified_split`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -101,46 +102,43 @@ def split_times(
     return np.flatnonzero(earlier), np.flatnonzero(later)
 
 
-def cut_rows(
-    owner: Ints,
-    labels: Ints | None,
-    share: float,
-    draw: np.random.Generator,
-    units: Ints | None,
-    time: NDArray[np.float64] | None,
-    cut: Cut,
-) -> tuple[Ints, Ints]:
-    """Split rows by time if there is one, else by units; the arguments are those of the two functions above."""
-    if time is not None:
-        return split_times(owner, time, share, cut, draw, units)
-    assert units is not None  # without either, rows are split one by one
-    return split_units(owner, labels, share, draw, units)
+@dataclass(frozen=True)
+class Divisible:
+    """What a split of rows has to keep: whose they are, of which classes, of what, and when they were observed.
 
-
-def cut_shares(
-    owner: Ints,
-    labels: Ints | None,
-    client_test: float,
-    client_validation: float,
-    seed: int,
-    units: Ints | None,
-    time: NDArray[np.float64] | None,
-    cut: Cut,
-) -> NDArray[np.int8]:
-    """Return the share of its client that each row is in, ``[n]``: 0, 1 or 2 for train, validation or test, and -1 for
-    rows of units with rows on the other side of a date. The other arguments are those of :func:`cut_rows`.
+    Attributes:
+        owner: ``[n]``, from 0 on, the client of each row.
+        labels: ``[n]``, the class of each row. None: there are no classes.
+        units: ``[n]``, the unit of each row. None: there are none.
+        time: ``[n]``, when each row was observed. None: that is not said.
+        cut: whether the date is each client's own, or one for all.
     """
-    left, made = np.arange(len(owner)), np.full(len(owner), -1, np.int8)
-    for kind, name, share in ((2, "test", client_test), (1, "validation", client_validation / (1 - client_test))):
-        rest, taken = cut_rows(
-            owner[left],
-            None if labels is None else labels[left],
-            share,
-            stream(seed, f"shares of units: {name}"),
-            None if units is None else units[left],
-            None if time is None else time[left],
-            cut,
-        )
-        made[left[taken]], left = kind, left[rest]
-    made[left] = 0
-    return made
+
+    owner: Ints
+    labels: Ints | None
+    units: Ints | None
+    time: NDArray[np.float64] | None
+    cut: Cut = "each_client"
+
+    def take(self, rows: Ints) -> Divisible:
+        """Return these of the rows."""
+        arrays: dict[str, Any] = {name: one[rows] for name, one in vars(self).items() if isinstance(one, np.ndarray)}
+        return replace(self, **arrays)
+
+    def split(self, share: float, draw: np.random.Generator) -> tuple[Ints, Ints]:
+        """Split rows by time if there is one, else by units, as the two functions above do."""
+        if self.time is not None:
+            return split_times(self.owner, self.time, share, self.cut, draw, self.units)
+        assert self.units is not None  # without either, rows are split one by one
+        return split_units(self.owner, self.labels, share, draw, self.units)
+
+    def shares(self, client_test: float, client_validation: float, seed: int) -> NDArray[np.int8]:
+        """Return the share of its client that each row is in, ``[n]``: 0, 1 or 2 for train, validation or test, and -1
+        for rows of units with rows on the other side of a date.
+        """
+        left, made = np.arange(len(self.owner)), np.full(len(self.owner), -1, np.int8)
+        for kind, name, share in ((2, "test", client_test), (1, "validation", client_validation / (1 - client_test))):
+            rest, taken = self.take(left).split(share, stream(seed, f"shares of units: {name}"))
+            made[left[taken]], left = kind, left[rest]
+        made[left] = 0
+        return made

@@ -35,8 +35,7 @@ from threadpoolctl import threadpool_limits
 
 from hanse.base.errors import UserError, library
 from hanse.data.choices import Images
-from hanse.data.keeping import keeping
-from hanse.data.sources import SOURCES, load
+from hanse.data.sources import SOURCES, keeping, load
 from hanse.lab.job import Job, Step
 from hanse.lab.kept import Results
 from hanse.learning.threads import intra_op
@@ -136,7 +135,7 @@ def _check_sources(jobs: Sequence[Job]) -> None:
     """Load each named data source of the jobs once, before any process starts.
 
     This downloads what is missing, so workers do not all download the same file. Inside a block of
-    :func:`hanse.data.keeping.keeping` the loaded samples stay in memory, where the jobs of this process and of forked
+    :func:`hanse.data.sources.keeping` the loaded samples stay in memory, where the jobs of this process and of forked
     ones find them. Sources given by import path are left to the jobs.
 
     Raises:

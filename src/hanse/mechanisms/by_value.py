@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -75,9 +75,15 @@ class ByValue(SettlePart):
     pays_when: Literal["always", "sure"] = "always"
 
     def init(self, context: Context) -> State:
-        """Return the initial state, in which nobody was paid and nothing is carried over."""
-        carried = {} if self.pays_when == "always" else Carried.nothing(context.num_clients).state()
-        return {**Paid.nothing(context.num_clients).state(), **carried}
+        """Return the state in which nobody was paid.
+
+        It has ``paid [N]``, the units that each client was paid over all rounds; ``rounds [N]``, in how many it was
+        asked to train and had a stake; ``over [N]``, the units by which the limit changed what it was paid, below 0 if
+        it owes. If only what is sure is paid, it also has what is carried over (:class:`Carried`).
+        """
+        n = context.num_clients
+        carried = {} if self.pays_when == "always" else Carried.nothing(n).state()
+        return {"paid": np.zeros(n, np.int64), "rounds": np.zeros(n, np.int64), "over": np.zeros(n), **carried}
 
     def figures(self, state: State) -> dict[str, Floats]:
         """Return the tokens that are carried over, ``[N]``."""
@@ -130,22 +136,27 @@ class ByValue(SettlePart):
             state: the part's state.
         """
         valued, scale = CarriedValues.of(players, clients, arrays), self.rate * TOKEN
-        paid = Paid.of(state).asked(players)
-        low, high = paid.limits(players, held, self.units)
-        if self.pays_when == "always" or not len(players):
-            wanted = paid.over[players] + scale * (valued.worth - valued.worth.mean()) if len(players) else valued.worth
-            exact, left = wanted, np.zeros(len(players))
-            if bool((wanted < low).any() | (wanted > high).any()) or paid.over[players].any():
+        rounds, paid, over = (state[name].copy() for name in ("rounds", "paid", "over"))
+        rounds[players] += 1
+        most, so_far = rounds[players] * self.units, paid[players]
+        low = np.minimum(0, np.maximum(-most - so_far, -held)).astype(float)
+        high = (most - so_far).astype(float)
+        after, left = dict(state), np.zeros(len(players))
+        if self.pays_when == "sure" and len(players):
+            exact, carried = sure_transfers(Carried.of(state), players, valued, scale, low, high)
+            units = rounded(exact.tolist())
+            after |= carried.paid(players, np.array(units) / scale).state()
+        else:
+            exact = over[players] + scale * (valued.worth - valued.worth.mean()) if len(players) else valued.worth
+            if bool((exact < low).any() | (exact > high).any()) or over[players].any():
                 # one huge value moves the mean so far that the others' differences would be lost in rounding
-                wanted = paid.over[players] + scale * (valued.worth - np.median(valued.worth))
+                wanted = over[players] + scale * (valued.worth - np.median(valued.worth))
                 exact, shift = within(wanted, low, high)
                 left = wanted - shift - exact
             units = rounded(exact.tolist())
-            return units, {**state, **paid.after(players, units, left).state()}
-        exact, carried = sure_transfers(Carried.of(state), players, valued, scale, low, high)
-        units = rounded(exact.tolist())
-        carried = carried.paid(players, np.array(units) / scale)
-        return units, {**paid.after(players, units, np.zeros(len(players))).state(), **carried.state()}
+        paid[players] += np.array(units, np.int64)
+        over[players] = left
+        return units, {**after, "rounds": rounds, "paid": paid, "over": over}
 
     def tells(self, slots: frozenset[str]) -> Telling:
         """Return what stakes and payments are called in reports."""
@@ -209,60 +220,6 @@ def given_back(clients: Sequence[int], paid: Mapping[int, int], units: int) -> T
         back += [(escrow(c), -units)]
         back += [(account(c), kept)] if (kept := units + paid.get(c, 0)) else []
     return Transaction("by value", "value", tuple(back), "stakes, and what updates were worth")
-
-
-@dataclass(frozen=True)
-class Paid:
-    """What each client was paid by value so far.
-
-    Attributes:
-        units: ``[N]`` int64, what it was paid over all rounds; below 0 if it paid.
-        rounds: ``[N]`` int64, in how many rounds it was asked to train and had a stake.
-        over: ``[N]``, the units by which the limit changed what it was paid: below 0 if it owes.
-    """
-
-    units: Ints
-    rounds: Ints
-    over: Floats
-
-    @staticmethod
-    def nothing(clients: int) -> Paid:
-        """Return the state in which nobody was paid."""
-        return Paid(np.zeros(clients, np.int64), np.zeros(clients, np.int64), np.zeros(clients))
-
-    @staticmethod
-    def of(state: State) -> Paid:
-        """Return what a part's state says."""
-        return Paid(state["paid"], state["rounds"], state["over"])
-
-    def state(self) -> State:
-        """Return it as a part's state."""
-        return {"paid": self.units, "rounds": self.rounds, "over": self.over}
-
-    def asked(self, players: Ints) -> Paid:
-        """Return a copy, with room for new clients, in which the ``players [m]`` were asked once more."""
-        more = max(0, int(players.max(initial=-1)) + 1 - len(self.units))
-        rounds = np.pad(self.rounds, (0, more))
-        rounds[players] += 1
-        return Paid(np.pad(self.units, (0, more)), rounds, np.pad(self.over, (0, more)))
-
-    def limits(self, players: Ints, held: Ints, stake: int) -> tuple[Floats, Floats]:
-        """Return the least and the most that each of the ``players [m]`` may be paid now, in units.
-
-        Args:
-            players: the clients.
-            held: ``[m]``, the units that each of them has.
-            stake: the units that it can gain or lose for each round.
-        """
-        so_far, most = self.units[players], self.rounds[players] * stake
-        return np.minimum(0, np.maximum(-most - so_far, -held)).astype(float), (most - so_far).astype(float)
-
-    def after(self, players: Ints, units: Sequence[int], left: Floats) -> Paid:
-        """Return it after ``units [m]`` were paid to the ``players [m]``, and the limit left ``left [m]`` unpaid."""
-        paid, over = self.units.copy(), self.over.copy()
-        paid[players] += np.array(units, np.int64)
-        over[players] = left
-        return replace(self, units=paid, over=over)
 
 
 def within(wanted: Floats, low: Floats, high: Floats) -> tuple[Floats, float]:

@@ -2,7 +2,7 @@
 
 :func:`compare_runs` returns the rows that ``hanse compare --json`` prints, :func:`difference_rows` the paired tests of
 each experiment against the first. :func:`compare_tables` lays both out for a terminal, :func:`as_text` writes them for
-other programs. For the report, :func:`experiments_table`, :func:`runs_table` and :func:`differences_tables` lay them
+other programs. For the report, :func:`experiments_table` and :func:`differences_tables` lay them
 out. :func:`effective_round` and :func:`improvement` are GTFLAT's measure of speed; the papers' tables use them as well.
 """
 
@@ -453,18 +453,6 @@ def experiments_table(groups: Sequence[SeedGroup]) -> TextTable:
         for group, (first, *sd) in zip(groups, rows, strict=True)
     ]
     return TextTable(("experiment", "seeds", *(column.title for column in shown)), tuple(body))
-
-
-def runs_table(runs: Sequence[RunRecord]) -> TextTable:
-    """Return one row for each run.
-
-    Args:
-        runs: the runs. Columns in which none of them has a number are left out.
-    """
-    rows = [run_row(run) for run in runs]
-    shown = _report_columns(rows)
-    body = [(row["run"], row["mechanism"], str(row["seed"]), *(column.cell(row) for column in shown)) for row in rows]
-    return TextTable(("run", "mechanism", "seed", *(column.title for column in shown)), tuple(body))
 
 
 def differences_tables(groups: Sequence[SeedGroup]) -> list[TextTable]:

@@ -52,53 +52,48 @@ def both_errors(sampling: Floats, drawn: Floats) -> Floats:
     return np.where(unknown, np.nan, both)
 
 
-def sums_of(run: RunRecord, groups: Sequence[Ints], last: int | None = None) -> Standings:
-    """Return the sums of the values of groups of clients.
+def sums_of(run: RunRecord, clients: Ints, last: int | None = None) -> Standings:
+    """Return the sums of the values of some clients.
 
     Args:
         run: the run.
-        groups: ``n`` arrays of clients' numbers. A client is in at most one of them.
+        clients: ``[n]``, their numbers, ascending.
         last: the last round (0-based) that counts. None: all do.
 
     Returns:
-        The sums, with the groups' positions for clients. The sampling error of a group none of whose values has one is
-        NaN. It is infinite if a valued round's file was lost, and rounds record the error of the draw, or all files
-        are lost: without the file the error of the draw cannot be known, and this one would be taken for the whole.
+        The sums. The sampling error of a client none of whose values has one is NaN. It is infinite if a valued round's
+        file was lost, and rounds record the error of the draw, or all files are lost: without the file the error of the
+        draw cannot be known, and this one would be taken for the whole.
     """
-    seats, count = run.seats, len(groups)
-    group_of = np.full(1 + max(run.num_clients - 1, *(int(max(of)) for of in groups)), -1, np.int64)
-    for g, clients in enumerate(groups):
-        group_of[clients] = g
-    counted = np.isfinite(seats.value) & (seats.round <= (np.inf if last is None else last))
-    ours = counted & (group_of[seats.client] >= 0)
-    totals = np.bincount(group_of[seats.client[ours]], seats.value[ours], minlength=count)
+    seats, count = run.seats, len(clients)
+    ours = np.isfinite(seats.value) & (seats.round <= (np.inf if last is None else last))
+    valued = np.unique(seats.round[ours]).tolist()
+    ours &= np.isin(seats.client, clients)
     some = ours & ~np.isnan(seats.error)
-    group = group_of[seats.client[some]]
-    squares = np.bincount(group, seats.error[some] ** 2, minlength=count)
-    sampling = np.where(np.bincount(group, minlength=count) > 0, np.sqrt(squares), np.nan)
-    valued = np.unique(seats.round[counted]).tolist()
+    at, of = (np.searchsorted(clients, seats.client[which]) for which in (ours, some))
+    totals = np.bincount(at, seats.value[ours], minlength=count).astype(np.float64)
+    squares = np.bincount(of, seats.error[some] ** 2, minlength=count)
+    sampling = np.where(np.bincount(of, minlength=count) > 0, np.sqrt(squares), np.nan)
     lost = [round for round in valued if round in run.lost]
     if lost and (run.without_block or len(lost) == len(valued)):
         sampling[:] = np.inf
-    return Standings(
-        np.arange(count), totals.astype(np.float64), sampling, _without_block(run, group_of, count, valued)
-    )
+    return Standings(clients, totals, sampling, _without_block(run, clients, valued))
 
 
-def _without_block(run: RunRecord, group_of: Ints, count: int, valued: Sequence[int]) -> Floats:
-    """Return the sums of values with each block of the validation samples left out, ``[n, B]``.
+def _without_block(run: RunRecord, clients: Ints, valued: Sequence[int]) -> Floats:
+    """Return the sums of the clients' values with each block of the validation samples left out, ``[n, B]``.
 
-    ``group_of [N]`` is each client's group (-1: none), ``valued`` the rounds with values. NaN if one has not recorded
-    them: a sum with a round missing would be another sum.
+    ``valued`` are the rounds with values. NaN if one has not recorded them: a sum with a round missing would be another
+    sum.
     """
     blocks = max((without.shape[1] for _, without in run.without_block.values()), default=0)
-    sums = np.zeros((count, blocks))
+    sums = np.zeros((len(clients), blocks))
     for round in valued:
-        clients, without = run.without_block.get(round, (np.zeros(0, np.int64), np.zeros((0, 0))))
+        who, without = run.without_block.get(round, (np.zeros(0, np.int64), np.zeros((0, 0))))
         if without.shape[1] != blocks:
-            return np.full((count, blocks), np.nan)
-        group = group_of[clients]
-        np.add.at(sums, group[group >= 0], np.nan_to_num(without[group >= 0]))
+            return np.full((len(clients), blocks), np.nan)
+        ours = np.isin(who, clients)
+        np.add.at(sums, np.searchsorted(clients, who[ours]), np.nan_to_num(without[ours]))
     return sums
 
 
@@ -470,7 +465,7 @@ def contribution(group: SeedGroup) -> Contribution | None:
         return None
     clients = np.unique(np.concatenate([run.seats.client[np.isfinite(run.seats.value)] for run in runs]))
     last = min(int(run.metrics[-1]["round"]) for run in runs)
-    found = [sums_of(run, clients[:, None], last) for run in runs]
+    found = [sums_of(run, clients, last) for run in runs]
     totals = np.mean([one.totals for one in found], axis=0)
     # Runs of one split share its validation samples: their errors of the draw do not average out, those of sampling do.
     sampling = np.sqrt(np.mean(np.square([one.sampling for one in found]), axis=0) / len(runs))
@@ -481,7 +476,7 @@ def contribution(group: SeedGroup) -> Contribution | None:
     apart = [one for run in runs if (one := missed(run)) is not None]
     none = np.full((2, len(clients)), np.nan)
     lone = np.mean(apart, axis=0)[:, clients] if len(apart) == len(runs) else none
-    fell = [np.nan if (one := gained(run)) is None else one for run in runs]
+    fell = [np.nan if (lower := gained(run)) is None else lower for run in runs]
     order = np.argsort(-totals, kind="stable")
     return Contribution(
         clients=clients[order],

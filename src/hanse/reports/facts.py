@@ -32,7 +32,7 @@ from hanse.reports.harm import harms_of
 from hanse.reports.money import Account, read_books
 from hanse.reports.text_table import TextTable
 from hanse.reports.words import Level, Note
-from hanse.runs.chance import doubts, is_number, nothing_left, unsold, used_up
+from hanse.runs.chance import is_number, nothing_left, used_up
 from hanse.runs.run_record import RunRecord, Seat, load_run
 
 if TYPE_CHECKING:
@@ -450,6 +450,14 @@ class RunOf:
         return fits_of(self.record, self.alone)
 
     @cached_property
+    def unit(self) -> str:
+        """What is drawn anew: a row, the group that the experiment names, or one that a schema or the data name."""
+        group = table(table(self.record.config, "data"), "source").get("group")
+        if isinstance(group, str) and group not in ("", "none"):
+            return group
+        return "row" if all(fit.units is None for fit in self.fits.values()) else "unit"
+
+    @cached_property
     def valued(self) -> Contribution | None:
         """What the clients' updates were worth; None if nobody's were valued."""
         return contribution(SeedGroup(self.record.mechanism, (self.record,)))
@@ -470,7 +478,7 @@ class RunOf:
                     run=run.name,
                     client=client,
                     name=run.client_label(client),
-                    unit=_unit(run),
+                    unit=self.unit,
                     units=fit.counted,
                     honest=honest is None or client in honest,
                     metric=fit.reading.key,
@@ -574,7 +582,7 @@ class RunOf:
             ended=run.ended_early or "",
             clients=run.num_clients,
             honest=len(honest),
-            unit=_unit(run),
+            unit=self.unit,
             metric=honest[0].metric if honest else run.main.key,
             test=float(tested[-1]) if len(tested) else None,
             own=float(np.mean(own)) if own else None,
@@ -596,8 +604,8 @@ class RunOf:
         def add(code: str, level: Level, **fields: Any) -> None:
             found.append(Note(code, level, {"run": run.name, **fields}))
 
-        for line in run.doubts:
-            add(_code_of(run, line), "doubt", said=line)
+        for code, line in run.coded_doubts:
+            add(code, "doubt", said=line)
         for line in run.about.notes:
             add("data", "warning", said=line)
         for round, why in [*run.lost.items()][:_MOST_LOST]:
@@ -636,24 +644,6 @@ class RunOf:
         for whose in _reasons(self.fits):
             found.append(replace(whose, fields={"run": run.name, **whose.fields}))
         return tuple(found)
-
-
-def _unit(run: RunRecord) -> str:
-    """Return what is drawn anew in a run's data: a row, or the group that the experiment names."""
-    group = table(table(run.config, "data"), "source").get("group")
-    return group if isinstance(group, str) and group != "none" else "row"
-
-
-def _code_of(run: RunRecord, line: str) -> str:
-    """Return the code of one of a run's doubts, whose sentences are made where the run is read."""
-    codes = {"config.toml was edited": "edited", "The books of this run do not hold": "books_broken"}
-    for start, code in codes.items():
-        if line.startswith(start):
-            return code
-    known = dict.fromkeys(run.about.warnings, "part_warning") | dict.fromkeys(unsold(run.metrics), "market_dead")
-    known |= dict.fromkeys(doubts(run.metrics, None), "loss_above_chance")
-    known |= {run.nothing or "": "no_update_mixed"}
-    return known.get(line, "chance_level" if "guessing" in line else "in_no_sum")
 
 
 def _without(run: RunRecord) -> dict[int, dict[str, Any]]:

@@ -21,7 +21,7 @@ from hanse.core.entry import TOKEN, tokens
 from hanse.ledger.split import split
 from hanse.reports.contributions import Standings
 from hanse.reports.facts import ClientFacts, facts_of
-from hanse.reports.words import Note, differences, page
+from hanse.reports.words import Note, page
 from hanse.runs.replay import wrong_books
 from hanse.runs.run_record import load_run
 
@@ -219,19 +219,3 @@ def as_csv(made: Invoice) -> str:
 def as_page(made: Invoice) -> str:
     """Return the invoice as a page to print. It needs no network and runs no script."""
     return page("invoice.html.j2", invoice=made)
-
-
-def differences_of(folder: Path, text: str) -> list[str]:
-    """Return what is wrong with the numbers of an invoice's page, held against the run; nothing if they agree.
-
-    Args:
-        folder: the run directory.
-        text: the page.
-
-    Raises:
-        UserError: the page does not say what is split and how, or the run cannot be split so.
-    """
-    what = re.search(r'<meta name="kind" content="invoice ([0-9.]+) ([A-Z]{3}) ([a-z]+)">', text)
-    if what is None:
-        raise UserError("--check: the invoice does not say what it splits")
-    return differences(text, as_page(invoice(folder, *what.groups())))

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,8 @@ from hanse.base.errors import UserError
 from hanse.base.files import read_text, write_whole
 from hanse.reports.accuracy import curve_charts, own_charts
 from hanse.reports.answers import answers, contributed
-from hanse.reports.chart import Chart, cell_of, rows_of, to_csv
-from hanse.reports.compare import cautions, differences_tables, experiments_table, runs_table
+from hanse.reports.chart import Chart, to_csv
+from hanse.reports.compare import cautions, differences_tables, experiments_table
 from hanse.reports.contributions import contribution, contribution_charts
 from hanse.reports.facts import MISSING, facts_of
 from hanse.reports.groups import SeedGroup, group_runs
@@ -25,13 +25,11 @@ from hanse.reports.honesty import kinds_table
 from hanse.reports.market import gains_charts
 from hanse.reports.money import Books, books_of, token_charts
 from hanse.reports.part_charts import part_charts
-from hanse.reports.text_table import TextTable
 from hanse.reports.vega import DrawingError, image, save, to_svg, to_vegalite
 from hanse.reports.words import Note, differences, page, policy, said
 from hanse.runs.run_record import RunRecord, load_runs
 
 TOP = "In short"  # the section of the one picture that stands above everything else
-MOST_ROWS = 200  # of a chart's numbers as a table in the page
 
 # ---- all charts of a report, in reading order
 
@@ -101,15 +99,6 @@ _TEMPLATE = "report.html.j2"
 _LIVE = "; script-src 'unsafe-inline'; connect-src 'self'"  # what a live page, which asks for its next version, may do
 
 
-@dataclass(frozen=True)
-class _Figure:
-    """A chart, its drawing (an element, or why there is none), and its numbers as a table (None: too many)."""
-
-    chart: Chart
-    drawn: str
-    table: TextTable | None
-
-
 def write_report(
     dirs: Sequence[str | Path],
     out: str | Path,
@@ -170,7 +159,6 @@ def _words(dirs: Sequence[str | Path]) -> dict[str, Any]:
         "kinds": [(g.label, table) for g in groups if (table := kinds_table(g)) is not None],
         "differences": differences_tables(groups),
         "base": groups[0].label,
-        "runs": runs_table(runs) if len(runs) > 1 else None,
         "repeated": any(len(group.runs) > 1 for group in groups),
         "run_count": len(runs),
         "charts": charts,
@@ -192,11 +180,16 @@ def check(dirs: Sequence[Path], file: Path) -> list[str]:
     from hanse.reports import invoice, statement
 
     text = read_text(file)
-    if '<meta name="kind" content="report">' not in text:
-        if len(dirs) > 1:
-            raise UserError(f"--check {file}: goes with one run; only a report is of several")
-        billed = '<meta name="kind" content="invoice' in text
-        return invoice.differences_of(dirs[0], text) if billed else statement.differences_of(dirs[0], text)
+    kind = re.search(r'<meta name="kind" content="([^"]*)">', text)
+    what, *of = kind[1].split() if kind else [""]
+    if what != "report" and len(dirs) > 1:
+        raise UserError(f"--check {file}: goes with one run; only a report is of several")
+    if what == "statement" and len(of) == 1 and of[0].isdecimal():
+        return differences(text, statement.render(statement.statement(dirs[0], int(of[0]))))
+    if what == "invoice" and len(of) == 3:
+        return differences(text, invoice.as_page(invoice.invoice(dirs[0], of[0], of[1], of[2])))
+    if what != "report":
+        raise UserError(f"--check {file}: is no page that hanse makes (a statement, an invoice, a report)")
     words = _words(dirs)
     return differences(text, _page(words, [_drawn(chart) for chart in words["charts"]]))
 
@@ -245,18 +238,8 @@ def _written_to(out: Path) -> Iterator[None]:
 
 
 def _page(words: Mapping[str, Any], drawn: Sequence[str], poll: str = "") -> str:
-    sections: dict[str, list[_Figure]] = {}
+    sections: dict[str, list[tuple[Chart, str]]] = {}
     for chart, picture in zip(words["charts"], drawn, strict=True):
-        sections.setdefault(chart.section, []).append(_Figure(chart, picture, _numbers(chart)))
+        sections.setdefault(chart.section, []).append((chart, picture))
     top, own = sections.pop(TOP, []), {"policy": policy(_TEMPLATE) + _LIVE} if poll else {}
     return page(_TEMPLATE, poll=poll, top=top, sections=sections, **words, **own)
-
-
-def _numbers(chart: Chart) -> TextTable | None:
-    headings, *rows = rows_of(chart)
-    if len(rows) > MOST_ROWS:
-        return None
-    # a column that is empty everywhere, such as that of unknown errors, is left out
-    cells = [[str(cell_of(one, 6)) for one in row] for row in rows]
-    kept = [i for i in range(len(headings)) if any(row[i] for row in cells)]
-    return TextTable(tuple(headings[i] for i in kept), tuple(tuple(row[i] for i in kept) for row in cells))

@@ -8,7 +8,6 @@ allow: each says how sure it is, or that this is not known. Rounds are numbered 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -28,7 +27,7 @@ from hanse.reports.contributions import both_errors, fallen
 from hanse.reports.facts import SCHEMA, VERY_FEW, ClientFacts, RunFacts, RunOf, facts_of
 from hanse.reports.fits import FEW, Fit, finite_or_none, history_of
 from hanse.reports.money import Money, money_of
-from hanse.reports.words import Note, differences, page, said
+from hanse.reports.words import Note, page, said
 from hanse.runs.chance import SAT_OUT
 from hanse.runs.run_record import RunRecord, load_run
 
@@ -61,11 +60,6 @@ class ClientRound:
     def half(self) -> float | None:
         """Half the 95 % interval of the value; None if it is not known or has no width."""
         return SURE * self.error if self.value is not None and self.error else None
-
-    @property
-    def ends(self) -> tuple[float, float] | None:
-        """The ends of that interval."""
-        return None if self.half is None or self.value is None else (self.value - self.half, self.value + self.half)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -338,22 +332,6 @@ def render(made: Statement) -> str:
 
     chart = _curve_chart(made)
     return page("statement.html.j2", statement=made, curve_chart=None if chart is None else image(chart))
-
-
-def differences_of(folder: Path, text: str) -> list[str]:
-    """Return what is wrong with the numbers of a statement's page, held against the run; nothing if they agree.
-
-    Args:
-        folder: the run directory.
-        text: the page.
-
-    Raises:
-        UserError: there is no run, or the page is not a statement's.
-    """
-    whose = re.search(r'<meta name="client" content="(\d+)">', text)
-    if whose is None:
-        raise UserError("--check: is no page that hanse makes (a statement, an invoice, a report)")
-    return differences(text, render(statement(folder, int(whose[1]))))
 
 
 def _curve_chart(made: Statement) -> Chart | None:

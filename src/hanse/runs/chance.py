@@ -147,7 +147,7 @@ def in_no_sum(seats: Iterable[tuple[int, str | None]]) -> list[str]:
 
 def doubts(
     metrics: Sequence[Mapping[str, Any]], guess: Guess | None, *, cross_entropy: bool = True, several: bool = False
-) -> list[str]:
+) -> list[tuple[str, str]]:
     """Return the warnings to show before a run's other results; none if there is nothing to doubt.
 
     There are two such doubts. The model was no better than chance at the last test (:meth:`Guess.beaten`). Or some
@@ -160,28 +160,30 @@ def doubts(
         cross_entropy: whether the loss that is tested is the plain cross-entropy.
         several: whether there are several models, which may be good for their own clients alone.
     """
-    sentences = []
+    found = []
     tested = [line for line in metrics if is_number(line.get("test/accuracy"))]
     if guess is not None and tested:
         accuracy, loss = tested[-1]["test/accuracy"], tested[-1].get("test/loss")
         own = tested[-1].get("client/test_accuracy")
         at_home = several and own is not None and is_number(own) and own > guess.bar
         if not at_home and not guess.beaten(accuracy, loss if cross_entropy and is_number(loss) else None):
-            sentences.append(
+            said = (
                 f"The model is no better than guessing: it gets {100 * accuracy:.1f} % of the test data right, and "
                 f"always naming the most common class {100 * guess.most:.1f} %; up to {100 * guess.bar:.1f} % may be "
                 "chance."
             )
+            found.append(("chance_level", said))
     valued = [line for line in metrics if is_number(line.get(WORSE))]
     late = valued[len(valued) // 2 :]
     worse = sum(line[WORSE] > 0 for line in late)
     if 2 * worse > len(late):
-        sentences.append(
+        said = (
             f"Values by the loss mean little here: in {worse} of the last {len(late)} valued rounds models of some "
             "clients had a higher loss than guessing has, so a random model may come first. Compare with utility = "
             '"accuracy".'
         )
-    return sentences
+        found.append(("loss_above_chance", said))
+    return found
 
 
 def nothing_left(metrics: Sequence[Mapping[str, Any]]) -> str:

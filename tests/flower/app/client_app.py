@@ -21,7 +21,8 @@ def load_data(context: Context) -> ClientData:
     return replace(ClientData.of(build(experiment.data), me), profile=profiles[me])
 
 
-honest, app = client_app(load_data), ClientApp()
+honest = client_app(load_data)
+app = ClientApp()  # by this form Flower finds it
 
 
 @app.query("hanse")

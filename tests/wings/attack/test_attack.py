@@ -77,7 +77,7 @@ def test_the_best_deviation_is_found_made_simple_and_confirmed(tmp_path: Path) -
     assert found.best.deviation == {"times.samples": 2.0}  # nothing that earns nothing is left beside it
     assert found.best.gain(found.fresh) == (1.0, 1.0, 1.0)
     assert found.pays
-    assert sentences(found)[0].startswith("Pays: samples times 2.")
+    assert sentences(found)[0].startswith("Pays: times.samples = 2.")
     assert (found.searched, found.fresh) == ([0, 1, 2], [3, 4, 5, 6])
     assert found.scale == pytest.approx(10 + 3 / 7)
     assert len(found.tries) == 60

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Any, Literal, cast, get_args, get_type_hints
 
 import torch
@@ -17,11 +17,11 @@ from torch import Tensor
 
 from hanse.base.errors import UserError
 from hanse.base.streams import stream
+from hanse.base.toml import flat
 from hanse.core.port import Answered, Ask, Derived, Gradient, Reply, Request, Result, Scored, Train, Trained
 from hanse.core.telling import Conduct
 from hanse.data.samples import Samples
 from hanse.federation.behaviour import (
-    SENT,
     Attack,
     Attacker,
     Me,
@@ -36,21 +36,6 @@ from hanse.federation.policy import ANSWERS
 
 NUMBERS = ("samples", "steps", "loss", "accuracy")  # what is reported with updates and scores
 KINDS = get_args(Attack)
-SECOND = {
-    "copied": "the second sends the first one's update",
-    "mean": "all send the mean of their updates",
-    "opposed": "the first adds noise that the second takes away",
-    "turns": "the two take turns",
-}
-PLAIN = {  # what is sent, in words
-    "nothing": "sends the model that came",
-    "copied": "copies another's update",
-    "echo": "echoes what it bought",
-    "last": "sends the last global step again",
-}
-SETS = {"judge": "the server's validation samples", "public": "the server's test samples"}
-ADDED = {"copied": "another's update", "noise": "noise"}
-STARTS = {"sent": "centre that it was sent", "kept": "model that it sent last"}
 Said = bool | Annotated[float, Field(allow_inf_nan=False)] | Literal["none", "all"]
 
 
@@ -165,7 +150,7 @@ class Deviant(OfSome):
         if me.id not in self.clients or round < self.since or self.trains_on == "own":
             return None
         if self.trains_on not in sets:
-            raise UserError(f"deviant.trains_on: '{self.trains_on}': {SETS[self.trains_on]} are not here; try 'own'")
+            raise UserError(f"deviant.trains_on: '{self.trains_on}': these samples are not here; try 'own'")
         return sets[self.trains_on]
 
     def overhears(self, round: int, told: Mapping[int, tuple[Request, Reply]]) -> None:
@@ -192,7 +177,7 @@ class Deviant(OfSome):
 
     def tells(self, num_clients: int, seed: int) -> Conduct:
         """Return the clients that deviate, as cheats, and how."""
-        told = f"Deviants do what would pay them: {said_of(self)}."
+        told = f"Deviants do what would pay them ({said_of(self)})."
         return Conduct("deviants", told, self.those(num_clients), cheats=True, rank=5)
 
     def _row(self, me: Me, round: int, task: Train, row: Tensor) -> Tensor:
@@ -300,26 +285,10 @@ class Deviant(OfSome):
 
 
 def said_of(deviant: Deviant) -> str:
-    """Describe in words how a deviant differs from an honest client."""
-    found = []
-    if deviant.sends != "trained":
-        found.append(
-            PLAIN.get(deviant.sends) or f"sends {SENT[cast(Attack, deviant.sends)].format(f'its {deviant.of}')}"
-        )
-    if deviant.trains_on != "own":
-        found.append(f"trains on {SETS[deviant.trains_on]}")
-    found += [f"trains {deviant.longer} times as long"] if deviant.longer > 1 else []
-    found += [f"adds {times:g} times {ADDED[what]}" for what, times in sorted(deviant.adds.items())]
-    found += [f"goes on from the {STARTS[deviant.start]}"] if deviant.start in STARTS else []
-    found += [f"update times {deviant.scale:g}"] if deviant.scale != 1 else []
-    found += [f"{key} times {factor:g}" for key, factor in sorted(deviant.times.items())]
-    found += [f"{key} = {_shown(value)}" for key, value in sorted(deviant.says.items())]
-    found += [f"a gradient of length {deviant.gradient:g} for its own update"] if deviant.gradient else []
-    found += ["silent when asked to train"] if deviant.silent else []
-    found += [SECOND[deviant.second]] if deviant.second != "same" else []
-    found += [f"from round {deviant.since} on"] if deviant.since else []
-    found += [f"leaves in round {deviant.leaves}"] if deviant.leaves is not None else []
-    return ", ".join(found) or "nothing"
+    """Return what a deviant does: the options of ``[behaviour.deviant]`` that honesty does not have."""
+    options = {one.name: getattr(deviant, one.name) for one in fields(Deviant) if one.init and one.name != "clients"}
+    changed = flat({name: said for name, said in options.items() if said != getattr(HONEST, name)})
+    return ", ".join(f"{key} = {_shown(said)}" for key, said in sorted(changed)) or "nothing"
 
 
 def _direction(me: Me, purpose: str, round: int, width: int, client: int | None = None) -> Tensor:
@@ -356,3 +325,6 @@ def _right(key: str, kind: type) -> bool:
 
 def _options() -> str:
     return ", ".join([*NUMBERS, *(f"{q}.{name}" for q in ANSWERS for name in fields_of(q))])
+
+
+HONEST = Deviant()

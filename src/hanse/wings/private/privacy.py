@@ -24,7 +24,7 @@ from typing import Annotated, Any, NotRequired
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field, PlainValidator
+from pydantic import ConfigDict, Field, with_config
 from torch import Tensor
 from typing_extensions import TypedDict
 
@@ -50,6 +50,7 @@ DROWNED = 1e3  # noise, in multiples of the clip
 NOT_SAID = "it answers no questions about its samples: it has a privacy account (federation.private)"
 
 
+@with_config(ConfigDict(extra="forbid"))
 class Stricter(TypedDict):
     """A smaller budget for some clients, instead of the others' budget.
 
@@ -59,24 +60,9 @@ class Stricter(TypedDict):
         noise: as in :class:`Privacy`. If left out, the least noise with which this budget lasts.
     """
 
-    clients: Sequence[int]
-    epsilon: float
-    noise: NotRequired[float | None]
-
-
-def _terms(
-    clients: Annotated[Sequence[Annotated[int, Field(ge=0)]], Field(min_length=1)],
-    epsilon: Epsilon,
-    noise: Noise | None = None,
-) -> None:
-    """Take the options of one entry of ``stricter``, for :func:`hanse.base.factories.call` to check."""
-
-
-def _table(given: Any) -> Any:
-    """Return an entry of ``stricter``. Raises ValueError if it is no table."""
-    if not isinstance(given, Mapping):
-        raise ValueError("must be tables like { clients = [0, 3], epsilon = 1.0 }")
-    return given
+    clients: Annotated[Sequence[Annotated[int, Field(ge=0)]], Field(min_length=1)]
+    epsilon: Epsilon
+    noise: NotRequired[Noise | None]
 
 
 @dataclass(frozen=True)
@@ -109,12 +95,10 @@ class Privacy:
     quantile: Annotated[float, Field(gt=0, lt=1)] | None = None
     rate: Annotated[float, Field(gt=0, le=2)] = 0.2
     bits: Noise = 4.0
-    stricter: Sequence[Annotated[Stricter, PlainValidator(_table)]] = ()
+    stricter: Sequence[Stricter] = ()
 
     def __post_init__(self) -> None:
         library()
-        for at, one in enumerate(self.stricter):
-            call(_terms, one, f"stricter[{at}]")
         if self.quantile is not None and self.unit == "sample":
             raise UserError(f"quantile: {self.quantile:g}: not with unit 'sample', whose clip stays")
         for name, usual in (("rate", 0.2), ("bits", 4.0)):
