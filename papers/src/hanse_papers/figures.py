@@ -305,7 +305,7 @@ def _fit(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
 
 
 def _root(name: str, p: Sequence[float], x: Floats, look: int) -> Curve:
-    """Return the curve ``p[0] / sqrt(x) + p[1]`` (iPFL eq. 17) over the range of ``x [n]``, as a line without markers."""
+    """Return the curve ``p[0] / sqrt(x) + p[1]`` (iPFL eq. 17) over the range of ``x [n]``, without markers."""
     at = np.geomspace(x.min(), x.max(), 60)
     return Curve(name, at, p[0] / np.sqrt(at) + p[1], look=look, bare=True)
 
