@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table as RichTable
 
-from hanse.base.errors import NOT_TRUSTED, UserError, nearest
+from hanse.base.errors import UserError, nearest
 from hanse.base.files import write_whole
 from hanse.cli.options import LedgerUrl, RunFolder, err, say
 
@@ -159,8 +159,6 @@ def verify(
             verdict = replace(verdict, wrong=alone)
         if verdict.ok:
             replayed = replay_books(folder, ledger)
-            trusting = f"'hanse audit {folder} --trust' allows it"
-            replayed = replace(replayed, why_not=replayed.why_not.replace(NOT_TRUSTED, trusting))
             verdict = replace(verdict, wrong=replayed.wrong)
         if verdict.ok and (ledger_url or (folder / "ledger.db").exists()):
             apart = difference(place, ledger)
