@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hanse.base.errors import UserError, first_line, library
+from hanse.base.errors import UserError, first_line, gated, library
 from hanse.data.dataset import IGNORED
 from hanse.data.samples import Samples
 
@@ -161,7 +161,7 @@ def read_records(path: Path) -> Sequence[Mapping[str, Any]]:
     Raises:
         UserError: another kind of file, one that cannot be read, or one without records.
     """
-    try:
+    with gated(f"{path}: cannot be read"):
         text = path.read_text(encoding="utf-8")
         if path.suffix == ".csv":
             records: Any = list(csv.DictReader(text.splitlines(keepends=True)))
@@ -171,8 +171,6 @@ def read_records(path: Path) -> Sequence[Mapping[str, Any]]:
             records = json.loads(text)
         else:
             raise UserError(f"{path}: a file of instructions is .json, .jsonl or .csv")
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, csv.Error) as error:
-        raise UserError(f"{path}: cannot be read: {error}") from None
     if not isinstance(records, list) or not records or not all(isinstance(r, Mapping) for r in records):
         raise UserError(f"{path}: a list of records with the fields {', '.join(FIELDS)} is needed, at least one")
     return records
