@@ -180,7 +180,7 @@ def test_import_path(monkeypatch: pytest.MonkeyPatch) -> None:
         ("hanse_test_source:none", "returned NoneType"),
         ("hanse_test_source:more", "cannot be called with root="),
         ("hanse_test_source:nothing", "has no 'nothing'"),
-        ("no_such_module_here:f", "there is no module 'no_such_module_here'"),
+        ("no_such_module_here:f", "No module named 'no_such_module_here'"),
         ("mnits", "did you mean 'mnist'"),
         ("synthetic", "client by client"),
     ):
