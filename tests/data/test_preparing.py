@@ -142,6 +142,8 @@ def test_without_clients_there_are_no_own_statistics() -> None:
     assert len(from_frame(frame, "ill", prepare="auto", statistics="pooled").train) == 96
     with pytest.raises(UserError, match="statistics"):
         from_frame(frame, "ill", statistics="pooled")  # without prepare
+    with pytest.raises(UserError, match="'all'"):
+        from_frame(frame, "ill", prepare="auto", statistics="all")  # type: ignore[arg-type]
     everybody = table()
     with pytest.raises(UserError, match="'Kiel'"):  # of whose rows none is trained on
         from_frame(everybody[everybody.hospital != "Kiel"], "ill", "hospital", prepare="auto", test=everybody)

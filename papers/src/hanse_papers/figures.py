@@ -294,20 +294,20 @@ def _fit(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
     lines = [Curve(ours, x, mean, low, high, 0, dots=True)]
     if len(np.unique(x)) > 2:  # the curve has two parameters, and meets any two points
         p = fit(dict(zip(x, mean, strict=True)))
-        lines.append(_root(f"ours, fitted: {p['p1']:.1f} / sqrt(x) + {p['p2']:.1f}", p["p1"], p["p2"], x, 0))
+        lines.append(_root(f"ours, fitted: {p['p1']:.1f} / sqrt(x) + {p['p2']:.1f}", (p["p1"], p["p2"]), x, 0))
     if printed:
         at, theirs = np.array(sorted(printed)).T
         lines.append(Curve("printed", at, theirs, look=1, dots=True, hollow=True))
         if "printed_fit" in spec:
-            lines.append(_root("the paper's fit", *spec["printed_fit"], at, 1))
+            lines.append(_root("the paper's fit", spec["printed_fit"], at, 1))
     x_name, y_name = _unit(outcome, spec, "x", spec["x"]), _unit(outcome, spec, "y")
     yield _chart(outcome, here, spec, _lines(lines, whole=True), x=x_name, y=y_name)
 
 
-def _root(name: str, p1: float, p2: float, x: Floats, look: int) -> Curve:
-    """Return the curve ``p1 / sqrt(x) + p2`` (iPFL eq. 17) over the range of ``x [n]``, as a line without markers."""
+def _root(name: str, p: Sequence[float], x: Floats, look: int) -> Curve:
+    """Return the curve ``p[0] / sqrt(x) + p[1]`` (iPFL eq. 17) over the range of ``x [n]``, without markers."""
     at = np.geomspace(x.min(), x.max(), 60)
-    return Curve(name, at, p1 / np.sqrt(at) + p2, look=look, bare=True)
+    return Curve(name, at, p[0] / np.sqrt(at) + p[1], look=look, bare=True)
 
 
 KINDS: Mapping[str, Callable[[TableOutcome, Here, Spec], Iterator[Chart]]] = {

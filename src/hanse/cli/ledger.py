@@ -10,17 +10,15 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, replace
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TextIO
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table as RichTable
 
-from hanse.base.errors import NOT_TRUSTED, UserError, nearest
+from hanse.base.errors import UserError, nearest
 from hanse.base.files import write_whole
 from hanse.cli.options import LedgerUrl, RunFolder, err, say
 
@@ -161,8 +159,6 @@ def verify(
             verdict = replace(verdict, wrong=alone)
         if verdict.ok:
             replayed = replay_books(folder, ledger)
-            trusting = f"'hanse audit {folder} --trust' allows it"
-            replayed = replace(replayed, why_not=replayed.why_not.replace(NOT_TRUSTED, trusting))
             verdict = replace(verdict, wrong=replayed.wrong)
         if verdict.ok and (ledger_url or (folder / "ledger.db").exists()):
             apart = difference(place, ledger)
@@ -235,10 +231,13 @@ def export(
 
     if form not in FORMATS:
         raise UserError(f"--format: '{form}': no such format{nearest(form, FORMATS)}")
-    with reading(folder) as ledger, _written(out) as file:
+    text = StringIO()
+    with reading(folder) as ledger:
         ledger.count()  # books that do not hold are refused before anything is printed
         _warn(folder)
-        FORMATS[form](ledger, ledger.history(), file)
+        FORMATS[form](ledger, ledger.history(), sys.stdout if out is None else text)
+    if out is not None:
+        write_whole(out, text.getvalue())
 
 
 @app.command()
@@ -261,20 +260,6 @@ def rebuild(folder: RunFolder, ledger_url: LedgerUrl = None) -> None:
         place = ledger_url or folder / "ledger.db"
         count = write(place, ledger)
     print(f"wrote {count} transactions into the index")
-
-
-@contextmanager
-def _written(path: Path | None) -> Iterator[TextIO]:
-    """Give a text to write into: the standard output, or a file that appears as a whole once all is written."""
-    if path is None:
-        yield sys.stdout
-        return
-    text = StringIO()
-    yield text
-    try:
-        write_whole(path, text.getvalue())
-    except OSError as wrong:
-        raise UserError(f"--out {path}: cannot be written: {wrong.strerror}") from None
 
 
 def _warn(folder: Path) -> None:

@@ -24,7 +24,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
-from functools import partial
 from numbers import Real
 from types import MappingProxyType
 from typing import Any, TypeVar, cast
@@ -322,7 +321,8 @@ def _here(name: str, clients: Ints, view: View) -> None:
     """Raise GuardError if one of ``clients [n]`` is not present."""
     absent = clients[~np.isin(clients, view.present)]  # setdiff1d would sort all who are present
     if len(absent):
-        raise GuardError(f"{name}: {absent.min()} is not present: must be of {_some(view.present)}")
+        shown = ", ".join(map(str, view.present[:8].tolist())) + (", ..." if len(view.present) > 8 else "")
+        raise GuardError(f"{name}: {absent.min()} is not present: must be of {shown}")
 
 
 def _choice(choice: Choice, view: View, fills: frozenset[str]) -> None:
@@ -468,12 +468,6 @@ def _shaped(name: str, array: Any, shape: tuple[int, ...] | None, kinds: str) ->
     return array
 
 
-def _some(ids: Ints) -> str:
-    """Return the first eight ids as text."""
-    shown = ", ".join(map(str, ids[:8].tolist()))
-    return shown + (", ..." if len(ids) > 8 else "")
-
-
 def proposed_mix(mechanism: Mechanism, view: View, states: States) -> tuple[Mix, Sequence[Any], States]:
     """Return the mix of a round that has updates.
 
@@ -596,13 +590,9 @@ def _aggregates(
             updates[0, group.at], models[0, group.row] = aggregate_of_group.weights, aggregate_of_group.old
             found.append(Replace(np.array([group.row]), updates, models if aggregate_of_group.old else None))
     reapplied = [group for group in groups if aggregates[group.row].beyond_weights]
-    again = {group.row: partial(_again, aggregate, group, state) for group in reapplied}
+    # what the rule makes of some members of a group, with the state from before the round
+    again = {g.row: (lambda members, g=g: aggregate(g.among(members), state)) for g in reapplied}
     return found, made, Aggregated(aggregates, again), _means(list(aggregates.values()))
-
-
-def _again(aggregate: Callable[[Group, State], Aggregate], group: Group, state: State, members: Ints) -> Aggregate:
-    """Return what a rule makes of some members of a group, with the state from before the round."""
-    return aggregate(group.among(members), state)
 
 
 def _means(said: Sequence[Aggregate]) -> dict[str, float]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from hanse.base.errors import UserError, library
+from hanse.base.errors import UserError
 from hanse.base.files import table, write_csv
 from hanse.core.entry import TOKEN
 from hanse.flower.members import Orders
@@ -30,6 +30,7 @@ from hanse.reports.fits import Fit, finite_or_none, fits_of, surely
 from hanse.reports.groups import SeedGroup, honest_of
 from hanse.reports.harm import harms_of
 from hanse.reports.money import Account, read_books
+from hanse.reports.showing import frame
 from hanse.reports.text_table import TextTable
 from hanse.reports.words import Level, Note
 from hanse.runs.chance import is_number, nothing_left, used_up
@@ -343,9 +344,7 @@ class Facts:
 
     def to_pandas(self, name: str = "clients") -> pd.DataFrame:
         """Return a table as a DataFrame. Raises UserError if pandas is not installed."""
-        pandas = library("pandas", "to_pandas: pandas is not installed: pip install pandas")
-        made: pd.DataFrame = pandas.DataFrame([asdict(row) for row in self.table(name)])
-        return made
+        return frame([asdict(row) for row in self.table(name)])
 
     def to_json(self) -> str:
         """Return everything as JSON: the schema's version, the units of the columns, the tables and the notes."""
