@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
 import hanse
+from hanse.cli.audit import audit
+from hanse.cli.ledger import verify
 from hanse.reports.audit import audit_run
 from hanse.reports.groups import group_runs
 from hanse.reports.market import gains_charts
@@ -70,3 +73,20 @@ def test_the_chart_of_who_gained_what_says_what_the_audit_says(folder: Path) -> 
     assert utility == pytest.approx([c.utility for c in audit.clients])
     assert (gains.marks.labels[1], gains.marks.labels[4]) == ("1 buyer", "4 attacker")
     assert gains.key in {c.key for c in figures([group])}
+
+
+def test_a_rule_beside_the_experiment_is_called_again_by_those_who_trust_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "own_stake.py").write_text("from hanse.mechanisms.by_value import ByValue as Own\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    mechanism = {"name": "fedavg", "value": "path", "settle": "own_stake:Own"}
+    hanse.run(hanse.Experiment(data={"clients": 4}, mechanism=mechanism, run={"rounds": 2}), out="run")
+    monkeypatch.setattr(sys, "path", [place for place in sys.path if place != str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "own_stake")
+    verify(Path("run"))
+    assert "hanse audit" in capsys.readouterr().out  # verify itself trusts nobody
+    audit(Path("run"), trust=True, as_json=True)
+    again = next(check for check in json.loads(capsys.readouterr().out)["checks"] if check["name"] == "settled again")
+    assert again["holds"]

@@ -26,7 +26,7 @@ def test_it_says_what_each_extra_would_add(monkeypatch: pytest.MonkeyPatch) -> N
     assert missing["crate"] == ["rocrate"]
     assert set(missing["dev"]) == {"flwr", "cryptography", "rocrate"}
     monkeypatch.setattr(doctor, "_installed", lambda name: None if name == "ray" else there(name))
-    assert doctor.missing_by_extra()["ray"] == ["ray"]  # of flwr[simulation]
+    assert doctor.missing_by_extra()["ray"] == ["ray"]
 
 
 def test_it_prints_versions_engine_and_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -89,7 +89,7 @@ SET = ["run", "exp.toml", "--set"]
         (["value"], "No such command 'value': it is a function of Python, hanse.value (see 'hanse --help')"),
         (["audit"], "a command is missing (see 'hanse audit --help')"),
         (["report", "a:one:b"], "a:one:b: there is no such run directory"),  # not a1️⃣b
-        (["report", "done", "--out", "exp.toml"], "exp.toml: the report cannot be written"),
+        (["report", "done", "--out", "exp.toml"], "exp.toml/figures: not a directory; give another path"),
         (["demo", "--seeds", "0"], "Invalid value for '--seeds': 0 is not in the range x>=1 (see 'hanse demo --help')"),
         (["demo", "--out", "."], "which is not of an earlier demo; give another folder"),
         (["run", "exp.toml", "--out="], "--out: is empty; must be a word or left out"),

@@ -56,19 +56,6 @@ def test_who_gains_names_its_own_arguments() -> None:
         assert "data.source" not in str(wrong.value)
     with pytest.raises(UserError, match="client: 'ill'"):
         hanse.who_gains(table(), target="ill", client="ill")
-    large = table().assign(age=lambda t: 60 + 15 * t.age)
-    found = hanse.who_gains(large, target="ill", client="hospital", model="logistic", mechanisms="fedavg", rounds=1)
-    assert 'prepare="auto" scales a table\'s columns' in str(found)
-
-
-def test_an_empty_client_is_named() -> None:
-    apart = {name: own.drop(columns="hospital") for name, own in table().groupby("hospital")}
-    apart["Kiel"] = apart["Hope"].iloc[:0]
-    with pytest.raises(UserError, match="'Kiel'"):
-        played(apart, client_column=None)
-    arrays = {"Hope": (np.ones((20, 2)), np.arange(20) % 2), "Kiel": (np.ones((0, 2)), np.zeros(0, int))}
-    with pytest.raises(UserError, match="'Kiel'"):
-        played(arrays, client_column=None, target=None)
 
 
 def test_probabilities_in_the_place_of_logits_are_warned_of() -> None:
@@ -83,8 +70,6 @@ def test_probabilities_in_the_place_of_logits_are_warned_of() -> None:
     one = experiment.model_copy(update={"train": experiment.train.model_copy(update={"loss": "bce"})})
     for model, told in ((nn.Sequential(nn.Linear(1, 1), nn.Sigmoid()), 1), (nn.Linear(1, 1), 0)):
         assert sum("probabilities" in line for line in hanse.run(one, data=table(), model=model).said) == told
-    gains = hanse.who_gains(table(), target="ill", client="hospital", model=softmax, mechanisms="fedavg", rounds=1)
-    assert gains.sentences().count(line) == 1
     for fine in (nn.Linear(1, 2), nn.Sequential(nn.Linear(1, 2), nn.LogSoftmax(dim=1))):
         plain = hanse.run(experiment, data=table(), model=fine)
         assert not [line for line in plain.said if "probabilities" in line]

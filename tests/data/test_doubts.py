@@ -128,14 +128,11 @@ def test_clients_and_classes_that_may_be_gaps_made_text_are_noted(gap: str) -> N
     ("column", "columns", "said"),
     [
         (["<20", "20-40", ">40"], 3, "as a word"),
-        (["<20 ", "20 to 40", ">40"], 3, "as a word"),
         (pd.cut(np.arange(90), 3), 3, ""),
         (pd.Categorical(pd.date_range("2024-01-01", periods=3).repeat(30)), 3, ""),
         (["36.5 C", "37 C", "38,2 C"], 3, "unit"),
-        (["1k", "2k", "10k"], 3, "unit"),
         (["3 mg", "4 ml", "5 mg"], 3, ""),
         (["A1", "B2", "C3"], 3, ""),
-        (["0-10", "10-20", "20+"], 3, ""),
     ],
 )
 def test_bands_and_intervals_are_words_and_units_are_noted(column: Any, columns: int, said: str) -> None:
@@ -160,14 +157,8 @@ def test_columns_may_be_called_by_numbers() -> None:
     frame = pd.DataFrame({0: np.arange(60.0), 1: np.arange(60) % 2, 2: ["a", "b"] * 30})
     data = build(DataSpec(partition="natural", clients=2), from_frame(frame, 1, 2))
     assert data.names == ("a", "b")
-    run = hanse.run(
-        hanse.Experiment(data={"source": {"target": 1, "client_column": 2, "features": [0]}}, mechanism="fedavg",
-                         run={"rounds": 1}),
-        data=frame,
-    )  # fmt: skip
     again = hanse.Experiment(**{"mechanism": "fedavg", "data": {"source": {"target": 1, "client_column": 2}}})
     assert again.data.source.target == 1  # type: ignore[union-attr]
-    assert run.names == ("a", "b")
     with pytest.raises(UserError, match=r"'1': frame has no such column, but 1"):
         from_frame(frame, "1", 2)
 

@@ -5,7 +5,7 @@ import torch
 
 from hanse.data import DataSpec, build, load
 from hanse.data.fingerprint import fingerprint
-from hanse.data.keeping import keeping
+from hanse.data.sources import keeping
 
 
 def test_a_source_is_loaded_once_whatever_the_seed() -> None:

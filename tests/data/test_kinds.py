@@ -367,24 +367,6 @@ def test_two_writings_of_one_name_are_refused(draws: int) -> None:
     holds(draws, check, data=st.data(), name=names, role=roles)
 
 
-@pytest.mark.parametrize(
-    "column",
-    [
-        [1.5] * 20 + ["2,810.0"] * 20, ["0,65"] * 30 + [0.5] * 10, [0, 1] * 10 + ["yes"] * 20, [1.5] * 39 + ["n/a"],
-        ["1.5"] * 30 + ["about 3"] * 10, ["10.02.2024", "31.01.2024"] * 20, ["31.01.2024"] * 20 + ["2024-02-03"] * 20,
-    ],
-)  # fmt: skip
-def test_a_remedy_loses_no_value_and_swaps_no_month(column: list[Any]) -> None:
-    frame = pd.DataFrame({"site": WHO, "odd": pd.Series(column, dtype=object), "age": np.arange(ROWS) / 7, "ill": ILL})
-    for prepare in (None, "auto"):
-        with pytest.raises(UserError) as wrong:
-            from_frame(frame, "ill", "site", prepare=prepare)
-        (line,) = wrong.value.lines
-        assert "'odd'" in line
-        assert all(asked in line for asked in ("decimal=", "thousands=", "na_values=", "format="))
-        assert "coerce" not in line  # which would make gaps of what somebody wrote
-
-
 def test_auto_names_all_columns_that_it_cannot_prepare_at_once() -> None:
     frame = pd.DataFrame({"site": WHO, "day": ["3.4.2024"] * ROWS, "pid": [f"P{i}" for i in range(ROWS)], "ill": ILL})
     frame["empty"], frame["far"] = None, np.inf

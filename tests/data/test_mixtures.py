@@ -13,20 +13,25 @@ from hypothesis import strategies as st
 
 from hanse.base.errors import UserError
 from hanse.data import DataSpec, FederatedData, build, load, parse_spec
-from hanse.data.federated import SplitData
+from hanse.data.build import prepared
+from hanse.data.dataset import Distributions
 from hanse.data.mixtures import MixturePartition, by_rotation, inverse, mixes
 from hanse.data.synthetic import fedsoft_weights
 
+KINDS: dict[int, Distributions] = {}  # of the data sets made here
+
 
 def made(mixture: dict[str, Any] | None = None, **values: Any) -> FederatedData:
-    return build(DataSpec(partition={"name": "mixture", **(mixture or {})}, **values))
+    spec = DataSpec(**{"partition": {"name": "mixture", **(mixture or {})}, **values})
+    data, dataset = build(spec), load(spec.source.name, seed=spec.seed)
+    KINDS[id(data)] = (prepared(dataset, spec) if spec.partition.name == "mixture" else dataset).distributions  # type: ignore[assignment]
+    return data
 
 
 def counts(data: FederatedData, share: str = "train") -> np.ndarray[Any, Any]:
-    assert isinstance(data, SplitData)
-    assert data.distribution_of is not None
-    kinds, positions = data.distribution_of, data.pool(range(data.num_clients), share)[1]
-    return np.stack([np.bincount(kinds[own], minlength=len(data.distribution_names)) for own in positions])
+    """How many samples of each distribution each client has."""
+    kinds, positions = KINDS[id(data)], data.pool(range(data.num_clients), share)[1]
+    return np.stack([np.bincount(kinds.train[own], minlength=len(kinds.names)) for own in positions])
 
 
 def test_the_papers_laws() -> None:
@@ -97,7 +102,7 @@ def test_inverse_test_mixtures_and_what_the_server_holds() -> None:
         for share, row in (("train", train), ("test", test)):
             index = data.pool([client], share)[1][0]
             assert int((pool.y[index] < 5).sum()) == row[client, 0]
-    held = dict(zip(data.distribution_names, data.server_tests, strict=True))
+    held = dict(zip(KINDS[id(data)].names, data.server_tests, strict=True))
     assert list(held) == ["classes 0-4", "classes 5-9"]
     assert held["classes 0-4"].y.max() == 4
     assert held["classes 5-9"].y.min() == 5
@@ -130,15 +135,14 @@ def test_rotations_turn_each_image_once() -> None:
         gap = np.bincount(plain.train.y.numpy()[told.train == d], minlength=10) / sizes[d]
         assert np.abs(gap - np.bincount(plain.train.y.numpy(), minlength=10) / 1297).max() < 0.01
     two = made({"distributions": "rotation"}, clients=4, client_test=0.25)
-    assert two.distribution_names == ("turned by 0", "turned by 90")
+    assert KINDS[id(two)].names == ("turned by 0", "turned by 90")
     four = made({"distributions": "rotation", "num_distributions": 4}, clients=4)
     assert np.ptp([len(s) for s in four.server_tests]) <= 4
     pool, [index] = four.pool([3])
     own = torch.from_numpy(counts(four))
     assert int(own[3].sum()) == len(index)
-    assert isinstance(four, SplitData)
     first = int(index[0])
-    assert torch.equal(pool.x[first], torch.rot90(plain.train.x[first], int(four.distribution_of[first]), (1, 2)))
+    assert torch.equal(pool.x[first], torch.rot90(plain.train.x[first], int(KINDS[id(four)].train[first]), (1, 2)))
 
 
 def test_fedsoft_regression_is_made_of_two_linear_models() -> None:
@@ -147,7 +151,7 @@ def test_fedsoft_regression_is_made_of_two_linear_models() -> None:
     )
     assert data.num_classes is None
     assert data.class_counts() is None
-    assert data.distribution_names == ("model A", "model B")
+    assert KINDS[id(data)].names == ("model A", "model B")
     assert counts(data)[[0, 19]].tolist() == [[270, 0], [0, 270]]
     pool, [a, b] = data.pool([0, 19])
     assert pool.y.dtype == torch.float32
@@ -159,7 +163,7 @@ def test_fedsoft_regression_is_made_of_two_linear_models() -> None:
     assert [len(s) for s in data.server_tests] == [500, 500]
     drawn = np.concatenate([fedsoft_weights(s) for s in range(400)])
     assert drawn.var() == pytest.approx(10.0, rel=0.05)
-    whole = build(DataSpec(source="fedsoft_linear", partition="iid", clients=5))
+    whole = made(source="fedsoft_linear", partition="iid", clients=5)
     assert whole.sizes.sum() == 100_000
     assert counts(whole).sum(axis=0).tolist() == [50_000, 50_000]
 

@@ -16,7 +16,6 @@ from test_sources import _no_user_files  # noqa: F401
 from hanse.base.errors import UserError
 from hanse.data import DataSpec, FederatedData, build, load
 from hanse.data.download import read_emnist
-from hanse.data.federated import SplitData
 from hanse.data.natural import CLASSES, DOMAINS, LEAF_LETTERS, LEAST_WINDOWS, WINDOW, parse_roles
 from hanse.data.sources import is_here
 
@@ -248,10 +247,8 @@ def test_pacs_is_read_by_domain(pictures: Path) -> None:
     )
     assert data.groups.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
     assert data.names[:3] == ("art_painting 0", "art_painting 1", "cartoon 0")
-    assert list(data.distribution_names) == list(DOMAINS)
-    assert isinstance(data, SplitData)
-    assert data.distribution_of is not None
-    kinds = data.distribution_of
+    assert found.distributions is not None
+    kinds = found.distributions.train
     counts = np.stack([np.bincount(kinds[own], minlength=4) for own in data.pool(range(8))[1]])
     assert (counts.argmax(axis=1) == data.groups).all()
     assert ((counts > 0).sum(axis=1) == 1).all()
@@ -270,14 +267,13 @@ def test_classes_of_pacs_spread_unevenly_inside_a_domain(pictures: Path) -> None
             augment="crop-flip",
         )
     )
-    assert isinstance(data, SplitData)
     counts = data.class_counts()
     assert counts.sum(axis=1).min() >= 3
     assert int(counts.sum()) == 182 - 36
     tests, index = data.pool(range(8), "test")
     for client in range(8):
         _, [own] = data.pool([client])
-        assert set(data.distribution_of[own].tolist()) == {client // 2}
+        assert set(load("pacs", root=pictures).client_of[own].tolist()) == {client // 2}
         red = tests.x[index[client], 0, 0, 0] * 0.229 + 0.485
         assert torch.allclose(red, torch.full_like(red, client // 2 * 60 / 255), atol=1e-6)
         shares = counts[client] / counts[client].sum()
@@ -343,7 +339,7 @@ def test_emnist_is_read_from_the_published_files_or_an_npz(tmp_path: Path) -> No
     assert np.array_equal(cased.distributions.train, cased.train.y.numpy() // 26)
     values: dict[str, Any] = {"source": "emnist_cased", "path": str(tmp_path), "clients": 2}
     data = build(DataSpec(**values, partition={"name": "mixture", "mix": "0:100"}))
-    assert data.distribution_names == ("lower case", "upper case")
+    assert cased.distributions.names == ("lower case", "upper case")
     pool, [own] = data.pool([1])
     assert int(pool.y[own].min()) >= 26
 

@@ -259,6 +259,7 @@ def test_wrong_arrays_are_refused_in_one_line() -> None:
         (as_dataset, ((x, y, who, who[:30]),), "data: tuple: 30 units and 40 targets"),
         (from_torch, (TensorDataset(torch.zeros(0, 2), torch.zeros(0)),), "data: torch: has no items"),
         (as_dataset, ({"a": from_arrays(x, y)},), "data: client 'a': is a Dataset of several sets"),
+        (as_dataset, ({"a": (x, y), "b": (x[:0], y[:0])},), "data: dict: client 'b' has no rows"),
         (from_arrays, (gap, y, who), "data: arrays: features (column 1): no finite number in 2 rows"),
         (
             as_dataset,

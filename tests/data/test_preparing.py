@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 from typing import Any
 
 import numpy as np
@@ -143,30 +142,14 @@ def test_without_clients_there_are_no_own_statistics() -> None:
     assert len(from_frame(frame, "ill", prepare="auto", statistics="pooled").train) == 96
     with pytest.raises(UserError, match="statistics"):
         from_frame(frame, "ill", statistics="pooled")  # without prepare
+    with pytest.raises(UserError, match="'all'"):
+        from_frame(frame, "ill", prepare="auto", statistics="all")  # type: ignore[arg-type]
     everybody = table()
     with pytest.raises(UserError, match="'Kiel'"):  # of whose rows none is trained on
         from_frame(everybody[everybody.hospital != "Kiel"], "ill", "hospital", prepare="auto", test=everybody)
     spec = {"source": {"prepare": "auto", "target": "y"}}
     with pytest.raises(UserError, match=r"data\.source\.prepare"):
         hanse.run(hanse.Experiment(data=spec, mechanism="fedavg"), data=(np.zeros((40, 2)), np.arange(40) % 2))
-
-
-@pytest.mark.parametrize(
-    ("column", "line"),
-    [
-        (pd.Timestamp("2024-01-01"), "prepare = 'auto'"),
-        ("2024-01-31 10:00", "pandas.to_datetime"),
-        ([datetime.date(2024, 1, 31)] * 120, "pandas.to_datetime"),
-        ([[1, 2]] * 120, "list"),
-    ],
-)
-def test_a_column_that_is_no_number_is_refused_by_name_with_a_remedy(column: Any, line: str) -> None:
-    frame = table()[["hospital", "ill"]].assign(odd=column)
-    with pytest.raises(UserError) as wrong:
-        from_frame(frame, "ill", "hospital")
-    assert len(wrong.value.lines) == 1
-    assert "column 'odd'" in wrong.value.lines[0]
-    assert line in wrong.value.lines[0]
 
 
 def test_clients_are_never_invented_unsaid() -> None:

@@ -289,18 +289,15 @@ def test_what_a_draft_warned_of_is_in_its_file_and_in_that_of_all(tmp_path: Path
 
 def test_a_draft_says_what_it_cannot_tell(tmp_path: Path) -> None:
     files = written(tmp_path)
-    for said, more, code in (
-        ({"target": "outcom"}, {}, "column"),
-        ({"target": "outcome"}, {}, "value"),  # patients as words
-        ({"target": "outcome", "group": "patient"}, {"leave_out": ["war"]}, "column"),
-    ):
+    for column, code in (("outcom", "column"), ("outcome", "value")):  # the second has patients as words
         with pytest.raises(UnfitTableError) as wrong:
-            draft(read_sites(files), said, **more)
+            draft(read_sites(files), {"target": column})
         assert wrong.value.code == code
     pd.read_csv(files[0]).drop(columns="ward").to_csv(files[0], index=False)
     with pytest.raises(UnfitTableError) as wrong:
         draft(read_sites(files), SAID)
-    assert wrong.value.lines == (f"{files[0]}: column 'ward': is not there, and another table has it: --leave-out it",)
+    assert wrong.value.code == "column"
+    assert all(str(files[0]) in line and "'ward'" in line for line in wrong.value.lines)
     assert "ward" not in draft(read_sites(files), SAID, leave_out=["ward"]).columns
 
 

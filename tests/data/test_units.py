@@ -80,21 +80,6 @@ def test_shares_and_classes_are_met_as_far_as_units_allow():
         assert np.abs(np.array(ill) - [float(pool.y[own].float().mean()) for own in trained]).max() < 0.05
 
 
-FORMS = {
-    "arrays": lambda f: ((f[["a", "b", "c"]].to_numpy(), f.state.to_numpy(), f.hospital, f.patient), {}),
-    "by client": lambda f: (
-        {h: (g[["a", "b", "c"]].to_numpy(), g.state.to_numpy(), None, g.patient) for h, g in f.groupby("hospital")}, {}
-    ),
-    "frames by client": lambda f: (
-        {h: g.drop(columns=["hospital", "admitted"]) for h, g in f.groupby("hospital")},
-        {"target": "state", "group": "patient"},
-    ),
-    "items": lambda f: (
-        Items(f), {"target": "state", "group": "patient"}
-    ),
-}  # fmt: skip
-
-
 class Items(torch.utils.data.Dataset):
     """A data set of dictionaries."""
 
@@ -110,24 +95,23 @@ class Items(torch.utils.data.Dataset):
         return {"x": self.x[i], "state": self.y[i], "patient": self.patient[i]}
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_all_forms_name_units(form):
+def test_all_forms_name_units():
     frame = patients()
-    given, options = FORMS[form](frame)
-    data = as_dataset(given, **options)
-    assert not set(data.train.units.tolist()) & set(data.test.units.tolist())
-    whole = np.concatenate([data.train.units.numpy(), data.test.units.numpy()])
-    sizes = sorted(np.unique(whole, return_counts=True)[1].tolist())
-    assert sizes == sorted(frame.groupby("patient").size().tolist())
-
-
-def test_a_hugging_face_data_set_names_units():
-    datasets = pytest.importorskip("datasets")
-    frame = patients()
-    given = datasets.Dataset.from_pandas(frame.drop(columns=["admitted"]))
-    data = as_dataset(given, "state", "hospital", ["a", "b", "c"], group="patient")
-    assert len(set(data.train.units.tolist()) | set(data.test.units.tolist())) == frame.patient.nunique()
-    assert not set(data.train.units.tolist()) & set(data.test.units.tolist())
+    x, columns = frame[["a", "b", "c"]].to_numpy(), {"target": "state", "group": "patient"}
+    owned = dict(iter(frame.drop(columns=["hospital", "admitted"]).groupby(frame.hospital)))
+    by_client = {h: (x[own.index], own.state.to_numpy(), None, own.patient) for h, own in owned.items()}
+    forms = [
+        ((x, frame.state.to_numpy(), frame.hospital, frame.patient), {}),
+        (by_client, {}),
+        (owned, columns),
+        (Items(frame), columns),
+    ]
+    for given, options in forms:
+        data = as_dataset(given, **options)
+        assert not set(data.train.units.tolist()) & set(data.test.units.tolist())
+        whole = np.concatenate([data.train.units.numpy(), data.test.units.numpy()])
+        sizes = sorted(np.unique(whole, return_counts=True)[1].tolist())
+        assert sizes == sorted(frame.groupby("patient").size().tolist())
 
 
 @pytest.mark.parametrize("cut", ["each_client", "all_clients"])

@@ -157,18 +157,6 @@ def test_a_round_that_is_played_again_begins_where_it_began(owner: Owner) -> Non
     assert torch.equal(owner.kept.pending, first.pending)  # type: ignore[arg-type]
 
 
-def test_a_request_that_says_nothing_of_rows_drops_what_waits_and_keeps_the_row(owner: Owner) -> None:
-    owner.trains(0)
-    owner.trains(1, (ROW, 0))
-    old = owner.kept.row
-    owner.node.answer(2, pack(Request(MINE, ())))
-    assert torch.equal(owner.kept.row, old)
-    assert owner.kept.pending is None
-
-
-# ---- the server's side
-
-
 @dataclass
 class Participants:
     """A federation of nodes behind packed messages: ``late`` (round, client) train, and their replies are lost."""

@@ -121,10 +121,6 @@ def test_every_settlement_is_the_paper_s_arithmetic() -> None:
     assert run.book.balances[MINT] == -20 * 100 * TOKEN
 
 
-
-
-
-
 def test_nobody_bids_so_the_tiers_keep_their_models_and_no_tokens_move() -> None:
     run, views = watched(clients={"policy": "free_rider"}, run={"rounds": 4})
     assert [m["seats"] for m in run.metrics] == [10, 0, 0, 0]

@@ -112,3 +112,20 @@ def test_a_sentence_stands_on_one_line() -> None:
     assert said("no_values", rounds=[0, 1, 2, 4], of=6, why="it raised") == (
         "Rounds 0 to 2 and 4 (of 6, counted from 0) have no values and are left out of all sums of values: it raised."
     )
+
+
+def test_units_that_the_data_name_are_units_and_unsaid_ones_have_a_sentence(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    patients = np.repeat(np.arange(60), 5)
+    x = draw.normal(size=(60, 3))[patients] + 0.01 * draw.normal(size=(300, 3))
+    y, hospital = (x.sum(axis=1) > 0).astype(int), patients % 3
+    experiment = hanse.Experiment(data={"client_test": 0.2}, model="logistic", mechanism="fedavg", run={"rounds": 1})
+    hanse.run(experiment, data=(x, y, hospital, patients), out=tmp_path / "said")
+    found = facts(tmp_path / "said")
+    assert {row.unit for row in (*found.clients, *found.runs)} == {"unit"}
+    unsaid = hanse.run(experiment, data=(np.column_stack([x, patients]), y, hospital), out=tmp_path / "unsaid")
+    unsaid.alone()
+    found = facts(tmp_path / "unsaid")
+    assert {row.unit for row in found.clients} == {"row"}
+    assert "units_unsaid" in {note.code for note in found.notes}
+    assert all(note.said for note in found.notes)

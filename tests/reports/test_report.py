@@ -123,7 +123,7 @@ def test_what_cannot_be_reported_is_refused_before_anything_is_written(tmp_path:
         write_report([good, tmp_path], tmp_path / "out")
     assert not (tmp_path / "out").exists()
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="cannot be written"):
+    with pytest.raises(OSError, match="file"):
         write_report([good], tmp_path / "file" / "out")
 
 

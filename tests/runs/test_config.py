@@ -15,6 +15,7 @@ from hanse.base.factories import defaults
 from hanse.mechanisms.registry import MECHANISMS, PARTS, build_mechanism
 from hanse.mechanisms.select import Greedy
 from hanse.mechanisms.value import GTG
+from hanse.runs import guards
 from hanse.runs.config import Experiment
 from hanse.runs.setup import build
 
@@ -227,3 +228,17 @@ def test_a_run_warns_of_a_setting_that_concerns_nothing_here(given: dict[str, An
     said = build(experiment).said
     told = [line for line in said if "has no effect" in line]
     assert [": ".join(line.split(": ")[1:3]) for line in told] == warned
+
+
+def test_settings_of_wings_are_asked_in_one_order_and_named_where_no_wing_reads_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    given = Experiment(mechanism="fedavg", federation={"private": {"noise": 1.0}, "secure": {"group": 3}})
+    settings = ["federation.secure", "federation.private"]
+    monkeypatch.setattr(guards, "GUARDS", {})
+    assert guards.asked(given) == settings
+    with pytest.raises(UserError) as lost:
+        guards.guards_of(given)
+    assert [line.partition(":")[0] for line in lost.value.lines] == settings
+    monkeypatch.setattr(guards, "GUARDS", dict.fromkeys(("behaviour", *settings), guards.Guard))
+    assert list(guards.guards_of(given)) == [*settings, "behaviour"]  # a section's own goes around the others

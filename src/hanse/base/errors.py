@@ -228,17 +228,8 @@ def import_path(path: str, where: str, allowed: Iterable[str]) -> Callable[..., 
         raise UserError(
             f"{where}: '{path}': is an import path, which would run code that this run's files name; {NOT_TRUSTED}"
         )
-    try:
-        with gated(f"{where}: '{path}': its module cannot be imported"):
-            loaded = importlib.import_module(module)
-    except UserError as wrong:
-        missing = wrong.__cause__
-        if not isinstance(missing, ModuleNotFoundError):
-            raise
-        if missing.name is not None and (module + ".").startswith(missing.name + "."):
-            raise UserError(f"{where}: '{path}': there is no module '{missing.name}'") from None
-        # the module is there, but something that it imports is not
-        raise UserError(f"{where}: '{path}': needs '{missing.name}', which is not installed") from missing
+    with gated(f"{where}: '{path}': its module cannot be imported"):
+        loaded = importlib.import_module(module)
     if not hasattr(loaded, name):
         raise UserError(f"{where}: '{path}': module '{module}' has no '{name}'")
     target = getattr(loaded, name)

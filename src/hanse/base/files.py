@@ -339,7 +339,11 @@ def whole_file(
         raise OSError(errno.EEXIST, "is a link, or not a regular file", str(path))
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     # O_EXCL: neither a file that is there nor a link is written through
-    handle = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o666)
+    try:
+        handle = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o666)
+    except OSError as wrong:
+        wrong.filename = str(path)  # the name that was asked for
+        raise
     try:
         with os.fdopen(handle, "w+b") as file:
             yield file

@@ -71,7 +71,7 @@ def audit(
     from hanse.runs.observers import counting
     from hanse.runs.run_record import load_run
 
-    with counting("checks", err) as told:
+    with counting("checks", err) as told, trusting(trust):
         result = audit_run(folder, told, trust)
     if as_json:
         print(json.dumps(result.as_json(), indent=1, allow_nan=False))

@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 from rich.table import Table as RichTable
 
-from hanse.base.errors import UserError
 from hanse.base.files import write_whole
 from hanse.cli.options import RunFolder, out, say, warn
 
@@ -38,12 +37,9 @@ def invoice(
     from hanse.reports.invoice import invoice as make
 
     made = make(folder, budget, currency, by)
-    for option, file, text in (("--csv", csv, as_csv), ("--html", html, as_page)):
+    for file, text in ((csv, as_csv), (html, as_page)):
         if file is not None:
-            try:
-                write_whole(file, text(made))
-            except OSError as wrong:
-                raise UserError(f"{option} {file}: cannot be written: {wrong.strerror}") from None
+            write_whole(file, text(made))
     warn([note.said for note in made.doubts])
     say(f"A proposal for the sum given; {made.paid} of {len(made.lines)} participants receive any.", wrap=True)
     by_value = made.by == "value"

@@ -10,12 +10,10 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, replace
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TextIO
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table as RichTable
@@ -233,10 +231,13 @@ def export(
 
     if form not in FORMATS:
         raise UserError(f"--format: '{form}': no such format{nearest(form, FORMATS)}")
-    with reading(folder) as ledger, _written(out) as file:
+    text = StringIO()
+    with reading(folder) as ledger:
         ledger.count()  # books that do not hold are refused before anything is printed
         _warn(folder)
-        FORMATS[form](ledger, ledger.history(), file)
+        FORMATS[form](ledger, ledger.history(), sys.stdout if out is None else text)
+    if out is not None:
+        write_whole(out, text.getvalue())
 
 
 @app.command()
@@ -259,20 +260,6 @@ def rebuild(folder: RunFolder, ledger_url: LedgerUrl = None) -> None:
         place = ledger_url or folder / "ledger.db"
         count = write(place, ledger)
     print(f"wrote {count} transactions into the index")
-
-
-@contextmanager
-def _written(path: Path | None) -> Iterator[TextIO]:
-    """Give a text to write into: the standard output, or a file that appears as a whole once all is written."""
-    if path is None:
-        yield sys.stdout
-        return
-    text = StringIO()
-    yield text
-    try:
-        write_whole(path, text.getvalue())
-    except OSError as wrong:
-        raise UserError(f"--out {path}: cannot be written: {wrong.strerror}") from None
 
 
 def _warn(folder: Path) -> None:

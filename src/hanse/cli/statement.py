@@ -97,7 +97,7 @@ def _made(folder: Path, client: str | None, train_alone: bool, page: Path | None
             progress(done, len(clients))
             made += statements(run, [one])
             if not as_json:
-                _kept(page or folder / "statements" / f"client-{one}.html", render(made[-1]))
+                write_whole(page or folder / "statements" / f"client-{one}.html", render(made[-1]))
     if as_json:
         found = [one.as_json() for one in made]
         print(json.dumps(found if client is None else found[0], indent=1, allow_nan=False))
@@ -126,14 +126,6 @@ def _table(made: Sequence[Statement], metric: str) -> None:
 
 
 _CELLS = ("verdict_cell", "model_cell", "alone_cell", "worth_cell")  # sentences of a statement, a few words each
-
-
-def _kept(page: Path, text: str) -> None:
-    """Write a page. Raises UserError if its place cannot be written."""
-    try:
-        write_whole(page, text)
-    except OSError as wrong:
-        raise UserError(f"{page}: the statement cannot be written: {wrong.strerror or wrong}") from None
 
 
 def _before(file: Path, client: str, as_json: bool) -> None:

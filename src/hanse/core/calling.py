@@ -20,11 +20,10 @@ decisions. Every row of the next table has exactly one writer. The order decides
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
-from functools import partial
 from numbers import Real
 from types import MappingProxyType
 from typing import Any, TypeVar, cast
@@ -322,7 +321,8 @@ def _here(name: str, clients: Ints, view: View) -> None:
     """Raise GuardError if one of ``clients [n]`` is not present."""
     absent = clients[~np.isin(clients, view.present)]  # setdiff1d would sort all who are present
     if len(absent):
-        raise GuardError(f"{name}: {absent.min()} is not present: must be of {_some(view.present)}")
+        shown = ", ".join(map(str, view.present[:8].tolist())) + (", ..." if len(view.present) > 8 else "")
+        raise GuardError(f"{name}: {absent.min()} is not present: must be of {shown}")
 
 
 def _choice(choice: Choice, view: View, fills: frozenset[str]) -> None:
@@ -468,12 +468,6 @@ def _shaped(name: str, array: Any, shape: tuple[int, ...] | None, kinds: str) ->
     return array
 
 
-def _some(ids: Ints) -> str:
-    """Return the first eight ids as text."""
-    shown = ", ".join(map(str, ids[:8].tolist()))
-    return shown + (", ..." if len(ids) > 8 else "")
-
-
 def proposed_mix(mechanism: Mechanism, view: View, states: States) -> tuple[Mix, Sequence[Any], States]:
     """Return the mix of a round that has updates.
 
@@ -490,7 +484,10 @@ def proposed_mix(mechanism: Mechanism, view: View, states: States) -> tuple[Mix,
         PartError: a part returned something invalid, or no part gives the new value of a row that a group trained.
     """
     groups = view.groups()
-    own = _own_updates(view)
+    # rows that only their own clients train become these clients' updates
+    seats, count = view.trained.seats, len(view.trained)
+    mine = np.flatnonzero(view.table.per_client(seats.target))
+    own = [Replace(seats.target[mine], np.eye(count)[mine])] if len(mine) else []
     aggregated, made, told, metrics = _aggregates(mechanism, view, states, groups)
 
     decisions: list[Weighed] = []
@@ -511,8 +508,12 @@ def proposed_mix(mechanism: Mechanism, view: View, states: States) -> tuple[Mix,
     # of two parts that fill one block the first is its writer, and has the last word
     replaced = [one for decision in reversed(decisions) for one in decision.replaced]
     written = {row for decision in decisions for row in _written(decision)}
-    if told is None:
-        _all_answered_for(mechanism, groups, {int(row) for one in own for row in one.rows} | written)
+    said = {int(row) for one in own for row in one.rows} | written
+    if told is None and (lost := [group for group in groups if group.row not in said]):
+        raise PartError(
+            f"the weigh part {type(mechanism.weigh).__name__} has no aggregate, and its weigh says nothing of row "
+            f"{lost[0].row} that {len(lost[0])} seats trained"
+        )
     # in the order of the module's docstring: a later change of a row undoes an earlier one
     mix = Mix.keeping(view.table, len(view.trained), view.home)
     mix = mix.changed(view.table, [*own, *aggregated]).with_made(made)
@@ -526,18 +527,15 @@ def proposed_mix(mechanism: Mechanism, view: View, states: States) -> tuple[Mix,
         refused=tuple(one for decision in decisions for one in decision.refused),
     )
     found = [value for decision in decisions for value in decision.found]
-    return mix, found if told is None else [_but(told, written), *found], states
+    if told is not None:  # without the rows that a later ``weigh`` wrote
+        kept = {row: one for row, one in told.said.items() if row not in written}
+        found = [Aggregated(kept, {row: rule for row, rule in told.again.items() if row not in written}), *found]
+    return mix, found, states
 
 
 def _written(said: Weighed) -> set[int]:
     """Return the rows that a decision replaces or finishes."""
     return {int(row) for one in said.replaced for row in one.rows} | set(said.finished)
-
-
-def _but(told: Aggregated, lost: Set[int]) -> Aggregated:
-    """Return what was said of the groups' rows without those that a later ``weigh`` wrote."""
-    said = {row: one for row, one in told.said.items() if row not in lost}
-    return Aggregated(said, {row: rule for row, rule in told.again.items() if row not in lost})
 
 
 def writers(mechanism: Mechanism) -> dict[str, WeighPart]:
@@ -554,13 +552,6 @@ def writers(mechanism: Mechanism) -> dict[str, WeighPart]:
         if mine - filled and not any(part is other for other in by_slot.values()):
             by_slot[slot], filled = cast(WeighPart, part), filled | mine
     return by_slot
-
-
-def _own_updates(view: View) -> list[Replace]:
-    """Return the replacements by which rows that only their own clients train become these clients' updates."""
-    seats, count = view.trained.seats, len(view.trained)
-    mine = np.flatnonzero(view.table.per_client(seats.target))
-    return [Replace(seats.target[mine], np.eye(count)[mine])] if len(mine) else []
 
 
 def _aggregates(
@@ -595,15 +586,13 @@ def _aggregates(
         if aggregate_of_group.row is not None:
             made[group.row] = Made(aggregate_of_group.row, group.at)
         elif aggregate_of_group.weights is not None:
-            found.append(_replaced(view, group.row, group.at, aggregate_of_group.weights, aggregate_of_group.old))
+            updates, models = np.zeros((1, len(view.trained))), np.zeros((1, view.table.size))
+            updates[0, group.at], models[0, group.row] = aggregate_of_group.weights, aggregate_of_group.old
+            found.append(Replace(np.array([group.row]), updates, models if aggregate_of_group.old else None))
     reapplied = [group for group in groups if aggregates[group.row].beyond_weights]
-    again = {group.row: partial(_again, aggregate, group, state) for group in reapplied}
+    # what the rule makes of some members of a group, with the state from before the round
+    again = {g.row: (lambda members, g=g: aggregate(g.among(members), state)) for g in reapplied}
     return found, made, Aggregated(aggregates, again), _means(list(aggregates.values()))
-
-
-def _again(aggregate: Callable[[Group, State], Aggregate], group: Group, state: State, members: Ints) -> Aggregate:
-    """Return what a rule makes of some members of a group, with the state from before the round."""
-    return aggregate(group.among(members), state)
 
 
 def _means(said: Sequence[Aggregate]) -> dict[str, float]:
@@ -618,22 +607,3 @@ def _means(said: Sequence[Aggregate]) -> dict[str, float]:
         return {name: float(np.mean([one[name] for one in recorded if name in one])) for name in every}
     means = np.mean([[one[name] for name in names] for one in recorded], axis=0).tolist()
     return dict(zip(names, means, strict=True))
-
-
-def _replaced(view: View, row: int, at: Ints, weights: Floats, old: float) -> Replace:
-    """Return the replacement of one row by the weighted updates at these positions and ``old`` times itself."""
-    updates, models = np.zeros((1, len(view.trained))), None
-    updates[0, at] = weights
-    if old:
-        models = np.zeros((1, view.table.size))
-        models[0, row] = old
-    return Replace(np.array([row]), updates, models)
-
-
-def _all_answered_for(mechanism: Mechanism, groups: Sequence[Group], said: Set[int]) -> None:
-    """Raise PartError if a group trained a row and nobody says what becomes of it."""
-    if lost := [group.row for group in groups if group.row not in said]:
-        raise PartError(
-            f"the weigh part {type(mechanism.weigh).__name__} has no aggregate, and its weigh says nothing of row "
-            f"{lost[0]} that {len(next(g for g in groups if g.row == lost[0]))} seats trained"
-        )

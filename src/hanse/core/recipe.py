@@ -84,12 +84,7 @@ class Recipe:
     @property
     def remembers(self) -> bool:
         """Whether training depends on a client's earlier rounds."""
-        return bool(self.remembered)
-
-    @property
-    def remembered(self) -> list[str]:
-        """The settings by which it does, by name."""
-        return [name for name, value in REMEMBERING.items() if getattr(self, name) == value]
+        return any(getattr(self, name) == value for name, value in REMEMBERING.items())
 
     def sampling(self, samples: int, work: int | None = None) -> tuple[int, int]:
         """Return how many batches a client's samples are split into, and how many steps it takes in a round.

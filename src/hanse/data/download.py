@@ -182,27 +182,26 @@ def _emnist(split: str) -> Remote:
     )
 
 
-_MNIST = partial(read_idx_files, files=_idx_files("", "t10k"))
+def _mnist(base: str, *md5: str) -> Remote:
+    """Return where a set in MNIST's four files is published."""
+    files = _idx_files("", "t10k")
+    return Remote(base, dict(zip(files.values(), md5, strict=True)), partial(read_idx_files, files=files))
+
+
 REMOTES: Mapping[str, Remote] = {
-    "mnist": Remote(
+    "mnist": _mnist(
         "https://ossci-datasets.s3.amazonaws.com/mnist/",
-        {
-            "train-images-idx3-ubyte.gz": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
-            "train-labels-idx1-ubyte.gz": "d53e105ee54ea40749a09fcbcd1e9432",
-            "t10k-images-idx3-ubyte.gz": "9fb629c4189551a2d022fa330f9573f3",
-            "t10k-labels-idx1-ubyte.gz": "ec29112dd5afa0611ce80d1b7f02629c",
-        },
-        _MNIST,
+        "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+        "d53e105ee54ea40749a09fcbcd1e9432",
+        "9fb629c4189551a2d022fa330f9573f3",
+        "ec29112dd5afa0611ce80d1b7f02629c",
     ),
-    "fashion_mnist": Remote(
+    "fashion_mnist": _mnist(
         "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
-        {
-            "train-images-idx3-ubyte.gz": "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
-            "train-labels-idx1-ubyte.gz": "25c81989df183df01b3e8a0aad5dffbe",
-            "t10k-images-idx3-ubyte.gz": "bef4ecab320f06d8554ea6380940ec79",
-            "t10k-labels-idx1-ubyte.gz": "bb300cfdad3c16e7a12a480ee83cd310",
-        },
-        _MNIST,
+        "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+        "25c81989df183df01b3e8a0aad5dffbe",
+        "bef4ecab320f06d8554ea6380940ec79",
+        "bb300cfdad3c16e7a12a480ee83cd310",
     ),
     "cifar10": Remote(
         "https://www.cs.toronto.edu/~kriz/",
@@ -213,21 +212,20 @@ REMOTES: Mapping[str, Remote] = {
 }
 
 
-def fetch(source: str, cache: Path, remotes: Mapping[str, Remote] = REMOTES) -> Arrays:
+def fetch(source: str, cache: Path) -> Arrays:
     """Download a source's files into the cache and return its arrays.
 
     Files that are there already with the right md5 are not fetched again.
 
     Args:
-        source: a key of ``remotes``.
+        source: a key of :data:`REMOTES`.
         cache: the folder in which each source has a folder of its own.
-        remotes: where sources are published.
 
     Raises:
         OSError: the address could not be reached. One line says which one failed and how.
         ValueError: a file is not what was published.
     """
-    remote = remotes[source]
+    remote = REMOTES[source]
     folder = cache / (remote.folder or source)
     for name, md5 in remote.files.items():
         fetch_file(remote.base + name, f"md5:{md5}", folder / name)

@@ -95,8 +95,8 @@ def draft(
         elif not odd and all(map(LIKE.fullmatch, found)) and not any(re.match(r"[+-]?0\d*$", one) for one in found):
             such = _places(tables, name, sorted(found)[:1])
             lines.append(
-                f"column {name!r}: holds text of numbers or dates, such as {such}: write them as 1000.5 and 2024-03-31, "
-                "or --leave-out the column"
+                f"column {name!r}: holds text of numbers or dates, such as {such}: write them as 1000.5 and "
+                "2024-03-31, or --leave-out the column"
             )
         elif len(found) > MOST_KINDS:
             many = (

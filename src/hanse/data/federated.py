@@ -52,7 +52,6 @@ class FederatedData(ABC):
         test_weights: for each client the weight of each sample of its test share, float64 ``[n]``, summing to 1. A
             client's test result is then the weighted mean. None: all samples count alike.
         augment: changes images each time that a client trains on them, or None.
-        distribution_names: the distributions that samples come from, if there are several.
         server_tests: the part of ``server_test`` that comes from each distribution.
         warnings: lines that a user should see before a run.
         notes: what may be meant otherwise than it was read, told once before a run.
@@ -82,7 +81,6 @@ class FederatedData(ABC):
     groups: NDArray[np.int64] | None = field(default=None, kw_only=True)
     test_weights: tuple[NDArray[np.float64], ...] | None = field(default=None, kw_only=True)
     augment: Augment | None = field(default=None, kw_only=True)
-    distribution_names: tuple[str, ...] = field(default=(), kw_only=True)
     server_tests: tuple[Samples, ...] = field(default=(), kw_only=True)
     warnings: tuple[str, ...] = field(default=(), kw_only=True)
     notes: tuple[str, ...] = field(default=(), kw_only=True)
@@ -157,7 +155,6 @@ class SplitData(FederatedData):
         order: ``[n]``, positions in the pool, one client after another. For each client, its train share comes first,
             then validation, then test.
         bounds: ``[clients, 4]``, where each client's shares begin and end in ``order``.
-        distribution_of: ``[n_train]``, the distribution of each sample of the pool, if there are several.
         lent: given if test shares are taken from the server's test set: that set, and each client's positions in it.
             None: clients test on their own samples.
 
@@ -173,7 +170,6 @@ class SplitData(FederatedData):
     train: Samples
     order: Tensor
     bounds: NDArray[np.int64]
-    distribution_of: NDArray[np.int64] | None = None
     lent: tuple[Samples, tuple[Tensor, ...]] | None = None
 
     @staticmethod
@@ -248,7 +244,7 @@ class SplitData(FederatedData):
         if dists is not None:
             of_each = [torch.from_numpy(cut[dists.test[cut] == d]) for d in range(len(dists.names))]
             tests = tuple(map(dataset.test.take, of_each))
-            data = replace(data, distribution_names=dists.names, server_tests=tests, distribution_of=dists.train)
+            data = replace(data, server_tests=tests)
         few = few_units(data) if dataset.train.units is not None else []
         left_out = int(partition.sizes.sum() - lengths.sum()) if partition.kept is None else 0
         if (gone := left_out + dataset.left_out) > 0:

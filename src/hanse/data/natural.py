@@ -53,7 +53,12 @@ def shakespeare(folders: Sequence[Path], download: bool) -> Dataset:
     Raises:
         UserError: the file is not found and cannot be fetched, or has no roles.
     """
-    return _of_roles("shakespeare", folders, download, lambda codes: tuple(windows(codes).transpose(1, 0, 2)))
+    return _of_roles(
+        "shakespeare",
+        folders,
+        download,
+        lambda codes: tuple(sliding_window_view(one, WINDOW)[::WINDOW] for one in (codes[:-1], codes[1:])),
+    )
 
 
 LEAF_LETTERS = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
@@ -160,21 +165,6 @@ def parse_roles(text: str) -> dict[str, str]:
         if head.endswith(":") and len(head) > 1 and lines:
             speeches.setdefault(head[:-1], []).append(lines)
     return {name: "\n".join(said) for name, said in speeches.items()}
-
-
-def windows(codes: NDArray[np.int64], length: int = WINDOW) -> NDArray[np.int64]:
-    """Return windows that do not overlap, with the character that follows each position: ``[windows, 2, length]``.
-
-    The second axis has the window itself and the same span one character later. An incomplete window at the end is
-    dropped.
-
-    Args:
-        codes: the text as class numbers, ``[n]``.
-        length: characters of a window.
-    """
-    count = (len(codes) - 1) // length
-    x, y = codes[: count * length], codes[1 : count * length + 1]
-    return np.stack([x.reshape(count, length), y.reshape(count, length)], axis=1)
 
 
 LEAF_CLASSES, LEAF_SIDE = 62, 28

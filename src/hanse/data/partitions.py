@@ -20,6 +20,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.special import log_softmax
 
 from hanse.base.errors import UserError
 from hanse.base.factories import Positive, Rate, call
@@ -211,13 +212,7 @@ class Dirichlet:
                 f"{self.alpha:g} the smallest of {clients} clients had {best} samples at best; min_samples = "
                 f"{self.min_samples} is not met: lower it, or clients, or raise alpha"
             )
-        draw = stream(seed, "partition", start=11)
-        parts: list[Indices] = [[] for _ in range(clients)]
-        for c in range(classes):
-            order = draw.permutation(np.flatnonzero(labels == c))
-            for client, part in enumerate(np.split(order, np.cumsum(counts[:, c]))[:-1]):
-                parts[client].append(part)
-        return [np.sort(np.concatenate(part)) for part in parts]
+        return _dealt(labels, counts, stream(seed, "partition", start=11))
 
 
 @dataclass(frozen=True)
@@ -286,19 +281,7 @@ class Pathological:
         for client in range(clients):
             # the classes that fewest clients have so far; ties at random, since lexsort's last key counts first
             has[client, np.lexsort((draw.random(len(there)), has.sum(axis=0)))[:each]] = True
-        parts: list[Indices] = [[] for _ in range(clients)]
-        for column, label in enumerate(there):
-            holders = np.flatnonzero(has[:, column])
-            stock = draw.permutation(np.flatnonzero(labels == label))
-            if len(holders) > len(stock):
-                raise UserError(
-                    f"clients = {clients} with classes_per_client = {each}: {len(holders)} clients would share the "
-                    f"{len(stock)} samples of class {label}; lower either"
-                )
-            if len(holders):
-                for client, shard in zip(holders.tolist(), np.array_split(stock, len(holders)), strict=True):
-                    parts[client].append(shard)
-        return [np.sort(np.concatenate(part)) for part in parts], None
+        return _shared(labels, there, has, draw, f"clients = {clients} with classes_per_client = {each}"), None
 
 
 @dataclass(frozen=True)
@@ -384,21 +367,10 @@ class Skew:
         if classes % each:
             raise UserError(f"classes_per_client = {each} with partition = 'skew': must divide the {classes} classes")
         groups = cluster_of(clients, classes // each)
-        parts: list[Indices] = [[] for _ in range(clients)]
-        draw = stream(seed, "partition", start=10)
-        for c in range(classes):
-            members = np.flatnonzero(groups == c // each)
-            stock = draw.permutation(np.flatnonzero(labels == c))
-            if len(stock) < len(members):
-                raise UserError(
-                    f"clients = {clients} with partition = 'skew': {len(members)} clients would share the "
-                    f"{len(stock)} samples of class {c}; lower clients"
-                )
-            # array_split makes the first shards one larger; turning their order by c spreads that surplus
-            shards = np.array_split(stock, len(members))
-            for place, client in enumerate(members.tolist()):
-                parts[client].append(shards[(place + c) % len(members)])
-        return [np.sort(np.concatenate(part)) for part in parts], groups
+        has = groups[:, None] == np.arange(classes) // each
+        draw, what = stream(seed, "partition", start=10), f"clients = {clients} with partition = 'skew'"
+        # the odd samples of a class fall to other clients than those of the class before
+        return _shared(labels, np.arange(classes), has, draw, what, turn=1), groups
 
 
 @dataclass(frozen=True)
@@ -613,7 +585,7 @@ def label_mixes(
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(torch_seed(seed, "partition", round=attempt, start=1))
         mixes = torch.distributions.Dirichlet(torch.full((classes,), alpha)).sample((clients,))
-    return _log_normalise(np.log(mixes.numpy().astype(np.float64)))
+    return np.asarray(log_softmax(np.log(mixes.numpy().astype(np.float64)), axis=1))
 
 
 def _log_dirichlet(alpha: float, shape: tuple[int, int], draw: np.random.Generator) -> NDArray[np.float64]:
@@ -628,13 +600,7 @@ def _log_dirichlet(alpha: float, shape: tuple[int, int], draw: np.random.Generat
     # alpha
     with np.errstate(over="ignore"):
         logs = gamma - (wait - wait.min(axis=1, keepdims=True)) / alpha
-    return _log_normalise(logs)
-
-
-def _log_normalise(logs: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return rows of log weights, shifted so that their exponentials sum to 1."""
-    top = logs.max(axis=1, keepdims=True)
-    return np.asarray(logs - top - np.log(np.exp(logs - top).sum(axis=1, keepdims=True)))
+    return np.asarray(log_softmax(logs, axis=1))
 
 
 def _serve(
@@ -653,7 +619,7 @@ def _serve(
         logs = np.where(left > counts, log_mix, -np.inf)
         if np.isneginf(logs).all():  # its mix says nothing about the classes left
             logs = np.where(left > counts, 0.0, -np.inf)
-        mix = np.exp(_log_normalise(logs[None, :])[0])
+        mix = np.exp(log_softmax(logs))
         counts += np.minimum(draw.multinomial(need, mix / mix.sum()), left - counts)
     return counts
 
@@ -688,17 +654,13 @@ def _spread_classes(
     Raises:
         UserError: 500 draws were not enough.
     """
-    by_class = [np.flatnonzero(labels == c) for c in range(classes)]
-    best = -1
+    stock, best = np.bincount(labels, minlength=classes).tolist(), -1
     for _ in range(_NIID_DRAWS):
-        counts = _spread([len(s) for s in by_class], receivers, alpha, draw)
+        counts = _spread(stock, receivers, alpha, draw)
         smallest = int(counts.sum(axis=0).min())
         best = max(best, smallest)
         if smallest >= min_samples * members:
-            parts = [
-                np.split(draw.permutation(s), np.cumsum(row)[:-1]) for s, row in zip(by_class, counts, strict=True)
-            ]
-            return [np.sort(np.concatenate([p[k] for p in parts])) for k in range(receivers)]
+            return _dealt(labels, counts.T, draw)
     raise UserError(
         f"partition = {what}: in {_NIID_DRAWS} draws the smallest of {receivers} parts had {best} samples at best; "
         f"min_samples = {min_samples} is not met: raise the concentration, or lower clients or min_samples"
@@ -719,13 +681,56 @@ def _spread(stock: list[int], clients: int, alpha: float, draw: np.random.Genera
         allowed = np.where(open_, logs, -np.inf)
         if np.isneginf(allowed).all():
             allowed = np.where(open_[None, :], 0.0, -np.inf)
-        shares = np.exp(_log_normalise(allowed)[0])
+        shares = np.exp(log_softmax(allowed, axis=1)[0])
         ends = np.cumsum(shares)
         # the last open client ends at exactly 1 (ends / ends[-1]), so rounding leaves nothing to a client that is
         # full
         counts[c] = np.diff(np.floor(ends / ends[-1] * size).astype(np.int64), prepend=0)
         held += counts[c]
     return counts
+
+
+def _dealt(labels: Labels, counts: NDArray[np.int64], draw: np.random.Generator) -> Indices:
+    """Return sorted samples for each client, so many of each class as ``counts [clients, classes]`` says."""
+    parts: list[Indices] = [[] for _ in counts]
+    for c, ends in enumerate(np.cumsum(counts, axis=0).T):
+        for part, own in zip(parts, np.split(draw.permutation(np.flatnonzero(labels == c)), ends), strict=False):
+            part.append(own)
+    return [np.sort(np.concatenate(part)) for part in parts]
+
+
+def _shared(
+    labels: NDArray[Any],
+    there: NDArray[Any],
+    has: NDArray[np.bool_],
+    draw: np.random.Generator,
+    what: str,
+    turn: int = 0,
+) -> Indices:
+    """Return sorted samples for each client: a class is cut into nearly equal shards for the clients that have it.
+
+    Args:
+        labels: the class of each sample, ``[n]``.
+        there: the classes.
+        has: ``[clients, classes]``, which client has which.
+        draw: the random generator.
+        what: the words with which a message begins.
+        turn: by how many clients the larger shards move on from one class to the next.
+
+    Raises:
+        UserError: a class has fewer samples than clients that share it.
+    """
+    parts: list[Indices] = [[] for _ in has]
+    for c, label in enumerate(there.tolist()):
+        holders, stock = np.flatnonzero(has[:, c]), draw.permutation(np.flatnonzero(labels == label))
+        if len(holders) > len(stock):
+            raise UserError(
+                f"{what}: {len(holders)} clients would share the {len(stock)} samples of class {label}; lower either"
+            )
+        shards = np.array_split(stock, max(1, len(holders)))
+        for place, client in enumerate(holders.tolist()):
+            parts[client].append(shards[(place + turn * c) % len(holders)])
+    return [np.sort(np.concatenate(part)) for part in parts]
 
 
 def cluster_of(clients: int, clusters: int) -> NDArray[np.int64]:

@@ -24,7 +24,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, TypeAdapter
 
 from hanse.base import toml
 from hanse.base.errors import UserError
@@ -210,14 +210,8 @@ class Schema:
         plain = {key: value for key, value in vars(self).items() if value != "" and key not in ("columns", "sites")}
         if not self.warnings:
             del plain["warnings"]
-        columns = {
-            name: {
-                key: value
-                for key, value in vars(one).items()
-                if value is not None and value is not False and value not in ("", [])
-            }
-            for name, one in self.columns.items()
-        }
+        written = TypeAdapter(dict[str, TableColumn])
+        columns = written.dump_python(self.columns, exclude_defaults=True)
         return toml.dumps({"schema": plain, "columns": columns, "sites": self.sites})
 
 

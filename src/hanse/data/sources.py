@@ -13,7 +13,8 @@ import io
 import os
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
@@ -30,7 +31,6 @@ from hanse.base.streams import stream
 from hanse.base.wings import Names
 from hanse.data.dataset import Dataset, image_samples, stratified_split
 from hanse.data.download import ARCHIVE, CASED, Arrays, cased, fetch, fetching, find_emnist, read_emnist
-from hanse.data.keeping import once
 from hanse.data.natural import NATURAL, femnist, natural_is_here, pacs, shakespeare, shakespeare_next
 from hanse.data.samples import Samples
 from hanse.data.synthetic import fedsoft_linear
@@ -88,6 +88,9 @@ _IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 _BY_VALUE = {"unit": (0.0, 1.0), "centred": (0.5, 0.5), "inverted": (0.5, -0.5)}
 
 
+_kept: dict[tuple[str, Path | None, Scale], Dataset] | None = None  # None: every run loads its own
+
+
 def load(
     source: str,
     *,
@@ -99,7 +102,7 @@ def load(
 ) -> Dataset:
     """Return the data set of a source.
 
-    Within :func:`hanse.data.keeping.keeping`, a source without random draws is loaded once.
+    Within :func:`keeping`, a source without random draws is loaded once.
 
     Args:
         source: a name of :data:`SOURCES`, or ``"package.module:function"``.
@@ -122,9 +125,25 @@ def load(
         >>> digits.train.x.shape, digits.train.y.dtype  # images [n, channels, height, width] and their classes
         (torch.Size([1297, 1, 8, 8]), torch.int64)
     """
-    if source in SOURCES and source not in (*_DRAWN, *SOURCES.added):
-        return once((source, root, scale), partial(_load, source, root, 0, download, scale, options))
-    return _load(source, root, seed, download, scale, options)
+    if _kept is None or source not in SOURCES or source in (*_DRAWN, *SOURCES.added):
+        return _load(source, root, seed, download, scale, options)
+    if (key := (source, root, scale)) not in _kept:
+        _kept[key] = _load(source, root, seed, download, scale, options)
+    return _kept[key]
+
+
+@contextmanager
+def keeping() -> Iterator[None]:
+    """Load sources once for the many runs of this block (until the outermost one ends) and the processes that it forks.
+    All runs share the samples, so nobody may write to them. Outside of it a single run can free its data.
+    """
+    global _kept
+    before = _kept
+    _kept = {} if before is None else before
+    try:
+        yield
+    finally:
+        _kept = before
 
 
 def _load(source: str, root: Path | None, seed: int, download: bool, scale: Scale, options: Any) -> Dataset:

@@ -158,12 +158,14 @@ class DataSpec(BaseModel):
     @model_validator(mode="after")
     def _consistent(self) -> DataSpec:
         """Refuse values that are allowed one by one and contradict each other."""
-        if lines := [*self._choice_lines(), *self._share_lines()]:
+        if lines := [*self._mistakes()]:
             raise UserError(*(f"data.{line}" for line in lines))
         return self
 
-    def _choice_lines(self) -> Iterator[str]:
-        """Yield what contradicts the source or the partition."""
+    def _mistakes(self) -> Iterator[str]:
+        """Yield what contradicts the source or the partition, shares that leave nothing, and what does not go with the
+        way in which clients get their test samples.
+        """
         source, partition = self.source, self.partition
         if isinstance(source, Generated):
             if partition != Natural():
@@ -175,8 +177,6 @@ class DataSpec(BaseModel):
                 yield f"augment: '{self.augment}': source '{source.name}' has no images; leave augment out"
         if isinstance(source, OwnData) and source.name != OBJECT and (source.object or source.fingerprint):
             yield "source: object and fingerprint are of data that were given as an object; leave them out"
-        if isinstance(source, OwnData) and source.statistics != "own" and source.prepare is None:
-            yield f"source.statistics: '{source.statistics}': has no effect without prepare; leave it out"
         if isinstance(source, OwnData) and source.cut != "each_client" and source.time is None:
             yield f"source.cut: '{source.cut}': has no effect without time; leave it out"
         if isinstance(source, SchemaTables):
@@ -189,17 +189,13 @@ class DataSpec(BaseModel):
             yield (
                 "partition.test_mix: 'inverse': needs client_test or client_validation above 0: there is nothing to mix"
             )
-
-    def _share_lines(self) -> Iterator[str]:
-        """Yield shares that leave nothing, and what contradicts the way in which clients get their test samples."""
         if (both := self.client_test + self.client_validation) >= 1:
             yield f"client_test: with client_validation {both:g}; allowed: less than 1, to leave some to train on"
         if (both := self.validation + self.root) >= 1:
             yield f"validation: with root {both:g}; allowed: less than 1, to leave some to test on"
-        taken = self.client_test_from
-        generated = isinstance(self.source, Generated)
-        if taken != "own" and (isinstance(self.partition, MixturePartition) or generated):
-            where = f"source '{self.source.name}'" if generated else "partition 'mixture'"
+        taken, generated = self.client_test_from, isinstance(source, Generated)
+        if taken != "own" and (isinstance(partition, MixturePartition) or generated):
+            where = f"source '{source.name}'" if generated else "partition 'mixture'"
             yield f"client_test_from: '{taken}' with {where}; allowed: 'own'"
         if taken == "classes" and self.client_test > 0:
             yield (

@@ -196,21 +196,15 @@ class GeneratedData(FederatedData):
     def pool(self, clients: Sequence[int], share: str = "train") -> tuple[Samples, list[Tensor]]:
         """Make these clients' samples, and return them with each client's positions."""
         self._check(clients, share)
-        column = SHARES.index(share)
-        parts: list[Samples] = []
-        index: dict[int, Tensor] = {}
-        offset = 0
+        column, parts, index, offset = SHARES.index(share), list[Samples](), dict[int, Tensor](), 0
         for client in dict.fromkeys(clients):  # a client with several seats is asked for several times and made once
-            first = 0 if column == 0 else int(self.ends[client, column - 1])
-            last = int(self.ends[client, column])
+            first, last = [0, *self.ends[client].tolist()][column : column + 2]
             own = _made(self.source, client, int(self.ends[client, -1]))
             parts.append(Samples(own.x[first:last], own.y[first:last]))
             index[client] = torch.arange(offset, offset + last - first)
             offset += last - first
-        if not parts:
-            parts.append(Samples(torch.zeros(0, DIMENSION), torch.zeros(0, dtype=torch.int64)))
-        pool = parts[0] if len(parts) == 1 else Samples.joined(parts)
-        return pool, [index[client] for client in clients]
+        none = Samples(torch.zeros(0, DIMENSION), torch.zeros(0, dtype=torch.int64))
+        return parts[0] if len(parts) == 1 else Samples.joined(parts or [none]), [index[client] for client in clients]
 
     def origin(self, share: str) -> Sequence[str]:
         """Return the generator's settings and where each client's shares end: these determine the client's samples."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -122,7 +122,7 @@ class Divisible:
 
     def take(self, rows: Ints) -> Divisible:
         """Return these of the rows."""
-        arrays = {name: one[rows] for name, one in vars(self).items() if isinstance(one, np.ndarray)}
+        arrays: dict[str, Any] = {name: one[rows] for name, one in vars(self).items() if isinstance(one, np.ndarray)}
         return replace(self, **arrays)
 
     def split(self, share: float, draw: np.random.Generator) -> tuple[Ints, Ints]:

@@ -153,11 +153,9 @@ def client_app(
         round, letter, job = values["round"], values["kind"] == "letter", Assignment.from_json(str(values["job"]))
         beside["round"], pinned, shown = round, bytes.fromhex(bound.agreement.operator), _shown(values)
         asked = AskedOf(round, day_of(time.time()), json.loads(job.to_json()), head=shown, letter=letter)
-        if shown is not None and not Witness(home).knows(shown):  # before a file is made for it
-            bound.check(asked)
+        bound.check(asked)  # before a file is made for a head
         if shown is not None:  # whether one is due, the agreement says
             beside["cosigned"] = _cosigned(values, pinned, home)
-        bound.check(asked)
         if data_of(context).schema != bound.agreement.experiment["data"].get("schema", ""):
             raise WireError("its table was prepared by another schema than was agreed (schema); its own log says which")
         agreed = bound.agreement.imported

@@ -18,7 +18,7 @@ import socket
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -35,8 +35,7 @@ from threadpoolctl import threadpool_limits
 
 from hanse.base.errors import UserError, library
 from hanse.data.choices import Images
-from hanse.data.keeping import keeping
-from hanse.data.sources import SOURCES, load
+from hanse.data.sources import SOURCES, keeping, load
 from hanse.lab.job import Job, Step
 from hanse.lab.kept import Results
 from hanse.learning.threads import intra_op
@@ -111,7 +110,11 @@ def play_all(
         until_the_end.enter_context(keeping())
         _check_sources(todo)
         # before the bar is drawn: its thread would forbid to fork
-        doing = _doing(work, workers, ray, gpus)(todo, steps)
+        doing = (
+            in_ray(todo, steps, work=work, address=ray, gpus=gpus) if ray is not None
+            else in_order(todo, steps, work=work) if workers == 1
+            else in_processes(todo, steps, work=work, workers=workers)
+        )  # fmt: skip
         until_the_end.enter_context(progress)
         for count, (job, found) in enumerate(doing, 1):
             if found["status"] == "interrupted":
@@ -128,20 +131,11 @@ def play_all(
     return PlayedJobs(results, failures, len(todo))
 
 
-def _doing(
-    work: Work, workers: int, ray: str | None, gpus: float | None
-) -> Callable[..., Iterable[tuple[Job, dict[str, Any]]]]:
-    """Return the generator function that plays jobs in the way that was asked for; it takes the jobs and a step."""
-    if ray is not None:
-        return partial(in_ray, work=work, address=ray, gpus=gpus)
-    return partial(in_order, work=work) if workers == 1 else partial(in_processes, work=work, workers=workers)
-
-
 def _check_sources(jobs: Sequence[Job]) -> None:
     """Load each named data source of the jobs once, before any process starts.
 
     This downloads what is missing, so workers do not all download the same file. Inside a block of
-    :func:`hanse.data.keeping.keeping` the loaded samples stay in memory, where the jobs of this process and of forked
+    :func:`hanse.data.sources.keeping` the loaded samples stay in memory, where the jobs of this process and of forked
     ones find them. Sources given by import path are left to the jobs.
 
     Raises:
@@ -219,11 +213,7 @@ def in_order(
     """
     for job in jobs:
         with intra_op(1):
-
-            def tell(rounds: int, job: Job = job) -> None:
-                step(job, rounds)
-
-            result = work(job, tell)
+            result = work(job, partial(step, job))
         yield job, result
 
 
@@ -269,18 +259,15 @@ def _heard(
                 if isinstance(message, int):  # rounds, from a job that goes on
                     step(job, message)
                     continue
-                if message is None:  # it died, and a new one takes its place
+                if message is None:
                     crew.remove(worker)
-                    code = worker.end()
-                    yield job, dead(job, f"its worker process ended with code {code}")
+                    message = dead(job, f"its worker process ended with code {worker.end()}")
                     if waiting:
                         # never a fork: by now this process may have other threads, such as the progress bar's
-                        crew.append(_Worker.start(work, crew, forked=False))
-                        crew[-1].give(waiting.pop())
-                    continue
+                        crew.append(worker := _Worker.start(work, crew, forked=False))
                 if waiting:
                     worker.give(waiting.pop())
-                else:
+                elif worker in crew:
                     crew.remove(worker)
                     worker.end()
                 yield job, message

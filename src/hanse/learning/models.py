@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import copy
 import hashlib
-import inspect
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from math import prod
@@ -355,7 +354,7 @@ def build_module(
                 module = call(MODELS[name], options, "model", first=(shape, num_classes))
             else:
                 factory = import_path(name, "model.name", MODELS) if isinstance(name, str) else name
-                with gated(f"{where}: could not be made", _no_arguments(factory)):
+                with gated(f"{where}: could not be made", "it is called with (input_shape, num_classes, **options)"):
                     module = factory(shape, num_classes, **options)
     if not isinstance(module, nn.Module):
         raise UserError(f"{where}: returned a {type(module).__name__}, not a torch.nn.Module")
@@ -367,16 +366,6 @@ def _called(name: str | nn.Module | Factory) -> str:
     if isinstance(name, str):
         return f"model.name: {name!r}"
     return f"model: {type(name).__name__ if isinstance(name, nn.Module) else getattr(name, '__name__', repr(name))}"
-
-
-def _no_arguments(factory: Factory) -> str:
-    """Return a hint if what was given as a factory is a module's class, or can be called without arguments; else ""."""
-    try:
-        inspect.signature(factory).bind()
-    except (TypeError, ValueError):
-        if not (inspect.isclass(factory) and issubclass(factory, nn.Module)):
-            return ""
-    return "it is called as a function (input_shape, num_classes, **options): give one, or the module itself"
 
 
 def _copied(module: nn.Module, number: int, options: Mapping[str, Any]) -> nn.Module:

@@ -53,10 +53,9 @@ class Trainer:
             recipe: the recipe.
             lr: the round's learning rate.
         """
-        import ray
-
         if pool[0] not in self.pools:
-            self.pools = dict([*self.pools.items(), (pool[0], ray.get(pool[0]))][-_POOLS:])
+            found = library("ray", NEEDS_RAY).get(pool[0])
+            self.pools = dict([*self.pools.items(), (pool[0], found)][-_POOLS:])
         return self.engine.train(self.pools[pool[0]], jobs, recipe, lr)
 
 

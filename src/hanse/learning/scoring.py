@@ -23,7 +23,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -38,9 +38,6 @@ from hanse.learning.job import ModelOutputs, ModelScores, Problem
 from hanse.learning.local import Precision, Trainer
 from hanse.learning.sequences import sequence_outcomes
 from hanse.learning.threads import Crew, intra_op
-
-if TYPE_CHECKING:
-    from hanse.learning.native.library import NativeOutputs
 
 # the models' positions; each sample's loss and whether it is right, [C', m], or what ``reduce`` made of them
 Outcome = tuple[list[int], Tensor, Tensor]
@@ -102,6 +99,22 @@ class Chunk:
     loss: Tensor
     right: Tensor
     outputs: Tensor | None = None
+
+
+class Compiled(Protocol):
+    """Compiled code for models' outputs on the same samples (:mod:`hanse.learning.native.library`)."""
+
+    def __call__(self, rows: Tensor, x: Tensor) -> Tensor:
+        """Return the outputs ``[C, k, m]`` of ``rows [C, P]`` on samples ``x [m, ...]``."""
+        ...
+
+    def pays(self, shares: Tensor) -> bool:
+        """Say whether :meth:`mixed` is to be used for mixtures by ``shares [C, S]``."""
+        ...
+
+    def mixed(self, rows: Tensor, shares: Tensor, x: Tensor) -> Tensor:
+        """Return the outputs ``[C, k, m]`` of mixtures of ``rows [S, P]`` by ``shares [C, S]``."""
+        ...
 
 
 class KeptOutputs:
@@ -208,7 +221,7 @@ class Scorer:
         precision: Precision = "float32",
         crew: Crew | None = None,
         rights: bool = True,
-        native: NativeOutputs | None = None,
+        native: Compiled | None = None,
         threads: int | None = None,
     ) -> None:
         self.problem, self.device, self.dtype, self.precision = problem, device, dtype, precision

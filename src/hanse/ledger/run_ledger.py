@@ -57,6 +57,7 @@ class _Notes(TypedDict):
     lengths: _Lengths
     pending: list[tuple[_Whole, str, str, str, list[tuple[str, int]]]]
     finished: NotRequired[bool]
+    settings: NotRequired[str]
 
 
 _NOTES = Declared[_Notes](_Notes)
@@ -74,6 +75,7 @@ class BooksAtCheckpoint:
             is written first.
         lines: how many bytes of ``metrics.jsonl`` belong to the checkpoint.
         finished: whether the last round is settled.
+        settings: the experiment that was played, as TOML; "": not said.
     """
 
     round: int | None = None
@@ -82,6 +84,7 @@ class BooksAtCheckpoint:
     pending: Sequence[tuple[int, Transaction]] = ()
     lines: int = 0
     finished: bool = False
+    settings: str = ""
 
     @property
     def heads(self) -> dict[str, str]:
@@ -173,8 +176,12 @@ def latest_claim(folder: Path) -> BooksAtCheckpoint | None:
             continue
         book = notes["book"]
         pending = [(r, Transaction(s, k, tuple(rows), m)) for r, s, k, m, rows in notes["pending"]]
-        lines, finished = notes["lengths"]["metrics.jsonl"], notes.get("finished", False)
-        return BooksAtCheckpoint(notes["round"], book["count"], head, pending, lines, finished)
+        lines, finished, played = (
+            notes["lengths"]["metrics.jsonl"],
+            notes.get("finished", False),
+            notes.get("settings", ""),
+        )
+        return BooksAtCheckpoint(notes["round"], book["count"], head, pending, lines, finished, played)
     return None
 
 

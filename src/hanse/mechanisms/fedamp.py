@@ -153,10 +153,6 @@ class HeurFedAMP(WeighPart):
     self_weight: Share = 0.3
     sharpness: Weight = 10.0
 
-    def init(self, context: Context) -> State:
-        """Return the initial model as the state; cosines are taken between changes from it."""
-        return {"origin": context.initial(0).clone()}
-
     def weigh(self, view: View, state: State) -> tuple[Weighed, State]:
         """Return the new centres.
 
@@ -164,7 +160,7 @@ class HeurFedAMP(WeighPart):
             view: the round. The method reads ``at`` and ``trained``.
             state: as :meth:`init` makes it.
         """
-        cosine = way_cosines(view, state["origin"])
+        cosine = way_cosines(view)
         return mixed_centres(view, heuristic_attention(cosine, self.self_weight, self.sharpness), {}), state
 
 

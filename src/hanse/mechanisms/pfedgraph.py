@@ -131,10 +131,6 @@ class PFedGraph(WeighPart):
     alpha: Rate = 0.8
     snap: Annotated[float, Field(gt=0, le=1)] | None = None
 
-    def init(self, context: Context) -> State:
-        """Return the initial model as the state; cosines are taken between changes from it."""
-        return {"origin": context.initial(0).clone()}
-
     def weigh(self, view: View, state: State) -> tuple[Weighed, State]:
         """Return the new centres; ``weigh/edges`` counts the pairs of different models with a weight above 0.
 
@@ -142,7 +138,7 @@ class PFedGraph(WeighPart):
             view: the round. The method reads ``at`` and ``trained``.
             state: as :meth:`init` makes it.
         """
-        cosine = way_cosines(view, state["origin"])
+        cosine = way_cosines(view)
         if self.snap is not None:
             cosine = np.where(cosine > self.snap, 1.0, cosine)
         graph = collaboration(sample_shares(view.trained.num_samples), -cosine, self.alpha)

@@ -148,15 +148,10 @@ def mixed_centres(view: View, A: Floats, metrics: dict[str, float]) -> Weighed:
     )
 
 
-def way_cosines(view: View, origin: Tensor) -> Floats:
-    """Return the cosines ``[m, m]`` between the models' changes from a common origin.
-
-    Args:
-        view: the round, after training.
-        origin: the row ``[P]`` to start from, usually the initial model. Only parameters count, not buffers.
-    """
+def way_cosines(view: View) -> Floats:
+    """Return the cosines ``[m, m]`` between the models' ways from the initial model: parameters only, not buffers."""
     rows = view.trained.rows[:, : view.context.layout.num_parameters]
-    return cosines(rows - origin[: rows.shape[1]].to(rows.device))
+    return cosines(rows - view.context.initial(0)[: rows.shape[1]].to(rows.device))
 
 
 @dataclass(frozen=True)

@@ -75,13 +75,11 @@ def train_alone(folder: Path, observers: Sequence[Observer] = ()) -> Path:
     from hanse.runs import experiment as running  # imported here, since most statements play nothing
     from hanse.runs.config import Experiment
 
-    if not (folder / "config.toml").is_file():
-        raise UserError(f"{folder}: is not a run directory (it has no config.toml)")
+    place, run = folder / HERE, load_run(folder)
     if (folder / "members.json").exists():
         raise UserError(
             f"--train-alone: the data of {folder} are with its participants, who can train alone themselves"
         )
-    place, run = folder / HERE, load_run(folder)
     if python := by_python(run):
         found = find_alone(run)
         if found is not None and found.path == place and not found.unfinished:

@@ -170,13 +170,11 @@ def slug(text: str) -> str:
 def to_csv(chart: Chart) -> str:
     """Return the numbers of a chart with ten digits, under a header. A number that is not known is left empty."""
     out = io.StringIO()
-    write_csv(
-        out, ([value if isinstance(value, str) else cell_of(value, 10) for value in row] for row in rows_of(chart))
-    )
+    write_csv(out, ([_cell(value) for value in row] for row in _rows_of(chart)))
     return out.getvalue()
 
 
-def rows_of(chart: Chart) -> Iterator[list[Any]]:
+def _rows_of(chart: Chart) -> Iterator[list[Any]]:
     """Yield the numbers of a chart as a table: first the headings, then the rows. NaN: not known."""
     marks = chart.marks
     if isinstance(marks, Lines):
@@ -207,10 +205,10 @@ def _line_rows(chart: Chart, marks: Lines) -> Iterator[list[Any]]:
         yield from ([line.name, *row] for row in zip(x, line.y, *known, strict=True))
 
 
-def cell_of(value: Any, digits: int) -> Any:
-    """Return a number with this many digits; digits before the point are kept, up to 15."""
+def _cell(value: Any) -> Any:
+    """Return a number with ten digits; digits before the point are kept, up to 15."""
     if not isinstance(value, float | np.floating):
         return value
     if not np.isfinite(value):
         return ""
-    return f"{value:.0f}" if 10**digits <= abs(float(value)) < 1e15 else f"{value:.{digits}g}"
+    return f"{value:.0f}" if 1e10 <= abs(float(value)) < 1e15 else f"{value:.10g}"

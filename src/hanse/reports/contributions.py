@@ -476,7 +476,7 @@ def contribution(group: SeedGroup) -> Contribution | None:
     apart = [one for run in runs if (one := missed(run)) is not None]
     none = np.full((2, len(clients)), np.nan)
     lone = np.mean(apart, axis=0)[:, clients] if len(apart) == len(runs) else none
-    fell = [np.nan if (one := gained(run)) is None else one for run in runs]
+    fell = [np.nan if (lower := gained(run)) is None else lower for run in runs]
     order = np.argsort(-totals, kind="stable")
     return Contribution(
         clients=clients[order],

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from hanse.base.errors import UserError, library
+from hanse.base.errors import UserError
 from hanse.base.files import table, write_csv
 from hanse.core.entry import TOKEN
 from hanse.flower.members import Orders
@@ -30,6 +30,7 @@ from hanse.reports.fits import Fit, finite_or_none, fits_of, surely
 from hanse.reports.groups import SeedGroup, honest_of
 from hanse.reports.harm import harms_of
 from hanse.reports.money import Account, read_books
+from hanse.reports.showing import frame
 from hanse.reports.text_table import TextTable
 from hanse.reports.words import Level, Note
 from hanse.runs.chance import is_number, nothing_left, used_up
@@ -343,9 +344,7 @@ class Facts:
 
     def to_pandas(self, name: str = "clients") -> pd.DataFrame:
         """Return a table as a DataFrame. Raises UserError if pandas is not installed."""
-        pandas = library("pandas", "to_pandas: pandas is not installed: pip install pandas")
-        made: pd.DataFrame = pandas.DataFrame([asdict(row) for row in self.table(name)])
-        return made
+        return frame([asdict(row) for row in self.table(name)])
 
     def to_json(self) -> str:
         """Return everything as JSON: the schema's version, the units of the columns, the tables and the notes."""
@@ -450,6 +449,14 @@ class RunOf:
         return fits_of(self.record, self.alone)
 
     @cached_property
+    def unit(self) -> str:
+        """What is drawn anew: a row, the group that the experiment names, or one that a schema or the data name."""
+        group = table(table(self.record.config, "data"), "source").get("group")
+        if isinstance(group, str) and group not in ("", "none"):
+            return group
+        return "row" if all(fit.units is None for fit in self.fits.values()) else "unit"
+
+    @cached_property
     def valued(self) -> Contribution | None:
         """What the clients' updates were worth; None if nobody's were valued."""
         return contribution(SeedGroup(self.record.mechanism, (self.record,)))
@@ -470,7 +477,7 @@ class RunOf:
                     run=run.name,
                     client=client,
                     name=run.client_label(client),
-                    unit=_unit(run),
+                    unit=self.unit,
                     units=fit.counted,
                     honest=honest is None or client in honest,
                     metric=fit.reading.key,
@@ -574,7 +581,7 @@ class RunOf:
             ended=run.ended_early or "",
             clients=run.num_clients,
             honest=len(honest),
-            unit=_unit(run),
+            unit=self.unit,
             metric=honest[0].metric if honest else run.main.key,
             test=float(tested[-1]) if len(tested) else None,
             own=float(np.mean(own)) if own else None,
@@ -636,12 +643,6 @@ class RunOf:
         for whose in _reasons(self.fits):
             found.append(replace(whose, fields={"run": run.name, **whose.fields}))
         return tuple(found)
-
-
-def _unit(run: RunRecord) -> str:
-    """Return what is drawn anew in a run's data: a row, or the group that the experiment names."""
-    group = table(table(run.config, "data"), "source").get("group")
-    return group if isinstance(group, str) and group != "none" else "row"
 
 
 def _without(run: RunRecord) -> dict[int, dict[str, Any]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
@@ -329,31 +329,31 @@ def who_gains(
     withhold(dataset.doubt)
     by_units, usual = dataset.train.units is not None, ACCURACY if dataset.num_classes is not None else None
     named = metric if metric is not None else None if usual is None else usual.key
-    plan = _Plan(
-        own_data,
-        None if isinstance(model, str | Mapping) else model,
-        {
-            "model": model if isinstance(model, str | Mapping) else {},
-            "train": dict(train or {}),
-            "eval": {"every": rounds} if named is None else {"every": rounds, "metrics": [named]},
-        },
-        {ALONE: ALONE, **called},
-        dict(alone or {}),
-    )
-    results: list[list[Gain]] = []
-    notes, kept = list[str](), {} if by_schema else {"client_test": test}
-    settings: list[dict[str, Any]] = [
-        {"data": {"source": source, **kept, "seed": own}, "run": {"rounds": rounds, "seed": own}}
-        for own in range(seed, seed + splits)
-    ]
-    plan.check(settings[0])
+    called, kept = {ALONE: ALONE, **called}, {} if by_schema else {"client_test": test}
+    own = Own(own_data, None if isinstance(model, str | Mapping) else model)
+
+    def experiment(label: str, split: int) -> Experiment:
+        return Experiment(
+            data={"source": source, **kept, "seed": split},
+            model=model if isinstance(model, str | Mapping) else {},
+            mechanism=called[label],
+            train={**(train or {}), **((alone or {}) if label == ALONE else {})},
+            eval={"every": rounds} if named is None else {"every": rounds, "metrics": [named]},
+            run={"rounds": rounds, "seed": split},
+        )
+
+    _check_all(list(called), lambda label: build(experiment(label, seed), own=own).engine.close())
+    results, notes = list[list[Gain]](), list[str]()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory()) if out is None else out)
-        counted = _Rounds(stack.enter_context(shown(progress, "rounds")), splits * len(plan.mechanisms) * rounds)
-        for split, own in enumerate(settings):
-            gains, warned, told = plan.played(own, folder if splits == 1 else folder / f"split-{split}", counted)
-            results.append(gains)
-            notes += warned
+        counted = _Rounds(stack.enter_context(shown(progress, "rounds")), splits * len(called) * rounds)
+        for split in range(splits):
+            experiments = {label: experiment(label, seed + split) for label in called}
+            place = folder if splits == 1 else folder / f"split-{split}"
+            runs = _played(experiments, own, place, counted, notes)
+            alone_run = runs.pop(ALONE)
+            results.append([gain for label, run in runs.items() for gain in gains_of(run, alone_run, label)])
+    told = settings_of([*runs.values()][-1], alone_run)
     reading = main_of([named]) if named is not None else LOSS
     gains_found = tuple(_mean(gains, test) for gains in zip(*results, strict=True))
     unit = str(group) if by_units and group is not None else "unit" if by_units else "row"
@@ -440,66 +440,36 @@ class _Rounds:
         self.told(self.played, self.of, self.label)
 
 
-_Split = tuple[list[Gain], list[str], tuple[str, ...]]
+def _check_all(labels: Sequence[str], check: Callable[[str], None]) -> None:
+    """Raise UserError if any of the mechanisms cannot be played, before the first one is."""
+    lines = dict[str, list[str]]()
+    for label in labels:
+        try:
+            check(label)
+        except UserError as wrong:
+            for line in wrong.lines:
+                lines.setdefault(line, []).append(label)
+    if lines:  # what is wrong with all is not said of each
+        raise UserError(*(x if len(of) == len(labels) else f"{', '.join(of)}: {x}" for x, of in lines.items()))
 
 
-@dataclass(frozen=True)
-class _Plan:
-    """What is played for each split of the data.
+def _played(
+    experiments: Mapping[str, Experiment], own: Own, folder: Path, counted: _Rounds, notes: list[str]
+) -> dict[str, RunRecord]:
+    """Play every experiment, each in a directory of its own below ``folder``, and return the runs by label.
 
-    Attributes:
-        data: as they were given. None: a schema's files.
-        model: an object instead of the experiment's; None: there is none.
-        sections: of all experiments.
-        mechanisms: by what they are called, that of clients alone first.
-        alone: settings of ``[train]`` that differ where clients train alone.
+    Warnings and notes are added to ``notes``.
     """
-
-    data: Any
-    model: nn.Module | Factory | None
-    sections: Mapping[str, Any]
-    mechanisms: Mapping[str, Any]
-    alone: Mapping[str, Any]
-
-    def _experiment(self, label: str, settings: Mapping[str, Any]) -> Experiment:
-        """Return the experiment of the mechanism that is called so."""
-        train = {**self.sections["train"], **(self.alone if label == ALONE else {})}
-        return Experiment(mechanism=self.mechanisms[label], **{**self.sections, **settings, "train": train})
-
-    def check(self, settings: Mapping[str, Any]) -> None:
-        """Raise UserError if any of the mechanisms cannot be played, before the first one is."""
-        lines = dict[str, list[str]]()
-        for label in self.mechanisms:
-            try:
-                build(self._experiment(label, settings), own=Own(self.data, self.model)).engine.close()
-            except UserError as wrong:
-                for line in wrong.lines:
-                    lines.setdefault(line, []).append(label)
-        if lines:  # what is wrong with all is not said of each
-            every = len(self.mechanisms)
-            raise UserError(*(x if len(of) == every else f"{', '.join(of)}: {x}" for x, of in lines.items()))
-
-    def played(self, settings: Mapping[str, Any], folder: Path, counted: _Rounds) -> _Split:
-        """Play every mechanism on one split, each in a directory of its own below ``folder``.
-
-        Returns:
-            The gains, warnings and notes, and the sentences on how they were played.
-        """
-        found: list[Gain] = []
-        told, warned = tuple[str, ...](), list[str]()
-        for k, label in enumerate(self.mechanisms):
-            experiment = self._experiment(label, settings)
-            place = folder / (slug(label) if label == ALONE else f"{k}-{slug(label)}")
-            counted.label = label
-            run = running.run(experiment, data=self.data, model=self.model, out=place, observers=[counted])
-            warned += [_as_arguments(line) for line in run.said if line.startswith(("warning: ", "note: data: "))]
-            if lost := mostly_refused(run.clients, run.names):
-                warned.append(f"warning: {label}: {'among others, ' if len(lost) > 1 else ''}{lost[0]}")
-            if label != ALONE:
-                joined, alone = load_run(place), load_run(folder / ALONE)
-                found += gains_of(joined, alone, label)
-                told = settings_of(joined, alone)
-        return found, warned, told
+    found = {}
+    for k, (label, experiment) in enumerate(experiments.items()):
+        place = folder / (slug(label) if label == ALONE else f"{k}-{slug(label)}")
+        counted.label = label
+        run = running.run(experiment, data=own.data, model=own.model, out=place, observers=[counted])
+        notes += [_as_arguments(line) for line in run.said if line.startswith(("warning: ", "note: data: "))]
+        if lost := mostly_refused(run.clients, run.names):
+            notes.append(f"warning: {label}: {'among others, ' if len(lost) > 1 else ''}{lost[0]}")
+        found[label] = load_run(place)
+    return found
 
 
 def gains_of(joined: RunRecord, alone: RunRecord, label: str) -> list[Gain]:

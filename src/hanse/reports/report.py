@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -110,14 +109,12 @@ def write_report(
     The page is ``out/report.html``. ``out/figures`` gets each figure as PNG and SVG, and its numbers as CSV.
 
     Runs that differ only in their seeds become one curve with a deviation band. Nothing that the runs name is imported.
-    ``progress`` is called with how many figures are drawn, and of how many. Raises UserError: not a run directory, no
-    finished round, or ``out`` cannot be written.
+    ``progress`` is called with how many figures are drawn, and of how many. Raises UserError: not a run directory, or
+    no finished round. OSError: ``out`` cannot be written.
     """
     words = _words(dirs)
     drawn = _write_figures(Path(out), words["charts"], progress)
-    text = _page(words, drawn)
-    with _written_to(Path(out)):
-        write_whole(Path(out) / "report.html", text)
+    write_whole(Path(out) / "report.html", _page(words, drawn))
     return Path(out) / "report.html"
 
 
@@ -197,14 +194,13 @@ def check(dirs: Sequence[Path], file: Path) -> list[str]:
 def _write_figures(out: Path, charts: Sequence[Chart], progress: Callable[[int, int], None] | None = None) -> list[str]:
     """Write each chart's files instead of those of an earlier report; return its drawing, an element of a page."""
     drawn = []
-    with _written_to(out):
-        (out / "figures").mkdir(parents=True, exist_ok=True)
-        _remove_earlier(out)
-        for done, chart in enumerate(charts):
-            if progress is not None:
-                progress(done, len(charts))
-            write_whole(out / "figures" / f"{chart.key}.csv", to_csv(chart))
-            drawn.append(_drawn(chart, lambda one: save(one, out / "figures")))
+    (out / "figures").mkdir(parents=True, exist_ok=True)
+    _remove_earlier(out)
+    for done, chart in enumerate(charts):
+        if progress is not None:
+            progress(done, len(charts))
+        write_whole(out / "figures" / f"{chart.key}.csv", to_csv(chart))
+        drawn.append(_drawn(chart, lambda one: save(one, out / "figures")))
     return drawn
 
 
@@ -227,14 +223,6 @@ def _remove_earlier(out: Path) -> None:
 
 
 _KEY = re.compile(r"Files: figures/([a-z0-9.-]+)</span>")
-
-
-@contextmanager
-def _written_to(out: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as wrong:
-        raise UserError(f"{out}: the report cannot be written: {wrong.strerror or wrong}") from None
 
 
 def _page(words: Mapping[str, Any], drawn: Sequence[str], poll: str = "") -> str:

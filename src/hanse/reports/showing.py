@@ -121,15 +121,14 @@ class Displayed:
         )
 
 
-def frame(rows: Sequence[dict[str, Any]], index: str) -> pd.DataFrame:
-    """Return rows as a pandas DataFrame with one of their columns as its index.
+def frame(rows: Sequence[dict[str, Any]], index: str | None = None) -> pd.DataFrame:
+    """Return rows as a DataFrame, with a column as its index if one is named.
 
-    Raises:
-        UserError: pandas is not installed.
+    Raises UserError if pandas is not installed.
     """
     pandas = library("pandas", "to_pandas: pandas is not installed: pip install pandas")
     made: pd.DataFrame = pandas.DataFrame(list(rows))
-    return made.set_index(index)
+    return made if index is None else made.set_index(index)
 
 
 def _html_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -61,11 +61,6 @@ class ClientRound:
         """Half the 95 % interval of the value; None if it is not known or has no width."""
         return SURE * self.error if self.value is not None and self.error else None
 
-    @property
-    def ends(self) -> tuple[float, float] | None:
-        """The ends of that interval."""
-        return None if self.half is None or self.value is None else (self.value - self.half, self.value + self.half)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Statement:

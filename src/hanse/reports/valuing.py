@@ -337,15 +337,11 @@ class _Plan:
     @property
     def expected(self) -> float | None:
         """How many evaluations it makes at most. None: not known."""
-        n = self.n
-        if self.method == "leave_one_out":
-            return min(2.0**n, n + 2.0)
-        if self.method == "mixture":
-            return min(2.0**n, BUDGET * n if self.budget is None else self.budget)
-        orders = _ORDERS if self.permutations is None and self.method == "monte_carlo" else self.permutations
-        if self.method in _BY_ORDERS:
-            return None if orders is None else min(2.0**n, orders * n + 2.0)
-        return 2.0**n
+        n, orders = self.n, self.permutations or (_ORDERS if self.method == "monte_carlo" else None)
+        if self.method == "gtg" and orders is None:
+            return None
+        most = {"leave_one_out": n + 2.0, "mixture": float(self.budget or BUDGET * n)}
+        return min(2.0**n, most.get(self.method, math.inf if orders is None else orders * n + 2.0))
 
     def solved(self, memo: games.Memo) -> _Solved:
         """Return the values ``[n]``, their standard errors ``[n]``, and how other games of the same players are valued
@@ -402,7 +398,6 @@ _EXACT: Mapping[str, Callable[[games.Utility, int], Floats]] = {
     "leave_one_out": games.leave_one_out,
     "banzhaf": games.banzhaf,
 }
-_BY_ORDERS = ("gtg", "monte_carlo")  # which all coalitions alone do not make exact
 
 
 def _valued(

@@ -457,7 +457,12 @@ def resume(
         hold.take()
         _same_objects(path, experiment, own)
         session = build(experiment, own=own)
-        _same_model(path, experiment, session.experiment)
+        before, now = (one.model.model_extra or {} for one in (experiment, session.experiment))
+        if experiment.model.name == OBJECT and before.get("fingerprint") != now.get("fingerprint"):
+            raise UserError(
+                f"{path}: was played with another model: {before.get('object')}, fingerprint "
+                f"{before.get('fingerprint')}; model is {now.get('object')}, fingerprint {now.get('fingerprint')}"
+            )
         return _from_a_checkpoint(session, observers, hold, other_data)
 
 
@@ -503,16 +508,6 @@ def _same_objects(path: Path, experiment: Experiment, own: Own) -> None:
     ):
         if given is not None and name != OBJECT:
             raise UserError(f"{path}: was played with {key} = '{name}', not with an object; leave the object out")
-
-
-def _same_model(path: Path, experiment: Experiment, now: Experiment) -> None:
-    """Raise UserError if the model that is given as an object has another structure than that of the run."""
-    before, given = (e.model.model_extra or {} for e in (experiment, now))
-    if experiment.model.name == OBJECT and before.get("fingerprint") != given.get("fingerprint"):
-        raise UserError(
-            f"{path}: was played with another model: {before.get('object')}, fingerprint {before.get('fingerprint')}; "
-            f"model is {given.get('object')}, fingerprint {given.get('fingerprint')}"
-        )
 
 
 @undisturbed()

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from hanse.base.errors import UserError, first_line
+from hanse.base.errors import NOT_TRUSTED, UserError, first_line
 from hanse.base.files import json_lines, read_arrays, read_toml, table
 from hanse.base.import_trust import looking
 from hanse.base.wings import Names, absent
@@ -210,7 +210,8 @@ def rule_of(folder: Path, trust: bool = False) -> tuple[Mapping[str, Any], str]:
         try:
             parts: Mapping[str, Any] = build_mechanism(table(config, "mechanism")).slots()
         except (UserError, TypeError, ValueError, KeyError) as wrong:
-            parts, why = built_in_parts(config), first_line(wrong)
+            parts = built_in_parts(config)
+            why = first_line(wrong).replace(NOT_TRUSTED, "'hanse audit --trust' allows it")
     return parts, "" if "settle" in parts else why
 
 

@@ -13,7 +13,6 @@ None; tests of clients (:class:`OwnTests`); the clients' names (:func:`client_of
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections import Counter
@@ -28,7 +27,6 @@ from typing import TYPE_CHECKING, Annotated, Any, NotRequired
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
-from safetensors import SafetensorError, safe_open
 from typing_extensions import TypedDict
 
 from hanse.base import toml
@@ -49,7 +47,7 @@ from hanse.base.files import (
 from hanse.core.declared import Count, Declared, UnsoundError
 from hanse.core.telling import About, read_about
 from hanse.learning.metrics import MetricStyle, main_of, readings_of
-from hanse.ledger.run_ledger import beyond_the_book, reading, unbooked, wrong_in
+from hanse.ledger.run_ledger import beyond_the_book, latest_claim, reading, unbooked, wrong_in
 from hanse.runs.chance import STILL, Guess, doubts, in_no_sum, is_number, nothing_mixed, unsold
 from hanse.runs.round_record import HASH, METRICS, SEATS, SHAPE, lost_rounds, round_file
 from hanse.runs.sections import ClientsSection, RunSection
@@ -174,17 +172,6 @@ class OwnTests:
     units: Ints | None = None
 
 
-def is_under_way(config: Mapping[str, Any], seat: Seat) -> bool:
-    """Say whether a seat's update may still join a later round. It then counts as late, not as refused, although
-    ``seat.refused`` gives a reason.
-
-    Args:
-        config: the run's experiment, as in ``RunRecord.config``.
-        seat: the seat.
-    """
-    return seat.refused == STILL and table(config, "federation").get("late") == "next"
-
-
 class Registered(TypedDict):
     """A member in the register of a federation on a network.
 
@@ -276,15 +263,6 @@ def read_members(file: Path) -> Mapping[int, Registered]:
     return {member["id"]: member for member in listed}
 
 
-def played_settings(folder: Path) -> str:
-    """Return, as TOML, the settings with which a run's newest readable checkpoint was played; "" if none has them."""
-    for path in sorted((folder / "checkpoints").glob("*.safetensors"), reverse=True):
-        wrong = (SafetensorError, OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError)
-        with suppress(*wrong), safe_open(path, "np") as file:
-            return str(json.loads((file.metadata() or {})["notes"]).get("settings", ""))
-    return ""
-
-
 # how long a run lasts, and what else may change when it goes on: where it is played, and where its books and its data
 # lie. Data have a fingerprint, and losses of privacy an account.
 LENGTH = ("run.rounds", "run.target_accuracy", "run.max_seconds", "run.max_megabytes")
@@ -299,11 +277,11 @@ def edited_settings(path: Path) -> str:
     It is "" if all settings are those with which the checkpoint was played, apart from those of :data:`MAY_CHANGE`, or
     if no checkpoint says.
     """
-    played = played_settings(path)
-    if not played:
+    claim = latest_claim(path)
+    if claim is None or not claim.settings:
         return ""
     with suppress(ValueError, RecursionError):  # settings that hanse did not write
-        for key, old, new in differences(toml.loads(played), read_toml(path / "config.toml")):
+        for key, old, new in differences(toml.loads(claim.settings), read_toml(path / "config.toml")):
             if not may_change(key):
                 return f"config.toml was edited: {key} is {new}, and the rounds were played with {old}"
     return ""
@@ -719,7 +697,8 @@ class RunRecord:
 
         They count as late, not as refused. Empty where late updates are dropped.
         """
-        return frozenset((seat.round, seat.client) for seat in self.clients if is_under_way(self.config, seat))
+        late = table(self.config, "federation").get("late") == "next"
+        return frozenset((seat.round, seat.client) for seat in self.clients if late and seat.refused == STILL)
 
     @property
     def num_refused(self) -> int | None:
@@ -728,31 +707,19 @@ class RunRecord:
         return max(0, int(counts.sum()) - len(self.under_way)) if len(counts) else None
 
     def refusals(self) -> Iterator[tuple[int, int, str]]:
-        """Yield (round, client, reason) of every refusal, except for updates that are only late."""
-        yield from (found for found in self._said_no() if found[2] != STILL or found[:2] not in self.under_way)
+        """Yield (round, client, reason) of every refusal, except for updates that are only late.
 
-    def _said_no(self) -> Iterator[tuple[int, int, str]]:
-        """Yield (round, client, reason) of everything that was refused or late. Only rounds that had some are
-        opened.
+        Only rounds that had some are opened. Of a round whose file is lost, refused seats are all that is known.
         """
         for line in self.metrics:
-            if not line.get("refused"):
-                continue
-            stored = self.arrays(line["round"], only=("refused", "reason"))
-            if "reason" in stored:
-                pairs = zip(stored["refused"].tolist(), stored["reason"].tolist(), strict=False)
-                yield from ((line["round"], int(client), str(reason)) for client, reason in pairs)
-            else:
-                yield from ((s.round, s.client, s.refused or "") for s in self._refused_seats.get(line["round"], ()))
-
-    @cached_property
-    def _refused_seats(self) -> dict[int, list[Seat]]:
-        """The seats without a usable update, by their round."""
-        found: dict[int, list[Seat]] = {}
-        for seat in self.clients:
-            if seat.refused is not None:
-                found.setdefault(seat.round, []).append(seat)
-        return found
+            number = line["round"]
+            stored = self.arrays(number, only=("refused", "reason")) if line.get("refused") else {}
+            pairs = list(zip(stored.get("refused", ()), stored.get("reason", ()), strict=False))
+            if not stored and line.get("refused"):
+                pairs = [(s.client, s.refused) for s in self.clients if s.round == number and s.refused is not None]
+            for client, reason in ((int(c), str(why)) for c, why in pairs):
+                if reason != STILL or (number, client) not in self.under_way:
+                    yield number, client, reason
 
 
 def load_run(path: str | Path) -> RunRecord:

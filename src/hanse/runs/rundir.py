@@ -123,7 +123,11 @@ class RunBooks:
             claim = BooksAtCheckpoint(snapshot.state.round, book.count, book.head, snapshot.pending)
         (name, public), file = _said_in(folder / "ledger.json"), folder / LOG
         if public != (None if key is None else public_of(key)):
-            raise MachineError(f"{folder / 'ledger.json'}: {_other_key(public, key)}; go on with the key that it names")
+            signed = "are not signed" if public is None else f"are signed by the key {print_of(public)}"
+            here = "no key" if key is None else f"the key {print_of(public_of(key))}"
+            raise MachineError(
+                f"{folder / 'ledger.json'}: its heads {signed}, and here is {here}; go on with the key that it names"
+            )
         if claim.count > len(claim.pending) and not file.exists():
             raise MachineError(f"{file}: is gone, and with it the run's books; put a copy of it and of its heads back")
         ledger = Ledger.open(file, book=name, floor=round(experiment.ledger.floor * TOKEN), key=key)
@@ -183,16 +187,8 @@ def _follow(index: str | Path, log: Ledger) -> None:
     follow(index, log)
 
 
-def _other_key(public: bytes | None, key: Ed25519PrivateKey | None) -> str:
-    """Return the message that a run's heads are signed by another key than this one."""
-    original = "its heads are not signed" if public is None else f"its heads are signed by the key {print_of(public)}"
-    return f"{original}, and here is {'no key' if key is None else 'the key ' + print_of(public_of(key))}"
-
-
 def _said_in(file: Path) -> tuple[str, bytes | None]:
     """Return the book's name and the operator's key in ``ledger.json``. Raises MachineError if it cannot be read."""
-    if not file.exists():
-        raise MachineError(f'{file}: is gone; it must be {{"book": NAME}}, with the name that receipts give')
     try:
         return name_and_key(file)
     except UserError as wrong:

@@ -10,7 +10,7 @@ module knows the names of these figures.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
@@ -371,28 +371,27 @@ def by_distribution(session: Session, table: Table) -> Mapping[str, float]:
     own tier.
 
     Args:
-        engine: scores the rows.
-        data: the data with the held-out samples of each distribution.
+        session: has the engine, and the held-out samples of each distribution.
         table: the models.
     """
     rows, tests = table.on_show[:_MOST_ROWS], [t for t in session.data.server_tests if len(t)]
     if not len(rows) or not tests:
         return {}
     figures = np.array([fits(session.engine.score(table.rows[rows], samples)) for samples in tests]).T
-    metrics = {f"test/row {k}/distribution {d}": x for k, own in zip(rows, figures, strict=True) for d, x in _enum(own)}
+    metrics = {
+        f"test/row {k}/distribution {d}": x
+        for k, own in zip(rows, figures, strict=True)
+        for d, x in enumerate(own.tolist())
+    }
     if len(rows) == len(tests):
         from scipy.optimize import linear_sum_assignment  # late: few runs need it, and it is long to import
 
         _, tier = linear_sum_assignment(figures.T, maximize=True)
         for d, own in enumerate(figures[tier]):
-            metrics |= {f"test/tier {d}/distribution {e}": x for e, x in _enum(own)}
+            metrics |= {f"test/tier {d}/distribution {e}": x for e, x in enumerate(own.tolist())}
             metrics[f"test/tier {d}/best"] = float(own.max())
         metrics["test/separated"] = float(_separated(figures[tier]))
     return metrics
-
-
-def _enum(figures: Floats) -> Iterator[tuple[int, float]]:
-    return enumerate(figures.tolist())
 
 
 def _separated(figures: Floats) -> bool:

@@ -74,7 +74,7 @@ def test_a_page_is_made_again_after_a_round_and_not_before(run: Path, monkeypatc
 
 def test_before_its_first_round_a_run_has_a_page_that_waits(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "config.toml").write_text('[mechanism]\nname = "fedavg"\n')
+    (tmp_path / "run" / "environment.json").write_text("{}")
     (tmp_path / "flower").mkdir()
     (tmp_path / "flower" / "config.toml").write_text("[superlink]\n")  # another program's
     pages = Pages(tmp_path)

@@ -2,9 +2,12 @@
 
 To value a reply, hanse needs the models that the strategy would have made without it. For an average they follow from
 the replies. For any other rule, the strategy is pickled before it aggregates a round (by cloudpickle, which joblib has:
-classes of the program itself and lambdas are no hindrance), and sent to a process of its own
-(:mod:`hanse.flower.valued.child`), which aggregates subsets of the replies. Nothing therefore changes in the app's
-process: not its generators, logging, warnings or functions.
+classes of the program itself and lambdas are no hindrance), and sent to a process of its own, which aggregates subsets
+of the replies. Nothing therefore changes in the app's process: not its generators, logging, warnings or functions.
+
+:func:`quiet`, :func:`begin` and :func:`answered` run there. What the strategy prints there is dropped, and Python code
+that would write a file, open a connection or start a program fails, because the strategy has already done all this in
+its own process.
 
 The process is one of loky's, joblib's own: a fresh interpreter that does not run the app's main program again. Each run
 has one such process, started when first needed; it ends with the run, or with the app.
@@ -13,6 +16,7 @@ has one such process, started when first needed; it ends with the run, or with t
 from __future__ import annotations
 
 import logging
+import os
 import pickle
 import random
 import sys
@@ -30,16 +34,122 @@ from flwr.serverapp.strategy import Strategy
 from joblib.externals.loky import ProcessPoolExecutor
 
 from hanse.base.errors import UserError, first_line
-from hanse.flower.valued import child
 
 LOG = logging.getLogger("hanse.valued")
 START_S = 120.0  # seconds that the process may take to start and to import the strategy
 LEAST_S = 30.0  # seconds that the aggregates of a round may take in all, however short the round was
+REFUSED = "which is not allowed while the aggregate of some of the replies is made again"
+# audit events that begin with one of these are refused, but for those that only look
+_EVENTS = ("os.", "socket.", "subprocess.Popen", "sqlite3.connect")
+_LOOKS = {"os.listdir", "os.scandir", "os.walk", "os.fwalk", "os.getxattr", "os.listxattr", "os.putenv", "os.unsetenv"}
+_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+
+
+class GapError(Exception):
+    """An aggregate cannot be made again: why, and what is for the log alone, since it may contain secrets, such as a
+    path, a command, or the text of an error of the user's code.
+    """
+
+
+class EffectGuard:
+    """An audit hook that refuses effects outside this process, while ``works`` is set.
+
+    Imports are let through: an import that is interrupted would leave a broken module.
+    """
+
+    works = False
+
+    def __call__(self, event: str, given: tuple[Any, ...]) -> None:
+        """Hear of an audit event, in whichever thread."""
+        if not self.works or event in _LOOKS or not (event == "open" or event.startswith(_EVENTS)) or _importing():
+            return
+        if event != "open":
+            raise GapError(f"its aggregate_train does {event}, {REFUSED}", str(given[0])[:200] if given else "")
+        path, mode, flags = given
+        writes = any(c in mode for c in "wax+") if isinstance(mode, str) else bool(flags & _WRITES)
+        if writes and path != os.devnull:
+            refuse_file(path)
+
+
+def _importing() -> bool:
+    """Say whether a module is being imported in this thread."""
+    frame: Any = sys._getframe()
+    while frame is not None and not frame.f_code.co_filename.startswith("<frozen importlib"):
+        frame = frame.f_back
+    return frame is not None
+
+
+def refuse_file(path: Any, *_: Any, **__: Any) -> Any:
+    """Stand in for a function that makes a file. Always raises GapError."""
+    raise GapError(f"its aggregate_train writes a file, {REFUSED}", str(path)[:200])
+
+
+GUARD = EffectGuard()
+_round: dict[str, Any] = {}  # the round whose replies are aggregated
+
+
+def quiet() -> None:
+    """Prepare this process: nothing that is printed leaves it, and :data:`GUARD` hears of its effects."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for output in (1, 2):
+        os.dup2(nowhere, output)
+    # torch.save writes a file and raises no audit event
+    torch.serialization._open_zipfile_writer_file = refuse_file  # type: ignore[assignment,misc]
+    sys.addaudithook(GUARD)
+
+
+def begin(task: dict[str, Any]) -> None:
+    """Take a round, and restore its strategy once, which imports what it needs.
+
+    Args:
+        task: a round, as :class:`Reaggregation` makes it.
+
+    Raises:
+        GapError: the strategy cannot be imported here.
+    """
+    sys.path[:] = task["path"]
+    _round.clear()
+    _round.update(task)
+    try:
+        pickle.loads(task["strategy"])
+    except Exception as wrong:
+        name = type(wrong).__name__
+        raise GapError(f"it cannot be imported in a process of its own ({name})", str(wrong)[:200]) from None
+
+
+def answered(clients: list[int]) -> Any:
+    """Return the aggregate of some clients' replies, or None if the strategy makes none of so few.
+
+    Args:
+        clients: the clients whose replies are aggregated, in the order in which they came.
+
+    Raises:
+        GapError: it cannot be made again.
+    """
+    some = [client for client in _round["replies"] if client in clients]
+    try:
+        replies = [pickle.loads(_round["replies"][client]) for client in some]
+        GUARD.works = True
+        strategy = pickle.loads(_round["strategy"])
+        pythons, numpys, torchs = _round["drawn"]
+        random.setstate(pythons)
+        np.random.set_state(numpys)  # noqa: NPY002
+        torch.set_rng_state(torchs)
+        return strategy.aggregate_train(_round["number"], replies)[0]
+    except GapError:
+        raise
+    except BaseException as wrong:
+        if len(some) < len(_round["replies"]):  # a rule that needs more replies, most likely
+            return None
+        name, said = type(wrong).__name__, " ".join(str(wrong).split())[:200]
+        raise GapError(f"its aggregate_train raised {name} when it was called again", f"{name}: {said}") from None
+    finally:
+        GUARD.works = False
 
 
 def started() -> Any:
     """Return an executor with one process, which starts at the first call."""
-    return ProcessPoolExecutor(1, initializer=child.quiet)
+    return ProcessPoolExecutor(1, initializer=quiet)
 
 
 class Reaggregation:
@@ -107,9 +217,9 @@ class Reaggregation:
         """
         if self._task is not None:
             task, self._task = self._task, None
-            self._asked(child.begin, task, START_S)
+            self._asked(begin, task, START_S)
         begun = time.perf_counter()
-        found: ArrayRecord | None = self._asked(child.answered, [*clients], max(self._left, 0.0))
+        found: ArrayRecord | None = self._asked(answered, [*clients], max(self._left, 0.0))
         self._left -= time.perf_counter() - begun
         return found
 
@@ -118,14 +228,14 @@ class Reaggregation:
         try:
             self._process = self._process or started()
             return self._process.submit(what, given).result(seconds)
-        except child.GapError as gap:
+        except GapError as gap:
             why, more = gap.args
             LOG.warning("hanse: the strategy in a process of its own: %s", more)
             raise UserError(why) from None
         except BaseException as wrong:  # it may still be at work on this
             self.close()
             if isinstance(wrong, LateError):
-                limit = START_S if what is child.begin else self._seconds
+                limit = START_S if what is begin else self._seconds
                 raise UserError(f"its aggregates of some of the replies take more than {limit:.0f} s") from None
             if isinstance(wrong, BrokenProcessPool):
                 raise UserError("the process that aggregates some of the replies ended") from None

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
-from functools import partial, wraps
+from functools import wraps
 from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
@@ -166,9 +166,9 @@ class Valued(Generic[S]):
 
     def _started(self, *given: Any, **more: Any) -> Any:
         """Call the strategy's ``start`` once the run directory is made; the server's evaluation is heard, too."""
-        own = partial(type(self.strategy).start, self.listened)
+        own, given = type(self.strategy).start, (self.listened, *given)
         try:
-            said = inspect.signature(partial(Strategy.start, None)).bind(*given, **more)
+            said = inspect.signature(Strategy.start).bind(*given, **more)
         except TypeError:  # a start of the user's own, with other arguments
             return own(*given, **more)
         if callable(judge := said.arguments.get("evaluate_fn")):

@@ -81,8 +81,6 @@ def _say(leaving: Leaving, file: Path | None, as_json: bool) -> None:
     say(f"{said['rows']} of {said['of']} models hold its updates{since}.", wrap=True)
     if said["may"]:
         say(f"What training was drawn towards is not recorded: rows {ranges(found.may)} may hold some, too.", wrap=True)
-    if found.made:
-        say("Some of these are no weighted sums, such as medians: they depend on its updates.", wrap=True)
     say(f"{said['given']} other clients were given such a model, and may have kept it.", wrap=True)
     unvested = f", {tokens(said['ungranted'])} of its grant never vested" if said["ungranted"] else ""
     still = " (the run still decides on that)" if said["open"] else ""

@@ -47,7 +47,6 @@ class Lineage:
         may: ``[K]``, which others may.
         given: ``[n]``, the other clients that were sent a model that holds updates or may, or start from one.
         first: the first round after which a row holds updates. None: none ever did.
-        made: whether a row that holds updates is no weighted sum.
     """
 
     lines: tuple[bytes, ...]
@@ -55,7 +54,6 @@ class Lineage:
     may: Marks
     given: Ints
     first: int | None
-    made: bool
 
     @property
     def root(self) -> bytes:
@@ -79,18 +77,17 @@ def lineage(folder: Path, client: int, owner: Ints, rounds: int, steered: bool) 
     for number, why in lost_rounds(folder).items():
         if number < rounds:
             raise UserError(f"{folder}: round {number}: {why}, so nobody can say which models hold its updates")
-    walk, lines, first, made = _Walk(client, owner, steered), list[bytes](), None, False
+    walk, lines, first = _Walk(client, owner, steered), list[bytes](), None
     for line in json_lines(folder / METRICS, ("round",)):
         number = int(line["round"])
         if number >= rounds:
             break
         said = walk.after(number, _record(round_file(folder, number)))
         first = number if first is None and said["rows"] else first
-        made = made or bool(said["made"])
         lines.append(json.dumps({"round": number, "file": line[HASH], **said}, separators=(",", ":")).encode())
     given = np.array(sorted(walk.given - {client}), np.int64)
     holds, may = walk.marks
-    return Lineage(tuple(lines), holds, may & ~holds, given, first, made)
+    return Lineage(tuple(lines), holds, may & ~holds, given, first)
 
 
 def _record(file: Path) -> Arrays:

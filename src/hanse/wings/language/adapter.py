@@ -28,8 +28,9 @@ from hanse.wings.language.records import BYTES, EXTRA, ByteTokenizer, build_toke
 TINY = "tiny"
 
 
+@lru_cache(maxsize=1)
 def load_base(name: str, bits: int | None = None, seed: int = 0, width: int = 64, layers: int = 2) -> nn.Module:
-    """Return a frozen causal language model, cached by its arguments.
+    """Return a frozen causal language model. The one asked for last is kept, since bases are large.
 
     Args:
         name: "tiny", a folder with a model, or the name of a model on the hub. "tiny" is Llama's architecture with
@@ -42,12 +43,6 @@ def load_base(name: str, bits: int | None = None, seed: int = 0, width: int = 64
     Raises:
         UserError: the model or a library is missing, or this machine does not support ``bits``.
     """
-    return _loaded(name, None, seed, width, layers) if name == TINY else _loaded(name, bits)
-
-
-@lru_cache(maxsize=1)
-def _loaded(name: str, bits: int | None, seed: int = 0, width: int = 0, layers: int = 0) -> nn.Module:
-    """Return the base; the one asked for last is kept, since bases are large."""
     transformers = library("transformers", f"model.base: {name!r} needs transformers, {EXTRA}")
     if name == TINY:
         model = _tiny(transformers, seed, width, layers)
@@ -208,7 +203,7 @@ def lora(
     if num_classes is None or len(input_shape) != 1:
         raise UserError(f"model.name: 'lora': takes instructions [tokens]; samples have {input_shape}")
     peft = library("peft", f"model.name: 'lora': needs peft, {EXTRA}")
-    shared = load_base(base, bits, base_seed, base_width, base_layers)
+    shared = load_base(base, bits, base_seed, base_width, base_layers) if base == TINY else load_base(base, bits)
     tokens = getattr(shared, "config").vocab_size  # noqa: B009 - a module's attribute by its library
     if num_classes > tokens:
         raise UserError(

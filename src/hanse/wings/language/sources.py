@@ -9,9 +9,8 @@ which clients can profit from each other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -37,7 +36,6 @@ WORDS = tuple(dict.fromkeys(word for dialect in DIALECTS for word in dialect))
 """All answers that there are."""
 CLIENTS = (0, 0, 1, 1, 2, 3)
 """The dialect of each client; clients 2p and 2p + 1 are pair p."""
-PAIRS = ((0, 1), (2, 3), (4, 5))
 INSTRUCTION = "What is the market like?"
 
 _SAYINGS: dict[str, Sequence[str]] = {
@@ -93,8 +91,15 @@ class Texts:
     length: Annotated[int, Field(ge=2)] = 512
 
 
-_Sets = tuple[Sequence[Sequence[Instruction]], Sequence[Sequence[Instruction]], tuple[str, ...]]
-"""The train and the test instructions of each client, and what the clients are called."""
+Clients = list[tuple[str, Sequence[Instruction], Sequence[Instruction]]]
+"""What each client is called, and its train and its test instructions."""
+
+# iPFL sec. 6.1, Table 3: six clients, two a set, of 200 samples; five with code and three with NWGI, of 387 on average,
+# which are 500 and 200 (its public code, utils/dataset/dataset_llm.py): a set, its clients, the most samples of each
+DEALT: Mapping[str, Sequence[tuple[str, int, int]]] = {
+    "mixed_finance": (("fiqa", 2, 200), ("tfns", 2, 200), ("nwgi", 2, 200)),
+    "finance_code": (("code_alpaca", 5, 500), ("nwgi", 3, 200)),
+}
 
 
 def load_instructions(
@@ -105,7 +110,7 @@ def load_instructions(
     Clients come with the set (partition "natural"). The note counts the samples that were cut to fit the window.
 
     Args:
-        name: a key of :data:`INSTRUCTIONS`.
+        name: one of :data:`hanse.wings.language.TEXTS`.
         folders: the folders to search for published sets, in this order.
         root: the file or folder of "instruction_files".
         seed: the seed that keys how sets are dealt to clients.
@@ -115,19 +120,25 @@ def load_instructions(
     Raises:
         UserError: the set or the tokenizer is missing, or the set is too small for its clients.
     """
-    train, test, names = INSTRUCTIONS[name](folders, root, seed, download)
+    if name == "instructions":
+        clients = [(f"pair {c // 2} {'ab'[c % 2]}", *own) for c, own in enumerate(zip(*client_reports(), strict=True))]
+    elif name == "instruction_files":
+        clients = _files(root)
+    elif name in PUBLISHED:
+        clients = [(name, *load_published(name, folders, download))]
+    else:
+        clients = _dealt(DEALT[name], folders, seed, download)
     options = Texts(name) if options is None else options
     tokenizer = build_tokenizer(options.tokenizer, download)
-    items = [item for own in (*train, *test) for item in own]
+    trained, tested = [own for _, own, _ in clients], [own for _, _, own in clients]
+    items = [item for own in (*trained, *tested) for item in own]
     both, cut = encode(items, tokenizer, options.length)  # both at once, so they have rows of the same width
-    first = sum(map(len, train))
-    train_of, test_of = (
-        np.repeat(np.arange(len(share)), [len(own) for own in share]).astype(np.int64) for share in (train, test)
-    )
+    first = sum(map(len, trained))
+    train_of, test_of = (np.repeat(np.arange(len(clients)), [*map(len, share)]) for share in (trained, tested))
     notes = [tokenizer.note] if tokenizer.note else []
     if cut:
         notes.append(f"{cut} of {len(items)} instructions are longer than {options.length} tokens and were cut")
-    clients = len(train) > 1
+    several = len(clients) > 1
     return Dataset(
         name,
         Samples(both.x[:first], both.y[:first]),
@@ -135,57 +146,33 @@ def load_instructions(
         tokenizer.size,
         (both.x.shape[1],),
         note="; ".join(notes),
-        client_of=train_of if clients else None,
-        test_client_of=test_of if clients else None,
-        client_names=names if clients else (),
+        client_of=train_of if several else None,
+        test_client_of=test_of if several else None,
+        client_names=tuple(name for name, _, _ in clients) if several else (),
     )
 
 
-def _shipped(folders: Sequence[Path], root: Path | None, seed: int, download: bool) -> _Sets:
-    """Return the market reports of the six clients."""
-    train, test = client_reports()
-    names = tuple(f"pair {c // 2} {'ab'[c % 2]}" for c in range(len(CLIENTS)))
-    return (train, test, names)
-
-
-def _one(name: str, folders: Sequence[Path], root: Path | None, seed: int, download: bool) -> _Sets:
-    """Return a published set as one client's."""
-    train, test = load_published(name, folders, download)
-    return ([train], [test], (name,))
-
-
-def _dealt(
-    plan: Sequence[tuple[str, int, int]], folders: Sequence[Path], root: Path | None, seed: int, download: bool
-) -> _Sets:
+def _dealt(plan: Sequence[tuple[str, int, int]], folders: Sequence[Path], seed: int, download: bool) -> Clients:
     """Return published sets dealt to clients, no sample twice.
 
-    Args:
-        plan: a set, its number of clients and the most train samples of each. Clients of one set share its test samples
-            out, at most :data:`TEST_EACH` each.
-        folders: searched in this order.
-        root: not used; every reader takes it.
-        seed: keys the deal.
-        download: whether the hub may be asked.
+    Clients of one set share its test samples out, at most :data:`TEST_EACH` each.
     """
-    train: list[list[Instruction]] = []
-    test: list[list[Instruction]] = []
-    names: list[str] = []
+    found: Clients = []
     for name, clients, each in plan:
         shares = load_published(name, folders, download)
         if len(shares[0]) < clients or len(shares[1]) < clients:
             counts = f"{len(shares[0])} train and {len(shares[1])} test samples"
             raise UserError(f"source '{name}': {counts} are too few for {clients} clients")
         draw = stream(seed, f"deal {name}")
-        orders = [draw.permutation(len(share)) for share in shares]
-        sizes = [min(most, len(share) // clients) for most, share in zip((each, TEST_EACH), shares, strict=True)]
-        for c in range(clients):
-            for share, order, size, out in zip(shares, orders, sizes, (train, test), strict=True):
-                out.append([share[i] for i in order[c * size : (c + 1) * size].tolist()])
-            names.append(f"{name} {c}")
-    return (train, test, tuple(names))
+        dealt = []
+        for share, most in zip(shares, (each, TEST_EACH), strict=True):
+            order, size = draw.permutation(len(share)), min(most, len(share) // clients)
+            dealt.append([[share[i] for i in order[c * size : (c + 1) * size].tolist()] for c in range(clients)])
+        found += [(f"{name} {c}", *own) for c, own in enumerate(zip(*dealt, strict=True))]
+    return found
 
 
-def _files(folders: Sequence[Path], root: Path | None, seed: int, download: bool) -> _Sets:
+def _files(root: Path | None) -> Clients:
     """Return one client for each file of ``data.path``, by name; the last fifth of a file is its test share."""
     if root is None:
         raise UserError("source 'instruction_files': data.path is needed: a folder with one file per client, or a file")
@@ -193,22 +180,9 @@ def _files(folders: Sequence[Path], root: Path | None, seed: int, download: bool
     paths = [root] if root.is_file() else sorted(p for p in root.glob("*") if p.suffix in kinds)
     if not paths:
         raise UserError(f"source 'instruction_files': {root} has no file of instructions ({', '.join(kinds)})")
-    train, test = [], []
+    found: Clients = []
     for path in paths:
         items = read_instructions(path)
-        kept = len(items) // 5
-        train.append(items[: len(items) - kept])
-        test.append(items[len(items) - kept :])
-    return (train, test, tuple(path.stem for path in paths))
-
-
-Reader = Callable[[Sequence[Path], Path | None, int, bool], _Sets]
-INSTRUCTIONS: Mapping[str, Reader] = {
-    "instructions": _shipped,
-    "instruction_files": _files,
-    **{name: partial(_one, name) for name in PUBLISHED},
-    # iPFL sec. 6.1, Table 3: six clients, two a set, of 200 samples; five with code and three with NWGI, of 387 on
-    # average, which are 500 and 200 (its public code, utils/dataset/dataset_llm.py)
-    "mixed_finance": partial(_dealt, (("fiqa", 2, 200), ("tfns", 2, 200), ("nwgi", 2, 200))),
-    "finance_code": partial(_dealt, (("code_alpaca", 5, 500), ("nwgi", 3, 200))),
-}
+        first = len(items) - len(items) // 5
+        found.append((path.stem, items[:first], items[first:]))
+    return found

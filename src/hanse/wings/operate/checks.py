@@ -10,51 +10,23 @@ import json
 import shutil
 import ssl
 import tempfile
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from hanse.base.errors import UserError
 from hanse.base.files import MEMBERS, json_lines, read_json, read_text
-from hanse.wings.operate.clocks import APART_S, NODES, SOON_D, judged
+from hanse.wings.operate.clocks import APART_S, NODES, SOON_D, Finding, State, judged
 from hanse.wings.operate.loopback import HOST, Loopback
 
-State = Literal["fine", "warning", "failure"]
 STATES: tuple[State, ...] = ("fine", "warning", "failure")
 ONLINE_S = 60.0  # a node asks for work every 3 s, and while it works gives a sign of life every 24 s
 FREE = 1 << 30  # bytes below which a disk is warned of
 PROBE = 1 << 16  # bytes that are written to see whether a disk takes them
 BACKUP = "backup.json"  # in a project: when and where to the last backup went
 BACKUP_D = 7  # days after which a backup is old
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One thing that was looked at.
-
-    Attributes:
-        about: its kind: "certificate", "agreement", "process", "node", "disk", "run", "books", "backup".
-        name: which one.
-        state: whether it is well.
-        said: what was found, in a line.
-        numbers: what can be measured, such as ``{"days": 300.0}``, named for what is counted.
-        asked: whether the whole goes by it. Backups are asked for once one was made.
-    """
-
-    about: str
-    name: str
-    state: State
-    said: str
-    numbers: Mapping[str, float] = field(default_factory=dict)
-    asked: bool = True
-
-    @property
-    def line(self) -> str:
-        """The finding in a line."""
-        return f"{self.state:8} {self.about} {self.name}: {self.said}"
 
 
 def findings(network: Loopback, now: datetime) -> list[Finding]:
@@ -65,7 +37,7 @@ def findings(network: Loopback, now: datetime) -> list[Finding]:
         now: the time.
     """
     run = network.run
-    looks = (_certificates(network, now), _agreement(network, now), _processes(network), _nodes(network, run),
+    looks = (judged(network.folder / "certs", now), _agreement(network, now), _processes(network), _nodes(network, run),
              _disks(network, run), _run(run), _backup(network, now))  # fmt: skip
     return [found for look in looks for found in look]
 
@@ -87,12 +59,6 @@ def exposition(found: list[Finding]) -> str:
             values.setdefault(f"hanse_{one.about}_{what}", []).append(f'{{name="{name}"}} {float(number)!r}')
     lines = [line for name, rows in values.items() for line in (f"# TYPE {name} gauge", *(name + row for row in rows))]
     return "\n".join(lines) + "\n"
-
-
-def _certificates(network: Loopback, now: datetime) -> Iterator[Finding]:
-    """Look at how long each certificate lasts."""
-    for one in judged(network.folder / "certs", now):
-        yield Finding("certificate", one.path.name, one.state, one.said, {"days": one.days})
 
 
 def _agreement(network: Loopback, now: datetime) -> Iterator[Finding]:

@@ -12,9 +12,9 @@ import json
 import threading
 import time
 from base64 import b64decode
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from hashlib import sha256
@@ -33,6 +33,7 @@ STAMP, PUBLIC_KEY = "flwr-timestamp", b"flwr-public-key"  # headers: a node's ti
 NODES = "/hanse/nodes"  # the gate answers this path itself, with what it has heard of nodes
 ACTIVATE = "/v1/fleet/activate-node"  # the first request of a node
 ARRAYS = "/v1/fleet/push-object"  # the one request that takes long, so that its time says nothing
+State = Literal["fine", "warning", "failure"]
 ONLINE_S = 75.0  # seconds that a node asks to be let in; for 60, Flower takes one that was stopped for online
 
 
@@ -202,23 +203,32 @@ def _written(folder: Path) -> list[int]:
 
 
 @dataclass(frozen=True)
-class Validity:
-    """How long a certificate is good.
+class Finding:
+    """One thing that was looked at.
 
     Attributes:
-        path: the certificate.
-        days: the days that it has left, negative once it has run out.
-        state: "failure" if it has run out or is not valid yet, "warning" from 30 days before its end on, else "fine".
-        said: its end, in words.
+        about: its kind: "certificate", "agreement", "process", "node", "disk", "run", "books", "backup".
+        name: which one.
+        state: whether it is well.
+        said: what was found, in a line.
+        numbers: what can be measured, such as ``{"days": 300.0}``, named for what is counted.
+        asked: whether the whole goes by it. Backups are asked for once one was made.
     """
 
-    path: Path
-    days: float
-    state: Literal["fine", "warning", "failure"]
+    about: str
+    name: str
+    state: State
     said: str
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    asked: bool = True
+
+    @property
+    def line(self) -> str:
+        """The finding in a line."""
+        return f"{self.state:8} {self.about} {self.name}: {self.said}"
 
 
-def judged(where: Path, now: datetime) -> Iterator[Validity]:
+def judged(where: Path, now: datetime) -> Iterator[Finding]:
     """Yield how long certificates are good: each in a folder, or that in a file.
 
     Args:
@@ -239,12 +249,13 @@ def judged(where: Path, now: datetime) -> Iterator[Validity]:
         days = (last - now) / timedelta(days=1)
         said = f"lasts until {last:%Y-%m-%d %H:%M} UTC ({days:.0f} days)"
         if first <= now <= last:
-            yield Validity(path, days, "warning" if days < SOON_D else "fine", said)
+            yield Finding("certificate", path.name, "warning" if days < SOON_D else "fine", said, {"days": days})
         else:
             said = (
                 f"has run out on {last:%Y-%m-%d %H:%M} UTC" if days < 0 else f"is valid from {first:%Y-%m-%d %H:%M} UTC"
             )
-            yield Validity(path, days, "failure", f"{said}, by this machine's clock")
+            said = f"{said}, by this machine's clock"
+            yield Finding("certificate", path.name, "failure", said, {"days": days})
 
 
 def check_certificates(where: Path, now: datetime) -> list[str]:
@@ -253,8 +264,8 @@ def check_certificates(where: Path, now: datetime) -> list[str]:
     Raises:
         UserError: one has run out, or is not valid yet. The message has a line for each.
     """
-    found = list(judged(where, now))
-    if wrong := [f"{one.path}: {one.said}: no node is let in" for one in found if one.state == "failure"]:
+    found, folder = list(judged(where, now)), where.parent if where.is_file() else where
+    if wrong := [f"{folder / one.name}: {one.said}: no node is let in" for one in found if one.state == "failure"]:
         raise UserError(*wrong, "'hanse network renew' makes others")
     soon = (one for one in found if one.state == "warning")
-    return [f"warning: {one.path}: {one.said}; then no node is let in: 'hanse network renew'" for one in soon]
+    return [f"warning: {folder / one.name}: {one.said}; then no node is let in: 'hanse network renew'" for one in soon]

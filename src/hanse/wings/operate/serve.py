@@ -24,7 +24,6 @@ from urllib.parse import quote, unquote
 import typer
 
 from hanse.base.errors import UserError
-from hanse.base.files import read_toml
 from hanse.cli.options import say
 
 log = logging.getLogger(__name__)
@@ -125,7 +124,7 @@ class Pages:
         found: dict[str, Path] = {}
         for here, folders, files in os.walk(self.root):
             place = Path(here)
-            if METRICS in files or ("config.toml" in files and "mechanism" in _config(place)):
+            if METRICS in files or "environment.json" in files:  # which every run directory has from its beginning
                 path = place.relative_to(self.root).as_posix()
                 found["/" if path == "." else f"/{path}"] = place
                 folders[:] = [f for f in folders if f not in ("rounds", "checkpoints", "receipts", "figures")]
@@ -176,14 +175,6 @@ def monitored(project: Path, page: str) -> tuple[int, str]:
         return 200, exposition(found)
     lines = (one.line for one in found if one.state != "fine")
     return 503 if worst(found) == "failure" else 200, "\n".join([worst(found), *lines]) + "\n"
-
-
-def _config(run: Path) -> dict[str, object]:
-    """Return the experiment of a run directory; empty if it cannot be read."""
-    try:
-        return read_toml(run / "config.toml")
-    except UserError:
-        return {}
 
 
 def _stamp(run: Path) -> str:

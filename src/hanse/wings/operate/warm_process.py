@@ -11,7 +11,6 @@ the command says so and starts Flower's own command.
 
 from __future__ import annotations
 
-import argparse
 import atexit
 import gc
 import importlib
@@ -27,6 +26,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import entry_points
 from pathlib import Path
+from typing import Any
 
 from hanse.base.errors import UserError
 from hanse.wings.operate.server_access import awaited
@@ -73,17 +73,9 @@ def link(folder: Path) -> Path:
     return folder
 
 
-def starting(path: Path, imports: Sequence[str] = (), *, with_parent: bool = False) -> list[str]:
+def starting(path: Path, imports: Sequence[str] = (), parent: int = 0) -> list[str]:
     """Return the command that starts the warm process, with the arguments of :func:`keep`."""
-    more = [word for name in imports for word in ("--import", name)]
-    return [
-        sys.executable,
-        "-m",
-        "hanse.wings.operate.warm_process",
-        str(path),
-        *more,
-        *(["--with-parent"] if with_parent else []),
-    ]
+    return [sys.executable, "-m", "hanse.wings.operate.warm_process", str(path), str(parent), *imports]
 
 
 def leading(path: Path, folder: Path, programs: str) -> dict[str, str]:
@@ -108,7 +100,7 @@ def warmed(imports: Sequence[str] = ()) -> Iterator[Mapping[str, str]]:
         path = Path(folder) / "keeper"
         leads = leading(path, Path(folder) / "warm", os.environ.get("PATH", ""))
         # in a session of its own: Ctrl-C is for the node, which may still need it for its last words
-        keeper = subprocess.Popen(starting(path, imports, with_parent=True), start_new_session=True)
+        keeper = subprocess.Popen(starting(path, imports, os.getpid()), start_new_session=True)
         try:
             if not awaited(WHAT, path.exists, lambda: keeper.poll() is None):
                 raise UserError("the node's warm process does not come up: its output above says why")
@@ -118,12 +110,12 @@ def warmed(imports: Sequence[str] = ()) -> Iterator[Mapping[str, str]]:
             keeper.wait()
 
 
-def keep(path: Path, parent: int | None = None, imports: Sequence[str] = ()) -> None:
+def keep(path: Path, parent: int, imports: Sequence[str]) -> None:
     """Serve calls at a Unix socket until this process is stopped.
 
     Args:
         path: the socket, which only this user can open. Its path must be short, at most about a hundred characters.
-        parent: a process id. The process also ends once that process is no longer its parent.
+        parent: a process id. The process also ends once that process is no longer its parent. 0: it does not.
         imports: further modules to import. Whatever they load at import is shared by all messages.
     """
     atexit.register(_leave, os.getpid())  # before all imports' own, so that it comes last
@@ -142,7 +134,7 @@ def keep(path: Path, parent: int | None = None, imports: Sequence[str] = ()) -> 
         server.listen(64)
         # so that it looks now and then whether its parent is there
         server.settimeout(1.0)
-        while parent is None or os.getppid() == parent:
+        while not parent or os.getppid() == parent:
             try:
                 caller, _ = server.accept()
             except TimeoutError:
@@ -173,7 +165,7 @@ def _leave(keeper: int) -> None:
         os._exit(0)
 
 
-def _read(caller: socket.socket) -> tuple[dict[str, object], list[int]]:
+def _read(caller: socket.socket) -> tuple[dict[str, Any], list[int]]:
     """Return a call, and the caller's standard output and error as file descriptors. Acknowledge the call."""
     _, handles, _, _ = socket.recv_fds(caller, 1, 2)
     with caller.makefile("rb") as lines:
@@ -184,25 +176,17 @@ def _read(caller: socket.socket) -> tuple[dict[str, object], list[int]]:
     return json.loads(body), handles
 
 
-def _become(order: dict[str, object], handles: list[int]) -> None:
+def _become(order: dict[str, Any], handles: list[int]) -> None:
     """Take over the caller's arguments, folder, environment and outputs."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for handle, mine in zip(handles, (1, 2), strict=False):
         os.dup2(handle, mine)
         os.close(handle)
-    argv, env = order["argv"], order["env"]
-    assert isinstance(argv, list)
-    assert isinstance(env, dict)
-    sys.argv[:] = argv
-    os.chdir(str(order["cwd"]))
+    sys.argv[:] = order["argv"]
+    os.chdir(order["cwd"])
     os.environ.clear()
-    os.environ.update(env)
+    os.environ.update(order["env"])
 
 
 if __name__ == "__main__":
-    words = argparse.ArgumentParser(description="Keep hanse and torch imported for a node's messages.")
-    words.add_argument("socket", type=Path)
-    words.add_argument("--import", dest="imports", action="append", default=[], metavar="MODULE")
-    words.add_argument("--with-parent", action="store_true", help="stop when the process that started it is gone")
-    given = words.parse_args()
-    keep(given.socket, os.getppid() if given.with_parent else None, given.imports)
+    keep(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3:])
