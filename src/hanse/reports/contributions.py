@@ -25,6 +25,7 @@ from hanse.base.streams import stream
 from hanse.core.telling import Measure
 from hanse.games.jackknife import SURE, interval_errors
 from hanse.reports.chart import Bars, Chart, Floats, Ints, Series, slug
+from hanse.reports.digits import labelled
 from hanse.reports.groups import SeedGroup
 from hanse.reports.words import said
 from hanse.runs.run_record import RunRecord
@@ -514,14 +515,15 @@ def picture_of(group: SeedGroup, found: Contribution) -> Chart:
     """
     count = len(found.clients)
     kept = ends(count, _HIGHEST, _LOWEST)
-    single = found.seats[kept] == 1
+    single, suspect = found.seats[kept] == 1, found.suspect[kept]
     known = bool(np.isfinite(found.errors).any()) and not found.exact
     series = []
-    for name, mine, look in (("contribution", ~single, 0), ("one update only", single, 9)):
+    kinds = (("contribution", ~single & ~suspect, 0), ("suspect", suspect, 1), ("one update only", single, 9))
+    for name, mine, look in kinds:
         errors = np.where(mine, SURE * found.errors[kept], np.nan) if known else None
         if mine.any():
             series.append(Series(name, np.where(mine, found.totals[kept], np.nan), errors, look=look))
-    labels = tuple(f"client {label}" if label[:1].isdecimal() else label for label in (found.labels[i] for i in kept))
+    labels = tuple(labelled(found.labels[i]) for i in kept)
     told = said("how_to_read", found.measure, known, count - len(kept), _HIGHEST, _LOWEST, found.exact)
     title = f"What each client contributed: {group.label}{group.seeds_text}"
     marks = Bars(labels, tuple(series), stacked=True)

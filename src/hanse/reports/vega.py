@@ -242,6 +242,9 @@ def _bars(chart: Chart, marks: Bars) -> Spec:
     }  # fmt: skip
     if marks.counts:
         length["axis"] |= _WHOLE_TICKS
+    rows = [row for s, series in enumerate(marks.series) for row in _bar_rows(s, series, marks.stacked)]
+    if any(min(row["v"] or 0.0, row.get("low") or 0.0) < 0 for row in rows):
+        length["scale"] = {"padding": 8}  # no bar ends on the frame
     encoding: Spec = {along: {
         "field": "i", "type": "ordinal", "title": titles[along],
         "scale": {"domain": list(range(len(labels))), "paddingInner": 0.25 if len(labels) <= 60 else 0.0},
@@ -256,11 +259,13 @@ def _bars(chart: Chart, marks: Bars) -> Spec:
     if any(series.errors is not None for series in marks.series):
         whiskers = {across: {"field": "low", "type": "quantitative"}, f"{across}2": {"field": "high"}}
         layers.append(_layer("isValid(datum.low)", {"type": "rule", "color": INK, "strokeWidth": 1.2}, whiskers))
+    if any(row["v"] == 0 for row in rows):  # a bar without a length would not be seen
+        zero = {across: length, "color": hue}
+        layers.append(_layer("datum.v === 0", {"type": "tick", "thickness": 2, "opacity": 1}, zero))
     many = 1 if marks.stacked else len(names)
     lines = max((len(label) for label in labels if isinstance(label, list)), default=1)
     each = max(21 * many, 15 * lines) + 10  # pixels of a row: its bars, or its label if that is higher
     height = HEIGHT if marks.upright else float(np.clip(each * len(labels), 60, 900))
-    rows = [row for s, series in enumerate(marks.series) for row in _bar_rows(s, series, marks.stacked)]
     return {"height": height, **_data(rows, names, labels), "encoding": encoding, "layer": layers}
 
 
