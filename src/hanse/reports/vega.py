@@ -46,7 +46,7 @@ CONFIG: Spec = {
     "axis": {
         "labelFontSize": 13, "titleFontSize": 13, "titleFontWeight": "normal", "labelColor": INK, "titleColor": INK,
         "gridColor": RULE, "domainColor": "#888888", "tickColor": "#888888", "labelLimit": 230, "titleLimit": 400,
-        "labelOverlap": "parity", "labelFlush": False, "labelSeparation": 4, "titlePadding": 10,
+        "labelOverlap": "parity", "labelFlush": False, "labelSeparation": 10, "titlePadding": 10,
     },
     "legend": {
         "orient": "top", "direction": "horizontal", "labelFontSize": 13, "labelColor": INK, "labelLimit": 420,
