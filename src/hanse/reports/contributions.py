@@ -255,7 +255,7 @@ class Standings:
         """
         order = np.argsort(-self.totals, kind="stable")
         tied = (self._surely(client) == 0) & (self.clients != client)
-        return self.clients[order][tied[order]]
+        return np.asarray(self.clients[order][tied[order]], np.int64)
 
     def reach(self, client: int) -> tuple[int, int]:
         """Return the best and the worst place that a client may have: behind all that are surely above it, and before
@@ -274,8 +274,7 @@ class Standings:
     @property
     def apart(self) -> int:
         """How many pairs of clients can be told apart."""
-        tied = sum(len(self.tied(client)) for client in self.clients.tolist()) // 2
-        return len(self.clients) * (len(self.clients) - 1) // 2 - tied
+        return int(sum((self._surely(client) > 0).sum() for client in self.clients.tolist()))
 
     @property
     def pairs(self) -> dict[str, Any]:

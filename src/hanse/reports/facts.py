@@ -609,8 +609,9 @@ class RunOf:
 
         for code, line in run.coded_doubts:
             add(code, "doubt", said=line)
-        for line in run.about.notes:
-            add("data", "warning", said=line)
+        for line in run.about.notes:  # None: of nobody alone
+            owner = next((row.client for row in self.clients if f"client '{row.name}'" in line), None)
+            add("data", "warning", said=line, client=owner)
         for round, why in [*run.lost.items()][:_MOST_LOST]:
             add("lost_round", "warning", round=round, why=why)
         if len(run.lost) > _MOST_LOST:

@@ -208,12 +208,7 @@ def _statement(found: RunOf, client: int) -> Statement:
     run, row, fit = found.record, found.clients[client], found.fits[client]
     named = table(run.config, "clients").get("named") is True
     totals = np.zeros(0) if found.valued is None else found.valued.totals
-    own = {"client": client}  # of a note on the data, which has a sentence alone, if it names this client and no other
-    notes = tuple(
-        note
-        for note in found.notes
-        if (f"client '{row.name}'" in note.said if note.code == "data" else {**own, **note.fields}["client"] == client)
-    )
+    notes = tuple(note for note in found.notes if note.fields.get("client", client) == client)
     return Statement(
         run=found.whole,
         client=row,

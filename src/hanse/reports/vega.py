@@ -244,7 +244,8 @@ def _bars(chart: Chart, marks: Bars) -> Spec:
     if marks.counts:
         length["axis"] |= _WHOLE_TICKS
     rows = [row for s, series in enumerate(marks.series) for row in _bar_rows(s, series, marks.stacked)]
-    if any(min(row["v"] or 0.0, row.get("low") or 0.0) < 0 for row in rows):
+    sizes = [row["v"] or 0.0 for row in rows]
+    if min(sizes, default=0.0) < 0:
         length["scale"] = {"padding": 8}  # no bar ends on the frame
     encoding: Spec = {along: {
         "field": "i", "type": "ordinal", "title": titles[along],
@@ -260,10 +261,9 @@ def _bars(chart: Chart, marks: Bars) -> Spec:
     if any(series.errors is not None for series in marks.series):
         whiskers = {across: {"field": "low", "type": "quantitative"}, f"{across}2": {"field": "high"}}
         layers.append(_layer("isValid(datum.low)", {"type": "rule", "color": INK, "strokeWidth": 1.2}, whiskers))
-    longest = max((abs(row["v"] or 0.0) for row in rows), default=0.0)
-    if any(abs(row["v"] or 0.0) <= _SEEN * longest for row in rows):
-        small = f"abs(datum.v) <= {_SEEN * longest!r}"
-        layers.append(_layer(small, {"type": "tick", "thickness": 2, "opacity": 1}, {across: length, "color": hue}))
+    if (small := _SEEN * max(map(abs, sizes), default=0.0)) >= min(map(abs, sizes), default=1.0):
+        tick = {"type": "tick", "thickness": 2, "opacity": 1}
+        layers.append(_layer(f"abs(datum.v) <= {small!r}", tick, {across: length, "color": hue}))
     many = 1 if marks.stacked else len(names)
     lines = max((len(label) for label in labels if isinstance(label, list)), default=1)
     each = max(21 * many, 15 * lines) + 10  # pixels of a row: its bars, or its label if that is higher
