@@ -197,11 +197,13 @@ def _tell(
         counts += [f"cosigned by more than half of the witnesses up to round {newest.round}"] if newest else []
         if apart:  # it is made of them, and may be away
             print(f"The index does not fit the books: {apart}", file=sys.stderr)
-        print(f"The books {'themselves ' * bool(apart)}hold: {', '.join(counts)}.\nhead {verdict.head}")
+        hold = f"The books {'themselves ' * bool(apart)}hold"
+        if replayed.why_not and verdict.postings:
+            rounds = "not all rounds were" if replayed.again else "no round was"
+            hold = f"Not checked are payments: {rounds} settled again: {replayed.why_not}.\nThe books add up"
+        print(f"{hold}: {', '.join(counts)}.\nhead {verdict.head}")
         if replayed.beyond:
             print(replayed.beyond)
-        if replayed.why_not and verdict.postings:
-            print(f"Not all rounds were settled again: {replayed.why_not}.")
     elif replayed.lost:
         told_too = " and agree with the receipts" if receipts else ""
         print(

@@ -444,11 +444,13 @@ def _swapped(
     x: NDArray[np.float32], y: NDArray[np.int64], ids: NDArray[np.int64], names: Sequence[str], labels: Sequence[Any],
     where: str,
 ) -> list[str]:  # fmt: skip
-    """Return notes on pairs of classes which a client's features tell apart the opposite way from all others'.
+    """Return notes on pairs of classes which a client's features tell apart the opposite way from the others'.
 
-    Along the direction between the other clients' class means, the client's two means are compared (Welch's t).
+    Along the direction between the other clients' class means, the client's two means are compared (Welch's t). The
+    direction is mostly that of large clients, so the client must also differ from more than half of the others, each
+    by itself. Of two clients, nobody knows which one is right.
     """
-    found: list[tuple[float, str]] = []
+    found: dict[str, float] = {}
     if len(labels) > FEW // 2 or len(names) * len(labels) * x.shape[1] > MOST_SUMS:
         return []
     rows = [[np.flatnonzero((ids == c) & (y == k)) for k in range(len(labels))] for c in range(len(names))]
@@ -464,11 +466,17 @@ def _swapped(
         first, second = (x[rows[c][k]] @ direction for k in (a, b))
         error = np.sqrt(first.var(ddof=1) / len(first) + second.var(ddof=1) / len(second))
         apart = second.mean() - first.mean()
-        if apart < -SWAPPED * error < 0:
+        both = np.flatnonzero(counts[:, [a, b]].all(axis=1))
+        own = sums[both, b] / counts[both, b, None] - sums[both, a] / counts[both, a, None]
+        against = both[own @ np.divide(own[both == c][0], scale, out=np.zeros_like(scale), where=scale > 0) < 0]
+        if apart < -SWAPPED * error < 0 and 2 * len(against) > len(both) - 1:
+            told = f"tell {labels[a]!r} from {labels[b]!r}"
+            two = " and ".join(f"'{names[k]}'" for k in both)
             line = (
-                f"{where}: client '{names[c]}': its features tell {labels[a]!r} from {labels[b]!r} the opposite way to "
-                "all others: are its labels swapped?"
+                f"{where}: clients {two}: their features {told} opposite ways: are the labels of one swapped?"
+                if len(both) == 2
+                else f"{where}: client '{names[c]}': its features {told} the opposite way to most others: are its "
+                "labels swapped?"
             )
-            found.append((float(apart / error), line))
-    # the clearest first; of two clients, nobody knows which
-    return [line for _, line in sorted(found)[: 1 if len(names) == 2 else LISTED]]
+            found[line] = min(float(apart / error), found.get(line, 0.0))
+    return sorted(found, key=found.__getitem__)[: 1 if len(names) == 2 else LISTED]  # the clearest first

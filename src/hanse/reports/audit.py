@@ -26,6 +26,7 @@ from hanse.core.telling import Check, Fact
 from hanse.ledger.run_ledger import movements, reading, verify_run
 from hanse.mechanisms import market_checks
 from hanse.mechanisms.market_record import MarketRound
+from hanse.mechanisms.registry import built_in_parts
 from hanse.reports.contributions import contribution
 from hanse.reports.groups import SeedGroup
 from hanse.reports.words import said
@@ -135,7 +136,7 @@ def audit_run(folder: Path, told: ProgressCallback = untold, trust: bool = False
     rounds = load_market(folder) if market or (made is None and not pays) else []
     clients, run = client_sums(rounds) if rounds else (), load_run(folder)
     found: list[Check | Fact | None] = [records, *_edited(folder)]
-    books = _books(folder)
+    books = _books(folder, "settle" in built_in_parts(run.config))
     found += books
     if all(check.holds for check in books[:1]) and pays:
         for check in _payments(folder, trust, lost=not records.holds):
@@ -143,7 +144,7 @@ def audit_run(folder: Path, told: ProgressCallback = untold, trust: bool = False
             found.append(check)
     if not records.holds:
         of = f"; this is said of {len(rounds)} markets, and not of rounds whose files are lost"
-        whole = ("conservation", "grants and kinds")  # which read the books alone
+        whole = ("conservation", "grants", "grants and kinds")  # which read the books alone
         found = [
             replace(c, said=c.said + of) if isinstance(c, Check) and c.holds and c.name not in whole else c
             for c in found
@@ -189,7 +190,7 @@ def _made_rows(folder: Path) -> Check | Fact | None:
         raise UserError(f"{folder}: the record of round {state.round - 1} cannot be read: {bad}") from None
     said = f"{count} were recorded by their hashes, and the last checkpoint has"
     if not wrong and not len(record.get("made_row", ())):
-        return Fact("models", f"{said} none of them: none could be compared")
+        return Fact("models", f"{said} none of them: none could be compared", True)
     return Check("models", not wrong, wrong or f"{said} those of round {state.round - 1}")
 
 
@@ -233,9 +234,9 @@ def _records(folder: Path) -> Check:
     return Check("records", not lost, lost[0] + more if lost else "every round's file is the one that was written")
 
 
-def _books(folder: Path) -> list[Check]:
-    """Return whether the ledger holds and its sum is 0, and whether its grants and kinds of payments are right; nothing
-    if nobody pays.
+def _books(folder: Path, known: bool) -> list[Check]:
+    """Return whether the ledger holds and its sum is 0, and whether its grants are right, and of a rule that is known
+    the kinds of payments; nothing if nobody pays.
     """
     if not (folder / "ledger.json").exists():
         return [Check("conservation", False, "ledger.json is gone")] if (folder / LOG).exists() else []
@@ -244,9 +245,12 @@ def _books(folder: Path) -> list[Check]:
         if verdict.wrong is not None:
             return [Check("conservation", False, f"the ledger does not verify: {verdict.wrong}")]
         odd = against_rules(folder, movements(ledger.history()))
-    grants = "one grant per client, of the size that was set, and only kinds of payments that the rule posts"
-    said = f"{verdict.transactions} transactions, whose sum is 0 in every account and in all"
-    return [Check("conservation", True, said), Check("grants and kinds", not odd, odd or grants)]
+    name = f"grants{' and kinds' * known}"
+    grants = (
+        f"one grant per client, of the size that was set{', and only kinds of payments that the rule posts' * known}"
+    )
+    said = f"{verdict.transactions} transactions, each of which sums to 0, and so do all balances together"
+    return [Check("conservation", True, said), Check(name, not odd, odd or grants)]
 
 
 def _payments(folder: Path, trust: bool, lost: bool) -> Iterator[Check | Fact]:
@@ -261,7 +265,8 @@ def _payments(folder: Path, trust: bool, lost: bool) -> Iterator[Check | Fact]:
     if again.wrong or not again.why_not:
         yield Check("settled again", not again.wrong, again.wrong or said)
     else:
-        yield Fact("settled again", f"{again.rounds} rounds, and not the others: {again.why_not}")
+        some = f"{again.rounds} rounds were, the others not" if again.rounds else "no payment was computed anew"
+        yield Fact("settled again", f"{some}: {again.why_not}", unchecked=True)
 
 
 def no_trade(run: RunRecord, clients: Sequence[ClientSums]) -> Fact:

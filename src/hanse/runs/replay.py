@@ -211,7 +211,8 @@ def rule_of(folder: Path, trust: bool = False) -> tuple[Mapping[str, Any], str]:
             parts: Mapping[str, Any] = build_mechanism(table(config, "mechanism")).slots()
         except (UserError, TypeError, ValueError, KeyError) as wrong:
             parts = built_in_parts(config)
-            why = first_line(wrong).replace(NOT_TRUSTED, "'hanse audit --trust' allows it")
+            why = wrong.lines[0] if isinstance(wrong, UserError) else first_line(wrong)
+            why = why.replace(NOT_TRUSTED, f"'hanse audit {folder} --trust' allows it")
     return parts, "" if "settle" in parts else why
 
 
