@@ -44,8 +44,7 @@ app = typer.Typer(
     cls=RunByDefault,
     help="Check a run that pays, or recompute its values. 'hanse audit DIR' is 'hanse audit run DIR'; with --trust it "
     "also imports a payment rule of your own, and calls it again.",
-    epilog="Examples:\n\nhanse audit runs/market\n\nhanse audit runs/market --trust\n\nhanse audit recompute "
-    "runs/market",
+    epilog="Examples:\n\nhanse audit runs/market\n\nhanse audit recompute runs/market",
     no_args_is_help=True,
     rich_markup_mode="rich",
 )

@@ -441,12 +441,12 @@ def _main() -> None:
         if sys.stdout is not None:  # as it is where the shell has closed it
             sys.stdout.flush()  # a full disk shows here, and not after the exit code is set
     except (BrokenPipeError, SystemExit) as ended:
-        if not isinstance(ended, BrokenPipeError) and not isinstance(ended.__context__, BrokenPipeError):
+        if not any(isinstance(one, BrokenPipeError) for one in (ended, ended.__context__)):
             raise
         # whoever read the output has had enough, as in "hanse list | head", which rich and typer may have seen before;
         # nothing more can be said there
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(PIPE)
+        sys.exit(141)  # as a shell says of a program that ends since nobody reads on
     except typer.Abort:
         err.print("hanse: stopped")
         sys.exit(1)
@@ -476,7 +476,6 @@ def _main() -> None:
     sys.exit(code if isinstance(code, int) else 0)
 
 
-PIPE = 141  # as a shell says of a program that ends since nobody reads on
 HINT = "; HANSE_TRACEBACK=1 shows where"
 
 

@@ -86,17 +86,13 @@ def draft(
         elif kind != "words":
             clock = kind == "dates" and any(seconds(one) % DAY for one in found)
             columns[name] = TableColumn(kind, unit, gaps=missing, clock=clock)
-        elif odd:
-            otherwise.setdefault(tuple(odd), []).append(name)
-            columns[name] = TableColumn(kind, words=sorted(found), gaps=missing)
-            warnings += _twins(name, found)
-        elif all(map(LIKE.fullmatch, found)) and not any(re.match(r"[+-]?0\d*$", one) for one in found):
+        elif not odd and all(map(LIKE.fullmatch, found)) and not any(re.match(r"[+-]?0\d*$", one) for one in found):
             such = _places(tables, [name], sorted(found)[:1])
             lines.append(
                 f"column {name!r}: holds text of numbers or dates, such as {such}: write them as 1000.5 and "
                 "2024-03-31, or --leave-out the column"
             )
-        elif len(found) > MOST_KINDS:
+        elif not odd and len(found) > MOST_KINDS:
             lines.append(
                 f"column {name!r}: {len(found)} different words, such as {min(found)!r}; at most {MOST_KINDS} become "
                 "columns: name it as --group if it says of whom each row is, else put words together, or --leave-out "
@@ -105,12 +101,12 @@ def draft(
         else:
             columns[name] = TableColumn(kind, words=sorted(found), gaps=missing)
             warnings += _twins(name, found)
+            if odd:
+                otherwise.setdefault(tuple(odd), []).append(name)
     for spelt, columned in otherwise.items():
-        more = f" and {len(columned) - LISTED} more" if len(columned) > LISTED else ""
         line = (
-            f"column {', '.join(map(repr, columned[:LISTED]))}{more}: numbers or dates but for "
-            f"{_places(tables, columned, spelt)}: if this says that there is no value, --gap {spelt[0]!r}; else write "
-            "it as the others"
+            f"column {', '.join(map(repr, columned))}: numbers or dates but for {_places(tables, columned, spelt)}: "
+            f"if this says that there is no value, --gap {spelt[0]!r}; else write it as the others"
         )
         if any(len(columns[name].words) > MOST_KINDS for name in columned):
             lines.append(f"{line}, or --leave-out the column")

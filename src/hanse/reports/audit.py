@@ -26,13 +26,12 @@ from hanse.core.telling import Check, Fact
 from hanse.ledger.run_ledger import movements, reading, verify_run
 from hanse.mechanisms import market_checks
 from hanse.mechanisms.market_record import MarketRound
-from hanse.mechanisms.registry import built_in_parts
 from hanse.reports.contributions import contribution
 from hanse.reports.groups import SeedGroup
 from hanse.reports.words import said
 from hanse.runs.observers import ProgressCallback, untold
 from hanse.runs.played_run import last_state
-from hanse.runs.replay import Posted, against_rules, checked, recorded_markets, rule_of, unlike_rows
+from hanse.runs.replay import Posted, against_rules, checked, kinds_of, recorded_markets, rule_of, unlike_rows
 from hanse.runs.round_record import lost_rounds, rounds_of
 from hanse.runs.run_record import RunRecord, edited_settings, load_run
 
@@ -136,7 +135,7 @@ def audit_run(folder: Path, told: ProgressCallback = untold, trust: bool = False
     rounds = load_market(folder) if market or (made is None and not pays) else []
     clients, run = client_sums(rounds) if rounds else (), load_run(folder)
     found: list[Check | Fact | None] = [records, *_edited(folder)]
-    books = _books(folder, "settle" in built_in_parts(run.config))
+    books = _books(folder, trust)
     found += books
     if all(check.holds for check in books[:1]) and pays:
         for check in _payments(folder, trust, lost=not records.holds):
@@ -234,9 +233,9 @@ def _records(folder: Path) -> Check:
     return Check("records", not lost, lost[0] + more if lost else "every round's file is the one that was written")
 
 
-def _books(folder: Path, known: bool) -> list[Check]:
-    """Return whether the ledger holds and its sum is 0, and whether its grants are right, and of a rule that is known
-    the kinds of payments; nothing if nobody pays.
+def _books(folder: Path, trust: bool) -> list[Check]:
+    """Return whether the ledger holds and its sum is 0, and whether its grants are right, and the kinds of payments if
+    the rule's own code says what it posts; nothing if nobody pays.
     """
     if not (folder / "ledger.json").exists():
         return [Check("conservation", False, "ledger.json is gone")] if (folder / LOG).exists() else []
@@ -244,13 +243,14 @@ def _books(folder: Path, known: bool) -> list[Check]:
         verdict = verify_run(folder, ledger)
         if verdict.wrong is not None:
             return [Check("conservation", False, f"the ledger does not verify: {verdict.wrong}")]
-        odd = against_rules(folder, movements(ledger.history()))
-    name = f"grants{' and kinds' * known}"
-    grants = (
-        f"one grant per client, of the size that was set{', and only kinds of payments that the rule posts' * known}"
-    )
+        odd = against_rules(folder, movements(ledger.history()), trust)
+    kinds = ", and only kinds of payments that the rule posts" * bool(kinds_of(folder, trust))
+    grants = f"one grant per client, of the size that was set{kinds}"
     said = f"{verdict.transactions} transactions, each of which sums to 0, and so do all balances together"
-    return [Check("conservation", True, said), Check(name, not odd, odd or grants)]
+    return [
+        Check("conservation", True, said),
+        Check("grants" + " and kinds" * bool(odd or kinds), not odd, odd or grants),
+    ]
 
 
 def _payments(folder: Path, trust: bool, lost: bool) -> Iterator[Check | Fact]:

@@ -195,9 +195,9 @@ def test_a_rehearsal_attacks_every_round_and_stays_below_the_bound() -> None:
     assert sorted(watch.books) == [line["round"] for line in played.metrics]
     one, two = watch.found[1], watch.found[2]
     assert 0 < one.shift <= one.bound < 2 * 2 * 0.4 * 1.5
-    assert 0.4 < one.share == one.shift / one.bound <= 1 + 1e-5  # all of the same round
+    assert 0.4 < one.shift / one.bound <= 1 + 1e-5
     assert one.who in MEMBERS
-    assert (two.bound, two.share) == (float("inf"), 0.0)  # two of three
+    assert two.bound == float("inf")  # two of three
     introduction, tables = rehearsed(experiment(said, data={"client_test": 0.2}), 1)
     assert charter_of(played.experiment).hash in introduction
     assert [[row[0] for row in table.rows] for table in tables] == [[*MEMBERS], ["1"], ["nobody", "north"]]

@@ -16,7 +16,6 @@ from hanse.mechanisms.by_value import valued_seats
 from hanse.mechanisms.carried import Carried, CarriedValues
 from hanse.mechanisms.fits import tried
 from hanse.mechanisms.robust import OfRule, lengths, shortened
-from hanse.mechanisms.weigh import BySamples, UniformWeights
 
 NO_REST = 1e-12  # a weight of the old row below this is rounding
 
@@ -71,11 +70,6 @@ class Capped(OfRule):
         """Return the state in which nothing was worth anything."""
         nothing = Carried.nothing(context.num_clients).state()
         return {**nothing, "below": np.zeros(context.num_clients, bool)} if self.floor else {}
-
-    @property
-    def bounded(self) -> bool:
-        """Whether weights follow samples, members or fixed numbers alone, and no other member's update."""
-        return isinstance(self.of, BySamples | UniformWeights)
 
     def unfit(self, size: Size) -> list[str]:
         """Return a line if the members of a round could never have the whole weight."""

@@ -97,5 +97,5 @@ class CharterGuard(Guard):
 
     def warns(self, sizes: Ints) -> list[str]:
         """Return a note with the charter's hash, and whether it can be amended."""
-        stuck = f"; it {self.charter.stuck}" * bool(self.charter.stuck)
-        return [f"note: under the charter '{self.charter.title}', {self.charter.hash}{stuck}"]
+        more = f"; it {self.charter.stuck}" * bool(self.charter.stuck)
+        return [f"note: under the charter '{self.charter.title}', {self.charter.hash}{more}"]

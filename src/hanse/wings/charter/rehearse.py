@@ -15,7 +15,6 @@ from hanse.reports.text_table import TextTable
 from hanse.runs.config import Experiment
 from hanse.runs.experiment import run
 from hanse.runs.played_run import PlayedRun
-from hanse.wings.charter.capped import Capped
 from hanse.wings.charter.charter import Charter, charter_of
 from hanse.wings.charter.shift import FAR, Shifts
 
@@ -38,14 +37,13 @@ def rehearsed(experiment: Experiment, most: int) -> tuple[str, list[TextTable]]:
     clients = _clients(charter, together)
     settled = together.experiment  # with the number of clients that the data have
     alone = run(alone_experiment(settled)) if together.tests else None
-    limits = "" if charter.length is not None else " Without `length` no shift is bounded."
-    limits += f" It {charter.stuck}." * bool(charter.stuck)
     introduction = (
         f"The charter '{charter.title}' ({charter.hash}), played for {len(together.metrics)} rounds with "
         f"{len(charter.members)} members. A member weighs at most {charter.cap:g}; the longest update is "
-        f"{charter.length or 'of any length'} (median over members: 1).{limits}"
+        f"{charter.length or 'of any length'} (median over members: 1). Attacks on a round send up to {FAR:g} times "
+        f"the honest step.{f' It {charter.stuck}.' * bool(charter.stuck)}"
     )
-    tables = [_gains(clients, together, alone, watch), _shifts(watch, settled), _attacked(settled, clients, together)]
+    tables = [_gains(clients, together, alone, watch), _shifts(watch, charter), _attacked(settled, clients, together)]
     return introduction, tables if together.tests else tables[1:]
 
 
@@ -75,30 +73,29 @@ def _gains(clients: Mapping[str, list[int]], together: PlayedRun, alone: PlayedR
         told = ("{:.3f}", "{:.3f}", "{:+.3f}", "{:+.3f}", "{:.2f}", "{:+.2f}")
         rows.append((member, *(form.format(x) for form, x in zip(told, figures, strict=True))))
     heads = ("member", "alone", "together", "gains by joining", "loses by leaving at half time")
-    heads += ("tokens at the end", "of these after half time")
+    tokens = ("tokens at the end", "of these after half time")
     title = f"Who gains ({what} on own test samples; one run: 'hanse statement' has intervals; tokens with the grant)"
-    return TextTable(heads, tuple(rows), title)
+    return TextTable((*heads, *tokens), tuple(rows), title)
 
 
-def _shifts(watch: Shifts, experiment: Experiment) -> TextTable:
+def _shifts(watch: Shifts, charter: Charter) -> TextTable:
     """Return how far sets of members moved a round's model, and how far they could."""
-    part = experiment.mechanism.built.weigh
-    assert isinstance(part, Capped)
-    why = "no length" if part.clip is None else "half of the members" if part.bounded else "weights follow updates"
+    why = "no length" if charter.length is None else "half of a round, or weights by updates"
     rows = tuple(
         (
             str(count),
-            one.who or "-",
+            one.who,
             str(one.round),
             f"{one.shift:.3g}",
-            *([f"{one.bound:.3g}", f"{one.share:.1%}"] if np.isfinite(one.bound) else [f"none: {why}", "-"]),
+            *(
+                [f"{one.bound:.3g}", f"{one.shift / one.bound:.1%}"]
+                if np.isfinite(one.bound)
+                else [f"none: {why}", "-"]
+            ),
         )
         for count, one in sorted(watch.found.items())
     )
-    title = (
-        "Who could capture a round (the round that came nearest to its bound, or without one moved farthest; in median "
-        f"lengths of that round's updates; tried are steps {FAR:,g} times as long as the honest one)"
-    )
+    title = "Who could capture a round (a row is the round nearest to its bound; in median lengths of its updates)"
     return TextTable(("members together", "the worst", "round", "shift", "bound", "of the bound"), rows, title)
 
 

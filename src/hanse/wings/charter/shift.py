@@ -40,6 +40,7 @@ from hanse.core.book import Book
 from hanse.core.part import Group, State
 from hanse.core.table import Floats, Ints
 from hanse.mechanisms.robust import lengths
+from hanse.mechanisms.weigh import BySamples, UniformWeights
 from hanse.runs.round import Played
 from hanse.wings.charter.capped import Capped, longest, typical
 
@@ -95,15 +96,10 @@ class Shift(NamedTuple):
     Without a bound, ``bound`` is infinite.
     """
 
-    shift: float = 0.0
-    bound: float = np.inf
-    who: str = ""
-    round: int = 0
-
-    @property
-    def share(self) -> float:
-        """The shift as a share of the bound, 0 if there is none."""
-        return self.shift / self.bound
+    shift: float
+    bound: float
+    who: str
+    round: int
 
 
 @dataclass
@@ -140,11 +136,11 @@ class Shifts:
         for count in range(1, min(self.most, len(members)) + 1):
             for bad in combinations(range(len(members)), count):
                 limit = np.inf
-                if part.clip is not None and part.bounded:
+                if part.clip is not None and isinstance(part.of, BySamples | UniformWeights):
                     limit = bound(length, place, bad, part.cap, part.clip)
                 far = max(
                     float((attacked.made(part.aggregate(attacked, state)) - honest)[:width].double().norm())
                     for attacked in attacks(group, honest - group.old, np.flatnonzero(np.isin(place, bad)))
                 )
                 one = Shift(far / unit, limit / unit, ", ".join(members[k] for k in bad), round)
-                self.found[count] = max(self.found.get(count, one), one, key=lambda s: (s.share, s.shift))
+                self.found[count] = max(self.found.get(count, one), one, key=lambda s: (s.shift / s.bound, s.shift))
