@@ -43,7 +43,7 @@ def facts(
 
         wrong = {page: held_against(dirs, page) for page in check}
         for page, lines in wrong.items():
-            say(f"{page}: {'agrees with the facts' if not lines else f'{len(lines)} differences'}")
+            say(f"{page}: {f'differences: {len(lines)}' if lines else 'agrees with the facts'}")
             for line in lines:
                 say(f"  {line}")
         raise typer.Exit(1 if any(wrong.values()) else 0)
