@@ -454,8 +454,6 @@ def test_an_evaluation_that_fails_later_is_a_gap_and_training_goes_on(tmp_path: 
 def test_an_aggregate_that_cannot_be_made_again_or_read_is_a_gap(
     strategy: type[Strategy], said: str, tmp_path: Path
 ) -> None:
-    strategy: type[Strategy], said: str, tmp_path: Path
-) -> None:
     watched(strategy(), tmp_path / "run", validation=evaluate)
     assert [gap is not None and said in gap for gap in gaps(tmp_path / "run")] == [True] * ROUNDS
     assert all(seat.value is None and seat.weight is None for seat in load_run(tmp_path / "run").clients)
