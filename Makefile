@@ -55,7 +55,7 @@ decision: $(READY)  ## which mechanism to take: plays what is missing, then the 
 	nice -n 19 $(BIN)/python benchmarks/decision.py
 
 docs: $(READY)  ## the documentation site, in build/site; opens without a server
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 package: $(READY)  ## the source distribution and the wheel with the compiled engine, and those of the papers, in dist
 	rm -rf dist

@@ -43,9 +43,9 @@ def _names(entries: Any) -> Iterator[str]:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Put in the tables that are made from the code."""
+    """Put in the tables that are made from the code; links to notebooks lead to their pages."""
     makers = {"keys": keys, "parts": parts, "readings": readings, "recipes": recipes, "fits": fits}
-    return TABLES.sub(lambda found: makers[found[1]](found[2]), markdown)
+    return TABLES.sub(lambda found: makers[found[1]](found[2]), markdown).replace(".ipynb)", ".md)")
 
 
 def keys(section: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,11 +10,18 @@ import pytest
 from reports_cases import metric, rated_run, write_run
 from scipy import stats
 
+import hanse
+from hanse.core.telling import write_about
+from hanse.reports.accuracy import reached
 from hanse.reports.answers import Answers, answers
+from hanse.reports.chart import Bars
+from hanse.reports.compare import experiments_table
 from hanse.reports.digits import between, rounded
+from hanse.reports.facts import facts
 from hanse.reports.groups import SeedGroup, group_runs
+from hanse.reports.statement import statements
 from hanse.reports.words import Note
-from hanse.runs.run_record import load_runs
+from hanse.runs.run_record import load_run, load_runs
 
 
 def groups(*paths: Path) -> list[SeedGroup]:
@@ -99,3 +107,43 @@ def test_a_run_alone_that_lies_beside_counts_only_if_it_trained_for_as_long(tmp_
     config = (longer / "config.toml").read_text()
     (longer / "config.toml").write_text(config.replace("rounds = 2", "rounds = 3"))
     assert answers(groups(run)).joining[0].code == "joining_unknown"
+
+
+def test_known_cheats_are_left_out_of_every_mean_alike_and_suspects_are_marked(tmp_path: Path) -> None:
+    experiment = hanse.Experiment(
+        data={"clients": 6, "client_test": 0.2, "partition": {"name": "dirichlet", "alpha": 0.5}}, model="logistic",
+        mechanism={"name": "fedavg", "value": "path", "settle": "by_value"}, run={"rounds": 4},
+        behaviour={"attacker": {"clients": [1, 4], "kind": "flip"}},
+    )  # fmt: skip
+    run = hanse.run(experiment, out=tmp_path / "run")
+    found, (group,) = facts(run), groups(tmp_path / "run")
+    own = np.mean([row.joined for row in found.clients if row.honest])
+    what, tested = reached(run.record)
+    assert "honest" in what
+    assert [tested[-1].removesuffix(" %")] == [
+        cell for cell in experiments_table([group]).rows[0] if cell == f"{100 * own:.2f}"
+    ]
+    assert float(tested[-1].split()[0]) == pytest.approx(100 * found.runs[0].own, abs=0.005)
+    told = answers([group])
+    gained = by_code(told)["gained_besides"]
+    up = sum(row.beyond > 0 for row in found.clients if row.honest)
+    assert [gained.fields[key] for key in ("gained", "of", "left_out")] == [up, 4, 2]
+    assert told.picture is not None
+    assert isinstance(told.picture.marks, Bars)
+    bars = {series.name: series.values for series in told.picture.marks.series}
+    suspects = [row.value for row in found.clients if row.suspect]
+    assert sorted(bars["suspect"][np.isfinite(bars["suspect"])]) == pytest.approx(sorted(suspects))
+    assert np.isfinite(bars["contribution"]).sum() == 6 - len(suspects)
+
+
+def test_whoever_loses_by_joining_looks_at_the_data_first_and_only_its_own_statement_says_why(tmp_path: Path) -> None:
+    path = rated_run(tmp_path / "run", [0.5] * 3)
+    rated_run(tmp_path / "local", [0.9] * 3, "local")
+    assert answers(groups(path)).next.code == "try_personal"
+    line = "data: client '1': its features tell 'a' from 'b' the opposite way to all others: are its labels swapped?"
+    write_about(path, replace(load_run(path).about, notes=(line,)))
+    assert answers(groups(path)).next.code == "check_data"
+    made = statements(load_run(path), range(3))
+    assert [[note.said for note in one.notes if note.code == "data"] for one in made] == [[], [line], []]
+    assert [one.next.code for one in made] == ["leave_or_personal", "check_its_data", "leave_or_personal"]
+    assert [line in one.lines for one in made] == [False, True, False]

@@ -70,7 +70,7 @@ def test_a_lost_file_of_a_round_withholds_the_interval_and_is_said(tmp_path: Pat
     (path / "rounds" / "00002.npz").unlink()
     run = load_run(path)
     found = facts(run).clients[1]
-    assert (found.value, found.value_low, found.share_low, found.tied) == (whole.value, None, None, None)
+    assert (found.value, found.value_low, found.share_low, found.place_low) == (whole.value, None, None, None)
     early, late = (sums_of(run, np.array([1]), last).errors for last in (1, 2))  # the rounds before are not touched
     assert np.isfinite(early).all()
     assert not np.isfinite(late).any()

@@ -40,12 +40,8 @@ def chart(kind: str) -> Chart:
 
 
 @pytest.mark.parametrize("kind", MARKS)
-def test_numbers_as_csv(kind: str) -> None:
+def test_numbers_as_csv_png_and_svg(kind: str, tmp_path: Path) -> None:
     assert list(csv.reader(io.StringIO(to_csv(chart(kind))))) == TABLES[kind]
-
-
-@pytest.mark.parametrize("kind", MARKS)
-def test_png_and_svg(kind: str, tmp_path: Path) -> None:
     for folder in (tmp_path / "a", tmp_path / "b"):
         folder.mkdir()
         save(chart(kind), folder)

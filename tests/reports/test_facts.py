@@ -82,12 +82,16 @@ def test_tables_go_to_pandas_json_latex_and_markdown(tmp_path: Path) -> None:
     assert [row["value"] for row in whole["clients"]] == frame["value"].tolist()
     assert whole["units"]["clients"]["paid"] == "millionths of a token"
     assert len(whole["rounds"]) == 2
+    notes = [(note.code, note.level, note.said) for note in found.notes]
+    assert [(row["code"], row["level"], row["said"]) for row in whole["notes"]] == notes
+    assert found.to_csv("notes").splitlines()[0] == "code,level,fields,said"
+    assert found.to_markdown("notes").count("\n") == 2 + len(notes) > 2
     latex = found.to_latex()
     assert r"a\_b\&c" in latex
     assert len({line.count("&") - line.count(r"\&") for line in latex.splitlines() if line.endswith(r" \\")}) == 1
     lines = found.to_markdown("runs").splitlines()
     assert len({line.count("|") for line in lines}) == 1
-    with pytest.raises(UserError, match=r"^table: 'money': must be one of runs, clients, rounds$"):
+    with pytest.raises(UserError, match=r"^table: 'money': must be one of runs, clients, rounds, notes$"):
         found.to_pandas("money")
     with pytest.raises(UserError, match="no run"):
         facts()

@@ -13,6 +13,7 @@ import pytest
 import hanse
 from hanse.base.errors import UserError
 from hanse.learning.metrics import ACCURACY
+from hanse.reports.accuracy import reached
 from hanse.reports.alone import train_alone
 from hanse.reports.answers import answers_of
 from hanse.reports.contributions import contribution
@@ -61,7 +62,8 @@ def test_values_are_the_reports_with_and_without_a_directory(played: hanse.Run) 
 
 
 def test_a_run_shows_itself(played: hanse.Run) -> None:
-    assert repr(played).startswith("fedavg, 3 rounds, 4 clients: own accuracy ")
+    what, tested = reached(played.record)
+    assert repr(played).startswith(f"fedavg, 3 rounds, 4 clients: {what} {tested[-1]} ({tested[0]} ")
     assert "St Mary" in played._repr_html_()
     plain = hanse.run(EXPERIMENT, data=frame())
     assert "Mary" not in str(plain)
@@ -165,7 +167,7 @@ def test_the_first_sentence_is_true_of_every_mechanism(
         for i, (low, high) in enumerate(ends)
     ]
     found = Joining(tuple(made), ACCURACY)
-    assert tuple(found.verdict[0].fields.values()) == first
+    assert tuple(found.verdict[0].fields.values()) == (*first, first[1] - first[3])
     assert [note.code for note in found.verdict] == ["who_gains", "ahead"][: len(gains)]
     assert found.sentences()[0].startswith(found.verdict[0].said)
 

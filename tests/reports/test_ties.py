@@ -16,7 +16,8 @@ from hanse.reports.contributions import (
 )
 from hanse.reports.facts import facts
 from hanse.reports.groups import SeedGroup, group_runs
-from hanse.runs.run_record import load_runs
+from hanse.reports.statement import statements
+from hanse.runs.run_record import load_run, load_runs
 
 WIDE = 2.0930240544082634 / 1.96  # of an error from 20 blocks: Student's t with 19 degrees of freedom
 
@@ -53,7 +54,7 @@ def test_sums_are_apart_when_their_difference_is_more_than_its_error_allows() ->
     assert [found.tied(c).tolist() for c in range(4)] == [[], [], [3], [2]]  # 1 against .98, 4 against 5.96
     wider = compared([10.0, 9.0, 5.0, 1.0], [0.3, 0.42, 0.5, 3.0])  # 1 against 1.96 * 0.516
     assert [wider.tied(c).tolist() for c in range(4)] == [[1], [0], [3], [2]]
-    assert wider.tied_places(1).tolist() == [1]
+    assert [wider.reach(c) for c in range(4)] == [(1, 2), (1, 2), (3, 4), (3, 4)]
 
 
 def test_what_another_validation_set_does_to_both_alike_does_not_tie_them() -> None:
@@ -63,6 +64,7 @@ def test_what_another_validation_set_does_to_both_alike_does_not_tie_them() -> N
     one = WIDE * (19 / 20 * 20) ** 0.5  # of one sum: 4.66, more than any difference
     np.testing.assert_allclose(found.differences(0)[1], [0, 0, 2 * one])
     assert [found.tied(c).tolist() for c in range(3)] == [[2], [2], [0, 1]]
+    assert [found.reach(c) for c in range(3)] == [(1, 2), (2, 3), (1, 3)]  # 0 is surely above 1, though not above 2
     both = compared([3.0, 2.0, 1.0], [0.3, 0.4, 0.0], [3 + sides, 2 + sides, 1 - sides])
     np.testing.assert_allclose(both.differences(0)[1], [0, 0.5, (4 * one**2 + 0.09) ** 0.5])
 
@@ -80,7 +82,7 @@ def test_equal_sums_are_tied_though_their_errors_are_zero() -> None:
     assert [found.tied(c).tolist() for c in range(4)] == [[], [2], [1], []]
     same = compared([1.0, 1.0, 0.0], [0.0] * 3)
     assert [same.place(c) for c in range(3)] == [1, 1, 3]
-    assert [same.tied_places(c).tolist() for c in range(3)] == [[2], [2], []]
+    assert [same.reach(c) for c in range(3)] == [(1, 2), (1, 2), (3, 3)]
 
 
 def test_a_sum_over_runs_has_the_mean_of_their_blocks(tmp_path: Path) -> None:
@@ -102,12 +104,16 @@ def test_a_sum_over_runs_has_the_mean_of_their_blocks(tmp_path: Path) -> None:
     np.testing.assert_allclose(found.without, [[4, 6, 8], [0, 0, 0]])  # two rounds, mean of two runs
 
 
-def test_a_statement_says_from_whom_the_client_cannot_be_told_apart(tmp_path: Path) -> None:
+def test_a_statement_says_which_places_the_client_may_have(tmp_path: Path) -> None:
     path = sampled_run(tmp_path / "a", [9.0, 5.0, 4.9, 4.8, 1.0, -3.0], [0.2, 0.2, 0.2, 0.2, 0.2, 0.2])
     mine = facts(path).clients
-    assert [(m.place, m.tied) for m in mine] == [(1, ()), (2, (3, 4)), (3, (2, 4)), (4, (2, 3)), (5, ()), (6, ())]
+    ends = [(1, 1, 1), (2, 2, 4), (3, 2, 4), (4, 2, 4), (5, 5, 5), (6, 6, 6)]
+    assert [(m.place, m.place_low, m.place_high) for m in mine] == ends
+    assert ["perhaps 2 to 4" in made.short["Its contribution"] for made in statements(load_run(path), range(6))] == [
+        low != high for _, low, high in ends
+    ]
     everybody = facts(sampled_run(tmp_path / "b", [3.0, 2.0, 1.0], [5.0] * 3)).clients[1]
-    assert everybody.tied == (1, 3)
+    assert (everybody.place_low, everybody.place_high) == (1, 3)
 
 
 # ---- shares

@@ -9,6 +9,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import current_thread, main_thread
 from types import FrameType
 
 
@@ -37,7 +38,8 @@ def interruptible(ours: bool) -> Iterator[Stop]:
         The :class:`Stop` to look at.
     """
     stop = Stop()
-    if not ours:  # Flower ends its server apps with the same signal, and must be able to
+    # Flower ends its server apps with the same signal, and must be able to; only the main thread can handle signals
+    if not ours or current_thread() is not main_thread():
         yield stop
         return
 
@@ -47,11 +49,7 @@ def interruptible(ours: bool) -> Iterator[Stop]:
             raise KeyboardInterrupt
         stop.asked = True
 
-    try:
-        old = signal.signal(signal.SIGINT, ask)
-    except ValueError:  # not the main thread: signals stay with whoever owns them
-        yield stop
-        return
+    old = signal.signal(signal.SIGINT, ask)
     try:
         yield stop
     finally:

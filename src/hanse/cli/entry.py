@@ -222,11 +222,11 @@ def _finish(result: object) -> None:
     """Print how a run ended, its last figures, warnings, and what to do next. Raises typer.Exit with 1 if it was
     stopped, or has no result.
     """
+    from hanse.reports.accuracy import reached
     from hanse.reports.answers import answers
     from hanse.reports.groups import group_runs
     from hanse.runs.experiment import PlayedRun
     from hanse.runs.observers import mostly_refused, valued_otherwise
-    from hanse.runs.round_record import figure_of
     from hanse.runs.run_record import load_run
 
     assert isinstance(result, PlayedRun)
@@ -239,9 +239,8 @@ def _finish(result: object) -> None:
     record = load_run(result.path) if result.metrics and result.path is not None else None
     doubts = record.doubts if record is not None else ()
     warn((*([result.nothing] if result.nothing and result.nothing not in doubts else []), *doubts))
-    tested = [figure_of(line, record.main) for line in result.metrics] if record is not None else []
-    last = next((figure for figure in reversed(tested) if figure), "nothing tested")
-    out.print(f"{len(result.metrics)} rounds; {last}", highlight=False)
+    what, tested = reached(record) if record is not None else ("nothing tested", [])
+    out.print(f"{len(result.metrics)} rounds; {' '.join([what, *tested[-1:]])}", highlight=False)
     lines = (
         *mostly_refused(result.clients, result.names),
         *valued_otherwise(result.metrics),

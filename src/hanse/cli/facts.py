@@ -15,7 +15,7 @@ _FORMS = ("json", "markdown", "latex", "csv")
 
 def facts(
     dirs: Dirs,
-    table: Annotated[str, typer.Option("--table", help="clients, rounds or runs.")] = "clients",
+    table: Annotated[str, typer.Option("--table", help="clients, rounds, runs or notes.")] = "clients",
     form: Annotated[
         str, typer.Option("--format", "-f", help="json (all tables and notes), markdown, latex or csv.")
     ] = "markdown",
@@ -26,8 +26,8 @@ def facts(
 ) -> None:
     """Print the facts of runs: what each client gave, gained, paid and earned, with errors, and notes on them.
 
-    Every page is made of these numbers. --check reads pages again, and exits with 1 if a number of a page
-    has no tag that says what it shows, or is not what the run's files say.
+    Every page is made of these numbers. --check makes pages again from the run's files, and exits with 1 if a page
+    differs in more than white space, its date and hanse's version.
 
     Examples:
         hanse facts runs/exp
@@ -50,5 +50,5 @@ def facts(
     found = make(*dirs)
     made = found.to_json() if form == "json" else getattr(found, f"to_{form}")(table)
     out.print(made, markup=False, highlight=False, soft_wrap=True, end="")
-    for note in found.notes if form == "markdown" else ():
+    for note in found.notes if form == "markdown" and table != "notes" else ():
         say(f"{note.level}: {note.said}")

@@ -20,15 +20,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hanse.base.errors import UserError
+from hanse.base.errors import UserError, gated
 from hanse.base.files import read_arrays, write_whole
 from hanse.base.merkle import Tree
 from hanse.data.commitment import sample_bytes
 from hanse.data.samples import Inputs, Samples
 
 SALT = 32  # bytes
-# of the arrays in a file, by numpy
-_KINDS = {"units": "i", "x": "fi", "y": "fi", "salts": "u", "erased": "i", "kept": "u"}
 
 
 @dataclass(frozen=True)
@@ -125,26 +123,13 @@ class CommittedSet:
         Raises:
             UserError: the file was not written by :meth:`write`.
         """
-        arrays = read_arrays(file)
-        without = "units" not in arrays
-        arrays = {"units": np.zeros(0, np.int64), **arrays}
-        odd = [name for name, kind in _KINDS.items() if name not in arrays or arrays[name].dtype.kind not in kind]
-        if odd:
-            raise UserError(f"{file}: has no array '{odd[0]}' of the right type; it must have {', '.join(_KINDS)}")
-        whole = (np.atleast_1d(arrays[name]) for name in _KINDS)
-        units, x, y, salts, erased, kept = (array.astype(array.dtype.newbyteorder("="), copy=False) for array in whole)
-        n, k = len(x), len(erased)
-        if (
-            n == 0
-            or {len(y), n if without else len(units)} != {n}
-            or salts.shape != (n, SALT)
-            or erased.shape != (k,)
-            or kept.shape != (k, SALT)
-        ):
-            raise UserError(
-                f"{file}: its arrays do not belong together: {n} samples, {len(y)} labels, {len(salts)} salts"
-            )
-        if k and not 0 <= erased.min() <= erased.max() < n:
-            raise UserError(f"{file}: erased: has a place that no sample has: must be from 0 to {n - 1}")
-        of = None if without else torch.from_numpy(units.astype(np.int64))
-        return CommittedSet(Samples(torch.from_numpy(x), torch.from_numpy(y), inputs, of), salts, erased, kept)
+        arrays = {
+            name: array.astype(array.dtype.newbyteorder("="), copy=False) for name, array in read_arrays(file).items()
+        }
+        with gated(f"{file}: is no validation set with salts"):
+            x, y, salts, erased, kept = (arrays[name] for name in ("x", "y", "salts", "erased", "kept"))
+            units = torch.from_numpy(arrays["units"].astype(np.int64)) if "units" in arrays else None
+            made = CommittedSet(Samples(torch.from_numpy(x), torch.from_numpy(y), inputs, units), salts, erased, kept)
+            if not len(made.commitments) or len(erased) != len(kept):  # which arrays that do not belong together lack
+                raise ValueError("its arrays do not belong together")
+        return made

@@ -13,7 +13,6 @@ from __future__ import annotations
 import gzip
 import tarfile
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from hanse.base.errors import UserError
+from hanse.base.errors import UserError, gated
 from hanse.data.dataset import Distributions
 
 Arrays = dict[str, NDArray[np.uint8]]
@@ -123,12 +122,10 @@ def read_idx_files(path: Path, files: Mapping[str, str]) -> Arrays:
     """
     out: Arrays = {}
     for key, name in files.items():
-        try:
+        with gated(f"{path}: {name}"):
             out[key] = parse_idx(gzip.decompress(_bytes(path, name)))
-        except (ValueError, OSError, EOFError, KeyError, zlib.error, zipfile.BadZipFile) as error:
-            raise ValueError(f"{path}: {name}: {error}") from error
-        if out[key].ndim != (3 if key[0] == "x" else 1):
-            raise ValueError(f"{path}: {name}: {out[key].ndim} axes")
+            if out[key].ndim != (3 if key[0] == "x" else 1):
+                raise ValueError(f"{out[key].ndim} axes")
     return out
 
 

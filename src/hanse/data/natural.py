@@ -21,7 +21,7 @@ import torch
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from hanse.base.errors import UserError
+from hanse.base.errors import UserError, gated
 from hanse.base.streams import stream
 from hanse.data.dataset import Dataset, Distributions, image_samples, stratified_split
 from hanse.data.download import fetch_file, fetching
@@ -109,10 +109,8 @@ def _of_roles(
     if not path.is_file():
         with fetching(name, paths, f"set HANSE_DATA to a folder that holds {FILE}", download):
             fetch_file(ADDRESS, f"sha256:{SHA256}", path)
-    try:
+    with gated(f"{path}: is not a readable text file"):
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} is not a readable text file: {error}") from error
     note = "" if hashlib.sha256(text.encode()).hexdigest() == SHA256 else f"{path.name} is not the published text"
     roles, number = parse_roles(text), {c: i for i, c in enumerate(letters or sorted(set(text)))}
     names = [role for role in sorted(roles) if (len(roles[role]) - 1) // WINDOW >= LEAST_WINDOWS]
@@ -213,14 +211,12 @@ def _read_leaf(path: Path) -> Iterator[tuple[str, tuple[NDArray[np.float32], NDA
     Raises:
         UserError: names the file and what is wrong with it.
     """
-    try:
+    with gated(f"{path}: is not a file of LEAF's FEMNIST"):
         content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         for name in content["users"]:
             data = content["user_data"][name]
             y = np.asarray(data["y"], dtype=np.int64)
             yield name, (np.asarray(data["x"], dtype=np.float32).reshape(len(y), 1, LEAF_SIDE, LEAF_SIDE), y)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise UserError(f"{path} is not a file of LEAF's FEMNIST: {error!r}") from error
 
 
 DOMAINS = ("art_painting", "cartoon", "photo", "sketch")
@@ -297,8 +293,5 @@ def _read_picture(path: Path) -> NDArray[np.uint8]:
     """Return a picture as RGB bytes ``[SIDE, SIDE, 3]``."""
     from PIL import Image  # only this source needs it
 
-    try:
-        with Image.open(path) as picture:
-            return np.asarray(picture.convert("RGB").resize((SIDE, SIDE), Image.Resampling.BILINEAR), dtype=np.uint8)
-    except OSError as error:
-        raise UserError(f"source 'pacs': {path} is not a readable picture: {error}") from error
+    with gated(f"source 'pacs': {path}: is not a readable picture"), Image.open(path) as picture:
+        return np.asarray(picture.convert("RGB").resize((SIDE, SIDE), Image.Resampling.BILINEAR), dtype=np.uint8)

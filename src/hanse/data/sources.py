@@ -11,10 +11,8 @@ from __future__ import annotations
 import inspect
 import io
 import os
-import zipfile
-import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
@@ -296,12 +294,13 @@ def split_note(source: str) -> str:
     """
     for path in (folder / f"{source}.npz" for folder in _folders(None)):
         if source in _IMAGES and path.is_file():
-            try:
-                with np.load(path, allow_pickle=False) as stored:
-                    labels = {name: stored[name].reshape(-1) for name in ("y_train", "y_test")}
-            except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error):
-                return ""  # a run that reads it says what is wrong
-            return _note(labels, _IMAGES[source], path)
+            with (
+                suppress(Exception),
+                np.load(path, allow_pickle=False) as stored,
+            ):  # a run that reads it says what is wrong
+                labels = {name: stored[name].reshape(-1) for name in ("y_train", "y_test")}
+                return _note(labels, _IMAGES[source], path)
+            return ""
     return ""
 
 
@@ -314,10 +313,7 @@ def _find(name: str, root: Path | None, download: bool) -> tuple[Arrays, Path]:
             return _read_npz(path, _IMAGES[name]), path
     published = find_emnist(folders, name.removeprefix("emnist_")) if name.startswith("emnist_") else None
     if published is not None:
-        try:
-            return read_emnist(published, name.removeprefix("emnist_")), published
-        except ValueError as error:
-            raise UserError(f"source '{name}': {error}") from error
+        return read_emnist(published, name.removeprefix("emnist_")), published
     published_too = f" or EMNIST's published {ARCHIVE}" if name.startswith("emnist_") else ""
     with fetching(name, paths, f"set HANSE_DATA to a folder that holds {name}.npz{published_too}", download):
         packed = io.BytesIO()
@@ -350,16 +346,13 @@ def _read_npz(path: Path, facts: _Images) -> Arrays:
         UserError: the file cannot be read, lacks an array, or has images of another shape or type.
     """
     arrays: Arrays = {}
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            for share in ("train", "test"):
-                images, labels = np.asarray(file[f"x_{share}"]), np.asarray(file[f"y_{share}"])
-                if images.dtype != np.uint8 or images.shape != (labels.size, *facts.shape):
-                    needed = f"uint8 of shape {facts.shape} are needed, and a label for each"
-                    raise ValueError(f"x_{share} is {images.dtype} {images.shape}, y_{share} {labels.shape}; {needed}")
-                arrays |= {f"x_{share}": images, f"y_{share}": labels.reshape(-1)}
-    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
-        raise UserError(f"{path} is not a readable data file: {error}") from error
+    with gated(f"{path}: is not a readable data file"), np.load(path, allow_pickle=False) as file:
+        for share in ("train", "test"):
+            images, labels = np.asarray(file[f"x_{share}"]), np.asarray(file[f"y_{share}"])
+            if images.dtype != np.uint8 or images.shape != (labels.size, *facts.shape):
+                needed = f"uint8 of shape {facts.shape} are needed, and a label for each"
+                raise ValueError(f"x_{share} is {images.dtype} {images.shape}, y_{share} {labels.shape}; {needed}")
+            arrays |= {f"x_{share}": images, f"y_{share}": labels.reshape(-1)}
     return arrays
 
 

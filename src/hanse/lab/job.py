@@ -276,8 +276,7 @@ def attempt(job: Job, step: Step, run: Callable[[Sequence[Any]], PlayedRun]) -> 
         ``hanse`` and ``torch``, the ``processor``, and the ``instructions`` that PyTorch uses on it. A finished run
         also has:
 
-        * ``experiment``: all settings as requested. "auto" stays "auto", since its meaning on this machine is no reason
-          to run the job again on another.
+        * ``experiment``: all settings as requested; "auto" stays "auto", whatever it means on this machine.
         * ``rounds``, and ``tested``, the number of rounds that had been played at each test.
         * ``curves``: for each tested figure a list with one number, or None, for each test.
         * ``clients``: the accuracy at the last test of each client that tested on its own samples.

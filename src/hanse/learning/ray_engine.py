@@ -87,8 +87,9 @@ class RayEngine:
         if not self.ray.is_initialized():
             self.ray.init(log_to_driver=False, logging_level="ERROR")
             self._began = True
-        each = {"num_cpus": 1, "num_gpus": int(self._card == "GPU"), "max_restarts": -1, "max_task_retries": -1}
-        kind = self.ray.remote(**each)(Trainer)
+        # half a place each, so that what is left of the cluster has room for workers of a machine that is lost
+        half = {"num_cpus": 0.5, "num_gpus": 0.5 * (self._card == "GPU"), "scheduling_strategy": "SPREAD"}
+        kind = self.ray.remote(**half, max_restarts=-1, max_task_retries=-1)(Trainer)
         self._workers = [kind.remote(*self._given) for _ in range(int(self.ray.cluster_resources()[self._card]))]
 
     def __getattr__(self, name: str) -> Any:

@@ -591,7 +591,7 @@ class TokenManager(SettlePart):
             "more.",
             f"Clients bid {cost} for a seat. Up to {100 * self.eta:g} % of what was paid goes back: the better the "
             "model became, the less. The rest is shared by those who trained, by rank.",
-            "Tokens and tiers",
+            "Tiers",
             (
                 Plot(
                     "How good each tier was when it was settled", "tokens/tier */accuracy", "accuracy", "tier *",

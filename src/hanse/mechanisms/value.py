@@ -116,9 +116,9 @@ FIRST_ORDER = Measure(
     ranks=True,
 )
 PLACE = Measure(
-    "place among the others",
-    "A place says where an update stands among those of its model, from -1/2 (last) to 1/2 (first), by the first-order "
-    "values that half of the other clients give it. The places of a round sum to zero.",
+    "standing among the others",
+    "A standing says where an update is among those of its model, from -1/2 (last) to 1/2 (first), by the first-order "
+    "values that half of the other clients give it. The standings of a round sum to zero.",
     ranks=True,
 )
 

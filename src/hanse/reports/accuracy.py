@@ -15,8 +15,10 @@ import numpy as np
 from hanse.learning.metrics import ACCURACY, LOSS, MetricStyle
 from hanse.reports.chart import Chart, Curve, Floats, Ints, Lines, even
 from hanse.reports.facts import facts_of
+from hanse.reports.fits import own_mean
 from hanse.reports.groups import SeedGroup, honest_of
 from hanse.reports.words import said
+from hanse.runs.round_record import figure_of
 from hanse.runs.run_record import RunRecord
 
 _SECTION = "How well it learned"
@@ -54,6 +56,24 @@ def curve_charts(groups: Sequence[SeedGroup]) -> list[Chart]:
         name = key.replace("/", "-").replace("_", "-")
         charts.append(Chart(name, _SECTION, title, told, Lines(tuple(lines)), x="rounds played", y=axis))
     return charts
+
+
+def reached(run: RunRecord) -> tuple[str, list[str]]:
+    """Return what the main metric is of, in words, and its figures in the order of the tests, the last one at the end.
+
+    Where clients tested, it is the mean over the honest ones, with the digits that the report's table has.
+
+    Args:
+        run: the run.
+    """
+    tested = [figure.rpartition(" ") for line in run.metrics if (figure := figure_of(line, run.main))]
+    reading, last = run.main, own_mean(run, run.main)
+    if last is None:
+        return tested[-1][0] if tested else "nothing tested", [figure for _, _, figure in tested]
+    who = "clients" if honest_of(run) is None else "honest clients"
+    unit, digits = (" %", 2) if reading.percent else ("", 4)
+    means = [*own_means(run, reading, 1)[1].tolist()[: len(tested) - 1], last]
+    return f"{reading.title} at the {who}", [f"{reading.factor * mean:.{digits}f}{unit}" for mean in means]
 
 
 def own_axis(reading: MetricStyle) -> str:

@@ -146,12 +146,12 @@ def _joining(group: SeedGroup, found: Sequence[RunOf], beside: Sequence[RunRecor
         return [Note("joining_withheld", "warning")]
     honest = [[row for row in one.clients if row.honest and row.joined is not None] for one in found]
     counts = [paid_to_join([row for row in rows if row.paid_to_join != "unknown"]) for rows in honest]
-    whole = sum(counts, Counter[Answer]())
+    whole, left_out = sum(counts, Counter[Answer]()), found[0].whole.clients - found[0].whole.honest
     notes = []
     if whole:
         fields = {**{answer: whole[answer] for answer in ("yes", "no", "even")}, "of": whole.total(),
                   "clients": max(map(len, honest)), "seeds": sum(map(bool, counts)), "of_seeds": len(found),
-                  "left_out": found[0].whole.clients - found[0].whole.honest}  # fmt: skip
+                  "left_out": left_out}  # fmt: skip
         notes.append(Note("joining_paid", "note", {"label": label, **fields}))
     each = [[g for one in rows if (g := one.gain) is not None] for rows in honest]
     known = [float(np.mean(gains)) for gains in each if gains]
@@ -164,11 +164,11 @@ def _joining(group: SeedGroup, found: Sequence[RunOf], beside: Sequence[RunRecor
                                                 "less": reading.less_is_better}))  # fmt: skip
     elif not notes:
         notes.append(Note("joining_unknown", "warning", {"tested": any(honest)}))
-    gained = [row.beyond for row in honest[0] or found[0].clients if row.beyond is not None]
+    gained = [row.beyond for row in found[0].clients if row.honest and row.beyond is not None]
     if gained:
-        market, many = found[0].clients[0].utility is not None, len(group.runs) > 1
-        up = sum(one > 0 for one in gained)
-        notes.append(Note("gained_besides", "note", {"gained": up, "of": len(gained), "market": market, "many": many}))
+        fields = {"gained": sum(one > 0 for one in gained), "of": len(gained), "left_out": left_out,
+                  "market": found[0].clients[0].utility is not None, "many": len(group.runs) > 1}  # fmt: skip
+        notes.append(Note("gained_besides", "note", fields))
     return notes
 
 
@@ -252,11 +252,12 @@ def _next(group: SeedGroup, found: Sequence[RunOf], codes: set[str], worth: Cont
         "run_what_is_joined": run.mechanism in APART,
         "keep_own_tests": untested and here,
         "compare_alone": "joining_paid" not in codes and here,
-        "try_personal": lost > 0 and "gained_besides" not in codes and run.mechanism != "ditto",
         "take_harder_data": worth is not None and bool(nothing_left(run.metrics)),
         "expel_or_mend": bool(harmful),
         "check_suspects": bool(suspects) and here,
         "rehearse_without": bool(suspects),
+        "check_data": lost > 0 and any(note.code == "data" for note in found[0].notes),
+        "try_personal": lost > 0 and "gained_besides" not in codes and run.mechanism != "ditto",
         "try_seeds": len(group.runs) == 1 and here,
     }
     named = harmful or suspects

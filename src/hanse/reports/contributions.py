@@ -25,6 +25,7 @@ from hanse.base.streams import stream
 from hanse.core.telling import Measure
 from hanse.games.jackknife import SURE, interval_errors
 from hanse.reports.chart import Bars, Chart, Floats, Ints, Series, slug
+from hanse.reports.digits import labelled
 from hanse.reports.groups import SeedGroup
 from hanse.reports.words import said
 from hanse.runs.run_record import RunRecord
@@ -189,8 +190,8 @@ class Standings:
 
         >>> sums, sampling = np.array([3.0, 1.0, 2.9]), np.array([0.1, 0.1, 0.1])
         >>> standings = Standings(np.array([0, 1, 2]), sums, sampling, np.full((3, 0), np.nan))
-        >>> standings.tied(0), standings.tied_places(0)
-        (array([2]), array([2]))
+        >>> standings.tied(0), standings.reach(0)
+        (array([2]), (1, 2))
     """
 
     clients: Ints
@@ -252,27 +253,23 @@ class Standings:
 
         The difference of their sums is within 1.96 standard errors of 0, or its error is not known.
         """
-        return self._ordered(client)[self._tied_at(client)]
+        order = np.argsort(-self.totals, kind="stable")
+        tied = (self._surely(client) == 0) & (self.clients != client)
+        return self.clients[order][tied[order]]
 
-    def tied_places(self, client: int) -> Ints:
-        """Return the places of the clients in :meth:`tied`, ascending.
-
-        The highest sum has place 1. Among equal sums, this client is placed first.
+    def reach(self, client: int) -> tuple[int, int]:
+        """Return the best and the worst place that a client may have: behind all that are surely above it, and before
+        all that are surely below.
         """
-        return np.asarray(1 + self._tied_at(client), np.int64)
+        surely = self._surely(client)
+        return 1 + int((surely > 0).sum()), len(surely) - int((surely < 0).sum())
 
-    def _ordered(self, client: int) -> Ints:
-        """Return the clients, the highest sum first; of equal sums ``client`` first and then the lower number."""
-        order = np.lexsort((self.clients != client, -self.totals))  # stable: then by number
-        return self.clients[order]
-
-    def _tied_at(self, client: int) -> Ints:
-        """Return the positions in :meth:`_ordered` of those that cannot be told apart from ``client``."""
+    def _surely(self, client: int) -> Floats:
+        """Return whose sum is surely above that of ``client`` (1) or below (-1), and whose cannot be told apart (0)."""
         difference, error = self.differences(client)
         rounding = ROUNDING * float(np.abs(self.totals).max())
         apart = np.abs(difference) > np.maximum(SURE * error, rounding)  # an error of NaN makes this false
-        tied = self.clients[~apart & (self.clients != client)]
-        return np.flatnonzero(np.isin(self._ordered(client), tied))
+        return np.where(apart, np.sign(difference), 0.0)
 
     @property
     def apart(self) -> int:
@@ -518,14 +515,15 @@ def picture_of(group: SeedGroup, found: Contribution) -> Chart:
     """
     count = len(found.clients)
     kept = ends(count, _HIGHEST, _LOWEST)
-    single = found.seats[kept] == 1
+    single, suspect = found.seats[kept] == 1, found.suspect[kept]
     known = bool(np.isfinite(found.errors).any()) and not found.exact
     series = []
-    for name, mine, look in (("contribution", ~single, 0), ("one update only", single, 9)):
+    kinds = (("contribution", ~single & ~suspect, 0), ("suspect", suspect, 1), ("one update only", single, 9))
+    for name, mine, look in kinds:
         errors = np.where(mine, SURE * found.errors[kept], np.nan) if known else None
         if mine.any():
             series.append(Series(name, np.where(mine, found.totals[kept], np.nan), errors, look=look))
-    labels = tuple(f"client {label}" if label[:1].isdecimal() else label for label in (found.labels[i] for i in kept))
+    labels = tuple(labelled(found.labels[i]) for i in kept)
     told = said("how_to_read", found.measure, known, count - len(kept), _HIGHEST, _LOWEST, found.exact)
     title = f"What each client contributed: {group.label}{group.seeds_text}"
     marks = Bars(labels, tuple(series), stacked=True)

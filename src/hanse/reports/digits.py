@@ -132,6 +132,11 @@ def called(label: str, *, many: bool = False) -> str:
     return f"{'Clients' if many else 'Client'} {label}" if label[:1].isdecimal() else label
 
 
+def labelled(name: str) -> str:
+    """Return a client as a label: "client 3", or the name "Hope"."""
+    return f"client {name}" if name[:1].isdecimal() else name
+
+
 def listed(names: Sequence[str], most: int = 5, last: str = "and") -> str:
     """Join names in words. If there are many, give the first few and the number of others.
 

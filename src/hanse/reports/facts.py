@@ -39,7 +39,7 @@ from hanse.runs.run_record import RunRecord, Seat, load_run
 if TYPE_CHECKING:
     import pandas as pd
 
-SCHEMA = 1  # of the JSON; it grows when a column is renamed or changes its meaning
+SCHEMA = 2  # of the JSON; it grows when a column is renamed or changes its meaning
 _MOST_LOST = 5  # rounds with a note each
 _MOST_REASONS = 5  # for which updates were refused, the most frequent ones
 VERY_FEW = 30  # test units: with fewer, a difference in one run is no ground for a decision
@@ -88,7 +88,8 @@ class ClientFacts:
         share_low: the lower end of the share's 95 % interval.
         share_high: the upper end.
         place: its place among the clients with more than one valued update. 1 is the highest sum.
-        tied: the places of the clients that cannot be told apart from it.
+        place_low: the best place that it may have: 1, and one more for each client whose sum is surely higher.
+        place_high: the worst: all clients that have a place, less one for each whose sum is surely lower.
         missed: by how much the averages would be worse without its updates, summed over the rounds: below 0 they would
             be better (leave-one-out in averages, to first order: :func:`hanse.reports.contributions.missed`).
         missed_low: the lower end of its 95 % interval for the draw of the validation samples.
@@ -151,7 +152,8 @@ class ClientFacts:
     share_low: float | None = _in("share")
     share_high: float | None = _in("share")
     place: int | None = None
-    tied: tuple[int, ...] | None = None
+    place_low: int | None = None
+    place_high: int | None = None
     missed: float | None = _in("utility")
     missed_low: float | None = _in("utility")
     missed_high: float | None = _in("utility")
@@ -311,13 +313,13 @@ class RunFacts:
         return self.clients - 1
 
 
-Row = ClientFacts | RoundFacts | RunFacts
-_KINDS: Mapping[str, type[Row]] = {"runs": RunFacts, "clients": ClientFacts, "rounds": RoundFacts}
+Row = ClientFacts | RoundFacts | RunFacts | Note
+_KINDS: Mapping[str, type[Row]] = {"runs": RunFacts, "clients": ClientFacts, "rounds": RoundFacts, "notes": Note}
 
 
 @dataclass(frozen=True)
 class Facts:
-    """The facts of runs, as three tables and notes.
+    """The facts of runs, as four tables.
 
     Attributes:
         runs: a row for each run.
@@ -332,10 +334,14 @@ class Facts:
     notes: tuple[Note, ...]
 
     def table(self, name: str = "clients") -> tuple[Row, ...]:
-        """Return the rows of "runs", "clients" or "rounds". Raises UserError for another name."""
+        """Return the rows of "runs", "clients", "rounds" or "notes". Raises UserError for another name."""
         if name not in _KINDS:
             raise UserError(f"table: {name!r}: must be one of {', '.join(_KINDS)}")
         return tuple(getattr(self, name))
+
+    def _rows(self, name: str) -> list[dict[str, Any]]:
+        """Return a table as plain values; a note also has its sentence."""
+        return [asdict(row) | ({"said": row.said} if isinstance(row, Note) else {}) for row in self.table(name)]
 
     def units(self, name: str = "clients") -> dict[str, str]:
         """Return the unit of each column of a table that has one."""
@@ -344,23 +350,19 @@ class Facts:
 
     def to_pandas(self, name: str = "clients") -> pd.DataFrame:
         """Return a table as a DataFrame. Raises UserError if pandas is not installed."""
-        return frame([asdict(row) for row in self.table(name)])
+        return frame(self._rows(name))
 
     def to_json(self) -> str:
-        """Return everything as JSON: the schema's version, the units of the columns, the tables and the notes."""
-        tables = {name: [asdict(row) for row in self.table(name)] for name in _KINDS}
-        whole = {
-            "schema": SCHEMA,
-            "units": {name: self.units(name) for name in _KINDS},
-            **tables,
-            "notes": list(map(asdict, self.notes)),
-        }
-        return json.dumps(whole, indent=1, allow_nan=False)
+        """Return everything as JSON: the schema's version, the units of the columns, and the tables."""
+        tables = {name: self._rows(name) for name in _KINDS}
+        units = {name: found for name in _KINDS if (found := self.units(name))}
+        return json.dumps({"schema": SCHEMA, "units": units, **tables}, indent=1, allow_nan=False)
 
     def to_csv(self, name: str = "clients") -> str:
         """Return a table as CSV, with all columns and all digits."""
-        out, rows = io.StringIO(), [asdict(row) for row in self.table(name)]
-        write_csv(out, [[column.name for column in fields(_KINDS[name])], *(list(row.values()) for row in rows)])
+        out, rows = io.StringIO(), self._rows(name)
+        head = [*rows[0]] if rows else [column.name for column in fields(_KINDS[name])]
+        write_csv(out, [head, *(list(row.values()) for row in rows)])
         return out.getvalue()
 
     def to_markdown(self, name: str = "clients") -> str:
@@ -373,7 +375,7 @@ class Facts:
 
     def _texts(self, name: str) -> TextTable:
         """Return a table as texts, without the columns that are empty everywhere."""
-        rows, units = [asdict(row) for row in self.table(name)], self.units(name)
+        rows, units = self._rows(name), self.units(name)
         kept = [key for key in (rows[0] if rows else ()) if any(row[key] not in (None, "", ()) for row in rows)]
         head = (f"{key} ({units[key]})" if key in units else key for key in kept)
         return TextTable(tuple(head), tuple(tuple(_cell(row[key]) for key in kept) for row in rows))
@@ -511,6 +513,7 @@ class RunOf:
             at, value = int(np.searchsorted(sums.clients, client)), float(found.totals[i])
             ends = between[at].tolist() if sure[i] and sums.uncertain and np.isfinite(part[at]) else (None, None)
             placed = client in ranked.clients
+            reach = ranked.reach(client) if placed and ranked.known else (None, None)
             rows[client] = {
                 "updates": int(found.seats[i]),
                 "value": value,
@@ -524,7 +527,8 @@ class RunOf:
                 "share_low": ends[0],
                 "share_high": ends[1],
                 "place": ranked.place(client) if placed else None,
-                "tied": tuple(ranked.tied_places(client).tolist()) if placed and ranked.known else None,
+                "place_low": reach[0],
+                "place_high": reach[1],
                 "missed": finite_or_none(lone[i]),
                 "missed_low": finite_or_none(lone[i] - lone_half[i]),
                 "missed_high": finite_or_none(lone[i] + lone_half[i]),

@@ -148,7 +148,8 @@ class Joining(Displayed):
         if best is None:
             return (Note("nobody_known", "warning"),)
         up, down, open_, _ = counts[best]
-        fields = {"name": best, "n": len(self.clients), "up": up, "down": down, "open": open_}
+        fields = {"name": best, "n": len(self.clients), "up": up, "down": down, "open": open_,
+                  "unsure": len(self.clients) - down}  # fmt: skip
         alike = {"many": len(self.mechanisms), "name": best, "alike": [*ahead.values()].count(ahead[best]) > 1}
         return (Note("who_gains", "note", fields), *[Note("ahead", "note", alike)] * (len(self.mechanisms) > 1))
 
@@ -465,7 +466,7 @@ def _played(
         place = folder / (slug(label) if label == ALONE else f"{k}-{slug(label)}")
         counted.label = label
         run = running.run(experiment, data=own.data, model=own.model, out=place, observers=[counted])
-        notes += [_as_arguments(line) for line in run.said if line.startswith(("warning: ", "note: data: "))]
+        notes += [_as_arguments(line) for line in run.said if line.startswith("warning: ")]
         if lost := mostly_refused(run.clients, run.names):
             notes.append(f"warning: {label}: {'among others, ' if len(lost) > 1 else ''}{lost[0]}")
         found[label] = load_run(place)

@@ -8,6 +8,7 @@ import numpy as np
 
 from hanse.core.entry import TOKEN
 from hanse.reports.chart import MOST_SHOWN, Bars, Chart, Series, slug
+from hanse.reports.digits import labelled
 from hanse.reports.facts import facts_of
 from hanse.reports.groups import SeedGroup, roles_of
 from hanse.reports.money import SECTION
@@ -26,7 +27,7 @@ def gains_charts(groups: Sequence[SeedGroup]) -> list[Chart]:
         columns["paid"] = [-(row.paid or 0) / TOKEN for row in rows]
         if rows[0].utility is not None:
             columns["utility"] = [row.utility or 0.0 for row in rows]
-        names = tuple(f"{row.name} {roles.get(row.client, 'client')}" for row in rows)
+        names = tuple(f"{labelled(row.name)} {roles[row.client]}".removesuffix(" client") for row in rows)
         marks = Bars(names, tuple(Series(name, np.array(column)) for name, column in columns.items()))
         label = group.label + (f", seed {run.seeds[0]}" if len(group.runs) > 1 else "")
         told, title = said("gains", "utility" in columns), f"Who gained what: {label}"

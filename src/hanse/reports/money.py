@@ -19,6 +19,7 @@ from hanse.core.entry import client as account_of
 from hanse.core.telling import Plot
 from hanse.ledger.log import Record
 from hanse.reports.chart import Chart, Curve, Floats, Ints, Lines, even, slug
+from hanse.reports.digits import labelled
 from hanse.reports.groups import SeedGroup
 from hanse.reports.part_charts import plotted
 from hanse.reports.words import said
@@ -325,7 +326,7 @@ def stays(moved: Sequence[tuple[str, int]]) -> bool:
 # ---- charts
 
 
-SECTION = "Tokens and tiers"
+SECTION = "Tokens"
 MOST_ROUNDS = 200  # points of a line
 MOST_LINES = 12  # clients with a line each; of more, quantiles are drawn
 # The loop itself tests server rows on each distribution, under any mechanism, so no part asks for this chart.
@@ -348,7 +349,7 @@ def token_charts(groups: Sequence[SeedGroup], books: Mapping[str, Books]) -> lis
     charts: list[Chart] = []
     for group in groups:
         held = books.get(group.label)
-        tiers = plotted(group, TIERS, SECTION, "tiers")
+        tiers = plotted(group, TIERS, "Tiers", "tiers")
         found = (None if held is None else _balance_chart(group, held), tiers)
         charts += [chart for chart in found if chart is not None]
     return charts
@@ -362,7 +363,7 @@ def _balance_chart(group: SeedGroup, books: Books) -> Chart | None:
     if not len(known):
         return None
     if len(known) <= MOST_LINES:
-        lines = [Curve(f"client {run.client_label(c)}", x, held[:, c]) for c in known.tolist()]
+        lines = [Curve(labelled(run.client_label(c)), x, held[:, c]) for c in known.tolist()]
     else:
         names = (("richest", 1.0), ("upper tenth", 0.9), ("median", 0.5), ("lower tenth", 0.1), ("poorest", 0.0))
         lines = [Curve(name, x, np.nanquantile(held, q, axis=1)) for name, q in names]

@@ -155,6 +155,7 @@ def _words(dirs: Sequence[str | Path]) -> dict[str, Any]:
         "experiments": experiments_table(groups),
         "kinds": [(g.label, table) for g in groups if (table := kinds_table(g)) is not None],
         "differences": differences_tables(groups),
+        "measures": list(dict.fromkeys(found.measure for _, found in valued)),
         "base": groups[0].label,
         "repeated": any(len(group.runs) > 1 for group in groups),
         "run_count": len(runs),

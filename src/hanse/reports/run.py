@@ -32,7 +32,6 @@ from hanse.runs import experiment as running
 from hanse.runs import played_run
 from hanse.runs.chance import Guess, nothing_left
 from hanse.runs.played_run import PlayedRun
-from hanse.runs.round_record import figure_of
 from hanse.runs.run_record import Registered, RunRecord, Seat, client_of, load_run
 
 if TYPE_CHECKING:
@@ -195,19 +194,19 @@ class Run(PlayedRun, Displayed):
         The first has the doubts and the model's quality. Warnings, whether the run was stopped, and what there is to
         say about the values follow.
         """
+        from hanse.reports.accuracy import reached
         from hanse.runs.observers import mostly_refused  # here: it loads what draws in a terminal
 
-        main = self.record.main
-        tested = [figure for line in self.metrics if (figure := figure_of(line, main))]
+        what, tested = reached(self.record)
         heading = (
             f"{self.record.mechanism}, {_many(len(self.metrics), 'round')}, {_many(self.record.num_clients, 'client')}"
         )
-        heading += f": {tested[-1]}" if tested else ""
-        heading += f" ({tested[0].rpartition(' ')[2]} after the first round)" if len(tested) > 1 else ""
+        heading += f": {what} {tested[-1]}" if tested else ""
+        heading += f" ({tested[0]} after the first round)" if len(tested) > 1 else ""
         stopped = ["It was stopped before its last round."] if self.interrupted else []
         values = self._valued
         sentences = list(replace(values, doubts=()).sentences()) if values is not None else []
-        warned = [line for line in self.said if line.startswith(("warning: ", "note: data: "))]
+        warned = [line for line in self.said if line.startswith("warning: ")]
         warned += [f"warning: {line}" for line in mostly_refused(self.clients, self.names)]
         full = [line for line in [nothing_left(self.metrics)] if line and sentences]
         return [" ".join([*self.record.doubts, f"{heading}."]), *warned, *stopped, *full, *sentences]

@@ -129,8 +129,8 @@ class Statement:
 
     @property
     def missing(self) -> list[str]:
-        """Sentences on records that are missing or were changed."""
-        return [note.said for note in self.notes if note.code in ("lost_round", "more_lost", "beyond_the_book")]
+        """Sentences on its data, and on records that are missing or were changed."""
+        return [note.said for note in self.notes if note.code in ("data", "lost_round", "more_lost", "beyond_the_book")]
 
     @property
     def half(self) -> float | None:
@@ -208,7 +208,12 @@ def _statement(found: RunOf, client: int) -> Statement:
     run, row, fit = found.record, found.clients[client], found.fits[client]
     named = table(run.config, "clients").get("named") is True
     totals = np.zeros(0) if found.valued is None else found.valued.totals
-    notes = tuple(note for note in found.notes if note.fields.get("client", client) == client)
+    own = {"client": client}  # of a note on the data, which has a sentence alone, if it names this client and no other
+    notes = tuple(
+        note
+        for note in found.notes
+        if (f"client '{row.name}'" in note.said if note.code == "data" else {**own, **note.fields}["client"] == client)
+    )
     return Statement(
         run=found.whole,
         client=row,
@@ -237,6 +242,7 @@ def _next(run: RunRecord, row: ClientFacts, fit: Fit, notes: Sequence[Note], *, 
         "wait_for_the_end": run.unfinished,
         "mind_the_doubt": any(note.level == "doubt" for note in notes),
         "check_what_it_sent": row.suspect,
+        "check_its_data": any(note.code == "data" for note in notes),
         "ask_why_no_values": bool(run.gaps) and not has_values,
         "ask_for_own_tests": fit.sign is None and fit.last is None and fit.round is None,
         "compare_with_alone": fit.sign is None,
@@ -341,12 +347,12 @@ def _curve_chart(made: Statement) -> Chart | None:
         return None
     rounds, values = np.array(made.curve, dtype=np.float64).T
     samples = made.fit.counted if reading == ACCURACY else None
-    lines = [_banded("in the federation", rounds, values, reading.factor, samples)]
+    lines = [_banded("in the federation", 1.0 + rounds, values, reading.factor, samples)]
     if alone is not None:
-        ends = np.array([0.0, max(1.0, made.run.rounds - 1.0)])
+        ends = np.array([1.0, max(2.0, made.run.rounds)])
         lines.append(_banded("alone, at the end", ends, np.full(2, alone), reading.factor, samples))
     caption = said("curve_caption", reading, float(values[0]), float(values[-1]), alone)
-    return Chart("accuracy", "Statement", "", caption, Lines(tuple(lines)), x="round", y=reading.axis)
+    return Chart("accuracy", "Statement", "", caption, Lines(tuple(lines)), x="rounds played", y=reading.axis)
 
 
 def _banded(name: str, x: Floats, y: Floats, factor: float, samples: int | None) -> Curve:

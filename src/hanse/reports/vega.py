@@ -34,6 +34,7 @@ INK, SOFT, RULE = "#222222", "#666666", "#e4e4e4"
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 BAND = 0.16  # the opacity of a band
 _TITLE = 58  # letters of a title that a drawing's width has room for
+_SEEN = 0.005  # of the longest bar; a shorter one is a tick
 _MARKED = 12  # markers on a curve of many points
 
 # One look for all charts.
@@ -46,7 +47,7 @@ CONFIG: Spec = {
     "axis": {
         "labelFontSize": 13, "titleFontSize": 13, "titleFontWeight": "normal", "labelColor": INK, "titleColor": INK,
         "gridColor": RULE, "domainColor": "#888888", "tickColor": "#888888", "labelLimit": 230, "titleLimit": 400,
-        "labelOverlap": "parity", "labelFlush": False, "labelSeparation": 4, "titlePadding": 10,
+        "labelOverlap": "parity", "labelFlush": False, "labelSeparation": 10, "titlePadding": 10,
     },
     "legend": {
         "orient": "top", "direction": "horizontal", "labelFontSize": 13, "labelColor": INK, "labelLimit": 420,
@@ -242,6 +243,9 @@ def _bars(chart: Chart, marks: Bars) -> Spec:
     }  # fmt: skip
     if marks.counts:
         length["axis"] |= _WHOLE_TICKS
+    rows = [row for s, series in enumerate(marks.series) for row in _bar_rows(s, series, marks.stacked)]
+    if any(min(row["v"] or 0.0, row.get("low") or 0.0) < 0 for row in rows):
+        length["scale"] = {"padding": 8}  # no bar ends on the frame
     encoding: Spec = {along: {
         "field": "i", "type": "ordinal", "title": titles[along],
         "scale": {"domain": list(range(len(labels))), "paddingInner": 0.25 if len(labels) <= 60 else 0.0},
@@ -249,18 +253,21 @@ def _bars(chart: Chart, marks: Bars) -> Spec:
     }}  # fmt: skip
     if not marks.stacked:
         encoding[f"{along}Offset"] = {"field": "s", "scale": {"domain": list(range(len(names)))}}
-    legend = None if len(names) < 2 else _legend(names, range(len(names)))
+    legend = None if len(names) < 2 else _legend(names, range(len(names))) | {"symbolType": "square"}
     hue = _by_series([colour(i) for i in looks(marks.series)], legend)
     edge = {"type": "bar", "stroke": "#ffffff", "strokeWidth": 0.5 if len(labels) <= 60 else 0}
     layers: list[Spec] = [{"mark": edge, "encoding": {across: length, "order": {"field": "s"}, "color": hue}}]
     if any(series.errors is not None for series in marks.series):
         whiskers = {across: {"field": "low", "type": "quantitative"}, f"{across}2": {"field": "high"}}
         layers.append(_layer("isValid(datum.low)", {"type": "rule", "color": INK, "strokeWidth": 1.2}, whiskers))
+    longest = max((abs(row["v"] or 0.0) for row in rows), default=0.0)
+    if any(abs(row["v"] or 0.0) <= _SEEN * longest for row in rows):
+        small = f"abs(datum.v) <= {_SEEN * longest!r}"
+        layers.append(_layer(small, {"type": "tick", "thickness": 2, "opacity": 1}, {across: length, "color": hue}))
     many = 1 if marks.stacked else len(names)
     lines = max((len(label) for label in labels if isinstance(label, list)), default=1)
     each = max(21 * many, 15 * lines) + 10  # pixels of a row: its bars, or its label if that is higher
     height = HEIGHT if marks.upright else float(np.clip(each * len(labels), 60, 900))
-    rows = [row for s, series in enumerate(marks.series) for row in _bar_rows(s, series, marks.stacked)]
     return {"height": height, **_data(rows, names, labels), "encoding": encoding, "layer": layers}
 
 

@@ -19,6 +19,8 @@ from importlib.metadata import version
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Literal
 
+from markupsafe import Markup, escape
+
 from hanse.core.entry import tokens
 from hanse.games.jackknife import SURE
 from hanse.reports.digits import (
@@ -109,6 +111,7 @@ def environment() -> Environment:
         "about": about,
         "all_tokens": lambda units: f"{Decimal(units).scaleb(-6):,f}",
         "client": called,
+        "coded": lambda text: Markup(re.sub("`([^`]*)`", r"<code>\1</code>", str(escape(text)))),
         "coins": lambda coins, invoice: invoice.told(coins),
         "difference": lambda value, metric: metric.show_difference(value),
         "end": lambda value, metric: metric.show_difference(value).removesuffix(" points"),

@@ -84,7 +84,7 @@ def play_rounds(session: Session, state: LoopState, folder: RunDir | None, obser
     """
     experiment, limits, failures = session.experiment, session.experiment.run, 0
     first = state.table.rows if experiment.train.loop is not None and state.round == 0 else None
-    notes = [*(f"warning: {line}" for line in session.data.warnings), *(f"note: {line}" for line in session.data.notes)]
+    notes = [f"warning: {line}" for line in (*session.data.warnings, *session.data.notes)]
     doubt = [f"warning: {session.data.doubt}"] if session.data.doubt else []
     run = PlayedRun(
         experiment, session.problem, table=state.table, home=state.home, names=session.data.names,

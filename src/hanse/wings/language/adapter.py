@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from hanse.base.errors import UserError, first_line, library
+from hanse.base.errors import UserError, gated, library
 from hanse.base.factories import Positive, Rate
 from hanse.base.streams import torch_seed
 from hanse.wings.language.judge import AnswerJudge
@@ -80,13 +80,9 @@ def _published(transformers: Any, name: str, bits: int | None) -> nn.Module:
     if bits is not None:
         options["quantization_config"] = _quantised(transformers, bits)
         options["device_map"] = {"": 0}
-    try:
+    what = f"model.base: {name!r}: neither a folder with a model nor in the cache, and it cannot be downloaded"
+    with gated(what, "allowed offline: 'tiny', or a folder"):
         model: nn.Module = transformers.AutoModelForCausalLM.from_pretrained(name, **options)
-    except (OSError, ValueError, ImportError) as error:
-        raise UserError(
-            f"model.base: {name!r}: neither a folder with a model nor in the cache, and it cannot be downloaded "
-            f"({first_line(error)}); allowed offline: 'tiny', or a folder"
-        ) from None
     return model
 
 
@@ -218,10 +214,8 @@ def lora(
         target_modules=targets if isinstance(targets, str) else list(targets),
         task_type="CAUSAL_LM",
     )
-    try:
+    with gated(f"model.targets: {targets!r}"):
         peft.inject_adapter_in_model(config, body)
-    except ValueError as error:
-        raise UserError(f"model.targets: {targets!r}: {str(error).splitlines()[0]}") from None
     tokenizer = build_tokenizer(BYTES if base == TINY else base)
     answers = tuple((*tokenizer.encode(text), tokenizer.end) for text in candidates)
     return Adapted(body, AnswerJudge(answers, tokenizer.padding))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hanse.base.errors import UserError, first_line, library
+from hanse.base.errors import UserError, gated, library
 from hanse.wings.language.records import EXTRA, Instruction, read_records
 
 SENTIMENTS = ("negative", "neutral", "positive")
@@ -128,10 +128,7 @@ def _hub(name: str, known: PublishedSet, split: str, download: bool) -> Sequence
     if not download:
         raise UserError(f"source '{name}': not in data.path or HANSE_DATA, and download is off; allow it, {remedy}")
     datasets = library("datasets", f"data.source: {name!r} needs datasets, {EXTRA}")
-    try:
+    with gated(
+        f"source '{name}': {known.hub} is not in the cache and could not be fetched", f"go online once, {remedy}"
+    ):
         return list(datasets.load_dataset(known.hub, split=split))
-    except Exception as error:  # whatever the library, the hub or the network raises: offline is one of many
-        raise UserError(
-            f"source '{name}': {known.hub} is not in the cache and could not be fetched ({first_line(error)}); "
-            f"go online once, {remedy}"
-        ) from error

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hanse.base.errors import UserError, first_line, library
+from hanse.base.errors import UserError, gated, library
 from hanse.data.dataset import IGNORED
 from hanse.data.samples import Samples
 
@@ -98,13 +98,9 @@ def build_tokenizer(name: str, download: bool = True) -> Tokenizer:
     if name == BYTES:
         return ByteTokenizer()
     transformers = library("transformers", f"data.source.tokenizer: {name!r} needs transformers, {EXTRA}")
-    try:
+    what = f"data.source.tokenizer: {name!r}: neither a folder nor in the cache, and it cannot be downloaded"
+    with gated(what, "allowed offline: 'bytes', or a folder"):
         inner = transformers.AutoTokenizer.from_pretrained(name, local_files_only=not download, trust_remote_code=False)
-    except (OSError, ValueError, ImportError) as error:
-        raise UserError(
-            f"data.source.tokenizer: {name!r}: neither a folder nor in the cache, and it cannot be downloaded "
-            f"({first_line(error)}); allowed offline: 'bytes', or a folder"
-        ) from None
     end = inner.eos_token_id
     if end is None:
         raise UserError(f"data.source.tokenizer: {name!r}: it has no end token, which ends an answer; use one that has")
@@ -161,7 +157,7 @@ def read_records(path: Path) -> Sequence[Mapping[str, Any]]:
     Raises:
         UserError: another kind of file, one that cannot be read, or one without records.
     """
-    try:
+    with gated(f"{path}: cannot be read"):
         text = path.read_text(encoding="utf-8")
         if path.suffix == ".csv":
             records: Any = list(csv.DictReader(text.splitlines(keepends=True)))
@@ -171,8 +167,6 @@ def read_records(path: Path) -> Sequence[Mapping[str, Any]]:
             records = json.loads(text)
         else:
             raise UserError(f"{path}: a file of instructions is .json, .jsonl or .csv")
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, csv.Error) as error:
-        raise UserError(f"{path}: cannot be read: {error}") from None
     if not isinstance(records, list) or not records or not all(isinstance(r, Mapping) for r in records):
         raise UserError(f"{path}: a list of records with the fields {', '.join(FIELDS)} is needed, at least one")
     return records

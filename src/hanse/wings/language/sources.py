@@ -120,6 +120,7 @@ def load_instructions(
     Raises:
         UserError: the set or the tokenizer is missing, or the set is too small for its clients.
     """
+    clients: Clients
     if name == "instructions":
         clients = [(f"pair {c // 2} {'ab'[c % 2]}", *own) for c, own in enumerate(zip(*client_reports(), strict=True))]
     elif name == "instruction_files":
