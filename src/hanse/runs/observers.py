@@ -219,7 +219,8 @@ class ProgressBar:
             self._progress.update(self._task, figure=figure)
 
     def on_end(self, result: PlayedRun) -> None:
-        """Stop the bar."""
+        """Stop the bar. Its figure is of all clients, and whoever ends the run tells that of the honest ones."""
+        self._progress.update(self._task, figure="")
         self._progress.stop()
 
 
