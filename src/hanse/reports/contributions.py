@@ -255,7 +255,8 @@ class Standings:
         """
         order = np.argsort(-self.totals, kind="stable")
         tied = (self._surely(client) == 0) & (self.clients != client)
-        return self.clients[order][tied[order]]
+        found: Ints = self.clients[order][tied[order]]
+        return found
 
     def reach(self, client: int) -> tuple[int, int]:
         """Return the best and the worst place that a client may have: behind all that are surely above it, and before
