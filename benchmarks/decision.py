@@ -633,18 +633,19 @@ def advice(kept: Kept) -> list[str]:
             problems = [problem for problem in of if of[problem] == joining]
             name = best_of(kept, need, problems)
             warned = "keeps" if settings.mechanisms[name].get("paid") else "under"
-            because, beware = (
+            figures, beware = (
                 "; ".join(f"{problem} {shown(kept, problem, name, one)}" for problem in problems)
                 for one in ("worst", warned)
             )
-            take = f"`{name}`" if sure else f"cannot say (`{name}`)"
+            proofs = " with proofs" if name.endswith("_proved") else ""
+            take = f"`{name.removesuffix('_proved')}`{proofs}" if sure else f"cannot say (`{name}`)"
             take += ", provisionally" if sure and tried < settings.given["least"] else ""
             title = f"{MEASURES[warned][0]}: "
             rows.append(
-                [need["asks"], joining, take, because, title + beware, f"{hits} of {tried}; at random {chance:.1f}"]
+                [need["asks"], joining, take, figures, title + beware, f"{hits} of {tried}; at random {chance:.1f}"]
             )
         rows += [] if of else [[need["asks"], "", "not played yet", "", "", ""]]
-    head = ["your federation", "joining", "take", "because: the worst-off member gains", "beware", "left out"]
+    head = ["your federation", "joining", "take", "the worst-off member gains", "beware", "left out"]
     shows = ", ".join(pictured(kept)) or "nothing yet"
     return [*lines, *wide(head, rows), f"The picture shows means over the problems that are played whole: {shows}."]
 

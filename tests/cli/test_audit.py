@@ -71,7 +71,7 @@ def test_the_chart_of_who_gained_what_says_what_the_audit_says(folder: Path) -> 
     assert bought == pytest.approx([-c.bought for c in audit.clients])
     assert sold == pytest.approx([c.sold for c in audit.clients])
     assert utility == pytest.approx([c.utility for c in audit.clients])
-    assert (gains.marks.labels[1], gains.marks.labels[4]) == ("1 buyer", "4 attacker")
+    assert (gains.marks.labels[1], gains.marks.labels[4]) == ("client 1 buyer", "client 4 attacker")
     assert gains.key in {c.key for c in figures([group])}
 
 

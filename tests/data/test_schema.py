@@ -260,7 +260,8 @@ def test_classes_that_sites_call_otherwise_are_told_in_drafts_and_in_a_run(
 def test_numbers_with_a_few_other_spellings_are_told_with_file_and_remedy(different: int, tmp_path: Path) -> None:
     frame = visits()
     frame["pressure"] = [f"{90 + k % different} mm Hg" for k in range(len(frame))]
-    frame.loc[frame.index[frame.site == "Visby"][::7], "pressure"] = "n/d"
+    frame["weight"] = [f"{60 + k % 25}" for k in range(len(frame))]
+    frame.loc[frame.index[frame.site == "Visby"][::7], ["pressure", "weight"]] = "n/d"
     files = written(tmp_path, frame)
     tables = read_sites(files)
     if different > 50:
@@ -269,7 +270,7 @@ def test_numbers_with_a_few_other_spellings_are_told_with_file_and_remedy(differ
         [line] = wrong.value.lines
     else:
         [line] = draft(tables, SAID).warnings
-    assert all(one in line for one in ("'pressure'", "'n/d'", str(files[2]), "--gap"))
+    assert all(one in line for one in ("'pressure'", "'weight'", "'n/d'", str(files[2]), "--gap"))
     assert str(files[0]) not in line
     made = draft(tables, SAID, gaps=["n/d"])
     assert (made.columns["pressure"].kind, made.columns["pressure"].gaps, made.warnings) == ("numbers", True, [])

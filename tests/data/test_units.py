@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 import torch
 
+from hanse import Experiment, run
 from hanse.base.errors import UserError
 from hanse.data import DataSpec, as_dataset, build
 from hanse.data.build import with_own
@@ -152,6 +153,19 @@ def test_too_few_units_are_said_and_none_is_no_test():
     assert len(rest) == 40
     assert not len(cut)
     assert any("units" in line for line in built(patients(24), group="patient").warnings)
+
+
+@pytest.mark.parametrize("alone", [("Kiel",), HOSPITALS])
+def test_a_client_with_one_patient_trains_and_the_others_are_tested(alone):
+    frame = patients()
+    frame.loc[frame.hospital.isin(alone), "patient"] = frame.hospital
+    source = {"target": "state", "client_column": "hospital", "features": ["a", "b", "c"], "group": "patient"}
+    experiment = Experiment(data={"source": source, "client_test": 0.25}, mechanism="fedavg", run={"rounds": 1})
+    told = run(experiment, data=frame).tests[0]
+    without = np.isin(HOSPITALS, alone)
+    assert np.array_equal(told["test_samples"] == 0, without)
+    assert np.array_equal(np.isnan(told["test_loss"]), without)
+    assert np.array_equal(np.isnan(told["test_loss_error"]), without)
 
 
 @pytest.mark.parametrize(

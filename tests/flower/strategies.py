@@ -76,6 +76,30 @@ def noisy(strategy: Strategy) -> Strategy:
     return DifferentialPrivacyServerSideFixedClipping(strategy, 0.1, 1.0, 4)
 
 
+class Counting(FedAvg):
+    """The average, beside which it keeps how many replies there were: of that, no average is made."""
+
+    def aggregate_train(self, server_round: int, replies: Any) -> Any:
+        found = list(replies)
+        arrays, metrics = super().aggregate_train(server_round, found)
+        return ArrayRecord({**dict(arrays.items()), "count": Array(np.array([len(found)], np.float32))}), metrics
+
+
+PLAIN = FedAvg()
+
+
+def half(server_round: int, replies: Any) -> Any:
+    arrays, metrics = PLAIN.aggregate_train(server_round, replies)
+    return ArrayRecord({k: Array(a.numpy() / 2) for k, a in arrays.items()}), metrics
+
+
+def wrapped() -> Strategy:
+    """Its method is wrapped on the object itself, as tools that log do."""
+    strategy = FedAvg()
+    strategy.aggregate_train = half  # type: ignore[method-assign]
+    return strategy
+
+
 STRATEGIES: dict[str, Callable[[], Strategy]] = {
     "fedavg": FedAvg,
     "fedadam": FedAdam,
@@ -83,6 +107,8 @@ STRATEGIES: dict[str, Callable[[], Strategy]] = {
     "median": FedMedian,
     "dp": lambda: noisy(FedAvg()),
     "own": Own,
+    "counting": Counting,
+    "wrapped": wrapped,
 }
 
 
@@ -100,6 +126,12 @@ class Outside(FedMedian):
     def aggregate_train(self, server_round: int, replies: Any) -> Any:
         arrays, metrics = super().aggregate_train(server_round, replies)
         return ArrayRecord({k: Array(a.numpy() + next(COUNTER)) for k, a in arrays.items()}), metrics
+
+
+class Renaming(FedAvg):
+    def aggregate_train(self, server_round: int, replies: Any) -> Any:
+        arrays, metrics = super().aggregate_train(server_round, replies)
+        return ArrayRecord({f"new.{name}": array for name, array in arrays.items()}), metrics
 
 
 COUNTER = itertools.count()

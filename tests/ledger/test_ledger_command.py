@@ -74,7 +74,7 @@ def test_balances(folder: Path) -> None:
 def test_verify(folder: Path, tmp_path: Path) -> None:
     code, out, _ = run_hanse("ledger", "verify", folder)
     assert code == 0
-    assert out.startswith("The books hold: ")
+    assert "The books add up: " in out  # its rule is not imported, so not all was checked
     assert book_of(TOLD).head in out
     with Ledger.open(folder / LOG, book="b1", read_only=True) as ledger:
         write_receipts(tmp_path / "receipts", Issuer(ledger, folder).new())
@@ -88,7 +88,7 @@ def test_verify(folder: Path, tmp_path: Path) -> None:
         connection.commit()
     code, out, err = run_hanse("ledger", "verify", folder)
     assert code == 1
-    assert out.startswith("The books themselves hold: ")  # whatever is wrong with an index of them
+    assert "The books themselves add up: " in out  # whatever is wrong with an index of them
     assert "index" in err.splitlines()[0]
     assert "not hold" not in err
     assert "transaction 3 (round 0, step 'grant/2')" in err

@@ -148,6 +148,15 @@ def test_a_statement_has_their_words(folder: Path) -> None:
     assert {f.what: f.paid for f in other.money.figures}.get("tolls at the bridge", 0) == paid
 
 
+def test_values_that_only_rank_are_called_by_their_name_and_not_worth(tmp_path: Path) -> None:
+    data = {"source": "digits", "clients": 4, "client_test": 0.2}
+    mechanism = {"name": "fedavg", "value": "first_order_clients"}
+    hanse.run(hanse.Experiment(data=data, mechanism=mechanism, run={"rounds": 2}), out=tmp_path / "run")
+    done = CliRunner().invoke(app, ["statement", str(tmp_path / "run"), "--all"], env={"COLUMNS": "200"})
+    assert load_run(tmp_path / "run").about.measure.plural in done.output
+    assert "worth" not in done.output
+
+
 def test_before_joining_a_rule_says_its_own_terms() -> None:
     found = prospect(EXPERIMENT, 3)
     assert (found.most, found.most_round, found.pays) == (3 * FEE, FEE, ("A toll in each of 3 rounds.",))

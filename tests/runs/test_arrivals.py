@@ -309,6 +309,17 @@ def test_a_client_that_still_trains_on_a_network_is_under_way_with_its_request()
     assert flight.request.client == 2
 
 
+def test_an_unsound_answer_to_an_earlier_round_is_refused_and_its_client_is_free_again() -> None:
+    seats = Seats.at(np.array([7]), np.zeros(1, np.int64))
+    request = Request(7, (Train(0, 0, torch.zeros(P)),))
+    flight = Flight(3, seats, torch.zeros(1, P), request=request)
+    late = Reply(7, (Trained(0, torch.full((P,), torch.nan), 10.0, 0.5, 3),), arrival=Arrival(round=3))
+    landed = training(2, "next", {7: flight}).land([reply(0, 0.0), reply(1, 0.0), reply(2, 0.0), late])
+    assert [client for client, _ in landed.refusals] == [7]
+    assert not landed.late
+    assert not landed.underway.flights
+
+
 def test_an_answer_that_a_failed_round_has_heard_is_recorded_as_lost() -> None:
     # on a network: client 2 was asked in round 3, and is free again, though nothing of its answer is known
     seats = Seats.at(np.array([2]), np.zeros(1, np.int64))

@@ -42,7 +42,8 @@ class RunByDefault(TyperGroup):
 
 app = typer.Typer(
     cls=RunByDefault,
-    help="Check a run that pays, or recompute its values.",
+    help="Check a run that pays, or recompute its values. 'hanse audit DIR' is 'hanse audit run DIR'; with --trust it "
+    "also imports a payment rule of your own, and calls it again.",
     epilog="Examples:\n\nhanse audit runs/market\n\nhanse audit recompute runs/market",
     no_args_is_help=True,
     rich_markup_mode="rich",
@@ -59,8 +60,9 @@ def audit(
 
     The payment rule is called again with what it was shown in each round, and must post what the ledger has. Checks
     that do not use it look at prices, deliveries, sums and limits. Only the run directory is needed; a payment rule of
-    your own is imported only with --trust. It prints a line for each check, a line for each further fact (who traded
-    nothing), and a row for each client. It exits with 1 if a check fails.
+    your own is imported only with --trust. It prints a line for each check, also where it could not be made ("not
+    checked"), a line for each further fact (who traded nothing), and a row for each client. It exits with 1 if a check
+    fails.
 
     Use 'hanse attack' to search for cheats that would have paid.
 
@@ -148,7 +150,7 @@ def _print(found: Audit, run: RunRecord) -> None:
     for check in found.checks:
         table.add_row(Text("holds", "green") if check.holds else Text("FAILS", "red"), check.name, check.said)
     for fact in found.facts:
-        table.add_row("", fact.name, fact.said)
+        table.add_row(Text("not checked" * fact.unchecked, "yellow"), fact.name, fact.said)
     out.print(table)
     if not found.clients:
         return

@@ -6,7 +6,7 @@ commands, so it is one short sentence. Commands import what they need inside the
 --help`` fast.
 
 There are three exit codes. 0: all is well. 1: the machine failed, the run was stopped, or what was checked is not true.
-2: the user made a mistake. Each error is reported in one line.
+2: the user made a mistake. Each error is reported in one line. (141: nobody reads the output any more.)
 """
 
 from __future__ import annotations
@@ -439,10 +439,13 @@ def _main() -> None:
         code = app(standalone_mode=False, prog_name="hanse")
         if sys.stdout is not None:  # as it is where the shell has closed it
             sys.stdout.flush()  # a full disk shows here, and not after the exit code is set
-    except BrokenPipeError:
-        # whoever read the output has had enough, as in "hanse list | head"; nothing more can be said there
+    except (BrokenPipeError, SystemExit) as ended:
+        if not any(isinstance(one, BrokenPipeError) for one in (ended, ended.__context__)):
+            raise
+        # whoever read the output has had enough, as in "hanse list | head", which rich and typer may have seen before;
+        # nothing more can be said there
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
+        sys.exit(141)  # as a shell says of a program that ends since nobody reads on
     except typer.Abort:
         err.print("hanse: stopped")
         sys.exit(1)

@@ -26,8 +26,8 @@ def facts(
 ) -> None:
     """Print the facts of runs: what each client gave, gained, paid and earned, with errors, and notes on them.
 
-    Every page is made of these numbers. --check makes pages again, and exits with 1 if one is not what the run's files
-    say.
+    Every page is made of these numbers. --check makes pages again from the run's files, and exits with 1 if a page
+    differs in more than white space, its date and hanse's version.
 
     Examples:
         hanse facts runs/exp
@@ -43,7 +43,7 @@ def facts(
 
         wrong = {page: held_against(dirs, page) for page in check}
         for page, lines in wrong.items():
-            say(f"{page}: {'agrees with the facts' if not lines else f'{len(lines)} differences'}")
+            say(f"{page}: {f'differences: {len(lines)}' if lines else 'agrees with the facts'}")
             for line in lines:
                 say(f"  {line}")
         raise typer.Exit(1 if any(wrong.values()) else 0)

@@ -197,11 +197,12 @@ def _tell(
         counts += [f"cosigned by more than half of the witnesses up to round {newest.round}"] if newest else []
         if apart:  # it is made of them, and may be away
             print(f"The index does not fit the books: {apart}", file=sys.stderr)
-        print(f"The books {'themselves ' * bool(apart)}hold: {', '.join(counts)}.\nhead {verdict.head}")
+        if unsure := replayed.why_not and verdict.postings:
+            print(f"Payments are not all checked, since not all rounds were settled again: {replayed.why_not}.")
+        themselves = "themselves " * bool(apart)
+        print(f"The books {themselves}{'add up' if unsure else 'hold'}: {', '.join(counts)}.\nhead {verdict.head}")
         if replayed.beyond:
             print(replayed.beyond)
-        if replayed.why_not and verdict.postings:
-            print(f"Not all rounds were settled again: {replayed.why_not}.")
     elif replayed.lost:
         told_too = " and agree with the receipts" if receipts else ""
         print(

@@ -118,7 +118,7 @@ def _table(made: Sequence[Statement], metric: str) -> None:
 
     for line in made[0].missing:
         say(line, wrap=True)
-    table = RichTable("client", "did joining pay?", f"its model's {metric}", "alone", "worth of its updates")
+    table = RichTable("client", "did joining pay?", f"its model's {metric}", "alone", said("worth_head", made[0]))
     for found in made:
         table.add_row(found.client.name, *(said(cell, found, found.client) for cell in _CELLS))
     say(table, wrap=True)

@@ -175,10 +175,12 @@ class Fact:
     Attributes:
         name: what the fact is about.
         said: what was found.
+        unchecked: whether this is a check that could not be made; ``said`` is then why.
     """
 
     name: str
     said: str
+    unchecked: bool = False
 
 
 @dataclass(frozen=True)

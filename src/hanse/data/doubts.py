@@ -444,31 +444,36 @@ def _swapped(
     x: NDArray[np.float32], y: NDArray[np.int64], ids: NDArray[np.int64], names: Sequence[str], labels: Sequence[Any],
     where: str,
 ) -> list[str]:  # fmt: skip
-    """Return notes on pairs of classes which a client's features tell apart the opposite way from all others'.
+    """Return notes on pairs of classes which a client's features tell apart the opposite way from the others'.
 
-    Along the direction between the other clients' class means, the client's two means are compared (Welch's t).
+    Along the direction between the other clients' class means, the client's two means are compared (Welch's t). The
+    direction is mostly that of large clients, so the client must also differ from more than half of the others, each
+    by itself. Of two clients, nobody knows which one is right.
     """
-    found: list[tuple[float, str]] = []
+    found: dict[str, float] = {}
     if len(labels) > FEW // 2 or len(names) * len(labels) * x.shape[1] > MOST_SUMS:
         return []
     rows = [[np.flatnonzero((ids == c) & (y == k)) for k in range(len(labels))] for c in range(len(names))]
     sums = np.stack([[x[some].sum(axis=0, dtype=np.float64) for some in own] for own in rows])
     counts = np.array([[len(some) for some in own] for own in rows])
-    scale = x.var(axis=0, dtype=np.float64)
+    scale = 1.0 / np.where((spread := x.var(axis=0, dtype=np.float64)) > 0, spread, np.inf)
     for c, (a, b) in product(range(len(names)), combinations(range(len(labels)), 2)):
         others = counts.sum(axis=0) - counts[c]
         if min(counts[c, a], counts[c, b], others[a], others[b]) < FEW // 2:
             continue
         low, high = ((sums[:, k].sum(axis=0) - sums[c, k]) / others[k] for k in (a, b))
-        direction = np.divide(high - low, scale, out=np.zeros_like(scale), where=scale > 0)
+        direction = (high - low) * scale
         first, second = (x[rows[c][k]] @ direction for k in (a, b))
         error = np.sqrt(first.var(ddof=1) / len(first) + second.var(ddof=1) / len(second))
         apart = second.mean() - first.mean()
-        if apart < -SWAPPED * error < 0:
+        both = np.flatnonzero(counts[:, [a, b]].all(axis=1))
+        own = sums[both, b] / counts[both, b, None] - sums[both, a] / counts[both, a, None]
+        against, many = (own @ (own[both == c][0] * scale) < 0).sum(), len(both) > 2
+        if apart < -SWAPPED * error < 0 and 2 * against > len(both) - 1:
+            who = " and ".join(f"'{names[k]}'" for k in ([c] if many else both.tolist()))
             line = (
-                f"{where}: client '{names[c]}': its features tell {labels[a]!r} from {labels[b]!r} the opposite way to "
-                "all others: are its labels swapped?"
+                f"{where}: features of {who} tell {labels[a]!r} from {labels[b]!r} the opposite way to "
+                f"{'most others' if many else 'each other'}: are labels swapped?"
             )
-            found.append((float(apart / error), line))
-    # the clearest first; of two clients, nobody knows which
-    return [line for _, line in sorted(found)[: 1 if len(names) == 2 else LISTED]]
+            found[line] = min(float(apart / error), found.get(line, 0.0))
+    return sorted(found, key=found.__getitem__)[: 1 if len(names) == 2 else LISTED]  # the clearest first

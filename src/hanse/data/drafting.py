@@ -77,41 +77,44 @@ def draft(
         if name not in leave_out
     }
     gaps = _gaps(texts.values(), gaps)
-    columns, warnings = dict[str, TableColumn](), nameless
+    columns, warnings, otherwise = dict[str, TableColumn](), nameless, dict[tuple[str, ...], list[str]]()
     for name in [name for name in texts if name not in others]:
         found, missing = texts[name] - {*gaps}, not texts[name].isdisjoint(gaps)
         kind, unit, odd = _read(found)
-        strange = ""
-        if odd:
-            strange = (
-                f"numbers or dates but for {_places(tables, name, odd)}: if this says that there is no value, "
-                f"--gap {odd[0]!r}; else write it as the others"
-            )
         if not found:
             lines.append(f"column {name!r}: has no value in any row: --leave-out it")
         elif kind != "words":
             clock = kind == "dates" and any(seconds(one) % DAY for one in found)
             columns[name] = TableColumn(kind, unit, gaps=missing, clock=clock)
         elif not odd and all(map(LIKE.fullmatch, found)) and not any(re.match(r"[+-]?0\d*$", one) for one in found):
-            such = _places(tables, name, sorted(found)[:1])
+            such = _places(tables, [name], sorted(found)[:1])
             lines.append(
                 f"column {name!r}: holds text of numbers or dates, such as {such}: write them as 1000.5 and "
                 "2024-03-31, or --leave-out the column"
             )
-        elif len(found) > MOST_KINDS:
-            many = (
-                f"{len(found)} different words, such as {min(found)!r}; at most {MOST_KINDS} become columns: name it "
-                "as --group if it says of whom each row is, else put words together"
+        elif not odd and len(found) > MOST_KINDS:
+            lines.append(
+                f"column {name!r}: {len(found)} different words, such as {min(found)!r}; at most {MOST_KINDS} become "
+                "columns: name it as --group if it says of whom each row is, else put words together, or --leave-out "
+                "the column"
             )
-            lines.append(f"column {name!r}: {strange or many}, or --leave-out the column")
         else:
             columns[name] = TableColumn(kind, words=sorted(found), gaps=missing)
-            if strange:
-                warnings.append(f"data: column {name!r}: is taken as words, and holds {strange}")
             warnings += _twins(name, found)
+            if odd:
+                otherwise.setdefault(tuple(odd), []).append(name)
+    for spelt, columned in otherwise.items():
+        line = (
+            f"column {', '.join(map(repr, columned))}: numbers or dates but for {_places(tables, columned, spelt)}: "
+            f"if this says that there is no value, --gap {spelt[0]!r}; else write it as the others"
+        )
+        if any(len(columns[name].words) > MOST_KINDS for name in columned):
+            lines.append(f"{line}, or --leave-out the column")
+        else:
+            warnings.append(f"data: {line}; until then these are words")
     answers = sorted(texts[said["target"]] - {*gaps}, key=natural_order)
     if len(answers) > FEW and (odd := _read({*answers})[2]):
-        told = _places(tables, said["target"], odd)
+        told = _places(tables, [said["target"]], odd)
         lines.append(f"column {said['target']!r}: numbers but for {told}: leave these rows out, or write numbers")
     numbers = len(answers) > FEW and all(map(NUMBER.fullmatch, answers))
     numbers |= any(re.fullmatch(r"[+-]?\d*\.\d*[1-9]\d*", one) for one in answers)
@@ -239,12 +242,14 @@ def _twins(name: str, words: Iterable[str]) -> list[str]:
     return [f"data: column {name!r}: {both} are different words: are they one?{same_words(name)}"] if both else []
 
 
-def _places(tables: Sequence[CsvTable], column: str, words: Sequence[str]) -> str:
-    """Return words of a column with the tables that have them, in words."""
+def _places(tables: Sequence[CsvTable], columns: Sequence[str], words: Sequence[str]) -> str:
+    """Return words of columns with the tables that have them, in words."""
     told = []
     for one in words[:LISTED]:
         where = [
-            str(table.path) for table in tables if column in table.columns and (table.columns[column] == one).any()
+            str(table.path)
+            for table in tables
+            if any(column in table.columns and (table.columns[column] == one).any() for column in columns)
         ]
         told.append(f"{one!r:.80} (in {', '.join(dict.fromkeys(where))})")
     return " and ".join(told) + (f" and {len(words) - LISTED} more" if len(words) > LISTED else "")

@@ -20,7 +20,6 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.special import log_softmax
 
 from hanse.base.errors import UserError
 from hanse.base.factories import Positive, Rate, call
@@ -585,7 +584,14 @@ def label_mixes(
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(torch_seed(seed, "partition", round=attempt, start=1))
         mixes = torch.distributions.Dirichlet(torch.full((classes,), alpha)).sample((clients,))
-    return np.asarray(log_softmax(np.log(mixes.numpy().astype(np.float64)), axis=1))
+    return _log_softmax(np.log(mixes.numpy().astype(np.float64)))
+
+
+def _log_softmax(logs: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return logarithms of shares that sum to 1 over the last axis."""
+    from scipy.special import log_softmax  # not before a partition needs it: a run starts sooner
+
+    return np.asarray(log_softmax(logs, axis=-1))
 
 
 def _log_dirichlet(alpha: float, shape: tuple[int, int], draw: np.random.Generator) -> NDArray[np.float64]:
@@ -600,7 +606,7 @@ def _log_dirichlet(alpha: float, shape: tuple[int, int], draw: np.random.Generat
     # alpha
     with np.errstate(over="ignore"):
         logs = gamma - (wait - wait.min(axis=1, keepdims=True)) / alpha
-    return np.asarray(log_softmax(logs, axis=1))
+    return _log_softmax(logs)
 
 
 def _serve(
@@ -619,7 +625,7 @@ def _serve(
         logs = np.where(left > counts, log_mix, -np.inf)
         if np.isneginf(logs).all():  # its mix says nothing about the classes left
             logs = np.where(left > counts, 0.0, -np.inf)
-        mix = np.exp(log_softmax(logs))
+        mix = np.exp(_log_softmax(logs))
         counts += np.minimum(draw.multinomial(need, mix / mix.sum()), left - counts)
     return counts
 
@@ -681,7 +687,7 @@ def _spread(stock: list[int], clients: int, alpha: float, draw: np.random.Genera
         allowed = np.where(open_, logs, -np.inf)
         if np.isneginf(allowed).all():
             allowed = np.where(open_[None, :], 0.0, -np.inf)
-        shares = np.exp(log_softmax(allowed, axis=1)[0])
+        shares = np.exp(_log_softmax(allowed)[0])
         ends = np.cumsum(shares)
         # the last open client ends at exactly 1 (ends / ends[-1]), so rounding leaves nothing to a client that is
         # full

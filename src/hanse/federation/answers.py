@@ -245,11 +245,13 @@ def _score(
             tasks, weights, *(column.tolist() for column in columns), strict=True
         )
     ]
-    if pool.units is not None and shares is None:
-        made = [_by_units(*one, pool) for one in zip(made, engine.outputs(held, pool, index), index, strict=True)]
+    some = [place for place, own in enumerate(index) if len(own)]
+    if some and pool.units is not None and shares is None:
+        outputs = engine.outputs(held[some], pool, [index[i] for i in some])
+        for place, output in zip(some, outputs, strict=True):
+            made[place] = _by_units(made[place], output, index[place], pool)
     if not problem.metrics or shares is not None:
         return made
-    some = [place for place, own in enumerate(index) if len(own)]
     for place, one in zip(some, measured(problem, engine, held[some], pool, [index[i] for i in some]), strict=True):
         without, interval = torch.from_numpy(one.without_block), _tensor(np.array(one.interval))
         made[place] = replace(made[place], gaps=one.gaps, without_block=without, interval=interval)
@@ -261,8 +263,6 @@ def _by_units(tested: Tested, made: ModelOutputs, index: Tensor, pool: Samples) 
     """Return a test whose loss has its error over draws of units, with the number of units among its metrics."""
     assert pool.units is not None
     units = pool.units[index.cpu()]
-    if not len(units):
-        return tested
     error = unit_error(made.loss.double().numpy(), units)
     known = None if math.isnan(error) else error
     return replace(tested, loss_error=known, metrics={UNITS: float(count_units(units))})

@@ -31,7 +31,7 @@ from hanse.reports.groups import SeedGroup
 from hanse.reports.words import said
 from hanse.runs.observers import ProgressCallback, untold
 from hanse.runs.played_run import last_state
-from hanse.runs.replay import Posted, against_rules, checked, recorded_markets, rule_of, unlike_rows
+from hanse.runs.replay import Posted, against_rules, checked, kinds_of, recorded_markets, rule_of, unlike_rows
 from hanse.runs.round_record import lost_rounds, rounds_of
 from hanse.runs.run_record import RunRecord, edited_settings, load_run
 
@@ -135,7 +135,7 @@ def audit_run(folder: Path, told: ProgressCallback = untold, trust: bool = False
     rounds = load_market(folder) if market or (made is None and not pays) else []
     clients, run = client_sums(rounds) if rounds else (), load_run(folder)
     found: list[Check | Fact | None] = [records, *_edited(folder)]
-    books = _books(folder)
+    books = _books(folder, trust)
     found += books
     if all(check.holds for check in books[:1]) and pays:
         for check in _payments(folder, trust, lost=not records.holds):
@@ -143,7 +143,7 @@ def audit_run(folder: Path, told: ProgressCallback = untold, trust: bool = False
             found.append(check)
     if not records.holds:
         of = f"; this is said of {len(rounds)} markets, and not of rounds whose files are lost"
-        whole = ("conservation", "grants and kinds")  # which read the books alone
+        whole = ("conservation", "grants", "grants and kinds")  # which read the books alone
         found = [
             replace(c, said=c.said + of) if isinstance(c, Check) and c.holds and c.name not in whole else c
             for c in found
@@ -189,7 +189,7 @@ def _made_rows(folder: Path) -> Check | Fact | None:
         raise UserError(f"{folder}: the record of round {state.round - 1} cannot be read: {bad}") from None
     said = f"{count} were recorded by their hashes, and the last checkpoint has"
     if not wrong and not len(record.get("made_row", ())):
-        return Fact("models", f"{said} none of them: none could be compared")
+        return Fact("models", f"{said} none of them: none could be compared", True)
     return Check("models", not wrong, wrong or f"{said} those of round {state.round - 1}")
 
 
@@ -233,9 +233,9 @@ def _records(folder: Path) -> Check:
     return Check("records", not lost, lost[0] + more if lost else "every round's file is the one that was written")
 
 
-def _books(folder: Path) -> list[Check]:
-    """Return whether the ledger holds and its sum is 0, and whether its grants and kinds of payments are right; nothing
-    if nobody pays.
+def _books(folder: Path, trust: bool) -> list[Check]:
+    """Return whether the ledger holds and its sum is 0, and whether its grants are right, and the kinds of payments if
+    the rule's own code says what it posts; nothing if nobody pays.
     """
     if not (folder / "ledger.json").exists():
         return [Check("conservation", False, "ledger.json is gone")] if (folder / LOG).exists() else []
@@ -243,10 +243,14 @@ def _books(folder: Path) -> list[Check]:
         verdict = verify_run(folder, ledger)
         if verdict.wrong is not None:
             return [Check("conservation", False, f"the ledger does not verify: {verdict.wrong}")]
-        odd = against_rules(folder, movements(ledger.history()))
-    grants = "one grant per client, of the size that was set, and only kinds of payments that the rule posts"
-    said = f"{verdict.transactions} transactions, whose sum is 0 in every account and in all"
-    return [Check("conservation", True, said), Check("grants and kinds", not odd, odd or grants)]
+        odd = against_rules(folder, movements(ledger.history()), trust)
+    kinds = ", and only kinds of payments that the rule posts" * bool(kinds_of(folder, trust))
+    grants = f"one grant per client, of the size that was set{kinds}"
+    said = f"{verdict.transactions} transactions, each of which sums to 0, and so do all balances together"
+    return [
+        Check("conservation", True, said),
+        Check("grants" + " and kinds" * bool(odd or kinds), not odd, odd or grants),
+    ]
 
 
 def _payments(folder: Path, trust: bool, lost: bool) -> Iterator[Check | Fact]:
@@ -261,7 +265,8 @@ def _payments(folder: Path, trust: bool, lost: bool) -> Iterator[Check | Fact]:
     if again.wrong or not again.why_not:
         yield Check("settled again", not again.wrong, again.wrong or said)
     else:
-        yield Fact("settled again", f"{again.rounds} rounds, and not the others: {again.why_not}")
+        some = f"{again.rounds} rounds were, the others not" if again.rounds else "no payment was computed anew"
+        yield Fact("settled again", f"{some}: {again.why_not}", unchecked=True)
 
 
 def no_trade(run: RunRecord, clients: Sequence[ClientSums]) -> Fact:

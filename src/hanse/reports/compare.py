@@ -358,10 +358,17 @@ class Column(NamedTuple):
         if value is None:
             return "–"
         digits = self.digits if of == "run" and sd is None else max(self.digits, 1)
-        told = f"{value * self.factor:,.{digits}f}"
+        told = self.told(value, digits)
         if value and not told.strip("-0."):
             told = f"{value * self.factor:.1g}"
-        return told if sd is None else f"{told} ± {sd * self.factor:,.{digits}f}"
+        return told if sd is None else f"{told} ± {self.told(sd, digits)}"
+
+    def told(self, value: float, digits: int, sign: str = "") -> str:
+        """Return a number with so many digits after the point; if it has ten before it, as a loss that diverged may,
+        three in all.
+        """
+        number = value * self.factor
+        return f"{number:{sign}.3g}" if abs(number) >= 1e9 else f"{number:{sign},.{digits}f}"
 
 
 _LEARNED = (
@@ -431,7 +438,7 @@ def _difference(row: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the cells of a paired difference: pairs, mean, 95 % interval and the three p-values."""
     column = _column(row["figure"])
     mean, low, high = (
-        "" if row[key] is None else f"{column.factor * row[key]:+,.{column.digits}f}" for key in ("mean", "low", "high")
+        "" if row[key] is None else column.told(row[key], column.digits, "+") for key in ("mean", "low", "high")
     )
     tests = (("p", 2), ("p_holm", 2), ("p_sign_flip", 3))
     p = ("–" if row[key] is None else f"{row[key]:.{digits}g}" for key, digits in tests)

@@ -307,11 +307,6 @@ class RunFacts:
     fall: float | None = _in("utility")
     refused: int | None = _in("updates")
 
-    @property
-    def others(self) -> int:
-        """How many clients there are besides one."""
-        return self.clients - 1
-
 
 Row = ClientFacts | RoundFacts | RunFacts | Note
 _KINDS: Mapping[str, type[Row]] = {"runs": RunFacts, "clients": ClientFacts, "rounds": RoundFacts, "notes": Note}

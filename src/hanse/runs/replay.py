@@ -70,7 +70,7 @@ def unlike_rows(table: Table, record: Arrays) -> str:
     return ""
 
 
-def against_rules(folder: Path, history: Iterable[tuple[int, Transaction]]) -> str:
+def against_rules(folder: Path, history: Iterable[tuple[int, Transaction]], trust: bool = False) -> str:
     """Return the first transaction that the run's payment rule cannot have posted, or "".
 
     Each client gets one grant, of the size in ``config.toml``, or all parts of one grant in order. This happens before
@@ -82,13 +82,14 @@ def against_rules(folder: Path, history: Iterable[tuple[int, Transaction]]) -> s
     Args:
         folder: the run directory.
         history: the ledger's transactions, each with its round.
+        trust: whether to import a payment rule of the user's own that the settings name.
     """
     config = read_toml(folder / "config.toml")
     if not table(config, "mechanism"):
         return f"{folder / 'config.toml'}: names no mechanism, so nobody can say what its rule posts"
     asked = table(config, "clients").get("grant")
     units = round((float(asked) if is_number(asked) else ClientsSection().grant) * TOKEN)
-    clients, kinds = registered(folder, config), _kinds(folder, config)
+    clients, kinds = registered(folder, config), kinds_of(folder, trust) or read_about(folder).posted
     proved = table(config, "sizes").get("proved") is True
     if proved and "sizes" not in REPLAYS:
         raise UserError(f"{folder / 'config.toml'}: sizes.proved: needs a wing{absent()}")
@@ -127,14 +128,14 @@ def _parts(config: Mapping[str, Any]) -> int:
     return given if isinstance(given, int) and given >= 1 else ClientsSection().vests
 
 
-def _kinds(folder: Path, config: Mapping[str, Any]) -> frozenset[str]:
-    """Return the kinds that the payment rule says it posts, by its code if it is built in, else by the directory."""
-    parts = built_in_parts(config)
-    rule = parts.get("settle")
-    if rule is None:
-        return read_about(folder).posted
-    standing = frozenset(slot for slot, part in parts.items() if part is rule)
-    return frozenset(kind.kind for kind in rule.tells(standing).kinds)
+def kinds_of(folder: Path, trust: bool = False) -> frozenset[str]:
+    """Return the kinds of payments that a run's payment rule says it posts, none if its code is not known here
+    (:func:`rule_of`).
+    """
+    parts, _ = rule_of(folder, trust)
+    tells = method_of(parts.get("settle"), "tells")
+    standing = frozenset(slot for slot, part in parts.items() if part is parts.get("settle"))
+    return frozenset() if tells is None else frozenset(kind.kind for kind in tells(standing).kinds)
 
 
 @dataclass
@@ -211,7 +212,8 @@ def rule_of(folder: Path, trust: bool = False) -> tuple[Mapping[str, Any], str]:
             parts: Mapping[str, Any] = build_mechanism(table(config, "mechanism")).slots()
         except (UserError, TypeError, ValueError, KeyError) as wrong:
             parts = built_in_parts(config)
-            why = first_line(wrong).replace(NOT_TRUSTED, "'hanse audit --trust' allows it")
+            why = wrong.lines[0] if isinstance(wrong, UserError) else first_line(wrong)
+            why = why.replace(NOT_TRUSTED, f"'hanse audit {folder} --trust' allows it")
     return parts, "" if "settle" in parts else why
 
 
@@ -403,7 +405,7 @@ def replay_books(folder: Path, ledger: Ledger, trust: bool = False) -> Replayed:
     for number, why in lost_rounds(folder).items():
         return Replayed(wrong=f"round {number}: {why}, so nobody can say what it should have cost", lost=True)
     rounds = Posted.of(folder, ledger)
-    if wrong := against_rules(folder, rounds.history):
+    if wrong := against_rules(folder, rounds.history, trust):
         return Replayed(wrong=wrong)
     parts, why_not = rule_of(folder, trust)
     checks, again = checked(rounds, parts, why_not)

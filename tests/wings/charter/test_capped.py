@@ -39,7 +39,7 @@ def test_water_filling_caps_everybody_and_keeps_what_the_caps_allow(found: Seque
     assert filled.max() <= cap + 1e-9
     assert filled[~some].sum() == 0
     assert filled.sum() == pytest.approx(min(1.0, cap * some.sum()))
-    free = some & (filled < cap - 1e-9)  # below the cap, all grow by one factor
+    free = (shares > 1e-12) & (filled < cap - 1e-9)  # below the cap, all grow by one factor
     if free.any():
         ratio = filled[free] / shares[free]
         assert ratio == pytest.approx(ratio[0])

@@ -178,16 +178,26 @@ def test_a_quorum_amends_a_run_from_a_round_on(tmp_path: Path) -> None:
     assert amended(tmp_path, "old.toml", "-o", "new.toml") == 2  # no amendment
 
 
+def test_a_charter_that_no_quorum_could_amend_is_told_and_nothing_is_drafted(tmp_path: Path) -> None:
+    keys = {name: {**one, "key": f"{number:064x}"} for number, (name, one) in enumerate(MEMBERS.items())}
+    assert not Charter.of(charter(members=keys)).stuck
+    stuck = Charter.of(charter(members={**keys, "south": MEMBERS["south"], "west": MEMBERS["west"]})).stuck
+    assert all(one in stuck for one in ("south, west", "1 of 3 members", "2 are needed"))
+    (tmp_path / "old.toml").write_text("title = 'Farms'\n[members.north]\n[members.south]\n")
+    assert amended(tmp_path, "old.toml", "old.toml", "--round", 1) == 2
+    assert not (tmp_path / "amendment.txt").exists()
+
+
 def test_a_rehearsal_attacks_every_round_and_stays_below_the_bound() -> None:
     said = charter(length=1.5, floor=True)
     watch = Shifts(2)
     played = hanse.run(experiment(said), observers=[watch])
     assert sorted(watch.books) == [line["round"] for line in played.metrics]
-    shift, limit, share, who = watch.found[1]
-    assert 0 < shift <= limit < 2 * 2 * 0.4 * 1.5
-    assert 0.4 < share <= 1 + 1e-5
-    assert who in MEMBERS
-    assert watch.found[2][1] == float("inf")  # two of three
+    one, two = watch.found[1], watch.found[2]
+    assert 0 < one.shift <= one.bound < 2 * 2 * 0.4 * 1.5
+    assert 0.4 < one.shift / one.bound <= 1 + 1e-5
+    assert one.who in MEMBERS
+    assert two.bound == float("inf")  # two of three
     introduction, tables = rehearsed(experiment(said, data={"client_test": 0.2}), 1)
     assert charter_of(played.experiment).hash in introduction
     assert [[row[0] for row in table.rows] for table in tables] == [[*MEMBERS], ["1"], ["nobody", "north"]]

@@ -18,11 +18,11 @@ A file has ``[[claims]]`` and their common settings, ``[defaults]``. A claim has
 * ``variants``: by row, the hyper-parameters to use. Choosing a variant on the test set would invalidate the claim, so
   for a row with several variants one must be named here.
 * ``reading``: which number of a run counts. "last": the test at the column's round. "window": the mean of the tests of
-  the last fifth of the rounds until then. ``{ mean = [150, 400] }``: the mean
-  of the tests from round 150 to 400. ``{ rounds = 90.0 }``: the rounds until that figure; fewer are better. ``{ rounds
-  = "against" }``: by how many percent fewer rounds the best of the other row is reached, to half a point (GTFLAT eq. 13,
-  Definition 3). "best": the best test until the column's round. "best" needs ``control``: a row with the same freedom to choose its round. The
-  control makes a comparison of its own, unless it is in ``against``. Kind "equal" needs no control.
+  the last fifth of the rounds until then. ``{ mean = [150, 400] }``: the mean of the tests from round 150 to 400.
+  ``{ rounds = 90.0 }``: the rounds until that figure; fewer are better. ``{ rounds = "against" }``: by how many percent
+  fewer rounds the best of the other row is reached, to half a point (GTFLAT eq. 13, Definition 3). "best": the best
+  test until the column's round. "best" needs ``control``: a row with the same freedom to choose its round. The control
+  makes a comparison of its own, unless it is in ``against``. Kind "equal" needs no control.
 * ``lower``: whether lower figures are better.
 * ``printed``: the effect that the paper prints, above 0 if the paper claims one. If left out, it is computed from the
   printed table.

@@ -25,7 +25,8 @@ from hanse.core.part import Aggregate, AggregatePart, Group, Mechanism, State, V
 from hanse.core.port import Closing, Federation, Reply, Request, Roster, Train, Trained
 from hanse.core.table import Floats, Ints
 from hanse.core.telling import Measure, Plot, Telling
-from hanse.flower.arrays import ArrayLayout, average, shares, size_of
+from hanse.federation.codec import WireError
+from hanse.flower.arrays import ArrayLayout, average, opened, shares, size_of
 from hanse.flower.valued.reaggregate import Reaggregation
 from hanse.flower.valued.worth import ByFunction, Worth, counted_in
 from hanse.learning.by_function import FunctionCoalitions
@@ -136,15 +137,36 @@ class WatchedRound:
         if self.made is None or not self.replies or not self.form.names:
             return False
         clients = list(self.replies)
+        try:
+            made = self.form.row(self.made).double()
+        except WireError:  # it has other names or shapes
+            return False
+        if not known and not self._averages_the_rest(clients):
+            return False
         rows = torch.stack([self.replies[c].row for c in clients]).double()
         old = self.form.row(self.before).double()
         mean = torch.from_numpy(self.share(clients)) @ rows
-        made = self.form.row(self.made).double()
         size = torch.maximum(rows.abs().max(0).values, old.abs())
         # an error bound for a weighted sum of n terms in the coarsest type of each column
         near = (len(clients) + 2) * (self.form.rounding([self.made, *self.records.values()]) * size + TINY)
         tells = known or bool(((rows - mean).abs() > 4 * near).any())
         return tells and bool(((mean - made).abs() <= near).all())
+
+    def _averages_the_rest(self, clients: Sequence[int]) -> bool:
+        """Say whether the aggregate's arrays that are no columns are averages, too, and the replies have all of them.
+
+        Args:
+            clients: the clients of the sound replies.
+        """
+        assert self.made is not None
+        rest = set(self.made) - set(self.form.names)
+        if any(set(self.records[c]) != set(self.made) for c in clients):
+            return False
+        try:
+            mean = average([ArrayRecord({n: self.records[c][n] for n in rest}) for c in clients], self.share(clients))
+            return all(np.allclose(opened(self.made[n]), opened(mean[n]), rtol=1e-6, atol=TINY) for n in rest)
+        except (TypeError, ValueError, WireError):  # they are no numbers, or differ in shape
+            return False
 
     def check_repeats(self) -> None:
         """Raise UserError unless the strategy makes the same aggregate of the sound replies again."""

@@ -151,11 +151,16 @@ class Valued(Generic[S]):
         """
 
         strategy, kind = self.strategy, type(self.strategy)
+
+        def first(name: str, heard: Callable[..., Any]) -> property:
+            """Return a method that comes before what the strategy itself has, or later sets, under its name."""
+            return property(lambda own: heard, lambda own, set_: vars(own).update({name: set_}))
+
         members: dict[str, Any] = {
-            "start": staticmethod(self._started),
-            "configure_train": staticmethod(self._configured),
-            "aggregate_train": staticmethod(self._aggregated),
-            "aggregate_evaluate": staticmethod(self._evaluated),
+            "start": first("start", self._started),
+            "configure_train": first("configure_train", self._configured),
+            "aggregate_train": first("aggregate_train", self._aggregated),
+            "aggregate_evaluate": first("aggregate_evaluate", self._evaluated),
             "__copy__": lambda own: copy.copy(strategy),
             # read back, it is what the first object is read back as; cast only returns it
             "__reduce_ex__": lambda own, protocol: (cast, (None, strategy)),
@@ -489,4 +494,4 @@ def _hello(name: str) -> Hello:
 
 def averages(strategy: Strategy) -> bool:
     """Return whether a strategy aggregates as Flower's FedAvg does."""
-    return type(strategy).aggregate_train is FedAvg.aggregate_train
+    return getattr(strategy.aggregate_train, "__func__", None) is FedAvg.aggregate_train

@@ -159,6 +159,13 @@ class Charter(Section):
         least_weight = self.quorum.weight
         return f"{share:.3g} of the weight, {least_weight:g} is needed" if share < least_weight - 1e-9 else ""
 
+    @property
+    def stuck(self) -> str:
+        """Why no amendment can ever hold: who has no key to sign with, and what the others lack; "" if one can."""
+        bare = [name for name, member in self.members.items() if not member.key]
+        lack = self.lacks(self.members.keys() - bare)
+        return f"can never be amended: no key to sign with: {', '.join(bare)}; the others are {lack}" if lack else ""
+
     def answered_by(self, member: str) -> tuple[str, ...] | None:
         """Return the kinds of questions that all clients of a member answer; None: any. "": a client of nobody."""
         clients = self.clients_of(member) if member in self.members else self.before

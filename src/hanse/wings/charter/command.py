@@ -75,6 +75,8 @@ def amend(
     if new is not None:
         if out.exists():
             raise UserError(f"{out}: exists already, and may have signatures: give another --out, or move it away")
+        if charter.stuck:
+            raise UserError(f"{old}: {charter.stuck}")
         write_whole(out, amendment.drafted(charter, Charter.read(new), first))
     text, lines = amendment.read_note(out)
     before, after = amendment.both_in(text, str(out))

@@ -96,5 +96,6 @@ class CharterGuard(Guard):
         return Chartered(inner, self.charter, size)
 
     def warns(self, sizes: Ints) -> list[str]:
-        """Return a note with the charter's hash."""
-        return [f"note: under the charter '{self.charter.title}', {self.charter.hash}"]
+        """Return a note with the charter's hash, and whether it can be amended."""
+        more = f"; it {self.charter.stuck}" * bool(self.charter.stuck)
+        return [f"note: under the charter '{self.charter.title}', {self.charter.hash}{more}"]

@@ -16,7 +16,7 @@ from hanse.runs.config import Experiment
 from hanse.runs.experiment import run
 from hanse.runs.played_run import PlayedRun
 from hanse.wings.charter.charter import Charter, charter_of
-from hanse.wings.charter.shift import Shifts
+from hanse.wings.charter.shift import FAR, Shifts
 
 METRICS = ("test/accuracy", "test/loss", "train/loss")  # the first that a run has is shown
 FLIPPED = {"kind": "flip", "scale": 10.0}  # ten times the opposite of what was learnt
@@ -37,13 +37,13 @@ def rehearsed(experiment: Experiment, most: int) -> tuple[str, list[TextTable]]:
     clients = _clients(charter, together)
     settled = together.experiment  # with the number of clients that the data have
     alone = run(alone_experiment(settled)) if together.tests else None
-    limits = "" if charter.length is not None else " Without `length` no shift is bounded."
     introduction = (
         f"The charter '{charter.title}' ({charter.hash}), played for {len(together.metrics)} rounds with "
         f"{len(charter.members)} members. A member weighs at most {charter.cap:g}; the longest update is "
-        f"{charter.length or 'of any length'} (median over members: 1).{limits}"
+        f"{charter.length or 'of any length'} (median over members: 1). Attacks on a round send up to {FAR:g} times "
+        f"the honest step.{f' It {charter.stuck}.' * bool(charter.stuck)}"
     )
-    tables = [_gains(clients, together, alone, watch), _shifts(watch), _attacked(settled, clients, together)]
+    tables = [_gains(clients, together, alone, watch), _shifts(watch, charter), _attacked(settled, clients, together)]
     return introduction, tables if together.tests else tables[1:]
 
 
@@ -63,42 +63,40 @@ def _own(tested: Mapping[str, Floats], clients: Sequence[int]) -> float:
 def _gains(clients: Mapping[str, list[int]], together: PlayedRun, alone: PlayedRun | None, watch: Shifts) -> TextTable:
     """Return who gains by the charter, and what a leaver at half time would not have."""
     end, half = max(together.tests), max((n for n in together.tests if n < len(together.metrics) // 2), default=0)
+    what, way = ("accuracy", 1.0) if "test_accuracy" in together.tested else ("loss", -1.0)
     rows = []
     for member, mine in clients.items():
         fits = [_own(one.tests[number], mine) for one, number in ((together, half), (together, end)) if one.tests]
         by_itself = float("nan") if alone is None else _own(alone.tested, mine)
         had, has = (sum(book.balance(account(c)) for c in mine) / TOKEN for book in (watch.books[half], together.book))
-        figures = (by_itself, fits[1], fits[1] - by_itself, fits[1] - fits[0], has, has - had)
-        rows.append(
-            (
-                member,
-                *(f"{x:.3f}" for x in figures[:2]),
-                *(f"{x:+.3f}" for x in figures[2:4]),
-                *(f"{x:.2f}" for x in figures[4:]),
-            )
-        )
-    what = "accuracy" if "test_accuracy" in together.tested else "loss"
-    heads = ("member", "alone", "together", "joining", "staying", "tokens", "since half time")
-    title = (
-        f"Who gains ({what} on own test samples, one run: 'hanse statement' has intervals; staying: since half time, "
-        "what a leaver lacks, or is spared where it is worse; tokens with the grant)"
-    )
-    return TextTable(heads, tuple(rows), title)
+        figures = (by_itself, fits[1], way * (fits[1] - by_itself), way * (fits[1] - fits[0]), has, has - had)
+        told = ("{:.3f}", "{:.3f}", "{:+.3f}", "{:+.3f}", "{:.2f}", "{:+.2f}")
+        rows.append((member, *(form.format(x) for form, x in zip(told, figures, strict=True))))
+    heads = ("member", "alone", "together", "gains by joining", "loses by leaving at half time")
+    tokens = ("tokens at the end", "of these after half time")
+    title = f"Who gains ({what} on own test samples; one run: 'hanse statement' has intervals; tokens with the grant)"
+    return TextTable((*heads, *tokens), tuple(rows), title)
 
 
-def _shifts(watch: Shifts) -> TextTable:
+def _shifts(watch: Shifts, charter: Charter) -> TextTable:
     """Return how far sets of members moved a round's model, and how far they could."""
+    why = "no length" if charter.length is None else "half of a round, or weights by updates"
     rows = tuple(
         (
             str(count),
-            who or "-",
-            f"{far:.3g}",
-            *([f"{limit:.3g}", f"{share:.0%}"] if np.isfinite(limit) else ["none", "-"]),
+            one.who,
+            str(one.round),
+            f"{one.shift:.3g}",
+            *(
+                [f"{one.bound:.3g}", f"{one.shift / one.bound:.1%}"]
+                if np.isfinite(one.bound)
+                else [f"none: {why}", "-"]
+            ),
         )
-        for count, (far, limit, share, who) in sorted(watch.found.items())
+        for count, one in sorted(watch.found.items())
     )
-    title = "Who could capture a round (largest shift of the model, in median lengths of an update)"
-    return TextTable(("members together", "the worst", "shift found", "bound", "most of a bound"), rows, title)
+    title = "Who could capture a round (a row is the round nearest to its bound; in median lengths of its updates)"
+    return TextTable(("members together", "the worst", "round", "shift", "bound", "of the bound"), rows, title)
 
 
 def _attacked(experiment: Experiment, clients: Mapping[str, list[int]], together: PlayedRun) -> TextTable:

@@ -32,7 +32,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import combinations
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -90,19 +90,30 @@ def attacks(group: Group, step: Any, bad: Ints) -> Iterator[Group]:
         yield group.among(np.setdiff1d(np.arange(len(group)), bad))
 
 
+class Shift(NamedTuple):
+    """How far members moved a round's model, and how far they could at most, in median lengths of its updates.
+
+    Without a bound, ``bound`` is infinite.
+    """
+
+    shift: float
+    bound: float
+    who: str
+    round: int
+
+
 @dataclass
 class Shifts:
     """Watches a run, and attacks each of its rounds beside it.
 
     Attributes:
         most: the largest set of members that attack together.
-        found: by the number of members: the largest shift and bound seen, in median lengths of updates, the largest
-            share of the bound that a shift had, and who made it.
+        found: by the number of members: the shift that came nearest to its bound; without bounds, the largest.
         books: the balances after each round.
     """
 
     most: int
-    found: dict[int, tuple[float, float, float, str]] = field(default_factory=dict)
+    found: dict[int, Shift] = field(default_factory=dict)
     books: dict[int, Book] = field(default_factory=dict)
     _state: Mapping[str, State] = field(default_factory=dict)
 
@@ -114,10 +125,10 @@ class Shifts:
         for group in played.view.groups():
             below = state["below"][played.view.trained.seats.client[group.at]] if part.floor else np.zeros(len(group))
             if not below.all():
-                self._attacked(part, group.among(np.flatnonzero(below == 0)), state)
+                self._attacked(part, group.among(np.flatnonzero(below == 0)), state, metrics["round"])
         self._state, self.books[metrics["round"]] = played.state.states, played.state.book
 
-    def _attacked(self, part: Capped, group: Group, state: State) -> None:
+    def _attacked(self, part: Capped, group: Group, state: State, round: int) -> None:
         """Attack a group's round."""
         members, place = part.places(group)
         length, width = lengths(group), group.num_parameters
@@ -131,7 +142,5 @@ class Shifts:
                     float((attacked.made(part.aggregate(attacked, state)) - honest)[:width].double().norm())
                     for attacked in attacks(group, honest - group.old, np.flatnonzero(np.isin(place, bad)))
                 )
-                before = self.found.get(count, (0.0, 0.0, 0.0, ""))
-                who = ", ".join(members[k] for k in bad) if far / unit > before[0] else before[3]
-                shares = (max(before[0], far / unit), max(before[1], limit / unit), max(before[2], far / limit))
-                self.found[count] = (*shares, who)
+                one = Shift(far / unit, limit / unit, ", ".join(members[k] for k in bad), round)
+                self.found[count] = max(self.found.get(count, one), one, key=lambda s: (s.shift / s.bound, s.shift))
