@@ -134,11 +134,23 @@ class WatchedRound:
             known: whether the strategy uses Flower's own averaging. If not, replies that hardly differ tell nothing:
                 any rule would make nearly their average, so the answer is False for these.
         """
-        if self.made is None or not self.replies or not self.form.names:
-            return False
         clients = list(self.replies)
+        return bool(clients and self.form.names) and self._is_average(self.made, clients, known)
+
+    def averages_few(self) -> bool:
+        """Say whether the strategy averages one reply, and all but one, as it does all; if that can be tried."""
+        few = [some for some in (list(self.replies)[:1], list(self.replies)[1:]) if some]
         try:
-            made = self.form.row(self.made).double()
+            return all(self._is_average(self.coalition(some), some, known=True) for some in few)
+        except UserError:  # its aggregates cannot be made again
+            return True
+
+    def _is_average(self, made: ArrayRecord | None, clients: Sequence[int], known: bool) -> bool:
+        """Say whether an aggregate is the weighted average of some sound replies; ``known`` as for :meth:`averaged`."""
+        if made is None:
+            return False
+        try:
+            row = self.form.row(made).double()
         except WireError:  # it has other names or shapes
             return False
         if not known and not self._averages_the_rest(clients):
@@ -148,9 +160,9 @@ class WatchedRound:
         mean = torch.from_numpy(self.share(clients)) @ rows
         size = torch.maximum(rows.abs().max(0).values, old.abs())
         # an error bound for a weighted sum of n terms in the coarsest type of each column
-        near = (len(clients) + 2) * (self.form.rounding([self.made, *self.records.values()]) * size + TINY)
+        near = (len(clients) + 2) * (self.form.rounding([made, *self.records.values()]) * size + TINY)
         tells = known or bool(((rows - mean).abs() > 4 * near).any())
-        return tells and bool(((mean - made).abs() <= near).all())
+        return tells and bool(((mean - row).abs() <= near).all())
 
     def _averages_the_rest(self, clients: Sequence[int]) -> bool:
         """Say whether the aggregate's arrays that are no columns are averages, too, and the replies have all of them.

@@ -119,6 +119,7 @@ class Valued(Generic[S]):
         self._folder: RunDir | None = None
         self._nobody: WatchedRound | None = None  # a round to which nobody has come
         self._now: WatchedRound | None = None
+        self._averages_few: bool | None = None  # whether a strategy of its own averages few replies as it does all
         self._said = dict[str, float]()
         self._number, self._begun = 0, 0.0
 
@@ -332,7 +333,11 @@ class Valued(Generic[S]):
         if self._now is None:
             return
         self._now.made = None if arrays is None else own_copy(arrays)
-        self._now.average = self._now.averaged(known=averages(self.strategy))
+        known = averages(self.strategy)
+        average = self._now.averaged(known)
+        if average and not known and self._averages_few is None:  # once: two aggregates are made again for it
+            self._averages_few = self._now.averages_few()
+        self._now.average = average and self._averages_few is not False
         self.says("train", figures)
 
     def says(self, who: str, figures: object) -> None:
