@@ -219,8 +219,9 @@ class ProgressBar:
             self._progress.update(self._task, figure=figure)
 
     def on_end(self, result: PlayedRun) -> None:
-        """Stop the bar. Its figure is of all clients, and whoever ends the run tells that of the honest ones."""
-        self._progress.update(self._task, figure="")
+        """Stop the bar. A figure of all clients leaves it: whoever ends the run tells that of the honest ones."""
+        if result.metrics and f"client/test_{self._main.key}" in result.metrics[-1]:
+            self._progress.update(self._task, figure="")
         self._progress.stop()
 
 
