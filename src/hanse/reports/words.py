@@ -111,7 +111,8 @@ def environment() -> Environment:
         "about": about,
         "all_tokens": lambda units: f"{Decimal(units).scaleb(-6):,f}",
         "client": called,
-        "coded": lambda text: Markup(re.sub("`([^`]*)`", r"<code>\1</code>", str(escape(text)))),
+        # a long command scrolls on a phone, and keys must reach it
+        "coded": lambda text: Markup(re.sub("`([^`]*)`", r"<code tabindex='0'>\1</code>", str(escape(text)))),
         "coins": lambda coins, invoice: invoice.told(coins),
         "difference": lambda value, metric: metric.show_difference(value),
         "end": lambda value, metric: metric.show_difference(value).removesuffix(" points"),
