@@ -47,9 +47,11 @@ def test_a_run_of_this_series_stays_readable(tmp_path: Path) -> None:
     assert kept.arrays(1)["market_client"].tolist() == [0, 1, 2, 3]
     assert hanse.load(folder).metrics[-1]["balance/client/1"] == -1.602976
     assert hanse.Experiment.read(folder / "config.toml").mechanism.name == "ipfl"
-    for command in (["ledger", "verify", str(folder)], ["receipt", "verify", str(folder / "receipts/client-1.jsonl")]):
+    receipts = str(folder / "receipts/client-1.jsonl")
+    for command, verdict in ((["ledger", "verify", str(folder)], "add up"), (["receipt", "verify", receipts], "hold")):
         done = CliRunner().invoke(app, command)
         assert done.exit_code == 0, done.output
+        assert verdict in done.output
 
 
 def run(*command: str | Path, cwd: Path) -> str:

@@ -95,7 +95,7 @@ def test_a_worker_of_ray_that_is_killed_is_replaced() -> None:
     killed = list[int]()
 
     def kill() -> None:
-        while not (found := subprocess.run(["pgrep", "-nf", "^ray::Trainer.train"], capture_output=True).stdout):
+        while not (found := subprocess.run(["pgrep", "-nf", "^ray::RayWorker.train"], capture_output=True).stdout):
             time.sleep(0.01)
         killed.append(int(found))
         os.kill(killed[0], signal.SIGKILL)

@@ -41,6 +41,7 @@ from hanse.reports.part_charts import part_charts, plotted
 from hanse.reports.prospect import prospect
 from hanse.reports.report import figures
 from hanse.reports.statement import statement
+from hanse.reports.words import said
 from hanse.runs.run_record import load_run, load_runs
 
 FEE = 2 * TOKEN
@@ -153,7 +154,9 @@ def test_values_that_only_rank_are_called_by_their_name_and_not_worth(tmp_path: 
     mechanism = {"name": "fedavg", "value": "first_order_clients"}
     hanse.run(hanse.Experiment(data=data, mechanism=mechanism, run={"rounds": 2}), out=tmp_path / "run")
     done = CliRunner().invoke(app, ["statement", str(tmp_path / "run"), "--all"])
-    assert load_run(tmp_path / "run").about.measure.plural.split()[0] in done.output  # a narrow column breaks it
+    head = said("worth_head", statement(tmp_path / "run", 0))
+    assert head == f"sum of its {load_run(tmp_path / 'run').about.measure.plural}"
+    assert all(word in done.output for word in head.split())  # a narrow column breaks it
     assert "worth" not in done.output
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hanse.base.errors import library
+from hanse.base.errors import UserError, library
 from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
 from hanse.learning.engines import EngineChoice, make_engine
@@ -26,7 +26,7 @@ NEEDS_RAY = "federation.engine: 'ray': needs Ray; pip install '.[ray]' in a clon
 _POOLS = 2  # sets of samples that are kept: a round's own, and those that behaviours show to some clients
 
 
-class Trainer:
+class RayWorker:
     """Trains seats in a process of Ray's.
 
     Args:
@@ -89,8 +89,11 @@ class RayEngine:
             self._began = True
         # half a place each, so that what is left of the cluster has room for workers of a machine that is lost
         half = {"num_cpus": 0.5, "num_gpus": 0.5 * (self._card == "GPU"), "scheduling_strategy": "SPREAD"}
-        kind = self.ray.remote(**half, max_restarts=-1, max_task_retries=-1)(Trainer)
-        self._workers = [kind.remote(*self._given) for _ in range(int(self.ray.cluster_resources()[self._card]))]
+        kind = self.ray.remote(**half, max_restarts=-1, max_task_retries=-1)(RayWorker)
+        places = int(self.ray.cluster_resources().get(self._card, 0))
+        if not places:
+            raise UserError(f"federation.engine: 'ray': the cluster has no {self._card}: add one, or take 'local'")
+        self._workers = [kind.remote(*self._given) for _ in range(places)]
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.engine, name)

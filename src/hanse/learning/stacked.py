@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -332,7 +332,7 @@ class Program:
         self.pull: Tensor | float = 0.0
         self.constant: Tensor | None = None
         self.pace: Tensor | None = None
-        self.bind = cache(self._bind)
+        self._bound: dict[tuple[int, int], ActiveProgram] = {}  # no cache of a method: a cycle would hold buffers
 
     def _empty(self, count: int) -> Tensor:
         """Return a flat buffer of ``count`` numbers whose values are not set."""
@@ -361,7 +361,7 @@ class Program:
         self.velocity.zero_()
         self.total.zero_()
         self.pace = self._empty(self.seats).view(-1, 1, 1) if self.normals and recipe.statistics == "anew" else None
-        self.bind.cache_clear()  # they hold the pull and the constant of the round before
+        self._bound.clear()  # they hold the pull and the constant of the round before
         pulls = [recipe.weight_decay + (job.mu if job.centre is not None else 0.0) for job in jobs]
         if all(pull == pulls[0] for pull in pulls):
             self.pull = pulls[0]
@@ -380,8 +380,14 @@ class Program:
         for (_, _, a, b), block in zip(self.layout._blocks(), self.blocks.values(), strict=True):
             yield slice(a, b), block.view(self.seats, -1)
 
-    def _bind(self, active: int, width: int) -> ActiveProgram:
+    def bind(self, active: int, width: int) -> ActiveProgram:
         """Return the program for the first ``active`` seats and batches of ``width``, valid until the next start."""
+        if (active, width) not in self._bound:
+            self._bound[active, width] = self._bind(active, width)
+        return self._bound[active, width]
+
+    def _bind(self, active: int, width: int) -> ActiveProgram:
+        """Make the views, layers and loss for the first ``active`` seats and batches of ``width``."""
 
         def shaped(flat: Tensor, features: int) -> Tensor:
             return flat[: active * features * width].view(active, features, width)

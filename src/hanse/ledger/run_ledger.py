@@ -176,11 +176,8 @@ def latest_claim(folder: Path) -> BooksAtCheckpoint | None:
             continue
         book = notes["book"]
         pending = [(r, Transaction(s, k, tuple(rows), m)) for r, s, k, m, rows in notes["pending"]]
-        lines, finished, played = (
-            notes["lengths"]["metrics.jsonl"],
-            notes.get("finished", False),
-            notes.get("settings", ""),
-        )
+        lines, finished = notes["lengths"]["metrics.jsonl"], notes.get("finished", False)
+        played = notes.get("settings", "")
         return BooksAtCheckpoint(notes["round"], book["count"], head, pending, lines, finished, played)
     return None
 

@@ -100,7 +100,7 @@ ACCOUNTS: Mapping[str, Callable[[Mapping[str, Any]], Any]] = Names({}, "accounts
 def asked(experiment: Experiment) -> list[str]:
     """Return the settings of an experiment for which wings have guards, also where such a wing is missing.
 
-    A guard goes around those before it: the alphabet backwards puts a charter around all others.
+    A guard goes around those before it: a section of a wing's own, such as a charter, around keys of others.
     """
 
     def given(setting: str) -> bool:
@@ -108,7 +108,8 @@ def asked(experiment: Experiment) -> list[str]:
         value = getattr(experiment, section, None)
         return (getattr(value, key, None) if key else value) not in (None, False)
 
-    return [setting for setting in sorted({*GUARDS, *BY_WINGS}, reverse=True) if given(setting)]
+    settings = sorted({*GUARDS, *BY_WINGS}, key=lambda setting: ("." in setting, setting), reverse=True)
+    return [setting for setting in settings if given(setting)]
 
 
 def guards_of(experiment: Experiment) -> dict[str, Guard]:

@@ -292,16 +292,17 @@ def build(
     if lines:
         raise UserError(*lines)
 
-    choice, cluster = REMOTE if remote else _choose(experiment, data, problem, row, device, loop), None
-    if experiment.federation.engine == "ray" and not remote:
-        choice, cluster = replace(choice, threads=1, workers=1, graphs=False), RayEngine
+    choice = REMOTE if remote else _choose(experiment, data, problem, row, device, loop)
+    on_ray = experiment.federation.engine == "ray" and not remote
+    if on_ray:
+        choice = replace(choice, threads=1, workers=1, graphs=False)
     compared = (row, refusals.few_samples(data), device, experiment.engine.precision)
     choice, problem, engine, differs = settle(choice, problem, *compared)
     experiment = _with_engine(experiment, choice, device)
     for guard in guards.values():
         experiment = guard.written(experiment)
-    if cluster is not None:
-        engine = cluster(engine, problem, choice, device, experiment.engine.precision, loop)
+    if on_ray:
+        engine = RayEngine(engine, problem, choice, device, experiment.engine.precision, loop)
     elif loop is not None and isinstance(engine, SequentialEngine):
         engine = LoopEngine(engine, loop)
     said = [
