@@ -35,10 +35,9 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
 
+from hanse.base.pytorch import Tensor, torch
 from hanse.base.streams import stream
 from hanse.core.book import Book
 from hanse.core.entry import Transaction
@@ -574,9 +573,8 @@ class Context:
     @staticmethod
     def tiny(num_clients: int = 3, rounds: int = 1) -> Context:
         """Return the context of a model with two parameters, in which parts show before a run what they do."""
-        return Context(
-            num_clients, rounds, 0, Recipe(), Layout.of(nn.Linear(1, 1, device="meta")), lambda number: torch.zeros(2)
-        )
+        layout = Layout(("weight", "bias"), ((1, 1), (1,)), offsets=(0, 1, 2), num_parameters=2, size=2)
+        return Context(num_clients, rounds, 0, Recipe(), layout, lambda number: torch.zeros(2))
 
     def standing(self, part: Part) -> frozenset[str]:
         """Return the slots that a part fills in this mechanism, so that it can skip questions for its other slots."""

@@ -15,12 +15,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from pydantic import BaseModel
 
 from hanse.base.errors import RAISED, UserError, nearest
 from hanse.base.factories import OBJECT
+from hanse.base.pytorch import torch
 from hanse.base.streams import stream
 from hanse.core.part import Context, Mechanism, Size, in_slots
 from hanse.core.table import Ints

@@ -20,10 +20,10 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
-import torch
+from numpy.lib.mixins import NDArrayOperatorsMixin
 from numpy.typing import NDArray
-from torch import Tensor
 
+from hanse.base.pytorch import Tensor, torch
 from hanse.core import part, port, table
 from hanse.core.part import Context, Judge, State, View
 
@@ -302,6 +302,23 @@ class _Missing:
         raise NotRecordedError(f"{self._name}.{name}")
 
 
+class _Model(_Missing, NDArrayOperatorsMixin):
+    """A model of which the record has the shape alone. Whatever asks for its numbers raises NotRecordedError."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__("models")
+        self.shape, self.ndim = shape, len(shape)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    @classmethod
+    def _unknown(cls, *given: Any, **options: Any) -> Any:
+        raise NotRecordedError("models")
+
+    __getitem__ = __array__ = __array_ufunc__ = __torch_function__ = _unknown
+
+
 _INSIDE: Mapping[str, Callable[[Any], Iterable[Any]]] = {  # what a written value is made of, by its tag
     "$kind": dict.values,
     "$map": lambda pairs: (one for pair in pairs for one in pair),
@@ -346,7 +363,7 @@ class _Reader:
             case "$tensor":
                 return torch.from_numpy(np.array(self.read(said)))
             case "$model":
-                return torch.empty(said[1], dtype=getattr(torch, said[0]), device="meta")
+                return _Model(tuple(said[1]))
             case "$kind":
                 return self._made(said, {name: self.read(one, kind) for name, one in value["fields"].items()}, kind)
             case "$map":
