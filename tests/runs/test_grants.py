@@ -16,8 +16,8 @@ from hanse.core.entry import MINT, TOKEN, Transaction
 from hanse.federation.behaviour import Behaviour, Me
 from hanse.ledger.run_ledger import reading
 from hanse.reports.facts import facts
+from hanse.runs.grants import part_of
 from hanse.runs.replay import against_rules, replay_books
-from hanse.runs.setup import part_of
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,8 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 import numpy as np
-import torch
-from torch import Tensor, nn
 
+from hanse.base.pytorch import Tensor, nn, torch
 from hanse.base.streams import stream
 from hanse.core.port import Confused, Confusion, Counted, Derived, Gradient, Mixture, Nearest, Score, Test, Tested
 from hanse.core.table import Floats, mix

@@ -17,10 +17,9 @@ from types import NoneType
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from hanse.base.errors import RAISED, UserError, gated, out_of_memory
+from hanse.base.pytorch import Tensor, torch
 from hanse.base.streams import stream
 from hanse.base.wings import Names
 from hanse.core import port

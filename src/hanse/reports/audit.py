@@ -30,7 +30,6 @@ from hanse.reports.contributions import contribution
 from hanse.reports.groups import SeedGroup
 from hanse.reports.words import said
 from hanse.runs.observers import ProgressCallback, untold
-from hanse.runs.played_run import last_state
 from hanse.runs.replay import Posted, against_rules, checked, kinds_of, recorded_markets, rule_of, unlike_rows
 from hanse.runs.round_record import lost_rounds, rounds_of
 from hanse.runs.run_record import RunRecord, edited_settings, load_run
@@ -175,9 +174,11 @@ def _made_rows(folder: Path) -> Check | Fact | None:
     wanted = ("made_row", "made_hash", "withheld", "W_row", "W_shape")
     kept = {n: read_arrays(file, wanted) for n, file in rounds_of(folder)}
     count = sum(len(record.get("made_row", ())) for record in kept.values())
-    state = last_state(folder)
     if not count:
         return None
+    from hanse.runs.played_run import last_state  # late: only models need torch
+
+    state = last_state(folder)
     if state is None or state.round == 0:
         return Check(
             "models", False, f"{count} were recorded by their hashes, and there is no checkpoint to compare them with"

@@ -16,13 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
-from torch import Tensor
 
 from hanse.base.errors import UserError
 from hanse.base.files import whole_file
+from hanse.base.pytorch import Tensor, torch
 from hanse.core.book import Book
 from hanse.core.entry import Transaction
 from hanse.core.part import State
@@ -200,6 +198,8 @@ def store(path: Path, snapshot: Snapshot) -> None:
     if underway or state.underway.clock:
         known |= {"clock": state.underway.clock, "flights": underway}
     notes = json.dumps(known, sort_keys=True)
+    from safetensors.torch import save  # late: it imports torch
+
     with whole_file(path, durable=True) as file:
         file.write(save(tensors, {"notes": notes, "digest": _digest(tensors, notes)}))
 

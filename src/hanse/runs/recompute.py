@@ -20,10 +20,10 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-import torch
 
 from hanse.base.errors import UserError, first_line
 from hanse.base.files import json_lines, read_arrays, read_json, read_toml, table
+from hanse.base.pytorch import torch
 from hanse.core.book import Book
 from hanse.core.entry import CLOSE, LEAVE, UNMOVING, Transaction
 from hanse.data.committed import CommittedSet

@@ -37,11 +37,11 @@ from hanse.mechanisms import market_checks
 from hanse.mechanisms.market_record import NEEDED, MarketRound, market_of
 from hanse.mechanisms.registry import build_mechanism, built_in_parts
 from hanse.runs.chance import is_number
+from hanse.runs.grants import grant, part_of
 from hanse.runs.round_record import METRICS, Arrays, lost_rounds, round_file, rounds_of, row_hash
 from hanse.runs.run_record import registered
 from hanse.runs.sections import ClientsSection
 from hanse.runs.settle_inputs import NotRecordedError, RecordedInputs
-from hanse.runs.setup import grant, part_of
 
 MOST_KEPT = 1 << 26  # bytes of all rounds' arrays that stay in memory for a second pass
 REPLAYS: Mapping[str, Any] = Names({}, "replays")  # what wings post beside the rule, and check
@@ -278,10 +278,7 @@ class Again:
         except NotRecordedError as missing:
             self.why_not = f"the record of round {r.number} lacks what the payment rule reads: {missing}"
         except Exception as wrong:  # a record that was tampered with may make a part raise anything
-            if "meta tensor" in str(wrong):  # numbers of a model, of which only the shape is recorded
-                self.why_not = f"the record of round {r.number} lacks the models that the payment rule reads"
-            else:
-                self.wrong = f"round {r.number}: cannot be settled again: {first_line(wrong)}"
+            self.wrong = f"round {r.number}: cannot be settled again: {first_line(wrong)}"
 
 
 def checked(rounds: Posted, parts: Mapping[str, Any], why_not: str) -> tuple[tuple[Check, ...], Again]:

@@ -30,8 +30,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-import torch
-
 from hanse.base import toml
 from hanse.base.errors import MachineError, UserError, in_python
 from hanse.base.files import (
@@ -46,6 +44,7 @@ from hanse.base.files import (
     write_whole,
 )
 from hanse.base.lock import LOCK, Hold
+from hanse.base.pytorch import torch
 from hanse.base.wings import Names
 from hanse.core.book import LedgerError
 from hanse.core.entry import LEAVE, LOG, TOKEN, Transaction
