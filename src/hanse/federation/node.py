@@ -78,6 +78,19 @@ def private_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
         np.savez(file, **dict(arrays))  # type: ignore[arg-type]
 
 
+def kept_arrays(path: Path) -> dict[str, NDArray[Any]]:
+    """Return the arrays of an npz file that was written here; empty if there is none.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: the file is damaged.
+    """
+    if not path.exists():
+        return {}
+    with np.load(path, allow_pickle=False) as file:
+        return dict(file)
+
+
 @dataclass(frozen=True)
 class PrivateRow:
     """A private row as its owner keeps it.
@@ -139,10 +152,7 @@ class PrivateRow:
         Raises:
             OSError: the file cannot be written.
         """
-        kept = {"row": self.row.numpy(), "before": self.before.numpy(), "round": np.array(self.round)}
-        if self.pending is not None:
-            kept |= {"pending": self.pending.numpy(), "pending_round": np.array(self.pending_round)}
-        private_arrays(path, kept)
+        private_arrays(path, {name: np.asarray(value) for name, value in vars(self).items() if value is not None})
 
     @staticmethod
     def read(path: Path) -> PrivateRow:
@@ -150,14 +160,11 @@ class PrivateRow:
 
         Raises:
             OSError: the file cannot be read.
-            ValueError, KeyError: the file is damaged.
+            ValueError, TypeError: the file is damaged, or there is none.
         """
-        with np.load(path, allow_pickle=False) as file:
-            row, before = (torch.from_numpy(file[name]) for name in ("row", "before"))
-            kept = PrivateRow(row, before, int(file["round"]))
-            if "pending" not in file.files:
-                return kept
-            return kept.trained(torch.from_numpy(file["pending"]), int(file["pending_round"]))
+        arrays = kept_arrays(path)
+        kept: dict[str, Any] = {name: torch.from_numpy(x) if x.ndim else int(x) for name, x in arrays.items()}
+        return PrivateRow(**kept)
 
 
 # the question after training in which a market lets a client see how good its update is
@@ -585,26 +592,20 @@ class Node:
                 continue
             value = float(result.accuracy[0]) if not torch.isnan(result.accuracy[0]) else -float(result.loss[0])
             path = self.folder / "best.npz"
-            if path.exists():
-                with np.load(path, allow_pickle=False) as file:
-                    if int(file["round"]) != round and float(file["value"]) >= value:
-                        continue
+            best = kept_arrays(path)
+            if best and int(best["round"]) != round and float(best["value"]) >= value:
+                continue
             private_arrays(path, {"row": task.models[0].numpy(), "value": np.array(value), "round": np.array(round)})
 
     # ---- what it keeps
 
     def _held(self) -> dict[str, NDArray[Any]]:
         """Return the models that are kept, by content hash."""
-        path = self.folder / "models.npz"
-        if not path.exists():
-            return {}
-        with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
+        return kept_arrays(self.folder / "models.npz")
 
     def _keep(self, arrays: dict[str, NDArray[Any]]) -> None:
         """Keep the last of these arrays, and forget the others."""
-        last = dict(list(arrays.items())[-KEPT:])
-        private_arrays(self.folder / "models.npz", last)
+        private_arrays(self.folder / "models.npz", dict(list(arrays.items())[-KEPT:]))
 
     def _private_path(self, row: int) -> Path:
         """Return the file of a private row."""
