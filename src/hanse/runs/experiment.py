@@ -40,7 +40,7 @@ from hanse.core.port import Federation, Request
 from hanse.core.recipe import NEVER
 from hanse.core.table import Floats, Seats
 from hanse.data.federated import FederatedData
-from hanse.learning.loop import LOOP, NO_STEP
+from hanse.learning.job import LOOP, NO_STEP
 from hanse.learning.models import Factory
 from hanse.learning.process import undisturbed
 from hanse.learning.threads import intra_op
