@@ -279,6 +279,14 @@ class ClientInfo:
     num_samples: int
     profile: Mapping[str, Any] = field(default_factory=dict)
 
+    def member(self, members: Mapping[str, str]) -> str:
+        """Return the member that ``members`` names for the client's key or its name, or else the client's own name.
+
+        Names are what clients call themselves; keys are authenticated.
+        """
+        name = self.name or f"client {self.id}"
+        return members.get(self.key, members.get(name, name))
+
 
 class Roster(tuple[ClientInfo, ...]):
     """The present clients, ascending by id.

@@ -252,16 +252,6 @@ def _rounded(wanted: Floats, population: int) -> Floats:
     return np.asarray(whole + (rank < missing[:, None]))
 
 
-def nearest(payoff: Any) -> Floats:
-    """Return the rest point ``[k, k]``: everybody chooses the model with the highest payoff; ties are split."""
-    phi = as_square(payoff, "payoff")
-    if len(phi) == 1:
-        return np.ones((1, 1))
-    mine = np.where(np.eye(len(phi), dtype=bool), -np.inf, phi.T)
-    best = mine == mine.max(axis=1, keepdims=True)
-    return np.asarray(best / best.sum(axis=1, keepdims=True))
-
-
 def weights(state: Any) -> Floats:
     """Return the aggregation weights ``[k]``, GTFLAT eq. (11) divided by k (docs/papers.md, T6).
 

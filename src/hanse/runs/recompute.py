@@ -43,7 +43,6 @@ from hanse.runs.recomputable import (
     answers_file,
     audit_folder,
     code_hash,
-    config_hash,
     kinds_of,
     validation_file,
 )
@@ -58,6 +57,7 @@ from hanse.runs.round_record import (
 )
 from hanse.runs.run_record import read_shape
 from hanse.runs.rundir import environment
+from hanse.runs.sections import config_hash
 from hanse.runs.settle_inputs import NAME as INPUTS
 from hanse.runs.setup import Session, build
 from hanse.runs.testing import Figures

@@ -148,13 +148,14 @@ def packed(inputs: SettleInputs | None, context: Context, arrays: Arrays) -> dic
 
     Args:
         inputs: what was read.
-        context: the run's; of it, the numbers of clients and rounds and the seed are kept.
+        context: the run's; of it, the numbers of clients and rounds, the seed and the members are kept.
         arrays: the arrays that the record has anyway.
     """
     if inputs is None:
         return {}
     writer = _Writer(arrays, {context.layout.size, context.layout.num_parameters})
-    run = {"clients": context.num_clients, "rounds": context.rounds, "seed": context.seed}
+    run: dict[str, Any] = {"clients": context.num_clients, "rounds": context.rounds, "seed": context.seed}
+    run |= {"members": context.members} if context.members else {}
     text = json.dumps({"run": run, "calls": writer.write(inputs.calls)}, separators=(",", ":"))
     return {NAME: np.frombuffer(text.encode(), np.uint8), **writer.more}
 
@@ -232,7 +233,8 @@ class RecordedInputs:
             raise NotRecordedError("what it was shown, as in runs of older versions")
         said, missing = json.loads(arrays[NAME].tobytes()), cast(Any, _Missing("context"))
         clients, rounds, seed = (int(said["run"][name]) for name in ("clients", "rounds", "seed"))
-        self.context = Context(clients, rounds, seed, missing, missing, missing, slots)
+        members = said["run"].get("members", {})
+        self.context = Context(clients, rounds, seed, missing, missing, missing, slots, members=members)
         self._reader, self._calls = _Reader(arrays, said["calls"]), dict(said["calls"]["$map"])
 
     def view(self, call: str, **known: Any) -> Shown:

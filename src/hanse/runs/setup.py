@@ -270,7 +270,10 @@ def build(
     recipe, layout = experiment.train.recipe, problem.layout
     late, enough = experiment.federation, refusals.enough_replies(experiment, mechanism.most_seats(data.num_clients))
     groups = next((partial(guard.groups, seed) for guard in guards.values() if guard.groups is not None), None)
-    context = Context(data.num_clients, experiment.run.rounds, seed, recipe, layout, initial, mechanism.slots(), groups)
+    context = Context(
+        data.num_clients, experiment.run.rounds, seed, recipe, layout, initial, mechanism.slots(), groups,
+        experiment.clients.members,
+    )  # fmt: skip
     here = federation if federation is not None else LocalFederation(
         data, problem, engine, recipe, seed,
         behaviours=tuple(acting.values()), policy=policy, profiles=profiles,
