@@ -48,9 +48,10 @@ from hanse.ledger.receipts import AGREEMENT, NOTHING, close, moved_in
 from hanse.runs.chance import UNMOVED, nothing_mixed
 from hanse.runs.checkpoint import own_copy
 from hanse.runs.config import Experiment
+from hanse.runs.loop_state import LoopState
 from hanse.runs.played_run import Observer, PlayedRun
 from hanse.runs.recomputable import Commitment, RoundAnswers, audit_folder
-from hanse.runs.round import Exchange, LoopState, Played, failed_round, finish, first_state, play_round, port_of
+from hanse.runs.round import Exchange, Played, failed_round, finish, first_state, play_round, port_of
 from hanse.runs.round_record import METRICS, SEATS, RoundRecord
 from hanse.runs.run_record import guess_of, played_lines, same_frozen
 from hanse.runs.rundir import RunDir, claim
