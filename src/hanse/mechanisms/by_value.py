@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from hanse.core.entry import TOKEN, Transaction, escrow
@@ -115,11 +114,8 @@ class ByValue(SettlePart):
         held = np.array([view.book.balance(account(c)) - floor + self.units for c in players.tolist()], np.int64)
         units, state = self.amounts(players, held, *valued_seats(view), state)
         paid = dict(zip(players.tolist(), units, strict=True))
-        total = sum(units for units in paid.values() if units > 0) / TOKEN
-        arrays: dict[str, NDArray[np.int64]] = {
-            "by_value_client": players,
-            "by_value_units": np.array([paid[c] for c in players.tolist()], np.int64),
-        }
+        total = sum(amount for amount in units if amount > 0) / TOKEN
+        arrays = {"by_value_client": players, "by_value_units": np.array(units, np.int64)}
         done = given_back(staked_here.clients.tolist(), paid, self.units)
         return Settlement(transactions=(done,), metrics={"by_value/paid": total}, arrays=arrays), state
 
