@@ -34,6 +34,7 @@ from hanse.runs.recomputable import (
     validation_file,
 )
 from hanse.runs.recompute import FLOOR, recompute
+from hanse.runs.replay import wrong_books
 from hanse.runs.run_record import load_run
 from hanse.runs.rundir import environment
 
@@ -232,6 +233,9 @@ def test_what_was_committed_to_cannot_be_changed_later(copy: Path) -> None:
     config = copy / "config.toml"
     config.write_text(config.read_text().replace("rate = 10.0", "rate = 11.0"))
     assert recompute(copy, given(copy)).unlike == "config.toml is not the one that was committed to"
+    assert wrong_books(copy).startswith("config.toml was edited: ")
+    shutil.rmtree(copy / "checkpoints")  # the book says it, too
+    assert wrong_books(copy) == "config.toml is not the one to which the first line of the book commits"
     said = json.loads((copy / "committed.json").read_text())
     (copy / "committed.json").write_text(json.dumps(said | {"clients": 6}))
     assert recompute(copy, given(copy)).unlike == "committed.json is not what the first line of the log stands for"

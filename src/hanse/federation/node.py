@@ -24,15 +24,14 @@ from types import MappingProxyType
 from typing import Annotated, Any, Protocol
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from pydantic import Field
-from torch import Tensor
 
 from hanse.base.errors import UserError
 from hanse.base.factories import call
 from hanse.base.files import AGREEMENTS, ASKED, OPERATORS, private_folder, whole_file, write_whole
 from hanse.base.import_trust import from_message
+from hanse.base.pytorch import Tensor, torch
 from hanse.base.wings import Names, absent
 from hanse.core.declared import Count, Declared, Int64, Name
 from hanse.core.port import (

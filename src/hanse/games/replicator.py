@@ -28,9 +28,9 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
+from hanse.base.pytorch import torch
 from hanse.games.gram import as_models, distances
 
 Floats = NDArray[np.float64]
@@ -250,16 +250,6 @@ def _rounded(wanted: Floats, population: int) -> Floats:
     rank = np.empty_like(order)
     np.put_along_axis(rank, order, np.arange(wanted.shape[1])[None, :], axis=1)
     return np.asarray(whole + (rank < missing[:, None]))
-
-
-def nearest(payoff: Any) -> Floats:
-    """Return the rest point ``[k, k]``: everybody chooses the model with the highest payoff; ties are split."""
-    phi = as_square(payoff, "payoff")
-    if len(phi) == 1:
-        return np.ones((1, 1))
-    mine = np.where(np.eye(len(phi), dtype=bool), -np.inf, phi.T)
-    best = mine == mine.max(axis=1, keepdims=True)
-    return np.asarray(best / best.sum(axis=1, keepdims=True))
 
 
 def weights(state: Any) -> Floats:

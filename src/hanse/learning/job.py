@@ -19,10 +19,9 @@ from functools import cached_property, lru_cache
 from typing import Literal, Protocol
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
 
+from hanse.base.pytorch import Tensor, nn, torch
 from hanse.base.streams import stream
 from hanse.core.port import Payload
 from hanse.core.recipe import Recipe

@@ -548,28 +548,23 @@ def split_view(receipts: Iterable[Receipt]) -> str:
 
 
 def read_receipts(folder: Path) -> Iterator[Receipt]:
-    """Yield all receipts in the ``*.jsonl`` files of a folder. A last line that a crash cut short is skipped.
+    """Yield all receipts in the ``*.jsonl`` files of a folder, as :func:`read_file` reads each.
 
     Raises:
-        UserError: the folder has no such file or no receipt in any, or a line is not a receipt.
+        UserError: the folder has no such file, a file has no receipt, or a line is not a receipt.
     """
-    some = False
     files = sorted(folder.glob("*.jsonl"))
     if not files:
         raise UserError(f"--receipts {folder}: has no receipts (*.jsonl)")
     for path in files:
-        for found in read_file(path):
-            some = True
-            yield found
-    if not some:
-        raise UserError(f"--receipts {folder}: its files hold no whole receipt, so there is nothing to compare")
+        yield from read_file(path)
 
 
 def read_file(path: Path) -> Iterator[Receipt]:
     """Yield the receipts in a file, one on each line. A last line that a crash cut short is skipped.
 
     Raises:
-        UserError: ``path`` is not a file, cannot be read, or a line is not a receipt.
+        UserError: ``path`` is not a file, cannot be read, has no whole receipt, or a line is not a receipt.
     """
     if not path.is_file():
         raise UserError(f"{path}: is not a file of receipts")
@@ -577,14 +572,18 @@ def read_file(path: Path) -> Iterator[Receipt]:
         lines = path.open("rb")
     except OSError as wrong:
         raise UserError(f"{path}: cannot be read: {wrong.strerror}") from None
+    number = 0
     with lines:
-        for number, line in enumerate(lines, 1):
+        for line in lines:
             if not line.endswith(b"\n"):
-                continue  # a crash cut the line short
+                break  # a crash cut the line short
+            number += 1
             try:
                 yield Receipt.read(line)
             except ValueError as wrong:
                 raise UserError(f"{path}: line {number}: is not a receipt ({wrong})") from None
+    if not number:
+        raise UserError(f"{path}: has no whole receipt")
 
 
 class ReceiptCheck:

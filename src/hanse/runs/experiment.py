@@ -27,12 +27,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from torch import nn
 
 from hanse.base.errors import InPlaceError, MachineError, RunFailedError, UserError
 from hanse.base.factories import OBJECT
 from hanse.base.files import going_on, on_network, read_toml, table, write_whole
 from hanse.base.lock import Hold
+from hanse.base.pytorch import nn
 from hanse.base.stopping import interruptible
 from hanse.core.entry import Transaction
 from hanse.core.part import Deployment

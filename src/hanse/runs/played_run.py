@@ -18,21 +18,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-import torch
-from torch import Tensor, nn
 
 from hanse.base.errors import NOT_TRUSTED, UserError, first_line, library
 from hanse.base.factories import OBJECT
 from hanse.base.files import MEMBERS
 from hanse.base.import_trust import is_looking, looking
+from hanse.base.pytorch import Tensor, nn, torch
 from hanse.core.book import Book
 from hanse.core.table import SERVER, Table, mix
 from hanse.core.telling import About
 from hanse.data.samples import Inputs
-from hanse.learning.by_name import ByName, own_module
 from hanse.learning.job import Problem
 from hanse.learning.losses import takes_one_output
 from hanse.learning.models import MODELS, build_module, layout_of
+from hanse.learning.modules import ByName, own_module
 from hanse.runs.chance import Guess
 from hanse.runs.checkpoint import CorruptCheckpointError
 from hanse.runs.checkpoint import load as load_checkpoint

@@ -38,6 +38,7 @@ from hanse.core.port import ClientInfo, Closing, Federation, Reply, Request, Ros
 from hanse.data.committed import CommittedSet
 from hanse.federation.codec import Message, WireError, hash_of, pack, unpack_kept
 from hanse.runs.config import Experiment
+from hanse.runs.sections import config_hash
 
 FILE = "committed.json"
 
@@ -112,12 +113,6 @@ class Commitment:
 
 
 _COMMITMENT = Declared[Commitment](Commitment)
-
-
-def config_hash(config: dict[str, Any]) -> str:
-    """Return the hash of a ``config.toml`` without its number of rounds, which may be raised later."""
-    run = {name: value for name, value in config.get("run", {}).items() if name != "rounds"}
-    return hashlib.sha256(json.dumps({**config, "run": run}, sort_keys=True).encode()).hexdigest()
 
 
 @cache

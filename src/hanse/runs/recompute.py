@@ -20,10 +20,10 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-import torch
 
 from hanse.base.errors import UserError, first_line
 from hanse.base.files import json_lines, read_arrays, read_json, read_toml, table
+from hanse.base.pytorch import torch
 from hanse.core.book import Book
 from hanse.core.entry import CLOSE, LEAVE, UNMOVING, Transaction
 from hanse.data.committed import CommittedSet
@@ -43,7 +43,6 @@ from hanse.runs.recomputable import (
     answers_file,
     audit_folder,
     code_hash,
-    config_hash,
     kinds_of,
     validation_file,
 )
@@ -58,6 +57,7 @@ from hanse.runs.round_record import (
 )
 from hanse.runs.run_record import read_shape
 from hanse.runs.rundir import environment
+from hanse.runs.sections import config_hash
 from hanse.runs.settle_inputs import NAME as INPUTS
 from hanse.runs.setup import Session, build
 from hanse.runs.testing import Figures

@@ -15,12 +15,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from pydantic import BaseModel
 
-from hanse.base.errors import RAISED, UserError
+from hanse.base.errors import RAISED, UserError, nearest
 from hanse.base.factories import OBJECT
+from hanse.base.pytorch import torch
 from hanse.base.streams import stream
 from hanse.core.part import Context, Mechanism, Size, in_slots
 from hanse.core.table import Ints
@@ -72,12 +72,14 @@ def objections(
     """
     seats = mechanism.most_seats(data.num_clients)
     fewest = enough_replies(experiment, seats) or seats
+    of_members = experiment.clients.members
+    members = data.num_clients - len(of_members) + len({*of_members.values()})
     return [
         *no_utility(data, problem, mechanism),
         *too_many(experiment, data.num_clients, seats),
         *lone_samples(experiment, problem),
-        *unfit(mechanism, Size(data.num_clients, seats, fewest, experiment.run.rounds, one_model(mechanism))),
-        *no_such(acting, data),
+        *unfit(mechanism, Size(data.num_clients, seats, fewest, experiment.run.rounds, one_model(mechanism), members)),
+        *no_such(acting, data, of_members),
         *undefined_metrics(problem, data, tested),
         *not_held(mechanism),
         *warn_of_probabilities(experiment, problem, data),
@@ -255,10 +257,14 @@ def lone_samples(experiment: Experiment, problem: Problem) -> list[str]:
     return [f"train.batch_size: {size}: the model has batch norm, which trains on at least {least} samples at a time"]
 
 
-def no_such(behaviours: Mapping[str, Behaviour | None], data: FederatedData) -> list[str]:
-    """Return a line for each client, or set of samples, that a behaviour names and that does not exist."""
-    there = {"own", *server_sets(data)}
-    lines = [
+def no_such(behaviours: Mapping[str, Behaviour | None], data: FederatedData, members: Mapping[str, str]) -> list[str]:
+    """Return a line for each client, or set of samples, that a behaviour names and that does not exist, and for each
+    client of a member. On a network nobody knows them before they come.
+    """
+    there, names = {"own", *server_sets(data)}, data.names or [f"client {k}" for k in range(data.num_clients)]
+    lost = () if isinstance(data, RemoteData) else [name for name in members if name not in names]
+    lines = [f"clients.members: '{name}': there is no such client{nearest(name, names)}" for name in lost]
+    lines += [
         f"behaviour.{name}.clients: {c}: there is no such client; allowed: 0 to {data.num_clients - 1}"
         for name, behaviour in behaviours.items()
         for c in getattr(behaviour, "clients", ())

@@ -22,10 +22,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from hanse.base.errors import PartError
+from hanse.base.pytorch import Tensor, torch
 from hanse.core.book import Book
 from hanse.core.calling import States, called, check_figures, check_rows, checked_state, decide, guarded, proposed_mix
 from hanse.core.entry import TOKEN, Transaction
@@ -40,9 +39,10 @@ from hanse.learning.client_payloads import unsound
 from hanse.mechanisms.feedback import gone
 from hanse.mechanisms.value_noise import unknown_without
 from hanse.runs.arrivals import Landed, Training, Underway, Waiting, joined, updates_in, updates_of
+from hanse.runs.grants import grant
 from hanse.runs.recomputable import Keeping
 from hanse.runs.settle_inputs import WatchedCall
-from hanse.runs.setup import Session, grant
+from hanse.runs.setup import Session
 
 
 @dataclass

@@ -12,7 +12,6 @@ import hashlib
 import io
 import json
 import os
-import resource
 import sys
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -222,8 +221,6 @@ def _metrics_of(played: Played, tested: Mapping[str, float | None], seconds: Map
     known = updates.loss[~np.isnan(updates.loss)]  # of those that report one
     decisions = (view.choice, view.mix, view.values, view.settlement, view.deployment)
     recorded = {k: v for d in decisions if d is not None for k, v in d.metrics.items()}
-    # ru_maxrss is in KiB on Linux and in bytes on macOS
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20 if sys.platform == "darwin" else 1024)
     return {
         "round": view.round,
         "present": len(view.roster),
@@ -239,8 +236,18 @@ def _metrics_of(played: Played, tested: Mapping[str, float | None], seconds: Map
         "bytes/up": played.bytes_up,
         **({"ledger/head": view.book.head} if view.book.count else {}),
         **{f"time/{name}_s": spent for name, spent in {**played.seconds, **seconds}.items()},
-        "memory/peak_mb": round(peak, 1),
+        "memory/peak_mb": _peak_mb(),
     }
+
+
+def _peak_mb() -> float | None:
+    """Return the most MiB of memory that this process has had; None where the system does not tell it."""
+    try:
+        import resource  # here: Windows has no such module
+    except ImportError:
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # in KiB on Linux and in bytes on macOS
+    return round(peak / (1 << 20 if sys.platform == "darwin" else 1024), 1)
 
 
 def _seats_of(played: Played) -> list[dict[str, Any]]:
