@@ -29,11 +29,8 @@ SeedsFrom = Annotated[
 ]
 
 
-# the options that each way of searching uses, beside those of all
-USED = {
-    "table": {"table", "smoke", "seeds_from"},
-    "search": {"client", "pair", "tries", "seeds", "seed"},
-}
+# options of one way alone
+TABLE, SEARCH = {"smoke", "seeds_from"}, {"client", "pair", "tries", "seeds", "seed"}
 
 
 def attack(
@@ -74,7 +71,7 @@ def attack(
     from hanse.runs.observers import counting
     from hanse.wings.attack.search import search
 
-    _check_options(ctx, "table" if table else "search")
+    _check_options(ctx, table)
     many = cores() if workers is None else workers
     if table:
         _on_table(what, set_ or [], out_dir, many, smoke, seeds_from, as_json)
@@ -95,18 +92,14 @@ def attack(
     say(f"hanse run {folder / 'attack.toml'} plays it")
 
 
-def _check_options(ctx: typer.Context, way: str) -> None:
-    """Raise UserError for an option that was given and that this way of searching would not use."""
-    given = {
-        one.name: one.opts[0]
-        for one in ctx.command.params
-        if one.name and ctx.get_parameter_source(one.name) is ParameterSource.COMMANDLINE
-    }
-    for name in sorted(given.keys() - USED[way] - {"what", "set_", "workers", "out_dir", "as_json"}):
-        raise UserError(
-            f"{given[name]}: not here: " + ("goes with --table only" if way == "search" else f"--{way} does not use it")
-        )
-    if "seeds_from" in given and given.keys() & {"what", "smoke", "set_"}:
+def _check_options(ctx: typer.Context, table: bool) -> None:
+    """Raise UserError for an option that was given and that the table, or the search, would not use."""
+    options = {one.name: one.opts[0] for one in ctx.command.params if one.name}
+    given = {one for one in options if ctx.get_parameter_source(one) is ParameterSource.COMMANDLINE}
+    for name in sorted(given & (SEARCH if table else TABLE)):
+        why = "--table does not use it" if table else "goes with --table only"
+        raise UserError(f"{options[name]}: not here: {why}")
+    if "seeds_from" in given and given & {"what", "smoke", "set_"}:
         raise UserError("--seeds-from: is for the rules' whole table: not with a file, a name, --smoke or --set")
 
 
@@ -208,14 +201,10 @@ def _table(found: Attacked) -> RichTable:
     heads = (f"deviation (seeds {seeds})", "gain, tokens", "gain, %")
     table = RichTable(*heads, title=title, title_justify="left")
     raced = [one for one in found.tries if len(one.gains) >= len(found.searched) and one.failed is None]
-    for one in sorted(raced, key=lambda one: -_mean(one.gains, found.searched))[:8]:
-        gain = _mean(one.gains, found.searched)
-        table.add_row(one.said, f"{gain:+.3f}", f"{100 * gain / found.scale:+.1f}")
+    gains = {one.said: one.gain(found.searched)[0] for one in raced}
+    for said, gain in sorted(gains.items(), key=lambda item: -item[1])[:8]:
+        table.add_row(said, f"{gain:+.3f}", f"{100 * gain / found.scale:+.1f}")
     return table
-
-
-def _mean(by_seed: Any, seeds: Any) -> float:
-    return float(sum(by_seed[s] for s in seeds) / len(seeds))
 
 
 def sentences(found: Attacked) -> list[str]:
