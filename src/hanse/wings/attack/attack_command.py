@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from click.core import ParameterSource
-from rich.table import Table as RichTable
 
 from hanse.base.errors import UserError
 from hanse.cli.options import Changes, Workers, err, out, resumable, say
+from hanse.reports.text_table import TextTable
 
 if TYPE_CHECKING:
     from hanse.wings.attack.cheat_table import AttackTable
@@ -86,7 +86,7 @@ def attack(
     if as_json:
         print(json.dumps(_json(found), indent=1))
         return
-    out.print(_table(found))
+    out.print(_best(found).printed())
     for line in sentences(found):
         say(line, wrap=True)
     say(f"hanse run {folder / 'attack.toml'} plays it")
@@ -134,7 +134,7 @@ def _on_table(
             say(line, wrap=True)
         from rich.markdown import Markdown  # late: its parser of Markdown takes time, and no other command has any
 
-        out.print(Markdown(found.markdown()))
+        out.print(Markdown(found.shown.markdown()))
         say(f"{folder / 'table.md'} has the intervals, {folder / 'table.json'} everything; the same command goes on")
     if found.failed or not found.cells:
         raise typer.Exit(1)
@@ -193,18 +193,17 @@ def _yardstick(found: Attacked) -> str:
     return "the mean amount by which honest clients' balances end above or below their grant"
 
 
-def _table(found: Attacked) -> RichTable:
+def _best(found: Attacked) -> TextTable:
     """Return a table of the deviations that looked best, with what they earned in the search's seeds."""
     seeds = ", ".join(map(str, found.searched))
     who = " and ".join(map(str, found.clients))
     title = f"client {who}: {len(found.tries)} deviations; {_yardstick(found)}: {found.scale:.3f} tokens"
     heads = (f"deviation (seeds {seeds})", "gain, tokens", "gain, %")
-    table = RichTable(*heads, title=title, title_justify="left")
     raced = [one for one in found.tries if len(one.gains) >= len(found.searched) and one.failed is None]
     gains = {one.said: one.gain(found.searched)[0] for one in raced}
-    for said, gain in sorted(gains.items(), key=lambda item: -item[1])[:8]:
-        table.add_row(said, f"{gain:+.3f}", f"{100 * gain / found.scale:+.1f}")
-    return table
+    best = sorted(gains.items(), key=lambda item: -item[1])[:8]
+    rows = tuple((said, f"{gain:+.3f}", f"{100 * gain / found.scale:+.1f}") for said, gain in best)
+    return TextTable(heads, rows, title)
 
 
 def sentences(found: Attacked) -> list[str]:
