@@ -220,15 +220,9 @@ def _mean(by_seed: Any, seeds: Any) -> float:
 
 def sentences(found: Attacked) -> list[str]:
     """Return what a search says, in sentences."""
-    paid, drawn, bound = found.paying_share()
     fresh = f"seeds {found.fresh[0]} to {found.fresh[-1]}"
     nothing = f"Found nothing that pays surely in {len(found.tries)} tries; best"
     lines = [f"{'Pays' if found.pays else nothing}: {_told(found, found.best)} ({fresh})."]
-    if drawn:
-        lines.append(
-            f"Of {drawn} deviations drawn at random, {paid} paid with seed {found.searched[0]}; so at most "
-            f"{100 * bound:.0f} % of all possible deviations pay with it (95 % confidence)."
-        )
     if failed := [one for one in found.tries if one.failed is not None]:
         lines.append(f"{len(failed)} could not be played; the first, {failed[0].said}: {failed[0].failed}")
     return [*lines, *["Every deviation was tried."] * (found.ended == "space")]
@@ -242,7 +236,6 @@ def _told(found: Attacked, one: Try) -> str:
 
 def _json(found: Attacked) -> dict[str, Any]:
     """Return a search's result as plain values."""
-    paid, drawn, bound = found.paying_share()
 
     def one(tried: Try) -> dict[str, Any]:
         return {
@@ -256,6 +249,5 @@ def _json(found: Attacked) -> dict[str, Any]:
         "clients": list(found.clients), "measure": found.measure, "honest": found.scale, "pays": found.pays,
         "best": one(found.best),
         "interval": list(found.best.gain(found.fresh)), "fresh": list(found.fresh), "searched": list(found.searched),
-        "random": {"drawn": drawn, "paid": paid, "at_most": bound}, "ended": found.ended,
-        "tries": [one(tried) for tried in found.tries],
+        "ended": found.ended, "tries": [one(tried) for tried in found.tries],
     }  # fmt: skip

@@ -78,14 +78,12 @@ class Try:
         deviation: the deviation.
         gains: by seed, the deviants' outcome minus that of the same clients when honest, in tokens. If there is a
             second key, it is the sum of both keys' outcomes.
-        uniform: whether it was drawn at random from the whole space, not derived from earlier ones.
         failed: why it could not be played. None: it was played.
         keys: how many of the game's clients deviate. None: all.
     """
 
     deviation: Deviation
     gains: Mapping[int, float] = field(default_factory=dict)
-    uniform: bool = False
     failed: str | None = None
     keys: int | None = None
 
@@ -101,8 +99,11 @@ class Try:
         return (trained or "adds.copied" in self.deviation) and not self.deviation.get("silent")
 
     def gain(self, seeds: Sequence[int]) -> tuple[float, float, float]:
-        """Return the mean gain over these seeds and its 95 % interval (Student's t)."""
-        return interval([self.gains[s] for s in seeds])
+        """Return the mean gain over these seeds, at least two, and its 95 % interval (Student's t)."""
+        found = np.array([self.gains[s] for s in seeds])
+        mean = float(found.mean())
+        half = t_quantile(len(found) - 1) * float(found.std(ddof=1)) / math.sqrt(len(found))
+        return mean, mean - half, mean + half
 
 
 @dataclass(frozen=True)
@@ -133,29 +134,6 @@ class Attacked:
     def pays(self) -> bool:
         """Whether the best deviation gains more than 1 % of the scale, beyond its interval."""
         return self.best.gain(self.fresh)[1] > LEAST * self.scale
-
-    def paying_share(self) -> tuple[int, int, float]:
-        """Return how many random deviations paid in the search's first seed, and of how many.
-
-        The third number is the 95 % upper bound of the share of the whole space that pays (Clopper and Pearson).
-        """
-        drawn = [one for one in self.tries if one.uniform and one.failed is None]
-        paid = sum(one.gains[self.searched[0]] > LEAST * self.scale for one in drawn)
-        return paid, len(drawn), at_most(paid, len(drawn))
-
-
-def interval(values: Sequence[float]) -> tuple[float, float, float]:
-    """Return the mean of at least two values and its 95 % interval (Student's t)."""
-    found = np.asarray(values, float)
-    half = t_quantile(len(found) - 1) * float(found.std(ddof=1)) / math.sqrt(len(found))
-    return float(found.mean()), float(found.mean()) - half, float(found.mean()) + half
-
-
-def at_most(count: int, of: int) -> float:
-    """Return the 95 % upper bound of a share that was found ``count`` times in ``of`` draws (Clopper and Pearson)."""
-    from scipy.special import betaincinv  # late: it takes longer to import than a short run
-
-    return 1.0 if count == of else float(betaincinv(count + 1, of - count, 0.95))
 
 
 def table_of(deviation: Deviation, clients: Sequence[int]) -> dict[str, Any]:
@@ -372,7 +350,7 @@ def _simplest(game: Game, best: Try, seeds: Sequence[int]) -> Try:
         less = {k: v for k, v in best.deviation.items() if k != key}
         if not less or (best.contributes != Try(less).contributes):
             continue
-        [tried] = game.played_all([Try(less, uniform=best.uniform)], seeds)
+        [tried] = game.played_all([Try(less)], seeds)
         if tried.failed is None and sum(tried.gains.values()) >= sum(best.gains[s] for s in seeds):
             best = tried
     return best
@@ -399,7 +377,7 @@ def _drawn(
             chosen = _turned(draw, chosen, space[k])
         if chosen and _key(chosen) not in seen:
             seen.add(_key(chosen))
-            made.append(Try(chosen, uniform=uniform))
+            made.append(Try(chosen))
     return made
 
 
