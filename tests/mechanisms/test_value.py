@@ -122,19 +122,6 @@ def test_in_the_increment_game_the_others_steps_are_missing(world: Session, view
     assert np.abs(found.per_seat - value(view, name="exact").per_seat).max() > 0.01
 
 
-def test_path_values_share_out_what_the_round_gained_along_the_step_it_made(world: Session, view: View) -> None:
-    found = value(view, name="path")
-    n, old = view.trained.num_samples, view.table.rows[0]
-    new = torch.tensor(n / n.sum(), dtype=torch.float32) @ view.trained.rows
-    gain = loss_of(world, old) - loss_of(world, new)
-    assert found.metrics["value/gain"] == pytest.approx(gain, abs=1e-6)
-    assert found.per_seat.sum() == pytest.approx(gain, rel=0.01)
-    assert found.metrics["value/residual"] == pytest.approx(gain - found.per_seat.sum(), abs=1e-6)
-    assert found.metrics["value/gradients"] == 3
-    exact = brute_force(increments(world, view))
-    assert np.linalg.norm(found.per_seat - exact) < 0.1 * np.linalg.norm(exact)
-
-
 def with_updates(view: View, rows: torch.Tensor, weights: np.ndarray) -> View:
     """Return the round with other updates, of which the new row is the average by ``weights``."""
     updates = replace(view.trained, rows=rows)

@@ -80,7 +80,7 @@ def test_other_parts_than_those_of_the_settings_are_found(forged: list[int], sai
         (r, Transaction("grant/0", "grant", ((MINT, -u * TOKEN), ("client/0", u * TOKEN))))
         for r, u in enumerate(forged)
     ]
-    assert said in against_rules(vested.path, history)
+    assert said in against_rules(vested.path, history, frozenset())
 
 
 def test_a_resumed_run_goes_on_with_the_parts(vested: hanse.Run, tmp_path: Path) -> None:

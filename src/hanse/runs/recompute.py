@@ -34,6 +34,7 @@ from hanse.learning.threads import intra_op
 from hanse.ledger.receipts import AGREEMENT, CLOCK
 from hanse.ledger.run_ledger import open_ledger, reading, unbooked, verify_run
 from hanse.runs.config import Experiment
+from hanse.runs.loop_state import LoopState
 from hanse.runs.played_run import last_state
 from hanse.runs.recomputable import (
     Commitment,
@@ -43,11 +44,10 @@ from hanse.runs.recomputable import (
     answers_file,
     audit_folder,
     code_hash,
-    config_hash,
     kinds_of,
     validation_file,
 )
-from hanse.runs.round import Exchange, LoopState, finish, first_state, play_round
+from hanse.runs.round import Exchange, finish, first_state, play_round
 from hanse.runs.round_record import (
     HASH,
     METRICS,
@@ -58,6 +58,7 @@ from hanse.runs.round_record import (
 )
 from hanse.runs.run_record import read_shape
 from hanse.runs.rundir import environment
+from hanse.runs.sections import config_hash
 from hanse.runs.settle_inputs import NAME as INPUTS
 from hanse.runs.setup import Session, build
 from hanse.runs.testing import Figures

@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
@@ -85,3 +87,9 @@ class RunSection(Section):
             if moved >= most:
                 return f"max_megabytes {most:g} used up {after} ({moved:.1f} MB)"
         return None
+
+
+def config_hash(config: dict[str, Any]) -> str:
+    """Return the hash of a ``config.toml`` without its number of rounds, which may be raised later."""
+    run = {name: value for name, value in config.get("run", {}).items() if name != "rounds"}
+    return hashlib.sha256(json.dumps({**config, "run": run}, sort_keys=True).encode()).hexdigest()
