@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,7 +58,6 @@ from hanse.federation.local import LocalFederation
 from hanse.federation.policy import Loyal
 from hanse.federation.policy import faults as profile_faults
 from hanse.learning.job import Engine, Problem
-from hanse.learning.loop import Loop, LoopEngine
 from hanse.learning.losses import build_objective
 from hanse.learning.metrics import build_metrics
 from hanse.learning.models import build_problem
@@ -66,6 +65,9 @@ from hanse.learning.sequences import is_text
 from hanse.learning.sequential import SequentialEngine
 from hanse.ledger import witness
 from hanse.ledger.receipts import Receipt, contradiction, newest, write_receipts
+
+if TYPE_CHECKING:
+    from hanse.learning.loop import Loop
 
 
 def private_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -477,6 +479,8 @@ class Node:
         self.job, self.folder = job, private_folder(folder / _safe(job.run)) / f"client-{job.client}"
         private_folder(self.folder)
         mine = _Own.of(data, job.client, job.num_clients)
+        from hanse.learning.loop import Loop, LoopEngine  # late: this module is also read by what trains nothing
+
         train = dict(job.train)
         with from_message(own):
             problem = _problem(job, train.pop("loss", None), mine, is_text(data.train))

@@ -40,7 +40,7 @@ from hanse.core.port import Federation, Request
 from hanse.core.recipe import NEVER
 from hanse.core.table import Floats, Seats
 from hanse.data.federated import FederatedData
-from hanse.learning.loop import LOOP, NO_STEP
+from hanse.learning.job import LOOP, NO_STEP
 from hanse.learning.models import Factory
 from hanse.learning.process import undisturbed
 from hanse.learning.threads import intra_op
@@ -48,9 +48,10 @@ from hanse.ledger.receipts import AGREEMENT, close
 from hanse.runs.chance import UNMOVED, nothing_mixed
 from hanse.runs.checkpoint import own_copy
 from hanse.runs.config import Experiment
+from hanse.runs.loop_state import LoopState
 from hanse.runs.played_run import Observer, PlayedRun
 from hanse.runs.recomputable import Commitment, RoundAnswers, audit_folder
-from hanse.runs.round import Exchange, LoopState, Played, failed_round, finish, first_state, play_round, port_of
+from hanse.runs.round import Exchange, Played, failed_round, finish, first_state, play_round, port_of
 from hanse.runs.round_record import METRICS, SEATS, RoundRecord
 from hanse.runs.run_record import guess_of, played_lines, same_frozen
 from hanse.runs.rundir import RunDir, claim

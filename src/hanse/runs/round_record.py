@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from hanse.base.errors import UserError
 from hanse.base.files import json_lines, opened
 from hanse.core.entry import Transaction
+from hanse.learning.job import NO_STEP
 from hanse.learning.metrics import ACCURACY, MetricStyle
 from hanse.ledger import receipts
 from hanse.ledger.run_ledger import latest_claim
@@ -251,8 +252,6 @@ def _peak_mb() -> float | None:
 
 def _seats_of(played: Played) -> list[dict[str, Any]]:
     """Return a round's lines of ``clients.jsonl``: one per seat, with its value or the reason of its refusal."""
-    from hanse.learning.loop import NO_STEP  # late: reports read this module, and read without torch
-
     view = played.view
     if view.seats is None:
         return []
