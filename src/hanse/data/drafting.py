@@ -17,7 +17,6 @@ from hanse.data.doubts import no_shared, of_classes
 from hanse.data.kinds import FEW, GAPS, LIKE, LISTED, NUMBER, alike, natural_order
 from hanse.data.preparing import DAY, MOST_KINDS, TableColumn
 from hanse.data.schema import (
-    NONE,
     CsvTable,
     Schema,
     UnfitTableError,
@@ -28,6 +27,7 @@ from hanse.data.schema import (
     same_words,
     seconds,
 )
+from hanse.data.units import NONE
 
 _WORDS = ("none", "missing", "inf", "-inf", "infinity")  # gaps that may be words, too
 

@@ -34,13 +34,11 @@ from hanse.data.doubts import Coded, of_clients, of_column, of_columns, of_near_
 from hanse.data.kinds import ALIKE, GAPS, LISTED, NUMBER, Held, alike, lost, natural_order
 from hanse.data.preparing import TableColumn
 from hanse.data.samples import Samples
-from hanse.data.units import Divisible
+from hanse.data.units import NONE, SHARES, Divisible
 
-NONE = "none"
 _GROUP = "--group {0!r} of hanse schema, or group = {0!r} in the schema,"
 _ROWS = "Say what each row is of (--group of hanse schema, or group in the schema), or group = 'none'"
 _GAP = "name it with --gap of hanse schema, or under gaps in the schema"
-SHARES = ("train", "validation", "test")
 Part = Annotated[float, Field(ge=0, lt=1)]
 
 
