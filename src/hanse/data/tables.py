@@ -184,11 +184,6 @@ def load_table(name: str, seed: int = 0) -> Dataset:
     )
 
 
-def table_is_here(name: str) -> bool:
-    """Return whether the package with a table is installed."""
-    return find_spec(TABLES[name].package) is not None
-
-
 def _read(name: str, table: PackagedTable) -> pd.DataFrame:
     """Return the table's frame.
 
