@@ -24,7 +24,7 @@ from hanse.core.table import Block, Table
 from hanse.ledger.run_ledger import open_ledger
 from hanse.runs import experiment as play
 from hanse.runs.checkpoint import own_copy
-from hanse.runs.round import LoopState
+from hanse.runs.loop_state import LoopState
 from hanse.runs.rundir import RunDir
 from tests.runs.test_machine_failures import HERE, assert_same, experiment
 

@@ -18,13 +18,12 @@ from tokenize import TokenError
 from typing import Any
 
 import numpy as np
-import torch
 from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
-from torch import Tensor, nn
 
 from hanse.base.errors import UserError
 from hanse.base.files import array_in
+from hanse.base.pytorch import Tensor, nn, torch
 from hanse.core.table import Floats, Layout
 from hanse.federation.codec import WireError
 

@@ -31,6 +31,11 @@ from hanse.learning.losses import Objective
 from hanse.learning.metrics import Metric
 from hanse.learning.module_layers import Spec, read_stack
 
+LOOP = "its training loop"
+"""What the reason of a seat that was refused for its loop (:mod:`hanse.learning.loop`) begins with."""
+NO_STEP = "made no step"
+"""What the reason goes on with if a loop changed nothing."""
+
 
 class SampleJudge(Protocol):
     """Scores samples in a special way, such as by comparing whole answers of a language model."""

@@ -38,6 +38,9 @@ Scale = Literal["paper", "mean"]
 class GTFLAT(AggregatePart):
     """GTFLAT: a model's weight is the share of all individuals in the game that choose it; near models pay most.
 
+    The game of a round (eqs 4 and 8) has the distances' payoffs (eq. 10), is played for some generations (eq. 6), and
+    its state gives the weights (eq. 11).
+
     Attributes:
         strength: the paper's w, how strongly a generation follows the payoffs.
         generations: how many generations are played.

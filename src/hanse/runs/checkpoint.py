@@ -13,7 +13,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -28,7 +28,7 @@ from hanse.core.recipe import History
 from hanse.core.table import Block, Seats, Table, Updates
 from hanse.runs.arrivals import Flight, Underway
 from hanse.runs.guards import restored
-from hanse.runs.round import LoopState
+from hanse.runs.loop_state import LoopState
 
 ARRAYS = {  # of a state, by their names in the file; few states have the last three
     "home": "table/home", "moved": "table/moved", "held": "table/held",
@@ -83,13 +83,13 @@ def _copied(value: Any) -> Any:
     return value.copy() if isinstance(value, np.ndarray) else value
 
 
-def _digest(tensors: Mapping[str, Tensor], notes: str) -> str:
+def _digest(tensors: Mapping[str, Tensor | np.ndarray], notes: str) -> str:
     """Return the checksum of a checkpoint: BLAKE2b of its tensors by name, with their types and shapes, and of its
     notes.
     """
     hasher = hashlib.blake2b(notes.encode(), digest_size=20)
     for name in sorted(tensors):
-        array = tensors[name].numpy()
+        array = np.asarray(tensors[name])
         hasher.update(f"{name}|{array.dtype}|{array.shape}|".encode())
         hasher.update(np.ascontiguousarray(array).data if array.size else b"")
     return hasher.hexdigest()
@@ -203,10 +203,12 @@ def store(path: Path, snapshot: Snapshot) -> None:
         file.write(save(tensors, {"notes": notes, "digest": _digest(tensors, notes)}))
 
 
-def _read(path: Path) -> tuple[dict[str, Tensor], str]:
-    """Return the tensors and the notes of a checkpoint. Raises CorruptCheckpointError if its checksum is wrong."""
+def _read(path: Path, form: Literal["pt", "np"] = "pt") -> tuple[dict[str, Any], str]:
+    """Return a checkpoint's tensors (or arrays, in the form "np"), and its notes. Raises CorruptCheckpointError if its
+    checksum is wrong.
+    """
     try:
-        with safe_open(path, "pt") as file:
+        with safe_open(path, form) as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
     except (SafetensorError, OSError) as wrong:
@@ -222,7 +224,7 @@ def broken_checkpoints(folder: Path) -> list[str]:
     broken = []
     for file in sorted((folder / "checkpoints").glob("*.safetensors")):
         try:
-            _read(file)
+            _read(file, "np")  # which needs no torch
         except CorruptCheckpointError as wrong:
             if file.exists():  # a run that goes on has deleted it meanwhile
                 broken.append(str(wrong))

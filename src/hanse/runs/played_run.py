@@ -36,7 +36,8 @@ from hanse.runs.chance import Guess
 from hanse.runs.checkpoint import CorruptCheckpointError
 from hanse.runs.checkpoint import load as load_checkpoint
 from hanse.runs.config import Experiment
-from hanse.runs.round import LoopState, Played
+from hanse.runs.loop_state import LoopState
+from hanse.runs.round import Played
 from hanse.runs.round_record import METRICS, SEATS, SHAPE
 from hanse.runs.run_record import (
     OWN_TESTS,

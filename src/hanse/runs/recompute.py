@@ -34,6 +34,7 @@ from hanse.learning.threads import intra_op
 from hanse.ledger.receipts import AGREEMENT, CLOCK
 from hanse.ledger.run_ledger import open_ledger, reading, unbooked, verify_run
 from hanse.runs.config import Experiment
+from hanse.runs.loop_state import LoopState
 from hanse.runs.played_run import last_state
 from hanse.runs.recomputable import (
     Commitment,
@@ -46,7 +47,7 @@ from hanse.runs.recomputable import (
     kinds_of,
     validation_file,
 )
-from hanse.runs.round import Exchange, LoopState, finish, first_state, play_round
+from hanse.runs.round import Exchange, finish, first_state, play_round
 from hanse.runs.round_record import (
     HASH,
     METRICS,

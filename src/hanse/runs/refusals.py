@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +33,6 @@ from hanse.learning.agreement import why_unfit
 from hanse.learning.coalitions import metric_of
 from hanse.learning.generator import why_no_head
 from hanse.learning.job import Problem, smallest_batch
-from hanse.learning.loop import Loop
 from hanse.learning.losses import OF_CLASSES
 from hanse.learning.metrics import OF_TEXTS, WHERE, Metric, Predictions
 from hanse.learning.sequences import is_text
@@ -43,6 +42,9 @@ from hanse.mechanisms.mechanism_table import without_effect
 from hanse.mechanisms.registry import word_of
 from hanse.runs.config import Experiment
 from hanse.runs.guards import GUARDS, asked
+
+if TYPE_CHECKING:
+    from hanse.learning.loop import Loop
 
 _COMPARED = 64  # samples at most on which model and engine are tried before round 0
 _ONE = 1e-4  # how far the sum of probabilities may be from 1

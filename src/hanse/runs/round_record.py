@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from hanse.base.errors import UserError
 from hanse.base.files import json_lines, opened
 from hanse.core.entry import Transaction
+from hanse.learning.job import NO_STEP
 from hanse.learning.metrics import ACCURACY, MetricStyle
 from hanse.ledger import receipts
 from hanse.ledger.run_ledger import latest_claim
@@ -114,9 +115,8 @@ class RoundRecord:
         file = self.file or self._file()
         view, state = self.played.view, self.played.state
         facts = receipts.RecordDigest.of(self._metrics(file[1]), self.seats)
-        book, moved = view.book, receipts.moved_in(view.posted)
-        line = receipts.close(view.round, book.balances, len(book.peaks), moved, facts)
-        after = replace(view, book=book.post(view.round, [line]), posted=(*view.posted, line))
+        line = receipts.close(view.round, view.book, view.posted, facts)
+        after = replace(view, book=view.book.post(view.round, [line]), posted=(*view.posted, line))
         return replace(self, file=file, played=replace(self.played, view=after, state=replace(state, book=after.book)))
 
     def packed(self) -> PackedRound:
@@ -252,8 +252,6 @@ def _peak_mb() -> float | None:
 
 def _seats_of(played: Played) -> list[dict[str, Any]]:
     """Return a round's lines of ``clients.jsonl``: one per seat, with its value or the reason of its refusal."""
-    from hanse.learning.loop import NO_STEP  # late: reports read this module, and read without torch
-
     view = played.view
     if view.seats is None:
         return []

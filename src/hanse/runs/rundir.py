@@ -59,9 +59,9 @@ from hanse.ledger.store import Issuer, Ledger
 from hanse.runs import checkpoint
 from hanse.runs.checkpoint import CorruptCheckpointError, Snapshot
 from hanse.runs.config import Experiment
+from hanse.runs.loop_state import LoopState
 from hanse.runs.recomputable import FILE as COMMITTED
 from hanse.runs.recomputable import Commitment, answers_file, audit_folder, validation_file
-from hanse.runs.round import LoopState
 from hanse.runs.round_record import LINES, METRICS, ROUNDS, SHAPE, PackedRound, lost_rounds, round_file
 from hanse.runs.run_record import LEFT_OUT, LENGTH, MAY_CHANGE, differences, may_change, model_made_for, played_lines
 from hanse.runs.setup import Session
