@@ -86,7 +86,7 @@ def attack(
     if as_json:
         print(json.dumps(_json(found), indent=1))
         return
-    out.print(_best(found).printed())
+    out.print(_best(found))
     for line in sentences(found):
         say(line, wrap=True)
     say(f"hanse run {folder / 'attack.toml'} plays it")
