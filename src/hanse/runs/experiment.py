@@ -145,8 +145,7 @@ def play_rounds(session: Session, state: LoopState, folder: RunDir | None, obser
     if folder is not None:
         # before "on_end", so observers find the whole directory
         folder.close()
-    run.table, run.home, run.held = state.table, state.home, state.held
-    run.personal, run.book = state.personal, state.book
+    run.hold(state)
     run.nothing = nothing_mixed(run.metrics, ((s.get("refused"), s.get("weight")) for s in run.clients))
     if run.nothing is None and run.metrics and first is not None and first.equal(run.table.rows):
         run.nothing = UNMOVED
