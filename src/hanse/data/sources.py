@@ -334,7 +334,7 @@ def is_here(source: str) -> bool:
     if source in NATURAL:
         return natural_is_here(source, folders)
     if source in TABLES:
-        return find_spec(TABLES[source].package) is not None
+        return all(find_spec(package) for package in (TABLES[source].package, "pandas"))  # pandas reads it
     here = any((folder / f"{source}.npz").is_file() for folder in folders)
     return here or (split != source and find_emnist(folders, split) is not None)
 
