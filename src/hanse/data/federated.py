@@ -14,21 +14,19 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from hanse.base.errors import UserError
+from hanse.base.pytorch import Tensor, torch
 from hanse.data.augment import Augment
 from hanse.data.dataset import Dataset
 from hanse.data.kinds import LISTED
 from hanse.data.partitions import Partition
 from hanse.data.samples import Inputs, Samples, unfinite
 from hanse.data.shares import borrowed, client_shares, server_cut, taken
-from hanse.data.units import FEW_UNITS
+from hanse.data.units import FEW_UNITS, SHARES
 
 Share = Literal["train", "validation", "test"]
-SHARES: tuple[str, ...] = ("train", "validation", "test")
 
 
 @dataclass(frozen=True)

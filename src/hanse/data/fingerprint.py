@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from hanse.base.errors import UserError
 from hanse.base.files import on_network, write_whole
-from hanse.data.federated import SHARES, FederatedData
+from hanse.base.pytorch import Tensor, torch
+from hanse.data.federated import FederatedData
 from hanse.data.samples import Samples
+from hanse.data.units import SHARES
 
 Fingerprint = Mapping[str, Sequence[str]]
 """Digests (16 hexadecimal digits): of each client's "train", "validation" and "test" share, by client (of more than

@@ -3,23 +3,21 @@
 A model with several inputs (given as a dictionary of tensors) still has one tensor here: all inputs of a sample form
 one row, laid out by :class:`Inputs`. Engines, scoring, fingerprints and the network therefore need not know about
 several inputs. The model splits the row and passes the inputs to the user's module by name
-(:class:`hanse.learning.by_name.ByName`).
+(:class:`hanse.learning.modules.ByName`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from math import prod
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from hanse.base.errors import UserError
+from hanse.base.pytorch import Tensor, torch
 from hanse.data.kinds import LOSS, lost, objects, rows_of
 
 # whole numbers up to this one are exact in float32
@@ -69,13 +67,9 @@ class Inputs:
 
     def split(self, x: Tensor) -> dict[str, Tensor]:
         """Return rows ``[n, width]`` as the inputs that they hold, ``[n, *shape]`` each, by name."""
-        ends = [0]
-        for part in self.parts:
-            ends.append(ends[-1] + prod(part.shape))
-        cut = {
-            p.name: x[:, a:b].reshape(len(x), *p.shape) for p, (a, b) in zip(self.parts, pairwise(ends), strict=True)
-        }
-        return {part.name: cut[part.name].long() if part.whole else cut[part.name] for part in self.parts}
+        cut = zip(self.parts, torch.split(x, [prod(part.shape) for part in self.parts], dim=1), strict=True)
+        shaped = {part: own.reshape(len(x), *part.shape) for part, own in cut}
+        return {part.name: own.long() if part.whole else own for part, own in shaped.items()}
 
     def place(self, column: int) -> str:
         """Return, for messages, which input a column of a row belongs to."""

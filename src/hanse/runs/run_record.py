@@ -711,12 +711,16 @@ class RunRecord:
 
         Only rounds that had some are opened. Of a round whose file is lost, refused seats are all that is known.
         """
+        seats: dict[int, list[tuple[int, str]]] = {}
+        for seat in self.clients:
+            if seat.refused is not None:
+                seats.setdefault(seat.round, []).append((seat.client, seat.refused))
         for line in self.metrics:
             number = line["round"]
             stored = self.arrays(number, only=("refused", "reason")) if line.get("refused") else {}
             pairs = list(zip(stored.get("refused", ()), stored.get("reason", ()), strict=False))
             if not stored and line.get("refused"):
-                pairs = [(s.client, s.refused) for s in self.clients if s.round == number and s.refused is not None]
+                pairs = seats.get(number, [])
             for client, reason in ((int(c), str(why)) for c, why in pairs):
                 if reason != STILL or (number, client) not in self.under_way:
                     yield number, client, reason
