@@ -48,9 +48,10 @@ from hanse.core.port import (
     Trained,
 )
 from hanse.core.recipe import NEVER, Recipe
-from hanse.data.federated import SHARES, FederatedData
+from hanse.data.federated import FederatedData
 from hanse.data.fingerprint import Fingerprint, note_own_data, of_samples
 from hanse.data.samples import Samples, unfinite
+from hanse.data.units import SHARES
 from hanse.federation.answers import mixed
 from hanse.federation.behaviour import Behaviour
 from hanse.federation.codec import Message, WireError, pack, unpack

@@ -33,7 +33,6 @@ from hanse.base.factories import OBJECT
 from hanse.base.files import going_on, on_network, read_toml, table, write_whole
 from hanse.base.lock import Hold
 from hanse.base.pytorch import nn
-from hanse.base.stopping import interruptible
 from hanse.core.entry import Transaction
 from hanse.core.part import Deployment
 from hanse.core.port import Federation, Request
@@ -57,6 +56,7 @@ from hanse.runs.run_record import guess_of, played_lines, same_frozen
 from hanse.runs.rundir import RunDir, claim
 from hanse.runs.sections import RunSection
 from hanse.runs.setup import Own, Session, build
+from hanse.runs.stopping import interruptible
 from hanse.runs.testing import Figures, ask_tests, still_known, trained_models
 
 if TYPE_CHECKING:
