@@ -7,6 +7,7 @@ The names in capitals (``RunFolder``, ``Trust``, ..) are types to annotate a com
 
 from __future__ import annotations
 
+import gc
 import inspect
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -93,6 +94,17 @@ def warn(lines: Iterable[str]) -> None:
     """Print warnings that must stand before results, one paragraph each."""
     for line in lines:
         say(f"warning: {line}", style="bold yellow", wrap=True)
+
+
+@contextmanager
+def importing() -> Iterator[None]:
+    """Import what plays a run without collecting garbage: all of it stays, and looking at it takes long."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @contextmanager
