@@ -321,7 +321,7 @@ def test_on_another_processor_numbers_may_differ_by_the_noise_floor(
 
 def test_answers_that_were_not_asked_for_are_named() -> None:
     reply = pack(Reply(1, ()))
-    kept = RoundAnswers((pack([]).header, reply.header), (-1, 1), (([1], 1),), {})
+    kept = RoundAnswers([pack([]).header, reply.header], [-1, 1], [([1], 1)], {})
     federation = ReplayedAnswers(kept)
     with pytest.raises(UnlikeError, match=r"clients \[2\] would have been asked, and clients \[1\] were"):
         federation.exchange(0, [Request(2, (Ask("bid"),))], None, None)

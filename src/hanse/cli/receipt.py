@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from hanse.ledger.receipts import Receipt
 
 app = typer.Typer(
-    epilog="Examples:\n\nhanse receipt verify ~/.hanse/RUN/client-3/receipts/client-3.jsonl --operator operator.pub",
+    epilog="Examples:\n\nhanse receipt verify ~/.hanse/NAME/client-3/receipts/client-3.jsonl --operator operator.pub",
     no_args_is_help=True,
 )
 

@@ -1,5 +1,7 @@
 """A market at posted prices: the operator says what a model costs, sellers accept or not, and each buyer chooses.
 
+No paper has it: it is hanse's own, in the place of iPFL's eqs (9) and (10). Gains stay those of its eq. (2).
+
 Under iPFL's eq. (10) a price depends on what buyer and seller say of themselves, and saying something false pays
 (benchmarks/RESULTS.md, "Does a lie pay?"). Here a model of ``n`` samples costs ``flat + per_thousand n / 1000`` tokens,
 whoever buys it, or ``flat + per_thousand w / 1000`` of who imports it with the weight ``w``. A seller offers its model

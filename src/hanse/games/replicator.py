@@ -99,7 +99,7 @@ def equilibrium(
     time: Time = "discrete",
     start: Any = None,
 ) -> Floats:
-    """Return the state ``X [k, k]`` after some generations. Row i has the shares of player i's population.
+    """Return the state ``X [k, k]`` after some generations, eq. (6). Row i has the shares of player i's population.
 
     Rows sum to 1 and the diagonal is 0, since nobody chooses its own model. For k = 1 the state is ``[[1]]``. A
     generation multiplies the share of action a by ``1 + strength (u_a - mean_b u_b)``, at least 0, and then rescales

@@ -176,7 +176,7 @@ class FirstTiers:
 def first_tiers(f1: Any, rho: int, tiers: int, *, seed: int = 0, initial_centres: Any = None) -> FirstTiers:
     """Group clients into tiers by the F1 scores of their local models, PI-FL sec. 3.1 (pre-training).
 
-    This is scikit-learn's K-means (Lloyd) on the classes whose F1 scores vary most.
+    This is scikit-learn's K-means (Lloyd) on the classes whose F1 scores vary most, eq. (5).
 
     Args:
         f1: ``[n, C]``, F1 scores.

@@ -92,8 +92,9 @@ def _together(found: _Finished) -> _Finished:
     if audit is not None and [name for name, one in audit.items() if isinstance(one, int)] != ["rounds"]:
         raise ValueError("audit: must be checks by name, beside the number of rounds")
     if trades is not None:
-        clients, lengths = trades["clients"], [[len(row) for row in trades[name]] for name in ("money", "imports")]
-        if len(set(clients)) < len(clients) or lengths != [[len(clients)] * len(clients)] * 2:
+        clients, tables = trades["clients"], (trades["money"], trades["imports"])
+        square = [len(clients)] * len(clients)
+        if len(set(clients)) < len(clients) or any([len(row) for row in table] != square for table in tables):
             raise ValueError("trades: must have a number for each pair of clients")
     return found
 

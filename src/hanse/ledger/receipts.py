@@ -37,7 +37,7 @@ from typing_extensions import TypedDict
 from hanse.base.errors import UserError
 from hanse.base.files import LONGEST, cut_torn, opened
 from hanse.base.merkle import Tree, as_text, hashes_of, path_length, root_from
-from hanse.core.book import MutableBook
+from hanse.core.book import Book, MutableBook
 from hanse.core.declared import Declared, Digest
 from hanse.core.entry import CLOSE, Transaction, client, escrow, leaf
 from hanse.ledger.log import LogHead, Record
@@ -151,19 +151,24 @@ def statements(
     return found
 
 
-def close(
-    round: int, balances: Mapping[str, int], peaks: int, moved: Mapping[int, Sequence[Line]], facts: RecordDigest
-) -> Transaction:
-    """Return the close of a round; for the arguments see :func:`statements`.
+def close(round: int, book: Book, posted: Iterable[Transaction], facts: RecordDigest = NOTHING) -> Transaction:
+    """Return the close of a round.
+
+    Args:
+        round: the round.
+        book: the book with everything that was ``posted`` in the round.
+        posted: the round's transactions.
+        facts: what the round's record says. Default: there is no record.
 
     Examples:
-        >>> from hanse.core.book import Book
-        >>> book = Book().post(0, [Transaction("grant/0", "grant", (("mint", -5), ("client/0", 5)))])
-        >>> closing = close(0, book.balances, len(book.peaks), {}, NOTHING)
+        >>> grant = Transaction("grant/0", "grant", (("mint", -5), ("client/0", 5)))
+        >>> book = Book().post(0, [grant])
+        >>> closing = close(0, book, [grant])
         >>> closing.postings, book.post(0, [closing]).count
         ((), 2)
     """
-    return closing_line(facts.record, Tree(list(statements(round, balances, peaks, moved, facts).values())).root())
+    said = statements(round, book.balances, len(book.peaks), moved_in(posted), facts)
+    return closing_line(facts.record, Tree(list(said.values())).root())
 
 
 def closing_line(record: bytes, root: bytes) -> Transaction:

@@ -34,7 +34,7 @@ from hanse.core.book import Book, DamagedError, LedgerError, MutableBook
 from hanse.core.entry import Transaction, is_account
 from hanse.ledger.log import LogHead, Record, Walk, heads_of
 from hanse.ledger.note import public_of
-from hanse.ledger.receipts import NOTHING, Closed, Closes, Receipt, ReceiptCheck, RecordDigest, Records, close, moved_in
+from hanse.ledger.receipts import NOTHING, Closed, Closes, Receipt, ReceiptCheck, RecordDigest, Records, close
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -289,9 +289,8 @@ class Ledger:
         Raises:
             LedgerError: as :meth:`post`.
         """
-        book = self.as_book()
-        moved = moved_in(record.transaction for record in self.history(round=round))
-        return self.post(round, [close(round, book.balances, len(book.peaks), moved, facts)])[0]
+        posted = [record.transaction for record in self.history(round=round)]
+        return self.post(round, [close(round, self.as_book(), posted, facts)])[0]
 
     # ---- reading
 

@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from hanse.core.entry import TOKEN, Transaction, escrow
@@ -122,12 +121,10 @@ class ByValue(SettlePart):
         clients, values = valued_seats(view)
         units, state = self.amounts(players, held, payee[clients], values, state)
         paid = dict(zip(players.tolist(), units, strict=True))
-        total = sum(units for units in paid.values() if units > 0) / TOKEN
-        arrays: dict[str, NDArray[np.int64]] = {
-            "by_value_client": players,
-            "by_value_units": np.array([paid[c] for c in players.tolist()], np.int64),
-            **({"by_value_payee": payee} if view.context.members else {}),
-        }
+        total = sum(amount for amount in units if amount > 0) / TOKEN
+        arrays = {"by_value_client": players, "by_value_units": np.array(units, np.int64)}
+        if view.context.members:
+            arrays["by_value_payee"] = payee
         done = given_back(staked_here.clients.tolist(), paid, self.units)
         return Settlement(transactions=(done,), metrics={"by_value/paid": total}, arrays=arrays), state
 

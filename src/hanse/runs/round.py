@@ -41,7 +41,7 @@ from hanse.mechanisms.value_noise import unknown_without
 from hanse.runs.arrivals import Landed, Training, Underway, Waiting, joined, updates_in, updates_of
 from hanse.runs.grants import grant
 from hanse.runs.loop_state import LoopState
-from hanse.runs.recomputable import Keeping
+from hanse.runs.recomputable import RoundAnswers
 from hanse.runs.settle_inputs import WatchedCall
 from hanse.runs.setup import Session
 
@@ -75,7 +75,7 @@ class Exchange(Federation):
     federation: Federation
     round: int
     deadline_s: float | None
-    kept: Keeping | None = None
+    kept: RoundAnswers | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     down: int = 0
     up: int = 0
@@ -451,7 +451,7 @@ def port_of(session: Session, state: LoopState) -> Exchange:
     federation = session.federation
     if session.remote:
         federation = TellsOwners.of(federation, state.table.owner, state.moved)
-    kept = Keeping() if session.kept else None
+    kept = RoundAnswers() if session.kept else None
     return Exchange(federation, state.round, session.experiment.federation.deadline_s, kept)
 
 

@@ -115,9 +115,8 @@ class RoundRecord:
         file = self.file or self._file()
         view, state = self.played.view, self.played.state
         facts = receipts.RecordDigest.of(self._metrics(file[1]), self.seats)
-        book, moved = view.book, receipts.moved_in(view.posted)
-        line = receipts.close(view.round, book.balances, len(book.peaks), moved, facts)
-        after = replace(view, book=book.post(view.round, [line]), posted=(*view.posted, line))
+        line = receipts.close(view.round, view.book, view.posted, facts)
+        after = replace(view, book=view.book.post(view.round, [line]), posted=(*view.posted, line))
         return replace(self, file=file, played=replace(self.played, view=after, state=replace(state, book=after.book)))
 
     def packed(self) -> PackedRound:

@@ -100,7 +100,7 @@ class Seat:
     def of(line: Mapping[str, Any]) -> Seat:
         """Return the seat that a line describes. Its ``round`` and ``client`` must have been checked to be counts."""
 
-        known = {field: line[key] for key, field in _NUMBERS.items() if is_number(line.get(key))}
+        known = {field: line[key] for key, field in _NUMBERS.items() if key in line and is_number(line[key])}
         if line.get("value_error", 0) is None:
             # a null was a NaN when it was written: the value was sampled, and fewer than two samples give no error
             known["error"] = math.inf
@@ -770,7 +770,9 @@ def _check_numbers(
     for number, line in enumerate(lines, 1):
         for key in keys:
             value = line.get(key)
-            if value is None or value != value or (is_number(value) and low <= value <= high):
+            if value is None or (type(value) is float and low <= value <= high):  # nearly all
+                continue
+            if value != value or (is_number(value) and low <= value <= high):
                 continue
             raise UserError(f"{file}:{number}: {key}: {str(value)[:40]!r}: allowed: numbers from {low:g} to {high:g}")
 

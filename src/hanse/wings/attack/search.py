@@ -92,12 +92,6 @@ class Try:
         """The deviation in words."""
         return said_of(Deviant(**table_of(self.deviation, [])))
 
-    @property
-    def contributes(self) -> bool:
-        """Whether the client still sends something trained, by itself or by clients that it copies or bought from."""
-        trained = self.deviation.get("sends", "trained") in ("trained", "copied", "echo")
-        return (trained or "adds.copied" in self.deviation) and not self.deviation.get("silent")
-
     def gain(self, seeds: Sequence[int]) -> tuple[float, float, float]:
         """Return the mean gain over these seeds, at least two, and its 95 % interval (Student's t)."""
         found = np.array([self.gains[s] for s in seeds])
@@ -268,7 +262,7 @@ def search(
     members = _check(experiment, clients, tries, seeds, seed)
     store = KeptOutcomes(Store(folder / "jobs"), members, clients)
     plays = work or partial(play_with_outcome, watched=tuple(clients))
-    most = SEARCHED + tries + 2 * _KEEPS * (SEARCHED - 1) + 3 * seeds
+    most = SEARCHED + tries + _KEEPS * (SEARCHED - 1) + 2 * seeds
     game = Game(sections, clients, store, workers, plays, told=told, most=most)
     searched = list(range(seed, seed + SEARCHED))
     fresh = list(range(seed + SEARCHED, seed + SEARCHED + seeds))
@@ -318,37 +312,29 @@ def _tried(game: Game, space: Sequence[Knob], tries: int, searched: Sequence[int
     while len(found) < tries:
         batch, todo = todo[: min(_BATCH, tries - len(found))], todo[_BATCH:]
         if not batch:
-            batch = _drawn(draw, space, _leading(found, searched[:1]), seen, min(_BATCH, tries - len(found)))
+            best = _ranked(found, searched[:1])[:_KEEPS]
+            batch = _drawn(draw, space, best, seen, min(_BATCH, tries - len(found)))
         if not batch:
             return _raced(game, found, searched), "space"
         found += game.played_all(batch, searched[:1])
-        best = next(iter(_ranked(found, searched[:1])), None)
-        game.figure = "" if best is None else f"best so far: {best.said}"
+        leads = _ranked(found, searched[:1])[:1]
+        game.figure = f"best so far: {leads[0].said}" if leads else ""
     return _raced(game, found, searched), "tries"
 
 
 def _raced(game: Game, found: list[Try], searched: Sequence[int]) -> list[Try]:
-    """Return the tries; the best of them, and of those that send nothing trained, have been played with all of the
-    search's seeds.
-    """
-    chosen = _leading(found, searched[:1])
+    """Return the tries; the best of them have been played with all of the search's seeds."""
+    chosen = _ranked(found, searched[:1])[:_KEEPS]
     game.honest(searched[1:])
     again = {_key(one.deviation): one for one in game.played_all(chosen, searched[1:])}
     return [again.get(_key(one.deviation), one) for one in found]
-
-
-def _leading(found: Sequence[Try], seeds: Sequence[int]) -> list[Try]:
-    """Return the tries that look best, and the best of those that send nothing trained, each once."""
-    ranked = _ranked(found, seeds)
-    chosen = [*ranked[:_KEEPS], *[one for one in ranked if not one.contributes][:_KEEPS]]
-    return list({_key(one.deviation): one for one in chosen}.values())
 
 
 def _simplest(game: Game, best: Try, seeds: Sequence[int]) -> Try:
     """Return a try without the knobs that earn nothing, leaving them out one after another."""
     for key in sorted(best.deviation):
         less = {k: v for k, v in best.deviation.items() if k != key}
-        if not less or (best.contributes != Try(less).contributes):
+        if not less:
             continue
         [tried] = game.played_all([Try(less)], seeds)
         if tried.failed is None and sum(tried.gains.values()) >= sum(best.gains[s] for s in seeds):
