@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,6 +23,20 @@ def _identity() -> None:
         from flwr.supercore.task_identity import TaskIdentity
 
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
+
+
+@pytest.fixture(scope="session")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A run of three rounds with books that nothing disturbed, in a folder with its nodes' own. Where its books are
+    does not change it. Whoever changes it takes a copy.
+    """
+    pytest.importorskip("flwr", reason="needs the extra 'flower'")
+    from inprocess import play
+    from test_flower_in_process import grid_of
+    from test_letters import books
+
+    folder = tmp_path_factory.mktemp("whole")
+    return play(grid_of(books(), folder), books(), folder / "run")
 
 
 class Shared:

@@ -29,10 +29,9 @@ from types import MappingProxyType
 from typing import Any, TypeVar, cast
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from hanse.base.errors import InPlaceError, PartError
+from hanse.base.pytorch import Tensor, torch
 from hanse.core.entry import Transaction
 from hanse.core.part import (
     FINISHED,

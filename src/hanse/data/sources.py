@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from hanse.base.errors import UserError, gated, import_path
 from hanse.base.files import write_whole
+from hanse.base.pytorch import torch
 from hanse.base.streams import stream
 from hanse.base.wings import Names
 from hanse.data.dataset import Dataset, image_samples, stratified_split

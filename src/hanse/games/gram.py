@@ -12,9 +12,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
+
+from hanse.base.pytorch import Tensor, torch
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import numpy as np
-import torch
 from pydantic import Field
 
 from hanse.base.factories import Positive, Rate, Weight
+from hanse.base.pytorch import torch
 from hanse.base.streams import stream
 from hanse.core.part import Context, Mechanism, State, View
 from hanse.core.port import Payload

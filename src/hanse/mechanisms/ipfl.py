@@ -21,13 +21,12 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from pydantic import Field
-from torch import Tensor
 
 from hanse.base.errors import UserError
 from hanse.base.factories import Rate, Weight
+from hanse.base.pytorch import Tensor, torch
 from hanse.core.book import LARGEST
 from hanse.core.declared import LARGEST_COUNT
 from hanse.core.entry import TOKEN, Transaction, tokens, units_of

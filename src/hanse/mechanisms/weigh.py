@@ -14,12 +14,11 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from pydantic import Field
-from torch import Tensor
 
 from hanse.base.factories import Count, Rate
+from hanse.base.pytorch import Tensor, torch
 from hanse.core.declared import LARGEST_COUNT
 from hanse.core.part import Aggregate, AggregatePart, Group, State, View, Weighed
 from hanse.core.table import Floats, Ints, Replace

@@ -7,7 +7,7 @@ A wing names a :class:`Guard` for a setting as ``Wing(names={"guards": {setting:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,8 +18,10 @@ from hanse.core.port import Federation
 from hanse.core.table import Ints
 from hanse.data.federated import FederatedData
 from hanse.learning.job import Problem
-from hanse.learning.loop import Loop
 from hanse.runs.config import Experiment
+
+if TYPE_CHECKING:
+    from hanse.learning.loop import Loop
 
 BY_WINGS = ("federation.private", "federation.secure")  # settings of the core's sections that wings read
 

@@ -63,7 +63,7 @@ def crate(
 
     if edited := edited_settings(folder):
         say(f"warning: {edited}")
-    if (folder / "ledger.json").exists() and (wrong := wrong_books(folder)):
+    if (folder / "ledger.json").exists() and (wrong := wrong_books(folder)) not in (None, edited):
         say(f"warning: the books of this run do not hold: {wrong}")
     say(f"wrote {write_crate(folder, author=author, license=license)}")
     if license is None:
