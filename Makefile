@@ -57,11 +57,15 @@ decision: $(READY)  ## which mechanism to take: plays what is missing, then the 
 docs: $(READY)  ## the documentation site, in build/site; opens without a server
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-package: $(READY)  ## the source distribution and the wheel with the compiled engine, and those of the papers, in dist
+# whoever builds a commit with the same compiler gets the same bits: files have the commit's time
+package: export SOURCE_DATE_EPOCH = $(shell git log -1 --format=%ct)
+package: $(READY)  ## source distributions and wheels of both packages and a node's lock in dist, with their SHA-256 and the commit
 	rm -rf dist
 	$(BIN)/python -m build
 	$(BIN)/python -m build --outdir dist papers
 	$(BIN)/twine check --strict dist/*
+	cp requirements-node.txt dist
+	cd dist && { git log -1 --format='# built from the commit %H'; sha256sum *; } > ../SHA256SUMS && mv ../SHA256SUMS .
 
 bench-peers: $(READY)  ## hanse beside other systems; HANSE_DATA as above; environments of their own in the user's cache folder
 	$(BIN)/python benchmarks/peers/bench.py --write

@@ -1,9 +1,8 @@
 """The time of a round on a network: hanse against Flower's own FedAvg, alternately, on the same nodes on loopback.
 
-``python benchmarks/flower.py [--nodes 10] [--rounds 4] [--repeats 3] [--at-clients] [--cold]``. TLS and node
-authentication are on. A round's training takes some 20 ms, so that a round's time is what is spent outside of it. The
-first round of each run is left out: PI-FL takes no bids in it. ``--at-clients`` adds PI-FL with contributions that are
-measured at the clients.
+``python benchmarks/flower.py [--nodes 10] [--rounds 4] [--repeats 3] [--cold]``. TLS and node authentication are on. A
+round's training takes some 20 ms, so that a round's time is what is spent outside of it. The first round of each run is
+left out: PI-FL takes no bids in it.
 """
 
 from __future__ import annotations
@@ -11,41 +10,40 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import sys
 import tempfile
 from pathlib import Path
 
 from hanse.wings.operate.loopback import Loopback, app_hash
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "flower"))
+
+from deployed import free_ports
+
 APP = Path(__file__).parent / "flower_app"
+DEFAULTS = {"nodes": 10, "rounds": 4, "repeats": 3}
 AGAINST = {
     "hanse, train": "Flower, train",
     "hanse, train and score": "Flower, train and evaluate",
     "hanse, PI-FL": "Flower, train and evaluate",
-    "hanse, PI-FL, values at clients": "Flower, train and evaluate",
 }
 
 
 def main() -> None:
     words = argparse.ArgumentParser()
-    for name, default in (("nodes", 10), ("rounds", 4), ("repeats", 3), ("port", 18400)):
+    for name, default in DEFAULTS.items():
         words.add_argument(f"--{name}", type=int, default=default)
     words.add_argument("--cold", action="store_true", help="a fresh interpreter for each message, as Flower does")
-    words.add_argument("--at-clients", action="store_true", help="PI-FL's values at the clients, too")
-    words.add_argument("--log", type=Path, help="where the seconds of each run go, as they come")
     given = words.parse_args()
     with tempfile.TemporaryDirectory(prefix="hanse-speed-") as place:
-        out = Path(place) / "out"
-        out.mkdir()
-        ports = tuple(given.port + i for i in range(given.nodes + 1))
-        net = Loopback(Path(place) / "net", APP, ports, warm=not given.cold)
+        out = Path(place)
+        net = Loopback(Path(place) / "net", APP, free_ports(given.nodes + 1), warm=not given.cold)
         try:
             net.up()
-            config = {"nodes": given.nodes, "rounds": given.rounds, "repeats": given.repeats}
-            log = (given.log or out / "seconds.jsonl").resolve()
-            net.play(config | {"app": app_hash(APP), "out": str(out), "log": str(log), "at-clients": given.at_clients})
+            net.play({name: getattr(given, name) for name in DEFAULTS} | {"app": app_hash(APP), "out": str(out)})
         finally:
             net.down()
-        lines = [json.loads(line) for line in log.read_text().splitlines()]
+        lines = [json.loads(line) for line in (out / "seconds.jsonl").read_text().splitlines()]
     show(lines, given.nodes, given.cold)
 
 

@@ -90,9 +90,7 @@ GREEDY = {"name": "greedyfed", "clients_per_round": 100}
 SYSTEMS: Mapping[str, dict[str, Any]] = {
     "GreedyFed, 100 seats, mixture": sections({**GREEDY, "value": "mixture"}, 1_000, 50, 3, 60),
     "GreedyFed, 100 seats, path": sections({**GREEDY, "value": "path"}, 1_000, 50, 3, 60),
-    "PI-FL, 200 clients": sections({"name": "pifl"}, 200, 50, 3, 60),
     "PI-FL, 2,000 clients": sections({"name": "pifl"}, 2_000, 50, 3, 60),
-    "iPFL, 50 clients": sections({"name": "ipfl"}, 50, 50, 3, 60),
     "iPFL, 200 clients": sections({"name": "ipfl"}, 200, 50, 3, 60),
     "iPFL, 1,000 clients": sections({"name": "ipfl"}, 1_000, 50, 3, 60),
 }

@@ -305,7 +305,7 @@ stood before the runs:
   smallest effect that matters (half of the printed one, or as the claim says)
 * **contradicted**: it lies below 0
 * **no such effect**: it contains 0 and lies below that smallest effect
-* **open**: none of these, with the seeds that it *needs* by its mean and spread
+* **open**: none of these yet; it *needs* so many seeds if mean and spread stay as they are
 * **not run**: no counted seed is kept; **not testable at this scale**: in its runs there is hardly a market;
   **cannot be decided here**: the reason is in the claims' file
 
@@ -347,7 +347,8 @@ def _index(paper: str, page: Mapping[str, Any], verdicts: Sequence[Verdict]) -> 
     by_name = {v.claim.name: v for v in verdicts}
     helps = by_name[page["idea"]]
     words = [_counts(counted(verdicts, ours=ours)) for ours in (False, True)]
-    twin = f"{answer_of(helps)}: {ours_of(helps)} beside *{helps.claim.rows[1]}*"
+    shown = ours_of(helps).replace("–", "none kept yet")
+    twin = f"{answer_of(helps)}: {shown} beside *{helps.claim.rows[1]}*"
     return [f"| [{TITLES[paper]}]({paper}.md) | {' | '.join(words)} | {twin} |"]
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 SPEED = ("engines", "growth", "ledger")
-OTHERS = ("flower", "flower_valued", "gpu")  # nodes on loopback; a card
+OTHERS = ("flower", "gpu")  # nodes on loopback; a card
 
 
 def first_line(name: str) -> str:

@@ -24,7 +24,7 @@ from hanse.core.book import Book
 from hanse.core.entry import CLOSE, LOG, Transaction, leaf
 from hanse.ledger.index import rebuild
 from hanse.ledger.log import LogHead, heads_of
-from hanse.ledger.receipts import NOTHING, Receipt, RecordDigest, close, closing_line, moved_in, write_receipts
+from hanse.ledger.receipts import NOTHING, Receipt, RecordDigest, close, closing_line, write_receipts
 from hanse.ledger.run_ledger import open_ledger
 from hanse.ledger.store import Issuer, Ledger
 from hanse.runs import checkpoint
@@ -58,7 +58,7 @@ def rewritten(folder: Path, history: Sequence[tuple[int, Transaction]]) -> None:
         for line in (one for one in lines if one["round"] == number):
             line["ledger/head"] = book.head
             facts = RecordDigest.of(line, [seat for seat in seats if seat["round"] == number])
-        closing = close(number, book.balances, len(book.peaks), moved_in(new), facts)
+        closing = close(number, book, new, facts)
         book = book.post(number, [closing])
         whole += [(number, t) for t in (*new, closing)]
     (folder / METRICS).write_text("".join(json.dumps(line) + "\n" for line in lines))

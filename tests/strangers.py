@@ -64,14 +64,6 @@ def gone(name: str) -> Damage:
     return lambda folder: (folder / name).unlink()
 
 
-def both(*damages: Damage) -> Damage:
-    def damage(folder: Path) -> None:
-        for one in damages:
-            one(folder)
-
-    return damage
-
-
 def told(**changes: Any) -> Damage:
     """Change what the settle part of the run says of itself."""
 
@@ -197,8 +189,7 @@ LOOKS = {
     "history": ["ledger", "history", "{}"],
     "export": ["ledger", "export", "{}", "-f", "csv"],
 }
-PAGES = ("report", "compare", "statement")  # what reads lines
-WORDS = ("report", "compare", "statement")  # what reads what the parts say
+PAGES = ("report", "compare", "statement")  # what reads lines, and what the parts say
 BOOKS = ("disputes", "audit", "verify", "balances", "history", "export")
 ALL = tuple(LOOKS)
 
@@ -255,24 +246,24 @@ DAMAGES: dict[str, tuple[Damage, tuple[str, ...]]] = {
     "heads gone": (gone("transactions.heads"), BOOKS),
     "members junk": (content("members.json", DEEP), PAGES),
     "members of text": (content("members.json", '[{"id": "0"}, 7]'), PAGES),
-    "about gone": (gone("about.json"), WORDS),
-    "about deep": (content("about.json", DEEP), WORDS),
-    "about binary": (content("about.json", b"\xff\xfe"), WORDS),
-    "about a list": (content("about.json", "[]"), WORDS),
-    "about of other types": (content("about.json", '{"parts": [{"slot": 5}], "conducts": {"a": 1}}'), WORDS),
-    "about of 40 MiB": (content("about.json", '{"parts": "' + "x" * (40 << 20) + '"}'), WORDS),
-    "a sentence of 1 MiB": (told(report="x" * (1 << 20)), WORDS),
-    "a sentence of numbers": (told(participant=[1, 2]), WORDS),
-    "a thousand charts": (told(charts=[PLOT] * 1000), WORDS),
+    "about gone": (gone("about.json"), PAGES),
+    "about deep": (content("about.json", DEEP), PAGES),
+    "about binary": (content("about.json", b"\xff\xfe"), PAGES),
+    "about a list": (content("about.json", "[]"), PAGES),
+    "about of other types": (content("about.json", '{"parts": [{"slot": 5}], "conducts": {"a": 1}}'), PAGES),
+    "about of 40 MiB": (content("about.json", '{"parts": "' + "x" * (40 << 20) + '"}'), PAGES),
+    "a sentence of 1 MiB": (told(report="x" * (1 << 20)), PAGES),
+    "a sentence of numbers": (told(participant=[1, 2]), PAGES),
+    "a thousand charts": (told(charts=[PLOT] * 1000), PAGES),
     "a chart of all figures": (told(charts=[PLOT | {"metric": m} for m in ("*/*", "*", "time/*")]), ()),
-    "a chart of infinity": (told(charts=[PLOT | {"factor": 1e300}]), WORDS),
-    "a chart drawn as code": (told(charts=[PLOT | {"how": "__import__('os')"}]), WORDS),
+    "a chart of infinity": (told(charts=[PLOT | {"factor": 1e300}]), PAGES),
+    "a chart drawn as code": (told(charts=[PLOT | {"how": "__import__('os')"}]), PAGES),
     "a worth of no client": (told(worth={"metric": "*/*/*", "label": "x"}), ()),
     "clients that are not there": (
         content("about.json", '{"conducts": [{"label": "x", "clients": [7, 9999999], "cheats": true}]}'),
         (),
     ),
-    "clients below zero": (content("about.json", '{"conducts": [{"label": "x", "clients": [-1]}]}'), WORDS),
+    "clients below zero": (content("about.json", '{"conducts": [{"label": "x", "clients": [-1]}]}'), PAGES),
     "config of numbers": (content("config.toml", "data = 5\nrun = []\nmechanism = 'x'\nbehaviour = 2\n"), ()),
     "mechanism of lists": (setting("mechanism", "settle = [1]"), ()),
     "a policy that cannot be": (setting("clients", 'policy = { name = "free_rider", fraction = "x" }'), ()),

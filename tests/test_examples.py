@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import sys
 import tomllib
 from pathlib import Path
@@ -21,11 +21,8 @@ NIGHTLY = pytest.param("flights", marks=pytest.mark.nightly(reason="builds 327,3
 
 @pytest.fixture
 def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    spec = importlib.util.spec_from_file_location("who_gains", EXAMPLES / "who_gains.py")
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "who_gains", module)
-    spec.loader.exec_module(module)
-    return module
+    monkeypatch.syspath_prepend(EXAMPLES)
+    return importlib.import_module("who_gains")
 
 
 @pytest.mark.parametrize("folder", FOLDERS)

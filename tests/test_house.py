@@ -1,9 +1,8 @@
 """The house does not grow unseen: ceilings of code by room, docstrings that say something, public names."""
 
 import ast
-import importlib.util
+import importlib
 import subprocess
-import sys
 import tomllib
 from pathlib import Path
 from types import ModuleType
@@ -15,13 +14,9 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.fixture(scope="module")
 def house() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("house_figures", ROOT / "benchmarks" / "house.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look themselves up
-    spec.loader.exec_module(module)
-    return module
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(ROOT / "benchmarks")
+        return importlib.import_module("house")
 
 
 def test_no_room_is_above_its_ceiling(house: ModuleType) -> None:

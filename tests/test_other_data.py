@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from watching import Watch
 
 import hanse
 from hanse.data import Dataset, Samples
-from hanse.runs.experiment import Observer
 
 LABELS = {"flipped": 0}
 
@@ -33,23 +33,6 @@ def experiment() -> hanse.Experiment:
     )
 
 
-class Stop(Observer):
-    """Ends the process, as it were, after two rounds; and keeps what a run says at its start."""
-
-    def __init__(self, at: int = 2) -> None:
-        self.at, self.said = at, list[str]()
-
-    def on_start(self, experiment, first_round, said):
-        self.said = list(said)
-
-    def on_round(self, metrics, played):
-        if metrics["round"] + 1 == self.at:
-            raise KeyboardInterrupt
-
-    def on_end(self, result):
-        pass
-
-
 @pytest.fixture
 def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
@@ -58,7 +41,7 @@ def stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(test_other_data, "LABELS", LABELS)
     monkeypatch.setitem(LABELS, "flipped", 0)
     with pytest.raises(KeyboardInterrupt):
-        hanse.run(experiment(), out=tmp_path / "run", observers=[Stop()])
+        hanse.run(experiment(), out=tmp_path / "run", observers=[Watch(until=1)])
     return tmp_path / "run"
 
 
@@ -77,31 +60,25 @@ def test_labels_flipped_between_stop_and_resume_are_refused(stopped: Path, monke
 
 def test_other_data_that_are_allowed_are_recorded(stopped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(LABELS, "flipped", 40)
-    seen = Stop(at=3)
-    with pytest.raises(KeyboardInterrupt):
-        hanse.resume(stopped, observers=[seen], other_data=True)
+    run = hanse.resume(stopped, other_data=True)
     note = "other data from here on, as allowed: the train shares of clients 0, 1, 2"
-    assert f"warning: {note}" in seen.said
+    assert f"warning: {note}" in run.said
     first, second = json.loads((stopped / "data.json").read_text())
     assert (first["round"], first["note"], second["round"], second["note"]) == (0, "", 2, note)
     assert first["data"]["train"] != second["data"]["train"]
-    assert len(hanse.resume(stopped).metrics) == 4  # these are its data now
+    assert len(hanse.resume(stopped, rounds=5).metrics) == 5  # these are its data now
     monkeypatch.setitem(LABELS, "flipped", 0)
     with pytest.raises(hanse.UserError, match="other data"):
-        hanse.resume(stopped)
+        hanse.resume(stopped, rounds=6)
 
 
 def test_a_run_of_before_gets_a_fingerprint_and_says_so(stopped: Path) -> None:
     (stopped / "data.json").unlink()
-    seen = Stop(at=4)
-    with pytest.raises(KeyboardInterrupt):
-        hanse.resume(stopped, observers=[seen])
-    assert any(line.startswith("warning: data.json: there is no fingerprint") for line in seen.said)
+    said = hanse.resume(stopped).said
+    assert any(line.startswith("warning: data.json: there is no fingerprint") for line in said)
     [only] = json.loads((stopped / "data.json").read_text())
     assert only["round"] == 2
-    again = Stop()
-    hanse.resume(stopped, observers=[again])
-    assert not any("fingerprint" in line for line in again.said)
+    assert not any("fingerprint" in line for line in hanse.resume(stopped, rounds=5).said)
 
 
 def test_a_participants_data_may_grow_and_its_node_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import shutil
 import socket
-import sqlite3
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -228,15 +227,3 @@ def test_what_is_written_is_whole_and_follows_no_link(tmp_path: Path) -> None:
     assert (tmp_path / "new" / "page").read_text() == "two"
     assert (tmp_path / "victim").read_text() == "mine"
     assert [p.name for p in (tmp_path / "new").iterdir()] == ["page"]
-
-
-def test_an_index_with_a_view_in_it_is_not_read(folder: Path, run_hanse: Hanse) -> None:
-    with sqlite3.connect(folder / "ledger.db") as books:
-        books.execute("drop table books")
-        books.execute(
-            "create view books as with recursive endless(i) as (select 1 union all select i + 1 from endless)"
-            " select i as id, 'x' as name, 0 as floor from endless"
-        )
-    code, _, err = run_hanse("ledger", "verify", folder)
-    assert code == 1
-    assert "'books'" in err

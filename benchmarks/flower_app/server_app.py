@@ -59,11 +59,11 @@ def ours(grid: Grid, context: Context, nodes: int, rounds: int, mechanism: dict,
 def main(grid: Grid, context: Context) -> None:
     config = context.run_config
     nodes, rounds, out = int(config["nodes"]), int(config["rounds"]), Path(str(config["out"]))
-    log = Path(str(config["log"]))
+    log = out / "seconds.jsonl"
     for repeat in range(int(config["repeats"])):
         for name, evaluate in (("Flower, train", False), ("Flower, train and evaluate", True)):
             note(log, name, repeat, flower(grid, nodes, rounds, evaluate))
-        for name, mechanism in hanses(nodes, bool(config["at-clients"])).items():
+        for name, mechanism in hanses(nodes).items():
             note(log, f"hanse, {name}", repeat, ours(grid, context, nodes, rounds, mechanism, out / f"{name} {repeat}"))
 
 

@@ -47,14 +47,11 @@ def experiment(nodes: int, rounds: int, mechanism: dict[str, Any], **more: Any) 
     )
 
 
-def hanses(nodes: int, at_clients: bool) -> dict[str, dict[str, Any]]:
-    """What is compared, by name: mechanisms of one exchange a round, of two, and of three."""
+def hanses(nodes: int) -> dict[str, dict[str, Any]]:
+    """What is compared, by name: mechanisms of one exchange a round, and of two."""
     everyone = {"by_contribution": nodes, "at_random": 0}
-    found: dict[str, dict[str, Any]] = {
+    return {
         "train": {"name": "fedavg", "clients_per_round": nodes},
         "train and score": {"name": "fedavg", "clients_per_round": nodes, "weigh": "setting:ScoringAverage"},
         "PI-FL": {"name": "pifl", "tiers": 1, **everyone, "value": "first_order"},
     }
-    if at_clients:
-        found["PI-FL, values at clients"] = {"name": "pifl", "tiers": 1, **everyone, "value": {"judges": "all"}}
-    return found

@@ -174,6 +174,7 @@ def test_tensorboard_gets_the_same_names(folder: Path) -> None:
         ("policies", POLICIES),
         ("select", PARTS["select"]),
         ("train", ["batch_size", "mechanism.train", "proximal"]),
+        ("greedyfed", ["parts of greedyfed", "gtg", "max_permutations", "clients_per_round", "the paper's M"]),
     ],
 )
 def test_list_shows_the_options_of_what_has_a_name(

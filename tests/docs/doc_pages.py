@@ -7,8 +7,7 @@ A page is a session: one folder, one Python namespace, blocks in their order.
 * ``bash`` lines that begin with ``hanse`` go through the command line (``demo``, ``reproduce``, ``attack`` and
   ``report`` only in the slow tests); any other command must be marked.
 * ``text`` with ``output="above"`` is what the block above it prints.
-* ``not-run="why"`` in the fence marks a block that cannot run, ``slow="why"`` one that takes long, ``needs="library"``
-  one that runs where that library is installed.
+* ``not-run="why"`` in the fence marks a block that cannot run, ``slow="why"`` one that takes long.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ import tomllib
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -123,8 +121,6 @@ class Session:
             for block in blocks(page):
                 if block.why_not or ("slow" in block.options and not self.slow) or block.language not in runners:
                     continue
-                if "needs" in block.options and find_spec(block.options["needs"]) is None:
-                    continue
                 try:
                     runners[block.language](block)
                 except WrongPageError:
@@ -187,25 +183,15 @@ class Session:
         """Run lines that begin with hanse through the command line."""
         for line in block.text.replace("\\\n", " ").splitlines():
             words = [name for word in shlex.split(line, comments=True) for name in expanded(word)]
-            environment = {}
-            while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):
-                name, _, value = words.pop(0).partition("=")
-                environment[name] = value
-            if not words:
-                continue
-            if words[:2] in LONG and not self.slow:
+            if not words or (words[:2] in LONG and not self.slow):
                 continue
             if words[0] != "hanse":
                 raise WrongPageError(f"{block.place}: {words[0]}: only hanse is run; mark the block with not-run")
-            self.printed = self.command(block, words, environment)
-
-    def command(self, block: Block, words: list[str], environment: dict[str, str]) -> str:
-        """Run one hanse command in this process and return what it printed."""
-        done = hanse(*words[1:], env=environment)
-        if done.returncode:
-            said = (done.stderr + done.stdout).strip()
-            raise WrongPageError(f"{block.place}: {' '.join(words)}: ended with {done.returncode}: {said}")
-        return done.stdout
+            done = hanse(*words[1:], env={})
+            if done.returncode:
+                said = (done.stderr + done.stdout).strip()
+                raise WrongPageError(f"{block.place}: {' '.join(words)}: ended with {done.returncode}: {said}")
+            self.printed = done.stdout
 
     def output(self, block: Block) -> None:
         """Hold what was printed against what the page says; rounds that were cut have other numbers."""

@@ -1,7 +1,7 @@
 """The page on how hanse works inside names files that exist; the list of words is the code's."""
 
-import importlib.util
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -28,9 +28,5 @@ def test_every_room_is_on_the_map() -> None:
 def test_the_list_of_words_is_what_the_code_has() -> None:
     """``python docs/hooks/site.py`` writes it anew."""
     pytest.importorskip("hanse.wings.private")
-    spec = importlib.util.spec_from_file_location("site_hook", ROOT / "docs" / "hooks" / "site.py")
-    assert spec is not None
-    assert spec.loader is not None
-    hook = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(hook)
-    assert hook.words() == hook.WORDS.read_text()
+    hook = runpy.run_path(str(ROOT / "docs" / "hooks" / "site.py"))
+    assert hook["words"]() == hook["WORDS"].read_text()

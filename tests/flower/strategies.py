@@ -174,6 +174,15 @@ class Dying(FedMedian):
         return super().aggregate_train(server_round, found)
 
 
+class Breaking(FedMedian):
+    """Has a fault that only one reply shows; Flower's own rules that refuse few replies make none of them."""
+
+    def aggregate_train(self, server_round: int, replies: Any) -> Any:
+        found = list(replies)
+        assert 1 / (len(found) - 1)
+        return super().aggregate_train(server_round, found)
+
+
 SECRETS = ("wandb-3f9c", "pg-hunter2", "sk-live-77", "token-c0ffee", "seed-91")
 
 

@@ -37,7 +37,7 @@ from hanse.wings.operate.backup import back_up, restore
 from hanse.wings.operate.certificates import make_certificates
 from hanse.wings.operate.checks import Finding, exposition, findings
 from hanse.wings.operate.loopback import Loopback
-from hanse.wings.operate.processes import _begun
+from hanse.wings.operate.processes import begun as begun_at
 
 NOW = datetime.now(UTC) + timedelta(hours=12)  # later than the certificates, which are made when a test asks for them
 
@@ -53,17 +53,12 @@ def begun(folder: Path) -> Loopback:
     return network
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> hanse.Run:
-    folder = begun(tmp_path_factory.mktemp("whole") / "project").folder
-    return play(grid_of(books(), folder), books(), folder / "run")
-
-
 @pytest.fixture
 def network(whole: hanse.Run, tmp_path: Path) -> Loopback:
     """A project whose run is over."""
-    assert whole.path is not None
-    back_up(Loopback.read(whole.path.parent), tmp_path / "copy")
+    project = begun(tmp_path / "first")
+    shutil.copytree(whole.path, project.folder / "run")
+    back_up(project, tmp_path / "copy")
     return restore(tmp_path / "copy", tmp_path / "project")
 
 
@@ -140,7 +135,7 @@ def full(*_: Any, **__: Any) -> Any:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def runs(network: Loopback, name: str, pid: str = f"{os.getpid()} {_begun(os.getpid())}") -> None:
+def runs(network: Loopback, name: str, pid: str = f"{os.getpid()} {begun_at(os.getpid())}") -> None:
     (network.folder / "logs").mkdir(exist_ok=True)
     (network.folder / "logs" / f"{name}.pid").write_text(f"{pid}\n")
 

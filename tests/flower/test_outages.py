@@ -50,13 +50,6 @@ def same(run: hanse.Run, whole: hanse.Run, folder: Path, url: str | None = None)
         assert ledger.verify([r for receipts in mine.values() for r in receipts]).ok
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> hanse.Run:
-    """A run that nothing disturbed; where its books are does not change it."""
-    folder = tmp_path_factory.mktemp("whole")
-    return play(grid_of(books(), folder), books(), folder / "run")
-
-
 def test_receipts_of_the_last_settlement_survive_a_death_before_they_are_written(
     whole: hanse.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

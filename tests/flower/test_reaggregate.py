@@ -10,7 +10,7 @@ pytest.importorskip("flwr", reason="needs the extra 'flower'")
 from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import FedAvg, FedMedian, Strategy
 from recorded import RecordedGrid, first_arrays
-from strategies import SECRETS, Dying, Hanging, Secretive, Telling, Unpicklable
+from strategies import SECRETS, Breaking, Dying, Hanging, Secretive, Telling, Unpicklable
 from test_valued import ROUNDS, gaps, watched
 from typer.testing import CliRunner
 
@@ -31,11 +31,18 @@ def loss(arrays: ArrayRecord) -> dict[str, float]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "said"), [(Hanging, "take more than 1 s"), (Dying, "ended")])
-def test_a_strategy_that_hangs_or_dies_is_a_gap(
-    kind: type[Strategy], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("kind", "seconds", "said"),
+    [
+        (Hanging, 1.0, "take more than 1 s"),
+        (Dying, 60.0, "ended"),
+        (Breaking, 60.0, "raised ZeroDivisionError when it was called again with 1 of 4 replies"),
+    ],
+)
+def test_a_strategy_that_hangs_dies_or_breaks_with_fewer_replies_is_a_gap(
+    kind: type[Strategy], seconds: float, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hanse.flower.valued.watch.LEAST_S", 1.0)
+    monkeypatch.setattr("hanse.flower.valued.watch.LEAST_S", seconds)
     with hanse.valued(kind(), out=tmp_path / "run", validation=loss) as strategy:
         result = strategy.start(RecordedGrid(), first_arrays(), num_rounds=1)
     assert result.arrays == kind().start(RecordedGrid(), first_arrays(), num_rounds=1).arrays

@@ -24,7 +24,7 @@ pytest.importorskip("flwr", reason="needs the extra 'flower'")
 import httpx
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
-from deployed import APP, experiment, final, free_ports, metrics, network, plan, until
+from deployed import APP, PAYMENTS, clients, experiment, final, free_ports, kinds, metrics, network, plan, until
 from flwr.app import Message, RecordDict
 from flwr.app.message.message import remove_content_from_message
 from flwr.common.constant import SUPERLINK_NODE_ID
@@ -49,6 +49,8 @@ from hanse.federation.codec import pack
 from hanse.federation.node import Assignment
 from hanse.flower.message import QUERY, to_records
 from hanse.flower.operator_key import PINNED, make_operator_key
+from hanse.ledger.index import difference
+from hanse.ledger.run_ledger import open_ledger
 from hanse.wings.operate import server_access, warm_process
 from hanse.wings.operate.certificates import make_certificates, make_node_key, make_outside
 from hanse.wings.operate.loopback import Loopback, flwr
@@ -214,6 +216,29 @@ def test_the_gate_serves_its_own_user_alone(
     assert told == [status]
 
 
+def test_a_connection_is_looked_up_once_and_another_with_the_same_port_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_access, "TABLE", tmp_path / "tcp")
+    gate = server_access.UserGate(None, ())
+
+    def passes(client: tuple[str, int]) -> bool:
+        return gate._own({"client": client, "server": ("127.0.0.1", 18000)})
+
+    # another object each time, as uvicorn makes them
+    mine, strangers = (("127.0.0.1", int(port, 16)) for port in ("C001", "C001"))
+    (tmp_path / "tcp").write_text(TABLE.format(user=STRANGER))
+    assert not passes(mine)  # a refusal is not kept
+    (tmp_path / "tcp").write_text(TABLE.format(user=os.geteuid()))
+    assert passes(mine)
+    (tmp_path / "tcp").write_text(TABLE.format(user=STRANGER))
+    assert (passes(mine), passes(strangers)) == (True, False)
+    monkeypatch.setattr(server_access, "REMEMBERED", 1)
+    (tmp_path / "tcp").write_text(TABLE.format(user=os.geteuid()))
+    assert passes(strangers)
+    assert list(gate._own_ones.values()) == [strangers]
+
+
 # ---- with real processes
 
 
@@ -360,7 +385,13 @@ def test_strangers_ask_nothing_members_instruct_no_other_and_honest_nodes_work(n
     assert len(metrics(tmp_path / "run")) == exp.run.rounds
     local, state = hanse.run(exp, out=tmp_path / "here"), final(tmp_path / "run")
     assert torch.equal(local.table.rows, state.table.rows)
+    assert local.clients == clients(tmp_path / "run")  # seats, weights, losses, values
     assert replace(local.book, peaks=()) == replace(state.book, peaks=())  # closes have hashes of the engine's records
+    assert kinds(tmp_path / "run") == PAYMENTS["pifl"] | {"grant", "close"}
+    with open_ledger(tmp_path / "run") as ledger:
+        assert ledger.head() == state.book.head
+        assert ledger.verify().ok
+        assert difference(tmp_path / "run" / "ledger.db", ledger) is None
     assert f"app as user id {os.geteuid()}:" in net.processes.log("node0").splitlines()[0]
     for place in ("participants", "flwr", "keys", "logs", "proxy"):
         found = [p for p in (net.folder / place).rglob("*") if p.is_file()]

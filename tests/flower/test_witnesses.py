@@ -9,7 +9,6 @@ import pytest
 
 pytest.importorskip("flwr", reason="needs the extra 'flower'")
 
-from flwr.supercore.task_identity import TaskIdentity
 from inprocess import KEY, play
 from rotation import rotating
 from test_flower_in_process import N, grid_of
@@ -48,16 +47,8 @@ def refused(run: Any) -> list[tuple[int, int]]:
     return sorted({(round, c) for round, c, reason in load_run(run.path).refusals() if "ALARM" in reason})
 
 
-@pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A run whose nodes wait for nobody."""
-    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
-    folder = tmp_path_factory.mktemp("plain")
-    return play(grid_of(books(), folder), books(), folder / "run")
-
-
-def test_heads_are_cosigned_by_everybody_who_was_asked(plain: Any, tmp_path: Path) -> None:
-    shutil.copytree(plain.path.parent, tmp_path, dirs_exist_ok=True)
+def test_heads_are_cosigned_by_everybody_who_was_asked(whole: Any, tmp_path: Path) -> None:
+    shutil.copytree(whole.path.parent, tmp_path, dirs_exist_ok=True)
     run = load_run(tmp_path / "run")
     assert all(alarms(tmp_path / f"node{c}") == [] for c in range(N))
     assert refused(run) == []

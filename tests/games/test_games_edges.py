@@ -10,17 +10,16 @@ import torch
 from sklearn.cluster import KMeans
 
 from hanse.games import market, shapley
-from hanse.games.gram import distances
 from hanse.games.market import marginal, threshold_total
 from hanse.games.market_models import (
     Kind,
     centre_weights,
     cosine_gram,
+    distances,
     gram_distances,
     within_reach,
     within_shares,
 )
-from hanse.games.market_models import distances as market_distances
 from hanse.games.tiers import first_tiers, most_varying
 
 
@@ -67,34 +66,19 @@ def test_intervals_of_few_sweeps_hold_the_exact_value(sweeps: int) -> None:
     assert np.mean(inside) >= 0.94
 
 
-def test_pairs_and_chains_of_close_models_keep_their_digits() -> None:
-    draw = np.random.default_rng(0)
-    far = draw.standard_normal((3, 300_000)) * 100  # longer than a block
-    step = 1e-4 * draw.standard_normal(300_000)
-    pairs = np.concatenate([far, far[:2] + step])
-    for models in (pairs, far[0] + np.arange(4)[:, None] * step):
-        exact = np.array([[np.linalg.norm(a - b) for b in models] for a in models])
-        np.testing.assert_allclose(distances(models), exact, rtol=1e-9)
-    # neighbours along a chain are close for their length, its ends are not
-    chain = 100.0 + np.cumsum(np.full((60, 1), 1.0), axis=0) * np.array([[1.0, 0.0]]) * 3
-    exact = np.abs(chain[:, :1] - chain[:, :1].T)
-    np.testing.assert_allclose(distances(chain), exact, rtol=1e-12)
-    np.testing.assert_array_equal(distances([[3.0, 4.0]]), [[0.0]])
-
-
 def test_a_model_without_length_has_no_direction() -> None:
     models = np.array([[3.0, 4.0], [0.0, 0.0], [4.0, 3.0]])
     cos, length = cosine_gram(models)
     np.testing.assert_allclose(cos, [[1, 0, 0.96], [0, 0, 0], [0.96, 0, 1]])
     np.testing.assert_allclose(length, [5, 0, 5])
-    np.testing.assert_allclose(market_distances(models), [[0, 1, 0.04], [1, 0, 1], [0.04, 1, 0]], atol=1e-12)
+    np.testing.assert_allclose(distances(models), [[0, 1, 0.04], [1, 0, 1], [0.04, 1, 0]], atol=1e-12)
 
 
 @pytest.mark.parametrize("kind", ["cosine", "squared_l2"])
 def test_distances_from_inner_products(kind: Kind) -> None:
     models = 0.1 * torch.from_numpy(np.random.default_rng(2).standard_normal((5, 9)))
     models[3] = 0.0
-    expected = market_distances(models, kind)
+    expected = distances(models, kind)
     np.testing.assert_allclose(gram_distances((models @ models.T).numpy(), kind), expected, atol=1e-12)
 
 

@@ -126,17 +126,28 @@ def test_a_surrogate_that_is_wrong_about_one_player_is_found_by_the_folds(n: int
     assert np.mean(plug_in) < np.mean(inside)
 
 
+def averages(weights: np.ndarray) -> np.ndarray:
+    """Each coalition's shares of its average, ``[2 ** n, n]``; zeros for the empty one."""
+    n = len(weights)
+    members = (np.arange(2**n)[:, None] >> np.arange(n) & 1).astype(float)
+    return members * weights / np.maximum((members @ weights)[:, None], 1e-9)
+
+
+def with_a_far_player(far: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The table of a game of ten players' places, their weights, and their places."""
+    draw = np.random.default_rng(seed)
+    places = draw.normal(0, 0.3, (10, 2))
+    places[far] = (8, -4)
+    weights = draw.uniform(0.5, 2, 10)
+    x = averages(weights) @ places
+    return -np.log1p(np.exp(x[:, 0] - 1)) - np.abs(np.tanh(x[:, 1])), weights, places
+
+
 def test_intervals_hold_where_one_player_is_far_from_all_others() -> None:
     """Only few sampled pairs have it on their smaller side, and these are missed by many times as much as the rest."""
-    n, draw = 10, np.random.default_rng(0)
-    places = draw.normal(0, 0.3, (n, 2))
-    places[3] = (8, -4)
-    weights = draw.uniform(0.5, 2, n)
-    members = (np.arange(2**n)[:, None] >> np.arange(n) & 1).astype(float)
-    x = members * weights @ places / np.maximum((members @ weights)[:, None], 1e-9)
-    v = -np.log1p(np.exp(x[:, 0] - 1)) - np.abs(np.tanh(x[:, 1]))
+    v, weights, places = with_a_far_player(3, seed=0)
     exact = shapley.shapley_from_table(v)
-    found = [mixture(Counting(v), n, weights, [places @ places.T], seed=seed) for seed in range(40)]
+    found = [mixture(Counting(v), 10, weights, [places @ places.T], seed=seed) for seed in range(40)]
     inside = np.array([np.abs(one.values - exact) <= 1.96 * one.standard_errors for one in found])
     assert 0.95 <= inside.mean() <= 0.99  # pairs taken as equals: 0.93
     assert inside.mean(axis=0).min() >= 0.9  # 0.85
@@ -146,8 +157,7 @@ def test_the_pair_of_a_far_player_and_the_lightest_one_is_always_known() -> None
     """Nothing else shows what a surrogate misses there; most designs that do not know the far player lack it."""
     n, gains = 10, np.linspace(0, 1, 10)
     weights = np.array([1.0, 0.05, 1.3, 0.7, 1.1, 0.9, 1.2, 0.8, 1.0, 0.6])
-    members = (np.arange(2**n)[:, None] >> np.arange(n) & 1).astype(float)
-    x = members * weights / np.maximum((members @ weights)[:, None], 1e-9)
+    x = averages(weights)
     v = x @ gains - np.square(x @ gains) - 3 * x[:, 0] ** 3
     v[0b11] -= 0.5
     exact = shapley.shapley_from_table(v)
@@ -161,14 +171,9 @@ def test_the_pair_of_a_far_player_and_the_lightest_one_is_always_known() -> None
 
 @pytest.mark.parametrize("budget", [24, 28, 32, 36, 38, 40])
 def test_few_coalitions_of_a_far_player_give_true_intervals_or_none(budget: int) -> None:
-    n, draw = 10, np.random.default_rng(2)
-    places, weights = draw.normal(0, 0.3, (n, 2)), draw.uniform(0.5, 2, n)
-    places[0] = (8, -4)
-    members = (np.arange(2**n)[:, None] >> np.arange(n) & 1).astype(float)
-    x = members * weights @ places / np.maximum((members @ weights)[:, None], 1e-9)
-    v = -np.log1p(np.exp(x[:, 0] - 1)) - np.abs(np.tanh(x[:, 1]))
+    v, weights, _ = with_a_far_player(0, seed=2)
     exact = shapley.shapley_from_table(v)
-    found = [mixture(Counting(v), n, weights, budget=budget, seed=seed) for seed in range(40)]
+    found = [mixture(Counting(v), 10, weights, budget=budget, seed=seed) for seed in range(40)]
     assert {one.fit.design.far for one in found} == {0}
     errors = np.array([one.standard_errors for one in found])
     if budget < 38:  # three pairs of size 2 and of size 3 come first, then two without the far player

@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 from hanse.base.errors import UserError
-from hanse.learning.models import Residual, build_problem
+from hanse.learning.models import build_problem
+from hanse.learning.modules import Residual
 
 USER = "tests.learning.usermodels:"
 

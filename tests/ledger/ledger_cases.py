@@ -8,7 +8,7 @@ import numpy as np
 
 from hanse.core.book import Book, OverdraftError
 from hanse.core.entry import MINT, TOKEN, Transaction, client, escrow, pool
-from hanse.ledger.receipts import RecordDigest, close, moved_in
+from hanse.ledger.receipts import RecordDigest, close
 from hanse.ledger.store import Ledger
 from hanse.runs.round_record import HASH, file_hash
 
@@ -64,7 +64,7 @@ def closed(told: Sequence[tuple[int, list[Transaction]]]) -> list[tuple[int, lis
     for number, new in told:
         book = book.post(number, new)
         facts = RecordDigest.of(line_of(number, book.head), [])
-        closing = close(number, book.balances, len(book.peaks), moved_in(new), facts)
+        closing = close(number, book, new, facts)
         book = book.post(number, [closing])
         after.append((number, [*new, closing]))
     return after

@@ -6,7 +6,11 @@ operator's own takes receipts, which it does not hold.
 
 from __future__ import annotations
 
+import copy
+import functools
 import json
+import operator
+import random
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,6 +23,7 @@ from forging import History, history_of, receipt, receipts_of, rerecorded, rewri
 from typer.testing import CliRunner
 
 import hanse
+from hanse.base import toml
 from hanse.base.errors import PartError
 from hanse.cli import app
 from hanse.core.book import LedgerError
@@ -29,9 +34,10 @@ from hanse.ledger.run_ledger import open_ledger, verify_run
 from hanse.reports.audit import audit_run
 from hanse.reports.groups import group_runs
 from hanse.reports.report import warnings
-from hanse.runs.replay import replay_books
+from hanse.runs import replay
+from hanse.runs.replay import replay_books, wrong_books
 from hanse.runs.round_record import METRICS
-from hanse.runs.run_record import load_run
+from hanse.runs.run_record import load_run, may_change
 
 N = 8
 
@@ -135,6 +141,30 @@ def test_a_rule_of_the_users_own_is_settled_again_with_nothing_added(fees: Path,
     assert not audit_run(run, trust=True).holds
     rerecorded(run, 2, bidders=np.zeros(0, np.int64))
     assert [c.name for c in audit_run(run, trust=True).checks if not c.holds] == ["settled again"]
+
+
+@pytest.mark.parametrize("draw", range(4))
+def test_a_setting_that_is_edited_after_the_run_is_found(draw: int, run: Path) -> None:
+    config = run / "config.toml"
+    sections = toml.loads(config.read_text())
+    numbers = [key for key, value in toml.flat(sections) if type(value) in (int, float) and not may_change(key)]
+    for key in (["train.lr"], random.Random(draw).sample(numbers, 3))[draw > 0]:
+        *tables, name = key.split(".")
+        table = functools.reduce(operator.getitem, tables, edited := copy.deepcopy(sections))
+        table[name] += 1
+        config.write_text(toml.dumps(edited))
+        assert wrong_of(run) is not None, key
+        if tables == ["train"]:
+            assert (wrong_of(run) or "").startswith(f"config.toml was edited: {key} is "), key
+
+
+def test_the_payment_rule_is_built_once(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    built, build = list[object](), replay.build_mechanism
+    monkeypatch.setattr(replay, "build_mechanism", lambda section: built.append(section) or build(section))
+    for check in (wrong_books, audit_run):
+        built.clear()
+        check(run)
+        assert len(built) == 1, check
 
 
 # ---- (a) lines behind the last receipt

@@ -206,6 +206,17 @@ def test_written_once_each_and_read_again(tmp_path: Path, told: list[Receipt]) -
         list(read_receipts(tmp_path / "nothing"))
 
 
+@pytest.mark.parametrize("left", [b"", b'{"book": "ru'])
+def test_a_file_without_a_whole_receipt_is_refused(left: bytes, tmp_path: Path, told: list[Receipt]) -> None:
+    """Beside others, too: whoever compares them would take it for one that agrees."""
+    write_receipts(tmp_path, told)
+    file = random.Random(len(left)).choice(sorted(tmp_path.glob("client-*.jsonl")))
+    file.write_bytes(left)
+    with pytest.raises(UserError, match=f"{file.name}: has no whole receipt"):
+        list(read_receipts(tmp_path))
+    assert command(*sorted(tmp_path.glob("client-*.jsonl"))) == (2, f"{file}: has no whole receipt")
+
+
 def verifier() -> Callable[[str, bytes], Any]:
     """The program that the documentation names, which uses nothing of hanse."""
     code = (Path(__file__).parents[2] / "examples" / "verify_receipt.py").read_text()

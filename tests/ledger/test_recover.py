@@ -5,8 +5,10 @@ that is lost or damaged stops nothing, and is written anew.
 import json
 import logging
 import shutil
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from commands import run_hanse
@@ -114,6 +116,38 @@ def test_a_damaged_index_stops_no_round_and_the_command_writes_it_anew(
     (run / "ledger.db").unlink()
     said = f"wrote {len(history(run))} transactions into the index\n"
     assert run_hanse("ledger", "rebuild", run)[:2] == (0, said)
+    assert run_hanse("ledger", "verify", run)[0] == 0
+
+
+@pytest.fixture
+def full(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no database become larger than 8 KiB, as where the disk is full; the log still has room."""
+    connect = sqlite3.connect
+
+    def connected(*args: Any, **options: Any) -> sqlite3.Connection:
+        connection = connect(*args, **options)
+        connection.executescript("PRAGMA page_size = 512; PRAGMA max_page_count = 16")
+        return connection
+
+    monkeypatch.setattr(sqlite3, "connect", connected)
+
+
+@pytest.mark.usefixtures("full")
+def test_a_disk_that_is_full_for_the_index_loses_nothing_and_says_what_to_do(
+    run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = f"{run / 'ledger.db'}: disk full; free some space"
+    with caplog.at_level(logging.WARNING):
+        hanse.run(experiment(8), out=run, overwrite=True)
+    [warning] = caplog.messages
+    assert full in warning
+    assert f"'hanse ledger rebuild {run}'" in warning
+    log = history(run)
+    code, _, err = run_hanse("ledger", "rebuild", run)
+    assert (code, err) == (1, f"hanse: sqlite:///{full}\n")
+    monkeypatch.undo()
+    assert (history(run), apart(run)) == (log, None)  # what the index has is right, if not all
+    assert run_hanse("ledger", "rebuild", run)[:2] == (0, f"wrote {len(log)} transactions into the index\n")
     assert run_hanse("ledger", "verify", run)[0] == 0
 
 

@@ -354,6 +354,19 @@ def test_a_row_that_is_not_finite_stays_and_its_makers_are_named() -> None:
     assert isinstance(played.view.mixed, Mix)
 
 
+class MakesHuge(AggregatePart):
+    def aggregate(self, group: Group, state: State) -> Aggregate:
+        return Aggregate(row=torch.full_like(group.old, 1e38))
+
+
+def test_a_row_whose_numbers_are_finite_stands_though_their_sum_is_not() -> None:
+    setup = world("samples", value="none")
+    setup = replace(setup, mechanism=replace(setup.mechanism, weigh=MakesHuge()))
+    played = play_round(setup, first_state(setup))
+    assert (played.state.table.rows == 1e38).all()
+    assert played.view.refusals == ()
+
+
 REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
     "mixture": ({"weigh": "median", "value": "mixture"}, "mechanism.value: 'mixture' .* 'median' in mechanism.weigh"),
     "path": ({"weigh": "median", "value": "path"}, "mechanism.value: 'path' .* 'median' in mechanism.weigh"),

@@ -15,6 +15,7 @@ from watching import Watch
 import hanse
 from hanse.core.entry import TOKEN
 from hanse.core.entry import client as account
+from hanse.core.part import View
 from hanse.core.port import Answered, Reply, Request, Train, Trained
 from hanse.core.recipe import Recipe
 from hanse.federation.behaviour import Attacker, Liar, Me
@@ -111,20 +112,25 @@ def half_squared(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return (a - b).square().sum() / 2
 
 
+def second_round(**options: Any) -> tuple[View, Trade, torch.Tensor, torch.Tensor]:
+    """Play two rounds: the second one's view, market and trained models, and the rows after it."""
+    _, played, last = rounds_of(experiment(rounds=3, mechanism=options))
+    view, trade = played.view, played.view.get(Trade)
+    assert trade.graph.sum() > 2
+    assert torch.equal(last.state.table.rows[15], view.context.initial(0))
+    return view, trade, view.trained.rows.double(), played.state.table.rows.double()
+
+
 @pytest.mark.parametrize(("distance", "apart"), [("cosine", cosine_distance), ("squared_l2", half_squared)])
 @pytest.mark.parametrize("of", ["travel", "models", "updates"])
 def test_centres_are_a_step_down_the_gradient_of_the_distance(of: str, distance: str, apart: Any) -> None:
-    options = {"of": of, "distance": distance, "eta": 0.7, "bounded": False}
-    played = rounds_of(experiment(rounds=3, mechanism=options))
-    view, after = played[1].view, played[1].state.table.rows.double()
-    trade, theta = view.get(Trade), view.trained.rows.double()
+    view, trade, theta, after = second_round(of=of, distance=distance, eta=0.7, bounded=False)
     n = trade.market.sizes
     first = {
         "travel": view.context.initial(0).double().expand(5, -1),
         "models": 0 * theta,
         "updates": view.table.rows[:5].double(),
     }
-    assert trade.graph.sum() > 2
     for i in range(5):
         own = theta[i].clone().requires_grad_()
         total = sum(
@@ -134,17 +140,12 @@ def test_centres_are_a_step_down_the_gradient_of_the_distance(of: str, distance:
         step = torch.autograd.grad(total, own)[0] if isinstance(total, torch.Tensor) else 0.0
         assert torch.allclose(after[5 + i], theta[i] - 0.7 * step, atol=1e-5)  # iPFL eq. (6)
         assert torch.equal(after[i].float(), view.trained.rows[i])
-    assert torch.equal(played[2].state.table.rows[15], view.context.initial(0))
 
 
 @pytest.mark.parametrize("distance", ["cosine", "squared_l2"])
 @pytest.mark.parametrize("of", ["travel", "models", "updates"])
 def test_bounded_centres_are_no_farther_than_the_farthest_import(of: str, distance: str) -> None:
-    options = {"of": of, "distance": distance, "eta": 50.0}
-    played = rounds_of(experiment(rounds=3, mechanism=options))
-    view, after = played[1].view, played[1].state.table.rows.double()
-    trade, theta = view.get(Trade), view.trained.rows.double()
-    assert trade.graph.sum() > 2
+    view, trade, theta, after = second_round(of=of, distance=distance, eta=50.0)
     where = theta - view.table.rows[:5].double() if of == "updates" else theta
     for i in np.flatnonzero(trade.graph.any(axis=1)):
         reach = max(float((where[i] - where[j]).norm()) for j in np.flatnonzero(trade.graph[i]))

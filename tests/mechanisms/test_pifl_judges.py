@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 import torch
 from test_pifl import experiment
+from torch.func import functional_call
+from torch.nn import functional
 
 import hanse
 from hanse.core.part import View
@@ -18,16 +20,21 @@ from hanse.core.port import Derived
 from hanse.games import tokens
 from hanse.mechanisms.value import FirstOrder, FirstOrderAtClients
 from hanse.runs.config import Experiment
-from hanse.runs.rehearsal import rehearse
+from hanse.runs.rehearsal import Rehearsal, rehearse
 from hanse.runs.setup import build
 
 
-def closing(judges: str, clients: int = 6) -> tuple[FirstOrderAtClients, View]:
-    """Return the value part, and the view that it is shown, of a round in which all clients train one tier."""
-    table = {"name": "pifl", "tiers": 1, "by_contribution": clients, "value": {"judges": judges}}
-    part, view, _ = rehearse(table, data={"clients": clients, "partition": {"samples_per_client": 30}}).before("value")
+def rehearsed(judges: str) -> Rehearsal:
+    """Return a round in which all of six clients train one tier."""
+    table = {"name": "pifl", "tiers": 1, "by_contribution": 6, "value": {"judges": judges}}
+    return rehearse(table, data={"clients": 6, "partition": {"samples_per_client": 30}})
+
+
+def closing(judges: str) -> tuple[FirstOrderAtClients, View]:
+    """Return the value part, and the view that it is shown, of such a round."""
+    part, view, _ = rehearsed(judges).before("value")
     assert isinstance(part, FirstOrderAtClients)
-    assert sorted(view.trained.seats.client.tolist()) == list(range(clients))
+    assert sorted(view.trained.seats.client.tolist()) == list(range(6))
     return part, view
 
 
@@ -49,6 +56,21 @@ def away(view: View, c: int) -> np.ndarray:
     rows, weights = view.trained.rows.double(), torch.tensor(view.mixed.W[0, : len(view.trained)])
     moved = rows[view.trained.seats.client.tolist().index(c)] - weights.double() @ rows
     return (-1e6 * moved / moved.norm()).numpy()
+
+
+def test_by_the_paper_s_way_values_are_eq_2_with_the_gradient_on_the_group_s_own_samples() -> None:
+    small, (part, view) = rehearsed("all"), closing("all")
+    problem, trained = small.setup.problem, view.trained
+    pool, index = small.setup.data.pool(trained.seats.client.tolist())
+    share, here = torch.tensor(trained.num_samples / trained.num_samples.sum()), torch.cat(index)
+    mean = (share[:, None] * trained.rows.double()).sum(0).float().requires_grad_()
+    out = functional_call(problem.module, dict(problem.layout.unflatten(mean)), (pool.x[here],))
+    [gradient] = torch.autograd.grad(functional.cross_entropy(out, pool.y[here]), mean)
+    expected = -share * ((trained.rows - mean.detach()).double() @ gradient.double())
+    found = part.value(view, {})[0]
+    np.testing.assert_allclose(found.per_seat, expected.numpy(), atol=1e-7)
+    assert abs(found.per_seat.sum()) < 1e-7  # eq. (2) sums to 0
+    assert found.metrics["value/gradients"] == 6
 
 
 def test_no_gradient_moves_the_place_or_the_pay_of_the_client_that_sends_it() -> None:

@@ -48,47 +48,29 @@ def value(view: View, **options: Any) -> Values:
     return found
 
 
-def utilities(world: Session, view: View, kind: str) -> dict[frozenset[int], float]:
-    """Average every coalition's models by samples and test them with plain PyTorch."""
-    samples = world.data.server_validation
-    n = view.trained.num_samples
-    found = {}
-    for size in range(M + 1):
-        for members in combinations(range(M), size):
-            row = view.table.rows[0].double()
-            if members:
-                shares = torch.tensor(n[list(members)] / n[list(members)].sum())
-                row = shares @ view.trained.rows[list(members)].double()
-            world.problem.layout.load(world.problem.module, row.float())
-            with torch.no_grad():
-                logits = world.problem.module(samples.x)
-            losses = functional.cross_entropy(logits, samples.y, reduction="none")
-            if kind == "loss":
-                worth = -losses.mean()
-            elif kind == "accuracy":
-                worth = (logits.argmax(1) == samples.y).double().mean()
-            else:
-                worth = -torch.stack([losses[samples.y == c].mean() for c in samples.y.unique()]).mean()
-            found[frozenset(members)] = float(worth)
-    return found
-
-
-def loss_of(world: Session, row: torch.Tensor) -> float:
-    """Return the validation loss of a row by plain PyTorch."""
+def utility(world: Session, row: torch.Tensor, kind: str) -> float:
+    """Return what a row is worth on the validation samples, by plain PyTorch."""
     samples = world.data.server_validation
     world.problem.layout.load(world.problem.module, row.float())
     with torch.no_grad():
-        return float(functional.cross_entropy(world.problem.module(samples.x).double(), samples.y))
+        logits = world.problem.module(samples.x).double()
+    losses = functional.cross_entropy(logits, samples.y, reduction="none")
+    if kind == "accuracy":
+        return float((logits.argmax(1) == samples.y).double().mean())
+    each = [losses[samples.y == c].mean() for c in samples.y.unique()] if kind == "balanced" else [losses.mean()]
+    return -float(torch.stack(each).mean())
 
 
-def increments(world: Session, view: View) -> dict[frozenset[int], float]:
-    """Move the old row by every coalition's weighted steps, the others' missing, and test it with plain PyTorch."""
-    n, old = view.trained.num_samples, view.table.rows[0].double()
-    steps = torch.tensor(n / n.sum())[:, None] * (view.trained.rows.double() - old)
-    found = {}
-    for size in range(M + 1):
-        for members in combinations(range(M), size):
-            found[frozenset(members)] = -loss_of(world, old + steps[list(members)].sum(0))
+def utilities(world: Session, view: View, kind: str, game: str = "average") -> dict[frozenset[int], float]:
+    """Return what each coalition's model is worth: its members' average by samples, or the old row and their steps."""
+    n, old, rows = view.trained.num_samples, view.table.rows[0].double(), view.trained.rows.double()
+    found = {frozenset[int](): utility(world, old, kind)}
+    for members in (list(some) for size in range(1, M + 1) for some in combinations(range(M), size)):
+        if game == "average":
+            row = torch.tensor(n[members] / n[members].sum()) @ rows[members]
+        else:
+            row = old + torch.tensor(n[members] / n.sum()) @ (rows[members] - old)
+        found[frozenset(members)] = utility(world, row, kind)
     return found
 
 
@@ -113,26 +95,13 @@ def test_exact_values_are_brute_force_on_averaged_models(world: Session, view: V
 
 @pytest.mark.parametrize("name", ["exact", "mixture", "gtg"])
 def test_in_the_increment_game_the_others_steps_are_missing(world: Session, view: View, name: str) -> None:
-    want = brute_force(increments(world, view))
+    want = brute_force(utilities(world, view, "loss", "increment"))
     options = {"eps": 0.0, "max_permutations": 400} if name == "gtg" else {}
     found = value(view, name=name, game="increment", **options)
     np.testing.assert_allclose(found.per_seat, want, atol=2e-3 if name == "gtg" else 2e-6)
     assert "value/not_averages" not in found.metrics
     # another game than that of the averages
     assert np.abs(found.per_seat - value(view, name="exact").per_seat).max() > 0.01
-
-
-def test_path_values_share_out_what_the_round_gained_along_the_step_it_made(world: Session, view: View) -> None:
-    found = value(view, name="path")
-    n, old = view.trained.num_samples, view.table.rows[0]
-    new = torch.tensor(n / n.sum(), dtype=torch.float32) @ view.trained.rows
-    gain = loss_of(world, old) - loss_of(world, new)
-    assert found.metrics["value/gain"] == pytest.approx(gain, abs=1e-6)
-    assert found.per_seat.sum() == pytest.approx(gain, rel=0.01)
-    assert found.metrics["value/residual"] == pytest.approx(gain - found.per_seat.sum(), abs=1e-6)
-    assert found.metrics["value/gradients"] == 3
-    exact = brute_force(increments(world, view))
-    assert np.linalg.norm(found.per_seat - exact) < 0.1 * np.linalg.norm(exact)
 
 
 def with_updates(view: View, rows: torch.Tensor, weights: np.ndarray) -> View:

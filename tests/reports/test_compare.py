@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from forging import recorded
 from reports_cases import accuracies, metric, write_run
+from rich.console import Console
 
 from hanse.base.errors import UserError
 from hanse.reports.accuracy import curve_charts, own_charts
@@ -24,6 +25,7 @@ from hanse.reports.compare import (
 )
 from hanse.reports.groups import group_runs
 from hanse.reports.report import warnings
+from hanse.reports.text_table import TextTable
 from hanse.runs.run_record import load_runs
 
 
@@ -201,3 +203,19 @@ def test_what_is_not_0_is_not_shown_as_0(value: float, shown: str) -> None:
 def test_a_loss_that_diverged_is_shown_in_a_few_digits() -> None:
     row, sd = {"test_loss": 1.23456e30}, {"test_loss": 2e29}
     assert Column("test_loss", "test loss", 1.0, 3).cell(row, sd) == "1.23e+30 ± 2e+29"
+
+
+def test_no_word_of_a_name_and_no_column_is_cut_where_a_terminal_is_narrow() -> None:
+    name, figures = (
+        "mechanism.name=greedyfed,data.partition.alpha=0.05,seed=11",
+        ("A B", "C D", "E F", "G H", "I J", "K L"),
+    )
+    numbers = tuple(str(111111.5 + number) for number in range(6))
+    console = Console(width=80)
+    with console.capture() as captured:
+        console.print(TextTable(("", *figures), ((name, *numbers),)))
+    words = captured.get().split()
+    assert set(numbers) <= set(words)
+    parts = [word for word in words if word in name]
+    assert "".join(parts) == 2 * name  # columns that have no room stand below, beside the name again
+    assert all(part.endswith((",", "=", ".", "seed=11")) for part in parts)

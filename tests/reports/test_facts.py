@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -86,6 +87,9 @@ def test_tables_go_to_pandas_json_latex_and_markdown(tmp_path: Path) -> None:
     assert [(row["code"], row["level"], row["said"]) for row in whole["notes"]] == notes
     assert found.to_csv("notes").splitlines()[0] == "code,level,fields,said"
     assert found.to_markdown("notes").count("\n") == 2 + len(notes) > 2
+    assert {replace(found, notes=()).to_markdown("notes"), replace(found, notes=()).to_latex("notes")} == {
+        "There are no notes.\n"
+    }
     latex = found.to_latex()
     assert r"a\_b\&c" in latex
     assert len({line.count("&") - line.count(r"\&") for line in latex.splitlines() if line.endswith(r" \\")}) == 1

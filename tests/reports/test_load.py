@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import json
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +13,7 @@ from reports_cases import accuracies, metric, seat, write_run
 
 from hanse.base.errors import UserError
 from hanse.reports.groups import group_runs
-from hanse.runs.run_record import load_run, load_runs
+from hanse.runs.run_record import Seat, load_run, load_runs
 
 
 def test_reads_a_run(tmp_path: Path) -> None:
@@ -28,6 +31,21 @@ def test_reads_a_run(tmp_path: Path) -> None:
     assert list(run.refusals()) == [(1, 5, "no reply")]
     assert run.arrays(1)["refused"].tolist() == [5]
     assert run.arrays(99) == {}
+
+
+def test_refusals_of_lost_rounds_are_read_in_one_pass(tmp_path: Path) -> None:
+    passes = list[int]()
+
+    class Seats(list[Seat]):
+        def __iter__(self) -> Iterator[Seat]:
+            passes.append(len(self))
+            return super().__iter__()
+
+    lines = [metric(n, refused=1) for n in range(20)]
+    run = load_run(write_run(tmp_path / "a", lines, [seat(n, n % 3, refused="no reply") for n in range(20)]))
+    shutil.rmtree(run.path / "rounds")
+    assert list(replace(run, clients=Seats(run.clients)).refusals()) == [(n, n % 3, "no reply") for n in range(20)]
+    assert len(passes) <= 2
 
 
 def test_mean_and_deviation_by_hand(tmp_path: Path) -> None:

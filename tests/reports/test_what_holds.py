@@ -7,6 +7,7 @@ own; it repeats the audit's facts.
 from __future__ import annotations
 
 import json
+import random
 import re
 import shutil
 from collections.abc import Callable
@@ -255,6 +256,17 @@ def test_a_check_that_fails_is_not_said_to_hold(
     [line] = [line for line in shown.stdout.splitlines() if re.match(rf"\W*(FAILS|holds)\W+{name}\W", line)]
     assert "FAILS" in line
     assert "holds" not in line
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_bit_of_a_checkpoint_that_was_flipped_is_found(seed: int, runs: dict[str, Path], tmp_path: Path) -> None:
+    copy, draw = shutil.copytree(runs["skip"], tmp_path / "copy"), random.Random(seed)
+    file = draw.choice(sorted((copy / "checkpoints").iterdir()))
+    blob = bytearray(file.read_bytes())
+    blob[draw.randrange(len(blob))] ^= 1 << draw.randrange(8)
+    file.write_bytes(blob)
+    [said] = [check.said for check in audit_run(copy).checks if not check.holds]
+    assert said.startswith(file.name)
 
 
 def test_a_lost_round_is_said_wherever_something_holds(runs: dict[str, Path], tmp_path: Path) -> None:

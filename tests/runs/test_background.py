@@ -24,7 +24,7 @@ from hanse.core.table import Block, Table
 from hanse.ledger.run_ledger import open_ledger
 from hanse.runs import experiment as play
 from hanse.runs.checkpoint import own_copy
-from hanse.runs.round import LoopState
+from hanse.runs.loop_state import LoopState
 from hanse.runs.rundir import RunDir
 from tests.runs.test_machine_failures import HERE, assert_same, experiment
 
@@ -108,46 +108,15 @@ def test_a_long_round_is_told_before_the_next_begins(tmp_path: Path, monkeypatch
     assert order == ["play 0", "tell 0", "play 1", "tell 1"]
 
 
-def test_a_round_that_is_not_written_ends_the_run_and_neither_it_nor_the_next_is_told(
-    whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("every", [1, 4])
+def test_an_observer_that_ends_the_run_ends_it_at_the_round_that_it_was_told_between_checkpoints_too(
+    every: int, whole: Path, tmp_path: Path
 ) -> None:
-    append = RunDir._write
-
-    def full(folder: RunDir, name: str, lines: bytes) -> None:
-        if b'"round": 2' in lines:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        append(folder, name, lines)
-
-    monkeypatch.setattr(RunDir, "_write", full)
-    heard = Heard()
-    with pytest.raises(MachineError, match="2 rounds"):
-        hanse.run(experiment(), out=tmp_path / "run", observers=[heard])
-    assert heard.rounds == [0, 1]
-    monkeypatch.undo()
-    monkeypatch.syspath_prepend(str(HERE))
-    hanse.resume(tmp_path / "run")
-    assert_same(tmp_path / "run", whole)
-
-
-def test_an_observer_that_ends_the_run_ends_it_at_the_round_that_it_was_told(whole: Path, tmp_path: Path) -> None:
-    def stop(round: int) -> None:
-        if round == 1:
-            signal.raise_signal(signal.SIGINT)
-
-    heard = Heard(stop)
-    result = hanse.run(experiment(), out=tmp_path / "run", observers=[heard])
+    heard = Heard(lambda round: signal.raise_signal(signal.SIGINT) if round == 1 else None)
+    result = hanse.run(experiment(checkpoint_every=every), out=tmp_path / "run", observers=[heard])
     assert result.interrupted
     assert heard.rounds == [line["round"] for line in result.metrics] == [0, 1]
-    assert kept(tmp_path / "run") == 2
-    assert len(untimed(tmp_path / "run" / "metrics.jsonl")) == 2
-    hanse.resume(tmp_path / "run")
-    assert_same(tmp_path / "run", whole)
-
-
-def test_a_run_that_is_stopped_between_checkpoints_keeps_what_it_told(whole: Path, tmp_path: Path) -> None:
-    heard = Heard(lambda round: signal.raise_signal(signal.SIGINT) if round == 1 else None)
-    result = hanse.run(experiment(checkpoint_every=4), out=tmp_path / "run", observers=[heard])
-    assert result.interrupted
+    assert kept(tmp_path / "run") == len(untimed(tmp_path / "run" / "metrics.jsonl")) == 2
     for round in heard.rounds:
         assert_kept(tmp_path / "run", round)
     again = Heard()
@@ -256,20 +225,18 @@ def kill_and_resume(moments: int, seed: int, whole: Path, tmp_path: Path, every:
     assert finished <= moments // 20 + 1
 
 
-@pytest.mark.slow
-def test_killed_anywhere_nothing_is_lost_that_was_told(whole: Path, tmp_path: Path) -> None:
-    kill_and_resume(4, 3, whole, tmp_path)
-
-
-@pytest.mark.slow
-def test_killed_anywhere_between_checkpoints(whole: Path, tmp_path: Path) -> None:
-    kill_and_resume(6, 4, whole, tmp_path, every=3)
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("seed", range(10))
-def test_killed_at_two_hundred_moments(seed: int, whole: Path, tmp_path: Path) -> None:
-    kill_and_resume(20, seed, whole, tmp_path)
+@pytest.mark.parametrize(
+    ("moments", "seed", "every"),
+    [
+        pytest.param(4, 3, 1, marks=pytest.mark.slow),
+        pytest.param(6, 4, 3, marks=pytest.mark.slow),
+        *(pytest.param(20, seed, 1, marks=pytest.mark.soak) for seed in range(10)),
+    ],
+)
+def test_killed_anywhere_nothing_is_lost_that_was_told(
+    moments: int, seed: int, every: int, whole: Path, tmp_path: Path
+) -> None:
+    kill_and_resume(moments, seed, whole, tmp_path, every)
 
 
 # ---- no space
@@ -298,7 +265,10 @@ def play_until_full(moment: int, out: Path, heard: Heard) -> int:
     return count
 
 
-def fill(moments: int, seed: int, whole: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("moments", "seed"), [(3, 5), pytest.param(10, 26, marks=pytest.mark.nightly)])
+def test_a_disk_that_is_full_at_any_moment_loses_nothing_that_was_told(
+    moments: int, seed: int, whole: Path, tmp_path: Path
+) -> None:
     total = play_until_full(-1, tmp_path / "counted", Heard())
     draw = random.Random(seed)
     for number in range(moments):
@@ -314,12 +284,3 @@ def fill(moments: int, seed: int, whole: Path, tmp_path: Path) -> None:
             assert_kept(out, round)
         hanse.resume(out)
         assert_same(out, whole)
-
-
-def test_a_disk_that_is_full_at_any_moment_loses_nothing_that_was_told(whole: Path, tmp_path: Path) -> None:
-    fill(3, 5, whole, tmp_path)
-
-
-@pytest.mark.nightly
-def test_a_disk_that_is_full_at_ten_moments(whole: Path, tmp_path: Path) -> None:
-    fill(10, 26, whole, tmp_path)

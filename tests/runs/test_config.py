@@ -118,29 +118,6 @@ def test_a_part_without_a_name_changes_the_mechanisms_own() -> None:
     assert line.startswith("mechanism.value: {'utility': 'loss'}: must be a name")
 
 
-def write(tmp_path: Path, text: str) -> Path:
-    path = tmp_path / "e.toml"
-    path.write_text(text)
-    return path
-
-
-def test_overrides_replace_add_and_open_parts(tmp_path: Path) -> None:
-    path = write(tmp_path, '[mechanism]\nname = "greedyfed"\nvalue = "monte_carlo"\n[train]\nlr = 0.1\n')
-    sets = [
-        "train.lr=0.5",
-        "mechanism.value.permutations=7",
-        "model.hidden=[3]",
-        "data.source=synthetic",
-        "run.seed = 4",
-    ]
-    experiment = Experiment.read(path, sets)
-    assert experiment.train.lr == 0.5
-    assert experiment.mechanism.table["value"] == {"name": "monte_carlo", "permutations": 7}
-    assert experiment.model.options == {"hidden": [3]}
-    assert experiment.data.source.name == "synthetic"
-    assert experiment.run.seed == 4
-
-
 def test_toml_writes_what_tomllib_reads() -> None:
     sections = {
         "a": {

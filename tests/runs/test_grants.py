@@ -16,8 +16,8 @@ from hanse.core.entry import MINT, TOKEN, Transaction
 from hanse.federation.behaviour import Behaviour, Me
 from hanse.ledger.run_ledger import reading
 from hanse.reports.facts import facts
+from hanse.runs.grants import part_of
 from hanse.runs.replay import against_rules, replay_books
-from hanse.runs.setup import part_of
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def test_other_parts_than_those_of_the_settings_are_found(forged: list[int], sai
         (r, Transaction("grant/0", "grant", ((MINT, -u * TOKEN), ("client/0", u * TOKEN))))
         for r, u in enumerate(forged)
     ]
-    assert said in against_rules(vested.path, history)
+    assert said in against_rules(vested.path, history, frozenset())
 
 
 def test_a_resumed_run_goes_on_with_the_parts(vested: hanse.Run, tmp_path: Path) -> None:

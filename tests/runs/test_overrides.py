@@ -25,7 +25,7 @@ FILE: dict[str, Any] = {
         (["mechanism.name=local"], {"name": "local", "weigh": "uniform"}),
         (["mechanism.name=local", "mechanism.weigh="], {"name": "local"}),
         (["mechanism.clients_per_round=2", "mechanism=fedavg"], {"name": "fedavg", "clients_per_round": 2}),
-        (["mechanism.mu=0.5"], {**FILE["mechanism"], "mu": 0.5}),
+        (["mechanism.mu = 0.5"], {**FILE["mechanism"], "mu": 0.5}),
         (["mechanism.weigh.eps=1"], {**FILE["mechanism"], "weigh": {"name": "uniform", "eps": 1}}),
     ],
 )

@@ -164,6 +164,21 @@ def raising(model: nn.Module, data: TrainingData, round: TrainingRound) -> None:
     model(torch.zeros(1, 5))
 
 
+def exiting(model: nn.Module, data: TrainingData, round: TrainingRound) -> None:
+    raise SystemExit(3)
+
+
+class MuteError(Exception):
+    """Cannot be said."""
+
+    def __str__(self) -> str:
+        raise ValueError("no words")
+
+
+def mute(model: nn.Module, data: TrainingData, round: TrainingRound) -> None:
+    raise MuteError
+
+
 def halved(model: nn.Module, data: TrainingData, round: TrainingRound) -> None:
     model[0] = nn.Linear(6, 4)  # type: ignore[index]
 
@@ -193,6 +208,8 @@ def returning(value: Any) -> Callable[..., Any]:
     ("fit", "reason"),
     [
         (raising, "raised RuntimeError: mat1 and mat2 shapes cannot be multiplied (1x5 and 6x5)"),
+        (exiting, "raised SystemExit: 3"),
+        (mute, "raised MuteError"),
         (halved, "left '0.weight' as float32 [4, 6]: must be [5, 6]"),
         (shorter, "left a model without '2.weight': must keep the parameters that it was given"),
         (longer, "added 'extra.bias' to the model: must keep the parameters that it was given"),

@@ -22,3 +22,15 @@ def test_many_such_clients_are_counted() -> None:
     said = mostly_refused(lines)
     assert len(said) == 6
     assert said[-1] == "and 4 more clients like that"
+
+
+def test_where_the_model_diverged_only_clients_that_failed_before_are_named() -> None:
+    too_large = "Trained.loss: 2.7e+43: must be at most 3.4e+38"
+    lines = [seat(0, c) for c in range(4)] + [seat(1, c, too_large if c == 3 else "") for c in range(4)]
+    spoiled = [seat(r, c, too_large) for r in range(2, 9) for c in range(4)]
+    first, told = mostly_refused(lines + spoiled)
+    assert first.startswith("client 3: no update in 8 of the 9 rounds")
+    assert told.startswith("from round 2 on")
+    assert mostly_refused(lines[:4] + spoiled) == [told]
+    others = [seat(r, c, "no reply") for r in range(1, 9) for c in range(4)]
+    assert len(mostly_refused(lines[:4] + others)) == 4  # they did not come, whatever the model was

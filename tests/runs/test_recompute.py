@@ -34,6 +34,7 @@ from hanse.runs.recomputable import (
     validation_file,
 )
 from hanse.runs.recompute import FLOOR, recompute
+from hanse.runs.replay import wrong_books
 from hanse.runs.run_record import load_run
 from hanse.runs.rundir import environment
 
@@ -232,6 +233,9 @@ def test_what_was_committed_to_cannot_be_changed_later(copy: Path) -> None:
     config = copy / "config.toml"
     config.write_text(config.read_text().replace("rate = 10.0", "rate = 11.0"))
     assert recompute(copy, given(copy)).unlike == "config.toml is not the one that was committed to"
+    assert wrong_books(copy).startswith("config.toml was edited: ")
+    shutil.rmtree(copy / "checkpoints")  # the book says it, too
+    assert wrong_books(copy) == "config.toml is not the one to which the first line of the book commits"
     said = json.loads((copy / "committed.json").read_text())
     (copy / "committed.json").write_text(json.dumps(said | {"clients": 6}))
     assert recompute(copy, given(copy)).unlike == "committed.json is not what the first line of the log stands for"
@@ -317,7 +321,7 @@ def test_on_another_processor_numbers_may_differ_by_the_noise_floor(
 
 def test_answers_that_were_not_asked_for_are_named() -> None:
     reply = pack(Reply(1, ()))
-    kept = RoundAnswers((pack([]).header, reply.header), (-1, 1), (([1], 1),), {})
+    kept = RoundAnswers([pack([]).header, reply.header], [-1, 1], [([1], 1)], {})
     federation = ReplayedAnswers(kept)
     with pytest.raises(UnlikeError, match=r"clients \[2\] would have been asked, and clients \[1\] were"):
         federation.exchange(0, [Request(2, (Ask("bid"),))], None, None)

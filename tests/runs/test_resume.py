@@ -16,7 +16,7 @@ import hanse
 from hanse.base.errors import MachineError
 from hanse.core.table import PER_CLIENT, Block, Table
 from hanse.runs.checkpoint import VERSION, CorruptCheckpointError, Snapshot, load, store
-from hanse.runs.round import LoopState
+from hanse.runs.loop_state import LoopState
 
 CPU = torch.device("cpu")
 

@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from rotation import rotating
-from torch import nn
 
 import hanse
 from hanse.core.part import Choice, Mechanism, SelectPart
@@ -26,23 +24,6 @@ def linear_data(**_: Any) -> Dataset:
     x = torch.randn(400, 2, generator=torch.Generator().manual_seed(0))
     y = 2 * x[:, 0] - x[:, 1] + 1
     return Dataset("linear", Samples(x[:300], y[:300]), Samples(x[300:], y[300:]), None, (2,))
-
-
-class Gate(nn.Module):
-    """A model that no stacked layer knows."""
-
-    def __init__(self, inputs: int, classes: int) -> None:
-        super().__init__()
-        self.left, self.right = nn.Linear(inputs, 16), nn.Linear(inputs, 16)
-        self.head = nn.Linear(16, classes)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        flat = x.flatten(1)
-        return self.head(torch.tanh(self.left(flat)) * torch.sigmoid(self.right(flat)))
-
-
-def gate(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-    return Gate(int(np.prod(input_shape)), num_classes)
 
 
 @pytest.fixture(autouse=True)
@@ -65,22 +46,6 @@ def test_regression_learns_a_line_and_reports_no_accuracy() -> None:
     assert all("test/accuracy" not in m for m in run.metrics)
     weight = next(run.model().parameters()).detach().numpy()
     np.testing.assert_allclose(weight, [[2, -1]], atol=0.02)
-
-
-@pytest.mark.parametrize("engine", rotating(["vmapped", "sequential"], 2))
-def test_a_users_module_trains_like_any_other(engine: str) -> None:
-    run = hanse.run(
-        hanse.Experiment(
-            data={"clients": 4, "partition": "iid"},
-            model={"name": "of_the_user:gate"},
-            mechanism={"name": "fedavg", "clients_per_round": 4},
-            train={"lr": 0.3, "epochs": 3, "momentum": 0.5},
-            engine={"train": engine, "threads": 1, "workers": 1},
-            run={"rounds": 6},
-        )
-    )
-    assert run.metrics[-1]["test/accuracy"] > 0.85
-    assert isinstance(run.model(), Gate)
 
 
 OLD: list[Any] = []  # weak references to the updates of earlier rounds

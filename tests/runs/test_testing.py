@@ -19,7 +19,7 @@ from hanse.federation.policy import fits
 from hanse.learning.scoring import Scorer
 from hanse.runs import experiment as loop
 from hanse.runs.checkpoint import load
-from hanse.runs.round import LoopState
+from hanse.runs.loop_state import LoopState
 from hanse.runs.rundir import RunDir
 from hanse.runs.setup import Session, build
 from hanse.runs.testing import Figures, ask_tests

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -41,23 +40,3 @@ def test_other_frozen_parameters_are_refused_where_rows_do_not_have_them(tmp_pat
     assert len(hanse.resume(tmp_path / "run", data=frame(), model=model, rounds=3).metrics) == 3
     with pytest.raises(UserError, match=r"given as an object \(Sequential\)"):
         hanse.load(tmp_path / "run").model()
-
-
-class MuteError(Exception):
-    """Cannot be said."""
-
-    def __str__(self) -> str:
-        raise ValueError("no words")
-
-
-@pytest.mark.parametrize(
-    ("raised", "said"), [(SystemExit(3), "SystemExit: 3"), (MuteError(), "MuteError")], ids=["exit", "mute"]
-)
-def test_a_loop_that_ends_the_process_costs_its_client_the_seat(raised: BaseException, said: str) -> None:
-    def fit(model: nn.Module, data: Any, round: Any) -> None:
-        if round.client == 1:
-            raise raised
-        next(model.parameters()).data.add_(0.01)
-
-    run = hanse.run(experiment(rounds=1, train={"lr": 0.1, "loop": fit}), data=frame())
-    assert [line.get("refused") for line in run.clients] == [None, f"its training loop raised {said}", None]

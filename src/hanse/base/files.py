@@ -29,6 +29,7 @@ from typing import IO, Any, BinaryIO, TextIO, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic_core import from_json
 
 from hanse.base import toml
 from hanse.base.errors import UserError
@@ -178,8 +179,8 @@ def parse_line(text: bytes, whole: Sequence[str] = ()) -> dict[str, Any] | None:
             damaged.
     """
     try:
-        line = json.loads(text)
-    except (ValueError, RecursionError):
+        line = from_json(text)  # a third of the time of json.loads; runs have hundreds of thousands of lines
+    except ValueError:
         return None
     return line if isinstance(line, dict) and all(is_count(line.get(key), key) for key in whole) else None
 

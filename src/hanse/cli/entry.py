@@ -119,29 +119,31 @@ def demo(
 def list_(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="[NAME]", help="A mechanism shows what fits, a section its keys, others their options."),
+        typer.Argument(metavar="[NAME]", help="A mechanism shows its parts, a section its keys, others their options."),
     ] = None,
-    combinations: Annotated[bool, typer.Option("--combinations", help="Show what fits for every mechanism.")] = False,
+    combinations: Annotated[
+        bool, typer.Option("--combinations", help="Show what fits in a mechanism, or in every one.")
+    ] = False,
 ) -> None:
     """List mechanisms, parts, data sources, partitions, models and behaviours.
 
-    These are the names that an experiment's file may use. Give a mechanism's name to see which parts can replace its
-    own, and why others do not fit. Give any other name to see its options. Give a kind, such as 'partitions' or
-    'data.partition', to see the options of all its names. Give a section, such as 'data', to see its keys, or 'words'
-    to see what parts and settings may need and forbid.
+    These are the names that an experiment's file may use. Give a mechanism's name to see its parts and options; add
+    --combinations to see which parts can replace them, and why others do not fit. Give any other name to see its
+    options. Give a kind, such as 'partitions' or 'data.partition', to see the options of all its names. Give a section,
+    such as 'data', to see its keys, or 'words' to see what parts and settings may need and forbid.
 
     Examples:
         hanse list
         hanse list greedyfed
+        hanse list greedyfed --combinations
         hanse list attacker
         hanse list partitions
         hanse list data
         hanse list words
     """
     from hanse.cli.listing import combination_table, name_table, tables
-    from hanse.mechanisms.registry import MECHANISMS
 
-    if combinations or name in MECHANISMS:
+    if combinations:
         out.print(combination_table(name))
     else:
         for table in [name_table()] if name is None else tables(name):
@@ -300,7 +302,7 @@ def compare(
     if form != "table":
         return print(as_text(form, groups, rows), end="")
     for table in (*compare_tables(rows), *differences_tables(groups)):
-        out.print(table.printed())
+        out.print(table)
     for note in cautions(groups):
         say(note.said, wrap=True)
 

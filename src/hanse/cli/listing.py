@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
 from inspect import Parameter, signature
 from typing import Any
 
@@ -39,14 +39,14 @@ class Combination:
     missing: tuple[str, ...]
 
 
-def combinations() -> Iterator[Combination]:
-    """Yield every mechanism with each single part replaced, and the needs that would then be unmet.
+def combinations(names: Iterable[str] = MECHANISMS) -> Iterator[Combination]:
+    """Yield these mechanisms with each single part replaced, and the needs that would then be unmet.
 
     The experiment is taken to have validation sets and a root set, a model that ends in a linear layer, and several
     clients (one for centralised training).
     """
-    for name, make in MECHANISMS.items():
-        own = make()
+    for name in names:
+        own = MECHANISMS[name]()
         given = {"losses", "validation", "client_validation", "head", "root"}
         given |= {"pooled" if name == "centralised" else "clients"}
         for slot in SLOTS:
@@ -83,13 +83,16 @@ def name_table() -> RichTable:
 
 
 def tables(name: str) -> list[RichTable]:
-    """Return the tables for a name: the keys of a section of the experiment, and the options of parts.
+    """Return the tables for a name: the keys of a section of the experiment, the options of parts, and of a mechanism
+    its parts, too.
 
     Raises:
         UserError: nothing has this name.
     """
     if name == "words":
         return word_tables()
+    if name in MECHANISMS:
+        return [own_parts(name), option_table(name)]
     kind = Experiment.kinds().get(name)
     # the keys of a mechanism are its options and parts
     if name == "mechanism" or not (isinstance(kind, type) and issubclass(kind, BaseModel)):
@@ -149,6 +152,15 @@ def option_table(name: str) -> RichTable:
     return _options_of("kind", kinds, title=name)
 
 
+def own_parts(mechanism: str) -> RichTable:
+    """Return a table of a mechanism's parts by decision, with their options as the mechanism sets them."""
+    table = RichTable("decision", "part", "its options", title=f"parts of {mechanism}")
+    for slot, part in MECHANISMS[mechanism]().slots().items():
+        options = (f"{option.name} = {getattr(part, option.name)!r}" for option in fields(part) if option.init)
+        table.add_row(slot, word_of(part, slot).strip("'"), ", ".join(options) or "-")
+    return table
+
+
 def _words(key: str) -> tuple[str, ...]:
     """Return what a kind may be called: its key, the word that says what it is, or that word's plural."""
     word = key.removesuffix(".name").rpartition(".")[2]
@@ -190,10 +202,10 @@ def combination_table(mechanism: str | None = None) -> RichTable:
     if mechanism is not None and mechanism not in MECHANISMS:
         raise UserError(f"NAME: '{mechanism}': no such mechanism{nearest(mechanism, MECHANISMS)}")
     table = RichTable("mechanism", "decision", "fits", "does not fit, because it needs")
-    all_combinations = list(combinations())
     for name in MECHANISMS if mechanism is None else (mechanism,):
+        known = list(combinations([name]))
         for slot in SLOTS:
-            here = [c for c in all_combinations if c.mechanism == name and c.slot == slot]
+            here = [c for c in known if c.slot == slot]
             if not here:
                 continue
             fits = ", ".join(c.part for c in here if not c.missing)

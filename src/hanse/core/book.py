@@ -10,7 +10,7 @@ The head of a book is the root of a Merkle tree over its transactions (RFC 9162)
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from hanse.base.merkle import grow, root_of
 from hanse.core.entry import CLOSE, LEAVE, MINT, UNMOVING, Transaction, is_account, leaf
@@ -151,7 +151,7 @@ class MutableBook:
 
     def copy(self) -> MutableBook:
         """Return a copy that can be added to without changing this one."""
-        return replace(self, balances=dict(self.balances), peaks=list(self.peaks), steps=set(self.steps))
+        return MutableBook.of(self.book())
 
     def book(self) -> Book:
         """Return the tally's present state as a book."""

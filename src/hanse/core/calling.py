@@ -29,10 +29,9 @@ from types import MappingProxyType
 from typing import Any, TypeVar, cast
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from hanse.base.errors import InPlaceError, PartError
+from hanse.base.pytorch import Tensor, torch
 from hanse.core.entry import Transaction
 from hanse.core.part import (
     FINISHED,
@@ -154,16 +153,13 @@ def checked_state(state: Any) -> State:
         GuardError: the state holds something that cannot be checkpointed.
     """
     _check_state(state)
-    kept = {name: np.ascontiguousarray(x) if _turned(x) else x for name, x in state.items()}
-    for value in kept.values():
+    kept = dict(state)
+    for name, value in state.items():
         if isinstance(value, np.ndarray):
-            value.flags.writeable = False
+            # a checkpoint cannot take an array with negative strides, such as a[::-1], as it is
+            kept[name] = np.ascontiguousarray(value) if min(value.strides, default=0) < 0 else value
+            kept[name].flags.writeable = False
     return MappingProxyType(kept)
-
-
-def _turned(value: Any) -> bool:
-    """Whether a value is an array with negative strides, such as ``a[::-1]``: a checkpoint cannot take it as it is."""
-    return isinstance(value, np.ndarray) and any(stride < 0 for stride in value.strides)
 
 
 def name_of(slot: str, method: Callable[..., Any], view: View) -> str:

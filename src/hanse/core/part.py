@@ -35,10 +35,9 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
 
+from hanse.base.pytorch import Tensor, torch
 from hanse.base.streams import stream
 from hanse.core.book import Book
 from hanse.core.entry import Transaction
@@ -549,6 +548,8 @@ class Context:
         sums: a function, given if the server sees only sums of updates (``[federation] secure``). It splits the clients
             that are asked to train into the groups that are summed, and returns each group's client ids. None: the
             server sees every update.
+        members: the member of each client, by the client's key or name (``[clients] members``); read
+            :attr:`View.members`.
 
     Examples:
         >>> from hanse.mechanisms.select import UCB
@@ -567,13 +568,13 @@ class Context:
     initial: Callable[[int], Tensor]
     slots: Mapping[str, Part] = field(default_factory=dict)
     sums: Callable[[Ints, int], list[Ints]] | None = None
+    members: Mapping[str, str] = field(default_factory=dict)
 
     @staticmethod
     def tiny(num_clients: int = 3, rounds: int = 1) -> Context:
         """Return the context of a model with two parameters, in which parts show before a run what they do."""
-        return Context(
-            num_clients, rounds, 0, Recipe(), Layout.of(nn.Linear(1, 1, device="meta")), lambda number: torch.zeros(2)
-        )
+        layout = Layout(("weight", "bias"), ((1, 1), (1,)), offsets=(0, 1, 2), num_parameters=2, size=2)
+        return Context(num_clients, rounds, 0, Recipe(), layout, lambda number: torch.zeros(2))
 
     def standing(self, part: Part) -> frozenset[str]:
         """Return the slots that a part fills in this mechanism, so that it can skip questions for its other slots."""
@@ -703,6 +704,14 @@ class View:
         """The ids of the present clients, ``[n]`` int64, ascending."""
         return self.roster.ids
 
+    @property
+    def members(self) -> dict[int, str]:
+        """The member of each present client, by the client's id.
+
+        It is the one that ``[clients] members`` names (:meth:`hanse.core.port.ClientInfo.member`).
+        """
+        return {client.id: client.member(self.context.members) for client in self.roster}
+
     def said(self, client: int, question: str) -> Mapping[str, Any] | None:
         """Return what a client's policy answered to a question, or None if it gave no such answer.
 
@@ -769,6 +778,7 @@ class Size:
         updates: the fewest updates that a round may get. It is below ``seats`` if rounds may end early.
         rounds: how many rounds are planned.
         one_model: whether clients train one shared model, so that a round's updates are one group.
+        members: of how many members the clients are, at most. 0: not said.
     """
 
     clients: int
@@ -776,6 +786,7 @@ class Size:
     updates: int
     rounds: int
     one_model: bool = False
+    members: int = 0
 
 
 class Most(NamedTuple):

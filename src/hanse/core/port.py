@@ -30,12 +30,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, Union, get_args
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from pydantic import Discriminator, Field, Tag
 from pydantic_core import PydanticCustomError, core_schema
-from torch import Tensor, nn
 
+from hanse.base.pytorch import Tensor, nn, torch
 from hanse.core.declared import (
     LARGEST_COUNT,
     MOST_METRICS,
@@ -53,7 +52,7 @@ from hanse.core.declared import (
 )
 from hanse.core.table import Layout
 
-_CROSSING = (torch.float32, torch.float64, torch.int64)  # the types that a message carries
+CROSSING = ("float32", "float64", "int64")  # the types that a message carries
 
 Term = Callable[[Tensor, Tensor], Tensor]
 """A batch's extra loss (a number): from the model's outputs ``[n, ...]`` and the targets ``y [n, ...]``."""
@@ -98,12 +97,12 @@ class Like:
     """
 
     shape: tuple[int, ...]
-    dtype: torch.dtype = torch.float32
+    dtype: torch.dtype = field(default_factory=lambda: torch.float32)
     low: float | None = None
     high: float | None = None
 
     def __post_init__(self) -> None:
-        if self.dtype not in _CROSSING:
+        if _short(self.dtype) not in CROSSING:
             raise ValueError(f"type {_short(self.dtype)}: must be float32, float64 or int64: no other can be sent")
 
     @property
@@ -237,7 +236,7 @@ class Shaped:
     """
 
     dims: int
-    dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.float64)
+    dtypes: tuple[str, ...] = ("float32", "float64")
     low: float | None = None
     high: float | None = None
 
@@ -247,9 +246,8 @@ class Shaped:
 
     def check(self, tensor: Tensor) -> Tensor:
         """Return the tensor if it is as declared. Raises PydanticCustomError with what is allowed."""
-        if tensor.ndim != self.dims or tensor.dtype not in self.dtypes:
-            allowed = " or ".join(str(d).removeprefix("torch.") for d in self.dtypes)
-            text = f"must be {allowed} with {self.dims} dimension{'s' * (self.dims > 1)}"
+        if tensor.ndim != self.dims or _short(tensor.dtype) not in self.dtypes:
+            text = f"must be {' or '.join(self.dtypes)} with {self.dims} dimension{'s' * (self.dims > 1)}"
             raise PydanticCustomError("tensor", "{said}", {"said": text})
         for bound, outside, word in ((self.low, torch.lt, "at least"), (self.high, torch.gt, "at most")):
             if bound is not None and bool(outside(tensor, bound).any()):
@@ -260,7 +258,7 @@ class Shaped:
 # scores may be NaN or infinite, as those of a model that has diverged are: whatever uses them must bear that
 Losses = Annotated[Tensor, Shaped(1)]
 Accuracies = Annotated[Tensor, Shaped(1, low=0, high=1)]
-Counts = Annotated[Tensor, Shaped(1, (torch.int64,), 0, LARGEST_COUNT)]
+Counts = Annotated[Tensor, Shaped(1, ("int64",), 0, LARGEST_COUNT)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,6 +278,14 @@ class ClientInfo:
     key: str
     num_samples: int
     profile: Mapping[str, Any] = field(default_factory=dict)
+
+    def member(self, members: Mapping[str, str]) -> str:
+        """Return the member that ``members`` names for the client's key or its name, or else the client's own name.
+
+        Names are what clients call themselves; keys are authenticated.
+        """
+        name = self.name or f"client {self.id}"
+        return members.get(self.key, members.get(name, name))
 
 
 class Roster(tuple[ClientInfo, ...]):
@@ -558,7 +564,7 @@ class Confused:
     """
 
     name: Name
-    counts: Annotated[Tensor, Shaped(3, (torch.int64,), 0, LARGEST_COUNT)]
+    counts: Annotated[Tensor, Shaped(3, ("int64",), 0, LARGEST_COUNT)]
 
 
 @dataclass(frozen=True)
@@ -601,11 +607,11 @@ class Tested:
     num_samples: Count
     loss_error: Error | None = None
     accuracy_beside: Accuracy | None = None
-    weights: Annotated[Tensor, Shaped(1, (torch.float64,))] | None = None
+    weights: Annotated[Tensor, Shaped(1, ("float64",))] | None = None
     metrics: Mapping[Name, Figure] = field(default_factory=dict)
     gaps: Mapping[Name, Name] = field(default_factory=dict)
-    without_block: Annotated[Tensor, Shaped(1, (torch.float64,))] | None = None
-    interval: Annotated[Tensor, Shaped(1, (torch.float64,))] | None = None
+    without_block: Annotated[Tensor, Shaped(1, ("float64",))] | None = None
+    interval: Annotated[Tensor, Shaped(1, ("float64",))] | None = None
 
 
 @dataclass(frozen=True)
@@ -634,7 +640,7 @@ class SizeAudited:
     """
 
     name: Name
-    hashes: Annotated[Tensor, Shaped(1, (torch.int64,))]
+    hashes: Annotated[Tensor, Shaped(1, ("int64",))]
     auditor: Annotated[str, Field(pattern="^([0-9a-f]{64})?$")] = ""
     signature: Annotated[str, Field(pattern="^([0-9a-f]{128})?$")] = ""
 
@@ -651,7 +657,7 @@ class Masked:
 
     name: Name
     values: Mapping[Name, Plain]
-    words: Annotated[Tensor, Shaped(1, (torch.int64,))]
+    words: Annotated[Tensor, Shaped(1, ("int64",))]
 
 
 Answer = Scored | Counted | Derived | Confused | Answered | Tested | SizeCommitted | SizeAudited | Masked

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import numpy as np
-import torch
 from pydantic import Field
-from torch import Tensor
 
 from hanse.base.factories import Positive, Rate, Share, Weight
+from hanse.base.pytorch import Tensor, torch
 from hanse.core.table import Ints, Layout, Updates
 
 PositiveShare = Annotated[float, Field(gt=0, le=1)]

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+
+from hanse.base.pytorch import Tensor, nn, torch
 
 SERVER = -1  # the owner of a row that the server holds
 PER_CLIENT: Final = "per client"  # how many rows a block has that has one for each client
@@ -52,7 +52,7 @@ class Layout:
     """
 
     names: tuple[str, ...]
-    shapes: tuple[torch.Size, ...]
+    shapes: tuple[tuple[int, ...], ...]
     offsets: tuple[int, ...]
     num_parameters: int  # columns that are parameters
     size: int  # P: parameters and float buffers
@@ -83,7 +83,7 @@ class Layout:
             size=offsets[-1],
         )
 
-    def _blocks(self) -> Iterator[tuple[str, torch.Size, int, int]]:
+    def _blocks(self) -> Iterator[tuple[str, tuple[int, ...], int, int]]:
         """Yield name, shape, first column and end of each tensor."""
         return zip(self.names, self.shapes, self.offsets[:-1], self.offsets[1:], strict=True)
 

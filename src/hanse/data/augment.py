@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import torch
-from torch import Tensor
+
+from hanse.base.pytorch import Tensor, torch
 
 AugmentName = Literal["crop-flip"]
 PADDING = 4  # pixels on each side

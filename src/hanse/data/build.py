@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from hanse.base.errors import UserError
 from hanse.base.factories import OBJECT
+from hanse.base.pytorch import torch
 from hanse.base.streams import stream
 from hanse.data.augment import Augment
 from hanse.data.choices import PARTITIONS, Generated, Images, OwnData, SchemaTables

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from hanse.base.errors import UserError, gated
 from hanse.base.files import read_arrays, write_whole
 from hanse.base.merkle import Tree
+from hanse.base.pytorch import torch
 from hanse.data.commitment import sample_bytes
 from hanse.data.samples import Inputs, Samples
 

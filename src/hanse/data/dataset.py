@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from hanse.base.errors import UserError
+from hanse.base.pytorch import torch
 from hanse.data.samples import Inputs, Samples, as_tensors
 from hanse.data.units import Cut
 

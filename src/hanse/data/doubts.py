@@ -14,9 +14,9 @@ from itertools import combinations, product
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
+from hanse.base.pytorch import torch
 from hanse.data.kinds import FEW, GAPS, LISTED, NUMBER, Held, plain
 from hanse.data.units import numbered
 

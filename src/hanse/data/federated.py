@@ -14,11 +14,10 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from hanse.base.errors import UserError
+from hanse.base.pytorch import Tensor, torch
 from hanse.data.augment import Augment
 from hanse.data.dataset import Dataset
 from hanse.data.kinds import LISTED

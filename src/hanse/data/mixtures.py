@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from pydantic import Field
 
 from hanse.base.errors import UserError
 from hanse.base.factories import Positive
+from hanse.base.pytorch import torch
 from hanse.base.streams import stream
 from hanse.data.dataset import Dataset, Distributions, largest_remainder, stratified_split
 from hanse.data.partitions import SizeLaw, client_sizes

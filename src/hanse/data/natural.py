@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from hanse.base.errors import UserError, gated
+from hanse.base.pytorch import torch
 from hanse.base.streams import stream
 from hanse.data.dataset import Dataset, Distributions, image_samples, stratified_split
 from hanse.data.download import fetch_file, fetching

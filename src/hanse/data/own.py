@@ -17,14 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
-from torch.utils.data import DataLoader, default_collate
-from torch.utils.data import Dataset as TorchDataset
 
 from hanse.base.errors import UserError, gated
 from hanse.base.factories import whole_number
+from hanse.base.pytorch import Tensor, torch
 from hanse.base.streams import stream
 from hanse.data.dataset import Dataset, stratified_split
 from hanse.data.doubts import (
@@ -210,7 +207,7 @@ def _any(given: Any, asked: Asked, name: str, client: str | None = None) -> Rows
             )
         return _of_clients(given, asked, name)
     keys = asked.named.keys() - {"target"} | ({"features"} if asked.features is not None else set())
-    keyed = isinstance(given, TorchDataset | DataLoader)  # whose items may be dictionaries
+    keyed = isinstance(given, torch.utils.data.Dataset | torch.utils.data.DataLoader)  # whose items may be dictionaries
     if wrong := sorted(keys - ({"group", "time"} if keyed else set())):
         raise UserError(
             f"data.source.{wrong[0]}: is for tables; {name} has no columns (it is of type {type(given).__name__})"
@@ -339,8 +336,10 @@ def _of_torch(dataset: Any, asked: Asked, name: str) -> Rows:
     found: list[tuple[Any, Tensor]] = []
     beside: dict[str, list[Any]] = {key: [] for key in asked.named if key in ("group", "time")}
     batches = dataset
-    if not isinstance(dataset, DataLoader):  # a generator of its own: PyTorch's would be moved on
-        batches = DataLoader(dataset, batch_size=1024, generator=torch.Generator(), collate_fn=_together)
+    if not isinstance(dataset, torch.utils.data.DataLoader):  # a generator of its own: PyTorch's would be moved on
+        batches = torch.utils.data.DataLoader(
+            dataset, batch_size=1024, generator=torch.Generator(), collate_fn=_together
+        )
     with gated(f"data: {name}: its items cannot be put together"):
         for batch in batches:
             if isinstance(batch, Mapping):
@@ -378,7 +377,7 @@ def _together(items: list[Any]) -> Any:
         parts = item.values() if isinstance(item, Mapping) else item if isinstance(item, list | tuple) else ()
         if any(np.ma.is_masked(part) for part in parts):
             raise ValueError("an item has masked entries; fill them")
-    return default_collate(items)
+    return torch.utils.data.default_collate(items)
 
 
 def _of_clients(given: Mapping[Any, Any], asked: Asked, name: str) -> Rows:

@@ -18,11 +18,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from hanse.base.errors import UserError
 from hanse.base.factories import Positive, Rate, call
+from hanse.base.pytorch import torch
 from hanse.base.streams import stream, torch_seed
 from hanse.data.dataset import largest_remainder
 

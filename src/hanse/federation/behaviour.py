@@ -15,11 +15,10 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal, Protocol
 
 import numpy as np
-import torch
 from pydantic import Field
-from torch import Tensor
 
 from hanse.base.errors import UserError
+from hanse.base.pytorch import Tensor, torch
 from hanse.base.streams import places, stream
 from hanse.base.wings import Names
 from hanse.core.port import Answered, Reply, Request, Result, Train, Trained

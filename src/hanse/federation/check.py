@@ -11,9 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 
-import torch
-from torch import Tensor
-
+from hanse.base.pytorch import Tensor, torch
 from hanse.core import port
 from hanse.core.declared import Declared, UnsoundError
 from hanse.core.port import Like, mismatch

@@ -20,12 +20,11 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from pydantic import Field
-from torch import Tensor
 from typing_extensions import TypedDict
 
+from hanse.base.pytorch import Tensor, torch
 from hanse.core import port
 from hanse.core.declared import Count, Declared, Name, UnsoundError
 from hanse.core.port import Payload, Request, Result, Task, Train, Trained
@@ -41,7 +40,6 @@ _KINDS: Mapping[str, type[Any]] = {
         port.ClientInfo, Payload,
     )
 }  # fmt: skip
-_DTYPES: Mapping[str, torch.dtype] = {"float32": torch.float32, "float64": torch.float64, "int64": torch.int64}
 # no honest message is nested deeper
 _DEPTH = 12
 # characters of a mapping's key
@@ -148,7 +146,7 @@ def _tensor(tensor: Tensor, arrays: dict[str, NDArray[Any]], half: bool) -> list
 
     A matrix goes row by row: its rows are models, which are sent again in other messages.
     """
-    if str(tensor.dtype).removeprefix("torch.") not in _DTYPES:
+    if str(tensor.dtype).removeprefix("torch.") not in port.CROSSING:
         raise WireError(f"a tensor of type {tensor.dtype} may not cross the port")
     array = tensor.detach().cpu().numpy()
     if half and array.dtype == np.float32:
@@ -282,7 +280,7 @@ class _HeaderReader:
             said = _TENSOR.check(value)
         except UnsoundError as wrong:
             raise WireError(f"a tensor without hashes, shape or type: {wrong}") from None
-        hashes, shape, dtype = said["$tensor"], said["shape"], _DTYPES[said["dtype"]]
+        hashes, shape, dtype = said["$tensor"], said["shape"], getattr(torch, said["dtype"])
         count, blocks = math.prod(shape), shape[0] if len(shape) == 2 else 1
         # counted before anything is allocated
         self.used += count * dtype.itemsize

@@ -12,15 +12,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 from types import NoneType
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from hanse.base.errors import RAISED, UserError, gated, out_of_memory
+from hanse.base.pytorch import Tensor, torch
 from hanse.base.streams import stream
 from hanse.base.wings import Names
 from hanse.core import port
@@ -157,20 +157,17 @@ class LocalFederation:
 
         The next updates and scores are those of this request.
         """
-        down = self._traffic.down(round, request)
-        trained = [next(updates) for task in request.tasks if isinstance(task, port.Train)]
-        scored = iter([next(scores) for task in request.tasks if _scores_of(task)])
-        for why in trained:
-            if isinstance(why, str):
-                return port.Reply(request.client, refused=why, bytes_down=down)
-        sound, results = (one for one in trained if isinstance(one, port.Trained)), list[port.Result]()
+        down, results = self._traffic.down(round, request), list[port.Result]()
+        trained = {k: next(updates) for k, task in enumerate(request.tasks) if isinstance(task, port.Train)}
+        scored = {k: next(scores) for k, task in enumerate(request.tasks) if _scores_of(task)}
         try:
-            for task in request.tasks:
-                if isinstance(task, port.Train):
-                    results.append(next(sound))
+            for k, task in enumerate(request.tasks):
+                if not isinstance(task, port.Train):
+                    results.append(self._answer(round, request.client, task, scored.get(k)))
+                elif isinstance(update := trained[k], str):
+                    raise NoAnswerError(update)
                 else:
-                    known = next(scored) if _scores_of(task) else None
-                    results.append(self._answer(round, request.client, task, known))
+                    results.append(update)
         except NoAnswerError as reason:
             return port.Reply(request.client, refused=str(reason), bytes_down=down)
         most = self._authorise(round, request)
@@ -224,8 +221,13 @@ class LocalFederation:
         lots = self._lots(round, pool, jobs)
         # what each seat holds: the engine may be given changed copies of it, which do not count as its samples
         own = {s: (samples, job) for samples, some in lots for s, job in some.items()}
-        for samples, some in self._augmented(lots):
-            for lr, equal in self._rates(round, {s: seats[s][1] for s in some}).items():
+        augment, recipe, least = self.data.augment, self.recipe, smallest_batch(self.problem)
+        copies = lots if augment is None else chain(*(augmented(augment, *lot, recipe, least) for lot in lots))
+        for samples, some in copies:
+            # all train at the round's rate, unless it depends on when each client last trained
+            rates = {s: recipe.lr_at(round if recipe.lr_decay_by == "round" else seats[s][1].last or 0) for s in some}
+            for lr in dict.fromkeys(rates.values()):
+                equal = [s for s in some if rates[s] == lr]
                 done = self._trained(round, samples, [some[s] for s in equal], lr)
                 for k, s in enumerate(equal):
                     count = float(len(jobs[s].index))
@@ -274,29 +276,6 @@ class LocalFederation:
         return port.Trained(
             seat, done.rows[k], count, None if math.isnan(loss) else loss, steps, metrics=dict(said.metrics)
         )
-
-    def _augmented(
-        self, lots: Sequence[tuple[Samples, dict[int, SeatJob]]]
-    ) -> Iterator[tuple[Samples, dict[int, SeatJob]]]:
-        """Yield the engine's inputs: the lots unchanged, or with augmented copies of their samples."""
-        if self.data.augment is None:
-            yield from lots
-            return
-        least = smallest_batch(self.problem)
-        for samples, some in lots:
-            yield from augmented(self.data.augment, samples, some, self.recipe, least)
-
-    def _rates(self, round: int, tasks: Mapping[int, port.Train]) -> Mapping[float, Sequence[int]]:
-        """Return which seats train at which learning rate.
-
-        All train at the round's, unless the recipe's rate depends on when each client last trained.
-        """
-        if self.recipe.lr_decay_by == "round":
-            return {self.recipe.lr_at(round): list(tasks)}
-        found: dict[float, list[int]] = {}
-        for s, task in tasks.items():
-            found.setdefault(self.recipe.lr_at(task.last or 0), []).append(s)
-        return found
 
     def _lots(self, round: int, pool: Samples, jobs: Sequence[SeatJob]) -> list[tuple[Samples, dict[int, SeatJob]]]:
         """Return what is trained in one call of the engine: samples, and the jobs on them by position.

@@ -21,18 +21,17 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from pydantic import Field
-from torch import Tensor
 
 from hanse.base.errors import UserError
 from hanse.base.factories import call
 from hanse.base.files import AGREEMENTS, ASKED, OPERATORS, private_folder, whole_file, write_whole
 from hanse.base.import_trust import from_message
+from hanse.base.pytorch import Tensor, torch
 from hanse.base.wings import Names, absent
 from hanse.core.declared import Count, Declared, Int64, Name
 from hanse.core.port import (
@@ -60,7 +59,6 @@ from hanse.federation.local import LocalFederation
 from hanse.federation.policy import Loyal
 from hanse.federation.policy import faults as profile_faults
 from hanse.learning.job import Engine, Problem
-from hanse.learning.loop import Loop, LoopEngine
 from hanse.learning.losses import build_objective
 from hanse.learning.metrics import build_metrics
 from hanse.learning.models import build_problem
@@ -68,6 +66,9 @@ from hanse.learning.sequences import is_text
 from hanse.learning.sequential import SequentialEngine
 from hanse.ledger import witness
 from hanse.ledger.receipts import Receipt, contradiction, newest, write_receipts
+
+if TYPE_CHECKING:
+    from hanse.learning.loop import Loop
 
 
 def private_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -78,6 +79,19 @@ def private_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
     """
     with whole_file(path, durable=True, private=True) as file:
         np.savez(file, **dict(arrays))  # type: ignore[arg-type]
+
+
+def kept_arrays(path: Path) -> dict[str, NDArray[Any]]:
+    """Return the arrays of an npz file that was written here; empty if there is none.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: the file is damaged.
+    """
+    if not path.exists():
+        return {}
+    with np.load(path, allow_pickle=False) as file:
+        return dict(file)
 
 
 @dataclass(frozen=True)
@@ -141,10 +155,7 @@ class PrivateRow:
         Raises:
             OSError: the file cannot be written.
         """
-        kept = {"row": self.row.numpy(), "before": self.before.numpy(), "round": np.array(self.round)}
-        if self.pending is not None:
-            kept |= {"pending": self.pending.numpy(), "pending_round": np.array(self.pending_round)}
-        private_arrays(path, kept)
+        private_arrays(path, {name: np.asarray(value) for name, value in vars(self).items() if value is not None})
 
     @staticmethod
     def read(path: Path) -> PrivateRow:
@@ -152,14 +163,11 @@ class PrivateRow:
 
         Raises:
             OSError: the file cannot be read.
-            ValueError, KeyError: the file is damaged.
+            ValueError, TypeError: the file is damaged, or there is none.
         """
-        with np.load(path, allow_pickle=False) as file:
-            row, before = (torch.from_numpy(file[name]) for name in ("row", "before"))
-            kept = PrivateRow(row, before, int(file["round"]))
-            if "pending" not in file.files:
-                return kept
-            return kept.trained(torch.from_numpy(file["pending"]), int(file["pending_round"]))
+        arrays = kept_arrays(path)
+        kept: dict[str, Any] = {name: torch.from_numpy(x) if x.ndim else int(x) for name, x in arrays.items()}
+        return PrivateRow(**kept)
 
 
 # the question after training in which a market lets a client see how good its update is
@@ -472,6 +480,8 @@ class Node:
         self.job, self.folder = job, private_folder(folder / _safe(job.run)) / f"client-{job.client}"
         private_folder(self.folder)
         mine = _Own.of(data, job.client, job.num_clients)
+        from hanse.learning.loop import Loop, LoopEngine  # late: this module is also read by what trains nothing
+
         train = dict(job.train)
         with from_message(own):
             problem = _problem(job, train.pop("loss", None), mine, is_text(data.train))
@@ -556,8 +566,6 @@ class Node:
             raise WireError("a receipt of another client")
         folder = private_folder(self.folder / "receipts")
         file = folder / f"client-{client}.jsonl"
-        file.touch(0o600)
-        file.chmod(0o600)  # also one that is there already
         # a run by another name may not tell another story of the same book
         books, home = {receipt.book for receipt in told}, self.folder.parent.parent
         others = [path for path in sorted(home.glob("*/client-*/receipts/*.jsonl")) if path != file]
@@ -576,7 +584,10 @@ class Node:
         except witness.SplitViewError as wrong:
             logging.getLogger(__name__).error("ALARM: %s", wrong)
             raise WireError(f"ALARM: {wrong}") from None
-        write_receipts(folder, told)
+        if told:
+            file.touch(0o600)
+            file.chmod(0o600)  # also one that is there already
+            write_receipts(folder, told)
 
     def _keep_best(self, round: int, request: Request, reply: Reply) -> None:
         """Keep the best of the client's own models so far (iPFL Alg. 1: a client that quits keeps it)."""
@@ -587,26 +598,20 @@ class Node:
                 continue
             value = float(result.accuracy[0]) if not torch.isnan(result.accuracy[0]) else -float(result.loss[0])
             path = self.folder / "best.npz"
-            if path.exists():
-                with np.load(path, allow_pickle=False) as file:
-                    if int(file["round"]) != round and float(file["value"]) >= value:
-                        continue
+            best = kept_arrays(path)
+            if best and int(best["round"]) != round and float(best["value"]) >= value:
+                continue
             private_arrays(path, {"row": task.models[0].numpy(), "value": np.array(value), "round": np.array(round)})
 
     # ---- what it keeps
 
     def _held(self) -> dict[str, NDArray[Any]]:
         """Return the models that are kept, by content hash."""
-        path = self.folder / "models.npz"
-        if not path.exists():
-            return {}
-        with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
+        return kept_arrays(self.folder / "models.npz")
 
     def _keep(self, arrays: dict[str, NDArray[Any]]) -> None:
         """Keep the last of these arrays, and forget the others."""
-        last = dict(list(arrays.items())[-KEPT:])
-        private_arrays(self.folder / "models.npz", last)
+        private_arrays(self.folder / "models.npz", dict(list(arrays.items())[-KEPT:]))
 
     def _private_path(self, row: int) -> Path:
         """Return the file of a private row."""

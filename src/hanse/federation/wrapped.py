@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import numpy as np
-import torch
 from pydantic import Field
 
 from hanse.base.errors import named
 from hanse.base.factories import call
+from hanse.base.pytorch import torch
 from hanse.core import port
 from hanse.core.port import Closing, Federation, Reply, Request, Roster, Train, Trained
 from hanse.core.recipe import NEVER, Recipe

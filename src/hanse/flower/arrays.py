@@ -18,13 +18,12 @@ from tokenize import TokenError
 from typing import Any
 
 import numpy as np
-import torch
 from flwr.app import Array, ArrayRecord
 from numpy.typing import NDArray
-from torch import Tensor, nn
 
 from hanse.base.errors import UserError
 from hanse.base.files import array_in
+from hanse.base.pytorch import Tensor, nn, torch
 from hanse.core.table import Floats, Layout
 from hanse.federation.codec import WireError
 
@@ -120,13 +119,6 @@ class ArrayLayout:
         views = self.layout.unflatten(row).values()
         made = {n: x.detach().cpu().numpy().astype(t) for n, t, x in zip(self.names, self.types, views, strict=True)}
         return ArrayRecord({name: Array(np.ascontiguousarray(a)) for name, a in {**made, **self.fixed}.items()})
-
-    def rounding(self, records: Sequence[ArrayRecord]) -> float:
-        """Return the largest machine epsilon of the types of these records' columns: float32's (rows hold it), or
-        float16's.
-        """
-        kinds = {opened(one[name]).dtype for one in records for name in self.names}
-        return float(np.finfo(np.float16 if np.dtype(np.float16) in kinds else np.float32).eps)
 
 
 def _is_real(array: NDArray[np.generic]) -> bool:

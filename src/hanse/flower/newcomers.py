@@ -1,8 +1,9 @@
 """Asks nodes that are online but not yet members who they are, and reads their answers; some are refused.
 
 :class:`hanse.flower.link.FlowerFederation` uses :class:`Newcomers`. Everything happens in the background of the
-rounds: nothing here waits for an answer. A node that does not answer is asked again soon, and one that was refused
-after a pause that doubles each time. A node whose app was repaired therefore gets in without a restart.
+rounds: nothing here waits for an answer. A node that does not answer is asked again, and its next answer is looked for
+twice as long. One that was refused is asked again after a pause that doubles each time. A node whose app was repaired
+therefore gets in without a restart.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from hanse.flower.nodes import named, pulled, sent
 
 LOG = logging.getLogger("hanse.network")
 LOG.addHandler(logging.NullHandler())
-HELLO_S = 60.0  # seconds that an answer is looked for before the question is put again
+HELLO_S = 60.0  # seconds that the first answer is waited for; twice as long each time, or slow nodes never got in
 FIRST_S, LAST_S = 5.0, 600.0  # seconds before a refused node is asked again: doubled each time, from first to last
 SEEN_S = 1.0  # seconds between two looks for answers while the server waits for something else
 # Flower's errors for a node that has gone: no fault of its app, so it is asked again without a line in the log
@@ -41,6 +42,7 @@ class _Asked:
 
     node: Any  # as Flower's grid describes it
     message: str | None = None  # the question that is out
+    wait: float = HELLO_S  # how long its answer is waited for
     due: float = 0.0  # when to ask, or to give up the question that is out
     pause: float = FIRST_S
     hello: Hello | None = None
@@ -102,7 +104,7 @@ class Newcomers:
                 self._hear(out[name], reply)
         for one in map(self._asked.__getitem__, out.values()):
             if one.message and now >= one.due:  # it may be training: it is asked again soon
-                one.message, one.due = None, now + FIRST_S
+                one.message, one.due, one.wait = None, now + FIRST_S, min(2 * one.wait, LAST_S)
 
     @property
     def said(self) -> dict[str, Hello]:
@@ -149,9 +151,9 @@ class Newcomers:
             return
         said = {"kind": "hello", "agreement": self.agreement}
         questions = {int(one.node.node_id): to_records(Message("null"), **said) for one in due}
-        ids = sent(self.grid, self.key, questions, HELLO_S, "hello")
+        ids = sent(self.grid, self.key, questions, max(one.wait for one in due), "hello")
         for one in due:
-            one.message, one.due = ids.get(int(one.node.node_id)), now + HELLO_S
+            one.message, one.due = ids.get(int(one.node.node_id)), now + one.wait
             if one.message is None:
                 self._again(one, now)
 

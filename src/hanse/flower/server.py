@@ -39,7 +39,7 @@ from hanse.flower.operator_key import signing_key
 from hanse.flower.parent_process import end_with_parent
 from hanse.flower.receipts import Letters, Teller
 from hanse.flower.witnesses import ShownHeads
-from hanse.learning.loop import LOOP
+from hanse.learning.job import LOOP
 from hanse.learning.losses import build_objective
 from hanse.learning.models import build_problem
 from hanse.learning.sequences import is_text

@@ -11,9 +11,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
+from hanse.base.pytorch import torch
 from hanse.games.game import Floats
 
 

@@ -116,13 +116,6 @@ class Memo:
         return [self._place[c] for c in coalitions]
 
 
-def players(n: int) -> int:
-    """Return ``n`` as an int. Raises ValueError unless it is a whole number of at least 1."""
-    if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
-        raise ValueError(f"n is {n!r}; allowed: a whole number of players, at least 1")
-    return int(n)
-
-
 def subsets(n: int, chunk_bits: int = 12) -> Iterator[list[Coalition]]:
     """Yield all ``2**n`` coalitions in the order of their bit masks, in lists of at most ``2**chunk_bits``."""
     low: list[Coalition] = [frozenset()]

@@ -12,9 +12,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
+
+from hanse.base.pytorch import Tensor, torch
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -121,27 +121,24 @@ def _gram(rows: Tensor, part: Ints, scale: float) -> Floats:
     return np.asarray(gram.cpu().numpy())
 
 
-def distances_to_mean(params: Any, norm: int = 2) -> Floats:
-    """Return each model's distance from the plain mean of ``params [k, P]``, ``[k]``.
+def distances_to_mean(params: Any) -> Floats:
+    """Return each model's Euclidean distance from the plain mean of ``params [k, P]``, ``[k]``.
 
     Args:
         params: ``[k, P]``, a model per row.
-        norm: 2 for the Euclidean distance, 1 for the sum of absolute differences.
 
     Raises:
-        ValueError: a wrong shape, another norm, or a number that is not finite.
+        ValueError: a wrong shape, or a number that is not finite.
     """
     rows = as_models(params)
-    if norm not in (1, 2):
-        raise ValueError(f"norm is {norm!r}; allowed: 1 or 2")
-    lengths = _to_mean(rows, norm, 1.0)
+    lengths = _to_mean(rows, 1.0)
     if np.isfinite(lengths).all():
         return lengths
     scale = _scale(rows, "params")
-    return np.asarray(_to_mean(rows, norm, scale) * scale)
+    return np.asarray(_to_mean(rows, scale) * scale)
 
 
-def _to_mean(rows: Tensor, norm: int, scale: float) -> Floats:
+def _to_mean(rows: Tensor, scale: float) -> Floats:
     """Return the distances from the mean, ``[k]``, divided by ``scale``."""
     total = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
     width = max(1, _BLOCK // len(rows))
@@ -149,8 +146,8 @@ def _to_mean(rows: Tensor, norm: int, scale: float) -> Floats:
         block = rows[:, a : a + width].double() / scale
         gaps = block - block[:1]  # relative to one of them: equal models are exactly at their mean
         gaps = gaps - gaps.mean(dim=0)
-        total += gaps.abs().sum(dim=1) if norm == 1 else gaps.square().sum(dim=1)
-    return np.asarray((total if norm == 1 else total.sqrt()).cpu().numpy())
+        total += gaps.square().sum(dim=1)
+    return np.asarray(total.sqrt().cpu().numpy())
 
 
 def cosines(vectors: Any) -> Floats:

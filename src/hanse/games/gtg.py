@@ -21,16 +21,7 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from hanse.games.game import (
-    Floats,
-    Memo,
-    Utility,
-    generator,
-    permutation_rows,
-    players,
-    positive_or_zero,
-    whole_number,
-)
+from hanse.games.game import Floats, Memo, Utility, generator, permutation_rows, positive_or_zero, whole_number
 from hanse.games.jackknife import t_factor
 from hanse.games.sampling import Estimate, Walks, walk
 
@@ -111,7 +102,7 @@ def gtg(
         >>> found.values.tolist(), found.permutations, found.converged  # 7 sweeps make 20 stored estimates
         ([0.0, 1.0, 2.0], 21, True)
     """
-    n = players(n)
+    n = whole_number("n", n)
     eps = positive_or_zero("eps", eps)
     for name, given, allowed in (("running", running, get_args(Running)), ("stop", stop, get_args(Stop))):
         if given not in allowed:

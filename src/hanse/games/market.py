@@ -78,9 +78,7 @@ def gain(n_own: ArrayLike, n_imported: ArrayLike, eagerness: ArrayLike) -> Float
         5.0
     """
     own, imported, K = (np.asarray(a, np.float64) for a in (n_own, n_imported, eagerness))
-    for name, values in (("n_own", own), ("n_imported", imported), ("eagerness", K)):
-        if not (values >= 0).all():
-            raise ValueError(f"{name}: {np.asarray(values).tolist()}: must be numbers, at least 0")
+    _at_least_0(n_own=own, n_imported=imported, eagerness=K)
     if bool(((own == 0) & (K > 0)).any()):
         raise ValueError("n_own: 0 with eagerness above 0: the gain is not defined; at least 1 sample")
     return marginal(own, imported, K)  # iPFL eq. (2)
@@ -133,9 +131,7 @@ def threshold(n_own: ArrayLike, n_other: ArrayLike, eagerness: ArrayLike, price:
         ValueError: negative sizes or eagerness, or NaN.
     """
     own, n, K, r = np.broadcast_arrays(*(np.asarray(a, np.float64) for a in (n_own, n_other, eagerness, price)))
-    for name, values in (("n_own", own), ("n_other", n), ("eagerness", K)):
-        if not (values >= 0).all():
-            raise ValueError(f"{name}: {np.asarray(values).tolist()}: must be numbers, at least 0")
+    _at_least_0(n_own=own, n_other=n, eagerness=K)
     if np.isnan(r).any():
         raise ValueError("price: nan: must be a number or infinity")
     total = threshold_total(n, K, r)
@@ -194,10 +190,7 @@ class Market:
             )
         if not (np.isfinite(lam) and lam >= 0):
             raise ValueError(f"lam: {lam}: must be a finite number, at least 0")
-        for name, values in (("sizes", n), ("costs", c), ("eagerness", K), ("distance", d)):
-            if not (values >= 0).all():
-                bad = values[~(values >= 0)].flat[0]
-                raise ValueError(f"{name}: {bad}: must be a number, at least 0")
+        _at_least_0(sizes=n, costs=c, eagerness=K, distance=d)
         if not (np.isfinite(n).all() and np.isfinite(K).all()):
             raise ValueError("sizes, eagerness: inf: must be finite")
         if bool(((n == 0) & (K > 0)).any()):
@@ -226,6 +219,13 @@ class Market:
         This is ``r_ij = c_j + lambda n_j/n_i d_ij``, the cost of sharing plus the loss due to the models' difference.
         """
         return self.costs[None, :] + self.similarity(rows)
+
+
+def _at_least_0(**arrays: Floats) -> None:
+    """Raise ValueError, with the name and the first wrong number, unless all numbers are at least 0 and none is NaN."""
+    for name, values in arrays.items():
+        if not (values >= 0).all():
+            raise ValueError(f"{name}: {values[~(values >= 0)].flat[0]}: must be a number, at least 0")
 
 
 def _numbers(values: ArrayLike) -> Floats:
@@ -439,9 +439,7 @@ def social_welfare(graph: ArrayLike, sizes: ArrayLike, costs: ArrayLike, eagerne
     """
     n, c, K = (_numbers(a) for a in (sizes, costs, eagerness))
     found = _graph(graph, len(n))
-    sold = (found != 0).sum(axis=0)
-    with np.errstate(invalid="ignore"):
-        return float((gains(found, n, K) - np.where(sold > 0, sold * c, 0.0)).sum())
+    return float(utilities_of(found, np.zeros(found.shape), n, c, K).sum())
 
 
 def objective(

@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
+from hanse.base.pytorch import torch
 from hanse.games.gram import as_models
 from hanse.games.gram import distances as euclidean
 

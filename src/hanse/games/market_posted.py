@@ -1,5 +1,7 @@
 """A market at posted prices: the operator says what a model costs, sellers accept or not, and each buyer chooses.
 
+No paper has it: it is hanse's own, in the place of iPFL's eqs (9) and (10). Gains stay those of its eq. (2).
+
 Under iPFL's eq. (10) a price depends on what buyer and seller say of themselves, and saying something false pays
 (benchmarks/RESULTS.md, "Does a lie pay?"). Here a model of ``n`` samples costs ``flat + per_thousand n / 1000`` tokens,
 whoever buys it, or ``flat + per_thousand w / 1000`` of who imports it with the weight ``w``. A seller offers its model
@@ -24,7 +26,7 @@ from numpy.typing import ArrayLike, NDArray
 from hanse.base.factories import Weight
 from hanse.games.market import Floats, Market, marginal, prices
 
-__all__ = ["APART", "Tariff", "best_purchase", "due", "on_sale", "posted_imports", "sold"]
+__all__ = ["APART", "Tariff", "best_purchase", "due", "on_sale", "sold"]
 
 APART = 1e9
 """The distance from which on two clients do not trade."""
@@ -149,37 +151,12 @@ def best_purchase(
     apart = np.broadcast_to(np.r_[0.0, d], (m + 1, m + 1))  # only the buyer's row is read
     market = Market.of(apart, np.r_[own, n], np.r_[np.inf, p], np.r_[eagerness, np.zeros(m)], lam)
     minimum = np.r_[0.0, np.broadcast_to(np.asarray(least, np.float64), m)]
-    return _bought(market, 0, per_sample, minimum, budget)[1:]
-
-
-def _bought(market: Market, i: int, per_sample: float, least: Floats, budget: float = np.inf) -> Floats:
-    """Return the weights ``[m]`` that bring buyer i most, of models that are sold at them."""
     while True:
-        weights = _Buyer.of(market, i, per_sample).bought(market.size, budget)
-        short = (weights > 0) & (market.costs + per_sample * weights < least)
+        weights = _Buyer.of(market, per_sample).bought(budget)
+        short = (weights > 0) & (market.costs + per_sample * weights < minimum)
         if not short.any():
-            return weights
+            return weights[1:]
         market = replace(market, costs=np.where(short, np.inf, market.costs))
-
-
-def posted_imports(market: Market, tariff: Tariff, buyer: int | None = None) -> Floats:
-    """Return who imports whose model at posted prices, ``[m, m]``, if everybody acts on the true numbers.
-
-    Entries are from 0 to 1: the share of a model's size with which it is imported. A client whose cost of sharing is
-    above the price of its model does not sell. If prices go by weight, it does not sell to anybody who would pay less
-    than that cost.
-
-    Args:
-        market: the true sizes, costs, eagerness and distances.
-        tariff: the prices.
-        buyer: the client whose row ``[1, m]`` is wanted. None: all rows.
-    """
-    asked = np.where(market.costs <= tariff.price(market.sizes), tariff.asked(market.sizes), np.inf)
-    offered = replace(market, costs=asked)
-    rows = range(market.size) if buyer is None else (buyer,)
-    weights = np.array([_bought(offered, i, tariff.per_sample, market.costs) for i in rows])
-    shares = np.divide(weights, market.sizes, out=np.zeros_like(weights), where=market.sizes > 0)
-    return sold(shares, market.sizes, tariff, market.costs)
 
 
 def on_sale(market: Market) -> NDArray[np.bool_]:
@@ -213,6 +190,7 @@ class _Buyer:
     Attributes:
         own: its number of samples.
         eagerness: K.
+        clients: how many clients there are at the market.
         who: the offers' owners, ``[k]``.
         sizes: ``[k + 1]``, the last one 0, so that the place -1 is nobody.
         prices: ``[k + 1]``, likewise.
@@ -222,6 +200,7 @@ class _Buyer:
 
     own: float
     eagerness: float
+    clients: int
     who: NDArray[np.int64]
     sizes: Floats
     prices: Floats
@@ -229,15 +208,15 @@ class _Buyer:
     per_sample: float
 
     @staticmethod
-    def of(market: Market, i: int, per_sample: float = 0.0) -> _Buyer:
-        """Return buyer i of a market whose costs are prices, infinite for what is not on sale."""
-        own, K = float(market.sizes[i]), float(market.eagerness[i])
-        on_sale = np.isfinite(market.costs) & (market.sizes > 0) & (np.arange(market.size) != i)
-        who = np.flatnonzero(on_sale & (K > 0))  # without eagerness nothing brings it anything
-        who = who[np.argsort(market.distance[i, who], kind="stable")]
-        near = market.lam * market.distance[i, who] / own + per_sample if len(who) else np.zeros(0)
+    def of(market: Market, per_sample: float) -> _Buyer:
+        """Return the first client of a market as a buyer; costs are prices, infinite for what is not on sale."""
+        own, K = float(market.sizes[0]), float(market.eagerness[0])
+        # its own price is infinite; without eagerness nothing brings it anything
+        who = np.flatnonzero(np.isfinite(market.costs) & (market.sizes > 0) & (K > 0))
+        who = who[np.argsort(market.distance[0, who], kind="stable")]
+        near = market.lam * market.distance[0, who] / own + per_sample if len(who) else np.zeros(0)
         sizes, prices, loss = (np.append(a, 0.0) for a in (market.sizes[who], market.costs[who], near))
-        return _Buyer(own, K, who, sizes, prices, loss, per_sample)
+        return _Buyer(own, K, market.size, who, sizes, prices, loss, per_sample)
 
     def weighed(self, some: NDArray[np.int64]) -> tuple[Floats, Floats]:
         """Return the best weights ``[c, k]`` of sets of places ``[c, k]``, nearest first, and what they bring."""
@@ -249,8 +228,8 @@ class _Buyer:
         brings = marginal(self.own, weights.sum(axis=1), self.eagerness)
         return weights, brings - self.prices[some].sum(axis=1) - lost
 
-    def bought(self, m: int, budget: float = np.inf) -> Floats:
-        """Return the weights ``[m]`` that bring it most."""
+    def bought(self, budget: float) -> Floats:
+        """Return the weights ``[clients]`` that bring it most."""
         held, now = np.zeros(0, np.int64), 0.0
         while True:
             for near in (_added, _exchanged):  # exchanges, of which there are many, only where nothing else brings more
@@ -268,7 +247,7 @@ class _Buyer:
             worth = self.weighed(without)[1]
             leaves = int(np.argmin((now - worth) / self.prices[held[priced]]))
             held, now = without[leaves], float(worth[leaves])
-        found = np.zeros(m)
+        found = np.zeros(self.clients)
         found[self.who[held]] = self._within(budget, held, self.weighed(held[None])[0][0])
         return found
 

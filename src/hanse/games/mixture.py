@@ -41,7 +41,7 @@ from typing import Any, Literal, ParamSpec, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hanse.games.game import Coalition, Floats, Memo, Utility, generator, players, whole_number
+from hanse.games.game import Coalition, Floats, Memo, Utility, generator, whole_number
 from hanse.games.jackknife import SURE
 from hanse.games.mixture_kernel import kernel_values, shapley_weights, sum_kernel_values
 
@@ -171,7 +171,7 @@ def design(n: int, budget: int | None = None, seed: int | np.random.Generator = 
         ValueError: ``n < 1``, the budget is below ``2 n + 2`` and also does not cover all ``2**n`` coalitions, or the
             far player is not one of the players.
     """
-    n = players(n)
+    n = whole_number("n", n)
     budget = whole_number("budget", BUDGET * n if budget is None else budget)
     _check_budget(n, budget)
     if far is not None and far not in range(n):
@@ -728,7 +728,7 @@ def mixture(
         >>> found.values.round(2).tolist(), found.distinct  # from 40 of 256 coalitions
         ([0.03, 0.11, 0.16, 0.19, 0.19, 0.16, 0.11, 0.03], 40)
     """
-    n = players(n)
+    n = whole_number("n", n)
     _shares(weights, n)  # before anything is evaluated
     if not callable(grams):
         _grams(grams, n)

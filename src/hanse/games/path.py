@@ -35,9 +35,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from hanse.base.pytorch import Tensor, torch
 from hanse.games.game import Coalition, Floats, positive_or_zero, whole_number
 
 MOST_POINTS = 24

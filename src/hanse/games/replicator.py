@@ -28,9 +28,9 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
+from hanse.base.pytorch import torch
 from hanse.games.gram import as_models, distances
 
 Floats = NDArray[np.float64]
@@ -99,7 +99,7 @@ def equilibrium(
     time: Time = "discrete",
     start: Any = None,
 ) -> Floats:
-    """Return the state ``X [k, k]`` after some generations. Row i has the shares of player i's population.
+    """Return the state ``X [k, k]`` after some generations, eq. (6). Row i has the shares of player i's population.
 
     Rows sum to 1 and the diagonal is 0, since nobody chooses its own model. For k = 1 the state is ``[[1]]``. A
     generation multiplies the share of action a by ``1 + strength (u_a - mean_b u_b)``, at least 0, and then rescales
@@ -250,16 +250,6 @@ def _rounded(wanted: Floats, population: int) -> Floats:
     rank = np.empty_like(order)
     np.put_along_axis(rank, order, np.arange(wanted.shape[1])[None, :], axis=1)
     return np.asarray(whole + (rank < missing[:, None]))
-
-
-def nearest(payoff: Any) -> Floats:
-    """Return the rest point ``[k, k]``: everybody chooses the model with the highest payoff; ties are split."""
-    phi = as_square(payoff, "payoff")
-    if len(phi) == 1:
-        return np.ones((1, 1))
-    mine = np.where(np.eye(len(phi), dtype=bool), -np.inf, phi.T)
-    best = mine == mine.max(axis=1, keepdims=True)
-    return np.asarray(best / best.sum(axis=1, keepdims=True))
 
 
 def weights(state: Any) -> Floats:

@@ -15,16 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from hanse.games.game import (
-    Coalition,
-    Floats,
-    Memo,
-    Utility,
-    generator,
-    permutation_rows,
-    players,
-    whole_number,
-)
+from hanse.games.game import Coalition, Floats, Memo, Utility, generator, permutation_rows, whole_number
 
 _BATCH = 4096  # permutations that walk together
 
@@ -118,7 +109,7 @@ def monte_carlo_result(
         permutations: how many to draw, or the permutations of ``0..n-1`` themselves.
         seed: the seed of the random draws.
     """
-    n = players(n)
+    n = whole_number("n", n)
     if isinstance(permutations, int | np.integer):
         count = whole_number("permutations", permutations)
         draw = generator(seed, "monte_carlo")

@@ -30,7 +30,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from hanse.games.first_order import first_order
-from hanse.games.game import Coalition, Floats, Memo, Utility, evaluate, players, subsets
+from hanse.games.game import Coalition, Floats, Memo, Utility, evaluate, subsets, whole_number
 from hanse.games.gtg import gtg
 from hanse.games.mixture import mixture
 from hanse.games.sampling import Estimate, monte_carlo, monte_carlo_result
@@ -51,7 +51,7 @@ def table(value: Utility, n: int) -> Floats:
     Raises:
         ValueError: ``n`` is out of range, or a worth is not finite.
     """
-    n = players(n)
+    n = whole_number("n", n)
     if n > MAX_EXACT_PLAYERS:
         raise ValueError(
             f"n is {n}: exact values would take 2**{n} = {2**n:,} evaluations; "
@@ -159,7 +159,7 @@ def leave_one_out(value: Utility, n: int) -> Floats:
         >>> leave_one_out(pairs, 3).tolist()  # without player 1 there is still player 2
         [1.0, 0.0, 0.0]
     """
-    n = players(n)
+    n = whole_number("n", n)
     everyone: Coalition = frozenset(range(n))
     worth = evaluate(value, [everyone, *(everyone - {i} for i in range(n))])
     return np.asarray(worth[0] - worth[1:])

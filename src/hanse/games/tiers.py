@@ -88,32 +88,16 @@ def mixture(v: Any, normalised: bool = True) -> Floats:
     return np.where(total > 0, _ratio(weights, np.broadcast_to(total, weights.shape)), uniform)
 
 
-@dataclass(frozen=True)
-class Schedule:
-    """The clients that train each tier.
-
-    Attributes:
-        chosen: the best bidders of each tier, best first.
-        drawn: the clients drawn for each tier, in the order of the draw.
-    """
-
-    chosen: tuple[tuple[int, ...], ...]
-    drawn: tuple[tuple[int, ...], ...]
-
-    @property
-    def tiers(self) -> list[list[int]]:
-        """The clients of each tier, the chosen ones first."""
-        return [[*a, *b] for a, b in zip(self.chosen, self.drawn, strict=True)]
-
-
 def schedule(
     bidders: Sequence[Sequence[int]],
     contributions: Any,
     by_contribution: int,
     at_random: int,
     random_order: Sequence[Sequence[int]],
-) -> Schedule:
+) -> list[list[int]]:
     """Return who trains each tier, PI-FL Alg. 3 as read in docs/papers.md, P7 and P8.
+
+    The best bidders come first, the best of them before the others, and then the clients in the order of the draw.
 
     Args:
         bidders: for each tier, the clients that bid for it.
@@ -131,13 +115,12 @@ def schedule(
         raise ValueError(f"bidders, contributions, random_order: {len(bidders)}, {len(psi)}, {len(random_order)} tiers")
     if by_contribution < 0 or at_random < 0:
         raise ValueError(f"by_contribution, at_random: {by_contribution}, {at_random}: allowed: at least 0")
-    chosen, drawn = [], []
+    tiers = []
     for k, interested in enumerate(bidders):
-        best = sorted(set(interested), key=lambda i: (-psi[k, i], i))[:by_contribution]
-        rest = [i for i in dict.fromkeys(random_order[k]) if i not in set(best)]
-        chosen.append(tuple(best))
-        drawn.append(tuple(rest[:at_random]))
-    return Schedule(tuple(chosen), tuple(drawn))
+        chosen = sorted(set(interested), key=lambda i: (-psi[k, i], i))[:by_contribution]
+        others = [i for i in dict.fromkeys(random_order[k]) if i not in set(chosen)]
+        tiers.append([*chosen, *others[:at_random]])
+    return tiers
 
 
 def f1_scores(confusion: Any) -> Floats:
@@ -193,7 +176,7 @@ class FirstTiers:
 def first_tiers(f1: Any, rho: int, tiers: int, *, seed: int = 0, initial_centres: Any = None) -> FirstTiers:
     """Group clients into tiers by the F1 scores of their local models, PI-FL sec. 3.1 (pre-training).
 
-    This is scikit-learn's K-means (Lloyd) on the classes whose F1 scores vary most.
+    This is scikit-learn's K-means (Lloyd) on the classes whose F1 scores vary most, eq. (5).
 
     Args:
         f1: ``[n, C]``, F1 scores.

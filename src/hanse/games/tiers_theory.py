@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class Gaussian:
-    """The Gaussian setting.
+    """The Gaussian setting, PI-FL eqs (51) and (52).
 
     Attributes:
         n: ``[m]``, how many samples each client has.
@@ -72,7 +72,7 @@ def federated_error(setting: Gaussian, i: int, printed: bool = False) -> float:
 
 
 def tier_error(setting: Gaussian, i: int, printed: bool = False) -> float:
-    """Return client i's error with its own tier's model, PI-FL eq. (55).
+    """Return client i's error with its own tier's model, PI-FL eq. (55); of clients of equal sizes it is eq. (56).
 
     Args:
         setting: the setting.
@@ -108,7 +108,7 @@ def joining_pays(m1: int, n0: int, sigma2: float, tau2: float, printed: bool = F
 def simulate(setting: Gaussian, i: int, repetitions: int, draw: Any) -> dict[str, tuple[float, float]]:
     """Return client i's squared errors by simulation.
 
-    Each repetition draws all clients' means anew, and each client's sample mean from its law.
+    Each repetition draws all clients' means anew, and each client's sample mean from its law, PI-FL eqs (51) and (52).
 
     Args:
         setting: the setting.

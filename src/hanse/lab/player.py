@@ -28,12 +28,12 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, NoReturn
 
-import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from threadpoolctl import threadpool_limits
 
 from hanse.base.errors import UserError, library
+from hanse.base.pytorch import torch
 from hanse.data.choices import Images
 from hanse.data.sources import SOURCES, keeping, load
 from hanse.lab.job import Job, Step

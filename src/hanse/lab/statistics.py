@@ -97,7 +97,7 @@ class Decision:
     def said(self) -> str:
         """The verdict in words, for an open claim with the seeds that would decide it."""
         if self.word == "open":
-            return f"open (needs {self.needed or 'over 10,000'})"
+            return f"open (needs {self.needed or 'over 10,000'} seeds)"
         return "confirmed in direction, not in size" if self.lesser else self.word
 
 

@@ -13,10 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
+from hanse.base.pytorch import Tensor, torch
 from hanse.core.table import Layout
 
 Floats = NDArray[np.float64]

@@ -19,11 +19,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import torch
-from torch import Tensor, nn
 
 from hanse.base.errors import RAISED, MachineError, UserError, first_line, gated
 from hanse.base.files import write_whole
+from hanse.base.pytorch import Tensor, nn, torch
 from hanse.base.streams import stream
 from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples

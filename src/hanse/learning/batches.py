@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
+from hanse.base.pytorch import Tensor, torch
 from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
 from hanse.learning.job import Problem, SeatJob, TrainedRows, plan_of, refuse_unfit, smallest_batch

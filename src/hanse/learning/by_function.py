@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from typing import Generic, NoReturn, TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from hanse.base.errors import UserError
+from hanse.base.pytorch import Tensor, torch
 from hanse.core.recipe import Recipe
 from hanse.core.table import Floats, Ints, mix
 from hanse.data.samples import Samples

@@ -12,11 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from hanse.base.errors import UserError, nearest
+from hanse.base.pytorch import Tensor, torch
 from hanse.core.part import Aggregate
 from hanse.core.table import mix
 from hanse.data.samples import Samples

@@ -14,10 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-import torch
-from torch import Tensor, nn
-
 from hanse.base.errors import UserError
+from hanse.base.pytorch import Tensor, nn, torch
 from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
 from hanse.learning.job import Engine, Problem

@@ -17,10 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
-import torch.nn.functional as F  # noqa: N812
-from torch import Tensor, nn
-
+from hanse.base.pytorch import F, Tensor, nn, torch
 from hanse.learning.job import Problem
 from hanse.learning.module_layers import Spec, flattens, is_changed, layers_in_order, read_layers, tensors_of
 

@@ -19,11 +19,9 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import numpy as np
-import torch
-import torch.nn.functional as F  # noqa: N812
 from numpy.typing import NDArray
-from torch import Tensor, nn
 
+from hanse.base.pytorch import F, Tensor, nn, torch
 from hanse.base.streams import stream
 from hanse.core.port import Between, Declaration, Like, Payload, Term
 from hanse.core.table import Layout

@@ -19,10 +19,9 @@ from functools import cached_property, lru_cache
 from typing import Literal, Protocol
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
 
+from hanse.base.pytorch import Tensor, nn, torch
 from hanse.base.streams import stream
 from hanse.core.port import Payload
 from hanse.core.recipe import Recipe
@@ -31,6 +30,11 @@ from hanse.data.samples import Samples
 from hanse.learning.losses import Objective
 from hanse.learning.metrics import Metric
 from hanse.learning.module_layers import Spec, read_stack
+
+LOOP = "its training loop"
+"""What the reason of a seat that was refused for its loop (:mod:`hanse.learning.loop`) begins with."""
+NO_STEP = "made no step"
+"""What the reason goes on with if a loop changed nothing."""
 
 
 class SampleJudge(Protocol):

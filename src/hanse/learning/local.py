@@ -14,12 +14,9 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Literal
 
 import numpy as np
-import torch
-import torch.nn.functional as F  # noqa: N812
 from numpy.typing import NDArray
-from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
+from hanse.base.pytorch import F, Tensor, nn, torch
 from hanse.base.streams import torch_seed
 from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
@@ -66,12 +63,11 @@ def stepper(recipe: Recipe, parameters: list[Tensor], lr: float) -> Callable[[li
 
 
 Precision = Literal["float32", "bf16"]
-_CONVOLUTIONS = (nn.Conv2d, nn.ConvTranspose2d)
 
 
 def has_convolutions(module: nn.Module) -> bool:
     """Return whether a module holds 2-d convolutions, which run best one model at a time."""
-    return any(isinstance(m, _CONVOLUTIONS) for m in module.modules())
+    return any(isinstance(m, nn.Conv2d | nn.ConvTranspose2d) for m in module.modules())
 
 
 def in_channels_last(problem: Problem) -> bool:
@@ -82,7 +78,7 @@ def in_channels_last(problem: Problem) -> bool:
     if problem.plain:
         return False
     module = problem.module
-    convolutions = [m for m in module.modules() if isinstance(m, _CONVOLUTIONS)]
+    convolutions = [m for m in module.modules() if isinstance(m, nn.Conv2d | nn.ConvTranspose2d)]
     pooled = any(isinstance(m, nn.MaxPool2d) for m in module.modules())
     return any(pooled or m.in_channels >= 16 for m in convolutions)
 
@@ -121,7 +117,7 @@ class Trainer:
     Args:
         problem: the model and its loss (:class:`hanse.learning.job.Problem`).
         device: where the copy lies.
-        dtype: the type of weights, gradients and steps.
+        dtype: the type of weights, gradients and steps. None: float32.
         precision: "bf16" runs the forward pass under autocast to bfloat16. Everything else stays in ``dtype``.
 
     Examples:
@@ -139,17 +135,22 @@ class Trainer:
         self,
         problem: Problem,
         device: torch.device,
-        dtype: torch.dtype = torch.float32,
+        dtype: torch.dtype | None = None,
         precision: Precision = "float32",
     ) -> None:
-        self.problem, self.device, self.dtype, self.precision = problem, device, dtype, precision
+        self.problem, self.device, self.precision = problem, device, precision
+        self.dtype = dtype or torch.float32
         self.layout = problem.layout
-        self.module = copy.deepcopy(problem.module).to(device=device, dtype=dtype)
+        self.module = copy.deepcopy(problem.module).to(device=device, dtype=self.dtype)
         self.images = in_channels_last(problem)
         if self.images:
             self.module = self.module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.counters = {n: b.clone() for n, b in self.module.named_buffers() if not b.is_floating_point()}
-        self.norms = [m for m in self.module.modules() if isinstance(m, _BatchNorm) and m.running_mean is not None]
+        self.norms = [
+            m
+            for m in self.module.modules()
+            if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.running_mean is not None
+        ]
         self.momenta = [norm.momentum for norm in self.norms]
         self.smallest = smallest_batch(problem)
         self._random: bool | None = None

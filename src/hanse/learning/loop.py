@@ -40,7 +40,7 @@ from hanse.base.streams import torch_seed
 from hanse.core.declared import LARGEST_COUNT, LARGEST_LOSS, MOST_METRICS, Declared, Figure, UnsoundError
 from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
-from hanse.learning.job import LoopResult, Problem, SeatJob, TrainedRows, largest_batch, smallest_batch
+from hanse.learning.job import LOOP, NO_STEP, LoopResult, Problem, SeatJob, TrainedRows, largest_batch, smallest_batch
 from hanse.learning.process import drawn_so_far, restorer, seed_all, untouched
 from hanse.learning.sequential import SequentialEngine, work_of
 from hanse.learning.threads import intra_op
@@ -49,10 +49,6 @@ log = logging.getLogger("hanse.training")
 
 WITH_PENALTY = "fit(model, data, round, penalty)"
 FORMS = f"fit(model, data, round) or {WITH_PENALTY}"
-LOOP = "its training loop"
-"""What the reason of a seat that was refused for its loop begins with."""
-NO_STEP = "made no step"
-"""What the reason goes on with if a loop changed nothing."""
 Batch = tuple[Tensor, Tensor]
 
 

@@ -14,14 +14,12 @@ from functools import partial
 from typing import Annotated, Any, Literal, cast
 
 import numpy as np
-import torch
-import torch.nn.functional as F  # noqa: N812
 from numpy.typing import NDArray
 from pydantic import Field
-from torch import Tensor
 
 from hanse.base.errors import RAISED, UserError, first_line, named
 from hanse.base.factories import Rate, Weight, call
+from hanse.base.pytorch import F, Tensor, torch
 
 SampleLoss = Callable[[Tensor, Tensor], Tensor]
 """Takes outputs ``[n, k]`` and targets (classes ``[n]`` int64, or numbers ``[n, k]``); returns losses ``[n]``."""

@@ -18,24 +18,20 @@ from itertools import pairwise
 from math import prod
 from typing import Annotated, Any, Literal
 
-import torch
-import torch.nn.functional as F  # noqa: N812
 from pydantic import Field
-from torch import Tensor, nn
 
 from hanse.base.errors import UserError, gated, import_path
 from hanse.base.factories import Positive, call
+from hanse.base.pytorch import Tensor, nn, torch
 from hanse.base.streams import torch_seed
 from hanse.base.wings import Names
 from hanse.core.table import Layout
 from hanse.data.samples import Inputs
-from hanse.learning.by_name import ByName
 from hanse.learning.job import Problem
 from hanse.learning.losses import Objective
-from hanse.learning.sequences import lstm
 
 Shape = tuple[int, ...]
-Factory = Callable[..., nn.Module]
+Factory = Callable[..., "nn.Module"]
 """Called as ``factory(input_shape, num_classes, **options)``."""
 Send = Literal["all", "trainable"]
 """Which of a model's parameters are in its row."""
@@ -241,29 +237,6 @@ def cnn_gtflat(input_shape: Shape, num_classes: int | None) -> nn.Module:
     return _convolutional("cnn_gtflat", input_shape, num_classes, *shape, norm=True, activated=False)
 
 
-class Residual(nn.Module):
-    """A block of :func:`resnet20`: two 3x3 convolutions with batch norm, added to their input.
-
-    Some blocks halve the image and add channels. There, the shortcut takes every second pixel and pads channels with
-    zeros on both sides (option A of the paper, without parameters).
-    """
-
-    def __init__(self, inputs: int, channels: int) -> None:
-        super().__init__()
-        self.stride, self.added = (1 if inputs == channels else 2), channels - inputs
-        self.conv1 = nn.Conv2d(inputs, channels, 3, self.stride, 1, bias=False)
-        self.norm1 = nn.BatchNorm2d(channels)
-        self.conv2 = nn.Conv2d(channels, channels, 3, 1, 1, bias=False)
-        self.norm2 = nn.BatchNorm2d(channels)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Take images ``[n, inputs, h, w]`` to ``[n, channels, h / stride, w / stride]``."""
-        out = self.norm2(self.conv2(torch.relu(self.norm1(self.conv1(x)))))
-        if self.added:
-            x = F.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, self.added // 2, self.added // 2))
-        return torch.relu(out + x)
-
-
 def resnet20(input_shape: tuple[int, ...], num_classes: int | None) -> nn.Module:
     """Return the residual network of 20 layers (He et al. 2016, section 4.2), which iPFL's public code trains on PACS.
 
@@ -277,6 +250,8 @@ def resnet20(input_shape: tuple[int, ...], num_classes: int | None) -> nn.Module
     Raises:
         UserError: samples of this shape are not images.
     """
+    from hanse.learning.modules import Residual  # late: a class of torch
+
     depth, _, _ = image_size("resnet20", input_shape)
     stages = [Residual(i, o) for i, o in ((16, 16), (16, 16), (16, 16), (16, 32), (32, 32), (32, 32), (32, 64))]
     module = nn.Sequential(
@@ -294,6 +269,39 @@ def resnet20(input_shape: tuple[int, ...], num_classes: int | None) -> nn.Module
         if isinstance(layer, nn.Conv2d | nn.Linear):
             nn.init.kaiming_normal_(layer.weight)
     return module
+
+
+def lstm(
+    input_shape: Shape,
+    num_classes: int | None,
+    embedding: Positive = 8,
+    hidden: Positive = 256,
+    layers: Positive = 2,
+    last: bool = False,
+    padding: bool = False,
+) -> nn.Module:
+    """Return LEAF's network for Shakespeare (Caldas et al. 2018), which predicts the next character.
+
+    The defaults are LEAF's: an embedding of 8, and two LSTM layers of 256 units.
+
+    Args:
+        input_shape: ``(positions,)``.
+        num_classes: how many different characters there are.
+        embedding: the width of the embedding.
+        hidden: the units of each layer.
+        layers: how many layers.
+        last: whether only the character after the last position is predicted, as in LEAF and iPFL's public code
+            (``data.source`` "shakespeare_next"). If not, every position counts.
+        padding: whether token 0 only fills up texts.
+
+    Raises:
+        UserError: samples that are not texts.
+    """
+    if num_classes is None or len(input_shape) != 1:
+        raise UserError(f"model.name: 'lstm': takes texts [positions] of classes; samples have {input_shape}")
+    from hanse.learning.modules import CharacterLSTM  # late: a class of torch
+
+    return CharacterLSTM(num_classes, embedding, hidden, layers, last, padding)
 
 
 MODELS: Mapping[str, Callable[..., nn.Module]] = Names(
@@ -358,7 +366,11 @@ def build_module(
                     module = factory(shape, num_classes, **options)
     if not isinstance(module, nn.Module):
         raise UserError(f"{where}: returned a {type(module).__name__}, not a torch.nn.Module")
-    return ByName(module, inputs) if inputs else module
+    if not inputs:
+        return module
+    from hanse.learning.modules import ByName  # late: a class of torch
+
+    return ByName(module, inputs)
 
 
 def _called(name: str | nn.Module | Factory) -> str:

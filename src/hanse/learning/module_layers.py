@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from torch import nn
-
-_KNOWN = (nn.Identity, nn.Linear, nn.ReLU, nn.Tanh, nn.BatchNorm1d)
+from hanse.base.pytorch import nn
 
 
 @dataclass(frozen=True)
@@ -73,10 +71,11 @@ def read_layers(layers: Sequence[tuple[str, nn.Module]]) -> list[Spec] | None:
     statistics. A layer must be of exactly one of these classes, and have no hooks. ReLU and Tanh must follow a layer of
     known width.
     """
+    known = (nn.Identity, nn.Linear, nn.ReLU, nn.Tanh, nn.BatchNorm1d)
     specs: list[Spec] = []
     width = 0
     for name, layer in layers:
-        if type(layer) not in _KNOWN or is_changed(layer):
+        if type(layer) not in known or is_changed(layer):
             return None
         match layer:
             case nn.Identity():

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
+
+from hanse.base.pytorch import torch
 
 
 @contextmanager

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
 
 from hanse.base.errors import UserError, library
+from hanse.base.pytorch import torch
 from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
 from hanse.learning.engines import EngineChoice, make_engine

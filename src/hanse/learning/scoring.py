@@ -26,12 +26,10 @@ from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
-import torch
-import torch.nn.functional as F  # noqa: N812
 from numpy.typing import NDArray
-from torch import Tensor
 
 from hanse.base.errors import gated
+from hanse.base.pytorch import F, Tensor, torch
 from hanse.data.samples import Samples
 from hanse.learning.forward import forward, read_convolutions, through
 from hanse.learning.job import ModelOutputs, ModelScores, Problem
@@ -53,7 +51,6 @@ _KEEP = 1 << 27  # numbers: up to this the first layer's outputs of mixed rows a
 _BLOCK = 1 << 19  # numbers: the first layer's mixed outputs of a chunk of models on a block of samples
 _TOGETHER = 16  # models of a chunk: mixtures, or rows that become the channels of one wide convolution
 _KEPT = 4  # sets of samples on a card: those that are trained on, and those of the tests
-_NONE = torch.zeros((), dtype=torch.bool)
 
 
 @dataclass(frozen=True)
@@ -160,7 +157,7 @@ def tally(problem: Problem, output: Tensor, y: Tensor, *, rights: bool = True) -
         labels = y.reshape(-1, 1, output.shape[2]).expand(output.shape[0], 1, -1)
         loss = F.log_softmax(output, 1).gather(1, labels).squeeze(1).neg_()
     if problem.regression or not rights:
-        return loss, _NONE.to(loss.device).expand_as(loss)
+        return loss, torch.zeros((), dtype=torch.bool, device=loss.device).expand_as(loss)
     # max(1).indices is much faster than argmax(1)
     best = (output[:, 0] > 0).long() if problem.one_output else output.max(1).indices
     return loss, (best == y.reshape(-1, output.shape[2])) & torch.isfinite(loss)
@@ -217,14 +214,15 @@ class Scorer:
         self,
         problem: Problem,
         device: torch.device,
-        dtype: torch.dtype = torch.float32,
+        dtype: torch.dtype | None = None,
         precision: Precision = "float32",
         crew: Crew | None = None,
         rights: bool = True,
         native: Compiled | None = None,
         threads: int | None = None,
     ) -> None:
-        self.problem, self.device, self.dtype, self.precision = problem, device, dtype, precision
+        self.problem, self.device, self.precision = problem, device, precision
+        self.dtype = dtype or torch.float32
         self.threads = threads
         self.specs = problem.stack
         self.convolutions = read_convolutions(problem) if self.specs is None and precision == "float32" else None

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import torch
 
+from hanse.base.pytorch import torch
 from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
 from hanse.learning.job import Problem, SeatJob, TrainedRows
@@ -39,7 +39,7 @@ class SequentialEngine(Scorer):
         threads: intra-op threads for a seat. None: PyTorch's setting is kept. With several workers, each has 1.
         workers: how many seats train at a time.
         precision: "bf16" runs forward passes under autocast to bfloat16.
-        dtype: the type of weights, gradients and steps.
+        dtype: the type of weights, gradients and steps. None: float32.
 
     Examples:
         One client trains a linear model from zeros on three samples, for two epochs in one batch each:
@@ -63,7 +63,7 @@ class SequentialEngine(Scorer):
         threads: int | None = None,
         workers: int = 1,
         precision: Precision = "float32",
-        dtype: torch.dtype = torch.float32,
+        dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(problem, torch.device(device), dtype, precision, Crew(workers), threads=threads)
 

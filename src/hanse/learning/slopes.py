@@ -13,11 +13,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any
 
-import torch
-from torch import Tensor, nn
-from torch.nn import functional
-
 from hanse.base.errors import UserError, first_line, gated
+from hanse.base.pytorch import F, Tensor, nn, torch
 from hanse.data.samples import Samples
 from hanse.learning.forward import forward
 from hanse.learning.job import Problem
@@ -27,7 +24,6 @@ from hanse.learning.sequences import sequence_losses
 
 CHUNK = 1024
 """How many samples go through a model at once."""
-_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,10 +48,9 @@ class Slopes:
     samples: Samples
     blocks: Sequence[Tensor]
 
-    @torch.enable_grad()
     def __call__(self, row: Tensor) -> Tensor:
         """Return the gradients at ``row [P]``, ``[B, P]``."""
-        with gated("the model: has no gradient on held-out samples"):
+        with torch.enable_grad(), gated("the model: has no gradient on held-out samples"):
             return self._gradients(row)
 
     def _gradients(self, row: Tensor) -> Tensor:
@@ -149,8 +144,8 @@ def summed_loss(module: nn.Module, part: Samples, problem: Problem) -> Tensor:
     if problem.loss == "cross_entropy" and part.y.ndim == 2:
         return sequence_losses(outputs, part.y).sum()
     if problem.loss == "cross_entropy":
-        return functional.cross_entropy(outputs, part.y, reduction="sum")
-    return functional.mse_loss(outputs.view_as(part.y), part.y, reduction="sum") * len(part) / part.y.numel()
+        return F.cross_entropy(outputs, part.y, reduction="sum")
+    return F.mse_loss(outputs.view_as(part.y), part.y, reduction="sum") * len(part) / part.y.numel()
 
 
 def _opened(problem: Problem) -> nn.Module:
@@ -158,8 +153,9 @@ def _opened(problem: Problem) -> nn.Module:
     that have a gradient.
     """
     module = copy.deepcopy(problem.module).eval()
+    known = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
     for norm in module.modules():
-        if type(norm) in _NORMS and isinstance(norm.running_mean, Tensor):
+        if type(norm) in known and isinstance(norm.running_mean, Tensor):
             for name in ("running_mean", "running_var"):
                 statistic = norm.get_buffer(name)
                 delattr(norm, name)

@@ -15,7 +15,7 @@ from functools import cache
 from threading import Lock
 from typing import TypeVar
 
-import torch
+from hanse.base.pytorch import torch
 
 T = TypeVar("T")
 R = TypeVar("R")

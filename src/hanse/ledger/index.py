@@ -38,13 +38,14 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 
-from hanse.base.errors import UserError
+from hanse.base.errors import MachineError, UserError
 from hanse.core.book import LedgerError
 from hanse.core.entry import Transaction
 from hanse.ledger.log import Record
 from hanse.ledger.store import Ledger
 
 CHUNK = 10_000  # transactions written or compared at a time
+FULL = {sqlite3.SQLITE_FULL, "53100"}  # what SQLite and PostgreSQL say where the disk is full
 WAIT_S = 5  # seconds that SQLite waits for another writer
 
 metadata = MetaData()
@@ -122,6 +123,7 @@ def follow(url: str | Path, ledger: Ledger) -> int:
 
     Raises:
         UserError: the URL is not one, or the database's driver is not installed.
+        MachineError: the database's disk is full. The log has all that the index lacks.
         LedgerError: the database cannot be reached, refuses a statement, or has other tables with the same names; or
             the book is not sound.
     """
@@ -186,6 +188,8 @@ def _opened(url: str | Path, *, writing: bool) -> Iterator[Connection]:
             _settle(connection, where, writing)
             yield connection
     except DBAPIError as wrong:
+        if FULL & {getattr(wrong.orig, name, None) for name in ("sqlite_errorcode", "sqlstate")}:
+            raise MachineError(f"{where}: disk full; free some space") from wrong
         said = (str(wrong.orig).strip() or type(wrong.orig).__name__).splitlines()[0]
         if parsed.get_backend_name() == "sqlite" and not (folder := Path(parsed.database or "").parent).is_dir():
             said += f": there is no folder {folder}"

@@ -37,7 +37,7 @@ from typing_extensions import TypedDict
 from hanse.base.errors import UserError
 from hanse.base.files import LONGEST, cut_torn, opened
 from hanse.base.merkle import Tree, as_text, hashes_of, path_length, root_from
-from hanse.core.book import MutableBook
+from hanse.core.book import Book, MutableBook
 from hanse.core.declared import Declared, Digest
 from hanse.core.entry import CLOSE, Transaction, client, escrow, leaf
 from hanse.ledger.log import LogHead, Record
@@ -151,19 +151,24 @@ def statements(
     return found
 
 
-def close(
-    round: int, balances: Mapping[str, int], peaks: int, moved: Mapping[int, Sequence[Line]], facts: RecordDigest
-) -> Transaction:
-    """Return the close of a round; for the arguments see :func:`statements`.
+def close(round: int, book: Book, posted: Iterable[Transaction], facts: RecordDigest = NOTHING) -> Transaction:
+    """Return the close of a round.
+
+    Args:
+        round: the round.
+        book: the book with everything that was ``posted`` in the round.
+        posted: the round's transactions.
+        facts: what the round's record says. Default: there is no record.
 
     Examples:
-        >>> from hanse.core.book import Book
-        >>> book = Book().post(0, [Transaction("grant/0", "grant", (("mint", -5), ("client/0", 5)))])
-        >>> closing = close(0, book.balances, len(book.peaks), {}, NOTHING)
+        >>> grant = Transaction("grant/0", "grant", (("mint", -5), ("client/0", 5)))
+        >>> book = Book().post(0, [grant])
+        >>> closing = close(0, book, [grant])
         >>> closing.postings, book.post(0, [closing]).count
         ((), 2)
     """
-    return closing_line(facts.record, Tree(list(statements(round, balances, peaks, moved, facts).values())).root())
+    said = statements(round, book.balances, len(book.peaks), moved_in(posted), facts)
+    return closing_line(facts.record, Tree(list(said.values())).root())
 
 
 def closing_line(record: bytes, root: bytes) -> Transaction:
@@ -548,28 +553,23 @@ def split_view(receipts: Iterable[Receipt]) -> str:
 
 
 def read_receipts(folder: Path) -> Iterator[Receipt]:
-    """Yield all receipts in the ``*.jsonl`` files of a folder. A last line that a crash cut short is skipped.
+    """Yield all receipts in the ``*.jsonl`` files of a folder, as :func:`read_file` reads each.
 
     Raises:
-        UserError: the folder has no such file or no receipt in any, or a line is not a receipt.
+        UserError: the folder has no such file, a file has no receipt, or a line is not a receipt.
     """
-    some = False
     files = sorted(folder.glob("*.jsonl"))
     if not files:
         raise UserError(f"--receipts {folder}: has no receipts (*.jsonl)")
     for path in files:
-        for found in read_file(path):
-            some = True
-            yield found
-    if not some:
-        raise UserError(f"--receipts {folder}: its files hold no whole receipt, so there is nothing to compare")
+        yield from read_file(path)
 
 
 def read_file(path: Path) -> Iterator[Receipt]:
     """Yield the receipts in a file, one on each line. A last line that a crash cut short is skipped.
 
     Raises:
-        UserError: ``path`` is not a file, cannot be read, or a line is not a receipt.
+        UserError: ``path`` is not a file, cannot be read, has no whole receipt, or a line is not a receipt.
     """
     if not path.is_file():
         raise UserError(f"{path}: is not a file of receipts")
@@ -577,14 +577,18 @@ def read_file(path: Path) -> Iterator[Receipt]:
         lines = path.open("rb")
     except OSError as wrong:
         raise UserError(f"{path}: cannot be read: {wrong.strerror}") from None
+    number = 0
     with lines:
-        for number, line in enumerate(lines, 1):
+        for line in lines:
             if not line.endswith(b"\n"):
-                continue  # a crash cut the line short
+                break  # a crash cut the line short
+            number += 1
             try:
                 yield Receipt.read(line)
             except ValueError as wrong:
                 raise UserError(f"{path}: line {number}: is not a receipt ({wrong})") from None
+    if not number:
+        raise UserError(f"{path}: has no whole receipt")
 
 
 class ReceiptCheck:

@@ -12,8 +12,8 @@ not count. Every reader checks what it reads against the heads and the rules of 
 The transactions of one call are written all or none, and are on disk when the call returns. A transaction that is sent
 twice is written only once.
 
-That a book was cut off, or rewritten consistently, cannot be detected from the book itself: :func:`verify` compares it
-with receipts or heads from outside. :class:`Issuer` makes a run's receipts from its log.
+That a book was cut off, or rewritten consistently, cannot be detected from the book itself: :meth:`Ledger.verify`
+compares it with receipts or heads from outside. :class:`Issuer` makes a run's receipts from its log.
 """
 
 from __future__ import annotations
@@ -24,22 +24,20 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from types import TracebackType
-from typing import IO, TYPE_CHECKING, Any
+from types import MappingProxyType, TracebackType
+from typing import IO, TYPE_CHECKING
 
 from hanse.base.errors import UserError
 from hanse.base.lock import flock
 from hanse.base.merkle import Tree, as_text, root_of
 from hanse.core.book import Book, DamagedError, LedgerError, MutableBook
-from hanse.core.entry import MINT, Transaction, is_account
+from hanse.core.entry import Transaction, is_account
 from hanse.ledger.log import LogHead, Record, Walk, heads_of
 from hanse.ledger.note import public_of
-from hanse.ledger.receipts import NOTHING, Closed, Closes, Receipt, ReceiptCheck, RecordDigest, Records, close, moved_in
+from hanse.ledger.receipts import NOTHING, Closed, Closes, Receipt, ReceiptCheck, RecordDigest, Records, close
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
-    from hanse.ledger.receipts import Receipt
 
 
 @dataclass(frozen=True)
@@ -66,43 +64,6 @@ class VerifyResult:
         return self.wrong is None
 
 
-def verify(
-    walk: Walk,
-    receipts: Iterable[Receipt] = (),
-    heads: Mapping[str, str] | None = None,
-    lacking: Callable[[int], Iterable[tuple[int, Transaction]]] = lambda count: (),
-    closes: Closes | None = None,
-) -> VerifyResult:
-    """Read a book to its end and compare it with receipts, heads and records.
-
-    Memory grows with the number of accounts and receipts, not with the length of the history.
-
-    Args:
-        walk: stands at the beginning of the book. If it knows the operator's key, each head must be signed by it.
-        receipts: what participants were told. Each must agree with the book at the place that it names.
-        heads: heads that the book must have had after one of its postings. Each comes with who names it, such as a
-            checkpoint, for the message.
-        lacking: a function of a number of transactions. It returns the transactions, each with its round, that may
-            still be missing after so many, because a checkpoint is written before its transactions. Heads that the book
-            would have with them count as met.
-        closes: the object that compares the closes of rounds with the run's records. None: there is no run.
-
-    Returns:
-        The verdict. A fault is never raised but reported in ``VerifyResult.wrong``.
-
-    Raises:
-        UserError: heads are signed and the package ``cryptography`` is not installed; or a record is damaged.
-        OSError: a file cannot be read.
-    """
-    walk.checked = True
-    try:
-        wrong = _first_wrong(walk, receipts, dict(heads or {}), lacking, closes) or None
-    except DamagedError as damage:
-        wrong = str(damage)
-    tally = walk.tally
-    return VerifyResult(tally.count, walk.postings, len(tally.balances), tally.head, wrong)
-
-
 def _first_wrong(
     walk: Walk,
     receipts: Iterable[Receipt],
@@ -111,7 +72,7 @@ def _first_wrong(
     closes: Closes | None,
 ) -> str:
     """Return the first claim of others about the book that does not hold, or "". The arguments are those of
-    :func:`verify`.
+    :meth:`Ledger.verify`.
 
     Claims are ticked off while the walk passes the place that they speak of; what remains at the end speaks of
     something that the book does not have.
@@ -142,6 +103,7 @@ def _first_wrong(
 LONGEST_NAME = 100  # characters of a book's name, which stands twice in each head and receipt
 
 
+@dataclass(eq=False)
 class Ledger:
     """One book, usually the book of one run. Use :meth:`open` to get one.
 
@@ -163,7 +125,8 @@ class Ledger:
         >>> for i in (0, 1):
         ...     postings = ((MINT, -TOKEN), (client(i), TOKEN))
         ...     [record] = ledger.post(0, [Transaction(f"grant/{i}", "grant", postings)])
-        >>> ledger.transfer(client(0), client(1), TOKEN // 4, round=1, step="gift").number
+        >>> gift = Transaction("gift", "gift", ((client(0), -TOKEN // 4), (client(1), TOKEN // 4)))
+        >>> ledger.post(1, [gift])[0].number
         3
         >>> ledger.balances()
         {'mint': -2000000, 'client/0': 750000, 'client/1': 1250000}
@@ -171,18 +134,13 @@ class Ledger:
         True
     """
 
-    def __init__(
-        self,
-        file: Path,
-        book: str,
-        floor: int,
-        read_only: bool,
-        key: Ed25519PrivateKey | None = None,
-        public: bytes | None = None,
-    ) -> None:
-        self.file, self.book, self.floor, self.read_only, self.public = file, book, floor, read_only, public
-        self._key = key
-        self._walk: Walk | None = None  # the last one that came to its end: the next goes on from there
+    file: Path
+    book: str
+    floor: int
+    read_only: bool
+    _key: Ed25519PrivateKey | None
+    public: bytes | None
+    _walk: Walk | None = None  # the last one that came to its end: the next goes on from there
 
     @staticmethod
     def open(
@@ -331,58 +289,8 @@ class Ledger:
         Raises:
             LedgerError: as :meth:`post`.
         """
-        book = self.as_book()
-        moved = moved_in(record.transaction for record in self.history(round=round))
-        return self.post(round, [close(round, book.balances, len(book.peaks), moved, facts)])[0]
-
-    def transfer(
-        self,
-        source: str,
-        target: str,
-        units: int,
-        *,
-        round: int,
-        step: str,
-        kind: str = "transfer",
-        memo: str = "",
-    ) -> Record:
-        """Move units from one account to another, as a transaction with two postings; see :meth:`post`.
-
-        Args:
-            source: the account that pays. The account must exist, that is, something was posted to it before.
-            target: the account that receives. It must exist, too. (The mint always exists.)
-            units: how many units (millionths of a token) to move, at least 1.
-            round: the round of the transaction.
-            step: the transaction's name, unique within the round.
-            kind: the heading under which reports group the transaction.
-            memo: a note for readers.
-
-        Raises:
-            LedgerError: ``units`` is not a positive integer, an account does not exist, or :meth:`post` refuses it.
-            OverdraftError: ``source`` would end below the floor.
-
-        Examples:
-            >>> from hanse.core.book import OverdraftError
-            >>> from hanse.core.entry import MINT, TOKEN, Transaction, client
-            >>> ledger = Ledger.open("transfers.jsonl")
-            >>> grants = [Transaction(f"grant/{i}", "grant", ((MINT, -TOKEN), (client(i), TOKEN))) for i in (0, 1)]
-            >>> _ = ledger.post(0, grants)
-            >>> ledger.transfer(client(0), client(1), 400_000, round=1, step="fee").transaction.postings
-            (('client/0', -400000), ('client/1', 400000))
-            >>> ledger.balance(client(0))
-            600000
-            >>> try:
-            ...     ledger.transfer(client(0), client(1), TOKEN, round=1, step="too much")
-            ... except OverdraftError as refused:
-            ...     print(refused)
-            transaction 'too much': client/0 would hold -400000 units; its floor is 0
-        """
-        if type(units) is not int or units <= 0:
-            raise LedgerError(f"transaction '{step}': amount {units!r}: must be a positive integer number of units")
-        for account in (source, target):
-            if account != MINT and not self.has(account):
-                raise LedgerError(f"transaction '{step}': account '{account}': the book has no such account")
-        return self.post(round, [Transaction(step, kind, ((source, -units), (target, units)), memo)])[0]
+        posted = [record.transaction for record in self.history(round=round)]
+        return self.post(round, [close(round, self.as_book(), posted, facts)])[0]
 
     # ---- reading
 
@@ -466,12 +374,32 @@ class Ledger:
         """Return a walk over the book that stands at its beginning."""
         return Walk(self.file, self.book, MutableBook(floor=self.floor), public=self.public)
 
-    def verify(self, receipts: Iterable[Receipt] = (), **more: Any) -> VerifyResult:
-        """Recompute the whole book and return whether it is sound; see :func:`hanse.ledger.store.verify`.
+    def verify(
+        self,
+        receipts: Iterable[Receipt] = (),
+        heads: Mapping[str, str] = MappingProxyType({}),
+        lacking: Callable[[int], Iterable[tuple[int, Transaction]]] = lambda count: (),
+        closes: Closes | None = None,
+    ) -> VerifyResult:
+        """Read the whole book and compare it with its rules, and with receipts, heads and records.
+
+        Memory grows with the number of accounts and receipts, not with the length of the history.
 
         Args:
-            receipts: receipts that participants kept. The book must agree with each of them.
-            more: what else it is compared with, as that function has it.
+            receipts: what participants were told. Each must agree with the book at the place that it names.
+            heads: heads that the book must have had after one of its postings. Each comes with who names it, such as a
+                checkpoint, for the message.
+            lacking: a function of a number of transactions. It returns the transactions, each with its round, that may
+                still be missing after so many, because a checkpoint is written before its transactions. Heads that the
+                book would have with them count as met.
+            closes: the object that compares the closes of rounds with the run's records. None: there is no run.
+
+        Returns:
+            The verdict. A fault is never raised but reported in ``VerifyResult.wrong``.
+
+        Raises:
+            UserError: heads are signed and the package ``cryptography`` is not installed; or a record is damaged.
+            OSError: a file cannot be read.
 
         Examples:
             >>> from hanse.core.entry import MINT, Transaction
@@ -486,7 +414,14 @@ class Ledger:
             >>> empty.verify(receipts).wrong
             'receipt of client 0, round 0: saw 2 transactions, the book has 0: its tail is cut'
         """
-        return verify(self.walk(), receipts, **more)
+        walk = self.walk()
+        walk.checked = True
+        try:
+            wrong = _first_wrong(walk, receipts, dict(heads), lacking, closes) or None
+        except DamagedError as damage:
+            wrong = str(damage)
+        tally = walk.tally
+        return VerifyResult(tally.count, walk.postings, len(tally.balances), tally.head, wrong)
 
 
 def receipts_of(closed: Closed, head: LogHead) -> list[Receipt]:

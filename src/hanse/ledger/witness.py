@@ -20,7 +20,7 @@ import os
 import re
 import unicodedata
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -151,7 +151,9 @@ class Witness:
             SplitViewError: the head contradicts one that was seen (:meth:`LogHead.contradicts`). The evidence is
                 written into ``alarm.jsonl``.
         """
-        for seen in _heads(self._seen(head)):
+        path = self._seen(head)
+        for number, fields in enumerate(json_lines(path), 1):
+            seen = _head(path, number, fields)
             if why := seen.contradicts(head):
                 raise self._alarm(seen, head, why)
 
@@ -291,12 +293,6 @@ def _against(last: LogHead, head: LogHead, since: int, proof: str) -> str:
     if verify_consistency(last.count, head.count, hashes, last.root, head.root):
         return ""
     return f"{book} of {head.count} transactions is not shown to begin with the {last.count} that were seen"
-
-
-def _heads(path: Path) -> Iterator[LogHead]:
-    """Yield the heads in a file. Raises UserError if one is damaged."""
-    for number, fields in enumerate(json_lines(path), 1):
-        yield _head(path, number, fields)
 
 
 def _head(path: Path, number: int, fields: Mapping[str, Any]) -> LogHead:

@@ -14,13 +14,13 @@ at its stake, two at two), but never more than d and nothing would bring without
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from hanse.core.entry import TOKEN, Transaction, escrow
@@ -45,6 +45,9 @@ class Staked:
 @dataclass(frozen=True)
 class ByValue(SettlePart):
     """Pays by the values of the mechanism's value part; works best where the server judges updates, as with "path".
+
+    Clients of one member (``[clients] members``) are one payee, with one stake: what is said of a client here is said
+    of the first of them to take part, to which the values of all of them count.
 
     At the start of a round each present client that can afford it puts ``stake`` tokens into escrow. Once the updates
     are valued, the stakes are returned. A unit of utility has a price, ``rate`` tokens. Each client that was asked to
@@ -79,7 +82,8 @@ class ByValue(SettlePart):
 
         It has ``paid [N]``, the units that each client was paid over all rounds; ``rounds [N]``, in how many it was
         asked to train and had a stake; ``over [N]``, the units by which the limit changed what it was paid, below 0 if
-        it owes. If only what is sure is paid, it also has what is carried over (:class:`Carried`).
+        it owes. If only what is sure is paid, it also has what is carried over (:class:`Carried`); where clients have
+        members, who is paid for whom (:func:`payees`).
         """
         n = context.num_clients
         carried = {} if self.pays_when == "always" else Carried.nothing(n).state()
@@ -98,28 +102,29 @@ class ByValue(SettlePart):
         """Return the stakes to put up (at "open"), or the return of the stakes with the payments by value (at "close").
 
         Args:
-            view: the round. The method reads ``stage``, ``present``, ``seats``, ``trained``, ``values``,
+            view: the round. The method reads ``stage``, ``present``, ``members``, ``seats``, ``trained``, ``values``,
                 ``get(Staked)`` and ``book``.
             state: the part's state: what is carried over from earlier rounds, or ``{}``.
         """
+        payee, state = payees(view, state)
         if view.stage == "open":
-            here = [c for c in view.present.tolist() if view.book.can_pay(account(c), self.units)]
+            here = [c for c in np.unique(payee[view.present]).tolist() if view.book.can_pay(account(c), self.units)]
             staked = Staked(np.array(here, np.int64))
             return Settlement(transactions=(put_up(here, self.units),) if here else (), found=(staked,)), state
         staked_here = view.get(Staked)
         if view.stage == "end" or staked_here is None or not len(staked_here.clients):
             return Settlement(), state
         asked = np.zeros(0, np.int64) if view.seats is None else view.seats.client
-        players = np.intersect1d(asked, staked_here.clients)
+        players = np.intersect1d(payee[asked], staked_here.clients)
         floor = view.book.floor
         held = np.array([view.book.balance(account(c)) - floor + self.units for c in players.tolist()], np.int64)
-        units, state = self.amounts(players, held, *valued_seats(view), state)
+        clients, values = valued_seats(view)
+        units, state = self.amounts(players, held, payee[clients], values, state)
         paid = dict(zip(players.tolist(), units, strict=True))
-        total = sum(units for units in paid.values() if units > 0) / TOKEN
-        arrays: dict[str, NDArray[np.int64]] = {
-            "by_value_client": players,
-            "by_value_units": np.array([paid[c] for c in players.tolist()], np.int64),
-        }
+        total = sum(amount for amount in units if amount > 0) / TOKEN
+        arrays = {"by_value_client": players, "by_value_units": np.array(units, np.int64)}
+        if view.context.members:
+            arrays["by_value_payee"] = payee
         done = given_back(staked_here.clients.tolist(), paid, self.units)
         return Settlement(transactions=(done,), metrics={"by_value/paid": total}, arrays=arrays), state
 
@@ -131,7 +136,7 @@ class ByValue(SettlePart):
         Args:
             players: the clients that were asked to train and have a stake, ascending.
             held: ``[m]``, the units that each of them has, its stake included.
-            clients: ``[S]``, the clients of the seats that were valued.
+            clients: ``[S]``, who is paid for each of the seats that were valued.
             arrays: ``value [S]`` and, where they are known, ``value_error [S]`` and ``value_without_block [S, B]``.
             state: the part's state.
         """
@@ -195,6 +200,25 @@ class ByValue(SettlePart):
 
 
 _SURE = " Only what is sure is paid; the rest is carried over."
+
+
+def payees(view: View, state: State) -> tuple[Ints, State]:
+    """Return which client is paid for each client's updates, ``[N]``, and the next state, which remembers that.
+
+    Each client is paid itself, unless it shares a member (:attr:`hanse.core.part.View.members`) with others: then the
+    first of them to take part is paid for all. So nobody gains by splitting what it sends among several keys.
+
+    Args:
+        view: the round. The function reads ``stage``, ``members`` and the context.
+        state: the part's state: at "open" of a round with members, ``payee [N]`` and ``first`` are added.
+    """
+    payee = state.get("payee", np.arange(view.context.num_clients))
+    if view.stage != "open" or not view.context.members:
+        return payee, state
+    payee, first = payee.copy(), json.loads(state.get("first", "{}"))
+    for client, member in view.members.items():
+        payee[client] = first.setdefault(member, client)
+    return payee, {**state, "payee": payee, "first": json.dumps(first)}
 
 
 def valued_seats(view: View) -> tuple[Ints, dict[str, Floats]]:

@@ -92,30 +92,29 @@ class Carried:
 
     def plus(self, players: Ints, valued: CarriedValues) -> Carried:
         """Return the sums after a round in which the ``players [m]`` had these values, taken as they are."""
-        now = self.grown(int(players.max(initial=-1)) + 1, valued.without.shape[1])
-        due, without, variance = now.due.copy(), now.without.copy(), now.variance.copy()
-        due[players] += valued.worth
         blocks = valued.without.shape[1]  # without any, the draw of the samples may be all of it
-        variance[players] += valued.errors**2 + np.where((valued.worth != 0) & (blocks == 0), np.inf, 0.0)
-        without[players, :blocks] += valued.without
-        return Carried(due, without, variance)
+        variance = valued.errors**2 + np.where((valued.worth != 0) & (blocks == 0), np.inf, 0.0)
+        return self._added(players, valued.worth, valued.without, variance)
 
     def with_round(self, players: Ints, valued: CarriedValues) -> Carried:
         """Return what is carried over after a round in which the ``players [m]`` had these values."""
-        m = len(players)
-        now = self.grown(int(players.max(initial=-1)) + 1, valued.without.shape[1])
-        if m < 2:
-            return now  # alone nobody is above or below the mean
-        due, without, variance = now.due.copy(), now.without.copy(), now.variance.copy()
-        due[players] += valued.worth - valued.worth.mean()
-        squares = valued.errors**2
+        m, squares, without = len(players), valued.errors**2, valued.without
+        if m < 2:  # alone nobody is above or below the mean
+            return self.grown(int(players.max(initial=-1)) + 1, without.shape[1])
         others = np.array([np.delete(squares, i).sum() for i in range(m)])  # no difference: infinities would be NaN
-        variance[players] += (1 - 1 / m) ** 2 * squares + others / m**2
-        if valued.without.shape[1]:
-            without[players] += valued.without - valued.without.mean(axis=0)
-        elif valued.worth.any():
-            variance[players] = np.inf  # which samples were drawn is not known to matter: nothing of it is ever sure
-        return Carried(due, without, variance)
+        variance = (1 - 1 / m) ** 2 * squares + others / m**2
+        if not without.shape[1] and valued.worth.any():
+            variance[:] = np.inf  # which samples were drawn is not known to matter: nothing of it is ever sure
+        return self._added(players, valued.worth - valued.worth.mean(), without - without.mean(axis=0), variance)
+
+    def _added(self, players: Ints, worth: Floats, without: Floats, variance: Floats) -> Carried:
+        """Return a copy with these numbers of the ``players [m]`` added, and room for them."""
+        now, blocks = self.grown(int(players.max(initial=-1)) + 1, without.shape[1]), without.shape[1]
+        sums = Carried(now.due.copy(), now.without.copy(), now.variance.copy())
+        sums.due[players] += worth
+        sums.without[players, :blocks] += without
+        sums.variance[players] += variance
+        return sums
 
     def sure(self, players: Ints) -> Floats:
         """Return the sure part of what ``players [m]`` are due: 0, or the nearer end of a 95 % interval without 0."""

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import numpy as np
-import torch
 from pydantic import Field
 
 from hanse.base.factories import Count
+from hanse.base.pytorch import torch
 from hanse.core.part import GROUPS, Group, Mechanism, State, View, Weighed, WeighPart
 from hanse.core.table import Add, Floats, Ints, Replace
 from hanse.games.gram import cosines

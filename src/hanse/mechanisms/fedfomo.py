@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import numpy as np
-import torch
 from pydantic import Field
 
 from hanse.base.factories import Positive, Share
+from hanse.base.pytorch import torch
 from hanse.core.part import Context, Mechanism, Most, State, TrainPart, View, Weighed, WeighPart, by_slot
 from hanse.core.port import Request, Score, Scored
 from hanse.core.table import PER_CLIENT, Block, Floats, Ints, Replace, Seats

@@ -19,10 +19,9 @@ from types import MappingProxyType, SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from hanse.base.errors import RAISED, UserError, nearest
+from hanse.base.pytorch import Tensor, torch
 from hanse.base.wings import Names
 from hanse.core.calling import method_of, writers
 from hanse.core.part import (

@@ -21,13 +21,12 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from pydantic import Field
-from torch import Tensor
 
 from hanse.base.errors import UserError
 from hanse.base.factories import Rate, Weight
+from hanse.base.pytorch import Tensor, torch
 from hanse.core.book import LARGEST
 from hanse.core.declared import LARGEST_COUNT
 from hanse.core.entry import TOKEN, Transaction, tokens, units_of
@@ -649,7 +648,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         if trade is None:
             return Settlement(metrics=_metrics(state, None)), state
         market = trade.market
-        bills = _bills(due(market, trade.graph, self.tariff), trade.graph)
+        bills = _bills(due(market, trade.graph, self.tariff), trade.graph)  # eq. (10), or the tariff
         authorised = [_limit(view.authorised.get(c)) for c in trade.clients.tolist()]
         paid, transactions = _clear(view, trade.clients, bills, authorised, _MEMO[self.pricing])
         owed = _recorded(bills)
@@ -1143,7 +1142,7 @@ def ipfl_posted(
     start: Start = "centre",
     by: By = "weight",
 ) -> Mechanism:
-    """iPFL's market at posted prices: nobody gains by misreporting its cost or its eagerness.
+    """iPFL's market at posted prices, hanse's own: nobody gains by misreporting its cost or its eagerness.
 
     The operator posts what a model of n samples costs. A client is asked whether it sells at that price, and each buyer
     chooses from the offers itself (:mod:`hanse.games.market_posted`). Clients whose models have nothing in common do

@@ -175,51 +175,39 @@ def _graph(r: MarketRound) -> str:
     return f"client {r.clients[i]} {does} the model of client {r.clients[j]}, and by Algorithm 2 it {should}"
 
 
-def _rationality(rounds: Sequence[MarketRound], what: str, utility: Any) -> Check:
-    """Return whether ``utility(round)`` is a loss for nobody in any round, up to the rounding of payments."""
-    name, losses = "true rationality", []
-    for r in rounds:
-        found = utility(r)
-        lost = np.flatnonzero(~(found >= -_rounding(r)))
-        losses += [(float(found[i]), r.round, int(r.clients[i])) for i in lost]
-    if not losses:
-        return Check(name, True, what)
-    if unknown := [(number, client) for worth, number, client in losses if np.isnan(worth)]:
-        return Check(name, False, f"the record of round {unknown[0][0]} has no number for client {unknown[0][1]}")
-    worst, number, client = min(losses)
-    return Check(name, False, f"{len(losses)} losses; the largest is client {client}'s {-worst:.3f} in round {number}")
-
-
-def _truly(rounds: Sequence[MarketRound]) -> list[Check | Fact]:
-    """Return whether nobody lost by what is true, and who lost by its own choice.
+def _truly(rounds: Sequence[MarketRound]) -> Iterator[Check | Fact]:
+    """Yield whether nobody lost by what is true, up to the rounding of payments, and who lost by its own choice.
 
     At posted prices a client buys and sells what it chooses, so it can choose to lose: nobody else takes that from it.
     What the market promises is that it loses by nothing else, such as by sizes that were not there.
     """
-    chosen = {r.round: _chosen(r) for r in rounds if r.tariff is not None}
-    if not chosen:
-        return [_rationality(rounds, _TRULY, lambda r: r.utility)]
+    chosen = {r.round: _chosen(r) for r in rounds}
+    losses = _losses(rounds, lambda r: ~(r.utility >= -_rounding(r)) & ~chosen[r.round])
+    unknown = [(number, client) for worth, number, client in losses if np.isnan(worth)]
+    said = _BUT_BY_CHOICE if any(r.tariff is not None for r in rounds) else _TRULY
+    if unknown:
+        said = f"the record of round {unknown[0][0]} has no number for client {unknown[0][1]}"
+    elif losses:
+        worst, number, client = min(losses)
+        said = f"{len(losses)} losses; the largest is client {client}'s {-worst:.3f} in round {number}"
+    yield Check("true rationality", not losses, said)
+    if own := _losses(rounds, lambda r: chosen[r.round]):
+        worst, number, client = min(own)
+        who = ", ".join(map(str, sorted({client for *_, client in own})))
+        told = f"bought or sold at a loss {len(own)} times; the largest is client {client}'s {-worst:.3f} in round"
+        yield Fact("own choices", f"clients {who} {told} {number}. Posted prices leave that to them")
 
-    def others(r: MarketRound) -> NDArray[np.float64]:
-        return np.where(chosen[r.round], 0.0, r.utility) if r.round in chosen else r.utility
 
-    check = _rationality(rounds, _BUT_BY_CHOICE, others)
-    losses = [
-        (float(r.utility[i]), r.round, int(r.clients[i]))
-        for r in rounds
-        for i in np.flatnonzero(chosen.get(r.round, False))
-    ]
-    if not losses:
-        return [check]
-    worst, number, client = min(losses)
-    told = f"bought or sold at a loss {len(losses)} times; the largest is client {client}'s {-worst:.3f} in round"
-    who = ", ".join(map(str, sorted({client for *_, client in losses})))
-    return [check, Fact("own choices", f"clients {who} {told} {number}. Posted prices leave that to them")]
+def _losses(
+    rounds: Sequence[MarketRound], lost: Callable[[MarketRound], NDArray[np.bool_]]
+) -> list[tuple[float, int, int]]:
+    """Return the utility, the round and the client of each who ``lost(round) [m]``."""
+    return [(float(r.utility[i]), r.round, int(r.clients[i])) for r in rounds for i in np.flatnonzero(lost(r))]
 
 
 def _chosen(r: MarketRound) -> NDArray[np.bool_]:
     """Return whose purchases and sales at posted prices are a loss even if all sizes are as they were sold, ``[m]``."""
-    if r.truth is None:
+    if r.truth is None or r.tariff is None:
         return np.zeros(r.market.size, bool)
     sizes, (_, costs, eagerness) = r.market.sizes, r.truth
     told = utilities_of(r.realised, r.money / TOKEN, sizes, costs, np.where(sizes > 0, eagerness, 0.0))

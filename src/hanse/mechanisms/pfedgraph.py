@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import numpy as np
-import torch
 from pydantic import Field
 
 from hanse.base.factories import Count, Rate, Weight
+from hanse.base.pytorch import torch
 from hanse.core.part import Context, Mechanism, State, TrainPart, View, Weighed, WeighPart
 from hanse.core.table import PER_CLIENT, Block, Floats, Ints, Seats, Table
 from hanse.mechanisms.deploy import OwnModel

@@ -118,7 +118,6 @@ class TierModels(TrainPart):
 
     Attributes:
         tiers: the number of tiers, K.
-        initial: "same", or "different" for a different initial model in each tier.
 
     Examples:
         >>> from hanse.runs.rehearsal import rehearse
@@ -133,11 +132,10 @@ class TierModels(TrainPart):
     needs = frozenset({"clients"})
     gives = frozenset({"groups"})
     tiers: Positive = 2
-    initial: Literal["same", "different"] = "same"
 
     def blocks(self, context: Context) -> Sequence[Block]:
         """Return a row for each tier."""
-        return (Block("tier", self.tiers, initial="different" if self.initial == "different" else "model"),)
+        return (Block("tier", self.tiers),)
 
     def unfit(self, size: Size) -> Sequence[str]:
         """Return a line if there are more tiers than clients."""
@@ -242,13 +240,13 @@ class Tiers(SelectPart):
                 order.sort(key=lambda c, held=set(held): c not in held)
             bidders.append(held)
             orders.append(order if held else [])
-        found = games.schedule(bidders, worth[:, rows].T, self.by_contribution, self.at_random, orders)
+        tiers = games.schedule(bidders, worth[:, rows].T, self.by_contribution, self.at_random, orders)
         metrics: dict[str, float] = {}
-        for k, held, seated in zip(rows.tolist(), bidders, found.tiers, strict=True):
+        for k, held, seated in zip(rows.tolist(), bidders, tiers, strict=True):
             metrics[f"select/tier {k}/bidders"] = len(held)
             metrics[f"select/tier {k}/invited"] = len(set(seated) - set(held))
         metrics["select/all_bidders_train"] = sum(0 < len(held) <= seats for held in bidders)
-        return tier_choice(rows, [np.array(c, np.int64) for c in found.tiers], metrics)
+        return tier_choice(rows, [np.array(clients, np.int64) for clients in tiers], metrics)
 
     def learn(self, outcome: View, state: State) -> State:
         """Remember what the seats were worth to the tiers that they trained.

@@ -17,6 +17,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
+from hanse.base.factories import Positive
 from hanse.core.entry import MINT, TOKEN, Transaction, pool
 from hanse.core.entry import client as account
 from hanse.core.entry import tokens as say
@@ -25,7 +26,7 @@ from hanse.core.table import Floats
 from hanse.core.telling import BeforeJoining, Kind, Telling, Terms
 from hanse.games.jackknife import interval_errors
 from hanse.games.shares import shares
-from hanse.mechanisms.by_value import rounded, valued_seats
+from hanse.mechanisms.by_value import payees, rounded, valued_seats
 from hanse.mechanisms.carried import Carried, CarriedValues
 
 POT = pool("pot")
@@ -35,6 +36,9 @@ POT = pool("pot")
 class Pot(SettlePart):
     """Shares out a pot after the last round, by the summed values of the mechanism's value part.
 
+    Clients of one member (``[clients] members``) are one payee: their values are summed before anything else, a round
+    in which one of them proved work counts once, and the first of them to take part is paid.
+
     A client whose summed values are 0 or less gets nothing for them. A part of the pot may be for work, whatever it was
     worth: each update that was accepted, of a client that proved that it trained, earns the same. What nobody earned
     goes back.
@@ -43,6 +47,8 @@ class Pot(SettlePart):
         tokens: the pot.
         for_work: the share of the pot that is for proven work. It needs proof of training (``[evidence] training``),
             since otherwise an update that says nothing would earn it.
+        vests: after how many rounds of work all that updates were worth is paid; of a client that worked in fewer, say
+            since it left, as many parts of it.
 
     Examples:
         >>> from hanse.runs.rehearsal import rehearse
@@ -56,6 +62,7 @@ class Pot(SettlePart):
     accepts = frozenset({"sums"})
     tokens: Annotated[float, Field(ge=1e-6, le=1e9)] = 100.0
     for_work: Annotated[float, Field(ge=0, le=1)] = 0.0
+    vests: Positive = 1
 
     def __post_init__(self) -> None:
         """Need proof of training if work is paid."""
@@ -69,13 +76,15 @@ class Pot(SettlePart):
 
     def init(self, context: Context) -> State:
         """Return the state in which nobody was worth anything: the sums of values (:class:`Carried`), ``work [N]`` and
-        whether the pot is ``filled``.
+        whether the pot is ``filled``; where clients have members, who is paid for whom
+        (:func:`hanse.mechanisms.by_value.payees`).
         """
         n = context.num_clients
         return {**Carried.nothing(n).state(), "work": np.zeros(n, np.int64), "filled": 0}
 
     def settle(self, view: View, state: State) -> tuple[Settlement, State]:
         """Return what fills the pot ("open" of the first round) or shares it out ("end"); "close" adds up values."""
+        payee, state = payees(view, state)
         if view.stage == "open":
             if state["filled"]:
                 return Settlement(), state
@@ -85,9 +94,10 @@ class Pot(SettlePart):
             unproved = view.get(Unproved)
             proved = clients if unproved is None else np.setdiff1d(clients, unproved.clients)
             everyone = np.arange(len(state["work"]))
-            sums = Carried.of(state).plus(everyone, CarriedValues.of(everyone, clients, values))
-            work = state["work"] + np.isin(everyone, proved)
-            return Settlement(arrays={"pot_work": np.unique(proved)}), {**state, **sums.state(), "work": work}
+            sums = Carried.of(state).plus(everyone, CarriedValues.of(everyone, payee[clients], values))
+            worked = np.unique(payee[proved])
+            work = state["work"] + np.isin(everyone, worked)
+            return Settlement(arrays={"pot_work": worked}), {**state, **sums.state(), "work": work}
         return Settlement(transactions=self.paid_out(state)), {**state, "filled": 0}
 
     def filled(self) -> tuple[Transaction, ...]:
@@ -99,15 +109,16 @@ class Pot(SettlePart):
         if not state["filled"]:
             return ()
         work, for_work = state["work"], round(self.for_work * self.units)
+        worth = shares(state["due"], errors_of(state)) * np.minimum(1.0, work / self.vests)
         parts = {
-            "shares": (self.units - for_work, shares(state["due"], errors_of(state)), "by what updates were worth"),
+            "shares": (self.units - for_work, worth, "by what updates were worth"),
             "work": (for_work, work / max(1, work.sum()), "for proven work"),
         }
         found = []
         for kind, (units, share, said) in parts.items():
-            to = [(MINT, units)]  # nobody earned it
-            if share.any():
-                to = [(account(c), n) for c, n in enumerate(rounded([*(units * share), -float(units)])[:-1]) if n]
+            unearned = units * (1.0 - float(share.sum()))
+            *earned, back, _ = rounded([*(units * share), unearned, -float(units)])
+            to = [(account(c), n) for c, n in enumerate(earned) if n] + [(MINT, back)] * (back != 0)
             if units:
                 found.append(Transaction(kind, kind, ((POT, -units), *to), f"shares of the pot, {said}"))
         return tuple(found)
@@ -115,6 +126,7 @@ class Pot(SettlePart):
     def tells(self, slots: frozenset[str]) -> Telling:
         """Return what the pot and its shares are called in reports."""
         work = f" {self.for_work:.0%} of it is for proven work." if self.for_work else ""
+        work += f" Who trained in fewer than {self.vests} rounds gets as many parts of its share." * (self.vests > 1)
         return Telling(
             f"After the last round it gets a share of {self.tokens:g} tokens by what its updates were worth.{work}",
             f"A pot of {self.tokens:g} tokens is shared out after the last round by what updates were worth.{work}",
@@ -130,6 +142,7 @@ class Pot(SettlePart):
     def terms(self, joining: BeforeJoining) -> Terms:
         """Return what a client that considers joining can get; this rule takes nothing."""
         work = f" {self.for_work:.0%} of it goes to proven work, the same for each update." if self.for_work else ""
+        work += f" Of its share it gets one part in {self.vests} for each round of work." * (self.vests > 1)
         return Terms(
             (),
             (f"A share of {say(self.units)} tokens from outside, once, after the last round.{work}",),

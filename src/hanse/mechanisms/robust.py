@@ -16,12 +16,11 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import numpy as np
-import torch
 from pydantic import Field
-from torch import Tensor
 
 from hanse.base.errors import UserError
 from hanse.base.factories import Count, Positive, Rate
+from hanse.base.pytorch import Tensor, torch
 from hanse.core.part import Aggregate, AggregatePart, Group, Most, Size, State, View, in_slots
 from hanse.core.port import Request
 from hanse.core.table import Floats

@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
-import torch
 from pydantic import Field
-from torch import Tensor
 
 from hanse.base.factories import Rate, Weight
+from hanse.base.pytorch import Tensor, torch
 from hanse.core.part import Aggregate, Aggregated, AggregatePart, Along, Context, Group, Most, State, View
 from hanse.core.port import Request, Score, Scored
 from hanse.mechanisms.robust import OfRule, lengths

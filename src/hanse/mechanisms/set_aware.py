@@ -23,9 +23,9 @@ from typing import Annotated
 
 import numpy as np
 from pydantic import Field
-from torch import Tensor
 
 from hanse.base.factories import Positive, Weight
+from hanse.base.pytorch import Tensor
 from hanse.core.part import Choice, Context, SelectPart, Size, State, View
 from hanse.core.table import Floats, Ints
 from hanse.mechanisms.select import VALUES, average_in, meet_all, no_values, too_short

@@ -21,12 +21,11 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
 import numpy as np
-import torch
 from pydantic import AfterValidator, Field
-from torch import Tensor
 
 from hanse.base.errors import UserError, nearest
 from hanse.base.factories import Positive, Weight
+from hanse.base.pytorch import Tensor, torch
 from hanse.core.part import Aggregated, Coalitions, Context, Most, Size, State, ValuePart, Values, View, in_slots
 from hanse.core.port import Derived, Gradient, Request
 from hanse.core.table import Floats, Ints, Mix, mix

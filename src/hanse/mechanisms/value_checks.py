@@ -54,7 +54,7 @@ class Payments:
         staked = sorted({*staked, *r.arrays.get("by_value_client", np.zeros(0, np.int64)).tolist()})
         if not staked or "client" not in r.arrays:
             return unlike(r.posted, {})
-        players = np.intersect1d(r.arrays["client"], staked)
+        players = np.intersect1d(_paid_for(r, "client"), staked)
         back = Counter(dict(next((t.postings for t in r.posted if t.kind == "value"), ())))
         units = np.array([back[account(c)] - self.stake for c in players.tolist()], np.int64)
         wanted = {"stake": Counter[str](), "by value": Counter[str]()}
@@ -73,7 +73,7 @@ class Payments:
         low = np.minimum(0, np.maximum(-most * self.stake - so_far, -held)).astype(float)
         high = (most * self.stake - so_far).astype(float)
         values = {name: r.arrays[name] for name in RECORDED if name in r.arrays} if "value" in r.arrays else {}
-        clients = r.arrays["answered"] if values else np.zeros(0, np.int64)
+        clients = _paid_for(r, "answered") if values else np.zeros(0, np.int64)
         valued = CarriedValues.of(players, clients, values or {"value": np.zeros(0)})
         scale = self.rate * TOKEN
         if self.sure and names:
@@ -96,6 +96,12 @@ class Payments:
         if len(up) and up.max() - up.min() > 1 + 2 * near:
             return f"'by value' rounds what client {names[int(up.argmax())]} gets up, and others were nearer to it"
         return ""
+
+
+def _paid_for(r: PostedRound, name: str) -> NDArray[np.int64]:
+    """Return a recorded array of clients ``[S]`` with who is paid for each of them in its place."""
+    clients: NDArray[np.int64] = r.arrays[name]
+    return np.asarray(r.arrays["by_value_payee"][clients]) if "by_value_payee" in r.arrays else clients
 
 
 def level(wanted: Floats, low: Floats, high: Floats) -> float:

@@ -12,8 +12,8 @@ import math
 from dataclasses import replace
 
 import numpy as np
-from torch import Tensor
 
+from hanse.base.pytorch import Tensor
 from hanse.core.part import Values
 from hanse.core.table import Floats, Updates
 from hanse.federation.wrapped import NOISE

@@ -14,12 +14,11 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from pydantic import Field
-from torch import Tensor
 
 from hanse.base.factories import Count, Rate
+from hanse.base.pytorch import Tensor, torch
 from hanse.core.declared import LARGEST_COUNT
 from hanse.core.part import Aggregate, AggregatePart, Group, State, View, Weighed
 from hanse.core.table import Floats, Ints, Replace
@@ -158,21 +157,21 @@ def way_cosines(view: View) -> Floats:
 class InverseDistance(AggregatePart):
     """IDA (Yeganeh et al. 2020): weights in proportion to ``1 / |U_s - mean U|`` inside each group of seats.
 
+    Distances are Euclidean, over the parameters.
+
     Attributes:
-        norm: "l2" or "l1", over the parameters.
         epsilon: added to the distances, in units of their mean. Without it, an update that equals the mean would get
             all the weight. The weights do not depend on the scale of the models.
     """
 
     needs = GROUPED
-    norm: Literal["l2", "l1"] = "l2"
     epsilon: Annotated[float, Field(gt=0, le=1)] = 1e-3
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
         """Return the weights ``[m]``; ``weigh/distance`` records the mean distance to the mean."""
         if len(group) == 1:
             return Aggregate(np.ones(1))
-        found = distances_to_mean(group.parameters, 1 if self.norm == "l1" else 2)
+        found = distances_to_mean(group.parameters)
         mean = float(found.mean())
         recorded = {"weigh/distance": mean}
         if mean == 0:

@@ -11,7 +11,7 @@ run, the audit compares the rows of the last checkpoint with them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,8 +29,8 @@ from hanse.mechanisms.market_record import MarketRound
 from hanse.reports.contributions import contribution
 from hanse.reports.groups import SeedGroup
 from hanse.reports.words import said
+from hanse.runs.checkpoint import broken_checkpoints
 from hanse.runs.observers import ProgressCallback, untold
-from hanse.runs.played_run import last_state
 from hanse.runs.replay import Posted, against_rules, checked, kinds_of, recorded_markets, rule_of, unlike_rows
 from hanse.runs.round_record import lost_rounds, rounds_of
 from hanse.runs.run_record import RunRecord, edited_settings, load_run
@@ -112,12 +112,13 @@ def load_market(folder: Path) -> list[MarketRound]:
 def audit_run(folder: Path, told: ProgressCallback = untold, trust: bool = False) -> Audit:
     """Check a run's books and records, and models that are recorded by their hashes.
 
-    Checked are whether the rounds' files are unchanged, whether the settings are those that were played, whether the
-    ledger holds, and grants and kinds of payments. The payment rule is called again with what it was shown in each
-    round, and must post what the ledger has. Beside that, the rule names checks and promises of its own: in PI-FL's and
-    TIFF's auctions and in payments by value every posting must follow from the records. In a market of models, payments
-    must be the prices, clients that did not pay must have got nothing, the graph must be the one that iPFL's Algorithm
-    2 gives for what was declared, and nobody may lose by the true numbers. A fact is who traded nothing.
+    Checked are whether the rounds' files and the checkpoints are unchanged, whether the settings are those that were
+    played, whether the ledger holds, and grants and kinds of payments. The payment rule is called again with what it
+    was shown in each round, and must post what the ledger has. Beside that, the rule names checks and promises of its
+    own: in PI-FL's and TIFF's auctions and in payments by value every posting must follow from the records. In a market
+    of models, payments must be the prices, clients that did not pay must have got nothing, the graph must be the one
+    that iPFL's Algorithm 2 gives for what was declared, and nobody may lose by the true numbers. A fact is who traded
+    nothing.
 
     Args:
         folder: the run directory.
@@ -134,11 +135,12 @@ def audit_run(folder: Path, told: ProgressCallback = untold, trust: bool = False
     market = next(recorded_markets(folder), None) is not None
     rounds = load_market(folder) if market or (made is None and not pays) else []
     clients, run = client_sums(rounds) if rounds else (), load_run(folder)
-    found: list[Check | Fact | None] = [records, *_edited(folder)]
-    books = _books(folder, trust)
+    found: list[Check | Fact | None] = [records, *_edited(folder), *_checkpoints(folder)]
+    parts, why_not = rule_of(folder, trust) if pays else ({}, "")
+    books = _books(folder, kinds_of(parts))
     found += books
     if all(check.holds for check in books[:1]) and pays:
-        for check in _payments(folder, trust, lost=not records.holds):
+        for check in _payments(folder, parts, why_not if records.holds else "a round's file is lost"):
             told(len(found), len(found) + 1)
             found.append(check)
     if not records.holds:
@@ -159,6 +161,12 @@ def _edited(folder: Path) -> list[Check]:
     return [Check("config.toml", False, edited)] if edited else []
 
 
+def _checkpoints(folder: Path) -> list[Check]:
+    """Return a check that fails if a checkpoint was damaged or changed; nothing if all are what was written."""
+    broken = broken_checkpoints(folder)
+    return [Check("checkpoints", False, f"{broken[0]}; bring back a backup of it")] if broken else []
+
+
 def _ranking(run: RunRecord) -> Fact | None:
     """Return how certain the order is by which a run pays; None if it does not pay by value."""
     if not any("by_value/paid" in line for line in run.metrics):
@@ -175,9 +183,11 @@ def _made_rows(folder: Path) -> Check | Fact | None:
     wanted = ("made_row", "made_hash", "withheld", "W_row", "W_shape")
     kept = {n: read_arrays(file, wanted) for n, file in rounds_of(folder)}
     count = sum(len(record.get("made_row", ())) for record in kept.values())
-    state = last_state(folder)
     if not count:
         return None
+    from hanse.runs.played_run import last_state  # late: only models need torch
+
+    state = last_state(folder)
     if state is None or state.round == 0:
         return Check(
             "models", False, f"{count} were recorded by their hashes, and there is no checkpoint to compare them with"
@@ -233,9 +243,9 @@ def _records(folder: Path) -> Check:
     return Check("records", not lost, lost[0] + more if lost else "every round's file is the one that was written")
 
 
-def _books(folder: Path, trust: bool) -> list[Check]:
+def _books(folder: Path, posts: frozenset[str]) -> list[Check]:
     """Return whether the ledger holds and its sum is 0, and whether its grants are right, and the kinds of payments if
-    the rule's own code says what it posts; nothing if nobody pays.
+    the rule's own code says what it ``posts``; nothing if nobody pays.
     """
     if not (folder / "ledger.json").exists():
         return [Check("conservation", False, "ledger.json is gone")] if (folder / LOG).exists() else []
@@ -243,8 +253,8 @@ def _books(folder: Path, trust: bool) -> list[Check]:
         verdict = verify_run(folder, ledger)
         if verdict.wrong is not None:
             return [Check("conservation", False, f"the ledger does not verify: {verdict.wrong}")]
-        odd = against_rules(folder, movements(ledger.history()), trust)
-    kinds = ", and only kinds of payments that the rule posts" * bool(kinds_of(folder, trust))
+        odd = against_rules(folder, movements(ledger.history()), posts)
+    kinds = ", and only kinds of payments that the rule posts" * bool(posts)
     grants = f"one grant per client, of the size that was set{kinds}"
     said = f"{verdict.transactions} transactions, each of which sums to 0, and so do all balances together"
     return [
@@ -253,12 +263,13 @@ def _books(folder: Path, trust: bool) -> list[Check]:
     ]
 
 
-def _payments(folder: Path, trust: bool, lost: bool) -> Iterator[Check | Fact]:
-    """Yield what the payment rule's own checks find, and whether it settles all rounds as they were settled."""
+def _payments(folder: Path, parts: Mapping[str, Any], why_not: str) -> Iterator[Check | Fact]:
+    """Yield what the payment rule's own checks find, and whether it settles all rounds as they were settled. It is not
+    called again if ``why_not`` says why.
+    """
     with reading(folder) as ledger:
         rounds = Posted.of(folder, ledger)
-    parts, why_not = rule_of(folder, trust)
-    checks, again = checked(rounds, parts, "a round's file is lost" if lost else why_not)
+    checks, again = checked(rounds, parts, why_not)
     yield from checks
     yield from parts.get("settle", market_checks).promises(rounds, parts)
     said = f"the payment rule, shown the same, settles {again.rounds} rounds as they were settled"

@@ -361,17 +361,19 @@ class Facts:
         return out.getvalue()
 
     def to_markdown(self, name: str = "clients") -> str:
-        """Return a table in Markdown, without its empty columns."""
-        return self._texts(name).markdown()
+        """Return a table in Markdown, without its empty columns; a sentence if it has no rows."""
+        return self._texts(name).markdown() if self.table(name) else f"There are no {name}.\n"
 
     def to_latex(self, name: str = "clients") -> str:
-        """Return a table as a ``tabular`` of LaTeX, with rules of booktabs and without its empty columns."""
-        return self._texts(name).latex()
+        """Return a table as a ``tabular`` of LaTeX, with rules of booktabs and without its empty columns; a sentence if
+        it has no rows.
+        """
+        return self._texts(name).latex() if self.table(name) else f"There are no {name}.\n"
 
     def _texts(self, name: str) -> TextTable:
         """Return a table as texts, without the columns that are empty everywhere."""
         rows, units = self._rows(name), self.units(name)
-        kept = [key for key in (rows[0] if rows else ()) if any(row[key] not in (None, "", ()) for row in rows)]
+        kept = [key for key in rows[0] if any(row[key] not in (None, "", ()) for row in rows)]
         head = (f"{key} ({units[key]})" if key in units else key for key in kept)
         return TextTable(tuple(head), tuple(tuple(_cell(row[key]) for key in kept) for row in rows))
 

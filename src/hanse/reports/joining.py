@@ -166,7 +166,7 @@ class Joining(Displayed):
         ]
         for name in self.mechanisms:
             if unknown := [g.client for g in self.of(name) if not np.isfinite(g.gain)]:
-                each.append(said("not_measured", name, unknown, len(self.clients)))
+                each.append(said("not_measured", name, unknown, len(unknown), len(self.clients)))
         finite = [gain.alone for gain in self.gains if np.isfinite(gain.alone)]
         alone = float(np.mean(finite)) if finite else -np.inf
         if self.reading.percent and not self.reading.less_is_better and alone >= NEAR_ALL:

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import accumulate, groupby, takewhile
+from itertools import accumulate, groupby
 
 import numpy as np
 
 from hanse.base.errors import UserError
-from hanse.core.entry import TOKEN, Transaction, escrow, is_account
+from hanse.core.entry import TOKEN, escrow, is_account
 from hanse.core.entry import client as account_of
 from hanse.core.telling import Plot
 from hanse.ledger.log import Record
@@ -39,12 +39,14 @@ class Account:
     balance: int = 0
     escrow: int = 0
 
-    def take(self, owner: int, transaction: Transaction) -> None:
-        """Add a transaction that moves the account or the escrow of client ``owner``."""
-        moved = [(name, units) for name, units in transaction.postings if name in (account_of(owner), escrow(owner))]
-        self.balance += sum(units for name, units in moved if name == account_of(owner))
-        self.escrow += sum(units for name, units in moved if name == escrow(owner))
-        if transaction.kind == "grant":
+    def take(self, kind: str, moved: Sequence[tuple[str, int]]) -> None:
+        """Add what a transaction of some kind moves on the client's account and its escrow, as (account, units)."""
+        for name, units in moved:
+            if name.startswith("escrow/"):
+                self.escrow += units
+            else:
+                self.balance += units
+        if kind == "grant":
             self.granted += sum(units for _, units in moved)
         elif not stays(moved):
             self.received += sum(max(units, 0) for _, units in moved)
@@ -128,17 +130,17 @@ def read_books(run: RunRecord) -> Books | None:
     accounts: dict[int, Account] = {}
     own: dict[int, list[Record]] = {}
     with reading(run.path) as ledger:
-        # the run may be posting meanwhile: what comes after this moment is left out, so all sums agree
-        book = ledger.as_book()
-        history = takewhile(lambda record: record.number <= book.count, ledger.history())
-        for round, records in groupby(history, key=lambda record: min(record.round, last)):
+        walk = ledger.walk()  # the run may be posting meanwhile: what comes after this moment is left out
+        for round, records in groupby(walk.records(), key=lambda record: min(record.round, last)):
             for record in records:
-                for owner in dict.fromkeys(_client_of(name) for name, _ in record.transaction.postings):
-                    if owner is None:
-                        continue
+                moved: dict[int, list[tuple[str, int]]] = {}
+                for posting in record.transaction.postings:
+                    if (owner := _client_of(posting[0])) is not None:
+                        moved.setdefault(owner, []).append(posting)
+                for owner, postings in moved.items():
                     own.setdefault(owner, []).append(record)
                     account = accounts.setdefault(owner, Account())
-                    account.take(owner, record.transaction)
+                    account.take(record.transaction.kind, postings)
                     if owner < len(row):
                         row[owner] = account.balance + account.escrow
             rounds.append(round)
@@ -151,11 +153,12 @@ def read_books(run: RunRecord) -> Books | None:
         accounts,
         own,
         ledger.book,
-        book.count,
-        book.head,
+        walk.tally.count,
+        walk.tally.head,
     )
 
 
+@lru_cache(maxsize=4096)
 def _client_of(account: str) -> int | None:
     """Return the client whose account or escrow this is; None for a pool, or any name that is not a client's.
 

@@ -1,7 +1,7 @@
 """A participant's statement: what it gave, what it gained, what it is owed, and whether joining paid.
 
-:func:`statement` takes a client's row of the run's facts, and adds what only its own statement says: its rounds, its
-postings, where its models went. :func:`render` makes the page, and ``docs/statement.md`` explains each figure. The
+:func:`statement` takes a client's row of the run's facts, and adds what only its own statement says: its rounds
+and its postings. :func:`render` makes the page, and ``docs/statement.md`` explains each figure. The
 sentences (``sentences.j2``) are read by participants who are not engineers. None of these claims more than the numbers
 allow: each says how sure it is, or that this is not known. Rounds are numbered from 0, as in the records.
 """
@@ -80,7 +80,6 @@ class Statement:
         above: the sum of all clients' sums above zero.
         below: the sum of those below zero.
         money: its postings. None: nobody pays.
-        models: where its models went, and what it got of others' models.
         privacy: what it has spent of its privacy budget. None: it has none.
         next: what would tell or help it most.
         named: whether the run allows its clients to be named to one another.

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from textwrap import fill
 
 from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.measure import Measurement
 from rich.table import Table
+from rich.text import Text
+
+_BREAKS = r"(?<=[ ,/=_:-])|(?<=\.)(?=\D)"  # where a name such as "mechanism.name=local,train.lr=0.05" may go on below
+_LEAST = 14  # the width that names have at least
 
 
 @dataclass(frozen=True)
@@ -25,18 +33,30 @@ class TextTable:
     title: str = ""
     caption: str = ""
 
-    def printed(self) -> Table:
-        """Return it for a terminal: names fold where that is narrow, numbers never do."""
-        table = Table(
-            title=self.title, caption=self.caption or None, title_justify="left", caption_justify="left",
-            box=SIMPLE_HEAD, pad_edge=False,
-        )  # fmt: skip
-        table.add_column(self.headings[0], overflow="fold", min_width=14)
-        for heading in self.headings[1:]:
-            table.add_column(fill(heading, 10), justify="right", no_wrap=True)
-        for row in self.rows:
-            table.add_row(*row)
-        return table
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Print it on a terminal. Where that is narrow, names fold, and columns that have no room follow below."""
+        room = options.max_width - 2 - max(_LEAST, *(_Name(row[0]).least for row in self.rows or [self.headings]))
+        blocks, left = list[list[int]]([[]]), room
+        for column, heading in enumerate(self.headings[1:], start=1):
+            words = (*fill(heading, 10).splitlines(), *(row[column] for row in self.rows))
+            width = max(map(cell_len, words)) + 3
+            if blocks[-1] and width > left:
+                blocks.append([])
+                left = room
+            blocks[-1].append(column)
+            left -= width
+        for block in blocks:
+            caption = self.caption if block is blocks[-1] else ""
+            table = Table(
+                title=self.title if block is blocks[0] else "", caption=caption or None, title_justify="left",
+                caption_justify="left", box=SIMPLE_HEAD, pad_edge=False,
+            )  # fmt: skip
+            table.add_column(self.headings[0], overflow="fold", min_width=_LEAST)
+            for column in block:
+                table.add_column(fill(self.headings[column], 10), justify="right", no_wrap=True)
+            for row in self.rows:
+                table.add_row(_Name(row[0]), *(row[column] for column in block))
+            yield table
 
     def markdown(self) -> str:
         """Return it as Markdown."""
@@ -49,6 +69,33 @@ class TextTable:
         columns = "l" + "r" * (len(self.headings) - 1)
         rows = [r"\toprule", head, r"\midrule", *body, r"\bottomrule"]
         return "\n".join([rf"\begin{{tabular}}{{{columns}}}", *rows, r"\end{tabular}", ""])
+
+
+@dataclass(frozen=True)
+class _Name:
+    """A name in a terminal's table: where it is too long for its column, it goes on below, after a whole word."""
+
+    text: str
+
+    @property
+    def _words(self) -> list[str]:
+        return re.split(_BREAKS, self.text)
+
+    @property
+    def least(self) -> int:
+        """The width of the longest word."""
+        return max(map(cell_len, self._words))
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(self.least, cell_len(self.text))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        lines = [""]
+        for word in self._words:
+            if lines[-1] and cell_len(lines[-1] + word) > options.max_width:
+                lines.append("")
+            lines[-1] += word
+        yield Text("\n".join(lines), overflow="fold")
 
 
 def _in_latex(text: str) -> str:

@@ -17,9 +17,8 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from hanse.base.pytorch import Tensor, torch
 from hanse.core.port import Closing, Reply, Request, Roster, Trained
 from hanse.core.table import Seats, Table, Updates, as_one
 from hanse.federation.check import heard, refusal

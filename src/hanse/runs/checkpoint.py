@@ -13,16 +13,14 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
-import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
-from torch import Tensor
 
 from hanse.base.errors import UserError
 from hanse.base.files import whole_file
+from hanse.base.pytorch import Tensor, torch
 from hanse.core.book import Book
 from hanse.core.entry import Transaction
 from hanse.core.part import State
@@ -30,9 +28,13 @@ from hanse.core.recipe import History
 from hanse.core.table import Block, Seats, Table, Updates
 from hanse.runs.arrivals import Flight, Underway
 from hanse.runs.guards import restored
-from hanse.runs.round import LoopState
+from hanse.runs.loop_state import LoopState
 
-OPTIONAL = {"held": "table/held", "personal": "personal", "on_server": "on_server"}  # arrays that few states have
+ARRAYS = {  # of a state, by their names in the file; few states have the last three
+    "home": "table/home", "moved": "table/moved", "held": "table/held",
+    "personal": "personal", "on_server": "on_server",
+}  # fmt: skip
+HISTORY = ("steps", "last", "statistics")
 VERSION = 4  # of the format; a checkpoint of any other is refused
 
 
@@ -81,16 +83,21 @@ def _copied(value: Any) -> Any:
     return value.copy() if isinstance(value, np.ndarray) else value
 
 
-def _digest(tensors: Mapping[str, Tensor], notes: str) -> str:
+def _digest(tensors: Mapping[str, Tensor | np.ndarray], notes: str) -> str:
     """Return the checksum of a checkpoint: BLAKE2b of its tensors by name, with their types and shapes, and of its
     notes.
     """
     hasher = hashlib.blake2b(notes.encode(), digest_size=20)
     for name in sorted(tensors):
-        array = tensors[name].numpy()
+        array = np.asarray(tensors[name])
         hasher.update(f"{name}|{array.dtype}|{array.shape}|".encode())
         hasher.update(np.ascontiguousarray(array).data if array.size else b"")
     return hasher.hexdigest()
+
+
+def _stored(value: Tensor | np.ndarray) -> Tensor:
+    """Return a tensor or an array as a file takes it. Arrays are copied, as two names may stand for one array."""
+    return torch.tensor(value) if isinstance(value, np.ndarray) else value.detach().cpu().contiguous()
 
 
 def _split(states: Mapping[str, State]) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -103,11 +110,9 @@ def _split(states: Mapping[str, State]) -> tuple[dict[str, Tensor], dict[str, An
     for slot, state in states.items():
         for name, value in state.items():
             key = f"state/{slot}/{name}"
-            if isinstance(value, Tensor):
-                tensors[key] = value.detach().cpu().clone()
-            elif isinstance(value, np.ndarray):
-                plain[f"numpy:{key}"] = True
-                tensors[key] = torch.tensor(value)
+            if isinstance(value, Tensor | np.ndarray):
+                tensors[key] = _stored(_copied(value))
+                plain |= {f"numpy:{key}": True} if isinstance(value, np.ndarray) else {}
             elif value is None or isinstance(value, bool | int | float | str):
                 plain[key] = value
             else:
@@ -130,13 +135,11 @@ def _split_flights(underway: Underway) -> tuple[dict[str, Tensor], list[dict[str
         plain.append({"round": flight.round, "due": flight.due, "refused": flight.refused, **known})
         if updates is None:
             continue
-        tensors[f"{key}/start"] = flight.start.detach().cpu().contiguous()
-        tensors[f"{key}/rows"] = updates.rows.detach().cpu().contiguous()
-        for name in ("num_samples", "loss", "steps"):
-            tensors[f"{key}/{name}"] = torch.tensor(getattr(updates, name))
+        tensors[f"{key}/start"] = _stored(flight.start)
+        for name in ("rows", "num_samples", "loss", "steps"):
+            tensors[f"{key}/{name}"] = _stored(getattr(updates, name))
         plain[-1]["metrics"] = [dict(one) for one in updates.metrics]
-        for name, extra in updates.extras.items():
-            tensors[f"{key}/extras/{name}"] = extra.detach().cpu().contiguous()
+        tensors |= {f"{key}/extras/{name}": _stored(extra) for name, extra in updates.extras.items()}
     return tensors, plain
 
 
@@ -165,17 +168,11 @@ def store(path: Path, snapshot: Snapshot) -> None:
     """Write a snapshot to ``path``, atomically and flushed to the disk. Raises OSError."""
     state = snapshot.state
     tensors, plain = _split(state.states)
-    tensors["table/rows"] = state.table.rows.detach().cpu().contiguous()
-    tensors["table/owner"] = torch.tensor(state.table.owner)  # copies: owner and home may be one array
-    tensors["table/block"] = torch.tensor(state.table.block)
-    tensors["table/home"] = torch.tensor(state.home)
-    tensors["table/moved"] = torch.tensor(state.moved)
-    known_arrays = {name: getattr(state, name) for name in OPTIONAL}
-    tensors |= {OPTIONAL[name]: torch.tensor(array) for name, array in known_arrays.items() if array is not None}
+    tensors |= {f"table/{name}": _stored(getattr(state.table, name)) for name in ("rows", "owner", "block")}
+    arrays = {key: getattr(state, name) for name, key in ARRAYS.items()}
+    tensors |= {key: _stored(array) for key, array in arrays.items() if array is not None}
     if state.history is not None:
-        tensors["history/steps"] = torch.tensor(state.history.steps)
-        tensors["history/last"] = torch.tensor(state.history.last)
-        tensors["history/statistics"] = state.history.statistics.detach().cpu().contiguous()
+        tensors |= {f"history/{name}": _stored(getattr(state.history, name)) for name in HISTORY}
     flights, underway = _split_flights(state.underway)
     tensors |= flights
     book = state.book
@@ -200,8 +197,38 @@ def store(path: Path, snapshot: Snapshot) -> None:
     if underway or state.underway.clock:
         known |= {"clock": state.underway.clock, "flights": underway}
     notes = json.dumps(known, sort_keys=True)
+    from safetensors.torch import save  # late: it imports torch
+
     with whole_file(path, durable=True) as file:
         file.write(save(tensors, {"notes": notes, "digest": _digest(tensors, notes)}))
+
+
+def _read(path: Path, form: Literal["pt", "np"] = "pt") -> tuple[dict[str, Any], str]:
+    """Return a checkpoint's tensors (or arrays, in the form "np"), and its notes. Raises CorruptCheckpointError if its
+    checksum is wrong.
+    """
+    try:
+        with safe_open(path, form) as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
+    except (SafetensorError, OSError) as wrong:
+        raise CorruptCheckpointError(f"{path.name}: {wrong}") from None
+    notes = metadata.get("notes", "")
+    if metadata.get("digest") != _digest(tensors, notes):
+        raise CorruptCheckpointError(f"{path.name}: the checksum does not match")
+    return tensors, notes
+
+
+def broken_checkpoints(folder: Path) -> list[str]:
+    """Return a line for each checkpoint in a run directory that was damaged or changed after it was written."""
+    broken = []
+    for file in sorted((folder / "checkpoints").glob("*.safetensors")):
+        try:
+            _read(file, "np")  # which needs no torch
+        except CorruptCheckpointError as wrong:
+            if file.exists():  # a run that goes on has deleted it meanwhile
+                broken.append(str(wrong))
+    return broken
 
 
 def load(path: Path, device: torch.device) -> Snapshot:
@@ -215,15 +242,7 @@ def load(path: Path, device: torch.device) -> Snapshot:
         CorruptCheckpointError: the file's checksum or form is wrong.
         UserError: another version of hanse wrote the file.
     """
-    try:
-        with safe_open(path, "pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
-    except (SafetensorError, OSError) as wrong:
-        raise CorruptCheckpointError(f"{path.name}: {wrong}") from None
-    notes = metadata.get("notes", "")
-    if metadata.get("digest") != _digest(tensors, notes):
-        raise CorruptCheckpointError(f"{path.name}: the checksum does not match")
+    tensors, notes = _read(path)
     known = json.loads(notes)
     if known["version"] != VERSION:
         raise UserError(
@@ -243,19 +262,17 @@ def load(path: Path, device: torch.device) -> Snapshot:
     table = Table(
         tensors["table/rows"].to(device), tensors["table/owner"].numpy(), tensors["table/block"].numpy(), blocks
     )
-    optional = {name: tensors[key].numpy() for name, key in OPTIONAL.items() if key in tensors}
+    arrays: dict[str, Any] = {name: tensors[key].numpy() for name, key in ARRAYS.items() if key in tensors}
     history = None
     if "history/steps" in tensors:
-        steps, last = (tensors[f"history/{name}"].numpy() for name in ("steps", "last"))
-        history = History(steps, last, tensors["history/statistics"].to(device))
+        steps, last, statistics = (tensors[f"history/{name}"] for name in HISTORY)
+        history = History(steps.numpy(), last.numpy(), statistics.to(device))
     book = Book(**known["book"] | {"peaks": tuple(map(bytes.fromhex, known["book"]["peaks"]))})
-    home = tensors["table/home"].numpy()
-    moved = tensors["table/moved"].numpy()
     kept = known.get("accounts")
     underway = Underway(known.get("clock", 0.0), _flights(tensors, known.get("flights", ()), device))
     state = LoopState(
-        known["round"], table, home, states, book,
-        finished=known["finished"], moved=moved, history=history, underway=underway, **optional,
+        known["round"], table, states=states, book=book,
+        finished=known["finished"], history=history, underway=underway, **arrays,
         accounts=None if kept is None else restored(kept), left=frozenset(known.get("left", ())),
     )  # fmt: skip
     pending = tuple(

@@ -27,29 +27,30 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from torch import nn
 
 from hanse.base.errors import InPlaceError, MachineError, RunFailedError, UserError
 from hanse.base.factories import OBJECT
 from hanse.base.files import going_on, on_network, read_toml, table, write_whole
 from hanse.base.lock import Hold
+from hanse.base.pytorch import nn
 from hanse.core.entry import Transaction
 from hanse.core.part import Deployment
 from hanse.core.port import Federation, Request
 from hanse.core.recipe import NEVER
 from hanse.core.table import Floats, Seats
 from hanse.data.federated import FederatedData
-from hanse.learning.loop import LOOP, NO_STEP
+from hanse.learning.job import LOOP, NO_STEP
 from hanse.learning.models import Factory
 from hanse.learning.process import undisturbed
 from hanse.learning.threads import intra_op
-from hanse.ledger.receipts import AGREEMENT, NOTHING, close, moved_in
+from hanse.ledger.receipts import AGREEMENT, close
 from hanse.runs.chance import UNMOVED, nothing_mixed
 from hanse.runs.checkpoint import own_copy
 from hanse.runs.config import Experiment
+from hanse.runs.loop_state import LoopState
 from hanse.runs.played_run import Observer, PlayedRun
 from hanse.runs.recomputable import Commitment, RoundAnswers, audit_folder
-from hanse.runs.round import Exchange, LoopState, Played, failed_round, finish, first_state, play_round, port_of
+from hanse.runs.round import Exchange, Played, failed_round, finish, first_state, play_round, port_of
 from hanse.runs.round_record import METRICS, SEATS, RoundRecord
 from hanse.runs.run_record import guess_of, played_lines, same_frozen
 from hanse.runs.rundir import RunDir, claim
@@ -144,8 +145,7 @@ def play_rounds(session: Session, state: LoopState, folder: RunDir | None, obser
     if folder is not None:
         # before "on_end", so observers find the whole directory
         folder.close()
-    run.table, run.home, run.held = state.table, state.home, state.held
-    run.personal, run.book = state.personal, state.book
+    run.hold(state)
     run.nothing = nothing_mixed(run.metrics, ((s.get("refused"), s.get("weight")) for s in run.clients))
     if run.nothing is None and run.metrics and first is not None and first.equal(run.table.rows):
         run.nothing = UNMOVED
@@ -187,12 +187,11 @@ def attempt(session: Session, state: LoopState) -> RoundRecord:
         session: what stays the same over the run.
         state: the state before the round.
     """
-    begun, port, answers = time.perf_counter(), port_of(session, state), None
+    begun, port = time.perf_counter(), port_of(session, state)
     ports = [port]
     tested, seconds, failed = Figures(), dict[str, float](), {}
     try:
         played = play_round(session, state, port)
-        answers = None if port.kept is None else port.kept.answers()
         if state.round == 0 and not session.remote:
             _check_first(session, played)
         seconds["play"] = time.perf_counter() - begun
@@ -216,9 +215,9 @@ def attempt(session: Session, state: LoopState) -> RoundRecord:
         client, start = (np.array([pair[i] for pair in port.sat], np.int64) for i in (0, 1))
         played = failed_round(session, state, port.roster, Seats.at(client, start), f"the round failed: {said}")
         played = replace(played, bytes_down=sum(p.down for p in ports), bytes_up=sum(p.up for p in ports))
-        tested, seconds, answers = Figures(), {}, None
+        tested, seconds = Figures(), {}
     seconds["round"] = time.perf_counter() - begun
-    record = RoundRecord.of(played, tested, seconds, answers)
+    record = RoundRecord.of(played, tested, seconds, None if failed else port.kept)
     record.metrics.update(failed, **({AGREEMENT: session.agreement} if session.agreement else {}))
     return record.closed() if session.books else record
 
@@ -279,9 +278,8 @@ def settled(session: Session, state: LoopState) -> tuple[LoopState, tuple[Transa
     port = port_of(session, state)
     last = finish(session, state, port)
     view, posted = last.view, last.view.posted
-    closing = close(view.round, view.book.balances, len(view.book.peaks), moved_in(posted), NOTHING)
-    answers = None if port.kept is None else port.kept.answers()
-    return replace(last.state, book=view.book.post(view.round, [closing])), (*posted, closing), answers
+    closing = close(view.round, view.book, posted)
+    return replace(last.state, book=view.book.post(view.round, [closing])), (*posted, closing), port.kept
 
 
 __all__ = ["Observer", "PlayedRun", "play", "resume", "run", "run_remote"]

@@ -7,7 +7,7 @@ A wing names a :class:`Guard` for a setting as ``Wing(names={"guards": {setting:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,8 +18,10 @@ from hanse.core.port import Federation
 from hanse.core.table import Ints
 from hanse.data.federated import FederatedData
 from hanse.learning.job import Problem
-from hanse.learning.loop import Loop
 from hanse.runs.config import Experiment
+
+if TYPE_CHECKING:
+    from hanse.learning.loop import Loop
 
 BY_WINGS = ("federation.private", "federation.secure")  # settings of the core's sections that wings read
 
@@ -37,12 +39,14 @@ class Guard:
         sizes: a helper part that lets members prove their sizes, once :meth:`server` made it. None: claims count.
         training: a helper part that lets members prove that they trained. None: nobody is asked.
         agreement: the hash of what members agreed to, for rounds and receipts of a simulation. "": nothing.
+        answers: the kinds of questions that anybody answers, which a node then refuses to go beyond. None: any.
         clipping: a helper part that changes what training tasks say (its ``sent``). None: there is none.
     """
 
     groups: Callable[[int, Ints, int], list[Ints]] | None = None
     accounts: Any = None
     agreement: str = ""
+    answers: Sequence[str] | None = None
     clipping: Any = None
     sizes: Any = None
     training: Any = None

@@ -38,6 +38,11 @@ if TYPE_CHECKING:
     from hanse.runs.round import Played
 
 _NAMED = 5  # clients that are named; of the others it is said how many there are
+_OVERFLOWN = (
+    "ended with NaN or infinite",
+    "Trained.loss: ",
+    "update of norm",
+)  # how reasons begin of too large numbers
 
 
 def mostly_refused(seats: Sequence[Mapping[str, Any]], names: Sequence[str] = ()) -> list[str]:
@@ -48,12 +53,14 @@ def mostly_refused(seats: Sequence[Mapping[str, Any]], names: Sequence[str] = ()
         names: the clients' names by number; empty if clients have no names.
 
     Returns:
-        A line for each of the five worst clients, with the most frequent reason; a line with the number of others; and
-        a line for clients whose privacy budget is used up.
+        A line for each of the first five clients that failed, with the most frequent reason; a line with the number of
+        others; and a line for clients whose privacy budget is used up. Where the model had diverged
+        (:func:`_diverged`), a line says so instead of naming clients that did not fail before.
     """
     sat: defaultdict[int, set[int]] = defaultdict(set)
     got: defaultdict[int, set[int]] = defaultdict(set)
     reasons: defaultdict[int, Counter[str]] = defaultdict(Counter)
+    spoiled = _diverged(seats)
     for line in seats:
         client, round = int(line["client"]), int(line["round"]) - int(line.get("staleness", 0))  # when it was asked
         sat[client].add(round)
@@ -61,19 +68,36 @@ def mostly_refused(seats: Sequence[Mapping[str, Any]], names: Sequence[str] = ()
             reasons[client][str(line["refused"])] += 1
         else:
             got[client].add(round)
-    lost = {client: len(rounds - got[client]) for client, rounds in sat.items()}
+    lost = {client: sorted(rounds - got[client]) for client, rounds in sat.items()}
     spent = used_up((int(line["client"]), int(line["round"]), line.get("refused")) for line in seats)
     # most: more than half of the rounds that it sat in
-    worst = sorted((c for c in lost if 2 * lost[c] > len(sat[c]) and c not in spent), key=lambda c: (-lost[c], c))
+    most = [c for c in lost if 2 * len(lost[c]) > len(sat[c]) and c not in spent]
+    worst = sorted((c for c in most if spoiled is None or lost[c][0] < spoiled), key=lambda c: (lost[c][0], c))
     called = dict(enumerate(f" ({name})" for name in names))
     lines = [
-        f"client {c}{called.get(c, '')}: no update in {lost[c]} of the {len(sat[c])} rounds that it sat in; "
+        f"client {c}{called.get(c, '')}: no update in {len(lost[c])} of the {len(sat[c])} rounds that it sat in; "
         f"most often: {reasons[c].most_common(1)[0][0]}"
         for c in worst[:_NAMED]
     ]
     more = len(worst) - _NAMED
     lines += [f"and {more} more client{'s' if more > 1 else ''} like that"] if more > 0 else []
+    if spoiled is not None:
+        lines.append(
+            f"from round {spoiled} on the training of most clients ends in numbers too large, which is the model's "
+            "fault rather than theirs: scale the features and the target, or take a smaller train.lr"
+        )
     return [*lines, *told_used_up(spent)]
+
+
+def _diverged(seats: Sequence[Mapping[str, Any]]) -> int | None:
+    """Return the first round after round 0 in which more than half of the seats were refused for too large numbers.
+
+    Updates that were accepted before had then pulled the model away. None: there is no such round.
+    """
+    overflown: defaultdict[int, list[bool]] = defaultdict(list)
+    for line in seats:
+        overflown[int(line["round"])].append(str(line.get("refused", "")).startswith(_OVERFLOWN))
+    return next((r for r in sorted(overflown) if r and 2 * sum(overflown[r]) > len(overflown[r])), None)
 
 
 def valued_otherwise(metrics: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -18,26 +18,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-import torch
-from torch import Tensor, nn
 
 from hanse.base.errors import NOT_TRUSTED, UserError, first_line, library
 from hanse.base.factories import OBJECT
 from hanse.base.files import MEMBERS
 from hanse.base.import_trust import is_looking, looking
+from hanse.base.pytorch import Tensor, nn, torch
 from hanse.core.book import Book
 from hanse.core.table import SERVER, Table, mix
 from hanse.core.telling import About
 from hanse.data.samples import Inputs
-from hanse.learning.by_name import ByName, own_module
 from hanse.learning.job import Problem
 from hanse.learning.losses import takes_one_output
 from hanse.learning.models import MODELS, build_module, layout_of
+from hanse.learning.modules import ByName, own_module
 from hanse.runs.chance import Guess
 from hanse.runs.checkpoint import CorruptCheckpointError
 from hanse.runs.checkpoint import load as load_checkpoint
 from hanse.runs.config import Experiment
-from hanse.runs.round import LoopState, Played
+from hanse.runs.loop_state import LoopState
+from hanse.runs.round import Played
 from hanse.runs.round_record import METRICS, SEATS, SHAPE
 from hanse.runs.run_record import (
     OWN_TESTS,
@@ -203,6 +203,11 @@ class PlayedRun:
             raise UserError(f"client {client}: its model is its own and was never sent: it is with the participant")
         return self.model_of(self.table.rows[row])
 
+    def hold(self, state: LoopState) -> None:
+        """Take the models, homes and balances of a state, which is the last one."""
+        self.table, self.home, self.held = state.table, state.home, state.held
+        self.personal, self.book = state.personal, state.book
+
     def keep(self, record: RoundRecord) -> None:
         """Keep what a round found. Where there is a run directory, it lies there, and long runs keep nothing twice."""
         number, tested, worths = record.metrics["round"], record.tested.arrays, record.worths
@@ -327,8 +332,7 @@ def load(
     if state is None:
         run.why_no_model = run.why_no_model or f"{record.path}: has no checkpoint that can be read, so no models"
     else:
-        run.table, run.home, run.held = state.table, state.home, state.held
-        run.personal, run.book = state.personal, state.book
+        run.hold(state)
     names = client_names(record.path)
     run.names = tuple(names.get(c, str(c)) for c in range(len(run.home) or len(names))) if names else ()
     run.over, run.interrupted = record.ended_early, record.unfinished

@@ -5,9 +5,9 @@ hashes of the configuration and of hanse's code. The first line of the log commi
 itself, its salts and the clients' answers are for the auditor only. They are kept in ``RUN.audit``, outside the run
 directory, because the run directory may be given away.
 
-:class:`Keeping` notes who was present in a round, who was asked, and every reply, as messages of the network's codec.
-The round's record has the hash of each message, and the book has the hash of the record. No answer can therefore be
-changed later. :class:`ReplayedAnswers` replays the answers to the mechanism's own code (:mod:`hanse.runs.recompute`).
+:class:`RoundAnswers` notes who was present in a round, who was asked, and every reply, as messages of the network's
+codec. The round's record has the hash of each message, and the book has the hash of the record. No answer can therefore
+be changed later. :class:`ReplayedAnswers` gives the answers to the mechanism's own code (:mod:`hanse.runs.recompute`).
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from hanse.core.port import ClientInfo, Closing, Federation, Reply, Request, Ros
 from hanse.data.committed import CommittedSet
 from hanse.federation.codec import Message, WireError, hash_of, pack, unpack_kept
 from hanse.runs.config import Experiment
+from hanse.runs.sections import config_hash
 
 FILE = "committed.json"
 
@@ -114,12 +115,6 @@ class Commitment:
 _COMMITMENT = Declared[Commitment](Commitment)
 
 
-def config_hash(config: dict[str, Any]) -> str:
-    """Return the hash of a ``config.toml`` without its number of rounds, which may be raised later."""
-    run = {name: value for name, value in config.get("run", {}).items() if name != "rounds"}
-    return hashlib.sha256(json.dumps({**config, "run": run}, sort_keys=True).encode()).hexdigest()
-
-
 @cache
 def code_hash() -> str:
     """Return a hash of hanse's code: of all its source files, by their names."""
@@ -153,9 +148,9 @@ class UnlikeError(Exception):
     """A recomputed or kept result differs from the record. The text says where."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class RoundAnswers:
-    """Everything that clients sent to the server in a round.
+    """Everything that clients sent to the server in a round; empty when it begins.
 
     Attributes:
         headers: the roster and every reply as JSON, with the arrays by hash, in the order in which they came.
@@ -164,10 +159,30 @@ class RoundAnswers:
         arrays: the arrays by content hash.
     """
 
-    headers: Sequence[str]
-    clients: Sequence[int]
-    asked: Sequence[tuple[Sequence[int], int]]
-    arrays: Mapping[str, NDArray[Any]]
+    headers: list[str] = field(default_factory=list)
+    clients: list[int] = field(default_factory=list)
+    asked: list[tuple[list[int], int]] = field(default_factory=list)
+    arrays: dict[str, NDArray[Any]] = field(default_factory=dict)
+
+    def present(self, roster: Roster) -> None:
+        """Keep who was here when the round began."""
+        self._keep(ROSTER, list(roster))
+
+    def exchanged(self, requests: Sequence[Request], replies: Sequence[Reply]) -> None:
+        """Keep whom an exchange asked, and what they answered."""
+        self.asked.append(([request.client for request in requests], len(replies)))
+        for reply in replies:
+            self._keep(reply.client, reply)
+
+    def _keep(self, client: int, value: Any) -> None:
+        """Keep a value of the port. Raises UserError if it cannot be written down."""
+        try:
+            message = pack(value)
+        except WireError as wrong:
+            raise UserError(f"run.recomputable: true: the answer of client {client} cannot be kept: {wrong}") from None
+        self.headers.append(message.header)
+        self.clients.append(client)
+        self.arrays |= message.arrays
 
     def hashes(self) -> dict[str, NDArray[Any]]:
         """Return the arrays for the round's record: ``kept_client [m]`` and ``kept_hash [m]``."""
@@ -177,7 +192,7 @@ class RoundAnswers:
     def packed(self) -> bytes:
         """Return the content of the round's file."""
         header = json.dumps({"headers": self.headers, "clients": self.clients, "asked": self.asked})
-        return save(dict(self.arrays), {"answers": header})
+        return save(self.arrays, {"answers": header})
 
     @staticmethod
     def read(file: Path, record: Mapping[str, NDArray[Any]]) -> RoundAnswers:
@@ -244,40 +259,6 @@ def _said(data: bytes) -> dict[str, Any]:
 def _kind(header: str) -> str:
     """Return what an answer is, in a word for a message."""
     return "update" if '"$kind":"Trained"' in header else "answer"
-
-
-@dataclass
-class Keeping:
-    """Keeps the clients' answers of one round."""
-
-    _headers: list[str] = field(default_factory=list)
-    _clients: list[int] = field(default_factory=list)
-    _asked: list[tuple[list[int], int]] = field(default_factory=list)
-    _arrays: dict[str, NDArray[Any]] = field(default_factory=dict)
-
-    def present(self, roster: Roster) -> None:
-        """Keep who was here when the round began."""
-        self._keep(ROSTER, list(roster))
-
-    def exchanged(self, requests: Sequence[Request], replies: Sequence[Reply]) -> None:
-        """Keep whom an exchange asked, and what they answered."""
-        self._asked.append(([request.client for request in requests], len(replies)))
-        for reply in replies:
-            self._keep(reply.client, reply)
-
-    def _keep(self, client: int, value: Any) -> None:
-        """Keep a value of the port. Raises UserError if it cannot be written down."""
-        try:
-            message = pack(value)
-        except WireError as wrong:
-            raise UserError(f"run.recomputable: true: the answer of client {client} cannot be kept: {wrong}") from None
-        self._headers.append(message.header)
-        self._clients.append(client)
-        self._arrays |= message.arrays
-
-    def answers(self) -> RoundAnswers:
-        """Return what was kept."""
-        return RoundAnswers(tuple(self._headers), tuple(self._clients), tuple(self._asked), dict(self._arrays))
 
 
 @dataclass

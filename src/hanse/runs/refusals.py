@@ -12,15 +12,15 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from pydantic import BaseModel
 
-from hanse.base.errors import RAISED, UserError
+from hanse.base.errors import RAISED, UserError, nearest
 from hanse.base.factories import OBJECT
+from hanse.base.pytorch import torch
 from hanse.base.streams import stream
 from hanse.core.part import Context, Mechanism, Size, in_slots
 from hanse.core.table import Ints
@@ -33,7 +33,6 @@ from hanse.learning.agreement import why_unfit
 from hanse.learning.coalitions import metric_of
 from hanse.learning.generator import why_no_head
 from hanse.learning.job import Problem, smallest_batch
-from hanse.learning.loop import Loop
 from hanse.learning.losses import OF_CLASSES
 from hanse.learning.metrics import OF_TEXTS, WHERE, Metric, Predictions
 from hanse.learning.sequences import is_text
@@ -43,6 +42,9 @@ from hanse.mechanisms.mechanism_table import without_effect
 from hanse.mechanisms.registry import word_of
 from hanse.runs.config import Experiment
 from hanse.runs.guards import GUARDS, asked
+
+if TYPE_CHECKING:
+    from hanse.learning.loop import Loop
 
 _COMPARED = 64  # samples at most on which model and engine are tried before round 0
 _ONE = 1e-4  # how far the sum of probabilities may be from 1
@@ -72,12 +74,14 @@ def objections(
     """
     seats = mechanism.most_seats(data.num_clients)
     fewest = enough_replies(experiment, seats) or seats
+    of_members = experiment.clients.members
+    members = data.num_clients - len(of_members) + len({*of_members.values()})
     return [
         *no_utility(data, problem, mechanism),
         *too_many(experiment, data.num_clients, seats),
         *lone_samples(experiment, problem),
-        *unfit(mechanism, Size(data.num_clients, seats, fewest, experiment.run.rounds, one_model(mechanism))),
-        *no_such(acting, data),
+        *unfit(mechanism, Size(data.num_clients, seats, fewest, experiment.run.rounds, one_model(mechanism), members)),
+        *no_such(acting, data, of_members),
         *undefined_metrics(problem, data, tested),
         *not_held(mechanism),
         *warn_of_probabilities(experiment, problem, data),
@@ -255,10 +259,14 @@ def lone_samples(experiment: Experiment, problem: Problem) -> list[str]:
     return [f"train.batch_size: {size}: the model has batch norm, which trains on at least {least} samples at a time"]
 
 
-def no_such(behaviours: Mapping[str, Behaviour | None], data: FederatedData) -> list[str]:
-    """Return a line for each client, or set of samples, that a behaviour names and that does not exist."""
-    there = {"own", *server_sets(data)}
-    lines = [
+def no_such(behaviours: Mapping[str, Behaviour | None], data: FederatedData, members: Mapping[str, str]) -> list[str]:
+    """Return a line for each client, or set of samples, that a behaviour names and that does not exist, and for each
+    client of a member. On a network nobody knows them before they come.
+    """
+    there, names = {"own", *server_sets(data)}, data.names or [f"client {k}" for k in range(data.num_clients)]
+    lost = () if isinstance(data, RemoteData) else [name for name in members if name not in names]
+    lines = [f"clients.members: '{name}': there is no such client{nearest(name, names)}" for name in lost]
+    lines += [
         f"behaviour.{name}.clients: {c}: there is no such client; allowed: 0 to {data.num_clients - 1}"
         for name, behaviour in behaviours.items()
         for c in getattr(behaviour, "clients", ())

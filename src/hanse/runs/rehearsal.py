@@ -21,7 +21,8 @@ from hanse.core.part import Context, Group, Mechanism, Part, Stage, State, View
 from hanse.data.choices import table_of
 from hanse.data.spec import parse_spec
 from hanse.runs.config import Experiment
-from hanse.runs.round import LoopState, Played, first_state, play_round
+from hanse.runs.loop_state import LoopState
+from hanse.runs.round import Played, first_state, play_round
 from hanse.runs.setup import Session, build
 
 SMALL: Mapping[str, Mapping[str, Any]] = {

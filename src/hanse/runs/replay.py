@@ -25,7 +25,7 @@ from hanse.base.import_trust import looking
 from hanse.base.wings import Names, absent
 from hanse.core.book import Book
 from hanse.core.calling import checked_state, method_of
-from hanse.core.entry import BONDS, TOKEN, Transaction
+from hanse.core.entry import BONDS, COMMIT, TOKEN, Transaction
 from hanse.core.entry import client as account
 from hanse.core.entry import tokens as say
 from hanse.core.part import PostedRound, Settlement, State
@@ -37,11 +37,11 @@ from hanse.mechanisms import market_checks
 from hanse.mechanisms.market_record import NEEDED, MarketRound, market_of
 from hanse.mechanisms.registry import build_mechanism, built_in_parts
 from hanse.runs.chance import is_number
+from hanse.runs.grants import grant, part_of
 from hanse.runs.round_record import METRICS, Arrays, lost_rounds, round_file, rounds_of, row_hash
-from hanse.runs.run_record import registered
-from hanse.runs.sections import ClientsSection
+from hanse.runs.run_record import edited_settings, registered
+from hanse.runs.sections import ClientsSection, config_hash
 from hanse.runs.settle_inputs import NotRecordedError, RecordedInputs
-from hanse.runs.setup import grant, part_of
 
 MOST_KEPT = 1 << 26  # bytes of all rounds' arrays that stay in memory for a second pass
 REPLAYS: Mapping[str, Any] = Names({}, "replays")  # what wings post beside the rule, and check
@@ -70,7 +70,7 @@ def unlike_rows(table: Table, record: Arrays) -> str:
     return ""
 
 
-def against_rules(folder: Path, history: Iterable[tuple[int, Transaction]], trust: bool = False) -> str:
+def against_rules(folder: Path, history: Iterable[tuple[int, Transaction]], kinds: frozenset[str]) -> str:
     """Return the first transaction that the run's payment rule cannot have posted, or "".
 
     Each client gets one grant, of the size in ``config.toml``, or all parts of one grant in order. This happens before
@@ -82,14 +82,15 @@ def against_rules(folder: Path, history: Iterable[tuple[int, Transaction]], trus
     Args:
         folder: the run directory.
         history: the ledger's transactions, each with its round.
-        trust: whether to import a payment rule of the user's own that the settings name.
+        kinds: the kinds of payments that the rule says it posts (:func:`kinds_of`). Empty: those that the run's
+            description names.
     """
     config = read_toml(folder / "config.toml")
     if not table(config, "mechanism"):
         return f"{folder / 'config.toml'}: names no mechanism, so nobody can say what its rule posts"
     asked = table(config, "clients").get("grant")
     units = round((float(asked) if is_number(asked) else ClientsSection().grant) * TOKEN)
-    clients, kinds = registered(folder, config), kinds_of(folder, trust) or read_about(folder).posted
+    clients, kinds = registered(folder, config), kinds or read_about(folder).posted
     proved = table(config, "sizes").get("proved") is True
     if proved and "sizes" not in REPLAYS:
         raise UserError(f"{folder / 'config.toml'}: sizes.proved: needs a wing{absent()}")
@@ -128,11 +129,10 @@ def _parts(config: Mapping[str, Any]) -> int:
     return given if isinstance(given, int) and given >= 1 else ClientsSection().vests
 
 
-def kinds_of(folder: Path, trust: bool = False) -> frozenset[str]:
-    """Return the kinds of payments that a run's payment rule says it posts, none if its code is not known here
-    (:func:`rule_of`).
+def kinds_of(parts: Mapping[str, Any]) -> frozenset[str]:
+    """Return the kinds of payments that the payment rule among a run's parts (:func:`rule_of`) says it posts; none if
+    its code is not known here.
     """
-    parts, _ = rule_of(folder, trust)
     tells = method_of(parts.get("settle"), "tells")
     standing = frozenset(slot for slot, part in parts.items() if part is parts.get("settle"))
     return frozenset() if tells is None else frozenset(kind.kind for kind in tells(standing).kinds)
@@ -278,10 +278,7 @@ class Again:
         except NotRecordedError as missing:
             self.why_not = f"the record of round {r.number} lacks what the payment rule reads: {missing}"
         except Exception as wrong:  # a record that was tampered with may make a part raise anything
-            if "meta tensor" in str(wrong):  # numbers of a model, of which only the shape is recorded
-                self.why_not = f"the record of round {r.number} lacks the models that the payment rule reads"
-            else:
-                self.wrong = f"round {r.number}: cannot be settled again: {first_line(wrong)}"
+            self.wrong = f"round {r.number}: cannot be settled again: {first_line(wrong)}"
 
 
 def checked(rounds: Posted, parts: Mapping[str, Any], why_not: str) -> tuple[tuple[Check, ...], Again]:
@@ -391,6 +388,15 @@ def wrong_books(folder: Path) -> str | None:
         return verify_run(folder, ledger).wrong or replay_books(folder, ledger).wrong
 
 
+def _other_settings(folder: Path, ledger: Ledger) -> str:
+    """Return how the settings differ from those that the last checkpoint has or the book commits to, or ""."""
+    first, hashed = next(ledger.history(), None), f" config {config_hash(read_toml(folder / 'config.toml'))} "
+    edited = edited_settings(folder)
+    if first is not None and first.transaction.kind == COMMIT and hashed not in first.transaction.memo:
+        return edited or "config.toml is not the one to which the first line of the book commits"
+    return edited
+
+
 def replay_books(folder: Path, ledger: Ledger, trust: bool = False) -> Replayed:
     """Check a run's books against its settings and the records of its rounds.
 
@@ -404,10 +410,11 @@ def replay_books(folder: Path, ledger: Ledger, trust: bool = False) -> Replayed:
     """
     for number, why in lost_rounds(folder).items():
         return Replayed(wrong=f"round {number}: {why}, so nobody can say what it should have cost", lost=True)
-    rounds = Posted.of(folder, ledger)
-    if wrong := against_rules(folder, rounds.history, trust):
+    if edited := _other_settings(folder, ledger):
+        return Replayed(wrong=edited)
+    rounds, (parts, why_not) = Posted.of(folder, ledger), rule_of(folder, trust)
+    if wrong := against_rules(folder, rounds.history, kinds_of(parts)):
         return Replayed(wrong=wrong)
-    parts, why_not = rule_of(folder, trust)
     checks, again = checked(rounds, parts, why_not)
     config = read_toml(folder / "config.toml")
     if "training" in table(config, "evidence") and "training" in REPLAYS:

@@ -22,10 +22,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from hanse.base.errors import PartError
+from hanse.base.pytorch import Tensor, torch
 from hanse.core.book import Book
 from hanse.core.calling import States, called, check_figures, check_rows, checked_state, decide, guarded, proposed_mix
 from hanse.core.entry import TOKEN, Transaction
@@ -40,9 +39,11 @@ from hanse.learning.client_payloads import unsound
 from hanse.mechanisms.feedback import gone
 from hanse.mechanisms.value_noise import unknown_without
 from hanse.runs.arrivals import Landed, Training, Underway, Waiting, joined, updates_in, updates_of
-from hanse.runs.recomputable import Keeping
+from hanse.runs.grants import grant
+from hanse.runs.loop_state import LoopState
+from hanse.runs.recomputable import RoundAnswers
 from hanse.runs.settle_inputs import WatchedCall
-from hanse.runs.setup import Session, grant
+from hanse.runs.setup import Session
 
 
 @dataclass
@@ -74,7 +75,7 @@ class Exchange(Federation):
     federation: Federation
     round: int
     deadline_s: float | None
-    kept: Keeping | None = None
+    kept: RoundAnswers | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     down: int = 0
     up: int = 0
@@ -254,57 +255,6 @@ def sent(part: TrainPart, view: View, state: State) -> Payload | None:
     if (wrong := unsound(payload, view.context.layout)) is not None:
         raise PartError(f"{who}, cannot send its {wrong}")
     return payload
-
-
-@dataclass(frozen=True)
-class LoopState:
-    """Everything that changes over a run; a checkpoint holds exactly this.
-
-    Attributes:
-        round: the number of the next round, from 0.
-        table: the models in play, a row each.
-        home: ``[N]``, the row from which each client starts.
-        states: the parts' states, by :meth:`Session.key`.
-        book: the balances, and the hash of the last transaction.
-        personal: ``[N, K]``, the weights with which each client mixes the table's rows into its personal model. None:
-            no client has such a model.
-        finished: whether :func:`finish` has settled the last round.
-        moved: ``[K]``, for each private row the round in which its owner's last accepted update was taken (NEVER:
-            none). Rows beyond its end never did.
-        history: what is remembered of clients' earlier training, if the recipe depends on it.
-        held: ``[N]``, the row that each client holds, if it is not its home row. None: all hold their home rows.
-        underway: who still trains, and the virtual clock.
-        on_server: ``[2, K]``, loss and accuracy on the server's test set of rows that have not changed since they were
-            tested (NaN: all other rows). Checkpoints keep it because scoring a row again in another batch may change
-            its last bits.
-        accounts: what each client of a simulation has spent of its privacy budget, by client. None: there are no
-            budgets, or clients keep them themselves.
-        left: the clients that have left the run (``hanse leave``), who are asked nothing more.
-
-    Examples:
-        >>> from hanse.runs.rehearsal import rehearse
-        >>> session = rehearse("fedavg").setup
-        >>> state = first_state(session)
-        >>> state.round, state.table.size, sorted(state.states)
-        (0, 1, ['deploy', 'select', 'train', 'weigh'])
-        >>> play_round(session, state).state.round
-        1
-    """
-
-    round: int
-    table: Table
-    home: Ints
-    states: States
-    book: Book = field(default_factory=Book)
-    personal: Floats | None = None
-    finished: bool = False
-    moved: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # no entry: never
-    history: History | None = None
-    held: Ints | None = None
-    underway: Underway = field(default_factory=Underway)
-    on_server: Floats | None = None
-    accounts: Mapping[int, Any] | None = None
-    left: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -501,7 +451,7 @@ def port_of(session: Session, state: LoopState) -> Exchange:
     federation = session.federation
     if session.remote:
         federation = TellsOwners.of(federation, state.table.owner, state.moved)
-    kept = Keeping() if session.kept else None
+    kept = RoundAnswers() if session.kept else None
     return Exchange(federation, state.round, session.experiment.federation.deadline_s, kept)
 
 

@@ -12,7 +12,6 @@ import hashlib
 import io
 import json
 import os
-import resource
 import sys
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -25,6 +24,7 @@ from numpy.typing import NDArray
 from hanse.base.errors import UserError
 from hanse.base.files import json_lines, opened
 from hanse.core.entry import Transaction
+from hanse.learning.job import NO_STEP
 from hanse.learning.metrics import ACCURACY, MetricStyle
 from hanse.ledger import receipts
 from hanse.ledger.run_ledger import latest_claim
@@ -115,9 +115,8 @@ class RoundRecord:
         file = self.file or self._file()
         view, state = self.played.view, self.played.state
         facts = receipts.RecordDigest.of(self._metrics(file[1]), self.seats)
-        book, moved = view.book, receipts.moved_in(view.posted)
-        line = receipts.close(view.round, book.balances, len(book.peaks), moved, facts)
-        after = replace(view, book=book.post(view.round, [line]), posted=(*view.posted, line))
+        line = receipts.close(view.round, view.book, view.posted, facts)
+        after = replace(view, book=view.book.post(view.round, [line]), posted=(*view.posted, line))
         return replace(self, file=file, played=replace(self.played, view=after, state=replace(state, book=after.book)))
 
     def packed(self) -> PackedRound:
@@ -222,8 +221,6 @@ def _metrics_of(played: Played, tested: Mapping[str, float | None], seconds: Map
     known = updates.loss[~np.isnan(updates.loss)]  # of those that report one
     decisions = (view.choice, view.mix, view.values, view.settlement, view.deployment)
     recorded = {k: v for d in decisions if d is not None for k, v in d.metrics.items()}
-    # ru_maxrss is in KiB on Linux and in bytes on macOS
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20 if sys.platform == "darwin" else 1024)
     return {
         "round": view.round,
         "present": len(view.roster),
@@ -239,14 +236,22 @@ def _metrics_of(played: Played, tested: Mapping[str, float | None], seconds: Map
         "bytes/up": played.bytes_up,
         **({"ledger/head": view.book.head} if view.book.count else {}),
         **{f"time/{name}_s": spent for name, spent in {**played.seconds, **seconds}.items()},
-        "memory/peak_mb": round(peak, 1),
+        "memory/peak_mb": _peak_mb(),
     }
+
+
+def _peak_mb() -> float | None:
+    """Return the most MiB of memory that this process has had; None where the system does not tell it."""
+    try:
+        import resource  # here: Windows has no such module
+    except ImportError:
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # in KiB on Linux and in bytes on macOS
+    return round(peak / (1 << 20 if sys.platform == "darwin" else 1024), 1)
 
 
 def _seats_of(played: Played) -> list[dict[str, Any]]:
     """Return a round's lines of ``clients.jsonl``: one per seat, with its value or the reason of its refusal."""
-    from hanse.learning.loop import NO_STEP  # late: reports read this module, and read without torch
-
     view = played.view
     if view.seats is None:
         return []

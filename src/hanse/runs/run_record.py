@@ -100,7 +100,7 @@ class Seat:
     def of(line: Mapping[str, Any]) -> Seat:
         """Return the seat that a line describes. Its ``round`` and ``client`` must have been checked to be counts."""
 
-        known = {field: line[key] for key, field in _NUMBERS.items() if is_number(line.get(key))}
+        known = {field: line[key] for key, field in _NUMBERS.items() if key in line and is_number(line[key])}
         if line.get("value_error", 0) is None:
             # a null was a NaN when it was written: the value was sampled, and fewer than two samples give no error
             known["error"] = math.inf
@@ -711,12 +711,16 @@ class RunRecord:
 
         Only rounds that had some are opened. Of a round whose file is lost, refused seats are all that is known.
         """
+        seats: dict[int, list[tuple[int, str]]] = {}
+        for seat in self.clients:
+            if seat.refused is not None:
+                seats.setdefault(seat.round, []).append((seat.client, seat.refused))
         for line in self.metrics:
             number = line["round"]
             stored = self.arrays(number, only=("refused", "reason")) if line.get("refused") else {}
             pairs = list(zip(stored.get("refused", ()), stored.get("reason", ()), strict=False))
             if not stored and line.get("refused"):
-                pairs = [(s.client, s.refused) for s in self.clients if s.round == number and s.refused is not None]
+                pairs = seats.get(number, [])
             for client, reason in ((int(c), str(why)) for c, why in pairs):
                 if reason != STILL or (number, client) not in self.under_way:
                     yield number, client, reason
@@ -766,7 +770,9 @@ def _check_numbers(
     for number, line in enumerate(lines, 1):
         for key in keys:
             value = line.get(key)
-            if value is None or value != value or (is_number(value) and low <= value <= high):
+            if value is None or (type(value) is float and low <= value <= high):  # nearly all
+                continue
+            if value != value or (is_number(value) and low <= value <= high):
                 continue
             raise UserError(f"{file}:{number}: {key}: {str(value)[:40]!r}: allowed: numbers from {low:g} to {high:g}")
 

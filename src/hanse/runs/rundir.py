@@ -30,8 +30,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-import torch
-
 from hanse.base import toml
 from hanse.base.errors import MachineError, UserError, in_python
 from hanse.base.files import (
@@ -46,6 +44,7 @@ from hanse.base.files import (
     write_whole,
 )
 from hanse.base.lock import LOCK, Hold
+from hanse.base.pytorch import torch
 from hanse.base.wings import Names
 from hanse.core.book import LedgerError
 from hanse.core.entry import LEAVE, LOG, TOKEN, Transaction
@@ -60,9 +59,9 @@ from hanse.ledger.store import Issuer, Ledger
 from hanse.runs import checkpoint
 from hanse.runs.checkpoint import CorruptCheckpointError, Snapshot
 from hanse.runs.config import Experiment
+from hanse.runs.loop_state import LoopState
 from hanse.runs.recomputable import FILE as COMMITTED
 from hanse.runs.recomputable import Commitment, answers_file, audit_folder, validation_file
-from hanse.runs.round import LoopState
 from hanse.runs.round_record import LINES, METRICS, ROUNDS, SHAPE, PackedRound, lost_rounds, round_file
 from hanse.runs.run_record import LEFT_OUT, LENGTH, MAY_CHANGE, differences, may_change, model_made_for, played_lines
 from hanse.runs.setup import Session
@@ -158,9 +157,12 @@ class RunBooks:
         """Update the index from the log; if that fails, warn once, and try again next time."""
         try:
             _follow(self._index, self._followed)
-        except LedgerError as wrong:
+        except (LedgerError, MachineError) as wrong:
             if not self._away:
-                log.warning("the index of the books is not written: %s; the run goes on without it", wrong)
+                log.warning(
+                    "the index of the books is not written: %s; the run goes on without it, and tries again ('hanse "
+                    "ledger rebuild %s' writes it, too)", wrong, self._followed.file.parent
+                )  # fmt: skip
             self._away = True
             return
         if self._away:
@@ -240,12 +242,8 @@ def claim_anew(hold: Hold, *, overwrite: bool) -> None:
     Raises:
         UserError: as :func:`claim`, but naming the arguments ``out`` and ``overwrite`` instead of options.
     """
-    try:
+    with in_python(lambda line: re.sub(r", overwrite=True, or '?hanse.*", ", or overwrite=True", line)):
         claim(hold, overwrite=overwrite)
-    except UserError as wrong:
-        with in_python():
-            lines = [re.sub(r", --overwrite, or 'hanse.*", ", or --overwrite", line) for line in wrong.lines]
-            raise UserError(*lines) from None
 
 
 def clear(path: Path, but: Collection[str] = (LOCK,)) -> None:

@@ -4,12 +4,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from hanse.base.factories import Count, Positive
+from hanse.base.files import table
 
 
 class Section(BaseModel):
@@ -30,6 +33,8 @@ class ClientsSection(Section):
         grant: a new client's grant from the mint, in tokens, if the mechanism pays.
         vests: in how many parts the grant is paid. The first is paid when a client joins, and one more after each round
             in which its update counted. So leaving and coming back under another key gains nothing.
+        members: the member of each client, by the client's key or name. Clients of one member are one for payment by
+            values ("by_value", "pot") and for caps ("capped"). A client that is not named is a member by itself.
         named: whether a client's statement names the clients that got its models and those with which it traded.
     """
 
@@ -39,6 +44,7 @@ class ClientsSection(Section):
     grant: Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)] = 100.0
     vests: Annotated[int, Field(ge=1, le=1_000_000)] = 1
     named: bool = False
+    members: dict[str, str] = Field(default={})
 
 
 class RunSection(Section):
@@ -82,3 +88,9 @@ class RunSection(Section):
             if moved >= most:
                 return f"max_megabytes {most:g} used up {after} ({moved:.1f} MB)"
         return None
+
+
+def config_hash(config: dict[str, Any]) -> str:
+    """Return the hash of a ``config.toml`` without its number of rounds, which may be raised later."""
+    run = {name: value for name, value in table(config, "run").items() if name != "rounds"}
+    return hashlib.sha256(json.dumps({**config, "run": run}, sort_keys=True, default=str).encode()).hexdigest()

@@ -15,10 +15,9 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from hanse.base.errors import UserError
+from hanse.base.pytorch import Tensor, torch
 from hanse.core.port import Confusion, Gradient
 from hanse.core.recipe import Recipe
 from hanse.core.table import SERVER, Floats

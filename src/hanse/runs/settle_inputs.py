@@ -20,10 +20,10 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
-import torch
+from numpy.lib.mixins import NDArrayOperatorsMixin
 from numpy.typing import NDArray
-from torch import Tensor
 
+from hanse.base.pytorch import Tensor, torch
 from hanse.core import part, port, table
 from hanse.core.part import Context, Judge, State, View
 
@@ -148,13 +148,14 @@ def packed(inputs: SettleInputs | None, context: Context, arrays: Arrays) -> dic
 
     Args:
         inputs: what was read.
-        context: the run's; of it, the numbers of clients and rounds and the seed are kept.
+        context: the run's; of it, the numbers of clients and rounds, the seed and the members are kept.
         arrays: the arrays that the record has anyway.
     """
     if inputs is None:
         return {}
     writer = _Writer(arrays, {context.layout.size, context.layout.num_parameters})
-    run = {"clients": context.num_clients, "rounds": context.rounds, "seed": context.seed}
+    run: dict[str, Any] = {"clients": context.num_clients, "rounds": context.rounds, "seed": context.seed}
+    run |= {"members": context.members} if context.members else {}
     text = json.dumps({"run": run, "calls": writer.write(inputs.calls)}, separators=(",", ":"))
     return {NAME: np.frombuffer(text.encode(), np.uint8), **writer.more}
 
@@ -232,7 +233,8 @@ class RecordedInputs:
             raise NotRecordedError("what it was shown, as in runs of older versions")
         said, missing = json.loads(arrays[NAME].tobytes()), cast(Any, _Missing("context"))
         clients, rounds, seed = (int(said["run"][name]) for name in ("clients", "rounds", "seed"))
-        self.context = Context(clients, rounds, seed, missing, missing, missing, slots)
+        members = said["run"].get("members", {})
+        self.context = Context(clients, rounds, seed, missing, missing, missing, slots, members=members)
         self._reader, self._calls = _Reader(arrays, said["calls"]), dict(said["calls"]["$map"])
 
     def view(self, call: str, **known: Any) -> Shown:
@@ -300,6 +302,23 @@ class _Missing:
         raise NotRecordedError(f"{self._name}.{name}")
 
 
+class _Model(_Missing, NDArrayOperatorsMixin):
+    """A model of which the record has the shape alone. Whatever asks for its numbers raises NotRecordedError."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__("models")
+        self.shape, self.ndim = shape, len(shape)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    @classmethod
+    def _unknown(cls, *given: Any, **options: Any) -> Any:
+        raise NotRecordedError("models")
+
+    __getitem__ = __array__ = __array_ufunc__ = __torch_function__ = _unknown
+
+
 _INSIDE: Mapping[str, Callable[[Any], Iterable[Any]]] = {  # what a written value is made of, by its tag
     "$kind": dict.values,
     "$map": lambda pairs: (one for pair in pairs for one in pair),
@@ -344,7 +363,7 @@ class _Reader:
             case "$tensor":
                 return torch.from_numpy(np.array(self.read(said)))
             case "$model":
-                return torch.empty(said[1], dtype=getattr(torch, said[0]), device="meta")
+                return _Model(tuple(said[1]))
             case "$kind":
                 return self._made(said, {name: self.read(one, kind) for name, one in value["fields"].items()}, kind)
             case "$map":

@@ -17,16 +17,14 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor, nn
 
 from hanse.base.errors import UserError, gated, import_path, named
 from hanse.base.factories import OBJECT, call, misspelt
+from hanse.base.pytorch import Tensor, nn, torch
 from hanse.base.streams import stream
 from hanse.core.calling import method_of
-from hanse.core.entry import MINT, TOKEN, Transaction
-from hanse.core.entry import client as account_of
-from hanse.core.part import Context, Judge, Mechanism, Part, State, View, in_slots
+from hanse.core.entry import TOKEN
+from hanse.core.part import Context, Judge, Mechanism, Part, in_slots
 from hanse.core.port import Federation
 from hanse.core.table import Ints
 from hanse.core.telling import MOST_CLIENTS, About, describe
@@ -38,13 +36,13 @@ from hanse.federation.local import LocalFederation
 from hanse.federation.policy import POLICIES, Profile, build_profiles
 from hanse.federation.wrapped import Believed, Bounded, build_refusal
 from hanse.learning.agreement import settle
-from hanse.learning.by_name import own_module
 from hanse.learning.engines import EngineChoice, choose, pick_device
 from hanse.learning.job import Engine, Problem
 from hanse.learning.loop import Loop, LoopEngine
 from hanse.learning.losses import balanced, build_objective
 from hanse.learning.metrics import build_metrics
 from hanse.learning.models import Factory, build_problem, structure
+from hanse.learning.modules import own_module
 from hanse.learning.ray_engine import RayEngine
 from hanse.learning.sequences import is_text
 from hanse.learning.sequential import SequentialEngine
@@ -54,60 +52,9 @@ from hanse.mechanisms.judging import judged, who_judges
 from hanse.runs import refusals
 from hanse.runs.arrivals import Waiting
 from hanse.runs.config import Experiment, MechanismSection, ModelSection
+from hanse.runs.grants import Vesting
 from hanse.runs.guards import Guard, guards_of
 from hanse.runs.server_judge import Root, ServerJudge
-
-
-def grant(client: int, units: int) -> Transaction:
-    """Return the transaction that gives a client this much."""
-    return Transaction(f"grant/{client}", "grant", ((MINT, -units), (account_of(client), units)))
-
-
-def part_of(units: int, parts: int, number: int) -> int:
-    """Return the units of one part of a grant. Parts sum to the grant and differ by one unit at most.
-
-    Examples:
-        >>> [part_of(10, 3, k) for k in range(3)]
-        [3, 3, 4]
-    """
-    return units * (number + 1) // parts - units * number // parts
-
-
-@dataclass(frozen=True)
-class Vesting(Part):
-    """Gives grants in parts: the first when a client joins, one more after each round in which its update counted.
-
-    So leaving and coming back under another key gains nothing.
-
-    Attributes:
-        units: the whole grant.
-        parts: in how many parts a grant is given.
-    """
-
-    units: int
-    parts: int
-
-    def init(self, context: Context) -> State:
-        """Return the state before any grant."""
-        return {
-            "given": np.zeros(context.num_clients, np.int64),
-            "worked": np.zeros(context.num_clients, bool),
-        }
-
-    def due(self, view: View, state: State) -> tuple[list[Transaction], State]:
-        """Return the parts that present clients get in this round, and the next state."""
-        given = state["given"].copy()
-        posted = []
-        for c in view.present.tolist():
-            if given[c] == 0 or (state["worked"][c] and given[c] < self.parts):
-                units = part_of(self.units, self.parts, int(given[c]))
-                posted += [grant(c, units)] if units else []
-                given[c] += 1
-        return posted, {**state, "given": given}
-
-    def learn(self, outcome: View, state: State) -> State:
-        """Remember whose updates counted."""
-        return {**state, "worked": np.isin(np.arange(len(state["worked"])), outcome.trained.seats.client)}
 
 
 @dataclass(frozen=True)
@@ -323,7 +270,10 @@ def build(
     recipe, layout = experiment.train.recipe, problem.layout
     late, enough = experiment.federation, refusals.enough_replies(experiment, mechanism.most_seats(data.num_clients))
     groups = next((partial(guard.groups, seed) for guard in guards.values() if guard.groups is not None), None)
-    context = Context(data.num_clients, experiment.run.rounds, seed, recipe, layout, initial, mechanism.slots(), groups)
+    context = Context(
+        data.num_clients, experiment.run.rounds, seed, recipe, layout, initial, mechanism.slots(), groups,
+        experiment.clients.members,
+    )  # fmt: skip
     here = federation if federation is not None else LocalFederation(
         data, problem, engine, recipe, seed,
         behaviours=tuple(acting.values()), policy=policy, profiles=profiles,
@@ -366,8 +316,8 @@ def _told(
     """Return the descriptions of parts, behaviours and the policy, with the clients' names and the data's notes."""
     description = describe(mechanism.slots(), acting, policy, profiles, data.num_clients, seed)
     names = tuple(name[:80] or "?" for name in data.names) if len(data.names) <= MOST_CLIENTS else ()
-    description = replace(description, doubt=data.doubt[:600])
-    return replace(description, names=names, notes=tuple(one[:600] for one in (*data.warnings, *data.notes)[:100]))
+    notes = tuple(one[:600] for one in (*data.warnings, *data.notes)[:100])
+    return replace(description, doubt=data.doubt[:600], names=names, notes=notes)
 
 
 def _settled(

@@ -16,11 +16,10 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from hanse.base.errors import UserError
+from hanse.base.pytorch import Tensor, torch
 from hanse.core.part import Deployment, OwnMix
 from hanse.core.port import Federation, Mixture, Request, Roster, Test, Tested
 from hanse.core.table import SERVER, Floats, Ints, Table, Updates, mix
@@ -32,7 +31,7 @@ from hanse.learning.blocks import BLOCKS, UNITS, errors_without
 from hanse.learning.job import ModelScores, Problem
 from hanse.learning.metrics import OF_TEXTS, Metric
 from hanse.learning.sequences import is_text, perplexity
-from hanse.runs.round import LoopState
+from hanse.runs.loop_state import LoopState
 from hanse.runs.setup import Session
 
 Metrics = Mapping[str, float | None]

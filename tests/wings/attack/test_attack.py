@@ -15,14 +15,7 @@ from hanse.cli import app
 from hanse.lab.job import Job, Step
 from hanse.runs.config import Experiment
 from hanse.wings.attack.attack_command import sentences
-from hanse.wings.attack.search import (
-    Attacked,
-    Try,
-    interval,
-    search,
-    small,
-    space_of,
-)
+from hanse.wings.attack.search import Try, search, small, space_of
 
 SECTIONS = small("ipfl")
 
@@ -107,15 +100,9 @@ def test_luck_is_not_called_a_gain(tmp_path: Path) -> None:
     assert not found.pays
 
 
-def test_the_bound_on_the_share_that_pays() -> None:
-    tries = [Try({"silent": True}, {0: gain}, uniform=True) for gain in [0.0] * 59 + [9.0]]
-    nothing = Attacked([0], 10.0, "utility", tries[:59], tries[0], [0], [1], "tries")
-    assert nothing.paying_share()[:2] == (0, 59)
-    assert nothing.paying_share()[2] == pytest.approx(1 - 0.05 ** (1 / 59))  # the closed form for none of n
-    one = Attacked([0], 10.0, "utility", tries, tries[0], [0], [1], "tries").paying_share()
-    assert one[:2] == (1, 60)
-    assert one[2] == pytest.approx(0.0766, abs=2e-4)  # Clopper and Pearson's table
-    assert interval([1.0, 2.0, 3.0]) == pytest.approx((2.0, 2 - 2.4841, 2 + 2.4841), abs=1e-4)
+def test_the_interval_of_a_gain_is_students() -> None:
+    found = Try({"silent": True}, {0: 1.0, 1: 2.0, 2: 3.0}).gain([0, 1, 2])
+    assert found == pytest.approx((2.0, 2 - 2.4841, 2 + 2.4841), abs=1e-4)
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from hanse.core.part import Group
 from hanse.runs.rehearsal import rehearse
 from hanse.wings.charter.capped import Capped, water_filled
 
-HERE: Group = rehearse("fedavg").groups[0]  # four clients, one update each
+HERE: Group = rehearse("fedavg").groups[0]  # four clients, one update each, of four members
 NORTH = {"client 0": "north", "client 1": "north"}
 shares_of = st.lists(st.floats(0, 1e6), min_size=1, max_size=12).filter(lambda found: sum(found) > 1)
 
@@ -64,21 +64,22 @@ def test_fixed_weights_leave_out_who_is_absent(part: Capped, weights: Any, old: 
 
 
 def test_a_member_with_several_clients_has_one_cap_and_the_rest_stays_with_the_old_model() -> None:
-    said = Capped(cap=0.3, members=NORTH).aggregate(HERE, {})
+    here = rehearse("fedavg", clients={"members": NORTH}).groups[0]
+    said = Capped(cap=0.3).aggregate(here, {})
     assert said.weights is not None
-    assert said.weights == pytest.approx([*0.3 * HERE.num_samples[:2] / HERE.num_samples[:2].sum(), 0.3, 0.3])
+    assert said.weights == pytest.approx([*0.3 * here.num_samples[:2] / here.num_samples[:2].sum(), 0.3, 0.3])
     assert said.old == pytest.approx(0.1)
-    short = Capped(cap=0.3, members=NORTH, clip=1e-9).aggregate(HERE, {})  # nothing long is left
-    assert float((HERE.made(short) - HERE.old).norm()) < 1e-6
+    short = Capped(cap=0.3, clip=1e-9).aggregate(here, {})  # nothing long is left
+    assert float((here.made(short) - here.old).norm()) < 1e-6
 
 
 def test_what_no_round_could_place_is_refused_with_the_least_cap_that_fits() -> None:
-    for weigh, least in (({"cap": 0.1}, "0.2"), ({"cap": 0.24, "members": NORTH}, "0.25")):
+    for cap, members, least in ((0.1, {}, "0.2"), (0.24, NORTH, "0.25")):
         with pytest.raises(UserError) as refused:
-            hanse.run(experiment(weigh))
+            hanse.run(experiment({"cap": cap}, clients={"members": members}))
         assert [line.split(":")[0] for line in refused.value.lines] == ["mechanism.weigh.cap"]
         assert refused.value.lines[0].endswith(f" {least}")
-        hanse.run(experiment({**weigh, "cap": float(least)}, run={"rounds": 1}))
+        hanse.run(experiment({"cap": float(least)}, clients={"members": members}, run={"rounds": 1}))
     for of in ("median", "fedadam", "fedamp"):
         with pytest.raises(UserError):
             experiment({"of": of})

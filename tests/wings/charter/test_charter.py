@@ -40,8 +40,10 @@ def test_it_sets_the_parts_and_stands_in_every_round() -> None:
     said = charter(floor=True, length=2.0, vests=2, sees=["values"])
     made = experiment(said, mechanism={"settle": "by_value", "weigh": "uniform"})
     weigh, clients = made.mechanism.built.weigh, made.clients
-    assert (weigh.cap, weigh.clip, weigh.floor, weigh.members["client 1"]) == (0.4, 2.0, True, "north")  # type: ignore[union-attr]
-    assert (clients.vests, clients.told, clients.named) == (2, True, False)
+    assert (weigh.cap, weigh.clip, weigh.floor) == (0.4, 2.0, True)  # type: ignore[union-attr]
+    assert (clients.vests, clients.told, clients.named, clients.members["client 1"]) == (2, True, False, "north")
+    pot = experiment(charter(vests=2), mechanism={"value": "path", "settle": "pot"}).mechanism.built.settle
+    assert pot.vests == 2  # type: ignore[union-attr]
     again = hanse.Experiment(**made.sections())  # as config.toml has it
     assert again.sections() == made.sections()
     run = hanse.run(made)
@@ -55,7 +57,7 @@ WRONG: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "cap": ({"cap": 0.3}, {}, "charter.cap"),
     "quorum": ({"quorum": {"members": 1.5}}, {}, "charter.quorum.members"),
     "quorum of the few": ({}, {"mechanism": {"clients_per_round": 1}}, "charter.quorum"),
-    "a stranger": ({"members": {**MEMBERS, "east": {}}}, {}, "charter.members"),
+    "a stranger": ({"members": {**MEMBERS, "east": {}}}, {}, "clients.members"),
     "left out": ({}, {"data": {"clients": 5}}, "charter.members"),
     "of two": ({"members": {**MEMBERS, "east": {"clients": ["client 0"]}}}, {}, "charter.members"),
     "weights of some": ({"members": HALF}, {}, "charter.members.north.weight"),
@@ -65,6 +67,7 @@ WRONG: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "a typo": ({"lenght": 2.0}, {}, "charter.lenght"),
     "another cap": ({}, {"mechanism": {"weigh": {"name": "capped", "cap": 1}}}, "mechanism.weigh.cap"),
     "another vesting": ({"vests": 3}, {"clients": {"vests": 2}}, "clients.vests"),
+    "another of a pot": ({}, {"mechanism": {"settle": {"name": "pot", "vests": 3}}}, "mechanism.settle.vests"),
     "another value": ({"floor": True}, {"mechanism": {"value": "gtg"}}, "mechanism.value"),
     "another average": ({}, {"mechanism": {"weigh": "median"}}, "mechanism.weigh.of"),
 }  # fmt: skip
@@ -80,12 +83,13 @@ def test_what_contradicts_it_is_refused_by_name(case: str) -> None:
 
 def test_a_round_without_a_quorum_leaves_model_and_books_as_they_are() -> None:
     gone = {"leaver": {"clients": [2, 3], "at": 0}}
-    weighed = {name: {**one, "weight": 1.0 + (name == "north")} for name, one in MEMBERS.items()}
+    two: dict[str, Any] = {"client 0": {}, "client 1": {}, "west": {"clients": ["client 2", "client 3"]}}
+    weighed = {name: {**one, "weight": 1.0 + (name == "client 0")} for name, one in two.items()}
     for quorum, members, played in (
-        ({"members": 0.6}, MEMBERS, False),
-        ({"members": 0.3}, MEMBERS, True),
-        ({"members": 0.0, "weight": 0.6}, weighed, False),
-        ({"members": 0.0, "weight": 0.5}, weighed, True),
+        ({"members": 0.7}, two, False),
+        ({"members": 0.6}, two, True),
+        ({"members": 0.0, "weight": 0.8}, weighed, False),
+        ({"members": 0.0, "weight": 0.75}, weighed, True),
     ):
         said, parts = charter(quorum=quorum, members=members), {"value": "path", "settle": "by_value"}
         run = hanse.run(experiment(said, behaviour=gone, mechanism=parts, run={"rounds": 1}))

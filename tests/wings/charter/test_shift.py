@@ -18,19 +18,22 @@ from hanse.wings.charter.shift import bound
 HERE = rehearse({"name": "fedavg", "clients_per_round": 10}, data={"clients": 10}).groups[0]
 SEVERAL = {f"client {k}": f"member {k // 2}" for k in range(6)}  # three members with two keys, four with one
 FIXED = {f"client {k}": float(1 + k) for k in range(10)}
-CHARTERS = (
-    Capped(cap=0.2, clip=1.0),
-    Capped(cap=0.2, clip=3.0, members=SEVERAL),
-    Capped(cap=0.15, clip=2.0, members=SEVERAL),
-    Capped(cap=0.3, clip=1.0, weights=FIXED),
-    Capped(cap=0.25, clip=1.5, of=UniformWeights(), members=SEVERAL),
+CHARTERS: tuple[tuple[Capped, dict[str, str]], ...] = (
+    (Capped(cap=0.2, clip=1.0), {}),
+    (Capped(cap=0.2, clip=3.0), SEVERAL),
+    (Capped(cap=0.15, clip=2.0), SEVERAL),
+    (Capped(cap=0.3, clip=1.0, weights=FIXED), {}),
+    (Capped(cap=0.25, clip=1.5, of=UniformWeights()), SEVERAL),
 )
 
 
-def sent(rows: torch.Tensor, samples: np.ndarray, at: np.ndarray) -> Group:
-    """The group in which the updates at these places were sent."""
-    trained = replace(HERE.view.trained, rows=rows, num_samples=samples)
-    return replace(HERE, view=replace(HERE.view, updates=trained), at=at)
+def sent(rows: torch.Tensor, samples: np.ndarray, at: np.ndarray, of: dict[str, str]) -> Group:
+    """The group in which the updates at these places were sent, by clients of these members."""
+    trained, context = (
+        replace(HERE.view.trained, rows=rows, num_samples=samples),
+        replace(HERE.view.context, members=of),
+    )
+    return replace(HERE, view=replace(HERE.view, updates=trained, context=context), at=at)
 
 
 def steps(draw: np.random.Generator, n: int) -> torch.Tensor:
@@ -43,11 +46,11 @@ def steps(draw: np.random.Generator, n: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("number", range(len(CHARTERS)))
 def test_no_attack_of_a_thousand_passes_the_bound(number: int) -> None:
-    part, draw, shares = CHARTERS[number], np.random.default_rng(number), []
+    (part, of), draw, shares = CHARTERS[number], np.random.default_rng(number), []
     everybody, silent = np.arange(10), 0
     for _ in range(200):
         rows, samples = HERE.old + steps(draw, 10), draw.integers(1, 1000, 10).astype(float)
-        honest = sent(rows, samples, everybody)
+        honest = sent(rows, samples, everybody, of)
         members, place = part.places(honest)
         bad = draw.choice(len(members), draw.integers(1, (len(members) + 1) // 2), replace=False)
         theirs = np.flatnonzero(np.isin(place, bad))
@@ -64,7 +67,7 @@ def test_no_attack_of_a_thousand_passes_the_bound(number: int) -> None:
             case _:  # silent, some of them
                 came = np.setdiff1d(everybody, draw.choice(theirs, draw.integers(1, len(theirs) + 1), replace=False))
                 silent += 1
-        group = sent(attacked, claimed, came)
+        group = sent(attacked, claimed, came, of)
         moved = group.made(part.aggregate(group, {})).double() - honest.made(part.aggregate(honest, {})).double()
         assert part.clip is not None
         limit = bound(lengths(honest), place, bad, part.cap, part.clip)

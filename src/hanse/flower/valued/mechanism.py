@@ -124,6 +124,7 @@ class WatchedRound:
         if self.average:
             return average([self.records[c] for c in clients], self.share(clients))
         if self.again is None:
+            self.check_sound(self.answered, self.replies)
             raise UserError(self.why_not or "its aggregate is not the average of the replies")
         return self.again.made(clients)
 
@@ -134,8 +135,7 @@ class WatchedRound:
             known: whether the strategy uses Flower's own averaging. If not, replies that hardly differ tell nothing:
                 any rule would make nearly their average, so the answer is False for these.
         """
-        clients = list(self.replies)
-        return bool(clients and self.form.names) and self._is_average(self.made, clients, known)
+        return bool(self.replies and self.form.names) and self._is_average(self.made, list(self.replies), known)
 
     def averages_few(self) -> bool:
         """Say whether the strategy averages one reply, and all but one, as it does all; if that can be tried."""
@@ -147,38 +147,24 @@ class WatchedRound:
 
     def _is_average(self, made: ArrayRecord | None, clients: Sequence[int], known: bool) -> bool:
         """Say whether an aggregate is the weighted average of some sound replies; ``known`` as for :meth:`averaged`."""
-        if made is None:
+        records, weights, tells = [self.records[c] for c in clients], self.share(clients), known
+        if made is None or any(set(record) != set(made) for record in records):
             return False
         try:
-            row = self.form.row(made).double()
-        except WireError:  # it has other names or shapes
+            for name in made:
+                found, old, *sent = (opened(one[name]) for one in (made, self.before, *records))
+                rows = np.stack([array.astype(np.float64) for array in sent])
+                mean = np.tensordot(weights, rows, 1)
+                coarse = np.float16 if any(array.dtype == np.float16 for array in (found, *sent)) else np.float32
+                size = np.maximum(np.abs(rows).max(0), np.abs(old))
+                # an error bound for a weighted sum of n terms in the coarsest type of this array
+                near = (len(clients) + 2) * (np.finfo(coarse).eps * size + TINY)
+                if found.shape != mean.shape or not (np.abs(mean - found) <= near).all():
+                    return False
+                tells = tells or (name in self.form.names and bool((np.abs(rows - mean) > 4 * near).any()))
+        except (KeyError, TypeError, ValueError, WireError):  # another name or shape, or no numbers
             return False
-        if not known and not self._averages_the_rest(clients):
-            return False
-        rows = torch.stack([self.replies[c].row for c in clients]).double()
-        old = self.form.row(self.before).double()
-        mean = torch.from_numpy(self.share(clients)) @ rows
-        size = torch.maximum(rows.abs().max(0).values, old.abs())
-        # an error bound for a weighted sum of n terms in the coarsest type of each column
-        near = (len(clients) + 2) * (self.form.rounding([made, *self.records.values()]) * size + TINY)
-        tells = known or bool(((rows - mean).abs() > 4 * near).any())
-        return tells and bool(((mean - row).abs() <= near).all())
-
-    def _averages_the_rest(self, clients: Sequence[int]) -> bool:
-        """Say whether the aggregate's arrays that are no columns are averages, too, and the replies have all of them.
-
-        Args:
-            clients: the clients of the sound replies.
-        """
-        assert self.made is not None
-        rest = set(self.made) - set(self.form.names)
-        if any(set(self.records[c]) != set(self.made) for c in clients):
-            return False
-        try:
-            mean = average([ArrayRecord({n: self.records[c][n] for n in rest}) for c in clients], self.share(clients))
-            return all(np.allclose(opened(self.made[n]), opened(mean[n]), rtol=1e-6, atol=TINY) for n in rest)
-        except (TypeError, ValueError, WireError):  # they are no numbers, or differ in shape
-            return False
+        return tells
 
     def check_repeats(self) -> None:
         """Raise UserError unless the strategy makes the same aggregate of the sound replies again."""
@@ -380,7 +366,7 @@ class OfReplies(ValuePart):
         if referee.game is None:
             return values, state
         if not told.average:
-            told.check_repeats()  # once more: what it remembers of other coalitions shows now
+            told.check_repeats()  # after all coalitions: what it remembers of them shows now
         # beside the values, what all updates together and none of them were worth: their difference is what was shared
         # out
         together, nothing = referee.game.many([frozenset(range(referee.game.players)), frozenset()])
@@ -398,8 +384,7 @@ class OfReplies(ValuePart):
         return replace(values, metrics=metrics, standard_errors=errors, without_block=without), state
 
     def _of_any_rule(self, told: WatchedRound, replies: int) -> ValuePart:
-        """Return the part that values the replies of a strategy that does not average, if it can be made again."""
-        told.check_repeats()
+        """Return the part that values the replies of a strategy that does not average."""
         part = self.part
         if not hasattr(part, "solve") or getattr(part, "game", "average") == "increment":
             what = "game 'increment'" if hasattr(part, "solve") else f"method {word_of(part, 'value')}"

@@ -118,13 +118,14 @@ def begin(task: dict[str, Any]) -> None:
 
 
 def answered(clients: list[int]) -> Any:
-    """Return the aggregate of some clients' replies, or None if the strategy makes none of so few.
+    """Return the aggregate of some clients' replies, or None if the strategy makes none of so few (and says so by
+    returning none, as Flower's own strategies do).
 
     Args:
         clients: the clients whose replies are aggregated, in the order in which they came.
 
     Raises:
-        GapError: it cannot be made again.
+        GapError: it cannot be made again: the strategy raised, or did what is not allowed here.
     """
     some = [client for client in _round["replies"] if client in clients]
     try:
@@ -139,10 +140,9 @@ def answered(clients: list[int]) -> Any:
     except GapError:
         raise
     except BaseException as wrong:
-        if len(some) < len(_round["replies"]):  # a rule that needs more replies, most likely
-            return None
         name, said = type(wrong).__name__, " ".join(str(wrong).split())[:200]
-        raise GapError(f"its aggregate_train raised {name} when it was called again", f"{name}: {said}") from None
+        of = f"{len(some)} of {len(_round['replies'])} replies"
+        raise GapError(f"its aggregate_train raised {name} when it was called again with {of}", said) from None
     finally:
         GUARD.works = False
 
@@ -212,8 +212,7 @@ class Reaggregation:
         None if the strategy makes no aggregate of them, for example because it needs more replies.
 
         Raises:
-            UserError: the aggregate cannot be made again, the round's time is used up, or the strategy raises even for
-                all replies together.
+            UserError: the aggregate cannot be made again, the round's time is used up, or the strategy raised.
         """
         if self._task is not None:
             task, self._task = self._task, None

@@ -57,7 +57,8 @@ from hanse.learning.models import structure
 from hanse.learning.process import untouched
 from hanse.runs.config import Experiment, ModelSection
 from hanse.runs.experiment import settled
-from hanse.runs.round import LoopState, failed_round, first_state, play_round
+from hanse.runs.loop_state import LoopState
+from hanse.runs.round import failed_round, first_state, play_round
 from hanse.runs.round_record import RoundRecord
 from hanse.runs.rundir import RunDir, claim_anew
 from hanse.runs.sections import RunSection

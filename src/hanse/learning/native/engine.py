@@ -11,10 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
+from hanse.base.pytorch import Tensor, torch
 from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
 from hanse.learning.batches import SeatPlan, deal_seats, flat, plan_seats

@@ -15,9 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
-import torch
-from torch import Tensor, nn
-
+from hanse.base.pytorch import Tensor, nn, torch
 from hanse.learning.forward import read_convolutions
 from hanse.learning.job import Problem
 from hanse.learning.module_layers import Spec

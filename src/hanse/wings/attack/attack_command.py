@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from click.core import ParameterSource
-from rich.table import Table as RichTable
 
 from hanse.base.errors import UserError
 from hanse.cli.options import Changes, Workers, err, out, resumable, say
+from hanse.reports.text_table import TextTable
 
 if TYPE_CHECKING:
     from hanse.wings.attack.cheat_table import AttackTable
@@ -29,11 +29,8 @@ SeedsFrom = Annotated[
 ]
 
 
-# the options that each way of searching uses, beside those of all
-USED = {
-    "table": {"table", "smoke", "seeds_from"},
-    "search": {"client", "pair", "tries", "seeds", "seed"},
-}
+# options of one way alone
+TABLE, SEARCH = {"smoke", "seeds_from"}, {"client", "pair", "tries", "seeds", "seed"}
 
 
 def attack(
@@ -74,7 +71,7 @@ def attack(
     from hanse.runs.observers import counting
     from hanse.wings.attack.search import search
 
-    _check_options(ctx, "table" if table else "search")
+    _check_options(ctx, table)
     many = cores() if workers is None else workers
     if table:
         _on_table(what, set_ or [], out_dir, many, smoke, seeds_from, as_json)
@@ -89,24 +86,20 @@ def attack(
     if as_json:
         print(json.dumps(_json(found), indent=1))
         return
-    out.print(_table(found))
+    out.print(_best(found))
     for line in sentences(found):
         say(line, wrap=True)
     say(f"hanse run {folder / 'attack.toml'} plays it")
 
 
-def _check_options(ctx: typer.Context, way: str) -> None:
-    """Raise UserError for an option that was given and that this way of searching would not use."""
-    given = {
-        one.name: one.opts[0]
-        for one in ctx.command.params
-        if one.name and ctx.get_parameter_source(one.name) is ParameterSource.COMMANDLINE
-    }
-    for name in sorted(given.keys() - USED[way] - {"what", "set_", "workers", "out_dir", "as_json"}):
-        raise UserError(
-            f"{given[name]}: not here: " + ("goes with --table only" if way == "search" else f"--{way} does not use it")
-        )
-    if "seeds_from" in given and given.keys() & {"what", "smoke", "set_"}:
+def _check_options(ctx: typer.Context, table: bool) -> None:
+    """Raise UserError for an option that was given and that the table, or the search, would not use."""
+    options = {one.name: one.opts[0] for one in ctx.command.params if one.name}
+    given = {one for one in options if ctx.get_parameter_source(one) is ParameterSource.COMMANDLINE}
+    for name in sorted(given & (SEARCH if table else TABLE)):
+        why = "--table does not use it" if table else "goes with --table only"
+        raise UserError(f"{options[name]}: not here: {why}")
+    if "seeds_from" in given and given & {"what", "smoke", "set_"}:
         raise UserError("--seeds-from: is for the rules' whole table: not with a file, a name, --smoke or --set")
 
 
@@ -141,7 +134,7 @@ def _on_table(
             say(line, wrap=True)
         from rich.markdown import Markdown  # late: its parser of Markdown takes time, and no other command has any
 
-        out.print(Markdown(found.markdown()))
+        out.print(Markdown(found.shown.markdown()))
         say(f"{folder / 'table.md'} has the intervals, {folder / 'table.json'} everything; the same command goes on")
     if found.failed or not found.cells:
         raise typer.Exit(1)
@@ -200,35 +193,24 @@ def _yardstick(found: Attacked) -> str:
     return "the mean amount by which honest clients' balances end above or below their grant"
 
 
-def _table(found: Attacked) -> RichTable:
+def _best(found: Attacked) -> TextTable:
     """Return a table of the deviations that looked best, with what they earned in the search's seeds."""
     seeds = ", ".join(map(str, found.searched))
     who = " and ".join(map(str, found.clients))
     title = f"client {who}: {len(found.tries)} deviations; {_yardstick(found)}: {found.scale:.3f} tokens"
     heads = (f"deviation (seeds {seeds})", "gain, tokens", "gain, %")
-    table = RichTable(*heads, title=title, title_justify="left")
     raced = [one for one in found.tries if len(one.gains) >= len(found.searched) and one.failed is None]
-    for one in sorted(raced, key=lambda one: -_mean(one.gains, found.searched))[:8]:
-        gain = _mean(one.gains, found.searched)
-        table.add_row(one.said, f"{gain:+.3f}", f"{100 * gain / found.scale:+.1f}")
-    return table
-
-
-def _mean(by_seed: Any, seeds: Any) -> float:
-    return float(sum(by_seed[s] for s in seeds) / len(seeds))
+    gains = {one.said: one.gain(found.searched)[0] for one in raced}
+    best = sorted(gains.items(), key=lambda item: -item[1])[:8]
+    rows = tuple((said, f"{gain:+.3f}", f"{100 * gain / found.scale:+.1f}") for said, gain in best)
+    return TextTable(heads, rows, title)
 
 
 def sentences(found: Attacked) -> list[str]:
     """Return what a search says, in sentences."""
-    paid, drawn, bound = found.paying_share()
     fresh = f"seeds {found.fresh[0]} to {found.fresh[-1]}"
     nothing = f"Found nothing that pays surely in {len(found.tries)} tries; best"
     lines = [f"{'Pays' if found.pays else nothing}: {_told(found, found.best)} ({fresh})."]
-    if drawn:
-        lines.append(
-            f"Of {drawn} deviations drawn at random, {paid} paid with seed {found.searched[0]}; so at most "
-            f"{100 * bound:.0f} % of all possible deviations pay with it (95 % confidence)."
-        )
     if failed := [one for one in found.tries if one.failed is not None]:
         lines.append(f"{len(failed)} could not be played; the first, {failed[0].said}: {failed[0].failed}")
     return [*lines, *["Every deviation was tried."] * (found.ended == "space")]
@@ -242,7 +224,6 @@ def _told(found: Attacked, one: Try) -> str:
 
 def _json(found: Attacked) -> dict[str, Any]:
     """Return a search's result as plain values."""
-    paid, drawn, bound = found.paying_share()
 
     def one(tried: Try) -> dict[str, Any]:
         return {
@@ -256,6 +237,5 @@ def _json(found: Attacked) -> dict[str, Any]:
         "clients": list(found.clients), "measure": found.measure, "honest": found.scale, "pays": found.pays,
         "best": one(found.best),
         "interval": list(found.best.gain(found.fresh)), "fresh": list(found.fresh), "searched": list(found.searched),
-        "random": {"drawn": drawn, "paid": paid, "at_most": bound}, "ended": found.ended,
-        "tries": [one(tried) for tried in found.tries],
+        "ended": found.ended, "tries": [one(tried) for tried in found.tries],
     }  # fmt: skip

@@ -26,6 +26,7 @@ from hanse.base.errors import UserError
 from hanse.base.files import read_text, write_whole
 from hanse.base.toml import flat
 from hanse.lab.kept import KeptFile, Store
+from hanse.reports.text_table import TextTable
 from hanse.runs.config import Experiment
 from hanse.runs.observers import ProgressCallback, untold
 from hanse.runs.overrides import name_of
@@ -148,11 +149,12 @@ class AttackTable:
         """The cells of which a run failed."""
         return [cell for cell in self.cells if cell.failed is not None]
 
-    def rows(self) -> dict[str, list[str]]:
-        """Return for each cheat what is shown under each mechanism; "": the mechanism gives no occasion to it."""
-        found = {(cell.cheat, cell.mechanism): cell.shown for cell in self.cells}
-        rows = {name: [found.get((name, column.name), "") for column in self.columns] for name in self.rules.cheats}
-        return {name: row for name, row in rows.items() if any(row)}
+    @property
+    def shown(self) -> TextTable:
+        """What is shown of each cheat under each mechanism; "": the mechanism gives no occasion to it."""
+        found, names = {(one.cheat, one.mechanism): one.shown for one in self.cells}, [one.name for one in self.columns]
+        rows = [(cheat, *(found.get((cheat, name), "") for name in names)) for cheat in self.rules.cheats]
+        return TextTable(("cheat", *names), tuple(row for row in rows if any(row[1:])))
 
     def as_json(self) -> dict[str, Any]:
         """Return the table as plain values."""
@@ -161,12 +163,6 @@ class AttackTable:
             "counts": dict(self.counts), "not_measured": {c.name: c.why for c in self.columns if c.why is not None},
             "cells": [asdict(cell) for cell in self.cells],
         }  # fmt: skip
-
-    def markdown(self) -> str:
-        """Return the table in Markdown."""
-        head = ["cheat", *(column.name for column in self.columns)]
-        rows = [head, ["---"] * len(head), *([name, *row] for name, row in self.rows().items())]
-        return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
 def read_rules(own: Mapping[str, Any] | None = None, only: str | None = None, *, smoke: bool = False) -> Rules:
@@ -328,7 +324,7 @@ def play_table(
             cells.append(CheatCell(column.name, n, shares, failed.get((column.name, n))))
     table = AttackTable(rules, columns, judged(cells, rules.seeds, rules.margin), seeds, commit)
     write_whole(folder / "table.json", (json.dumps(table.as_json(), indent=1) + "\n").encode())
-    write_whole(folder / "table.md", table.markdown().encode())
+    write_whole(folder / "table.md", table.shown.markdown().encode())
     return table
 
 

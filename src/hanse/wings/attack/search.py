@@ -78,14 +78,12 @@ class Try:
         deviation: the deviation.
         gains: by seed, the deviants' outcome minus that of the same clients when honest, in tokens. If there is a
             second key, it is the sum of both keys' outcomes.
-        uniform: whether it was drawn at random from the whole space, not derived from earlier ones.
         failed: why it could not be played. None: it was played.
         keys: how many of the game's clients deviate. None: all.
     """
 
     deviation: Deviation
     gains: Mapping[int, float] = field(default_factory=dict)
-    uniform: bool = False
     failed: str | None = None
     keys: int | None = None
 
@@ -94,15 +92,12 @@ class Try:
         """The deviation in words."""
         return said_of(Deviant(**table_of(self.deviation, [])))
 
-    @property
-    def contributes(self) -> bool:
-        """Whether the client still sends something trained, by itself or by clients that it copies or bought from."""
-        trained = self.deviation.get("sends", "trained") in ("trained", "copied", "echo")
-        return (trained or "adds.copied" in self.deviation) and not self.deviation.get("silent")
-
     def gain(self, seeds: Sequence[int]) -> tuple[float, float, float]:
-        """Return the mean gain over these seeds and its 95 % interval (Student's t)."""
-        return interval([self.gains[s] for s in seeds])
+        """Return the mean gain over these seeds, at least two, and its 95 % interval (Student's t)."""
+        found = np.array([self.gains[s] for s in seeds])
+        mean = float(found.mean())
+        half = t_quantile(len(found) - 1) * float(found.std(ddof=1)) / math.sqrt(len(found))
+        return mean, mean - half, mean + half
 
 
 @dataclass(frozen=True)
@@ -133,29 +128,6 @@ class Attacked:
     def pays(self) -> bool:
         """Whether the best deviation gains more than 1 % of the scale, beyond its interval."""
         return self.best.gain(self.fresh)[1] > LEAST * self.scale
-
-    def paying_share(self) -> tuple[int, int, float]:
-        """Return how many random deviations paid in the search's first seed, and of how many.
-
-        The third number is the 95 % upper bound of the share of the whole space that pays (Clopper and Pearson).
-        """
-        drawn = [one for one in self.tries if one.uniform and one.failed is None]
-        paid = sum(one.gains[self.searched[0]] > LEAST * self.scale for one in drawn)
-        return paid, len(drawn), at_most(paid, len(drawn))
-
-
-def interval(values: Sequence[float]) -> tuple[float, float, float]:
-    """Return the mean of at least two values and its 95 % interval (Student's t)."""
-    found = np.asarray(values, float)
-    half = t_quantile(len(found) - 1) * float(found.std(ddof=1)) / math.sqrt(len(found))
-    return float(found.mean()), float(found.mean()) - half, float(found.mean()) + half
-
-
-def at_most(count: int, of: int) -> float:
-    """Return the 95 % upper bound of a share that was found ``count`` times in ``of`` draws (Clopper and Pearson)."""
-    from scipy.special import betaincinv  # late: it takes longer to import than a short run
-
-    return 1.0 if count == of else float(betaincinv(count + 1, of - count, 0.95))
 
 
 def table_of(deviation: Deviation, clients: Sequence[int]) -> dict[str, Any]:
@@ -290,7 +262,7 @@ def search(
     members = _check(experiment, clients, tries, seeds, seed)
     store = KeptOutcomes(Store(folder / "jobs"), members, clients)
     plays = work or partial(play_with_outcome, watched=tuple(clients))
-    most = SEARCHED + tries + 2 * _KEEPS * (SEARCHED - 1) + 3 * seeds
+    most = SEARCHED + tries + _KEEPS * (SEARCHED - 1) + 2 * seeds
     game = Game(sections, clients, store, workers, plays, told=told, most=most)
     searched = list(range(seed, seed + SEARCHED))
     fresh = list(range(seed + SEARCHED, seed + SEARCHED + seeds))
@@ -340,39 +312,31 @@ def _tried(game: Game, space: Sequence[Knob], tries: int, searched: Sequence[int
     while len(found) < tries:
         batch, todo = todo[: min(_BATCH, tries - len(found))], todo[_BATCH:]
         if not batch:
-            batch = _drawn(draw, space, _leading(found, searched[:1]), seen, min(_BATCH, tries - len(found)))
+            best = _ranked(found, searched[:1])[:_KEEPS]
+            batch = _drawn(draw, space, best, seen, min(_BATCH, tries - len(found)))
         if not batch:
             return _raced(game, found, searched), "space"
         found += game.played_all(batch, searched[:1])
-        best = next(iter(_ranked(found, searched[:1])), None)
-        game.figure = "" if best is None else f"best so far: {best.said}"
+        leads = _ranked(found, searched[:1])[:1]
+        game.figure = f"best so far: {leads[0].said}" if leads else ""
     return _raced(game, found, searched), "tries"
 
 
 def _raced(game: Game, found: list[Try], searched: Sequence[int]) -> list[Try]:
-    """Return the tries; the best of them, and of those that send nothing trained, have been played with all of the
-    search's seeds.
-    """
-    chosen = _leading(found, searched[:1])
+    """Return the tries; the best of them have been played with all of the search's seeds."""
+    chosen = _ranked(found, searched[:1])[:_KEEPS]
     game.honest(searched[1:])
     again = {_key(one.deviation): one for one in game.played_all(chosen, searched[1:])}
     return [again.get(_key(one.deviation), one) for one in found]
-
-
-def _leading(found: Sequence[Try], seeds: Sequence[int]) -> list[Try]:
-    """Return the tries that look best, and the best of those that send nothing trained, each once."""
-    ranked = _ranked(found, seeds)
-    chosen = [*ranked[:_KEEPS], *[one for one in ranked if not one.contributes][:_KEEPS]]
-    return list({_key(one.deviation): one for one in chosen}.values())
 
 
 def _simplest(game: Game, best: Try, seeds: Sequence[int]) -> Try:
     """Return a try without the knobs that earn nothing, leaving them out one after another."""
     for key in sorted(best.deviation):
         less = {k: v for k, v in best.deviation.items() if k != key}
-        if not less or (best.contributes != Try(less).contributes):
+        if not less:
             continue
-        [tried] = game.played_all([Try(less, uniform=best.uniform)], seeds)
+        [tried] = game.played_all([Try(less)], seeds)
         if tried.failed is None and sum(tried.gains.values()) >= sum(best.gains[s] for s in seeds):
             best = tried
     return best
@@ -399,7 +363,7 @@ def _drawn(
             chosen = _turned(draw, chosen, space[k])
         if chosen and _key(chosen) not in seen:
             seen.add(_key(chosen))
-            made.append(Try(chosen, uniform=uniform))
+            made.append(Try(chosen))
     return made
 
 

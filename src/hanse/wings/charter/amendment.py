@@ -123,6 +123,7 @@ def go_on(run: Path, amendment: Path) -> None:
             raise UserError(f"{amendment}: {apart[0]}: cannot change within a run: must stay {fixed[apart[0]][0]!r}")
         sections = read_file(config)
         sections["mechanism"]["weigh"] = sections["mechanism"]["weigh"]["of"]
+        del sections["clients"]["members"]
         sections["charter"] = new.model_dump(mode="json")
         write_whole(kept_at(run, played), read_text(amendment))
         write_whole(config, Experiment(**sections).to_toml())
@@ -142,4 +143,4 @@ def amended(before: Experiment, after: Experiment, run: Path, played: int) -> tu
         return ()
     if read(kept_at(run, played)) != new:
         raise UserError(f"{kept_at(run, played)}: is not the charter in config.toml: let 'hanse charter amend' set it")
-    return ("charter", "mechanism.weigh")
+    return ("charter", "clients.members", "mechanism.weigh")

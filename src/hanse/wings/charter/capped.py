@@ -27,13 +27,11 @@ class Capped(OfRule):
     What a member has above the cap goes to the others, in proportion to their own weights, as far as their caps allow
     (:func:`water_filled`). The rest stays with the old model. A client's share within its member does not change.
 
-    A client belongs to the member that ``members`` names for its key or its name. A client that is not named there is
-    a member by itself, with its own name. Names are what clients call themselves; keys are authenticated.
+    ``[clients] members`` says whose clients they are (:attr:`hanse.core.part.View.members`).
 
     Attributes:
         of: the rule whose weights are capped.
         cap: the most weight of one member, at least 1 / members.
-        members: the member of each client, by the client's key or name. None: every client is a member.
         weights: fixed weights by member, in place of the members' sums of ``of``'s weights. Members that are not in a
             round are left out, and the other weights are scaled to the same sum; members without a weight get 0. None:
             weights are those of ``of``.
@@ -45,14 +43,12 @@ class Capped(OfRule):
     Examples:
         >>> from hanse.runs.rehearsal import rehearse
         >>> (group,) = rehearse("fedavg").groups
-        >>> capped = Capped(cap=0.3, members={"client 0": "north", "client 1": "north"})
-        >>> said = capped.aggregate(group, {})
-        >>> round(float(said.weights[:2].sum()), 6), round(said.old, 6)  # the two others have at most 0.3 each
-        (0.3, 0.1)
+        >>> said = Capped(cap=0.25).aggregate(group, {})  # of four members
+        >>> said.weights.round(2).tolist(), round(said.old, 6)
+        ([0.25, 0.25, 0.25, 0.25], 0.0)
     """
 
     cap: Annotated[float, Field(gt=0, le=1)] = 0.5
-    members: dict[str, str] | None = None
     weights: dict[str, Weight] | None = None
     clip: Rate | None = None
     floor: bool = False
@@ -73,24 +69,17 @@ class Capped(OfRule):
 
     def unfit(self, size: Size) -> list[str]:
         """Return a line if the members of a round could never have the whole weight."""
-        clients = self.members or {}
-        most = min(size.seats, size.clients - len(clients) + len(set(clients.values())))
+        most = min(size.seats, size.members)
         if most < 1 or self.cap * most >= 1 - NO_REST:
             return []
         return [f"mechanism.weigh.cap: {self.cap:g}: {most} members train in a round: must be at least {1 / most:.6g}"]
-
-    def members_of(self, view: View) -> dict[int, str]:
-        """Return the member of each client that is present."""
-        known = self.members or {}
-        names = {c.id: c.name or f"client {c.id}" for c in view.roster}
-        return {c.id: known.get(c.key, known.get(names[c.id], names[c.id])) for c in view.roster}
 
     def places(self, group: Group) -> tuple[list[str], Ints]:
         """Return the members of a group, and the place ``[m]`` among them of each update's member.
 
         Late updates of clients that are not present are taken as those of one member, "".
         """
-        of = self.members_of(group.view)
+        of = group.view.members
         named = [of.get(client, "") for client in group.view.trained.seats.client[group.at].tolist()]
         members = sorted(set(named))
         return members, np.array([members.index(name) for name in named], np.int64)
@@ -139,7 +128,7 @@ class Capped(OfRule):
         players = np.unique(client)
         sums = Carried.of(state).plus(players, CarriedValues.of(players, client, values))
         below = state["below"].copy()
-        for member in set((of := self.members_of(outcome)).values()):
+        for member in set((of := outcome.members).values()):
             mine = [c for c, name in of.items() if name == member]
             one = Carried(*(of_each[mine].sum(axis=0, keepdims=True) for of_each in sums.state().values()))
             below[mine] |= one.sure(np.zeros(1, np.int64))[0] < 0

@@ -62,7 +62,7 @@ class Charter(Section):
         cap: the most weight of a member in a new model.
         length: the longest update, in units of the median over members. None: any.
         floor: whether a member whose summed path values are surely below 0 is used no more.
-        vests: in how many parts a grant is paid, one after each round of work.
+        vests: in how many parts a grant is paid, one after each round of work; and a pot's shares (``pot``).
         quorum: who must answer, or sign.
         sees: what each member may see: its own "values", and the "names" of those it traded with.
         answers: the kinds of questions that members answer. None: what the experiment asks.

@@ -38,7 +38,7 @@ def rehearse(
         introduction, tables = rehearsed(Experiment.read(experiment, changes or ()), most)
     say(introduction, wrap=True)
     for table in tables:
-        say(table.printed())
+        say(table)
     if out is not None:
         page = "\n".join(f"## {table.title}\n\n{table.markdown()}" for table in tables)
         write_whole(out, f"# Rehearsal\n\n{introduction}\n\n{page}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from hanse.base.errors import UserError, nearest
+from hanse.base.errors import UserError
 from hanse.core.port import Closing, Federation, Mask, Reply, Request, Roster, Train
 from hanse.core.table import Ints
 from hanse.data.federated import FederatedData
@@ -34,7 +34,7 @@ class Chartered(Wrapped):
         """Return the present clients of members. Others take no part."""
         here, of = self.inner.present(round), self.charter.by_client
         mine = [client for client in here if client.key in of or client.name in of]
-        self.members.update({client.id: of.get(client.key) or of[client.name] for client in mine})
+        self.members.update({client.id: client.member(of) for client in mine})
         return here if len(mine) == len(here) else Roster(mine)
 
     def exchange(
@@ -71,7 +71,7 @@ class CharterGuard(Guard):
     def __init__(self, experiment: Experiment) -> None:
         super().__init__(experiment)
         self.charter = charter_of(experiment)
-        self.agreement = self.charter.hash
+        self.agreement, self.answers = self.charter.hash, self.charter.answers
 
     def settle(self, sizes: Ints | None) -> None:
         """Raise UserError if no round could have a quorum."""
@@ -82,13 +82,10 @@ class CharterGuard(Guard):
             raise UserError(f"charter.quorum: {seats} clients train in a round: no round could have it: {lack}")
 
     def clients(self, inner: Federation, data: FederatedData) -> Federation:
-        """Raise UserError if the charter names a client that does not exist, or leaves one out."""
-        names = data.names or [f"client {k}" for k in range(data.num_clients)]
-        listed = self.charter.by_client
-        lines = [f"charter.members: '{one}': no such client{nearest(one, names)}" for one in listed if one not in names]
-        lines += [f"charter.members: '{one}' is a client, and no member's" for one in names if one not in listed]
-        if lines:
-            raise UserError(*lines)
+        """Raise UserError if the charter leaves a client out."""
+        names, listed = data.names or [f"client {k}" for k in range(data.num_clients)], self.charter.by_client
+        if out := [f"charter.members: '{one}' is a client, and no member's" for one in names if one not in listed]:
+            raise UserError(*out)
         return inner
 
     def server(self, inner: Federation, remote: bool, size: int) -> Federation:

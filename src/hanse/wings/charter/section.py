@@ -24,9 +24,10 @@ def sections_under(sections: Mapping[str, Any]) -> dict[str, Any]:
         charter = Charter.of(given)
     lines = list[str]()
     found = {**sections, "charter": charter.model_dump(mode="json", exclude_defaults=True)}
+    agreed = {"vests": charter.vests, "members": charter.by_client}
     sees = {"told": "values" in charter.sees, "named": "names" in charter.sees}
     with collected(lines):
-        found["clients"] = _agreed("clients", sections.get("clients", {}), {"vests": charter.vests, **sees})
+        found["clients"] = _agreed("clients", sections.get("clients", {}), {**agreed, **sees})
     with collected(lines):
         found["mechanism"] = _mechanism(sections.get("mechanism"), charter)
     if lines:
@@ -48,20 +49,23 @@ def _mechanism(given: Any, charter: Charter) -> Any:
     """Return the mechanism's table, weighing as the charter says. Raises UserError."""
     if not isinstance(given, Mapping) or not isinstance(given.get("name"), str):
         return given  # the schema says so
-    weigh, built = given.get("weigh"), build_mechanism({key: one for key, one in given.items() if key != "weigh"})
-    own = {"name": weigh} if isinstance(weigh, str) else weigh
-    if not isinstance(own, Mapping):
-        own = part_table("weigh", built.weigh)
-    capped = dict(own) if own.get("name") == "capped" else {"name": "capped", "of": dict(own)}
-    wanted = {"cap": charter.cap, "members": charter.by_client, "weights": charter.weights, "clip": charter.length}
-    found = {**given, "weigh": _agreed("mechanism.weigh", capped, {**wanted, "floor": charter.floor})}
-    value = given.get("value")
-    named = value.get("name") if isinstance(value, Mapping) else value
-    if charter.floor and named is None and built.value is None:
-        return {**found, "value": "path"}
-    kind = named if named is not None else part_table("value", built.value)["name"] if built.value is not None else ""
-    if charter.floor and kind != "path":
+    built = build_mechanism({key: one for key, one in given.items() if key != "weigh"})
+
+    def said(slot: str) -> dict[str, Any]:
+        """Return the part in a slot as a table, without a name if there is none."""
+        own, part = given.get(slot), getattr(built, slot)
+        if isinstance(own, str | Mapping):
+            return {"name": own} if isinstance(own, str) else dict(own)
+        return {} if part is None else part_table(slot, part)
+
+    weigh, value, settle = said("weigh"), said("value").get("name"), said("settle")
+    capped = weigh if weigh.get("name") == "capped" else {"name": "capped", "of": weigh}
+    wanted = {"cap": charter.cap, "weights": charter.weights, "clip": charter.length, "floor": charter.floor}
+    found = {**given, "weigh": _agreed("mechanism.weigh", capped, wanted)}
+    if settle.get("name") == "pot":
+        found["settle"] = _agreed("mechanism.settle", settle, {"vests": charter.vests})
+    if charter.floor and value not in (None, "path"):
         raise UserError(
-            f"mechanism.value: '{kind}': the charter's floor goes by path values: must be 'path', or left out"
+            f"mechanism.value: '{value}': the charter's floor goes by path values: must be 'path', or left out"
         )
-    return found
+    return {**found, "value": "path"} if charter.floor and value is None else found

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def size(
     folder: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="The member's folder of the run, such as ~/.hanse/RUN/client-3.")
+        Path, typer.Argument(metavar="FOLDER", help="The member's folder of the run, such as ~/.hanse/NAME/client-3.")
     ],
     data: Annotated[str, typer.Option("--data", metavar="MODULE:FUNCTION", help="What loads the member's samples.")],
     key: Annotated[Path, typer.Option("--key", metavar="FILE", help="The auditor's private key (Ed25519).")],

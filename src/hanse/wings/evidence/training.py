@@ -115,11 +115,14 @@ def _places(words: bytes, size: int, most: int) -> Ints:
     return np.asarray(generator.permutation(size)[:most])
 
 
-def gains_of(engine: Engine, models: Tensor, pool: Samples, index: Tensor) -> Floats:
-    """Return by how much the losses of ``n`` samples fell from the first half of the models to the second, ``[n]``."""
+def gains_of(engine: Engine, models: Tensor, pool: Samples, index: Tensor) -> Told:
+    """Return by how much the losses of samples fell from the first half of the models to the second: the mean over the
+    samples, the variance, and how many they are.
+    """
     found = engine.score_each(models, pool, torch.split(index, 1))
     half = len(models) // 2
-    return np.array([float((one.loss[:half] - one.loss[half:]).sum()) for one in found])
+    fell = np.array([float((one.loss[:half] - one.loss[half:]).sum()) for one in found])
+    return float(fell.mean()), float(fell.var(ddof=1)) if len(fell) > 1 else 0.0, len(fell)
 
 
 def z_of(mine: Told, theirs: Told) -> float:
@@ -180,9 +183,8 @@ def tells_gains(here: LocalFederation, client: int, task: Ask) -> Answered:
     mine = [places[sample] for leaf in leaves if (sample := held.sample(leaf)) in places]
     if not mine:
         raise NoAnswerError("it has none of the samples that were drawn")
-    gains = gains_of(here.engine, task.models, pool, index[torch.tensor(mine, dtype=torch.int64)])
-    variance = float(gains.var(ddof=1)) if len(gains) > 1 else 0.0
-    return Answered(GAINS, {"mean": float(gains.mean()), "variance": variance, "samples": len(gains)})
+    mean, variance, count = gains_of(here.engine, task.models, pool, index[torch.tensor(mine, dtype=torch.int64)])
+    return Answered(GAINS, {"mean": mean, "variance": variance, "samples": count})
 
 
 # ---- the server's side
@@ -268,8 +270,7 @@ class ProofOfTraining(Part):
             mine, models = _gained(view, c), _models(view, c)
             moved[k] = mine is not None and bool((models[: len(models) // 2] != models[len(models) // 2 :]).any())
             if mine is not None and moved[k]:
-                fell = gains_of(judge.engine, models, samples, index)
-                theirs = float(fell.mean()), float(fell.var(ddof=1)), len(fell)
+                theirs = gains_of(judge.engine, models, samples, index)
                 said[k], others[k], z[k] = mine, theirs, z_of(mine, theirs)
         clients, credit = np.array(members, np.int64), state["credit"].copy()
         credit[clients] = self.after(credit[clients], z)

@@ -184,7 +184,8 @@ def join(
 
     --agree names the agreement that the operator gave you: what will be trained, how many rounds there are, and how
     often which questions are asked. Read it first: your node signs it, and refuses and keeps every request that goes
-    beyond it. Without any agreement the node only says who it is. 'hanse network log' shows what it was asked.
+    beyond it. Without any agreement the node runs whatever app comes; hanse's own then only says who it is. 'hanse
+    network log' shows what it was asked.
 
     Give the other members the witness key that is shown: by it 'hanse ledger verify --witnesses' knows your signatures.
 
@@ -251,7 +252,7 @@ def _agreement(home: Path, given: Path | None, operator: bytes) -> None:
     if found := agreements(home):
         typer.echo(introduced(found[-1]))
     else:
-        typer.echo("no agreement: this node only says who it is, until you start it with --agree agreement.txt")
+        typer.echo("no agreement: this node runs whatever app comes, until you start it with --agree agreement.txt")
 
 
 @app.command()

@@ -58,7 +58,7 @@ class Processes:
                 # files that it makes (logs, keys, models) are its user's alone
                 start_new_session=True, umask=0o077,
             )  # fmt: skip
-        self._path(name).write_text(f"{process.pid} {_begun(process.pid)}\n")
+        self._path(name).write_text(f"{process.pid} {begun(process.pid)}\n")
         _CHILDREN[process.pid] = process
         return process.pid
 
@@ -70,12 +70,12 @@ class Processes:
         """Return the pid of a process, or None if it is not running."""
         if not self._path(name).exists():
             return None
-        number, _, begun = self._path(name).read_text().strip().partition(" ")
+        number, _, when = self._path(name).read_text().strip().partition(" ")
         # a child that has ended keeps its pid until it is waited for: poll does that
         child = _CHILDREN.get(int(number))
         if child is not None and child.poll() is not None:
             return None
-        return int(number) if begun and _begun(int(number)) == begun else None
+        return int(number) if when and begun(int(number)) == when else None
 
     def stop(self, *names: str, kill: bool = False, patience_s: float = 10.0) -> list[str]:
         """Stop processes, with all that they started, and remove their pid files.
@@ -88,19 +88,19 @@ class Processes:
         Returns:
             The names of those that were not running.
         """
-        running = {name: pid for name in names if (pid := self.pid(name)) is not None}
-        for pid in running.values():
+        alive = {name: pid for name in names if (pid := self.pid(name)) is not None}
+        for pid in alive.values():
             _signal(pid, signal.SIGKILL if kill else signal.SIGTERM)
         end = time.monotonic() + patience_s
-        while any(self.pid(name) is not None for name in running) and time.monotonic() < end:
+        while any(self.pid(name) is not None for name in alive) and time.monotonic() < end:
             time.sleep(0.05)
-        for pid in running.values():
+        for pid in alive.values():
             _signal(pid, signal.SIGKILL)  # what is left of its group, also where its head has gone
             if (child := _CHILDREN.pop(pid, None)) is not None:
                 child.wait()
         for name in names:
             self._path(name).unlink(missing_ok=True)
-        return [name for name in names if name not in running]
+        return [name for name in names if name not in alive]
 
     def below(self, *names: str) -> dict[int, str]:
         """Return the processes that those of these names have started, directly or not: when each began, by pid.
@@ -108,14 +108,13 @@ class Processes:
         Flower starts some of them, such as a run's processes, in groups of their own. :meth:`stop` does not reach
         these.
         """
-        shown = subprocess.run(["ps", "-eo", "pid=,ppid=,lstart="], capture_output=True, text=True, check=True).stdout
-        lines = [line.split(maxsplit=2) for line in shown.splitlines()]
+        there = running()
         found = {pid for name in names if (pid := self.pid(name)) is not None}
         heads, size = set(found), 0
         while size < len(found):
             size = len(found)
-            found |= {int(pid) for pid, parent, _ in lines if int(parent) in found}
-        return {int(pid): begun for pid, _, begun in lines if int(pid) in found - heads}
+            found |= {pid for pid, (parent, _) in there.items() if parent in found}
+        return {pid: begun for pid, (_, begun) in there.items() if pid in found - heads}
 
     def log(self, name: str) -> str:
         """Return everything that a process has printed so far; empty if it has no log."""
@@ -130,10 +129,16 @@ class Processes:
 _CHILDREN: dict[int, subprocess.Popen[bytes]] = {}  # started by this very process, which must wait for them
 
 
-def _begun(pid: int) -> str:
-    """Return when a process began, as ``ps`` prints it (to the second); empty if there is no such process."""
-    shown = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
-    return shown.stdout.strip()
+def running() -> dict[int, tuple[int, str]]:
+    """Return the parent of each process of this machine, and when it began (to the second), by pid."""
+    shown = subprocess.run(["ps", "-eo", "pid=,ppid=,lstart="], capture_output=True, text=True, check=True).stdout
+    lines = (line.split(maxsplit=2) for line in shown.splitlines())
+    return {int(pid): (int(parent), begun.strip()) for pid, parent, begun in lines}
+
+
+def begun(pid: int) -> str:
+    """Return when a process began, as ``ps`` prints it; empty if there is no such process."""
+    return running().get(pid, (0, ""))[1]
 
 
 def end(processes: Mapping[int, str]) -> None:
@@ -142,8 +147,9 @@ def end(processes: Mapping[int, str]) -> None:
     Args:
         processes: when each began, by pid, as :meth:`Processes.below` gives them.
     """
-    for pid, begun in processes.items():
-        if _begun(pid) == begun.strip():
+    there = running()
+    for pid, when in processes.items():
+        if pid in there and there[pid][1] == when:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 

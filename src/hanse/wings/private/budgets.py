@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,7 +16,6 @@ from hanse.core.recipe import Recipe
 from hanse.core.table import Ints
 from hanse.data.federated import FederatedData
 from hanse.learning.job import Problem
-from hanse.learning.loop import Loop
 from hanse.runs.chance import SAT_OUT, clients_named
 from hanse.runs.config import Experiment
 from hanse.runs.guards import Guard
@@ -24,6 +24,9 @@ from hanse.wings.private.clipping import AdaptiveClip
 from hanse.wings.private.privacy import InState, Privacy, Private, Stricter
 from hanse.wings.private.private_loop import dp_sgd
 from hanse.wings.private.secure_sums import Secured, SecureSums
+
+if TYPE_CHECKING:
+    from hanse.learning.loop import Loop
 
 
 def warn_of_sitting_out(accounts: InState, sizes: np.ndarray, recipe: Recipe) -> list[str]:

@@ -6,7 +6,7 @@ import dataclasses
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,14 +17,16 @@ from hanse.core.port import Ask, Federation, Mask, OnModels, Reply, Request, Tes
 from hanse.core.recipe import Recipe
 from hanse.federation.codec import WireError
 from hanse.federation.node import ACCOUNT, Assignment, Node
-from hanse.learning.job import Problem
-from hanse.learning.loop import LOOP, Loop
+from hanse.learning.job import LOOP, Problem
 from hanse.ledger.witness import Witness
 from hanse.wings.private.account import AccountFile
 from hanse.wings.private.masker import Masker, Trusted
 from hanse.wings.private.privacy import InFile, Privacy, Private, answering
 from hanse.wings.private.private_loop import dp_sgd
 from hanse.wings.private.secure_sums import MOST_SAMPLES, Summand, in_words, summand
+
+if TYPE_CHECKING:
+    from hanse.learning.loop import Loop
 
 LOG = logging.getLogger("hanse.federation.node")
 NOT_SUMMED = "it has no update that can be summed; its own log says why"

@@ -36,7 +36,7 @@ from hanse.federation.behaviour import secret_stream
 from hanse.federation.codec import pack
 from hanse.federation.wrapped import BUDGET, DELTA, EPSILON, MOST_EPSILON, NOISE, SURELY, WITHIN, Wrapped
 from hanse.learning.client_payloads import declaration
-from hanse.learning.loop import LOOP
+from hanse.learning.job import LOOP
 from hanse.wings.private.account import AccountFile, PrivacyAccount, Release, Unit, library, noise_for
 
 log = logging.getLogger("hanse.federation")

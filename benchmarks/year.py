@@ -1,0 +1,147 @@
+"""A network in operation, on loopback with TLS and keys: many nodes, lost messages, processes that die.
+
+    python benchmarks/year.py twenty [--nodes 20] [--rounds 10] [--lost 0.01] [--masked] [--enough 0.9]
+    python benchmarks/year.py deaths [--nodes 10] [--rounds 200] [--every 90]
+
+``twenty``: seconds a round, memory a node (its share of the machine's, with the process that answers its messages), and
+what each round waited for. ``deaths``: at each interval a process that is drawn, a node or the SuperLink with the run,
+is killed and started again; how many rounds were played, whether the books hold and pay nothing twice, and which rounds
+took more than three times the median.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hanse.federation.node import EVIDENCE
+from hanse.ledger.receipts import read_receipts
+from hanse.ledger.run_ledger import open_ledger
+from hanse.ledger.witness import ALARM, Witness
+from hanse.reports.audit import audit_run
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "flower"))
+
+from deployed import Ongoing, experiment, metrics
+
+SHOWN = "round {round:.0f}: {time/round_s:.2f} s, {answered:.0f} of {present:.0f} answered"
+
+
+def memory(net: Any) -> float:
+    """Return the MiB that the nodes take together: pages that processes share count once."""
+    heads = [name for name in net.processes.names() if name != "superlink"]
+    pids = [*filter(None, map(net.processes.pid, heads)), *net.processes.below(*heads)]
+    kib = 0
+    for pid in pids:
+        with suppress(OSError):  # it may have ended
+            rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
+            kib += next(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:"))
+    return kib / 1024
+
+
+def twenty(given: argparse.Namespace, folder: Path) -> None:
+    """Play rounds with everybody, and print what they took."""
+    seats, waits = {"clients_per_round": given.nodes}, {"deadline_s": given.deadline, "enough": given.enough}
+    waits["secure"] = {"group": 3} if given.masked else None
+    exp = experiment("fedavg", given.nodes, given.rounds, mechanism=seats, federation=waits)
+    going = Ongoing(folder, exp, lost=given.lost)
+    homes = [going.net.folder / "participants" / f"node{i}" for i in range(given.nodes)]
+    if given.masked:
+        names = "".join(f"node{i} {Witness(home).public.hex()}\n" for i, home in enumerate(homes))
+        for home in homes:
+            (home / "members.txt").write_text(names)
+    most = 0.0
+    try:
+        begun = time.monotonic()
+        going.begin()
+        print(f"up after {time.monotonic() - begun:.0f} s", flush=True)
+        while going.server.is_alive():
+            most = max(most, memory(going.net))
+            time.sleep(2.0)
+    finally:
+        going.net.down()
+    played = metrics(going.run)
+    print(*(SHOWN.format(**line) for line in played), sep="\n")
+    lost = (going.net.folder / "logs" / "run.log").read_text().count("lost: ")
+    seconds = [line["time/round_s"] for line in played[1:]]
+    whole = [line["time/round_s"] for line in played[1:] if line["answered"] == given.nodes]
+    print(f"{len(played)} of {given.rounds} rounds, {lost} messages lost, load {os.getloadavg()[0]:.1f}")
+    print(f"seconds a round after the first: {statistics.median(seconds):.2f}, at most {max(seconds):.2f}")
+    print(f"where all answered: {statistics.median(whole) if whole else math.nan:.2f}")
+    print(f"MiB a node: {most / given.nodes:.0f}")
+
+
+def deaths(given: argparse.Namespace, folder: Path) -> None:
+    """Play rounds while processes die, and print what became of rounds and books."""
+    seats = {"by_contribution": given.nodes, "at_random": 0}
+    waits = {"deadline_s": given.deadline}
+    exp = experiment("tiff", given.nodes, given.rounds, mechanism=seats, federation=waits)
+    going, draw = Ongoing(folder, exp, members=1), np.random.default_rng(67)
+    names = ["superlink", *(f"node{i}" for i in range(given.nodes))]
+    killed, back = set[int](), dict[str, threading.Thread]()
+    try:
+        going.begin()
+        while len(metrics(going.run)) < given.rounds and going.server.is_alive():
+            time.sleep(given.every)
+            what = str(draw.choice(names))
+            if what in back:
+                back[what].join()
+            killed.add(len(metrics(going.run)))
+            print(f"{what} dies after {len(metrics(going.run))} rounds", flush=True)
+            going.kill(what)
+            back[what] = threading.Thread(target=going.bring_back, args=(what,))
+            back[what].start()
+            if what == "superlink":
+                back[what].join()
+        going.server.join()
+    finally:
+        for one in back.values():
+            one.join()
+        going.net.down()
+    played = metrics(going.run)
+    middle = statistics.median(line["time/round_s"] for line in played)
+    slow = {int(line["round"]): round(line["time/round_s"], 1) for line in played if line["time/round_s"] > 3 * middle}
+    homes = going.net.folder / "participants"
+    receipts = [one for path in homes.glob("node*/*/client-*/receipts") for one in read_receipts(path)]
+    raised = [str(path) for name in (EVIDENCE, ALARM) for path in homes.glob(f"node*/{name}")]
+    with open_ledger(going.run) as ledger:
+        verdict = ledger.verify(receipts)
+        steps = Counter((one.round, one.transaction.step) for one in ledger.history())
+    twice = [step for step, number in steps.items() if number > 1]
+    in_order = [line["round"] for line in played] == list(range(len(played)))
+    print(f"{len(played)} of {given.rounds} rounds, in order: {in_order}")
+    print(f"kills after {sorted(killed)} rounds; median {middle:.2f} s; over three times that, by round: {slow}")
+    print(f"books hold with {len(receipts)} receipts: {verdict.ok}; posted twice: {twice}")
+    broken = [f"{one.name}: {one.said}" for one in audit_run(going.run).checks if not one.holds]
+    print(f"audit: {broken or 'holds'}; evidence and alarms at nodes: {raised}")
+
+
+def main() -> None:
+    words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    words.add_argument("what", choices=("twenty", "deaths"))
+    words.add_argument("--nodes", type=int, default=20)
+    words.add_argument("--rounds", type=int, default=10)
+    words.add_argument("--deadline", type=float, default=60.0, help="seconds that a round waits at most")
+    words.add_argument("--lost", type=float, default=0.0, help="the share of messages that get lost")
+    words.add_argument("--enough", type=float, help="the share of replies after which a round ends")
+    words.add_argument("--masked", action="store_true")
+    words.add_argument("--every", type=float, default=90.0, help="seconds between two kills")
+    given = words.parse_args()
+    with tempfile.TemporaryDirectory(prefix="hanse-year-") as place:
+        {"twenty": twenty, "deaths": deaths}[given.what](given, Path(place))
+
+
+if __name__ == "__main__":
+    main()
