@@ -16,13 +16,17 @@ def _unsynced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
-@pytest.fixture(autouse=True)
-def _identity() -> None:
-    """Flower sets these inside an app."""
+def in_an_app() -> None:
+    """Flower sets these inside an app; a test before may have had others."""
     if find_spec("flwr"):
         from flwr.supercore.task_identity import TaskIdentity
 
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
+
+
+@pytest.fixture(autouse=True)
+def _identity() -> None:
+    in_an_app()
 
 
 @pytest.fixture(scope="session")
@@ -35,6 +39,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Any:
     from test_flower_in_process import grid_of
     from test_letters import books
 
+    in_an_app()
     folder = tmp_path_factory.mktemp("whole")
     return play(grid_of(books(), folder), books(), folder / "run")
 

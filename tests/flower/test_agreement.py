@@ -21,7 +21,6 @@ pytest.importorskip("flwr", reason="needs the extra 'flower'")
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from flwr.supercore.fab import Fab
-from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode import start_client_internal as node
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -58,11 +57,6 @@ from hanse.wings.operate.loopback import Loopback
 
 DAY = "2026-11-28"
 FLOWERS = node._pull_and_store_message
-
-
-@pytest.fixture(autouse=True)
-def _identity() -> None:
-    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # Flower sets these inside an app
 
 
 def paying(rounds: int, every: int = 1, clients: int = 5, **more: Any) -> hanse.Experiment:

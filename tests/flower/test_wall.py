@@ -216,6 +216,29 @@ def test_the_gate_serves_its_own_user_alone(
     assert told == [status]
 
 
+def test_a_connection_is_looked_up_once_and_another_with_the_same_port_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_access, "TABLE", tmp_path / "tcp")
+    gate = server_access.UserGate(None, ())
+
+    def passes(client: tuple[str, int]) -> bool:
+        return gate._own({"client": client, "server": ("127.0.0.1", 18000)})
+
+    # another object each time, as uvicorn makes them
+    mine, strangers = (("127.0.0.1", int(port, 16)) for port in ("C001", "C001"))
+    (tmp_path / "tcp").write_text(TABLE.format(user=STRANGER))
+    assert not passes(mine)  # a refusal is not kept
+    (tmp_path / "tcp").write_text(TABLE.format(user=os.geteuid()))
+    assert passes(mine)
+    (tmp_path / "tcp").write_text(TABLE.format(user=STRANGER))
+    assert (passes(mine), passes(strangers)) == (True, False)
+    monkeypatch.setattr(server_access, "REMEMBERED", 1)
+    (tmp_path / "tcp").write_text(TABLE.format(user=os.geteuid()))
+    assert passes(strangers)
+    assert list(gate._own_ones.values()) == [strangers]
+
+
 # ---- with real processes
 
 

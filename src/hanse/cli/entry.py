@@ -24,7 +24,7 @@ import typer
 
 from hanse.base.errors import MachineError, PartError, UserError, first_line, of_file, out_of_memory
 from hanse.base.files import on_network, taken
-from hanse.base.import_trust import is_looking, looking, own_modules
+from hanse.base.import_trust import is_looking, looking
 from hanse.base.terminal import plainly
 from hanse.base.wings import absent, target, wings
 from hanse.cli import audit, doctor, facts, invoice, ledger, receipt, statement, sweep
@@ -37,6 +37,7 @@ from hanse.cli.options import (
     err,
     flowing,
     out,
+    own_modules,
     say,
     trusting,
     warn,

@@ -8,6 +8,8 @@ The names in capitals (``RunFolder``, ``Trust``, ..) are types to annotate a com
 from __future__ import annotations
 
 import inspect
+import os
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +19,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from hanse.base.import_trust import looking, own_modules
+from hanse.base.import_trust import looking
 from hanse.base.terminal import Terminal
 
 # names come from outside: ":one:" in one is no emoji, "[red]" no colour
@@ -93,6 +95,12 @@ def warn(lines: Iterable[str]) -> None:
     """Print warnings that must stand before results, one paragraph each."""
     for line in lines:
         say(f"warning: {line}", style="bold yellow", wrap=True)
+
+
+def own_modules() -> None:
+    """Allow import paths to modules in the current folder, for commands that run experiments."""
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
 
 
 @contextmanager

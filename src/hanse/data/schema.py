@@ -34,13 +34,11 @@ from hanse.data.doubts import Coded, of_clients, of_column, of_columns, of_near_
 from hanse.data.kinds import ALIKE, GAPS, LISTED, NUMBER, Held, alike, lost, natural_order
 from hanse.data.preparing import TableColumn
 from hanse.data.samples import Samples
-from hanse.data.units import Divisible
+from hanse.data.units import NONE, SHARES, Divisible
 
-NONE = "none"
 _GROUP = "--group {0!r} of hanse schema, or group = {0!r} in the schema,"
 _ROWS = "Say what each row is of (--group of hanse schema, or group in the schema), or group = 'none'"
 _GAP = "name it with --gap of hanse schema, or under gaps in the schema"
-SHARES = ("train", "validation", "test")
 Part = Annotated[float, Field(ge=0, lt=1)]
 
 
@@ -72,7 +70,8 @@ class CsvTable:
         name: the file's name without its ending, for the site's name.
         path: the file, for messages.
         columns: the text of each column ``[n]`` by name, without blanks around it.
-        rows: ``[n]``, the rows' numbers in the file, where the first is 1 and empty ones count.
+        rows: ``[n]``, the rows' numbers in the file, where the first is 1 and those without any value, which are left
+            out, count.
     """
 
     name: str
@@ -86,16 +85,20 @@ class CsvTable:
         path = Path(path)
         try:
             text = _content(path, "file").decode("utf-8-sig")
+            if "\0" in text:
+                raise csv.Error("it holds zero bytes")
             first = text.partition("\n")[0]
             between = max(",;\t", key=first.count)
             given = csv.reader(io.StringIO(text, newline=""), delimiter=between, strict=True)
-            at, rows = (
-                zip(*((k, row) for k, row in enumerate(given, 1) if row), strict=True) if text.strip() else ((), ())
-            )
+            numbered = [(k, row) for k, row in enumerate(given, 1) if any(map(str.strip, row))]
         except (csv.Error, UnicodeDecodeError) as wrong:
-            raise UnfitTableError("file", f"{path}: is no CSV file in UTF-8: {wrong}") from None
-        if len(rows) < 2:
+            remedy = "save it as CSV UTF-8, or write it with encoding='utf-8'"
+            raise UnfitTableError("file", f"{path}: is no CSV file in UTF-8: {wrong}: {remedy}") from None
+        if first.startswith("sep="):
+            raise UnfitTableError("file", f"{path}: row 1: {first.strip()!r}: is no row of names: delete it")
+        if len(numbered) < 2:
             raise UnfitTableError("empty", f"{path}: has no rows; a CSV file has a row of names and a row a sample")
+        at, rows = zip(*numbered, strict=True)
         names = [name.strip() for name in rows[0]]
         if twice := next((name for name in names if names.count(name) > 1), None):
             raise UnfitTableError("column", f"{path}: two columns are called {twice!r}: rename one")

@@ -185,11 +185,6 @@ def load_table(name: str, seed: int = 0) -> Dataset:
     )
 
 
-def table_is_here(name: str) -> bool:
-    """Return whether the package with a table is installed, and pandas, which reads it."""
-    return all(find_spec(package) for package in (TABLES[name].package, "pandas"))
-
-
 def _read(name: str, table: PackagedTable) -> pd.DataFrame:
     """Return the table's frame.
 

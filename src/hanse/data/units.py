@@ -18,6 +18,10 @@ from hanse.base.streams import stream
 Ints = NDArray[np.int64]
 Cut = Literal["each_client", "all_clients"]
 """Whether every client's rows are cut at a date of their own, or all at one date."""
+SHARES = ("train", "validation", "test")
+"""The shares of a client's samples."""
+NONE = "none"
+"""In the place of a column of units: every row is a unit of its own."""
 FEW_UNITS = 10
 """Units of a test set below which an interval is hardly worth its name."""
 

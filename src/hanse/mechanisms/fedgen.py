@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from hanse.base.factories import Count, Positive, Rate, Weight
+from hanse.base.factories import Positive, Rate, Weight
 from hanse.base.pytorch import torch
 from hanse.base.streams import stream
 from hanse.core.part import Context, Mechanism, State, TrainPart, View
@@ -24,7 +24,7 @@ from hanse.core.table import Block, Floats, Seats
 from hanse.learning.generator import Ensemble, FromGenerator, Generator, LastLayer, train_generator
 from hanse.learning.threads import intra_op
 from hanse.mechanisms.baselines import fedavg
-from hanse.mechanisms.gtflat import GTFLAT, Scale
+from hanse.mechanisms.gtflat import GTFLAT
 from hanse.mechanisms.train import chosen_seats
 
 
@@ -174,39 +174,21 @@ class FedGen(TrainPart):
         return np.asarray(weights / weights.sum())
 
 
-def fedgen(
-    clients_per_round: Positive = 10,
-    generative_alpha: Weight = 10.0,
-    generative_beta: Weight = 10.0,
-    generator_lr: Rate = 3e-4,
-) -> Mechanism:
-    """FedGen (Zhu et al. 2021): FedAvg whose clients also learn from a generator; see :class:`FedGen`.
+def fedgen(clients_per_round: Positive = 10) -> Mechanism:
+    """FedGen (Zhu et al. 2021): FedAvg whose clients also learn from a generator.
+
+    :class:`FedGen` has its options: ``train = { generative_alpha = 5.0 }``.
 
     Args:
         clients_per_round: how many clients train in a round.
-        generative_alpha: weight of the first extra term of the clients' loss.
-        generative_beta: weight of the second extra term.
-        generator_lr: learning rate of the generator's training.
     """
-    return replace(
-        fedavg(clients_per_round),
-        name="fedgen",
-        train=FedGen(generative_alpha, generative_beta, generator_lr=generator_lr),
-    )
+    return replace(fedavg(clients_per_round), name="fedgen", train=FedGen())
 
 
-def gtfedgen(
-    clients_per_round: Positive = 10,
-    generative_alpha: Weight = 10.0,
-    generative_beta: Weight = 10.0,
-    generator_lr: Rate = 3e-4,
-    strength: Weight = 0.8,
-    generations: Count = 50,
-    population: Positive | None = None,
-    scale: Scale = "paper",
-) -> Mechanism:
-    """GTFedGen: FedGen with GTFLAT's weights; see :func:`fedgen` and :class:`hanse.mechanisms.gtflat.GTFLAT`."""
-    weigh = GTFLAT(strength, generations, population, scale)
-    return replace(
-        fedgen(clients_per_round, generative_alpha, generative_beta, generator_lr), name="gtfedgen", weigh=weigh
-    )
+def gtfedgen(clients_per_round: Positive = 10) -> Mechanism:
+    """GTFedGen: :func:`fedgen` with GTFLAT's weights (:class:`hanse.mechanisms.gtflat.GTFLAT`).
+
+    Args:
+        clients_per_round: how many clients train in a round.
+    """
+    return replace(fedgen(clients_per_round), name="gtfedgen", weigh=GTFLAT())

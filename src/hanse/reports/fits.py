@@ -327,19 +327,15 @@ def _correlation(reading: MetricStyle, ours: OwnTest, alone: OwnTest, error: flo
 
     On few samples a positive one is too high by chance: two models that are right on the same samples would have an
     interval without width. So that of a bounded figure is corrected for continuity, towards 0 (Newcombe 1998, method
-    10, where both figures are shares of n samples, of which half a sample is taken from the covariance). Where samples
-    have units, n is how many independent samples tell as much: at least the units, at most the samples.
+    10, where both figures are shares of n samples, of which half a sample is taken from the covariance). That is so
+    where samples have units, too: a share moves in steps of one sample, and the errors are already those of units.
     """
     mine, other = _jackknife(ours.without), _jackknife(alone.without)
     if not mine or not other:
         return 0.0
     found = (mine**2 + other**2 - error**2) / (2 * mine * other)  # var(a - b) = var a + var b - 2 cov
-    least, most = reading.within
-    n: float | None = ours.samples
+    (least, most), n = reading.within, ours.samples
     if found > 0 and n is not None and math.isfinite(most - least):
-        if ours.units is not None:
-            alike = ((test.main or least, error) for test, error in ((ours, mine), (alone, other)))
-            n = min(n, max(ours.units, *((value - least) * (most - value) / error**2 for value, error in alike)))
         found = max(0.0, found - 0.5 * (most - least) ** 2 / (n * (n - 1) * mine * other))
     return min(1.0, max(-1.0, found))
 

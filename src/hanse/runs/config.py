@@ -427,7 +427,12 @@ class Experiment(BaseModel):
                 lines += [line for error in errors for line in mistakes(error, place[1:], below)]
             else:
                 lines.append(_line(errors, place, kinds))
-        lines += _mechanism_lines(sections.get("mechanism") if lines else self.mechanism)
+        given = sections.get("mechanism") if lines else self.mechanism
+        if isinstance(given, Mapping) and isinstance(given.get("name"), str):
+            given = MechanismSection(**given)
+        if isinstance(given, MechanismSection):  # of anything else the schema has said so already
+            with collected(lines):
+                _ = given.built
         if lines:
             raise UserError(*dict.fromkeys(lines))
 
@@ -547,19 +552,6 @@ def read_file(path: str | Path) -> dict[str, Any]:
         raise
     except ValueError as wrong:  # no TOML, no text, or a path that cannot be one
         raise UserError(f"{path}: not valid TOML: {wrong}") from None
-
-
-def _mechanism_lines(given: Any) -> list[str]:
-    """Return a line for each mistake in the mechanism's options and parts."""
-    if not isinstance(given, MechanismSection):
-        if not isinstance(given, Mapping) or not isinstance(given.get("name"), str):
-            return []  # the schema has said so already
-        given = MechanismSection(**given)
-    try:
-        _ = given.built
-    except UserError as wrong:
-        return list(wrong.lines)
-    return []
 
 
 # tables that are allowed, by key; of the user's own names below [behaviour] there is one for all

@@ -51,6 +51,7 @@ PLACES = ("/usr/sbin", "/usr/local/sbin", "/opt/homebrew/bin")  # where nginx ma
 TEMPLATE = Path(__file__).parent / "nginx.conf.j2"
 
 TABLE = Path("/proc/net/tcp")
+REMEMBERED = 1000  # connections that a gate need not look up again
 ESTABLISHED = "01"  # the kernel's code of the one state in which it says whose a connection is
 PUSH = "/v1/fleet/push-messages"  # where nodes bring their replies
 LARGEST_PUSH = 16 << 20  # bytes of such a request, which holds no arrays; the proxy passes no more either
@@ -100,6 +101,10 @@ def user_of(client: tuple[str, int], server: tuple[str, int], table: str) -> int
 class UserGate:
     """An ASGI application that answers only this process's own user, or root.
 
+    The kernel takes 5 ms to list its connections, and each of Flower's processes asks several times a second. A
+    connection is therefore looked up once. uvicorn gives all requests of one connection the same tuple ``client``, and
+    another one the next, with the same port too: connections are told apart by that object, not by the port.
+
     Args:
         app: the application behind the gate.
         everybody: the paths that all users may ask for.
@@ -107,6 +112,7 @@ class UserGate:
 
     def __init__(self, app: Any, everybody: Collection[str]) -> None:
         self.app, self.everybody = app, everybody
+        self._own_ones = dict[int, object]()  # connections of this user by id(); held, so that no other gets this id
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, answer it with 403, or answer the question whether the gate is there."""
@@ -125,7 +131,14 @@ class UserGate:
         # without both ends the owner cannot be found, so the request does not pass
         if client is None or server is None:
             return False
-        return user_of(tuple(client), tuple(server), TABLE.read_text()) in {0, os.geteuid()}
+        if id(client) in self._own_ones:
+            return True
+        own = user_of(tuple(client), tuple(server), TABLE.read_text()) in {0, os.geteuid()}
+        if own:
+            if len(self._own_ones) >= REMEMBERED:
+                self._own_ones.clear()
+            self._own_ones[id(client)] = client
+        return own
 
 
 class ReplyGate:
