@@ -71,6 +71,7 @@ def test_what_is_not_let_in_is_shown_short_whatever_it_is(kind: Any, value: Any,
 
 def test_of_a_text_that_is_signed_there_is_one_form() -> None:
     declared = Declared[Any](Plain)
+    assert declared.check(said := [True, None, {"k": (1, 0.5)}]) == said
     assert declared.canonical('{"a":[1,0.5]}') == declared.read('{"a": [1, 0.50]}') == {"a": [1, 0.5]}
     with pytest.raises(ValueError, match="one form"):
         declared.canonical('{"a": [1,0.5]}')
