@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hanse.base.pytorch import torch
-from hanse.data.kinds import FEW, GAPS, LISTED, NUMBER, Held, plain
+from hanse.data.kinds import FEW, GAPS, LISTED, NUMBER, Held, first_few, plain
 from hanse.data.units import numbered
 
 _CODE = re.compile(r"[+-]?(9+|8+|7+)(\.9+)?")
@@ -128,7 +128,7 @@ def _told(groups: Iterable[tuple[list[str], list[Any]]]) -> str:
         f"{', '.join(map(repr, own[:LISTED]))}"
         for clients, own in groups
     ]
-    return "; ".join(listed[:LISTED]) + (f"; and {len(listed) - LISTED} more" if len(listed) > LISTED else "")
+    return first_few(listed, "; ")
 
 
 def no_shared(words: Mapping[str, set[str]], where: str, remedy: str = "") -> str:
@@ -431,13 +431,9 @@ def of_classes(
     alone = [k for k in np.flatnonzero(holders == 1).tolist() if int(counts[:, k].argmax()) not in lonely]
     if alone:
         holder = {k: int(counts[:, k].argmax()) for k in alone}
-        told = "; ".join(
-            f"{labels[k]!r} ('{names[c]}'{f', {counts[c, k]} rows' * rows})" for k, c in [*holder.items()][:LISTED]
-        )
-        more = f"; and {len(alone) - LISTED} more" if len(alone) > LISTED else ""
-        notes.append(
-            f"{where}: classes that one client alone has: {told}{more}: is each a class, or no answer?{remedy}"
-        )
+        each = [f"{labels[k]!r} ('{names[c]}'{f', {counts[c, k]} rows' * rows})" for k, c in holder.items()]
+        told = first_few(each, "; ")
+        notes.append(f"{where}: classes that one client alone has: {told}: is each a class, or no answer?{remedy}")
     return notes
 
 
