@@ -84,7 +84,7 @@ def checkout(commit: str) -> Path:
     try:
         full = git("rev-parse", "--verify", "--quiet", f"{commit}^{{commit}}")
     except subprocess.CalledProcessError:
-        raise SystemExit(f"--base {commit}: there is no such commit in this repository") from None
+        raise SystemExit(f"{commit}: there is no such commit in this repository") from None
     place = cache() / "checkouts" / full[:12]
     place.parent.mkdir(parents=True, exist_ok=True)
     with (place.parent / "lock").open("w") as held:

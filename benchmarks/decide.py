@@ -13,50 +13,17 @@ lets it wait before its next round, ``--resume`` ends that.
 from __future__ import annotations
 
 import argparse
-import fcntl
 import os
-import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from hanse.data.sources import cache_dir
+from common import ROOT, checkout, sources
+
 from hanse_papers.catalogue import PAPERS
 from hanse_papers.claims.planner import PAUSE
-
-ROOT = Path(__file__).parents[1]
-NATIVE = Path("src/hanse/learning/native")
-
-
-def git(*words: str, root: Path = ROOT) -> str:
-    """Return what git says in a checkout."""
-    return subprocess.run(["git", "-C", str(root), *words], check=True, capture_output=True, text=True).stdout.strip()
-
-
-def checkout(commit: str, root: Path = ROOT, cache: Path | None = None) -> Path:
-    """Return a checkout of a commit in the cache folder, with this tree's compiled engine if its source is the same.
-
-    It is made if it is not there. The program ends if there is no such commit.
-    """
-    try:
-        full = git("rev-parse", "--verify", "--quiet", f"{commit}^{{commit}}", root=root)
-    except subprocess.CalledProcessError:
-        raise SystemExit(f"decide: --commit {commit}: there is no such commit") from None
-    place = (cache or cache_dir()) / "decide" / full[:12]
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with (place.parent / "lock").open("w") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)  # two that start together: one makes the checkout, the other waits
-        if not (place / ".git").exists():
-            git("worktree", "prune", root=root)
-            git("worktree", "add", "--detach", "--force", str(place), full, root=root)
-        if not git("diff", "--name-only", full, "--", str(NATIVE), root=root):
-            for built in (root / NATIVE).glob("*.so"):
-                new = place / NATIVE / f"{built.name}.new"
-                shutil.copy2(built, new)
-                new.replace(place / NATIVE / built.name)  # written in place, it would crash a process that uses it
-    return place
 
 
 def pause(results: Path, *, on: bool) -> None:
@@ -84,8 +51,7 @@ def main(words: Sequence[str] | None = None) -> int:
         pause(results, on=asked.pause)
         return 0
     place = checkout(asked.commit)
-    sources = os.pathsep.join(str(place / part) for part in ("src", "papers/src"))
-    environment = os.environ | {"PYTHONPATH": sources, "OMP_NUM_THREADS": "1"}
+    environment = os.environ | {"PYTHONPATH": sources(place), "OMP_NUM_THREADS": "1"}
     command = ["nice", "-n", "19", sys.executable, "-m", "hanse", "reproduce", "--decide"]
     command += [asked.paper, "--out", str(results / asked.paper)] if asked.paper else ["--out", str(results)]
     command += ["--hours", asked.hours] if asked.hours else []

@@ -18,6 +18,7 @@ from statistics import median
 from typing import Any
 
 import numpy as np
+from common import markdown
 
 CHILD = """
 import json, resource, statistics, sys, time
@@ -110,16 +111,14 @@ def exponent(x: Sequence[float], y: Sequence[float]) -> float:
     return float(np.polyfit(np.log(x), np.log(y), 1)[0])
 
 
-def figures(axis: str, points: Sequence[Point], runs: Sequence[Sequence[dict[str, float]]]) -> list[str]:
+def figures(axis: str, points: Sequence[Point], runs: Sequence[Sequence[dict[str, float]]]) -> str:
     """Return an axis's Markdown table: a row a point, then the exponents, over all points and of the last step."""
     sizes = [float(getattr(point, axis)) for point in points]
     columns = {name: [median(run[p][name] for run in runs) for p in range(len(points))] for name in FIGURES}
-    lines = [f"| {axis} | {' | '.join(FIGURES)} |", "|---" * (len(FIGURES) + 1) + "|"]
-    for p, size in enumerate(sizes):
-        lines.append(f"| {size:,.0f} | {' | '.join(f'{columns[name][p]:.4g}' for name in FIGURES)} |")
-    every = " | ".join(f"{exponent(sizes, columns[name]):.2f}" for name in FIGURES)
-    last = " | ".join(f"{exponent(sizes[-2:], columns[name][-2:]):.2f}" for name in FIGURES)
-    return [*lines, f"| exponent | {every} |", f"| exponent of the last step | {last} |"]
+    rows = [[f"{size:,.0f}", *(f"{columns[name][p]:.4g}" for name in FIGURES)] for p, size in enumerate(sizes)]
+    rows.append(["exponent", *(f"{exponent(sizes, columns[name]):.2f}" for name in FIGURES)])
+    last = [f"{exponent(sizes[-2:], columns[name][-2:]):.2f}" for name in FIGURES]
+    return markdown([axis, *FIGURES], [*rows, ["exponent of the last step", *last]])
 
 
 def main() -> None:
@@ -134,9 +133,9 @@ def main() -> None:
         if given.rounds is not None and axis != "rounds":
             points = tuple(replace(point, rounds=given.rounds) for point in points)
         runs = [[measure(point.sections) for point in points] for _ in range(given.runs)]
-        print("\n".join([*figures(axis, points, runs), ""]), flush=True)
+        print(f"{figures(axis, points, runs)}\n", flush=True)
     if given.systems:
-        print("\n".join([f"| system | {' | '.join(FIGURES)} |", "|---" * (len(FIGURES) + 1) + "|"]))
+        print(markdown(["system", *FIGURES], []))
     for name in given.systems:
         turns = [measure(SYSTEMS[name]) for _ in range(given.runs)]
         print(f"| {name} | {' | '.join(f'{median(one[key] for one in turns):.4g}' for key in FIGURES)} |", flush=True)

@@ -50,6 +50,7 @@ def test_who_gains_names_its_own_arguments() -> None:
     for frame, said in (
         (spoilt("age", 7, np.nan), r'fill them \(prepare="auto" does\), or drop'),
         (table().assign(sex="m"), r'prepare="auto" makes some'),
+        (table().head(4), r"min_samples = 10.*as_dataset\(\.\.\., min_samples=\.\.\.\)"),
     ):
         with pytest.raises(UserError, match=said) as wrong:
             hanse.who_gains(frame, target="ill", client="hospital")

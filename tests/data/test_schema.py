@@ -382,3 +382,32 @@ def test_words_that_may_be_gaps_or_one_another_and_two_decimal_signs(tmp_path: P
     file.write_text("x;y\n" + "1.000;a\n2,5;b\n2;a\n" * 5)
     [line] = draft([CsvTable.read(file)], said).warnings
     assert "'2,5'" in line
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("x,y\n1,\xe4\n2,b\n".encode("latin-1"), "encoding='utf-8'"),
+        ("x,y\n1,a\n2,b\n".encode("utf-16"), "encoding='utf-8'"),
+        ("x,y\n1,a\n2,b\n".encode("utf-16-le"), "zero bytes"),
+        (b"sep=;\nx;y\n1;a\n2;b\n", "row 1: 'sep=;'"),
+        (b"x,y\n,\n , \n", "has no rows"),
+        (b"", "has no rows"),
+        (b"x,x,y\n1,1,a\n2,2,b\n", "called 'x'"),
+        (b"x,y\n1,ill\n2,ill\n", "all rows say 'ill'"),
+        (b"x,y\n1,\n2,NA\n", "'y': has no value"),
+    ],
+)
+def test_a_file_that_is_no_table_is_refused_in_one_line(content: bytes, said: str, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(content)
+    with pytest.raises(UnfitTableError) as wrong:
+        draft([CsvTable.read(tmp_path / "a.csv")], {"target": "y", "group": "none"})
+    [line] = wrong.value.lines
+    assert said in line
+
+
+def test_a_table_is_the_same_with_a_mark_of_its_encoding_tabs_blanks_and_rows_of_nothing(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(b"\xef\xbb\xbf x \ty\r\n1.5\ta \r\n\t\r\n2\tb\r\n\r\n")
+    read = CsvTable.read(tmp_path / "a.csv")
+    assert {name: column.tolist() for name, column in read.columns.items()} == {"x": ["1.5", "2"], "y": ["a", "b"]}
+    assert read.rows.tolist() == [2, 4]

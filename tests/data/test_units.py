@@ -16,9 +16,9 @@ from hanse.data.spec import parse_spec
 from hanse.data.units import split_times, split_units
 from hanse.games.jackknife import split_error
 from hanse.learning.blocks import sample_blocks, unit_error
-from hanse.learning.intervals import wilson
-from hanse.learning.metrics import Predictions, build_metrics
-from hanse.reports.fits import surely
+from hanse.learning.intervals import difference, wilson
+from hanse.learning.metrics import ACCURACY, Predictions, build_metrics
+from hanse.reports.fits import OwnTest, _of_main, surely
 
 HOSPITALS = ("Bremen", "Kiel", "Visby")
 
@@ -222,24 +222,28 @@ def leave_one_out(values, units, figure):
 
 
 @pytest.mark.parametrize("count", [8, 19])
-def test_an_accuracy_s_interval_is_that_of_leaving_out_one_patient_at_a_time(count):
-    draw = np.random.default_rng(count)
-    units = np.repeat(np.arange(count), draw.integers(1, 9, count))
-    right = draw.random(count)[units] < 0.7
-    y = draw.integers(0, 2, len(units))
-    answer = np.where(right, y, 1 - y)
-    judged = Predictions(y, np.eye(2)[answer] * 0.8 + 0.1, np.zeros(len(y)), units)
-    (metric,) = build_metrics(["accuracy"], 2)
-    error, share = leave_one_out(right.astype(float), units, np.mean), right.mean()
-    low, high = metric.interval(judged, metric.without_blocks(judged))
+def test_intervals_of_accuracies_and_gains_are_those_of_leaving_out_one_patient_at_a_time(count):
     from scipy.stats import t
 
-    independent = share * (1 - share) / (error * t.ppf(0.975, count - 1) / 1.96) ** 2
-    assert (low, high) == pytest.approx(wilson(share, min(independent, len(y))), abs=1e-9)
-    assert high - low > np.diff(wilson(share, len(y)))[0]  # than if rows were what is drawn
-    assert unit_error(right.astype(float), torch.from_numpy(units)) == pytest.approx(
-        error * t.ppf(0.975, count - 1) / 1.96, rel=0.15
-    )
+    draw, factor = np.random.default_rng(count), t.ppf(0.975, count - 1) / 1.96
+    units = np.repeat(np.arange(count), draw.integers(1, 9, count))
+    n, y = len(units), draw.integers(0, 2, len(units))
+    (metric,) = build_metrics(["accuracy"], 2)
+    skill, luck, tests = draw.normal(size=count)[units], draw.normal(size=n), []
+    each = [(skill + 0.5 * luck + 0.3 * draw.normal(size=n) + ease > 0).astype(float) for ease in (0.5, 0.0)]
+    for right in each:
+        judged = Predictions(y, np.eye(2)[np.where(right, y, 1 - y)] * 0.8 + 0.1, np.zeros(n), units)
+        error, share, without = leave_one_out(right, units, np.mean), right.mean(), metric.without_blocks(judged)
+        ends = metric.interval(judged, without)
+        assert ends == pytest.approx(wilson(share, min(share * (1 - share) / (error * factor) ** 2, n)), abs=1e-9)
+        assert np.diff(ends) > np.diff(wilson(share, n))  # than if rows were what is drawn
+        assert unit_error(right, torch.from_numpy(units)) == pytest.approx(error * factor, rel=0.15)
+        tests.append(OwnTest(0, None, share, n, None, share, "", without, ends, count))
+    ours, theirs, apart = (leave_one_out(one, units, np.mean) for one in (*each, each[0] - each[1]))
+    both = (ours**2 + theirs**2 - apart**2) / (2 * ours * theirs)
+    both -= min(max(both, 0), 0.5 / (n * (n - 1) * ours * theirs))
+    gain = difference(tests[0].main, tests[0].interval, tests[1].main, tests[1].interval, both)
+    assert _of_main(ACCURACY, tests[0].main, tests[0], tests[1].main, tests[1]) == pytest.approx(gain, abs=1e-9)
 
 
 def test_the_error_over_splits_is_nadeau_s_and_bengio_s():

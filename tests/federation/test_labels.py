@@ -1,7 +1,6 @@
 """An attack on data: a behaviour that shows its client other targets, in this process and at a node."""
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,10 +11,7 @@ import hanse
 from hanse.core.port import Request, Train, Trained
 from hanse.data.samples import Samples
 from hanse.federation.behaviour import Behaviour, Me
-from hanse.federation.check import room
-from hanse.federation.codec import pack, unpack_reply
 from hanse.federation.local import LocalFederation
-from hanse.federation.node import Assignment, ClientData, Node
 from hanse.learning.job import SeatJob
 from hanse.runs.round import first_state, play_round
 from hanse.runs.setup import Session, build
@@ -76,20 +72,6 @@ def test_a_client_trains_with_the_targets_that_it_sees_and_nobody_else_does(trai
         assert (flipped[c].num_samples, flipped[c].steps) == (24, 6)
     assert flipped[1].num_samples == 24
     assert torch.equal(pool.y[index], honest.data.pool([1])[0].y[index])
-
-
-def test_a_node_honours_it_bit_for_bit(tmp_path: Path) -> None:
-    here = setup(Flip())
-    request = Request(1, (task(here),))
-    [want] = here.federation.exchange(0, [request], None, None)[0].results
-    job = Assignment("run", 1, 4, here.context.seed, {"name": "logistic"}, vars(here.context.recipe))
-    data = ClientData.of(here.data, 1)
-    node = Node(data, job, tmp_path, behaviours=[Flip()])
-    [got] = unpack_reply(node.answer(0, pack(request)), room(request)).results
-    assert isinstance(got, Trained)
-    assert isinstance(want, Trained)
-    assert torch.equal(got.row, want.row)
-    assert torch.equal(data.train.y, ClientData.of(here.data, 1).train.y)
 
 
 def test_what_is_reported_of_the_targets_is_of_those_that_were_seen() -> None:

@@ -23,7 +23,7 @@ from test_letters import After, DiesError, dies
 
 import hanse
 from hanse.base import toml
-from hanse.core.port import Gradient, Request
+from hanse.core.port import Request, Test
 from hanse.flower.agreement import agree
 from hanse.flower.link import FlowerFederation
 from hanse.flower.node_log import NodeLog
@@ -84,13 +84,13 @@ def test_a_charter_is_agreed_played_amended_by_a_quorum_and_left(
     def under(file: str) -> hanse.Experiment:
         return paying(6, charter={"file": str(tmp_path / file)})
 
-    # agreed and played; in round 1 the server asks all nodes for a gradient, too
+    # agreed and played; in round 1 the server asks all nodes for a test, which the amendment will allow
     honest, refused = FlowerFederation.exchange, list[Any]()
 
     def greedy(self: FlowerFederation, round: int, requests: Any, *more: Any) -> Any:
         if round == 1 and requests and not refused:
             model = requests[0].tasks[0].start
-            beyond = [Request(c, (Gradient("more", model[None]),)) for c in range(5)]
+            beyond = [Request(c, (Test("more", model),)) for c in range(5)]
             refused.extend(honest(self, round, beyond, None, None))
         return honest(self, round, requests, *more)
 
@@ -98,9 +98,9 @@ def test_a_charter_is_agreed_played_amended_by_a_quorum_and_left(
     with pytest.raises(DiesError):
         play(grid_of(under("old.toml"), tmp_path), under("old.toml"), run, After(2, dies))
     assert sorted(reply.client for reply in refused) == [0, 1, 2, 3, 4]
-    assert all("beyond the agreement" in str(reply.refused) for reply in refused)
+    assert all("asks for Test, which was not agreed" in str(reply.refused) for reply in refused)
     assert all(len(evidence(home, KEY)) == 1 for home in homes)
-    assert all(asked_of(home)[0] == {"Train", "Gradient on train"} for home in homes)
+    assert all(asked_of(home)[0] == {"Train", "Test"} for home in homes)  # this one, which all have refused
 
     # amended: two of five are no quorum, three are
     amend, old = ("charter", "amend", tmp_path / "old.toml"), tmp_path / "amendment.txt"

@@ -241,5 +241,6 @@ def test_a_receipt_of_another_client_or_none_is_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(WireError, match=said):
             node.keep_receipts(lines, PINNED)
+    assert not list(tmp_path.rglob("receipts/*"))  # not even an empty file
     with pytest.raises(WireError, match="not a request"):
         node.answer(0, Message("null"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from collections.abc import Callable
@@ -17,13 +18,17 @@ from reports_cases import large_run, market_experiment
 import hanse
 from hanse.base.errors import UserError
 from hanse.reports.alone import train_alone
+from hanse.reports.compare import run_row
+from hanse.reports.contributions import contribution
 from hanse.reports.facts import facts
+from hanse.reports.groups import SeedGroup
 from hanse.reports.invoice import as_page, invoice
 from hanse.reports.report import check, write_report
 from hanse.reports.statement import render, statement
 from hanse.reports.words import differences, environment
+from hanse.runs.run_record import load_run
 
-DRAWS = 5  # of each page
+DRAWS = 20  # of each page
 
 
 def simple(out: Path, *, alone: bool = False, **given: Any) -> Path:
@@ -111,14 +116,43 @@ def pages(run: Path, out: Path) -> dict[str, str]:
     return found
 
 
-DIGIT = re.compile(r"(?<!<span data-own>)(?<=[ >])\d(?=[^<>]*<)")
+SPAN = re.compile(r"<span data-own>[^<]*")  # its date and hanse's version
 
 
 def changed(text: str, draw: np.random.Generator) -> str:
-    """The page with another digit at the start of a number that a reader sees."""
-    body = text.index("<body>")
-    at = int(draw.choice([one.start() for one in DIGIT.finditer(text, body)]))
-    return f"{text[:at]}{(int(text[at]) + 1) % 10}{text[at + 1 :]}"
+    """The page with another digit anywhere, in its text, its pictures or its style."""
+    own = {at for one in SPAN.finditer(text) for at in range(*one.span())}
+    at = int(draw.choice([one.start() for one in re.finditer("[0-9]", text) if one.start() not in own]))
+    return f"{text[:at]}{(int(text[at]) + draw.integers(1, 10)) % 10}{text[at + 1 :]}"
+
+
+def same(shown: float | None, fact: float | None) -> bool:
+    return shown == fact or (shown is not None and fact is not None and math.isclose(shown, fact, abs_tol=1e-9))
+
+
+def assert_numbers_beside_the_facts_are_facts(run: Path) -> None:
+    """What a page adds up itself is what the facts say of it: the same code makes a page and checks it."""
+    found, record = facts(run), load_run(run)
+    [whole], row = found.runs, run_row(record)
+    assert same(row[f"test_{whole.metric}"] if whole.metric != "loss" else row["test_mse"], whole.test)
+    assert (row["rounds"], row["refused"]) == (whole.rounds, whole.refused)
+    assert whole.metric != "accuracy" or same(row["client_accuracy"], whole.own)
+    sent = [one.megabytes for one in found.rounds if one.megabytes is not None]
+    assert same(row["mb"], sum(sent) if sent else None)
+    drawn = contribution(SeedGroup("", (record,)))
+    values = {} if drawn is None else dict(zip(drawn.clients.tolist(), drawn.totals.tolist(), strict=True))
+    for client in found.clients[:3]:
+        made = statement(run, client.client)
+        assert same(values.get(client.client), client.value)
+        own = [one.value for one in made.rounds if one.value is not None]
+        assert same(sum(own) if own else None, client.value)
+        assert len(made.rounds) >= client.answered
+        assert same(made.above + made.below, whole.value or 0.0)
+        if made.money is not None:
+            moved = [one for one in made.money.figures if not one.within and one.kind != "grant"]
+            assert sum(one.received for one in moved) == client.received
+            assert sum(one.paid for one in moved) == client.paid
+            assert (made.money.lines[-1].holds if made.money.lines else 0) == client.holds
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -133,6 +167,7 @@ def test_pages_agree_with_their_run_and_whoever_changes_a_number_is_found(kind: 
         assert check([run], file) == [], name
         for _ in range(DRAWS):
             assert differences(changed(text, draw), text), name
+    assert_numbers_beside_the_facts_are_facts(run)
 
 
 FORGED: dict[str, tuple[str, str]] = {
@@ -143,6 +178,8 @@ FORGED: dict[str, tuple[str, str]] = {
     "a drawing": ("base64,P", "base64,Q"),
     "what browsers see and parsers do not": (r"<footer", "<!--><p>gained 500</p><!-- --><footer"),
     "more than a version": (r"(<span data-own>\d[^<]*)", r"\1, and gained 500"),
+    "words for a version": (r"(<span data-own>)[^<]*", r"\g<1>9.gained-500-EUR"),
+    "words for a date": (r"(<span data-own>)[^<]*", r"\g<1>2026-gained-500"),
     "a claim in it": (r"(<span data-own>\d[^<]*)", r"\1<p>gained 500</p>"),
     "after the end": (r"\Z", "gained 500 &"),
     "a number as a word": (r"</footer>", "gained twelve ½</footer>"),
@@ -164,6 +201,7 @@ def test_whatever_else_of_a_page_is_changed_is_found(tmp_path: Path) -> None:
 # ---- a page computes nothing
 
 
+COUNTS = {"length", "count"}  # which may decide what is said, and are not said themselves
 FACTORS = {"factor", "k", "way", "sure"}  # of a unit or a sign, and of an error
 
 
@@ -186,6 +224,7 @@ def computed(text: str) -> list[str]:
     scaled = [part for one in tree.find_all((nodes.Mul, nodes.Div)) for part in (one.left, one.right)
               if fixed(one.left) or fixed(one.right)]  # fmt: skip
     wrong: list[nodes.Node] = [one for one in tree.find_all(nodes.Filter) if one.name == "sum"]
+    wrong += [one for out in tree.find_all(nodes.Output) for one in out.nodes if getattr(one, "name", "") in COUNTS]
     for one in tree.find_all((nodes.Add, nodes.Sub, nodes.Mul, nodes.Div, nodes.FloorDiv, nodes.Mod, nodes.Pow)):
         sides = (one.left, one.right)
         ends = [name_of(side).rpartition("_")[2] for side in sides]
@@ -201,7 +240,7 @@ def test_templates_add_up_count_and_average_nothing() -> None:
     templates = [file for file in files("hanse.reports").iterdir() if file.name.endswith(".j2")]
     assert len(templates) >= 5
     assert {file.name: found for file in templates if (found := computed(file.read_text("utf-8")))} == {}
-    for bad in ("a | sum", "a + b", "n - down", "row.paid / row.received", "a.value * b.value", "n + 1"):
+    for bad in ("a | sum", "a | length", "a + b", "n - down", "row.paid / row.received", "a.value * b.value", "n + 1"):
         assert computed("{{ " + bad + " }}"), bad
     for good in (
         "k * f.last",

@@ -28,11 +28,6 @@ def lines(out: Path) -> list[dict[str, Any]]:
     return [json.loads(text) for text in (out / "metrics.jsonl").read_text().splitlines()]
 
 
-def test_numbers_only() -> None:
-    given = {"round": 3, "test/accuracy": 0.5, "seats": 2, "test/loss": None, "ledger/head": "abc"}
-    assert scalars(given) == {"test/accuracy": 0.5, "seats": 2}
-
-
 def test_wandb_gets_the_same_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake = MagicMock(Error=type("Error", (Exception,), {}))
     monkeypatch.setitem(sys.modules, "wandb", fake)

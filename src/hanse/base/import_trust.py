@@ -12,8 +12,6 @@ forgotten.
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -61,9 +59,3 @@ def from_message(own: Mapping[str, Callable[..., Any]]) -> Iterator[None]:
 def own_things() -> Mapping[str, Callable[..., Any]] | None:
     """Return the objects that import paths may mean at this point, or None if paths are followed as usual."""
     return _OWN.get()
-
-
-def own_modules() -> None:
-    """Allow import paths to modules in the current folder, for commands that run experiments."""
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())

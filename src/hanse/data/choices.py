@@ -20,14 +20,12 @@ from hanse.data.kinds import Column
 from hanse.data.mixtures import MixturePartition
 from hanse.data.partitions import Cluster, Dirichlet, Iid, Natural, Niid, Pathological, Pooled, Skew
 from hanse.data.preparing import Statistics
-from hanse.data.schema import digest
+from hanse.data.schema import Part, digest
 from hanse.data.sources import GENERATED, IMAGES, SOURCES, Scale
 from hanse.data.units import Cut
 
 TABLES = "tables"
 """The source of tables that a schema says how to read."""
-
-Part = Annotated[float, Field(ge=0, lt=1)]
 
 
 @dataclass(frozen=True)

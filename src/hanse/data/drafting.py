@@ -17,7 +17,6 @@ from hanse.data.doubts import no_shared, of_classes
 from hanse.data.kinds import FEW, GAPS, LIKE, LISTED, NUMBER, alike, natural_order
 from hanse.data.preparing import DAY, MOST_KINDS, TableColumn
 from hanse.data.schema import (
-    NONE,
     CsvTable,
     Schema,
     UnfitTableError,
@@ -28,6 +27,7 @@ from hanse.data.schema import (
     same_words,
     seconds,
 )
+from hanse.data.units import NONE
 
 _WORDS = ("none", "missing", "inf", "-inf", "infinity")  # gaps that may be words, too
 
@@ -113,6 +113,9 @@ def draft(
         else:
             warnings.append(f"data: {line}; until then these are words")
     answers = sorted(texts[said["target"]] - {*gaps}, key=natural_order)
+    if len(answers) < 2:
+        told = f"all rows say {answers[0]!r}" if answers else "has no value in any row"
+        lines.append(f"column {said['target']!r}: {told}, so there is nothing to learn: is --target the right column?")
     if len(answers) > FEW and (odd := _read({*answers})[2]):
         told = _places(tables, [said["target"]], odd)
         lines.append(f"column {said['target']!r}: numbers but for {told}: leave these rows out, or write numbers")

@@ -24,10 +24,9 @@ from hanse.data.kinds import LISTED
 from hanse.data.partitions import Partition
 from hanse.data.samples import Inputs, Samples, unfinite
 from hanse.data.shares import borrowed, client_shares, server_cut, taken
-from hanse.data.units import FEW_UNITS
+from hanse.data.units import FEW_UNITS, SHARES
 
 Share = Literal["train", "validation", "test"]
-SHARES: tuple[str, ...] = ("train", "validation", "test")
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,9 @@ import numpy as np
 from hanse.base.errors import UserError
 from hanse.base.files import on_network, write_whole
 from hanse.base.pytorch import Tensor, torch
-from hanse.data.federated import SHARES, FederatedData
+from hanse.data.federated import FederatedData
 from hanse.data.samples import Samples
+from hanse.data.units import SHARES
 
 Fingerprint = Mapping[str, Sequence[str]]
 """Digests (16 hexadecimal digits): of each client's "train", "validation" and "test" share, by client (of more than

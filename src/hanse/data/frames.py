@@ -19,6 +19,7 @@ from hanse.data.doubts import MOST_COLUMNS, Coded, of_column, of_columns
 from hanse.data.kinds import ALIKE, Column, Held, alike, held, is_gap, lost, objects, plain, rows_of
 from hanse.data.preparing import AUTO, Columns, Prepare
 from hanse.data.samples import array_of
+from hanse.data.units import NONE
 
 Features = Sequence[Column]
 """Columns of features."""
@@ -26,8 +27,6 @@ Features = Sequence[Column]
 Labels = Mapping[str, str | int | Mapping[str, str | int]]
 """What labels are to be called, for all clients, or in a table for each client by name."""
 
-NONE = "none"
-"""In the place of a column of units: every row is a unit of its own."""
 FILL = "fill them (data.source.prepare = 'auto' does)"
 # characters of a client's name
 NAME = 80
@@ -91,10 +90,6 @@ class Asked:
     time: Column | None = None
     prepare: Prepare | None = None
     renamed: Renamed | None = None
-
-    def labels(self, column: Any, owner: NDArray[Any] | None) -> Any:
-        """Return targets ``[n]`` under the names that were asked for."""
-        return column if self.renamed is None else self.renamed.of(column, owner)
 
     @property
     def named(self) -> dict[str, Column]:
@@ -163,7 +158,8 @@ def of_frame(frame: Any, asked: Asked, name: str) -> Rows:
             Columns(frame[[*read]], where)
     y, units, time = np.zeros(0), None, None
     with collected(lines):
-        y = target_column(asked.labels(frame[asked.target], owner), owner, f"{where}: column '{asked.target}'")
+        answers = frame[asked.target] if asked.renamed is None else asked.renamed.of(frame[asked.target], owner)
+        y = target_column(answers, owner, f"{where}: column '{asked.target}'")
     with collected(lines):
         if (group := asked.named.get("group")) is not None:
             units = units_of(frame[group], f"{where}: column '{group}'")

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from math import prod
 from typing import Any
 
@@ -68,13 +67,9 @@ class Inputs:
 
     def split(self, x: Tensor) -> dict[str, Tensor]:
         """Return rows ``[n, width]`` as the inputs that they hold, ``[n, *shape]`` each, by name."""
-        ends = [0]
-        for part in self.parts:
-            ends.append(ends[-1] + prod(part.shape))
-        cut = {
-            p.name: x[:, a:b].reshape(len(x), *p.shape) for p, (a, b) in zip(self.parts, pairwise(ends), strict=True)
-        }
-        return {part.name: cut[part.name].long() if part.whole else cut[part.name] for part in self.parts}
+        cut = zip(self.parts, torch.split(x, [prod(part.shape) for part in self.parts], dim=1), strict=True)
+        shaped = {part: own.reshape(len(x), *part.shape) for part, own in cut}
+        return {part.name: own.long() if part.whole else own for part, own in shaped.items()}
 
     def place(self, column: int) -> str:
         """Return, for messages, which input a column of a row belongs to."""

@@ -32,7 +32,7 @@ from hanse.data.download import ARCHIVE, CASED, Arrays, cased, fetch, fetching, 
 from hanse.data.natural import NATURAL, femnist, natural_is_here, pacs, shakespeare, shakespeare_next
 from hanse.data.samples import Samples
 from hanse.data.synthetic import fedsoft_linear
-from hanse.data.tables import TABLES, load_table, table_is_here
+from hanse.data.tables import TABLES, load_table
 
 GENERATED = ("synthetic",)
 """Sources that make each client's samples on demand: not a :class:`Dataset`, see :mod:`hanse.data.synthetic`.
@@ -334,7 +334,7 @@ def is_here(source: str) -> bool:
     if source in NATURAL:
         return natural_is_here(source, folders)
     if source in TABLES:
-        return table_is_here(source)
+        return all(find_spec(package) for package in (TABLES[source].package, "pandas"))  # pandas reads it
     here = any((folder / f"{source}.npz").is_file() for folder in folders)
     return here or (split != source and find_emnist(folders, split) is not None)
 

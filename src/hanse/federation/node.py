@@ -48,9 +48,10 @@ from hanse.core.port import (
     Trained,
 )
 from hanse.core.recipe import NEVER, Recipe
-from hanse.data.federated import SHARES, FederatedData
+from hanse.data.federated import FederatedData
 from hanse.data.fingerprint import Fingerprint, note_own_data, of_samples
 from hanse.data.samples import Samples, unfinite
+from hanse.data.units import SHARES
 from hanse.federation.answers import mixed
 from hanse.federation.behaviour import Behaviour
 from hanse.federation.codec import Message, WireError, pack, unpack
@@ -565,8 +566,6 @@ class Node:
             raise WireError("a receipt of another client")
         folder = private_folder(self.folder / "receipts")
         file = folder / f"client-{client}.jsonl"
-        file.touch(0o600)
-        file.chmod(0o600)  # also one that is there already
         # a run by another name may not tell another story of the same book
         books, home = {receipt.book for receipt in told}, self.folder.parent.parent
         others = [path for path in sorted(home.glob("*/client-*/receipts/*.jsonl")) if path != file]
@@ -585,7 +584,10 @@ class Node:
         except witness.SplitViewError as wrong:
             logging.getLogger(__name__).error("ALARM: %s", wrong)
             raise WireError(f"ALARM: {wrong}") from None
-        write_receipts(folder, told)
+        if told:
+            file.touch(0o600)
+            file.chmod(0o600)  # also one that is there already
+            write_receipts(folder, told)
 
     def _keep_best(self, round: int, request: Request, reply: Reply) -> None:
         """Keep the best of the client's own models so far (iPFL Alg. 1: a client that quits keeps it)."""

@@ -52,7 +52,7 @@ from hanse.ledger.log import LogHead
 from hanse.ledger.note import DASH, cosign, cosigned_at, fingerprint, is_signed, load_key, public_of, sign
 from hanse.ledger.witness import KEY, Witness, name_of
 from hanse.runs.config import Experiment
-from hanse.runs.guards import asked, completed
+from hanse.runs.guards import asked, completed, guards_of
 from hanse.runs.recomputable import code_hash
 from hanse.runs.refusals import changed
 
@@ -520,7 +520,9 @@ def _limits(experiment: Experiment, replays: int) -> dict[str, QuestionLimit]:
         every = experiment.eval.every
         tests = -(-settings.rounds // every) + replays * (1 + settings.checkpoint_every // every)
         limits["Test"] = QuestionLimit(1, 2, tests)
-    return limits
+    listed = [guard.answers for guard in guards_of(experiment).values() if guard.answers is not None]
+    asks = {kind: kind.split()[0].replace("Mixture", "Test") for kind in limits}  # a mixture is a part of a test
+    return {kind: limit for kind, limit in limits.items() if all(asks[kind] in kinds for kinds in listed)}
 
 
 def introduced(agreement: Agreement) -> str:

@@ -197,43 +197,20 @@ def sketched(vectors: Floats, width: int, seed: int) -> Floats:
     return np.stack([np.bincount(place, weights=sign * vector, minlength=width) for vector in vectors])
 
 
-def gtfedavg(
-    clients_per_round: Positive = 10,
-    strength: Weight = 0.8,
-    generations: Count = 50,
-    population: Positive | None = None,
-    scale: Scale = "paper",
-) -> Mechanism:
-    """GTFedAvg: FedAvg with GTFLAT's weights. The options are those of :class:`GTFLAT`.
+def gtfedavg(clients_per_round: Positive = 10) -> Mechanism:
+    """GTFedAvg: FedAvg with GTFLAT's weights. :class:`GTFLAT` has its options: ``weigh = { population = 100 }``.
 
     Args:
         clients_per_round: how many clients train in a round, at random.
-        strength: w, how strongly a generation follows the payoffs.
-        generations: how many generations are played.
-        population: individuals per client.
-        scale: "paper" takes distances as they are, "mean" divides them by their mean.
     """
-    weigh = GTFLAT(strength, generations, population, scale)
-    return replace(fedavg(clients_per_round), name="gtfedavg", weigh=weigh)
+    return replace(fedavg(clients_per_round), name="gtfedavg", weigh=GTFLAT())
 
 
-def gtfedprox(
-    clients_per_round: Positive = 10,
-    mu: Weight = 0.1,
-    strength: Weight = 0.8,
-    generations: Count = 50,
-    population: Positive | None = None,
-    scale: Scale = "paper",
-) -> Mechanism:
-    """GTFedProx: FedProx (with its ``mu``) and GTFLAT's weights. The other options are those of :class:`GTFLAT`.
+def gtfedprox(clients_per_round: Positive = 10, mu: Weight = 0.1) -> Mechanism:
+    """GTFedProx: FedProx (with its ``mu``) and GTFLAT's weights, as in :func:`gtfedavg`.
 
     Args:
         clients_per_round: how many clients train in a round, at random.
         mu: strength of the pull towards the shared model.
-        strength: w, how strongly a generation follows the payoffs.
-        generations: how many generations are played.
-        population: individuals per client.
-        scale: "paper" takes distances as they are, "mean" divides them by their mean.
     """
-    weigh = GTFLAT(strength, generations, population, scale)
-    return replace(fedprox(clients_per_round, mu), name="gtfedprox", weigh=weigh)
+    return replace(fedprox(clients_per_round, mu), name="gtfedprox", weigh=GTFLAT())

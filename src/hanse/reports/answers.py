@@ -9,20 +9,20 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from markupsafe import escape
 
 from hanse.base.files import MEMBERS
 from hanse.reports.alone import ALONE, by_python, find_alone
 from hanse.reports.chart import Chart
 from hanse.reports.contributions import Contribution, contribution, picture_of
-from hanse.reports.facts import Answer, RunOf, facts_of, mean_interval, paid_to_join
+from hanse.reports.facts import Answer, RunOf, facts_of, mean_interval
 from hanse.reports.groups import SeedGroup, group_runs
+from hanse.reports.showing import shown
 from hanse.reports.words import Note, said
 from hanse.runs.chance import nothing_left
 from hanse.runs.run_record import RunRecord, load_runs
@@ -66,9 +66,8 @@ class Answers:
         """Return the answers and the picture for a notebook."""
         from hanse.reports.vega import image  # late: the terminal draws nothing
 
-        told = "".join(f"<p><b>Mind:</b> {escape(line)}</p>" for line in self.doubts)
-        told += "".join(f"<p><b>{escape(question)}</b> {escape(told)}</p>" for question, told in self.lines.items())
-        return told + ("" if self.picture is None else image(self.picture))
+        picture = "" if self.picture is None else image(self.picture)
+        return shown([*(("Mind:", line) for line in self.doubts), *self.lines.items()], picture)
 
 
 def answers_of(*folders: str | Path) -> Answers:
@@ -107,13 +106,17 @@ def answers(groups: Sequence[SeedGroup]) -> Answers:
         gave = contributed(worth, f"{given.label}{given.seeds_text}" if several else "", cleared, doubtful=doubtful)
         picture = picture_of(given, worth)
     if harmful:
-        names = [row.name for row in harmful[:_MOST_NAMED]] if len(harmful) <= _MOST_NAMED else []
-        gave.append(Note("do_harm", "warning", {"names": names, "many": len(harmful), "starts": harmful[0].starts}))
+        gave.append(Note("do_harm", "warning", _who(row.name for row in harmful) | {"starts": harmful[0].starts}))
     if spared := [row for row in found[0].clients if row.without is not None and not row.harmful]:
-        names = [row.name for row in spared[:_MOST_NAMED]] if len(spared) <= _MOST_NAMED else []
-        gave.append(Note("no_harm_shown", "note", {"names": names, "many": len(spared), "starts": spared[0].starts}))
+        gave.append(Note("no_harm_shown", "note", _who(row.name for row in spared) | {"starts": spared[0].starts}))
     next_ = _next(group, found, {note.code for note in pays}, None if valued is None else valued[1])
     return Answers(tuple(pays), tuple(gave), next_, picture, tuple(doubts_of(groups)))
+
+
+def _who(names: Iterable[str]) -> dict[str, Any]:
+    """Return the fields of a note on clients: their names, none if they are too many for a sentence, and how many."""
+    every = list(names)
+    return {"names": every if len(every) <= _MOST_NAMED else [], "many": len(every)}
 
 
 def doubts_of(groups: Sequence[SeedGroup]) -> list[str]:
@@ -144,18 +147,18 @@ def _joining(group: SeedGroup, found: Sequence[RunOf], beside: Sequence[RunRecor
         return [Note("nobody_joins", "note", {"alone": first.mechanism == ALONE})]
     if first.about.doubt:  # which stands above all answers
         return [Note("joining_withheld", "warning")]
-    honest = [[row for row in one.clients if row.honest and row.joined is not None] for one in found]
-    counts = [paid_to_join([row for row in rows if row.paid_to_join != "unknown"]) for rows in honest]
+    tested = [[row for row in one.clients if row.honest and row.joined is not None] for one in found]
+    counts = [Counter[Answer](yes=one.whole.yes, no=one.whole.no, even=one.whole.even) for one in found]
     whole, left_out = sum(counts, Counter[Answer]()), found[0].whole.clients - found[0].whole.honest
     notes = []
     if whole:
         fields = {**{answer: whole[answer] for answer in ("yes", "no", "even")}, "of": whole.total(),
-                  "clients": max(map(len, honest)), "seeds": sum(map(bool, counts)), "of_seeds": len(found),
-                  "left_out": left_out}  # fmt: skip
+                  "clients": max(map(len, tested)), "seeds": sum(one.total() > 0 for one in counts),
+                  "of_seeds": len(found), "left_out": left_out}  # fmt: skip
         notes.append(Note("joining_paid", "note", {"label": label, **fields}))
-    each = [[g for one in rows if (g := one.gain) is not None] for rows in honest]
-    known = [float(np.mean(gains)) for gains in each if gains]
-    mean, low, high = mean_interval(known if len(known) > 1 else next(filter(None, each), []))
+    wholes = [one.whole for one in found]
+    means = [(one.gain, one.gain_low, one.gain_high) for one in wholes if one.gain is not None]
+    mean, low, high = means[0] if len(means) == 1 else mean_interval([gain for gain, _, _ in means])
     if mean is not None:
         scale = reading.factor * (-1 if reading.less_is_better else 1)
         ends = [None, None] if low is None or high is None else sorted((scale * low, scale * high))
@@ -163,7 +166,7 @@ def _joining(group: SeedGroup, found: Sequence[RunOf], beside: Sequence[RunRecor
                                                 "high": ends[1], "percent": reading.percent,
                                                 "less": reading.less_is_better}))  # fmt: skip
     elif not notes:
-        notes.append(Note("joining_unknown", "warning", {"tested": any(honest)}))
+        notes.append(Note("joining_unknown", "warning", {"tested": any(tested)}))
     gained = [row.beyond for row in found[0].clients if row.honest and row.beyond is not None]
     if gained:
         fields = {"gained": sum(one > 0 for one in gained), "of": len(gained), "left_out": left_out,
@@ -186,8 +189,7 @@ def contributed(found: Contribution, label: str, cleared: Collection[str] = (), 
         return [Note("too_few_rounds", "note", start)]
     notes = [_most(found, start)]
     if names := [name for name in found.suspects if name not in cleared]:
-        named = names if len(names) <= _MOST_NAMED else []
-        notes.append(Note("suspects", "warning", {"names": named, "many": len(names), "of": len(found.clients)}))
+        notes.append(Note("suspects", "warning", _who(names) | {"of": len(found.clients)}))
     if few := int((found.seats == 1).sum()):
         notes.append(Note("not_ranked", "note", {"few": few}))
     if found.measure.marginal:
@@ -206,11 +208,11 @@ def _most(found: Contribution, start: Mapping[str, Any]) -> Note:
         return Note("nobody_leads", "note", start)
     top = [order[0], *tied]
     one, together = _share(found, top[:1]), _share(found, top)
-    names = [labels[c] for c in top] if len(top) <= _MOST_NAMED else []
+    who = _who(labels[c] for c in top)
     # a lower sum may be less certain than those above it, and so tied where these are not
     in_order = order[: len(top)] == top
-    fields = {"names": names, "many": len(top), "of": len(order), "in_order": in_order}
-    return Note("leads", "note", {**start, **fields, "share": together if in_order or not names else one})
+    share = together if in_order or not who["names"] else one
+    return Note("leads", "note", {**start, **who, "of": len(order), "in_order": in_order, "share": share})
 
 
 def _share(found: Contribution, top: Sequence[int]) -> float | None:
@@ -260,13 +262,6 @@ def _next(group: SeedGroup, found: Sequence[RunOf], codes: set[str], worth: Cont
         "try_personal": lost > 0 and "gained_besides" not in codes and run.mechanism != "ditto",
         "try_seeds": len(group.runs) == 1 and here,
     }
-    named = harmful or suspects
     code = next((code for code, holds in choices.items() if holds), "give_statements")
-    folder, python = shlex.quote(str(run.path)), by_python(run)
-    fields = {
-        "folder": folder,
-        "python": python,
-        "names": named if len(named) <= _MOST_NAMED else [],
-        "many": len(named),
-    }
-    return Note(code, "note", fields)
+    fields = {"folder": shlex.quote(str(run.path)), "python": by_python(run)}
+    return Note(code, "note", fields | _who(harmful or suspects))

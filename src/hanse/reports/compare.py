@@ -425,8 +425,7 @@ def compare_tables(rows: Sequence[Mapping[str, Any]]) -> list[TextTable]:
 
 def _shown(title: str, columns: Sequence[Column], rows: Sequence[Mapping[str, Any]], caption: str = "") -> TextTable:
     """Return a table of the columns that any row has a number in, with a row for each mean and each deviation."""
-    shown = [column for column in columns if any(row[column.key] is not None for row in rows)]
-    body = []
+    shown, body = _known(columns, rows), []
     for row in rows:
         known = {**row, "rounds": None} if row["kind"] == "sd" else row
         name = "  ± deviation" if row["kind"] == "sd" else row["run"]
@@ -454,7 +453,9 @@ def experiments_table(groups: Sequence[SeedGroup]) -> TextTable:
     """
     found = [(group.label, [run_row(run) for run in group.runs]) for group in groups]
     rows = [_group_rows(label, each) or each for label, each in found]
-    shown = _report_columns([row for pair in rows for row in pair])
+    every = [row for pair in rows for row in pair]
+    shown = _known((*_own_columns(every), _ROUNDS, *_LEARNED, *_COST), every)
+    shown = [column for column in shown if column.key != "refused" or any(row["refused"] for row in every)]
     body = [
         (group.label, str(len(group.runs)), *(column.cell(first, *sd[:1]) for column in shown))
         for group, (first, *sd) in zip(groups, rows, strict=True)
@@ -479,14 +480,9 @@ def differences_tables(groups: Sequence[SeedGroup]) -> list[TextTable]:
     return [TextTable(headings, tuple(found)) for found in rows.values()]
 
 
-def _report_columns(rows: Sequence[Mapping[str, Any]]) -> list[Column]:
-    """Return the columns of a report's table: those in which any row has a number, "refused" only if it is not 0."""
-    every = (*_own_columns(rows), _ROUNDS, *_LEARNED, *_COST)
-    return [
-        column
-        for column in every
-        if any(row.get(column.key) is not None and (column.key != "refused" or row["refused"]) for row in rows)
-    ]
+def _known(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> list[Column]:
+    """Return the columns in which any row has a number."""
+    return [column for column in columns if any(row.get(column.key) is not None for row in rows)]
 
 
 # ---- the comparison in other forms

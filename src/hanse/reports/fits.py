@@ -178,7 +178,7 @@ def history_of(run: RunRecord, client: int) -> tuple[MetricStyle, list[tuple[int
     """Return the metric of a client's :class:`Fit`, and its value after each round in which the client tested."""
     tests = [test for line in _tested(run) if (test := _test(run, line, client)) is not None]
     reading = _reading(run, tests[-1]) if tests else ACCURACY
-    values = ((test.round, _figure(reading, run, test)) for test in tests)
+    values = ((test.round, _figure(reading, test)) for test in tests)
     return reading, [(round, value) for round, value in values if value is not None]
 
 
@@ -243,11 +243,11 @@ def _last_tests(run: RunRecord, clients: Collection[int]) -> tuple[dict[int, Own
 
 
 def _reading(run: RunRecord, test: OwnTest) -> MetricStyle:
-    return run.main if run.readings else ACCURACY if test.accuracy is not None else LOSS
+    return run.main if run.readings or test.accuracy is not None else LOSS
 
 
-def _figure(reading: MetricStyle, run: RunRecord, test: OwnTest) -> float | None:
-    return test.main if run.readings else test.accuracy if reading == ACCURACY else test.loss
+def _figure(reading: MetricStyle, test: OwnTest) -> float | None:
+    return test.loss if reading == LOSS else test.main
 
 
 def _gap(test: OwnTest) -> Note | None:
@@ -258,7 +258,7 @@ def _fit(run: RunRecord, client: int, test: OwnTest) -> Fit:
     """Return the fit of a client by its last test, without a model alone."""
     reading, member = _reading(run, test), run.members.get(client)
     samples = test.samples or (None if member is None else member.get("tests"))
-    last = _figure(reading, run, test)
+    last = _figure(reading, test)
     interval = None
     if run.readings:
         interval = _interval(reading, last, test)
@@ -292,7 +292,7 @@ def _compared(fit: Fit, ours: OwnTest, alone: OwnTest, run: RunRecord, other: Ru
     fit = replace(fit, beside=other.name, beside_rounds=len(other.metrics))
     if run.readings and run.main != other.main:
         return replace(fit, why=fit.why or Note("alone_no_metric", "note", {"metric": fit.reading.title}))
-    figure = _figure(fit.reading, run, alone)
+    figure = _figure(fit.reading, alone)
     if fit.last is None or figure is None:
         return replace(fit, alone=figure, why=fit.why or _gap(alone))
     if run.readings:
@@ -327,19 +327,15 @@ def _correlation(reading: MetricStyle, ours: OwnTest, alone: OwnTest, error: flo
 
     On few samples a positive one is too high by chance: two models that are right on the same samples would have an
     interval without width. So that of a bounded figure is corrected for continuity, towards 0 (Newcombe 1998, method
-    10, where both figures are shares of n samples, of which half a sample is taken from the covariance). Where samples
-    have units, n is how many independent samples tell as much: at least the units, at most the samples.
+    10, where both figures are shares of n samples, of which half a sample is taken from the covariance). That is so
+    where samples have units, too: a share moves in steps of one sample, and the errors are already those of units.
     """
     mine, other = _jackknife(ours.without), _jackknife(alone.without)
     if not mine or not other:
         return 0.0
     found = (mine**2 + other**2 - error**2) / (2 * mine * other)  # var(a - b) = var a + var b - 2 cov
-    least, most = reading.within
-    n: float | None = ours.samples
+    (least, most), n = reading.within, ours.samples
     if found > 0 and n is not None and math.isfinite(most - least):
-        if ours.units is not None:
-            alike = ((test.main or least, error) for test, error in ((ours, mine), (alone, other)))
-            n = min(n, max(ours.units, *((value - least) * (most - value) / error**2 for value, error in alike)))
         found = max(0.0, found - 0.5 * (most - least) ** 2 / (n * (n - 1) * mine * other))
     return min(1.0, max(-1.0, found))
 

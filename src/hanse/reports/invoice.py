@@ -218,4 +218,4 @@ def as_csv(made: Invoice) -> str:
 
 def as_page(made: Invoice) -> str:
     """Return the invoice as a page to print. It needs no network and runs no script."""
-    return page("invoice.html.j2", invoice=made)
+    return page("invoice.html.j2", invoice=made, many=len(made.lines))

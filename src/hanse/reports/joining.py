@@ -166,7 +166,7 @@ class Joining(Displayed):
         ]
         for name in self.mechanisms:
             if unknown := [g.client for g in self.of(name) if not np.isfinite(g.gain)]:
-                each.append(said("not_measured", name, unknown, len(self.clients)))
+                each.append(said("not_measured", name, unknown, len(unknown), len(self.clients)))
         finite = [gain.alone for gain in self.gains if np.isfinite(gain.alone)]
         alone = float(np.mean(finite)) if finite else -np.inf
         if self.reading.percent and not self.reading.less_is_better and alone >= NEAR_ALL:
@@ -223,9 +223,9 @@ class Joining(Displayed):
 
 def _as_arguments(line: str) -> str:
     """Return a message with the arguments of :func:`who_gains` in place of the experiment's settings they stand for."""
-    line = re.sub(
-        r"\bdata\.source\.(target|features|prepare|statistics|client_column|group|time|cut|labels)\b", r"\1", line
-    )
+    keys = "target|features|prepare|statistics|client_column|group|time|cut|labels|min_samples"
+    line = re.sub(rf"\bdata\.source\.({keys})\b", r"\1", line)
+    line = line.replace("lower min_samples", "give hanse.data.as_dataset(..., min_samples=...) with a lower one")
     return line.replace("prepare = 'auto'", 'prepare="auto"').replace("client_column", "client")
 
 

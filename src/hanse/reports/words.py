@@ -111,8 +111,7 @@ def environment() -> Environment:
         "about": about,
         "all_tokens": lambda units: f"{Decimal(units).scaleb(-6):,f}",
         "client": called,
-        # a long command scrolls on a phone, and keys must reach it
-        "coded": lambda text: Markup(re.sub("`([^`]*)`", r"<code tabindex='0'>\1</code>", str(escape(text)))),
+        "coded": lambda text: Markup(re.sub("`([^`]*)`", r"<code>\1</code>", str(escape(text)))),
         "coins": lambda coins, invoice: invoice.told(coins),
         "difference": lambda value, metric: metric.show_difference(value),
         "end": lambda value, metric: metric.show_difference(value).removesuffix(" points"),
@@ -153,7 +152,7 @@ def policy(template: str) -> str:
     return f"default-src 'none'; style-src 'sha256-{hashed}'; img-src data:; base-uri 'none'; form-action 'none'"
 
 
-_OWN = re.compile(r"(<span data-own>)\d[\w.+-]*(?=</span>)")
+_OWN = re.compile(r"(<span data-own>)(?:\d{4}-\d\d-\d\d|\d+(?:\.\d+)+(?:\.?[a-z]+\d+)*(?:\+[a-z0-9.]+)?)(?=</span>)")
 _AROUND = 30  # characters on each side of a difference
 
 

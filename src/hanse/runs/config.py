@@ -212,26 +212,22 @@ class TrainSection(Section, Recipe):
     @classmethod
     def _batches(cls, given: Any) -> Any:
         """Fill in the default batch size, and refuse settings that contradict each other."""
-        if isinstance(given, Mapping):
-            named = given.get("optimizer", "sgd")
-            if named != "sgd" and given.get("momentum"):
-                raise ValueError(f"give momentum with optimizer = 'sgd': {named} has moments of its own")
-            if named != "adadelta" and (given.get("rho", 0.9) != 0.9 or given.get("eps", 1e-6) != 1e-6):
-                raise ValueError(f"give rho and eps with optimizer = 'adadelta': {named} does not take them")
-            if given.get("batch_share") is not None:
-                if given.get("batches_per_epoch") is not None or given.get("batch_size") is not None:
-                    raise ValueError("give only one of batch_share, batch_size and batches_per_epoch")
-                if given.get("steps") is None:
-                    raise ValueError("give batch_share with steps: it is what each step draws")
-                return {**given, "batch_size": None}
-            if given.get("batches_per_epoch") is not None:
-                if given.get("batch_size") is not None:
-                    raise ValueError("give batch_size or batches_per_epoch, not both")
-                if given.get("steps") is not None:
-                    raise ValueError("give steps with batch_size, not with batches_per_epoch")
-                return {**given, "batch_size": None}
-            return {name: value for name, value in given.items() if name != "batch_size" or value is not None}
-        return given
+        if not isinstance(given, Mapping):
+            return given
+        named = given.get("optimizer", "sgd")
+        if named != "sgd" and given.get("momentum"):
+            raise ValueError(f"give momentum with optimizer = 'sgd': {named} has moments of its own")
+        if named != "adadelta" and (given.get("rho", 0.9) != 0.9 or given.get("eps", 1e-6) != 1e-6):
+            raise ValueError(f"give rho and eps with optimizer = 'adadelta': {named} does not take them")
+        ways = [key for key in ("batch_size", "batches_per_epoch", "batch_share") if given.get(key) is not None]
+        if len(ways) > 1:
+            raise ValueError(f"give only one of {' and '.join(ways)}")
+        if ways == ["batch_share"] and given.get("steps") is None:
+            raise ValueError("give batch_share with steps: it is what each step draws")
+        if ways == ["batches_per_epoch"] and given.get("steps") is not None:
+            raise ValueError("give steps with batch_size, not with batches_per_epoch")
+        others = {name: value for name, value in given.items() if name != "batch_size"}
+        return {**others, "batch_size": given.get("batch_size")} if ways else others
 
     @property
     def recipe(self) -> Recipe:
@@ -427,7 +423,12 @@ class Experiment(BaseModel):
                 lines += [line for error in errors for line in mistakes(error, place[1:], below)]
             else:
                 lines.append(_line(errors, place, kinds))
-        lines += _mechanism_lines(sections.get("mechanism") if lines else self.mechanism)
+        given = sections.get("mechanism") if lines else self.mechanism
+        if isinstance(given, Mapping) and isinstance(given.get("name"), str):
+            given = MechanismSection(**given)
+        if isinstance(given, MechanismSection):  # of anything else the schema has said so already
+            with collected(lines):
+                _ = given.built
         if lines:
             raise UserError(*dict.fromkeys(lines))
 
@@ -547,19 +548,6 @@ def read_file(path: str | Path) -> dict[str, Any]:
         raise
     except ValueError as wrong:  # no TOML, no text, or a path that cannot be one
         raise UserError(f"{path}: not valid TOML: {wrong}") from None
-
-
-def _mechanism_lines(given: Any) -> list[str]:
-    """Return a line for each mistake in the mechanism's options and parts."""
-    if not isinstance(given, MechanismSection):
-        if not isinstance(given, Mapping) or not isinstance(given.get("name"), str):
-            return []  # the schema has said so already
-        given = MechanismSection(**given)
-    try:
-        _ = given.built
-    except UserError as wrong:
-        return list(wrong.lines)
-    return []
 
 
 # tables that are allowed, by key; of the user's own names below [behaviour] there is one for all

@@ -33,7 +33,6 @@ from hanse.base.factories import OBJECT
 from hanse.base.files import going_on, on_network, read_toml, table, write_whole
 from hanse.base.lock import Hold
 from hanse.base.pytorch import nn
-from hanse.base.stopping import interruptible
 from hanse.core.entry import Transaction
 from hanse.core.part import Deployment
 from hanse.core.port import Federation, Request
@@ -57,6 +56,7 @@ from hanse.runs.run_record import guess_of, played_lines, same_frozen
 from hanse.runs.rundir import RunDir, claim
 from hanse.runs.sections import RunSection
 from hanse.runs.setup import Own, Session, build
+from hanse.runs.stopping import interruptible
 from hanse.runs.testing import Figures, ask_tests, still_known, trained_models
 
 if TYPE_CHECKING:
@@ -145,8 +145,7 @@ def play_rounds(session: Session, state: LoopState, folder: RunDir | None, obser
     if folder is not None:
         # before "on_end", so observers find the whole directory
         folder.close()
-    run.table, run.home, run.held = state.table, state.home, state.held
-    run.personal, run.book = state.personal, state.book
+    run.hold(state)
     run.nothing = nothing_mixed(run.metrics, ((s.get("refused"), s.get("weight")) for s in run.clients))
     if run.nothing is None and run.metrics and first is not None and first.equal(run.table.rows):
         run.nothing = UNMOVED

@@ -39,12 +39,14 @@ class Guard:
         sizes: a helper part that lets members prove their sizes, once :meth:`server` made it. None: claims count.
         training: a helper part that lets members prove that they trained. None: nobody is asked.
         agreement: the hash of what members agreed to, for rounds and receipts of a simulation. "": nothing.
+        answers: the kinds of questions that anybody answers, which a node then refuses to go beyond. None: any.
         clipping: a helper part that changes what training tasks say (its ``sent``). None: there is none.
     """
 
     groups: Callable[[int, Ints, int], list[Ints]] | None = None
     accounts: Any = None
     agreement: str = ""
+    answers: Sequence[str] | None = None
     clipping: Any = None
     sizes: Any = None
     training: Any = None

@@ -14,6 +14,7 @@ check.
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -65,7 +66,7 @@ def replaced(before: Mapping[str, Any], after: Mapping[str, Any], overrides: Seq
 
 def changed_by(sections: Mapping[str, Any], overrides: Sequence[str]) -> Sections:
     """Return the sections with each override applied, whole tables first. Raises UserError."""
-    result = {name: _copy(section) for name, section in sections.items()}
+    result = copy.deepcopy(dict(sections))
     for override in sorted(overrides, key=lambda one: len(_split(one)[0]) > 1):
         _set(result, override)
     return result
@@ -157,8 +158,3 @@ def _set(sections: Sections, override: str) -> None:
         raise UserError(
             f"--set {override}: there is no such key to leave out{nearest(keys[-1], inside) if inside else ''}"
         )
-
-
-def _copy(value: Any) -> Any:
-    """Return a copy of nested dictionaries, so the file's own do not change."""
-    return {key: _copy(below) for key, below in value.items()} if isinstance(value, Mapping) else value

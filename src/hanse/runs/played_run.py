@@ -203,6 +203,11 @@ class PlayedRun:
             raise UserError(f"client {client}: its model is its own and was never sent: it is with the participant")
         return self.model_of(self.table.rows[row])
 
+    def hold(self, state: LoopState) -> None:
+        """Take the models, homes and balances of a state, which is the last one."""
+        self.table, self.home, self.held = state.table, state.home, state.held
+        self.personal, self.book = state.personal, state.book
+
     def keep(self, record: RoundRecord) -> None:
         """Keep what a round found. Where there is a run directory, it lies there, and long runs keep nothing twice."""
         number, tested, worths = record.metrics["round"], record.tested.arrays, record.worths
@@ -327,8 +332,7 @@ def load(
     if state is None:
         run.why_no_model = run.why_no_model or f"{record.path}: has no checkpoint that can be read, so no models"
     else:
-        run.table, run.home, run.held = state.table, state.home, state.held
-        run.personal, run.book = state.personal, state.book
+        run.hold(state)
     names = client_names(record.path)
     run.names = tuple(names.get(c, str(c)) for c in range(len(run.home) or len(names))) if names else ()
     run.over, run.interrupted = record.ended_early, record.unfinished

@@ -33,6 +33,7 @@ from hanse.learning.sequences import is_text
 from hanse.learning.threads import intra_op
 from hanse.ledger.receipts import AGREEMENT, CLOCK
 from hanse.ledger.run_ledger import open_ledger, reading, unbooked, verify_run
+from hanse.runs.chance import is_number
 from hanse.runs.config import Experiment
 from hanse.runs.loop_state import LoopState
 from hanse.runs.played_run import last_state
@@ -113,7 +114,7 @@ def recompute(folder: Path, validation: Path | None = None, floor: float | None 
     found.floor = _floor(folder, on_card, found.notes) if floor is None else floor
     try:
         _before(folder, commitment, found.notes)
-        held = _held(folder, commitment, validation, found.notes)
+        held = _held(folder, commitment, validation)
         session = _session(folder, experiment, commitment, held)
         with closing(session.engine), intra_op(1):
             _Replay(folder, session, found).play()
@@ -164,7 +165,7 @@ def _before(folder: Path, commitment: Commitment, notes: list[str]) -> None:
         notes.append(f"the run committed to hanse {commitment.hanse} with code {commitment.code[:16]}; here is {here}")
 
 
-def _held(folder: Path, commitment: Commitment, validation: Path | None, notes: list[str]) -> CommittedSet | None:
+def _held(folder: Path, commitment: Commitment, validation: Path | None) -> CommittedSet | None:
     """Return the validation set, if there is one. Raises UnlikeError if it is not the one that was committed to."""
     samples = commitment.samples
     if not samples:
@@ -306,7 +307,7 @@ class _Replay:
         if [one["client"] for one in made] != [one.get("client") for one in recorded]:
             raise UnlikeError(f"clients {[one['client'] for one in made]} sat, and others were recorded")
         scales = dict[str, float]()
-        for name, number in ((name, abs(x)) for one in made for name, x in one.items() if _is_number(x)):
+        for name, number in ((name, abs(x)) for one in made for name, x in one.items() if is_number(x)):
             scales[name] = max(number, scales.get(name, 0.0))
         for mine, theirs in zip(made, recorded, strict=True):
             self._same(f"the {{}} of client {mine['client']}", mine, theirs, scales=scales)
@@ -399,14 +400,9 @@ def _said(number: int) -> Iterator[None]:
 
 def _array(value: Any) -> np.ndarray | None:
     """Return a value of a line as an array, a number as one of floats; None for nothing."""
-    return None if value is None else np.asarray(float(value) if _is_number(value) else value)
+    return None if value is None else np.asarray(float(value) if is_number(value) else value)
 
 
 def _step(transaction: Transaction | None) -> str:
     """Return how a difference names a transaction."""
     return "nothing" if transaction is None else f"'{transaction.step}' ({transaction.kind})"
-
-
-def _is_number(value: object) -> bool:
-    """Say whether a value of a line is a number."""
-    return isinstance(value, int | float) and not isinstance(value, bool)

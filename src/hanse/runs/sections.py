@@ -12,6 +12,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from hanse.base.factories import Count, Positive
+from hanse.base.files import table
 
 
 class Section(BaseModel):
@@ -91,5 +92,5 @@ class RunSection(Section):
 
 def config_hash(config: dict[str, Any]) -> str:
     """Return the hash of a ``config.toml`` without its number of rounds, which may be raised later."""
-    run = {name: value for name, value in config.get("run", {}).items() if name != "rounds"}
-    return hashlib.sha256(json.dumps({**config, "run": run}, sort_keys=True).encode()).hexdigest()
+    run = {name: value for name, value in table(config, "run").items() if name != "rounds"}
+    return hashlib.sha256(json.dumps({**config, "run": run}, sort_keys=True, default=str).encode()).hexdigest()

@@ -316,8 +316,8 @@ def _told(
     """Return the descriptions of parts, behaviours and the policy, with the clients' names and the data's notes."""
     description = describe(mechanism.slots(), acting, policy, profiles, data.num_clients, seed)
     names = tuple(name[:80] or "?" for name in data.names) if len(data.names) <= MOST_CLIENTS else ()
-    description = replace(description, doubt=data.doubt[:600])
-    return replace(description, names=names, notes=tuple(one[:600] for one in (*data.warnings, *data.notes)[:100]))
+    notes = tuple(one[:600] for one in (*data.warnings, *data.notes)[:100])
+    return replace(description, doubt=data.doubt[:600], names=names, notes=notes)
 
 
 def _settled(

@@ -71,7 +71,7 @@ class CharterGuard(Guard):
     def __init__(self, experiment: Experiment) -> None:
         super().__init__(experiment)
         self.charter = charter_of(experiment)
-        self.agreement = self.charter.hash
+        self.agreement, self.answers = self.charter.hash, self.charter.answers
 
     def settle(self, sizes: Ints | None) -> None:
         """Raise UserError if no round could have a quorum."""

@@ -11,23 +11,20 @@ import json
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, NotRequired
+from typing import NotRequired
 
-from pydantic import Field
 from typing_extensions import TypedDict
 
 from hanse.base.errors import UserError
 from hanse.base.files import read_text
 from hanse.base.merkle import as_text, hashes_of, root_from
-from hanse.core.declared import Declared
+from hanse.core.declared import Count, Declared, Int64
 from hanse.core.entry import LEAVE, Transaction, leaf
 from hanse.ledger.log import LogHead
 from hanse.ledger.note import fingerprint
 from hanse.ledger.store import Ledger
 
 LONGEST = 2000  # bytes of a receipt
-_Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]
-_Count = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 class LeaveStatement(TypedDict):
@@ -43,20 +40,20 @@ class LeaveStatement(TypedDict):
     without it, by training anew: the "mean", the 95 % interval from "low" to "high", and the number of "starts".
     """
 
-    client: _Count
-    round: _Count
+    client: Count
+    round: Count
     open: bool
-    granted: _Whole
-    received: _Whole
-    paid: _Whole
-    balance: _Whole
-    escrow: _Whole
-    ungranted: _Whole
+    granted: Int64
+    received: Int64
+    paid: Int64
+    balance: Int64
+    escrow: Int64
+    ungranted: Int64
     lineage: str
-    rows: _Count
-    may: _Count
-    of: _Count
-    given: _Count
+    rows: Count
+    may: Count
+    of: Count
+    given: Count
     retrained: NotRequired[dict[str, float]]
 
 

@@ -150,19 +150,18 @@ def _results(run: RunRecord, crate: Any, numbers: Any) -> list[dict[str, str]]:
     """Return references to what came out: the last checkpoint with its figures, the files, and each client's value."""
     from hanse.runs.chance import is_number
 
-    files: dict[str, dict[str, Any]] = {}
+    def file(place: str, name: str, description: str, form: str, **more: Any) -> dict[str, str]:
+        """Add a file to the crate and return the reference to it."""
+        size = str((run.path / place).stat().st_size)
+        about = {"name": name, "description": description, "encodingFormat": form, "contentSize": size, **more}
+        return {"@id": crate.add_file(dest_path=place, properties=about).id}
+
+    found = []
     for model in sorted((run.path / "checkpoints").glob("*.safetensors"))[-1:]:
         shown = ((k, v) for k, v in run.metrics[-1].items() if is_number(v) and k.split("/")[0] in FIGURES)
-        what = {"description": "the last checkpoint, a safetensors file", "encodingFormat": "application/octet-stream"}
-        files[f"checkpoints/{model.name}"] = {"name": "the final model", **what}
-        files[f"checkpoints/{model.name}"]["additionalProperty"] = numbers("metric", shown)
-    for name, (said, form) in FILES.items():
-        if (run.path / name).is_file():
-            files[name] = {"name": name, "description": said, "encodingFormat": form}
-    found = []
-    for place, about in files.items():
-        size = str((run.path / place).stat().st_size)
-        found.append({"@id": crate.add_file(dest_path=place, properties={**about, "contentSize": size}).id})
+        what = "the final model", "the last checkpoint, a safetensors file", "application/octet-stream"
+        found.append(file(f"checkpoints/{model.name}", *what, additionalProperty=numbers("metric", shown)))
+    found += [file(name, name, *about) for name, about in FILES.items() if (run.path / name).is_file()]
     totals = defaultdict[int, float](float)
     for seat in run.clients:
         if seat.value is not None:
