@@ -36,6 +36,7 @@ from hanse.cli.options import (
     Trust,
     err,
     flowing,
+    importing,
     out,
     own_modules,
     say,
@@ -178,9 +179,10 @@ def run(
     if not overwrite and (folder / "config.toml").exists() and not on_network(folder):
         raise taken(folder)  # at once, before seconds of imports
 
-    from hanse.runs import experiment as running
-    from hanse.runs.config import Experiment
-    from hanse.runs.observers import ProgressBar, make_trackers
+    with importing():
+        from hanse.runs import experiment as running
+        from hanse.runs.config import Experiment
+        from hanse.runs.observers import ProgressBar, make_trackers
 
     experiment = Experiment.read(file, set_ or [])
     bar = ProgressBar(out, experiment.mechanism.name, explain=explain)
@@ -213,8 +215,9 @@ def resume(
         hanse resume runs/exp
         hanse resume runs/exp --rounds 60
     """
-    from hanse.runs import experiment as running
-    from hanse.runs.observers import ProgressBar, make_trackers
+    with importing():
+        from hanse.runs import experiment as running
+        from hanse.runs.observers import ProgressBar, make_trackers
 
     bar = ProgressBar(out, folder.name, explain=explain)
     observers = [bar, *make_trackers(track or [], folder)]

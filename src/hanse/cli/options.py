@@ -7,6 +7,7 @@ The names in capitals (``RunFolder``, ``Trust``, ..) are types to annotate a com
 
 from __future__ import annotations
 
+import gc
 import inspect
 import os
 import sys
@@ -101,6 +102,17 @@ def own_modules() -> None:
     """Allow import paths to modules in the current folder, for commands that run experiments."""
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
+
+
+@contextmanager
+def importing() -> Iterator[None]:
+    """Import what plays a run without collecting garbage: all of it stays, and looking at it takes long."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @contextmanager

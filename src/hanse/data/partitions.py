@@ -588,10 +588,13 @@ def label_mixes(
 
 
 def _log_softmax(logs: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return logarithms of shares that sum to 1 over the last axis."""
-    from scipy.special import log_softmax  # not before a partition needs it: a run starts sooner
+    """Return logarithms of shares that sum to 1 over the last axis.
 
-    return np.asarray(log_softmax(logs, axis=-1))
+    It is SciPy's ``log_softmax``, to the last bit; importing that takes longer than a short run.
+    """
+    below = logs - logs.max(axis=-1, keepdims=True)
+    found: NDArray[np.float64] = below - np.log(np.exp(below).sum(axis=-1, keepdims=True))
+    return found
 
 
 def _log_dirichlet(alpha: float, shape: tuple[int, int], draw: np.random.Generator) -> NDArray[np.float64]:

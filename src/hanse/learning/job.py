@@ -465,6 +465,11 @@ def constant_of(job: SeatJob, dtype: torch.dtype) -> Tensor | None:
     return constant
 
 
+def pull_of(job: SeatJob, recipe: Recipe) -> float:
+    """Return the multiple of the parameters in a seat's gradient at each step: weight decay and the pull's ``mu``."""
+    return recipe.weight_decay + (job.mu if job.centre is not None else 0.0)
+
+
 def smallest_batch(problem: Problem) -> int:
     """Return the smallest batch on which a model can train: 2 with batch norm (for its variance), else 1."""
     return 2 if any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in problem.module.modules()) else 1

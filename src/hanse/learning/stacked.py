@@ -34,7 +34,7 @@ from torch import Tensor
 from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
 from hanse.learning.batches import Batches, GroupEngine, SeatPlan, Segment, flat
-from hanse.learning.job import Problem, SeatJob, constant_of
+from hanse.learning.job import Problem, SeatJob, constant_of, pull_of
 from hanse.learning.losses import Objective
 
 # ---- layers
@@ -362,7 +362,7 @@ class Program:
         self.total.zero_()
         self.pace = self._empty(self.seats).view(-1, 1, 1) if self.normals and recipe.statistics == "anew" else None
         self._bound.clear()  # they hold the pull and the constant of the round before
-        pulls = [recipe.weight_decay + (job.mu if job.centre is not None else 0.0) for job in jobs]
+        pulls = [pull_of(job, recipe) for job in jobs]
         if all(pull == pulls[0] for pull in pulls):
             self.pull = pulls[0]
         else:

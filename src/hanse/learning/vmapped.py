@@ -20,7 +20,7 @@ from hanse.base.errors import RAISED, first_line
 from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
 from hanse.learning.batches import Batches, GroupEngine, SeatPlan
-from hanse.learning.job import Problem, SeatJob, has_buffers
+from hanse.learning.job import Problem, SeatJob, constant_of, has_buffers, pull_of
 from hanse.learning.sequences import IGNORED, is_text
 
 
@@ -73,12 +73,10 @@ class VmappedEngine(GroupEngine):
         rows = torch.stack([job.start for job in jobs]).to(device=self.device, dtype=self.dtype)
         velocity = torch.zeros_like(rows)
         total = rows.new_zeros(len(jobs))
-        mu = rows.new_tensor([job.mu if job.centre is not None else 0.0 for job in jobs]).unsqueeze(1)
-        pulled = bool(mu.any())
-        zero = torch.zeros_like(rows[0])
-        centre = torch.stack([zero if job.centre is None else job.centre.to(rows) for job in jobs]) if pulled else None
-        tilted = any(job.tilt is not None for job in jobs)
-        tilt = torch.stack([zero if job.tilt is None else job.tilt.to(rows) for job in jobs]) if tilted else None
+        pulls, given = [pull_of(job, recipe) for job in jobs], [constant_of(job, self.dtype) for job in jobs]
+        pull = rows.new_tensor(pulls).unsqueeze(1) if any(pulls) else None
+        none, shifted = torch.zeros_like(rows[0]), any(one is not None for one in given)
+        constant = torch.stack([none if one is None else one.to(rows) for one in given]) if shifted else None
         held = None if self.problem.frozen_columns is None else self.problem.frozen_columns.to(self.device)
         batches = Batches.of(plans, self.device, self.dtype)
         for begin, end, a, b in batches.segments:
@@ -89,12 +87,10 @@ class VmappedEngine(GroupEngine):
                 parts, each = self._step(self.problem.layout.unflatten(active), x, y, batches.weights[t, :a, :b])
                 gradient = torch.cat([parts[name].reshape(a, -1) for name in self.problem.layout.names], 1)
                 total[:a] += (each * batches.tally[t, :a, :b]).sum(1) if batches.reports[t] else 0.0
-                if recipe.weight_decay:
-                    gradient.add_(active, alpha=recipe.weight_decay)
-                if centre is not None:
-                    gradient.addcmul_(mu[:a], active - centre[:a])
-                if tilt is not None:
-                    gradient.add_(tilt[:a])
+                if pull is not None:
+                    gradient.addcmul_(pull[:a], active)
+                if constant is not None:
+                    gradient.add_(constant[:a])
                 if held is not None:  # weight decay and pulls, too, must leave frozen parameters as they are
                     gradient.masked_fill_(held, 0.0)
                 moving = velocity[:a].mul_(recipe.momentum).add_(gradient)

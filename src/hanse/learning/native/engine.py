@@ -17,7 +17,7 @@ from hanse.base.pytorch import Tensor, torch
 from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
 from hanse.learning.batches import SeatPlan, deal_seats, flat, plan_seats
-from hanse.learning.job import Problem, SeatJob, TrainedRows, constant_of, refuse_unfit
+from hanse.learning.job import Problem, SeatJob, TrainedRows, constant_of, pull_of, refuse_unfit
 from hanse.learning.native.library import (
     NativeLayer,
     NativeLayers,
@@ -194,7 +194,7 @@ class NativeEngine(Scorer):
             seat.constant = None if constant is None else constant.data_ptr()
             seat.batches, seat.steps, seat.width = batches[i].ctypes.data, len(batches[i]), plan.width
             seat.reported = plan.reported - begun[i]
-            seat.pull = recipe.weight_decay + (job.mu if job.centre is not None else 0.0)
+            seat.pull = pull_of(job, recipe)
             seat.loss, seat.counted = so_far.losses[plan.seat], so_far.counted[plan.seat]
         labels, targets = (None, y.data_ptr()) if self.problem.regression else (y.data_ptr(), None)
         depth = len(layers)
