@@ -10,7 +10,9 @@ from reports_cases import accuracies, large_run, metric, seat, write_run
 from hanse.base.errors import UserError
 from hanse.reports.chart import Chart
 from hanse.reports.report import write_report
+from hanse.reports.statement import render, statement
 from hanse.reports.vega import SCALE, DrawingError
+from hanse.runs.run_record import load_run
 
 HOSTILE = '"><script>alert(1)</script><img src=x onerror=alert(2)>'
 
@@ -93,18 +95,21 @@ def test_a_png_for_each_figure(page: Path) -> None:
         assert len(data) > 5000
 
 
-def test_hostile_names_are_text(tmp_path: Path) -> None:
-    seats = [seat(0, 0, 1.0, name=HOSTILE), seat(0, 1, 2.0), seat(0, 2, refused=HOSTILE)]
+def test_hostile_names_are_text_in_reports_and_statements(tmp_path: Path) -> None:
+    seats = [seat(0, 0, 1.0, name=HOSTILE), seat(0, 1, 2.0, name=f"2{HOSTILE}"), seat(0, 2, refused=HOSTILE)]
     path = write_run(
         tmp_path / HOSTILE.replace("/", "_"),
         [metric(0, 0.5, refused=1)],
         seats,
-        {"mechanism": {"name": f"a:{HOSTILE}"}, "data": {"source": HOSTILE}},
+        {"mechanism": {"name": f"a:{HOSTILE}"}, "data": {"source": HOSTILE}, "clients": {"named": True}},
     )
     page = Page(write_report([path], tmp_path / "out").read_text())
-    assert "script" not in page.tags
     assert page.tags.count("img") == page.tags.count("figure")
     assert page.text.count("alert(1)") >= 2
+    for found in (page, *(Page(render(statement(path, client))) for client in range(3))):
+        assert "script" not in found.tags
+        assert "x" not in found.fetched
+    assert load_run(path).client_of(HOSTILE) == 0
     for picture in (tmp_path / "out" / "figures").iterdir():
         assert set(picture.stem) <= set("abcdefghijklmnopqrstuvwxyz0123456789.-")
 

@@ -67,7 +67,7 @@ class Answers:
         from hanse.reports.vega import image  # late: the terminal draws nothing
 
         picture = "" if self.picture is None else image(self.picture)
-        return shown([*(("Mind:", line) for line in self.doubts), *self.lines.items()], picture)
+        return shown([*(("Mind:", line) for line in self.doubts), *self.lines.items()], picture=picture)
 
 
 def answers_of(*folders: str | Path) -> Answers:

@@ -41,11 +41,9 @@ class Account:
 
     def take(self, kind: str, moved: Sequence[tuple[str, int]]) -> None:
         """Add what a transaction of some kind moves on the client's account and its escrow, as (account, units)."""
-        for name, units in moved:
-            if name.startswith("escrow/"):
-                self.escrow += units
-            else:
-                self.balance += units
+        held = sum(units for name, units in moved if name.startswith("escrow/"))
+        self.escrow += held
+        self.balance += sum(units for _, units in moved) - held
         if kind == "grant":
             self.granted += sum(units for _, units in moved)
         elif not stays(moved):

@@ -116,30 +116,19 @@ class Displayed:
 
         first, *rest = self.sentences()
         headings, rows = self.shown_table()
-        told = [*_more(rows), *rest]
-        return shown([(first, "")], image(self.plot().chart), headings, rows[:_MOST_ROWS], told)
+        table = {"headings": headings, "rows": rows[:_MOST_ROWS]}
+        return shown([(first, "")], picture=image(self.plot().chart), **table, rest=[*_more(rows), *rest])
 
 
-def shown(
-    top: Iterable[tuple[str, str]],
-    picture: str = "",
-    headings: Sequence[str] = (),
-    rows: Sequence[Sequence[str]] = (),
-    rest: Sequence[str] = (),
-    link: str = "",
-) -> str:
+def shown(top: Iterable[tuple[str, str]], **more: Any) -> str:
     """Return what a notebook shows (HTML), in which all but the picture is text.
 
     Args:
         top: bold words, and what they are of.
-        picture: an element of HTML.
-        headings: those of a table; none: there is no table.
-        rows: the table's.
-        rest: further lines.
-        link: the address of a page.
+        more: what ``shown.html.j2`` shows besides: a ``picture``, ``headings`` and ``rows`` of a table, the ``rest`` of
+            the lines, the ``link`` to a page.
     """
-    made = environment().get_template("shown.html.j2")
-    return made.render(top=top, picture=picture, headings=headings, rows=rows, rest=rest, link=link)
+    return environment().get_template("shown.html.j2").render(top=top, **more)
 
 
 def _more(rows: Sequence[Sequence[str]]) -> list[str]:
