@@ -20,7 +20,7 @@ from hanse.base.files import run_folder, table, write_csv
 from hanse.core.entry import TOKEN, tokens
 from hanse.ledger.split import split
 from hanse.reports.contributions import Standings
-from hanse.reports.facts import ClientFacts, facts_of
+from hanse.reports.facts import facts_of
 from hanse.reports.words import Note, page
 from hanse.runs.replay import wrong_books
 from hanse.runs.run_record import load_run
@@ -146,7 +146,7 @@ def invoice(folder: Path, budget: str, currency: str, by: str | None = None) -> 
         none = "this run valued no updates" if valued is None else f"a {valued.measure.name} is no part of a whole"
         why = none if by == "value" else "this run has no books"
         raise UserError(f"--by {by}: {why}; allowed: {', '.join(able)}")
-    weights = [_weight(row, by) for row in found.clients]
+    weights = [{"value": row.value or 0.0, "earned": row.net, "balance": row.holds}[by] for row in found.clients]
     whole = sum(max(weight, 0) for weight in weights)
     if not whole > 0:
         raise UserError(f"{run.name}: nobody is above zero by '{by}': there is nothing to split by")
@@ -174,13 +174,6 @@ def invoice(folder: Path, budget: str, currency: str, by: str | None = None) -> 
         notes.append(Note("split_by_books", "note", {"by": by}))
         notes.append(Note("token_rate", "note", {"rate": f"{rate:.6g}", "currency": currency, "by": by}))
     return Invoice(run.name, by, currency, digits, total, tuple(lines), tuple(notes))
-
-
-def _weight(row: ClientFacts, by: str) -> float:
-    """Return what a client's part is in proportion to: its value, or its tokens in units."""
-    if by == "value":
-        return row.value or 0.0
-    return row.holds - (row.granted or 0) * (by == "earned")
 
 
 def _unsure(sums: Standings) -> list[Note]:
