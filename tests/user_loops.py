@@ -45,23 +45,6 @@ def drawing(model: nn.Module, data: TrainingData, round: TrainingRound) -> dict[
     return {"python": random.random(), "numpy": float(np.random.rand()), "torch": float(torch.rand(()))}  # noqa: NPY002
 
 
-def augmented(model: nn.Module, data: TrainingData, round: TrainingRound) -> dict[str, float]:
-    """Shifted, noisy copies of the samples, and a cosine schedule over the round's steps."""
-    loader = data.loader()
-    optimizer = torch.optim.SGD(model.parameters(), lr=round.lr, momentum=0.9, nesterov=True)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, round.epochs * len(loader))
-    loss = torch.zeros(())
-    for _ in range(round.epochs):
-        for x, y in loader:
-            x = torch.roll(x, int(torch.randint(-1, 2, ())), -1) + 0.01 * torch.randn_like(x)
-            optimizer.zero_grad()
-            loss = F.cross_entropy(model(x), y, label_smoothing=0.1)
-            loss.backward()
-            optimizer.step()
-            schedule.step()
-    return {"loss": loss.item(), "lr": schedule.get_last_lr()[0]}
-
-
 def private(model: nn.Module, data: TrainingData, round: TrainingRound) -> dict[str, float]:
     """DP-SGD by Opacus: samples drawn by lot, gradients clipped one by one, noise added."""
     from opacus import PrivacyEngine
@@ -122,8 +105,3 @@ def tuned_plainly(input_shape: tuple[int, ...], num_classes: int | None) -> nn.M
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, num_classes or 1))
     model[1].requires_grad_(False)
     return model
-
-
-def frozen(input_shape: tuple[int, ...], num_classes: int | None) -> nn.Module:
-    """Nothing that trains."""
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, num_classes or 1)).requires_grad_(False)

@@ -1,15 +1,27 @@
-"""Data of a user's own in each form, under the names by which the tests' messages call them."""
+"""Data of a user's own in each form, under the names by which the tests' messages call them; and drawn ones."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
 
 from hanse.data import Dataset, as_dataset
 
 from_frame = partial(as_dataset, name="frame")
 from_torch = partial(as_dataset, name="torch")
+draws = pytest.mark.parametrize("draws", [20, pytest.param(200, marks=pytest.mark.nightly)])
 
 
 def from_arrays(x: Any, y: Any, clients: Any = None, **more: Any) -> Dataset:
     return as_dataset((x, y, clients), **{"name": "arrays", **more})
+
+
+def holds(draws: int, check: Callable[..., None], **strategies: Any) -> None:
+    few = settings(
+        max_examples=draws, deadline=None, derandomize=draws < 100, suppress_health_check=[*HealthCheck], database=None
+    )
+    few(given(**strategies)(check))()

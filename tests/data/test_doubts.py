@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
 from hypothesis import strategies as st
-from own_forms import from_arrays, from_frame
+from own_forms import draws, from_arrays, from_frame, holds
 from test_own import Items
 
 import hanse
@@ -20,7 +19,7 @@ from hanse.data.own import as_dataset
 from hanse.reports.report import write_report
 from hanse.runs.run_record import load_run
 
-draws = pytest.mark.parametrize("draws", [20, pytest.param(200, marks=pytest.mark.nightly)])
+SEEDS, EITHER = st.integers(0, 10**6), st.booleans()
 
 
 def federation(seed: int, clients: int, classes: int, *large: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -36,8 +35,6 @@ def federation(seed: int, clients: int, classes: int, *large: int) -> tuple[np.n
 
 @draws
 def test_swapped_labels_are_noted_with_the_client_and_others_are_not(draws: int) -> None:
-    @settings(max_examples=draws, deadline=None, derandomize=draws < 100, database=None)
-    @given(st.integers(0, 10**6), st.integers(3, 6), st.integers(2, 4), st.booleans(), st.booleans())
     def check(seed: int, clients: int, classes: int, swapped: bool, large: bool) -> None:
         odd = seed % clients
         x, y, who = federation(seed, clients, classes, *[odd] * large)
@@ -48,13 +45,11 @@ def test_swapped_labels_are_noted_with_the_client_and_others_are_not(draws: int)
         assert bool(notes) == swapped
         assert all(f"'site {odd}'" in note for note in notes)
 
-    check()
+    holds(draws, check, seed=SEEDS, clients=st.integers(3, 6), classes=st.integers(2, 4), swapped=EITHER, large=EITHER)
 
 
 @draws
 def test_classes_of_one_client_and_clients_that_share_none_are_noted(draws: int) -> None:
-    @settings(max_examples=draws, deadline=None, derandomize=draws < 100, database=None)
-    @given(st.integers(0, 10**6), st.integers(2, 5), st.sampled_from(["none", "alone", "apart"]))
     def check(seed: int, clients: int, what: str) -> None:
         _, y, who = federation(seed, clients, 2)
         x = np.random.default_rng(seed).normal(size=(len(y), 2))
@@ -70,13 +65,12 @@ def test_classes_of_one_client_and_clients_that_share_none_are_noted(draws: int)
         assert all(f"'site {odd}'" in note for note in notes)
         assert what != "alone" or "'unknown'" in notes[0]
 
-    check()
+    what = st.sampled_from(["none", "alone", "apart"])
+    holds(draws, check, seed=SEEDS, clients=st.integers(2, 5), what=what)
 
 
 @draws
 def test_ids_among_the_features_are_noted_by_name(draws: int) -> None:
-    @settings(max_examples=draws, deadline=None, derandomize=draws < 100, database=None)
-    @given(st.integers(0, 10**6), st.integers(1, 9), st.sampled_from(["id", "measured", "code"]), st.booleans())
     def check(seed: int, visits: int, what: str, prepared: bool) -> None:
         draw = np.random.default_rng(seed)
         patients = 240 // visits
@@ -94,7 +88,8 @@ def test_ids_among_the_features_are_noted_by_name(draws: int) -> None:
         assert len(notes) == (what == "id")
         assert all("'odd'" in note and (visits > 1) == ("too good" in note) for note in notes)
 
-    check()
+    what = st.sampled_from(["id", "measured", "code"])
+    holds(draws, check, seed=SEEDS, visits=st.integers(1, 9), what=what, prepared=EITHER)
 
 
 @pytest.mark.parametrize(
@@ -167,8 +162,6 @@ def test_columns_may_be_called_by_numbers() -> None:
 
 @draws
 def test_words_that_clients_do_not_share_are_noted(draws: int) -> None:
-    @settings(max_examples=draws, deadline=None, derandomize=draws < 100, database=None)
-    @given(st.integers(0, 10**6), st.integers(2, 5), st.sampled_from(["shared", "translated", "one word each"]))
     def check(seed: int, clients: int, what: str) -> None:
         x, y, who = federation(seed, clients, 2)
         words = np.array(["ward", "surgery", "emergency"], object)[np.random.default_rng(seed).integers(0, 3, len(y))]
@@ -183,7 +176,8 @@ def test_words_that_clients_do_not_share_are_noted(draws: int) -> None:
         assert len(notes) == (what == "translated")
         assert all(f"'site {odd}'" in note and "klinik" in note for note in notes)
 
-    check()
+    what = st.sampled_from(["shared", "translated", "one word each"])
+    holds(draws, check, seed=SEEDS, clients=st.integers(2, 5), what=what)
 
 
 def vector(draw: np.random.Generator, how: str) -> np.ndarray:
@@ -194,11 +188,6 @@ def vector(draw: np.random.Generator, how: str) -> np.ndarray:
 
 @draws
 def test_numbers_that_stand_for_gaps_are_noted_wherever_they_are_and_no_others(draws: int) -> None:
-    @settings(max_examples=draws, deadline=None, derandomize=draws < 100, database=None)
-    @given(
-        st.integers(0, 10**6), st.sampled_from([None, -999.0, -9999.0, 999.0, 9999.0, -99.99, 8888.0, -777.0]),
-        st.sampled_from(["normal", "ages", "counts"]), st.sampled_from(["frame", "auto", "array", "target", "class"]),
-    )  # fmt: skip
     def check(seed: int, code: float | None, how: str, place: str) -> None:
         draw = np.random.default_rng(seed)
         column, who, ill = vector(draw, how), np.array(["a", "b"] * 30), np.arange(60) // 2 % 2
@@ -219,7 +208,9 @@ def test_numbers_that_stand_for_gaps_are_noted_wherever_they_are_and_no_others(d
         wanted = str(classes[column == code][:1]).strip("[]") if place == "class" else f"{code or 0:g}"
         assert all(wanted in note for note in told)
 
-    check()
+    codes = st.sampled_from([None, -999.0, -9999.0, 999.0, 9999.0, -99.99, 8888.0, -777.0])
+    how, place = map(st.sampled_from, (["normal", "ages", "counts"], ["frame", "auto", "array", "target", "class"]))
+    holds(draws, check, seed=SEEDS, code=codes, how=how, place=place)
 
 
 @pytest.mark.parametrize("change", [

@@ -1,10 +1,8 @@
 """What is loaded once for many runs: the same samples for all of them, and nothing else than without it."""
 
-import pytest
 import torch
 
-from hanse.data import DataSpec, build, load
-from hanse.data.fingerprint import fingerprint
+from hanse.data import load
 from hanse.data.sources import keeping
 
 
@@ -26,14 +24,3 @@ def test_a_source_that_draws_has_each_seed_s_samples() -> None:
         drawn = [load("fedsoft_linear", seed=seed).train.x for seed in (0, 1)]
     assert not torch.equal(drawn[0], drawn[1])
     assert torch.equal(drawn[1], load("fedsoft_linear", seed=1).train.x)
-
-
-@pytest.mark.parametrize("partition", ["iid", "dirichlet"])
-def test_data_and_fingerprints_are_the_same(partition: str) -> None:
-    specs = [
-        DataSpec(clients=6, partition=partition, seed=seed, client_test=0.2, client_validation=0.1) for seed in (0, 1)
-    ]
-    alone = [fingerprint(build(spec)) for spec in specs]
-    with keeping():
-        assert [fingerprint(build(spec)) for spec in (*specs, *specs)] == alone * 2
-    assert alone[0] != alone[1]

@@ -18,9 +18,8 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from own_forms import from_arrays, from_frame
+from own_forms import draws, from_arrays, from_frame, holds
 
 from hanse.base.errors import UserError
 from hanse.data import Dataset, Samples
@@ -29,16 +28,6 @@ from hanse.data.own import as_dataset
 ROWS = 40
 WHO = ["Hope", "Visby"] * (ROWS // 2)
 ILL = [0, 0, 1, 1] * (ROWS // 4)
-
-draws = pytest.mark.parametrize("draws", [20, pytest.param(200, marks=pytest.mark.nightly)])
-
-
-def holds(draws: int, check: Callable[..., None], **strategies: Any) -> None:
-    few = settings(
-        max_examples=draws, deadline=None, derandomize=draws < 100, suppress_health_check=[*HealthCheck], database=None
-    )
-    few(given(**strategies)(check))()
-
 
 # ---- what people have in a column
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from test_sources import _no_user_files  # noqa: F401
+from test_sources import _no_user_files, idx  # noqa: F401
 
 from hanse.base.errors import UserError
 from hanse.data import DataSpec, FederatedData, build, load
@@ -290,9 +290,10 @@ def test_pictures_that_are_broken_or_not_there(pictures: Path) -> None:
         load("pacs")
 
 
-def idx(array: np.ndarray[Any, Any]) -> bytes:
-    head = bytes([0, 0, 8, array.ndim]) + b"".join(int(n).to_bytes(4, "big") for n in array.shape)
-    return gzip.compress(head + array.astype(np.uint8).tobytes())
+def zipped(folder: Path, files: dict[str, bytes], inside: str = "gzip/") -> None:
+    with zipfile.ZipFile(folder / "gzip.zip", "w") as archive:
+        for name, data in files.items():
+            archive.writestr(f"{inside}{name}", data)
 
 
 def emnist_files(split: str, classes: int, first: int = 0) -> dict[str, bytes]:
@@ -301,8 +302,8 @@ def emnist_files(split: str, classes: int, first: int = 0) -> dict[str, bytes]:
         images = np.zeros((n, 28, 28), dtype=np.uint8)
         images[:, 20, 3] = 200  # as published: on its side
         images[:, 0, 0] = np.arange(n) % 256
-        out[f"emnist-{split}-{share}-images-idx3-ubyte.gz"] = idx(images)
-        out[f"emnist-{split}-{share}-labels-idx1-ubyte.gz"] = idx(np.arange(n) % classes + first)
+        out[f"emnist-{split}-{share}-images-idx3-ubyte.gz"] = gzip.compress(idx(images))
+        out[f"emnist-{split}-{share}-labels-idx1-ubyte.gz"] = gzip.compress(idx(np.arange(n) % classes + first))
     return out
 
 
@@ -312,9 +313,7 @@ def test_emnist_is_read_from_the_published_files_or_an_npz(tmp_path: Path) -> No
     for name, data in files.items():
         (tmp_path / "gzip" / name).write_bytes(data)
     (tmp_path / "zip").mkdir()
-    with zipfile.ZipFile(tmp_path / "zip" / "gzip.zip", "w") as archive:
-        for name, data in files.items():
-            archive.writestr(f"gzip/{name}", data)
+    zipped(tmp_path / "zip", files)
     found = load("emnist_byclass", root=tmp_path, scale="unit")
     (tmp_path / "npz").mkdir()
     np.savez(tmp_path / "npz" / "emnist_byclass.npz", **read_emnist(tmp_path / "gzip", "byclass"))  # type: ignore[arg-type]
@@ -345,9 +344,7 @@ def test_emnist_is_read_from_the_published_files_or_an_npz(tmp_path: Path) -> No
 
 
 def test_emnist_letters_count_from_zero(tmp_path: Path) -> None:
-    with zipfile.ZipFile(tmp_path / "gzip.zip", "w") as archive:
-        for name, data in emnist_files("letters", 26, first=1).items():  # as published: 1 to 26
-            archive.writestr(f"gzip/{name}", data)
+    zipped(tmp_path, emnist_files("letters", 26, first=1))  # as published: 1 to 26
     found = load("emnist_letters", root=tmp_path, scale="centred")
     assert (found.num_classes, found.train.y[:28].tolist()) == (26, [*range(26), 0, 1])
     assert float(found.train.x[0, 0, 3, 20]) == pytest.approx(2 * 200 / 255 - 1)  # from -1 to 1
@@ -357,9 +354,8 @@ def test_emnist_that_is_missing_or_damaged_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"biometrics\.nist\.gov.*gzip\.zip") as error:
         load("emnist_cased")
     assert len(error.value.lines) == 1
-    with zipfile.ZipFile(tmp_path / "gzip.zip", "w") as archive:
-        for name, data in emnist_files("balanced", 47).items():
-            archive.writestr(name, data if "labels" in name else data[:40])
+    files = emnist_files("balanced", 47).items()
+    zipped(tmp_path, {name: data if "labels" in name else data[:40] for name, data in files}, inside="")
     for split in ("emnist_balanced", "emnist_byclass"):  # cut short, and not in the archive
         with pytest.raises(UserError, match=r"gzip\.zip: emnist-.*ubyte\.gz"):
             load(split, root=tmp_path)

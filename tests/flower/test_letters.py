@@ -92,31 +92,26 @@ def test_receipts_survive_the_death_of_the_server(when: str, whole: hanse.Run, t
     assert [r.postings for r in kept(whole.path.parent)[2]] == [r.postings for r in after[2]]
 
 
-def test_a_participant_that_has_a_receipt_already_does_not_write_it_again(tmp_path: Path) -> None:
-    exp = books(federation={"deadline_s": 0.5})
+def test_a_receipt_is_written_once_by_a_node_that_has_it_and_sent_again_to_one_that_refused_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Client 1 has read a letter when its answer is lost; client 2 refuses to keep its first one."""
+    exp, keep, refused = books(federation={"deadline_s": 0.5}), Node.keep_receipts, []
 
     def lost(node: int, message: Message, reply: Message) -> Message | None:
         asked = message.content["hanse"]
-        return None if node == 101 and asked.get("round") == 1 else reply  # it has read the letter
-
-    run = play(grid_of(exp, tmp_path, meddle=lost), exp, tmp_path / "run")
-    assert [r.round for r in kept(tmp_path)[1]] == [0, 1, 2, 3]
-    assert holds(run, tmp_path)
-
-
-def test_a_receipt_that_a_node_refuses_to_keep_is_sent_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    keep, refused = Node.keep_receipts, []
+        return None if node == 101 and asked.get("round") == 1 else reply
 
     def once(self: Node, lines: str, operator: bytes, *more: str) -> None:
-        if self.job.client == 1 and not refused:
+        if self.job.client == 2 and not refused:
             refused.append(lines)
             raise WireError("no room for receipts")
         keep(self, lines, operator, *more)
 
     monkeypatch.setattr(Node, "keep_receipts", once)
-    run = play(grid_of(books(), tmp_path), books(), tmp_path / "run")
+    run = play(grid_of(exp, tmp_path, meddle=lost), exp, tmp_path / "run")
     assert len(refused) == 1
-    assert [r.round for r in kept(tmp_path)[1]] == [0, 1, 2, 3]
+    assert [[r.round for r in kept(tmp_path)[c]] for c in (1, 2)] == [[0, 1, 2, 3]] * 2
     assert json.loads((tmp_path / "run" / "letters.json").read_text())["waiting"] == {}
     assert holds(run, tmp_path)
 

@@ -43,7 +43,7 @@ def over_flower(exp: hanse.Experiment, folder: Path, own: Any = None, of: tuple[
     return play(InProcessGrid(apps), exp, folder / "run")
 
 
-LOOPS = {"fit": None, "drawing": None, "augmented": None, "private": "opacus", "lightning": "lightning"}
+LOOPS = {"fit": None, "drawing": None, "private": "opacus", "lightning": "lightning"}
 
 
 @pytest.mark.parametrize("name", rotating([*LOOPS], len(LOOPS)))

@@ -209,8 +209,9 @@ def two_rounds(setup: Session) -> tuple[Played, Played]:
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_rows_and_values_are_those_of_the_formula(name: str) -> None:
-    """Of the second round, so that moments are not those at the start."""
+def test_rows_and_values_are_those_of_the_formula(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the second round, so that moments are not those at the start; coalitions' rows are made five at a time."""
+    monkeypatch.setattr("hanse.learning.coalitions._MADE", 5 * 460)
     weigh, rule = RULES[name]
     setup = world(weigh)
     first, second = two_rounds(setup)

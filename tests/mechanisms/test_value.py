@@ -93,6 +93,14 @@ def test_exact_values_are_brute_force_on_averaged_models(world: Session, view: V
     assert got.metrics["value/models_evaluated"] == 2**M
 
 
+def test_a_metric_is_the_same_where_coalitions_are_looked_at_three_at_a_time(
+    view: View, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = value(view, name="exact", utility="f1").per_seat
+    monkeypatch.setattr("hanse.learning.coalitions._OUTPUTS", 3 * 16 * len(view.judge.validation))
+    assert value(view, name="exact", utility="f1").per_seat.tolist() == whole.tolist()
+
+
 @pytest.mark.parametrize("name", ["exact", "mixture", "gtg"])
 def test_in_the_increment_game_the_others_steps_are_missing(world: Session, view: View, name: str) -> None:
     want = brute_force(utilities(world, view, "loss", "increment"))

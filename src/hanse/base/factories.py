@@ -29,6 +29,7 @@ Positive = Annotated[int, Field(ge=1, le=10**12)]
 Weight = Annotated[float, Field(ge=0, le=MOST, allow_inf_nan=False)]
 Rate = Annotated[float, Field(gt=0, le=MOST, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
+SomeShare = Annotated[float, Field(gt=0, le=1)]
 
 
 def defaults(make: Callable[..., Any]) -> dict[str, Any]:

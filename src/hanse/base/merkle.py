@@ -14,6 +14,7 @@ from collections.abc import Sequence
 __all__ = ["Tree", "grow", "leaf_hash", "path_length", "root_from", "root_of", "verify_consistency", "verify_inclusion"]
 
 EMPTY = hashlib.sha256(b"").digest()
+MOST_BITS = 64  # of a tree's size
 
 
 def leaf_hash(leaf: bytes) -> bytes:
@@ -192,30 +193,28 @@ def verify_consistency(first: int, size: int, proof: Sequence[bytes], before: by
         before: the earlier root hash.
         root: the later root hash.
     """
-    if not 0 < first <= size:
+    if not 0 < first <= size or size.bit_length() > MOST_BITS:
         return False
-    if first == size:
-        return not proof and before == root
-    path = list(proof)
-    if first & (first - 1) == 0:
-        path.insert(0, before)
-    if not path:
+    steps = iter(proof)
+
+    def roots(first: int, size: int, *, whole: bool) -> tuple[bytes, bytes]:
+        """Return both roots of a subtree, of the earlier tree and of the later; as :meth:`Tree._consistency` goes."""
+        if first == size:
+            same = before if whole else next(steps)
+            return same, same
+        k = _split(size)
+        if first <= k:
+            old, new = roots(first, k, whole=whole)
+            return old, _node(new, next(steps))
+        old, new = roots(first - k, size - k, whole=False)
+        left = next(steps)
+        return _node(left, old), _node(left, new)
+
+    try:
+        found = roots(first, size, whole=True)
+    except StopIteration:  # too short
         return False
-    at, last = first - 1, size - 1
-    while at & 1:
-        at, last = at >> 1, last >> 1
-    old = new = path[0]
-    for step in path[1:]:
-        if last == 0:
-            return False
-        if at & 1 or at == last:
-            old, new = _node(step, old), _node(step, new)
-            while not at & 1 and at:
-                at, last = at >> 1, last >> 1
-        else:
-            new = _node(new, step)
-        at, last = at >> 1, last >> 1
-    return last == 0 and old == before and new == root
+    return found == (before, root) and next(steps, None) is None
 
 
 def decoded(text: str) -> bytes:

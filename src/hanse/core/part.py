@@ -44,7 +44,7 @@ from hanse.core.entry import Transaction
 from hanse.core.port import Answer, Answered, Payload, Request, Roster
 from hanse.core.recipe import Recipe
 from hanse.core.table import Add, Block, Floats, Ints, Layout, Made, Mix, Replace, Seats, Table, Updates, mix
-from hanse.core.telling import BeforeJoining, Check, Fact, Telling, Terms
+from hanse.core.telling import BeforeJoining, Check, Fact, Measure, Telling, Terms
 from hanse.games.jackknife import jackknife_errors
 from hanse.games.mixture import Game
 
@@ -974,7 +974,17 @@ class WeighPart(Part, Protocol):
 
 
 class ValuePart(Part, Protocol):
-    """Values each update. A part that ``accepts`` "reapply" and "along" can value any :class:`Aggregate`."""
+    """Values each update. A part that ``accepts`` "reapply" and "along" can value any :class:`Aggregate`.
+
+    Attributes:
+        measured: what one of its values is called and means, in reports. None: reports call it "value".
+    """
+
+    measured: ClassVar[Measure | None] = None
+
+    def tells(self, slots: frozenset[str]) -> Telling:
+        """Return the telling with what a value is."""
+        return Telling(measures=self.measured)
 
     def value(self, view: View, state: State) -> tuple[Values, State]:
         """Return one value per seat, and the next state. Not called in a round without updates."""

@@ -27,7 +27,7 @@ from hanse.data.choices import PARTITIONS, Generated, Images, OwnData, SchemaTab
 from hanse.data.dataset import Dataset
 from hanse.data.federated import FederatedData, SplitData, gaps_of
 from hanse.data.fingerprint import of_samples, of_text
-from hanse.data.kinds import LISTED
+from hanse.data.kinds import first_few
 from hanse.data.mixtures import MixturePartition
 from hanse.data.own import as_dataset
 from hanse.data.partitions import Iid, Natural, Partition, Pooled
@@ -36,6 +36,7 @@ from hanse.data.schema import Schema, digest, doubts, fitted, joined, read_sites
 from hanse.data.sources import imported, load
 from hanse.data.spec import DataSpec
 from hanse.data.synthetic import GeneratedData, Synthetic
+from hanse.data.units import numbered
 
 _LARGE = 10.0  # size (root mean square) of a feature that is taken as not scaled
 
@@ -174,9 +175,8 @@ def _of_own_clients(dataset: Dataset, spec: DataSpec, partition: Partition) -> l
     left = [] if of is None or owners is None else np.setdiff1d(of, owners).tolist()
     if not left:
         return []
-    named = ", ".join(dataset.client_names[i] if dataset.client_names else str(i) for i in left[:LISTED])
-    more = f" and {len(left) - LISTED} more" if len(left) > LISTED else ""
-    return [f"data.clients = {spec.clients}: leaves out {len(left)} of the data's clients: {named}{more}"]
+    named = first_few([dataset.client_names[i] if dataset.client_names else str(i) for i in left])
+    return [f"data.clients = {spec.clients}: leaves out {len(left)} of the data's clients: {named}"]
 
 
 def _of_scales(dataset: Dataset, spec: DataSpec) -> list[str]:
@@ -324,5 +324,5 @@ def _natural(partition: Natural, dataset: Dataset, spec: DataSpec) -> Partition:
     labels, classes = dataset.train.y.numpy(), dataset.num_classes or 0
     parts = partition.deal(labels, ids, chosen, spec.seed, classes, dataset.ordered)
     owners = np.repeat(chosen, partition.per_owner)
-    groups = np.unique(owners, return_inverse=True)[1].astype(np.int64) if partition.per_owner > 1 else None
+    groups = numbered(owners) if partition.per_owner > 1 else None
     return Partition(tuple(parts), groups, owners)

@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hanse.base.pytorch import torch
-from hanse.data.kinds import FEW, GAPS, LISTED, NUMBER, Held, plain
+from hanse.data.kinds import FEW, GAPS, LISTED, NUMBER, Held, first_few, plain
+from hanse.data.units import numbered
 
 _CODE = re.compile(r"[+-]?(9+|8+|7+)(\.9+)?")
 _ID = re.compile(r"(^|[\W_])((id|key|uid|uuid|no|nr)s?|ssn)\s*'$|(ID|Id|SSN)\s*'$")
@@ -83,7 +84,7 @@ def _maybe_id(found: Held, owner: NDArray[Any] | None, where: str) -> str:
         return ""
     once, apart = len(different) == len(values), False
     if owner is not None and len(set(owner.tolist())) > 1:
-        ids = np.unique(owner[~found.gaps].astype(str), return_inverse=True)[1]
+        ids = numbered(owner[~found.gaps].astype(str))
         apart = np.unique(np.stack([place, ids]), axis=1).shape[1] == len(different)
     if not (_ID.search(where) or (found.kind == "whole" and (once or apart))):
         return ""
@@ -127,7 +128,7 @@ def _told(groups: Iterable[tuple[list[str], list[Any]]]) -> str:
         f"{', '.join(map(repr, own[:LISTED]))}"
         for clients, own in groups
     ]
-    return "; ".join(listed[:LISTED]) + (f"; and {len(listed) - LISTED} more" if len(listed) > LISTED else "")
+    return first_few(listed, "; ")
 
 
 def no_shared(words: Mapping[str, set[str]], where: str, remedy: str = "") -> str:
@@ -282,7 +283,7 @@ def of_columns(
         if len(rows) > MOST_ROWS:  # whole values, so that what repeats still does
             kept = np.random.default_rng(0).permutation(len(sizes))[: max(FEW, len(sizes) * MOST_ROWS // len(rows))]
             rows = rows[np.isin(codes[rows], kept)]
-        number = np.unique(codes[rows], return_inverse=True)[1]
+        number = numbered(codes[rows])
         likeness = {c: _likeness(number, of[rows]) for c, of in figures.items() if c != name}
         labels, others = likeness.pop(target), [*likeness.values()]
         features = tuple(np.mean(others, axis=0).tolist()) if len(others) > 1 else (0.0, 0.0)
@@ -294,7 +295,7 @@ def of_columns(
     name = max(found, key=lambda one: one[0])[1]
     codes, shared = columns[name].codes, ""
     if owner is not None:
-        pairs = np.unique(np.stack([codes, np.unique(owner.astype(str), return_inverse=True)[1]]), axis=1)[0]
+        pairs = np.unique(np.stack([codes, numbered(owner.astype(str))]), axis=1)[0]
         several = int((np.bincount(pairs[pairs >= 0]) > 1).sum())
         shared = f", {several} of them at several clients" if several else ""
     return (
@@ -430,13 +431,9 @@ def of_classes(
     alone = [k for k in np.flatnonzero(holders == 1).tolist() if int(counts[:, k].argmax()) not in lonely]
     if alone:
         holder = {k: int(counts[:, k].argmax()) for k in alone}
-        told = "; ".join(
-            f"{labels[k]!r} ('{names[c]}'{f', {counts[c, k]} rows' * rows})" for k, c in [*holder.items()][:LISTED]
-        )
-        more = f"; and {len(alone) - LISTED} more" if len(alone) > LISTED else ""
-        notes.append(
-            f"{where}: classes that one client alone has: {told}{more}: is each a class, or no answer?{remedy}"
-        )
+        each = [f"{labels[k]!r} ('{names[c]}'{f', {counts[c, k]} rows' * rows})" for k, c in holder.items()]
+        told = first_few(each, "; ")
+        notes.append(f"{where}: classes that one client alone has: {told}: is each a class, or no answer?{remedy}")
     return notes
 
 

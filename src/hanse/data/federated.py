@@ -20,7 +20,7 @@ from hanse.base.errors import UserError
 from hanse.base.pytorch import Tensor, torch
 from hanse.data.augment import Augment
 from hanse.data.dataset import Dataset
-from hanse.data.kinds import LISTED
+from hanse.data.kinds import first_few
 from hanse.data.partitions import Partition
 from hanse.data.samples import Inputs, Samples, unfinite
 from hanse.data.shares import borrowed, client_shares, server_cut, taken
@@ -323,9 +323,8 @@ def few_units(data: SplitData) -> list[str]:
     few = {name: count for name, count in counts.items() if count < FEW_UNITS}
     if not few:
         return []
-    told = ", ".join(f"{name}: {count}" for name, count in list(few.items())[:LISTED])
-    more = f" and {len(few) - LISTED} more" if len(few) > LISTED else ""
-    return [f"data: test sets of fewer than {FEW_UNITS} units, whose intervals say little: {told}{more}"]
+    told = first_few([f"{name}: {count}" for name, count in few.items()])
+    return [f"data: test sets of fewer than {FEW_UNITS} units, whose intervals say little: {told}"]
 
 
 @dataclass(frozen=True)

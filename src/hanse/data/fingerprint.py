@@ -23,6 +23,7 @@ from hanse.base.errors import UserError
 from hanse.base.files import on_network, write_whole
 from hanse.base.pytorch import Tensor, torch
 from hanse.data.federated import FederatedData
+from hanse.data.kinds import first_few
 from hanse.data.samples import Samples
 from hanse.data.units import SHARES
 
@@ -88,8 +89,7 @@ def differences(before: Mapping[str, Any], now: Fingerprint, names: Sequence[str
         else:
             changed = [i for i, (a, b) in enumerate(zip(theirs, ours, strict=True)) if a != b]
             clients = [f"{i} ({names[i]})" if i < len(names) else str(i) for i in changed]
-            more = f" and {len(clients) - SHOWN} more" if len(clients) > SHOWN else ""
-            who = f"client{'s' if len(clients) > 1 else ''} {', '.join(clients[:SHOWN])}{more}"
+            who = f"client{'s' if len(clients) > 1 else ''} {first_few(clients, most=SHOWN)}"
             lines.append(f"the {name} share{'s' if len(clients) > 1 else ''} of {who}")
     return lines
 

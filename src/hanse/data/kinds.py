@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
@@ -195,6 +195,16 @@ def alike(counts: Iterable[tuple[Any, int]], case: Callable[[str], bool] = lambd
             told = [f" ({count} row{'s' * (count != 1)})" if count else "" for count in (other[1], rows)]
             return f"{other[0]!r:.200}{told[0]} and {value!r:.200}{told[1]}"
     return ""
+
+
+def first_few(words: Sequence[str], between: str = ", ", most: int = LISTED) -> str:
+    """Return the first of some words and how many more there are, as part of a message.
+
+    Examples:
+        >>> first_few(["a", "b", "c", "d", "e"])
+        'a, b, c and 2 more'
+    """
+    return between.join(words[:most]) + (f" and {len(words) - most} more" if len(words) > most else "")
 
 
 def natural_order(name: str) -> list[tuple[int, int, str]]:

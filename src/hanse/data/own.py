@@ -50,7 +50,7 @@ from hanse.data.frames import (
 from hanse.data.kinds import ALIKE, Column, alike, natural_order
 from hanse.data.preparing import Prepare, Statistics
 from hanse.data.samples import Samples, array_of, as_tensors, unfinite
-from hanse.data.units import Cut, Divisible
+from hanse.data.units import Cut, Divisible, numbered
 
 FORMS = (
     "a hanse.data.Dataset, a pandas DataFrame, arrays (x, y), (x, y, clients) or (x, y, clients, units), a "
@@ -496,7 +496,7 @@ def _dataset(rows: Rows, test: float | Rows, min_samples: int, seed: int, name: 
     names = () if rows.owner is None else tuple(sorted(set(rows.owner[:n].tolist()), key=natural_order))
     place = {client: i for i, client in enumerate(names)}
     ids = None if rows.owner is None else np.array([place.get(client, -1) for client in rows.owner], np.int64)
-    units = None if rows.units is None else np.unique(rows.units, return_inverse=True)[1].astype(np.int64)
+    units = None if rows.units is None else numbered(rows.units)
     if isinstance(test, Rows):
         kept, later = np.arange(n), np.arange(n, len(rows))
         if units is not None and (shared := np.intersect1d(units[:n], units[n:])).size:

@@ -34,7 +34,7 @@ from hanse.data.doubts import Coded, of_clients, of_column, of_columns, of_near_
 from hanse.data.kinds import ALIKE, GAPS, LISTED, NUMBER, Held, alike, lost, natural_order
 from hanse.data.preparing import TableColumn
 from hanse.data.samples import Samples
-from hanse.data.units import NONE, SHARES, Divisible
+from hanse.data.units import NONE, SHARES, Divisible, numbered
 
 _GROUP = "--group {0!r} of hanse schema, or group = {0!r} in the schema,"
 _ROWS = "Say what each row is of (--group of hanse schema, or group in the schema), or group = 'none'"
@@ -321,7 +321,7 @@ class SiteTable:
             UnfitTableError: no row is left to train on.
         """
         schema, n = self.schema, len(self.y)
-        units = np.arange(n) if self.units is None else np.unique(self.units, return_inverse=True)[1]
+        units = np.arange(n) if self.units is None else numbered(self.units)
         of = Divisible(np.zeros(n, np.int64), self.y if schema.labels else None, units, self.time)
         made = of.shares(schema.test, schema.validation, schema.seed)
         if not (made == 0).any():
@@ -337,9 +337,8 @@ class SiteTable:
             for name, column in self.schema.columns.items()
             for feature in column.features(self.columns[name], column.of(self.columns[name][train]))
         ]
-        units = None if self.units is None else np.unique(self.units, return_inverse=True)[1].astype(np.int64)
-        of = None if units is None else torch.from_numpy(units)
-        return Samples(torch.from_numpy(np.stack(made, axis=1)), torch.from_numpy(self.y), units=of)
+        units = None if self.units is None else torch.from_numpy(numbered(self.units))
+        return Samples(torch.from_numpy(np.stack(made, axis=1)), torch.from_numpy(self.y), units=units)
 
     def share(self, name: str) -> Samples | None:
         """Return the samples of "train", "validation" or "test"; None if there are none."""
@@ -402,8 +401,7 @@ def joined(sites: Sequence[SiteTable], name: str, notes: Sequence[str] = (), dou
         told += of_clients(samples.x.numpy(), samples.y.numpy(), owner, names, schema.labels, "data", remedy)
     if schema.group not in ("", NONE):
         of_each = [one.units for one in sites if one.units is not None]
-        units = np.concatenate(of_each)
-        samples = replace(samples, units=torch.from_numpy(np.unique(units, return_inverse=True)[1].astype(np.int64)))
+        samples = replace(samples, units=torch.from_numpy(numbered(np.concatenate(of_each))))
         held = np.unique(np.concatenate([np.unique(own) for own in of_each]), return_counts=True)[1]
         if several := int((held > 1).sum()):
             line = (
@@ -465,7 +463,7 @@ def doubts(tables: Sequence[CsvTable], schema: Schema) -> tuple[list[str], str]:
             found = Held("whole" if coded[name].exact else "numbers", values, gaps)
         except ValueError:
             found = Held("words", texts, gaps)
-            coded[name] = Coded(np.where(gaps, -1, np.unique(texts, return_inverse=True)[1]))
+            coded[name] = Coded(np.where(gaps, -1, numbered(texts)))
         if name in schema.columns:
             notes += of_column(found, owner, where, _GAP, same_words(name))
     doubt = "" if schema.group else of_columns(coded, schema.target, owner, "data", _GROUP)

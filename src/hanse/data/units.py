@@ -26,6 +26,16 @@ FEW_UNITS = 10
 """Units of a test set below which an interval is hardly worth its name."""
 
 
+def numbered(values: NDArray[Any]) -> Ints:
+    """Return values ``[n]`` as numbers from 0 on, in the order of the different ones.
+
+    Examples:
+        >>> numbered(np.array(["b", "a", "b"])).tolist()
+        [1, 0, 1]
+    """
+    return np.unique(values, return_inverse=True)[1].astype(np.int64)
+
+
 def split_units(
     owner: Ints, labels: Ints | None, share: float, draw: np.random.Generator, units: Ints
 ) -> tuple[Ints, Ints]:
@@ -52,13 +62,14 @@ def split_units(
     """
     if share == 0 or not len(units):
         return np.arange(len(units)), np.arange(0)
-    number, numbered = np.unique(units, return_inverse=True)
-    order, chosen = draw.permutation(len(number)).tolist(), np.zeros(len(number), bool)
+    unit_of = numbered(units)
+    count = int(unit_of.max()) + 1
+    order, chosen = draw.permutation(count).tolist(), np.zeros(count, bool)
     cells = [] if labels is None else [np.unique(np.stack([owner, labels]), axis=1, return_inverse=True)[1].reshape(-1)]
-    for cell_of in (*cells, np.unique(owner, return_inverse=True)[1]):
-        (of, cell), rows = np.unique(np.stack([numbered, cell_of]), axis=1, return_counts=True)
-        ends = np.searchsorted(of, np.arange(len(number) + 1)).tolist()
-        wanted = share * np.bincount(cell_of) - np.bincount(cell_of[chosen[numbered]], minlength=cell_of.max() + 1)
+    for cell_of in (*cells, numbered(owner)):
+        (of, cell), rows = np.unique(np.stack([unit_of, cell_of]), axis=1, return_counts=True)
+        ends = np.searchsorted(of, np.arange(count + 1)).tolist()
+        wanted = share * np.bincount(cell_of) - np.bincount(cell_of[chosen[unit_of]], minlength=cell_of.max() + 1)
         for unit in order:
             own = slice(ends[unit], ends[unit + 1])
             left, size = wanted[cell[own]], rows[own]
@@ -66,7 +77,7 @@ def split_units(
             if not chosen[unit] and (size * (2 * left - size)).sum() > 0:
                 wanted[cell[own]] -= size
                 chosen[unit] = True
-    return np.flatnonzero(~chosen[numbered]), np.flatnonzero(chosen[numbered])
+    return np.flatnonzero(~chosen[unit_of]), np.flatnonzero(chosen[unit_of])
 
 
 def split_times(

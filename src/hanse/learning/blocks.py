@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hanse.base.streams import stream
+from hanse.data.units import numbered
 from hanse.games.jackknife import jackknife_errors, t_factor
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def sample_blocks(n: int, units: Tensor | None = None) -> list[Tensor]:
     import torch  # late: reports read this module, and read without torch
 
     if units is not None:
-        number = _numbered(units)
+        number = numbered(units.numpy())
         whole = sample_blocks(count_units(units))
         return [torch.from_numpy(np.flatnonzero(np.isin(number, some.numpy()))) for some in whole]
     order = torch.from_numpy(stream(0, "validation blocks").permutation(n))
@@ -51,11 +52,6 @@ def count_units(units: Tensor) -> int:
     return len(np.unique(units.numpy()))
 
 
-def _numbered(units: Tensor) -> NDArray[np.int64]:
-    """Return units as numbers from 0 on, ``[n]``."""
-    return np.unique(units.numpy(), return_inverse=True)[1].astype(np.int64)
-
-
 def unit_error(values: NDArray[np.float64], units: Tensor) -> float:
     """Return the standard error of the mean of samples' values over draws of their units, by the linearised ratio of
     the units' totals and sizes; NaN for a single unit.
@@ -66,7 +62,7 @@ def unit_error(values: NDArray[np.float64], units: Tensor) -> float:
         values: ``[n]``.
         units: ``[n]``, the unit of each.
     """
-    off = np.bincount(_numbered(units), weights=values - values.mean())
+    off = np.bincount(numbered(units.numpy()), weights=values - values.mean())
     count = len(off)
     if count < 2:
         return math.nan

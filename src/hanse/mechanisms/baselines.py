@@ -11,10 +11,10 @@ from typing import Annotated
 
 from pydantic import Field
 
-from hanse.base.factories import Positive, Share, Weight
+from hanse.base.factories import Positive, Weight
 from hanse.core.part import Mechanism
 from hanse.mechanisms.deploy import ServerModel
-from hanse.mechanisms.select import UCB, Everyone, Oort, PowerOfChoice, SFedAvg, TheOne, Uniform
+from hanse.mechanisms.select import Everyone, Oort, PowerOfChoice, TheOne, Uniform
 from hanse.mechanisms.train import OwnModels, Proximal, SharedModel
 from hanse.mechanisms.weigh import BySamples
 
@@ -38,35 +38,6 @@ def fedprox(clients_per_round: Positive = 10, mu: Weight = 0.1) -> Mechanism:
     return replace(fedavg(clients_per_round), name="fedprox", train=Proximal(mu))
 
 
-def ucb(clients_per_round: Positive = 10, beta: Weight = 0.01) -> Mechanism:
-    """UCB selection (Pandey et al. 2023): GreedyFed with a bonus ``beta sqrt(ln t / N_k)`` for rarely chosen clients.
-
-    Args:
-        clients_per_round: how many clients train in a round.
-        beta: weight of the bonus, in units of the values; with 0 the ranking is GreedyFed's.
-    """
-    from hanse.mechanisms.greedyfed import greedyfed
-
-    return replace(greedyfed(clients_per_round), name="ucb", select=UCB(clients_per_round, beta=beta))
-
-
-def s_fedavg(
-    clients_per_round: Positive = 10,
-    alpha: Share = 0.75,
-    beta: Weight = 0.25,
-) -> Mechanism:
-    """S-FedAvg (Nagalapatti, Narayanam 2021): clients are drawn by a softmax of their averaged Shapley values.
-
-    Args:
-        clients_per_round: how many clients train in a round.
-        alpha: how much of a client's old average stays when it is valued again.
-        beta: weight of the new value.
-    """
-    from hanse.mechanisms.greedyfed import greedyfed
-
-    return replace(greedyfed(clients_per_round), name="s_fedavg", select=SFedAvg(clients_per_round, alpha, beta))
-
-
 def power_of_choice(clients_per_round: Positive = 10, decay: Annotated[float, Field(gt=0, le=1)] = 0.9) -> Mechanism:
     """Power-of-Choice (Cho et al. 2022): FedAvg, but of some clients asked, those with the largest losses train.
 
@@ -84,18 +55,6 @@ def oort(clients_per_round: Positive = 10) -> Mechanism:
         clients_per_round: how many clients train in a round.
     """
     return replace(fedavg(), name="oort", select=Oort(clients_per_round))
-
-
-def set_aware(clients_per_round: Positive = 10) -> Mechanism:
-    """hanse's own selection: like GreedyFed, but chooses clients whose data complement each other (``set_aware.py``).
-
-    Args:
-        clients_per_round: how many clients train in a round.
-    """
-    from hanse.mechanisms.greedyfed import greedyfed
-    from hanse.mechanisms.set_aware import SetAware
-
-    return replace(greedyfed(clients_per_round), name="set_aware", select=SetAware(clients_per_round))
 
 
 def local() -> Mechanism:

@@ -8,7 +8,6 @@ the clients' half are in :mod:`hanse.learning.generator`, which also says where 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
@@ -18,18 +17,18 @@ from pydantic import Field
 from hanse.base.factories import Positive, Rate, Weight
 from hanse.base.pytorch import torch
 from hanse.base.streams import stream
-from hanse.core.part import Context, Mechanism, State, TrainPart, View
+from hanse.core.part import Context, Mechanism, State, View
 from hanse.core.port import Payload
-from hanse.core.table import Block, Floats, Seats
+from hanse.core.table import Floats
 from hanse.learning.generator import Ensemble, FromGenerator, Generator, LastLayer, train_generator
 from hanse.learning.threads import intra_op
 from hanse.mechanisms.baselines import fedavg
 from hanse.mechanisms.gtflat import GTFLAT
-from hanse.mechanisms.train import chosen_seats
+from hanse.mechanisms.train import SharedModel
 
 
 @dataclass(frozen=True)
-class FedGen(TrainPart):
+class FedGen(SharedModel):
     """FedAvg plus learning from a generator of latents, which the server trains on the heads of the clients' models.
 
     The server trains the generator after each round, on the heads of the accepted updates and on the counts of labels
@@ -64,7 +63,7 @@ class FedGen(TrainPart):
     adds = (("payload", ""),)
 
     needs = frozenset({"head", "labels"})
-    gives = frozenset({"groups"})
+    accepts = frozenset()  # sums of groups of updates have no heads
     # names of their own: an option of a mechanism carries over to a replaced part that has one of the same name
     generative_alpha: Weight = 10.0
     generative_beta: Weight = 10.0
@@ -79,10 +78,6 @@ class FedGen(TrainPart):
     latents: Positive = 32
     labels: Literal["counts", "uniform"] = "counts"
 
-    def blocks(self, context: Context) -> Sequence[Block]:
-        """Return the single row "server"."""
-        return (Block("server"),)
-
     def init(self, context: Context) -> State:
         """Return a freshly drawn generator, the empty moments of Adam, and label counts of 0."""
         generator = self._generator(context)
@@ -94,15 +89,6 @@ class FedGen(TrainPart):
             "counts": np.zeros(generator.classes),
             "loss": 0.0,
         }
-
-    def seats(self, view: View, state: State) -> tuple[Seats, State]:
-        """Return a seat (a training task) for each chosen client, which starts from the client's home row.
-
-        Args:
-            view: the round. The method reads ``home`` and ``choice``.
-            state: as :meth:`init` makes it.
-        """
-        return chosen_seats(view), state
 
     def sends(self, view: View, state: State) -> Payload:
         """Return the payload of this round: the generator, the labels' probabilities and the terms' weights.

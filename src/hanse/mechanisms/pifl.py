@@ -45,7 +45,6 @@ from hanse.core.part import (
     SettlePart,
     Size,
     State,
-    TrainPart,
     View,
 )
 from hanse.core.port import Ask, Request, Score, Scored
@@ -56,7 +55,7 @@ from hanse.games import tiers as games
 from hanse.games import tokens
 from hanse.mechanisms.deploy import ServerModel
 from hanse.mechanisms.token_checks import Auctions
-from hanse.mechanisms.train import SharedModel, chosen_seats
+from hanse.mechanisms.train import SharedModel
 from hanse.mechanisms.value import SELF_JUDGED, FirstOrder, FirstOrderAtClients
 from hanse.mechanisms.weigh import BySamples
 
@@ -110,7 +109,7 @@ def _widened(array: Floats, columns: int) -> Floats:
 
 
 @dataclass(frozen=True)
-class TierModels(TrainPart):
+class TierModels(SharedModel):
     """PI-FL's models: a shared model for each tier, as the rows "tier".
 
     All start from the same initial model, as personal models require: averages of models with different initial values
@@ -127,10 +126,8 @@ class TierModels(TrainPart):
         4
     """
 
-    adds = ()
-
     needs = frozenset({"clients"})
-    gives = frozenset({"groups"})
+    accepts = frozenset()  # of sums nobody knows for which tier they are
     tiers: Positive = 2
 
     def blocks(self, context: Context) -> Sequence[Block]:
@@ -154,15 +151,6 @@ class TierModels(TrainPart):
     def seats_each(self) -> int:
         """Return the number of tiers: a client may train the models of all."""
         return self.tiers
-
-    def seats(self, view: View, state: State) -> tuple[Seats, State]:
-        """Return a seat for each chosen client: at the row of the tier chosen for it, or at its home row.
-
-        Args:
-            view: the round. The method reads ``home`` and ``choice``.
-            state: the part's state, always ``{}``, since this part keeps none.
-        """
-        return chosen_seats(view), state
 
 
 # SELECT: the scheduler (Alg. 3)
@@ -622,7 +610,7 @@ class TokenManager(SettlePart):
         auctions = max(0, joining.rounds - self.first)
         train, select = joining.parts.get("train"), joining.parts.get("select")
         # parts of the user's own need not have these options: then the sentences about them are left out
-        tiers = 1 if isinstance(train, SharedModel) else getattr(train, "tiers", None)
+        tiers = getattr(train, "tiers", 1 if isinstance(train, SharedModel) else None)
         seats = sum(getattr(select, name, 0) for name in ("by_contribution", "at_random")) or None
         most_round = None if tiers is None else tiers * self.units
         most = joining.at_stake if most_round is None else min(joining.at_stake, most_round * auctions)

@@ -12,12 +12,10 @@ the same. What is sent at random can be worth something by chance; proofs of tra
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
 
 import numpy as np
-from pydantic import Field
 
-from hanse.base.factories import Positive
+from hanse.base.factories import Positive, Share
 from hanse.core.entry import MINT, TOKEN, Transaction, pool
 from hanse.core.entry import client as account
 from hanse.core.entry import tokens as say
@@ -26,7 +24,7 @@ from hanse.core.table import Floats
 from hanse.core.telling import BeforeJoining, Kind, Telling, Terms
 from hanse.games.jackknife import interval_errors
 from hanse.games.shares import shares
-from hanse.mechanisms.by_value import payees, rounded, valued_seats
+from hanse.mechanisms.by_value import Tokens, payees, rounded, valued_seats
 from hanse.mechanisms.carried import Carried, CarriedValues
 
 POT = pool("pot")
@@ -60,8 +58,8 @@ class Pot(SettlePart):
 
     needs = frozenset({"values", "weights"})
     accepts = frozenset({"sums"})
-    tokens: Annotated[float, Field(ge=1e-6, le=1e9)] = 100.0
-    for_work: Annotated[float, Field(ge=0, le=1)] = 0.0
+    tokens: Tokens = 100.0
+    for_work: Share = 0.0
     vests: Positive = 1
 
     def __post_init__(self) -> None:

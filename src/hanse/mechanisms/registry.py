@@ -40,8 +40,8 @@ class Later(Names):
 # every mechanism that has a name; its name in a file is that of the function
 PUBLISHED = (
     "baselines:fedavg", "baselines:fedprox", "gtflat:gtfedavg", "gtflat:gtfedprox", "fedgen:fedgen",
-    "fedgen:gtfedgen", "greedyfed:greedyfed", "baselines:ucb", "baselines:s_fedavg", "baselines:power_of_choice",
-    "baselines:oort", "baselines:set_aware", "scaffold:scaffold", "ditto:ditto", "fedamp:fedamp",
+    "fedgen:gtfedgen", "greedyfed:greedyfed", "greedyfed:ucb", "greedyfed:s_fedavg", "baselines:power_of_choice",
+    "baselines:oort", "greedyfed:set_aware", "scaffold:scaffold", "ditto:ditto", "fedamp:fedamp",
     "fedamp:heur_fedamp", "pfedgraph:pfedgraph", "fedfomo:fedfomo", "cfl:cfl", "ifca:ifca", "fedsoft:fedsoft",
     "ipfl:ipfl", "ipfl:ipfl_posted", "pifl:pifl", "pifl:tiff", "baselines:local", "baselines:centralised",
 )  # fmt: skip

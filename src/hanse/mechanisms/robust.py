@@ -197,7 +197,18 @@ class Krum(AggregatePart):
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
         """Return the weights ``[m]``; ``weigh/withstands`` records how many bad updates the rule was applied for."""
-        return _nearest(group, tolerated(len(group), self.f), 1)
+        bad = tolerated(len(group), self.f)
+        keep, weights = self.kept(len(group) - bad), np.zeros(len(group))
+        if len(group) < 3:
+            weights[:] = 1.0
+        else:
+            scores = krum_scores(np.square(distances(group.parameters)), bad)
+            weights[np.argsort(scores, kind="stable")[:keep]] = 1.0
+        return Aggregate(weights / weights.sum(), metrics={"weigh/withstands": float(bad)}, reapply=True)
+
+    def kept(self, good: int) -> int:
+        """Return how many of the updates with the best scores are averaged, of so many ``good`` ones."""
+        return 1
 
 
 @dataclass(frozen=True)
@@ -224,21 +235,9 @@ class MultiKrum(Krum):
             f"a round may have {bad} may be bad: keep must be at most {size.updates - bad}"
         ]
 
-    def aggregate(self, group: Group, state: State) -> Aggregate:
-        """Return the weights ``[m]``; ``weigh/withstands`` records how many bad updates the rule was applied for."""
-        attackers = tolerated(len(group), self.f)
-        return _nearest(group, attackers, self.keep or len(group) - attackers)
-
-
-def _nearest(group: Group, attackers: int, keep: int) -> Aggregate:
-    """Return equal weights on the ``keep`` updates with the best scores; of two or fewer updates, on all."""
-    weights = np.zeros(len(group))
-    if len(group) < 3:
-        weights[:] = 1.0
-    else:
-        scores = krum_scores(np.square(distances(group.parameters)), attackers)
-        weights[np.argsort(scores, kind="stable")[:keep]] = 1.0
-    return Aggregate(weights / weights.sum(), metrics={"weigh/withstands": float(attackers)}, reapply=True)
+    def kept(self, good: int) -> int:
+        """Return ``keep``, or all ``good`` ones."""
+        return self.keep or good
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,7 @@ class SharedModel(TrainPart):
         return (Block("server"),)
 
     def seats(self, view: View, state: State) -> tuple[Seats, State]:
-        """Return a seat (a training task) for each chosen client, which starts from the client's home row."""
+        """Return a seat (a training task) for each chosen client, which starts from its home row or the one chosen."""
         return chosen_seats(view), state
 
 

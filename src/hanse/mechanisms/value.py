@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from pydantic import AfterValidator, Field
@@ -90,52 +90,6 @@ def steadied(solved: Solved, game: Coalitions) -> Solved:
     return replace(solved, errors=known, without_block=np.full((m, 1), np.nan))
 
 
-SHAPLEY = Measure(
-    "Shapley value",
-    "A Shapley value is what an update added, in the mean over all the groups of the others that it could have joined; "
-    "the values of a round sum to what the round gained.",
-    share_out=True,
-)
-BANZHAF = Measure(
-    "Banzhaf value",
-    "A Banzhaf value is what an update added, in the mean over all groups of the others, most of which have about half "
-    "of them. The values do not sum to what the round gained.",
-)
-LEAVE_ONE_OUT = Measure(
-    "leave-one-out value",
-    "A leave-one-out value is what would be lost if this client alone left. Clients with similar data can stand in for "
-    "each other, so each gets about 0, and which of them are below 0 is mostly chance.",
-    marginal=True,
-    scatters=True,
-)
-FIRST_ORDER = Measure(
-    "first-order value",
-    "A first-order value is how far an update moved the model down the slope of the loss, against the mean update. The "
-    "values of a round sum to zero: they rank, and share out nothing.",
-    ranks=True,
-)
-PLACE = Measure(
-    "standing among the others",
-    "A standing says where an update is among those of its model, from -1/2 (last) to 1/2 (first), by the first-order "
-    "values that half of the other clients give it. The standings of a round sum to zero.",
-    ranks=True,
-)
-
-PATH = Measure(
-    "path value",
-    "A path value is how much of the round's improvement came through the update. All path values add up to the whole "
-    "improvement, but for what came through nobody's update.",
-    share_out=True,
-)
-
-GROUP_PATH = Measure(
-    "path value from sums",
-    "A path value is how much of the round's improvement came through the update. Here only sums of groups of updates "
-    "are seen, and a member's part of its group's value is estimated over the rounds, in which groups change.",
-    share_out=True,
-)
-
-
 @dataclass(frozen=True)
 class GameValue(ValuePart):
     """Sets up each group's game in units of ``utility``. Subclasses solve it in ``solve``.
@@ -156,6 +110,12 @@ class GameValue(ValuePart):
 
     needs = VALIDATION | {"groups"}
     accepts = frozenset({"reapply", "along"})
+    measured: ClassVar[Measure] = Measure(
+        "Shapley value",
+        "A Shapley value is what an update added, in the mean over all the groups of the others that it could have "
+        "joined; the values of a round sum to what the round gained.",
+        share_out=True,
+    )
     utility: Utility = field(default="loss", kw_only=True)
     game: mixture.Game = field(default="average", kw_only=True)
 
@@ -168,17 +128,13 @@ class GameValue(ValuePart):
             object.__setattr__(self, "needs", in_slots(self.needs, ["value"]) - {"groups"})
             object.__setattr__(self, "accepts", frozenset())
 
-    def measure(self) -> Measure:
-        """Return what a value of this part is called and means, for reports."""
-        return SHAPLEY
-
     def tells(self, standing: frozenset[str]) -> Telling:
         """Return the telling with this part's measure.
 
         In the game of averages a client with data unlike the others' makes small coalitions' models worse.
         """
-        measure = self.measure()
-        return Telling(measures=replace(measure, scatters=measure.scatters or self.game == "average"))
+        scatters = self.measured.scatters or self.game == "average"
+        return Telling(measures=replace(self.measured, scatters=scatters))
 
     def solve(self, game: Coalitions, n: int, view: View) -> Solved:
         """Return the values of a game with ``n`` players.
@@ -504,9 +460,13 @@ class Exact(_AllCoalitions):
 class LeaveOneOut(GameValue):
     """The leave-one-out value of a seat: what its group loses without it. Takes m + 1 evaluated models."""
 
-    def measure(self) -> Measure:
-        """Return what a leave-one-out value is."""
-        return LEAVE_ONE_OUT
+    measured = Measure(
+        "leave-one-out value",
+        "A leave-one-out value is what would be lost if this client alone left. Clients with similar data can stand in "
+        "for each other, so each gets about 0, and which of them are below 0 is mostly chance.",
+        marginal=True,
+        scatters=True,
+    )
 
     def solve(self, game: Coalitions, n: int, view: View) -> Solved:
         """Return ``v(N) - v(N without i)``, ``[n]``.
@@ -525,10 +485,11 @@ class Banzhaf(_AllCoalitions):
     """The exact Banzhaf value: the mean marginal utility over all coalitions of the others, from 2^m models."""
 
     of_game, of_table = staticmethod(shapley.banzhaf), staticmethod(shapley.banzhaf_from_table)
-
-    def measure(self) -> Measure:
-        """Return what a Banzhaf value is."""
-        return BANZHAF
+    measured = Measure(
+        "Banzhaf value",
+        "A Banzhaf value is what an update added, in the mean over all groups of the others, most of which have about "
+        "half of them. The values do not sum to what the round gained.",
+    )
 
 
 @dataclass(frozen=True)
@@ -543,11 +504,13 @@ class FirstOrder(ValuePart):
     """
 
     needs = VALIDATION | {"slope", "server_gradient"}
+    measured = Measure(
+        "first-order value",
+        "A first-order value is how far an update moved the model down the slope of the loss, against the mean update. "
+        "The values of a round sum to zero: they rank, and share out nothing.",
+        ranks=True,
+    )
     normalised: bool = True
-
-    def tells(self, standing: frozenset[str]) -> Telling:
-        """Return the part's description, with what a first-order value is."""
-        return Telling(measures=FIRST_ORDER)
 
     def value(self, view: View, state: State) -> tuple[Values, State]:
         """Return first-order values ``[S]``. They cover only the parameters, since buffers have no gradient.
@@ -598,6 +561,12 @@ class FirstOrderAtClients(ValuePart):
     """
 
     needs = frozenset({"groups", "gradients"})
+    measured = Measure(
+        "standing among the others",
+        "A standing says where an update is among those of its model, from -1/2 (last) to 1/2 (first), by the "
+        "first-order values that half of the other clients give it. The standings of a round sum to zero.",
+        ranks=True,
+    )
     normalised: bool = True
     share: Literal["train", "validation"] = "train"
     samples: Positive | None = 64
@@ -606,8 +575,8 @@ class FirstOrderAtClients(ValuePart):
     def tells(self, standing: frozenset[str]) -> Telling:
         """Return the part's description: what a value is, and what is wrong with values that clients compute."""
         if self.judges != "all":
-            return Telling(measures=PLACE)
-        return Telling(warning=SELF_JUDGED, measures=FIRST_ORDER)
+            return super().tells(standing)
+        return Telling(warning=SELF_JUDGED, measures=FirstOrder.measured)
 
     def questions(self, clients: int, rows: int) -> Mapping[str, Most]:
         """Return what :meth:`asks` asks at most."""
@@ -786,12 +755,14 @@ class Path(ValuePart):
 
     needs = VALIDATION | {"slope"}
     accepts = frozenset({"along", "reweighted"})
+    measured = Measure(
+        "path value",
+        "A path value is how much of the round's improvement came through the update. All path values add up to the "
+        "whole improvement, but for what came through nobody's update.",
+        share_out=True,
+    )
     points: Annotated[int, Field(ge=1, le=path.MOST_POINTS)] = 3
     utility: Annotated[str, AfterValidator(_differentiable)] = field(default="loss", kw_only=True)
-
-    def tells(self, standing: frozenset[str]) -> Telling:
-        """Return the telling with what a path value is."""
-        return Telling(measures=PATH)
 
     def value(self, view: View, state: State) -> tuple[Values, State]:
         """Return path values ``[S]``.
@@ -858,7 +829,7 @@ class Path(ValuePart):
 
 
 @dataclass(frozen=True)
-class GroupPath(ValuePart):
+class GroupPath(Path):
     """Path values for members whose updates the server sees only in sums (``[federation] secure``).
 
     A path value is linear in the update, so the value of a group's sum is the sum of its members' values. The members'
@@ -886,13 +857,14 @@ class GroupPath(ValuePart):
 
     needs = VALIDATION | {"secure", "slope"}
     accepts = frozenset({"sums"})
-    points: Annotated[int, Field(ge=1, le=path.MOST_POINTS)] = 3
+    measured = Measure(
+        "path value from sums",
+        "A path value is how much of the round's improvement came through the update. Here only sums of groups "
+        "of updates are seen, and a member's part of its group's value is estimated over the rounds, in which groups "
+        "change.",
+        share_out=True,
+    )
     prior: Annotated[float, Field(ge=1e-6, le=1e6)] = group_sums.PRIOR
-    utility: Annotated[str, AfterValidator(_differentiable)] = field(default="loss", kw_only=True)
-
-    def tells(self, standing: frozenset[str]) -> Telling:
-        """Return the telling with what a path value is."""
-        return Telling(measures=GROUP_PATH)
 
     def init(self, context: Context) -> State:
         """Return the state before any round: the normal equations of no sums."""
@@ -913,7 +885,7 @@ class GroupPath(ValuePart):
             view: the round. The method reads ``context.sums``, ``seats`` and what :meth:`Path.value` reads.
             state: as :meth:`init` makes it.
         """
-        seen, _ = Path(self.points).value(view, {})
+        seen, _ = super().value(view, {})
         assert view.context.sums is not None  # guaranteed by the need "secure"
         assert view.seats is not None
         clients = view.trained.seats.client

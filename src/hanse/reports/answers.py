@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from markupsafe import escape
 
 from hanse.base.files import MEMBERS
 from hanse.reports.alone import ALONE, by_python, find_alone
@@ -23,6 +22,7 @@ from hanse.reports.chart import Chart
 from hanse.reports.contributions import Contribution, contribution, picture_of
 from hanse.reports.facts import Answer, RunOf, facts_of, mean_interval
 from hanse.reports.groups import SeedGroup, group_runs
+from hanse.reports.showing import shown
 from hanse.reports.words import Note, said
 from hanse.runs.chance import nothing_left
 from hanse.runs.run_record import RunRecord, load_runs
@@ -66,9 +66,8 @@ class Answers:
         """Return the answers and the picture for a notebook."""
         from hanse.reports.vega import image  # late: the terminal draws nothing
 
-        told = "".join(f"<p><b>Mind:</b> {escape(line)}</p>" for line in self.doubts)
-        told += "".join(f"<p><b>{escape(question)}</b> {escape(told)}</p>" for question, told in self.lines.items())
-        return told + ("" if self.picture is None else image(self.picture))
+        picture = "" if self.picture is None else image(self.picture)
+        return shown([*(("Mind:", line) for line in self.doubts), *self.lines.items()], picture)
 
 
 def answers_of(*folders: str | Path) -> Answers:

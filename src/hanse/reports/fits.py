@@ -178,7 +178,7 @@ def history_of(run: RunRecord, client: int) -> tuple[MetricStyle, list[tuple[int
     """Return the metric of a client's :class:`Fit`, and its value after each round in which the client tested."""
     tests = [test for line in _tested(run) if (test := _test(run, line, client)) is not None]
     reading = _reading(run, tests[-1]) if tests else ACCURACY
-    values = ((test.round, _figure(reading, run, test)) for test in tests)
+    values = ((test.round, _figure(reading, test)) for test in tests)
     return reading, [(round, value) for round, value in values if value is not None]
 
 
@@ -243,11 +243,11 @@ def _last_tests(run: RunRecord, clients: Collection[int]) -> tuple[dict[int, Own
 
 
 def _reading(run: RunRecord, test: OwnTest) -> MetricStyle:
-    return run.main if run.readings else ACCURACY if test.accuracy is not None else LOSS
+    return run.main if run.readings or test.accuracy is not None else LOSS
 
 
-def _figure(reading: MetricStyle, run: RunRecord, test: OwnTest) -> float | None:
-    return test.main if run.readings else test.accuracy if reading == ACCURACY else test.loss
+def _figure(reading: MetricStyle, test: OwnTest) -> float | None:
+    return test.loss if reading == LOSS else test.main
 
 
 def _gap(test: OwnTest) -> Note | None:
@@ -258,7 +258,7 @@ def _fit(run: RunRecord, client: int, test: OwnTest) -> Fit:
     """Return the fit of a client by its last test, without a model alone."""
     reading, member = _reading(run, test), run.members.get(client)
     samples = test.samples or (None if member is None else member.get("tests"))
-    last = _figure(reading, run, test)
+    last = _figure(reading, test)
     interval = None
     if run.readings:
         interval = _interval(reading, last, test)
@@ -292,7 +292,7 @@ def _compared(fit: Fit, ours: OwnTest, alone: OwnTest, run: RunRecord, other: Ru
     fit = replace(fit, beside=other.name, beside_rounds=len(other.metrics))
     if run.readings and run.main != other.main:
         return replace(fit, why=fit.why or Note("alone_no_metric", "note", {"metric": fit.reading.title}))
-    figure = _figure(fit.reading, run, alone)
+    figure = _figure(fit.reading, alone)
     if fit.last is None or figure is None:
         return replace(fit, alone=figure, why=fit.why or _gap(alone))
     if run.readings:

@@ -25,7 +25,7 @@ from hanse.base.factories import OBJECT
 from hanse.core.telling import About
 from hanse.learning.models import Factory
 from hanse.reports.digits import listed
-from hanse.reports.showing import Displayed, Picture
+from hanse.reports.showing import Displayed, Picture, shown
 from hanse.reports.words import said
 from hanse.reports.worths import Worths
 from hanse.runs import experiment as running
@@ -329,9 +329,7 @@ class HtmlPage:
     def _repr_html_(self) -> str:
         if self.text is not None:
             return f'<iframe style="width:100%;height:640px;border:0" srcdoc="{html.escape(self.text)}"></iframe>'
-        lines = "".join(f"<li>{html.escape(line)}</li>" for line in self.lines)
-        where = html.escape(str(self.path))
-        return f'<p><b>{html.escape(self.headline)}</b></p><ul>{lines}</ul><p><a href="{where}">{where}</a></p>'
+        return shown([(self.headline, "")], rest=self.lines, link=str(self.path))
 
 
 def _many(count: int, what: str) -> str:

@@ -6,15 +6,15 @@ that come from data are escaped everywhere.
 
 from __future__ import annotations
 
-import html
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hanse.base.errors import UserError, library
 from hanse.base.files import write_whole
+from hanse.reports.words import environment
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -115,10 +115,36 @@ class Displayed:
         from hanse.reports.vega import image
 
         first, *rest = self.sentences()
-        return (
-            f"<div><p><b>{html.escape(first)}</b></p>{image(self.plot().chart)}{_html_table(*self.shown_table())}"
-            f"{''.join(f'<p>{html.escape(line)}</p>' for line in rest)}</div>"
-        )
+        headings, rows = self.shown_table()
+        told = [*_more(rows), *rest]
+        return shown([(first, "")], image(self.plot().chart), headings, rows[:_MOST_ROWS], told)
+
+
+def shown(
+    top: Iterable[tuple[str, str]],
+    picture: str = "",
+    headings: Sequence[str] = (),
+    rows: Sequence[Sequence[str]] = (),
+    rest: Sequence[str] = (),
+    link: str = "",
+) -> str:
+    """Return what a notebook shows (HTML), in which all but the picture is text.
+
+    Args:
+        top: bold words, and what they are of.
+        picture: an element of HTML.
+        headings: those of a table; none: there is no table.
+        rows: the table's.
+        rest: further lines.
+        link: the address of a page.
+    """
+    made = environment().get_template("shown.html.j2")
+    return made.render(top=top, picture=picture, headings=headings, rows=rows, rest=rest, link=link)
+
+
+def _more(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return a line on the rows that are not shown; nothing if all are."""
+    return [f"and {len(rows) - _MOST_ROWS} more: .to_pandas() has all"] if len(rows) > _MOST_ROWS else []
 
 
 def frame(rows: Sequence[dict[str, Any]], index: str | None = None) -> pd.DataFrame:
@@ -129,18 +155,6 @@ def frame(rows: Sequence[dict[str, Any]], index: str | None = None) -> pd.DataFr
     pandas = library("pandas", "to_pandas: pandas is not installed: pip install pandas")
     made: pd.DataFrame = pandas.DataFrame(list(rows))
     return made if index is None else made.set_index(index)
-
-
-def _html_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table as HTML; "" without columns."""
-    if not headings:
-        return ""
-
-    lines = [("th", headings), *(("td", row) for row in rows[:_MOST_ROWS])]
-    cells = ("".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in line) for tag, line in lines)
-    body = "".join(f"<tr>{one}</tr>" for one in cells)
-    more = "" if len(rows) <= _MOST_ROWS else f"<p>and {len(rows) - _MOST_ROWS} more: .to_pandas() has all</p>"
-    return f'<table style="text-align:right">{body}</table>{more}'
 
 
 def _in_columns(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -155,5 +169,4 @@ def _in_columns(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[
         )
         for row in whole
     ]
-    more = [] if len(rows) <= _MOST_ROWS else [f"and {len(rows) - _MOST_ROWS} more: .to_pandas() has all"]
-    return [*(f"  {line}".rstrip() for line in lines), *more]
+    return [*(f"  {line}".rstrip() for line in lines), *_more(rows)]

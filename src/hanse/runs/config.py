@@ -212,26 +212,22 @@ class TrainSection(Section, Recipe):
     @classmethod
     def _batches(cls, given: Any) -> Any:
         """Fill in the default batch size, and refuse settings that contradict each other."""
-        if isinstance(given, Mapping):
-            named = given.get("optimizer", "sgd")
-            if named != "sgd" and given.get("momentum"):
-                raise ValueError(f"give momentum with optimizer = 'sgd': {named} has moments of its own")
-            if named != "adadelta" and (given.get("rho", 0.9) != 0.9 or given.get("eps", 1e-6) != 1e-6):
-                raise ValueError(f"give rho and eps with optimizer = 'adadelta': {named} does not take them")
-            if given.get("batch_share") is not None:
-                if given.get("batches_per_epoch") is not None or given.get("batch_size") is not None:
-                    raise ValueError("give only one of batch_share, batch_size and batches_per_epoch")
-                if given.get("steps") is None:
-                    raise ValueError("give batch_share with steps: it is what each step draws")
-                return {**given, "batch_size": None}
-            if given.get("batches_per_epoch") is not None:
-                if given.get("batch_size") is not None:
-                    raise ValueError("give batch_size or batches_per_epoch, not both")
-                if given.get("steps") is not None:
-                    raise ValueError("give steps with batch_size, not with batches_per_epoch")
-                return {**given, "batch_size": None}
-            return {name: value for name, value in given.items() if name != "batch_size" or value is not None}
-        return given
+        if not isinstance(given, Mapping):
+            return given
+        named = given.get("optimizer", "sgd")
+        if named != "sgd" and given.get("momentum"):
+            raise ValueError(f"give momentum with optimizer = 'sgd': {named} has moments of its own")
+        if named != "adadelta" and (given.get("rho", 0.9) != 0.9 or given.get("eps", 1e-6) != 1e-6):
+            raise ValueError(f"give rho and eps with optimizer = 'adadelta': {named} does not take them")
+        ways = [key for key in ("batch_size", "batches_per_epoch", "batch_share") if given.get(key) is not None]
+        if len(ways) > 1:
+            raise ValueError(f"give only one of {' and '.join(ways)}")
+        if ways == ["batch_share"] and given.get("steps") is None:
+            raise ValueError("give batch_share with steps: it is what each step draws")
+        if ways == ["batches_per_epoch"] and given.get("steps") is not None:
+            raise ValueError("give steps with batch_size, not with batches_per_epoch")
+        others = {name: value for name, value in given.items() if name != "batch_size"}
+        return {**others, "batch_size": given.get("batch_size")} if ways else others
 
     @property
     def recipe(self) -> Recipe:

@@ -142,7 +142,10 @@ def amended(folder: Path, *words: str | Path) -> int:
 def test_a_quorum_amends_a_run_from_a_round_on(tmp_path: Path) -> None:
     keys = {name: public_of(own_key(tmp_path / f"{name}.pem")).hex() for name in (*MEMBERS, "stranger")}
     keyed = {name: {**one, "key": keys[name]} for name, one in MEMBERS.items()}
-    old, new = (experiment(charter(members=keyed, **one)) for one in ({"answers": ["Train"]}, {"cap": 0.35}))
+    of = {"north": ["client 0"], "south": ["client 1", "client 2"], "west": ["client 3"]}  # client 1 changes hands
+    moved = {name: {"clients": of[name], "key": keys[name]} for name in MEMBERS}
+    changes: tuple[dict[str, Any], ...] = ({"answers": ["Train"], "members": keyed}, {"cap": 0.35, "members": moved})
+    old, new = (experiment(charter(**one)) for one in changes)
     for name, made in (("old", old), ("new", new)):
         table = made.sections()["charter"]
         lines = [f"{key} = {toml.inline(value)}" for key, value in table.items()]
@@ -178,6 +181,7 @@ def test_a_quorum_amends_a_run_from_a_round_on(tmp_path: Path) -> None:
     after = charter_of(run.experiment)
     assert [line["agreement"] for line in run.metrics] == [charter_of(old).hash] * 2 + [after.hash]
     assert [line["weigh/largest_member"] for line in run.metrics] == pytest.approx([0.4, 0.4, 0.35])
+    assert run.experiment.clients.members["client 1"] == "south"
     assert {name: after.answered_by(name) for name in MEMBERS} == {"north": None, "west": None, "south": ("Train",)}
     assert amended(tmp_path, "old.toml", "-o", "new.toml") == 2  # no amendment
 

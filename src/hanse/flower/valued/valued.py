@@ -174,11 +174,10 @@ def _check(built: Mechanism, slope: str | None) -> None:
         built: the mechanism with these parts.
         slope: why the judge has no loss with a gradient. None: it has one.
     """
-    lacks = dict.fromkeys(CLIENTS_GIVE, ", which a plain client app does not give")
-    for word in ("slope", "server_gradient"):  # which the server has by itself, if at all
-        lacks[word] = f": {slope}"
-        if slope is None:
-            del lacks[word]
+    by_itself = {"slope", "server_gradient"}  # which the server has, if at all
+    lacks = dict.fromkeys(CLIENTS_GIVE - by_itself, ", which a plain client app does not give")
+    if slope is not None:
+        lacks |= dict.fromkeys(by_itself, f": {slope}")
     lines = [lack.line for lack in unmet_needs(built, GIVEN, lacks)]
     if "settle" in asking(built):
         lines.append(

@@ -398,9 +398,13 @@ class Valued(Generic[S]):
         return self.members.by_key[f"node {node}"].id
 
     def _read(self, content: RecordDict, form: ArrayLayout) -> tuple[ArrayRecord, Trained]:
-        """Return a reply's arrays and its update. Raises WireError for what is not a sound update."""
-        arrays = own_copy(arrays_of(content))
-        numbers, weight = self._numbers(next(iter(content.metric_records.values()), MetricRecord()))
+        """Return a reply's arrays and its update, of weight 0 if the reply does not say how many samples it has. Raises
+        WireError for what is not a sound update.
+        """
+        arrays, said = own_copy(arrays_of(content)), next(iter(content.metric_records.values()), MetricRecord())
+        by = getattr(self.strategy, "weighted_by_key", None) or "num-examples"
+        weight = samples_of(said, by) or 0.0
+        numbers = {name: x for name, x in numbers_of(said).items() if math.isfinite(x) and name != by}
         name = loss_name(numbers)
         loss = None if name is None else numbers.pop(name)
         told = [(key, x) for key, x in numbers.items() if len(key) <= NAME]
@@ -408,16 +412,6 @@ class Valued(Generic[S]):
         if not bool(row.isfinite().all()):
             raise WireError("update has NaN or infinite entries")
         return arrays, Trained(0, row, weight, loss, 0, metrics=dict(told[:MOST_METRICS]))
-
-    def _numbers(self, said: MetricRecord) -> tuple[dict[str, float], float]:
-        """Return the finite metrics of a reply, without the one that weights it; and that one, 0 if there is none.
-
-        Raises:
-            WireError: the weight is not a number of samples.
-        """
-        by = getattr(self.strategy, "weighted_by_key", None) or "num-examples"
-        numbers = {name: x for name, x in numbers_of(said).items() if math.isfinite(x) and name != by}
-        return numbers, samples_of(said, by) or 0.0
 
     def _played(self, now: WatchedRound, session: Session, state: LoopState) -> RoundRecord:
         """Return the record of a round. Where its values, or all of it, cannot be had, its metric "gap" says why."""

@@ -16,6 +16,7 @@ from pydantic import Field
 from torch import Tensor
 
 from hanse.base.errors import UserError
+from hanse.base.factories import Count
 from hanse.base.streams import stream
 from hanse.base.toml import flat
 from hanse.core.port import Answered, Ask, Derived, Gradient, Reply, Request, Result, Scored, Train, Trained
@@ -100,8 +101,8 @@ class Deviant(OfSome):
     says: Mapping[str, Said] = field(default_factory=dict)
     gradient: Ratio = 0.0
     silent: bool = False
-    since: Annotated[int, Field(ge=0)] = 0
-    leaves: Annotated[int, Field(ge=0)] | None = None
+    since: Count = 0
+    leaves: Count | None = None
     second: Literal["same", "copied", "mean", "opposed", "turns"] = "same"
     steps: dict[int, Tensor] = field(default_factory=dict, init=False, compare=False, repr=False)
     starts: dict[int, Tensor] = field(default_factory=dict, init=False, compare=False, repr=False)

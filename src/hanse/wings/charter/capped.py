@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
 
 import numpy as np
-from pydantic import Field
 
 from hanse.base.errors import UserError
-from hanse.base.factories import Rate, Weight
+from hanse.base.factories import Rate, SomeShare, Weight
 from hanse.core.part import Aggregate, Context, Group, Size, State, View, in_slots
 from hanse.core.table import Floats, Ints
 from hanse.mechanisms.by_value import valued_seats
@@ -48,7 +46,7 @@ class Capped(OfRule):
         ([0.25, 0.25, 0.25, 0.25], 0.0)
     """
 
-    cap: Annotated[float, Field(gt=0, le=1)] = 0.5
+    cap: SomeShare = 0.5
     weights: dict[str, Weight] | None = None
     clip: Rate | None = None
     floor: bool = False

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import Field, ValidationError
 
 from hanse.base.errors import UserError, nearest
-from hanse.base.factories import Count, Positive, Rate, Share, Weight
+from hanse.base.factories import Count, Positive, Rate, Share, SomeShare, Weight
 from hanse.core.declared import Digest
 from hanse.core.port import Task
 from hanse.data.kinds import alike
@@ -74,7 +74,7 @@ class Charter(Section):
 
     title: Word
     members: dict[Word, Member] = Field(min_length=2)
-    cap: Annotated[float, Field(gt=0, le=1)] = 1.0
+    cap: SomeShare = 1.0
     length: Rate | None = None
     floor: bool = False
     vests: Positive = 1

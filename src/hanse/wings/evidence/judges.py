@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
-from pydantic import Field
 
 from hanse.base.errors import UserError
-from hanse.base.factories import call
+from hanse.base.factories import SomeShare, call
 from hanse.base.streams import stream
 from hanse.core.part import Judge
 from hanse.core.port import Federation
@@ -37,7 +36,7 @@ class DrawnJudges:
         share: the share of those that nobody trains on.
     """
 
-    share: Annotated[float, Field(gt=0, le=1)] = 0.5
+    share: SomeShare = 0.5
 
     def places(self, apart: Ints, seed: int, round: int) -> Ints:
         """Return the places of the validation samples that judge a round, ascending.

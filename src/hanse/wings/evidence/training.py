@@ -39,7 +39,7 @@ from torch import Tensor
 from typing_extensions import TypedDict
 
 from hanse.base.errors import UserError
-from hanse.base.factories import call
+from hanse.base.factories import SomeShare, call
 from hanse.base.files import table
 from hanse.core.declared import Count, Declared, Digest, Figure, UnsoundError
 from hanse.core.part import Context, Part, PostedRound, State, Unproved, View
@@ -206,7 +206,7 @@ class ProofOfTraining(Part):
     of: Annotated[int, Field(ge=2, le=100_000)] = 256
     least: Annotated[float, Field(ge=0, lt=MOST)] = 0.4
     slack: Annotated[float, Field(gt=0, le=1000)] = 6.0
-    alike: Annotated[float, Field(gt=0, le=1)] = 0.99
+    alike: SomeShare = 0.99
 
     def init(self, context: Context) -> State:
         """Return the state before round 0: everybody's credit, ``[N]``, is 0, and nobody is ``unproved [N]``."""

@@ -25,6 +25,7 @@ from pydantic import Field
 
 from hanse.base.errors import UserError
 from hanse.base.errors import library as optional
+from hanse.base.factories import SomeShare
 from hanse.base.files import private_folder, whole_file
 from hanse.base.lock import locked
 from hanse.core.declared import Declared
@@ -54,7 +55,7 @@ class Release:
     """
 
     noise: Annotated[float, Field(gt=0, le=1e9)]
-    rate: Annotated[float, Field(gt=0, le=1)] = 1.0
+    rate: SomeShare = 1.0
     steps: Annotated[int, Field(ge=1, le=10**9)] = 1
 
 
