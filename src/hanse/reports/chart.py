@@ -149,6 +149,13 @@ def even(count: int, most: int) -> Ints:
     return np.unique(np.linspace(0, count - 1, most).round().astype(np.int64))
 
 
+def outermost(count: int, first: int, last: int) -> list[int]:
+    """Return the first and the last of ``count`` positions, or all of them if there are no more than that."""
+    if count <= first + last:
+        return list(range(count))
+    return [*range(first), *range(count - last, count)]
+
+
 def ticks(labels: Sequence[str], most: int) -> list[int]:
     """Return the positions of the labels to write: all if they are few, else evenly spread ones."""
     return [int(i) for i in even(len(labels), len(labels) if len(labels) <= most else min(most, 8))]

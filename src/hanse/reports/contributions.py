@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from hanse.base.streams import stream
 from hanse.core.telling import Measure
 from hanse.games.jackknife import SURE, interval_errors
-from hanse.reports.chart import Bars, Chart, Floats, Ints, Series, slug
+from hanse.reports.chart import Bars, Chart, Floats, Ints, Series, outermost, slug
 from hanse.reports.digits import labelled
 from hanse.reports.groups import SeedGroup
 from hanse.reports.words import said
@@ -513,7 +513,7 @@ def picture_of(group: SeedGroup, found: Contribution) -> Chart:
         found: its contributions.
     """
     count = len(found.clients)
-    kept = ends(count, _HIGHEST, _LOWEST)
+    kept = outermost(count, _HIGHEST, _LOWEST)
     single, suspect = found.seats[kept] == 1, found.suspect[kept]
     known = bool(np.isfinite(found.errors).any()) and not found.exact
     series = []
@@ -528,10 +528,3 @@ def picture_of(group: SeedGroup, found: Contribution) -> Chart:
     marks = Bars(labels, tuple(series), stacked=True)
     key = f"contribution-ranking-{slug(group.label)}"
     return Chart(key, _SECTION, title, told, marks, x=f"sum of its {found.measure.plural}")
-
-
-def ends(count: int, first: int, last: int) -> list[int]:
-    """Return the first and the last of ``count`` positions, or all of them if there are no more than that."""
-    if count <= first + last:
-        return list(range(count))
-    return [*range(first), *range(count - last, count)]

@@ -112,11 +112,10 @@ class Worths(Displayed):
 
         If there are more than 30, it shows only both ends.
         """
-        from hanse.reports.chart import Bars, Chart, Series  # here: whoever draws nothing need not load it
+        from hanse.reports.chart import Bars, Chart, Series, outermost  # here: whoever draws nothing need not load it
 
-        order = self.order
-        left_out = max(0, len(order) - _MOST_BARS)
-        kept = order if not left_out else [*order[: _MOST_BARS // 2], *order[-_MOST_BARS // 2 :]]
+        kept = [self.order[i] for i in outermost(len(self.order), _MOST_BARS // 2, _MOST_BARS // 2)]
+        left_out = len(self.order) - len(kept)
         half = SURE * self.standard_errors[kept]
         sure = bool((half > 0).any())
         caption = "How much each added." + (" Whiskers: the 95 % intervals." if sure else "")
