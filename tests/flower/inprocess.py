@@ -1,14 +1,11 @@
-"""Flower grids in this process: hanse's own with client apps, and the base of those that tests make."""
+"""Flower's grid in this process with client apps of hanse, whose owners have agreed to what is played."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from flwr.app import Message
 from flwr.clientapp import ClientApp
-from flwr.serverapp import Grid
 
 from hanse import flower
 from hanse.base.files import FEDERATION, home_of
@@ -19,7 +16,7 @@ from hanse.flower.in_process import InProcessGrid
 from hanse.flower.server import run_name
 from hanse.runs.setup import policy_of
 
-__all__ = ["KEY", "PINNED", "InProcessGrid", "StubGrid", "apps_of", "client_app", "play"]
+__all__ = ["KEY", "PINNED", "InProcessGrid", "apps_of", "client_app", "play"]
 
 # the operator of all federations of tests, of child processes too; every message is signed, as on a network
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
@@ -73,22 +70,3 @@ def paths_of(experiment: Any) -> list[str]:
     said = [experiment.model.name, dumped["loop"], dumped["loss"], *(experiment.eval.metrics or ())]
     names = (one.get("name") if isinstance(one, dict) else one for one in said)
     return [name for name in names if isinstance(name, str) and ":" in name and "<" not in name]
-
-
-class StubGrid(Grid):
-    """What every grid of this process has alike; who makes one adds ``get_node_ids`` and ``send_and_receive``."""
-
-    def set_run(self, run: Any) -> None: ...
-
-    @property
-    def run(self) -> Any:
-        return SimpleNamespace(run_id=1)
-
-    def create_message(self, *args: Any, **more: Any) -> Message:
-        raise NotImplementedError
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        raise NotImplementedError
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        raise NotImplementedError

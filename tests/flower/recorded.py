@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
-from inprocess import StubGrid
 
 from hanse.core.entry import MINT, TOKEN, Transaction, client
 from hanse.core.part import Settlement, SettlePart, State, View
@@ -36,8 +35,10 @@ def evaluated(node: int, round: int, arrays: ArrayRecord) -> RecordDict:
     return RecordDict({"metrics": MetricRecord({"num-examples": node, "eval_loss": loss, "eval_acc": 1 / (1 + loss)})})
 
 
-class RecordedGrid(StubGrid):
-    """Nodes 1 to ``nodes``; ``meddle(node, round, reply)`` may change a reply to a training message, or drop it."""
+class RecordedGrid:
+    """As much of a grid as Flower's strategies use: nodes 1 to ``nodes``. ``meddle(node, round, reply)`` may change a
+    reply to a training message, or drop it.
+    """
 
     def __init__(self, nodes: int = 4, meddle: Callable[[int, int, Message], Message | None] | None = None) -> None:
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1  # Flower sets these inside an app

@@ -9,7 +9,7 @@ import torch
 
 pytest.importorskip("flwr", reason="needs the extra 'flower'")
 
-from deployed import MECHANISMS, PAYMENTS, clients, experiment, final, kinds, network, plan
+from deployed import PAYMENTS, clients, experiment, final, kinds, network, plan
 from rotation import rotating
 
 import hanse
@@ -42,10 +42,3 @@ def test_engines_agree_local_and_deployment(name: str, tmp_path: Path) -> None:
             assert ledger.head() == state.book.head
             assert ledger.verify().ok
             assert difference(server or played / "ledger.db", ledger) is None
-
-
-@pytest.mark.parametrize("name", MECHANISMS)
-def test_engines_agree_stacked_after_a_round(name: str) -> None:
-    one = hanse.run(experiment(name, rounds=1))
-    stacked = experiment(name, rounds=1, engine={"train": "stacked", "threads": 1, "workers": 1, "device": "cpu"})
-    assert torch.allclose(hanse.run(stacked).table.rows, one.table.rows, rtol=0, atol=1e-5)

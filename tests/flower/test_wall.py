@@ -233,10 +233,6 @@ def test_a_connection_is_looked_up_once_and_another_with_the_same_port_anew(
     assert passes(mine)
     (tmp_path / "tcp").write_text(TABLE.format(user=STRANGER))
     assert (passes(mine), passes(strangers)) == (True, False)
-    monkeypatch.setattr(server_access, "REMEMBERED", 1)
-    (tmp_path / "tcp").write_text(TABLE.format(user=os.geteuid()))
-    assert passes(strangers)
-    assert list(gate._own_ones.values()) == [strangers]
 
 
 # ---- with real processes

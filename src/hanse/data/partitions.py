@@ -593,7 +593,8 @@ def _log_softmax(logs: NDArray[np.float64]) -> NDArray[np.float64]:
     It is SciPy's ``log_softmax``, to the last bit; importing that takes longer than a short run.
     """
     below = logs - logs.max(axis=-1, keepdims=True)
-    return below - np.log(np.exp(below).sum(axis=-1, keepdims=True))
+    found: NDArray[np.float64] = below - np.log(np.exp(below).sum(axis=-1, keepdims=True))
+    return found
 
 
 def _log_dirichlet(alpha: float, shape: tuple[int, int], draw: np.random.Generator) -> NDArray[np.float64]:

@@ -239,7 +239,8 @@ def _bars(chart: Chart, marks: Bars) -> Spec:
     names = [series.name for series in marks.series]
     length: Spec = {
         "field": "v", "type": "quantitative", "title": titles[across], "stack": "zero" if marks.stacked else None,
-        "axis": {"gridColor": {"condition": {"test": "datum.value === 0", "value": "#888888"}, "value": RULE}},
+        "axis": {"tickCount": 6,  # few enough that each has its label, that of 0 too
+                 "gridColor": {"condition": {"test": "datum.value === 0", "value": "#888888"}, "value": RULE}},
     }  # fmt: skip
     if marks.counts:
         length["axis"] |= _WHOLE_TICKS

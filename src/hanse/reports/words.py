@@ -111,7 +111,7 @@ def environment() -> Environment:
         "about": about,
         "all_tokens": lambda units: f"{Decimal(units).scaleb(-6):,f}",
         "client": called,
-        "coded": lambda text: Markup(re.sub("`([^`]*)`", r"<code>\1</code>", str(escape(text)))),
+        "coded": _coded,
         "coins": lambda coins, invoice: invoice.told(coins),
         "difference": lambda value, metric: metric.show_difference(value),
         "end": lambda value, metric: metric.show_difference(value).removesuffix(" points"),
@@ -130,6 +130,17 @@ def environment() -> Environment:
     made.globals |= {"agreeing": agreeing, "between": between, "ends": ends, "points": points, "sure": SURE}
     made.globals["say"] = said
     return made
+
+
+def _coded(text: str) -> Markup:
+    """Return a sentence with commands as code, in which no line ends after the dashes of an option.
+
+    Examples:
+        >>> _coded("Run `hanse report a --retrain`, or --help.")
+        Markup('Run <code>hanse report a <span>--retrain</span></code>, or --help.')
+    """
+    commands = re.sub("`([^`]*)`", r"<code>\1</code>", str(escape(text)))
+    return Markup(re.sub(r"(?<=\s)(--[\w-]+)(?=[^<]*</code>)", r"<span>\1</span>", commands))
 
 
 def page(template: str, **given: Any) -> str:

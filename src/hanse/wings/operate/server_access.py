@@ -27,6 +27,7 @@ import shutil
 import socket
 import sys
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -51,7 +52,7 @@ PLACES = ("/usr/sbin", "/usr/local/sbin", "/opt/homebrew/bin")  # where nginx ma
 TEMPLATE = Path(__file__).parent / "nginx.conf.j2"
 
 TABLE = Path("/proc/net/tcp")
-REMEMBERED = 1000  # connections that a gate need not look up again
+REMEMBERED = 100  # connections that a gate need not look up again
 ESTABLISHED = "01"  # the kernel's code of the one state in which it says whose a connection is
 PUSH = "/v1/fleet/push-messages"  # where nodes bring their replies
 LARGEST_PUSH = 16 << 20  # bytes of such a request, which holds no arrays; the proxy passes no more either
@@ -112,7 +113,7 @@ class UserGate:
 
     def __init__(self, app: Any, everybody: Collection[str]) -> None:
         self.app, self.everybody = app, everybody
-        self._own_ones = dict[int, object]()  # connections of this user by id(); held, so that no other gets this id
+        self._own_ones = deque[object](maxlen=REMEMBERED)  # the latest connections of this user
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on, answer it with 403, or answer the question whether the gate is there."""
@@ -131,13 +132,11 @@ class UserGate:
         # without both ends the owner cannot be found, so the request does not pass
         if client is None or server is None:
             return False
-        if id(client) in self._own_ones:
+        if any(one is client for one in self._own_ones):
             return True
         own = user_of(tuple(client), tuple(server), TABLE.read_text()) in {0, os.geteuid()}
         if own:
-            if len(self._own_ones) >= REMEMBERED:
-                self._own_ones.clear()
-            self._own_ones[id(client)] = client
+            self._own_ones.append(client)
         return own
 
 
