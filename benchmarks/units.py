@@ -23,11 +23,12 @@ from sklearn.linear_model import LogisticRegression
 import hanse
 from hanse.data.tables import TABLES, load_table
 from hanse.data.units import split_units
-from hanse.games.jackknife import SURE, split_error
+from hanse.games.jackknife import SURE
 from hanse.learning.blocks import sample_blocks
 from hanse.learning.intervals import wilson
 from hanse.learning.metrics import Metric, Predictions, build_metrics
 from hanse.reports.fits import OwnTest, _of_main
+from hanse.reports.joining import Gain, _mean
 
 CLIENTS, ROWS, TEST, SPLITS, FRESH, RIDGE = 4, 8, 0.3, 5, 4_000, 1.0
 METRICS = build_metrics(["accuracy", "loss"], 2)
@@ -98,20 +99,23 @@ def divided(own: Rows, draw: np.random.Generator) -> list[Rows]:
 
 def coverage(problem: str, count: int, draws: int) -> None:
     """Print how often intervals hold the truth, with the binomial interval of that share, and how wide they are."""
-    tables, kept, over_splits = owners(problem), defaultdict(list), []
+    tables, kept, splits, truths = owners(problem), defaultdict(list), defaultdict(list), defaultdict(list)
     fresh = [patients(*own, FRESH, np.random.default_rng(10**6 + c)) for c, own in enumerate(tables)]
     for k in range(draws):
         draw = np.random.default_rng(k)
         own = [patients(*table, count, draw) for table in tables]
-        found = np.zeros((2, SPLITS, CLIENTS))  # gains and their truths
         for s in range(SPLITS):
             train, tests = zip(*(divided(one, draw) for one in own), strict=True)
             everybody, alone = fitted([*train]), [fitted([one]) for one in train]
             for c, models in enumerate((everybody, one) for one in alone):
-                found[:, s, c] = [gain(METRICS[0], models, rows) for rows in (tests[c], fresh[c])]
-                for metric in METRICS if s == 0 else ():
-                    low, high = interval(metric, models, tests[c])
-                    kept[f"gain, {metric.key}"].append((low, gain(metric, models, fresh[c]), high))
+                for metric in METRICS if s == 0 else METRICS[:1]:
+                    ends, truth = interval(metric, models, tests[c]), gain(metric, models, fresh[c])
+                    if s == 0:
+                        kept[f"gain, {metric.key}"].append((ends[0], truth, ends[1]))
+                    if metric.key == "accuracy":
+                        found = gain(metric, models, tests[c])
+                        splits[k, c].append(Gain("", "", np.nan, np.nan, found, *ends, samples=None))
+                        truths[c].append(truth)
             if s == 0:
                 judges = [tuple(map(np.concatenate, zip(*rows, strict=True))) for rows in (tests, fresh)]
                 of = np.concatenate([one[2] + c * count for c, one in enumerate(tests)])
@@ -120,11 +124,9 @@ def coverage(problem: str, count: int, draws: int) -> None:
                         for worth, units in zip(worths, (of, None), strict=True)]  # fmt: skip
                 middle, half = told[0].values, SURE * told[0].standard_errors
                 kept["value, accuracy"] += zip(middle - half, told[1].values, middle + half, strict=True)
-        over_splits.append(found)
-    gains, truths = np.stack(over_splits, axis=2)
-    for d, c in np.ndindex(draws, CLIENTS):
-        middle, half = gains[:, d, c].mean(), SURE * split_error(gains[:, d, c], TEST)
-        kept["gain, five splits"].append((middle - half, truths[:, :, c].mean(), middle + half))
+    for (_, c), gains in splits.items():
+        mean = _mean(gains, TEST)
+        kept["gain, five splits"].append((mean.low, np.mean(truths[c]), mean.high))
     for figure, ends in kept.items():
         low, truth, high = np.array(ends).T
         hits = (low <= truth) & (truth <= high)

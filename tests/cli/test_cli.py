@@ -1,5 +1,6 @@
 """The command line, end to end: files in, run directories and exit codes out."""
 
+import gc
 import json
 import os
 import subprocess
@@ -14,6 +15,7 @@ from watching import untimed
 
 from hanse.base.errors import UserError
 from hanse.cli import app
+from hanse.cli.options import importing
 from hanse.data.choices import PARTITIONS, SOURCE_KINDS
 from hanse.federation.policy import POLICIES
 from hanse.mechanisms.registry import PARTS
@@ -192,3 +194,10 @@ def test_list_of_an_unknown_name_says_which_is_near() -> None:
 
     with pytest.raises(UserError, match=r"NAME: 'atacker'.*'attacker'"):
         list_("atacker")
+
+
+def test_nothing_is_collected_while_modules_are_imported() -> None:
+    with importing():
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    gc.unfreeze()

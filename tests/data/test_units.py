@@ -19,6 +19,7 @@ from hanse.learning.blocks import sample_blocks, unit_error
 from hanse.learning.intervals import difference, wilson
 from hanse.learning.metrics import ACCURACY, Predictions, build_metrics
 from hanse.reports.fits import OwnTest, _of_main, surely
+from hanse.reports.joining import Gain, _mean
 
 HOSPITALS = ("Bremen", "Kiel", "Visby")
 
@@ -252,6 +253,10 @@ def test_the_error_over_splits_is_nadeau_s_and_bengio_s():
 
     half = t.ppf(0.975, 5) * np.sqrt((1 / 6 + 0.3 / 0.7) * gains.var(ddof=1))
     assert 1.96 * split_error(gains, 0.3) == pytest.approx(half)
+    for each, ends in ((gains, (gains.mean() - half, gains.mean() + half)), (np.zeros(6), (-0.04, 0.06))):
+        # as many tests as patients may be right in every split, which makes nobody certain
+        mean = _mean([Gain("Kiel", "fedavg", 0.5, 0.5 - g, g, g - 0.04, g + 0.06, 9) for g in each.tolist()], 0.3)
+        assert (mean.low, mean.high) == pytest.approx(ends)
 
 
 # ---- unasked: rows that look like several of one person

@@ -117,6 +117,17 @@ def test_a_run_without_values_or_books_and_an_unknown_rule_are_refused(valued: P
         invoice(valued, "10", "EUR", "values")
 
 
+def test_several_clients_of_one_member_are_split_by_what_the_run_paid_them(tmp_path: Path) -> None:
+    mechanism = {"name": "fedavg", "value": "path", "settle": "by_value"}
+    members = {"client 1": "mill", "client 2": "mill"}
+    sections = {"data": DIGITS, "model": "logistic", "mechanism": mechanism, "clients": {"members": members}}
+    hanse.run(hanse.Experiment(**sections, run={"rounds": 2}), out=tmp_path / "run")
+    assert invoice(tmp_path / "run", "100", "EUR").by == "earned"
+    for by in ("value", "balance"):  # z and -z of one member would be paid for z
+        with pytest.raises(UserError, match=rf"--by {by}: \[clients\] members .* allowed: earned"):
+            invoice(tmp_path / "run", "100", "EUR", by)
+
+
 def test_a_value_that_was_changed_in_the_record_makes_no_invoice(valued: Path, tmp_path: Path) -> None:
     shutil.copytree(valued, tmp_path / "run")
     file = tmp_path / "run" / "clients.jsonl"

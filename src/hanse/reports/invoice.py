@@ -116,7 +116,7 @@ def invoice(folder: Path, budget: str, currency: str, by: str | None = None) -> 
         currency: three capital letters (ISO 4217).
         by: "value": by the sums of the values of their updates. "earned": by what the others paid them, less what they
             paid. "balance": by what they hold at the end. Who is below zero gets nothing. None: by value if the run has
-            values that are parts of a whole, else by balance.
+            values that are parts of a whole, else by balance. Where a member has several clients: by what they earned.
 
     Raises:
         UserError: an argument is wrong, the run has no such values or books, the books do not verify, nobody is above
@@ -138,13 +138,17 @@ def invoice(folder: Path, budget: str, currency: str, by: str | None = None) -> 
         raise UserError(f"{folder}: no invoice of data whose units are not said: {run.about.doubt}")
     found = facts_of(run)
     valued = found.valued
-    able = ("value",) * (valued is not None and valued.measure.share_out) + ("balance", "earned") * booked
+    joined = bool(table(run.config, "clients").get("members"))
+    able = ("value",) * (valued is not None and valued.measure.share_out and not joined)
+    able += ("balance",) * (booked and not joined) + ("earned",) * booked
     if not able:
         raise UserError(f"{folder}: this run has neither values that can be split nor books: nothing to split by")
-    by = by or next(rule for rule in ("value", "balance") if rule in able)
+    by = by or able[0]
     if by not in able:
         none = "this run valued no updates" if valued is None else f"a {valued.measure.name} is no part of a whole"
         why = none if by == "value" else "this run has no books"
+        if joined:  # what is below zero would be forgiven to each of a member's clients, and each has a grant
+            why = "[clients] members makes one payee of several clients, whom payments in the run count as one"
         raise UserError(f"--by {by}: {why}; allowed: {', '.join(able)}")
     weights = [{"value": row.value or 0.0, "earned": row.net, "balance": row.holds}[by] for row in found.clients]
     whole = sum(max(weight, 0) for weight in weights)

@@ -280,7 +280,8 @@ def who_gains(
         test: the share of each client's rows that is kept for tests, above 0 and below 1.
         splits: how often to repeat everything with different test rows. Gains are averaged over the splits. From five
             on, intervals are of the spread over the splits, corrected for the rows that these share (Nadeau and Bengio
-            2003). They then cover the draw of the trained rows, too. With fewer, interval ends are averaged.
+            2003). They then cover the draw of the trained rows, too. With fewer, or where all splits have the same
+            gain, interval ends are averaged.
         seed: the seed of the first split. The seeds of the other splits follow from it.
         prepare: how a table's columns become numbers. "auto" fills gaps, scales numbers, and makes columns of words and
             dates. The alternative is the import path of a function that makes a scikit-learn transformer, such as a
@@ -517,12 +518,13 @@ def settings_of(joined: RunRecord, alone: RunRecord) -> tuple[str, ...]:
 def _mean(gains: Sequence[Gain], test: float) -> Gain:
     """Return the mean of one client's gains over splits, of which each tests on the share ``test`` of the rows.
 
-    Its interval is that of the splits, or if there are few, the means of their intervals' ends.
+    Its interval is that of the splits. If there are few, or all have the same gain, whose spread would claim certainty,
+    it is the means of their intervals' ends.
     """
     first = gains[0]
     numbers = ("joined", "alone", "gain", "low", "high")
     means = {key: float(np.mean([getattr(gain, key) for gain in gains])) for key in numbers}
-    if len(gains) >= FEW_SPLITS:
-        half = SURE * split_error(np.array([gain.gain for gain in gains]), test)
+    half = SURE * split_error(np.array([gain.gain for gain in gains]), test) if len(gains) >= FEW_SPLITS else 0.0
+    if half > 0:
         means |= {"low": means["gain"] - half, "high": means["gain"] + half}
     return Gain(first.client, first.mechanism, **means, samples=first.samples, units=first.units)
