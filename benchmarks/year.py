@@ -6,7 +6,7 @@
 ``twenty``: seconds a round, memory a node (its share of the machine's, with the process that answers its messages), and
 what each round waited for. ``deaths``: at each interval a process that is drawn, a node or the SuperLink with the run,
 is killed and started again; how many rounds were played, whether the books hold and pay nothing twice, and which rounds
-took more than three times the median.
+took more than three times the median; it ends with 1 if a round is missing, or books, audit or a node say no.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ def memory(net: Any) -> float:
     return kib / 1024
 
 
-def twenty(given: argparse.Namespace, folder: Path) -> None:
-    """Play rounds with everybody, and print what they took."""
+def twenty(given: argparse.Namespace, folder: Path) -> int:
+    """Play rounds with everybody, print what they took, and return 1 if a round is missing."""
     seats, waits = {"clients_per_round": given.nodes}, {"deadline_s": given.deadline, "enough": given.enough}
     waits["secure"] = {"group": 3} if given.masked else None
     exp = experiment("fedavg", given.nodes, given.rounds, mechanism=seats, federation=waits)
@@ -81,10 +81,11 @@ def twenty(given: argparse.Namespace, folder: Path) -> None:
     print(f"seconds a round after the first: {statistics.median(seconds):.2f}, at most {max(seconds):.2f}")
     print(f"where all answered: {statistics.median(whole) if whole else math.nan:.2f}")
     print(f"MiB a node: {most / given.nodes:.0f}")
+    return int(len(played) < given.rounds)
 
 
-def deaths(given: argparse.Namespace, folder: Path) -> None:
-    """Play rounds while processes die, and print what became of rounds and books."""
+def deaths(given: argparse.Namespace, folder: Path) -> int:
+    """Play rounds while processes die, print what became of rounds and books, and return 1 if something is wrong."""
     seats = {"by_contribution": given.nodes, "at_random": 0}
     waits = {"deadline_s": given.deadline}
     exp = experiment("tiff", given.nodes, given.rounds, mechanism=seats, federation=waits)
@@ -126,9 +127,10 @@ def deaths(given: argparse.Namespace, folder: Path) -> None:
     print(f"books hold with {len(receipts)} receipts: {verdict.ok}; posted twice: {twice}")
     broken = [f"{one.name}: {one.said}" for one in audit_run(going.run).checks if not one.holds]
     print(f"audit: {broken or 'holds'}; evidence and alarms at nodes: {raised}")
+    return int(len(played) < given.rounds or not in_order or not verdict.ok or bool(twice or broken or raised))
 
 
-def main() -> None:
+def main() -> int:
     words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     words.add_argument("what", choices=("twenty", "deaths"))
     words.add_argument("--nodes", type=int, default=20)
@@ -140,8 +142,8 @@ def main() -> None:
     words.add_argument("--every", type=float, default=90.0, help="seconds between two kills")
     given = words.parse_args()
     with tempfile.TemporaryDirectory(prefix="hanse-year-") as place:
-        {"twenty": twenty, "deaths": deaths}[given.what](given, Path(place))
+        return {"twenty": twenty, "deaths": deaths}[given.what](given, Path(place))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
