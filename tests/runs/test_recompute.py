@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from forging import history_of, restamped, rewritten
 from typer.testing import CliRunner
 
 import hanse
+from hanse.base import toml
 from hanse.base.errors import UserError
 from hanse.cli import app
 from hanse.core.port import Ask, Reply, Request, Trained
@@ -35,7 +37,7 @@ from hanse.runs.recomputable import (
 )
 from hanse.runs.recompute import FLOOR, recompute
 from hanse.runs.replay import wrong_books
-from hanse.runs.run_record import load_run
+from hanse.runs.run_record import edited_settings, load_run
 from hanse.runs.rundir import environment
 
 MARKET = {"partition": "cluster", "client_test": 0.25, "client_validation": 0.1, "validation": 0.0}
@@ -346,3 +348,40 @@ def test_what_cannot_be_recomputed_is_refused_before_round_0(
     given = {"data": {"source": "digits", "clients": 5}, "run": {"recomputable": True}, **sections}
     with pytest.raises(UserError, match=said):
         hanse.run(hanse.Experiment(mechanism="fedavg", **given), out=tmp_path / "run")
+
+
+@pytest.mark.parametrize("recomputable", [False, True])
+@pytest.mark.parametrize("more", [None, 4])
+def test_a_run_that_an_older_version_began_is_not_taken_for_edited(
+    recomputable: bool, more: int | None, tmp_path: Path
+) -> None:
+    """Settings that are new since are left out of its config.toml, and stay so."""
+
+    def older(sections: dict[str, Any]) -> dict[str, Any]:
+        del sections["clients"]["members"], sections["mechanism"]["settle"]["vests"]
+        return sections
+
+    class Stopping:
+        def on_round(self, metrics: Any, played: Any) -> None:
+            if metrics["round"] == 1:
+                raise KeyboardInterrupt
+
+    sections = {"mechanism": {"name": "fedavg", "value": "path", "settle": "pot"}, "model": {"name": "logistic"}}
+    begun = hanse.Experiment(
+        data={"source": "digits", "clients": 4, "validation": 0.2}, **sections, train={"steps": 2},
+        run={"rounds": 3, "recomputable": recomputable, "checkpoint_every": 1},
+    )  # fmt: skip
+    whole = hanse.Experiment.to_toml
+    with pytest.MonkeyPatch.context() as then, suppress(KeyboardInterrupt):
+        then.setattr(hanse.Experiment, "to_toml", lambda given: toml.dumps(older(toml.loads(whole(given)))))
+        hanse.run(begun, out=tmp_path / "run", observers=[Stopping()])
+    hanse.resume(tmp_path / "run", rounds=more)
+    assert "vests = 1\n" in (tmp_path / "run" / "config.toml").read_text()  # that of clients
+    assert "members" not in (tmp_path / "run" / "config.toml").read_text()
+    assert wrong_books(tmp_path / "run") is None
+    assert not edited_settings(tmp_path / "run")
+    config = tmp_path / "run" / "config.toml"
+    config.write_text(config.read_text().replace("tokens = 100.0, ", ""))
+    assert wrong_books(tmp_path / "run") == (
+        "config.toml was edited: mechanism.settle.tokens is left out, and the rounds were played with 100.0"
+    )

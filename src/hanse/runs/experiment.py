@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hanse.base import toml
 from hanse.base.errors import InPlaceError, MachineError, RunFailedError, UserError
 from hanse.base.factories import OBJECT
 from hanse.base.files import going_on, on_network, read_toml, table, write_whole
@@ -477,10 +478,12 @@ def _longer(path: Path, experiment: Experiment, rounds: int) -> Experiment:
 def _written_longer(folder: Path, experiment: Experiment) -> list[str]:
     """Let ``config.toml`` say how many rounds are played from now on, and return lines to tell of it."""
     file = folder / "config.toml"
-    planned, rounds = table(read_toml(file), "run").get("rounds"), experiment.run.rounds
+    settings, rounds = read_toml(file), experiment.run.rounds
+    planned = table(settings, "run").get("rounds")
     if not isinstance(planned, int) or planned == rounds:
         return []
-    write_whole(file, experiment.to_toml())
+    settings["run"]["rounds"] = rounds  # the rest stays, as the run may have committed to it in an older version
+    write_whole(file, toml.dumps(settings))
     notes = [f"note: {rounds} rounds instead of {planned}; config.toml says so from now on"]
     if planned % experiment.eval.every and any(line["round"] == planned - 1 for line in played_lines(folder, METRICS)):
         notes.append(

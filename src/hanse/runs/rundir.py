@@ -39,6 +39,7 @@ from hanse.base.files import (
     on_network,
     private_folder,
     read_json,
+    read_toml,
     table,
     taken,
     write_whole,
@@ -416,7 +417,7 @@ class RunDir:
 
     def _open(self, experiment: Experiment, snapshot: Snapshot | None, key: Ed25519PrivateKey | None) -> None:
         """Open the books and the line files."""
-        self._settings = experiment.to_toml()
+        self._settings = _settings(self.path, experiment)
         file = self.path / "ledger.json"
         if file.exists():
             self._books = RunBooks.open(self.path, experiment, snapshot, key)
@@ -507,6 +508,19 @@ class RunDir:
     def is_new(self) -> bool:
         """Whether the directory has no finished round yet, so nothing is lost by deleting it."""
         return self.kept == 0 and all(file.tell() == 0 for file in self._files.values())
+
+
+def _settings(path: Path, experiment: Experiment) -> str:
+    """Return the settings that checkpoints say were played: those of ``config.toml``, if they are the experiment's.
+
+    An older version may have written that file, without settings that are new since and have their defaults.
+    """
+    written = read_toml(path / "config.toml")
+    written["run"] = {**table(written, "run"), "rounds": experiment.run.rounds}
+    with suppress(UserError):
+        if Experiment(**written).to_toml() == experiment.to_toml():
+            return toml.dumps(written)
+    return experiment.to_toml()
 
 
 def _same_settings(path: Path, experiment: Experiment, snapshot: Snapshot) -> None:
