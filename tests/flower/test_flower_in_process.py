@@ -1,5 +1,6 @@
 """The port on Flower's records and apps, in one process: the local engine's numbers; wrong replies are refused."""
 
+import json
 import sys
 import types
 from dataclasses import replace
@@ -140,6 +141,12 @@ def test_a_member_is_its_key_whatever_name_it_gives_itself(tmp_path: Path) -> No
     assert [(m.id, m.name) for m in again.values()] == [(0, "somebody else"), (1, "client 1")]
     register.expel({1: "sent rubbish", 7: "nobody"})
     assert Members.read(tmp_path / "members.json").by_key["key b"].expelled == "sent rubbish"
+
+
+def test_a_name_that_looks_like_a_key_is_refused() -> None:
+    for name in ("ab" * 32, "AB" * 32):
+        with pytest.raises(ValueError, match=r"Hello.name: .* must not look like a key"):
+            Hello.of(json.dumps({"name": name, "num_samples": 5, "input_shape": [3], "num_classes": 2}))
 
 
 def test_samples_of_several_inputs_train_on_a_network_as_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,9 @@ from hypothesis import strategies as some
 import hanse
 from hanse.core.book import Book
 from hanse.core.entry import MINT, Transaction, client
-from hanse.mechanisms.by_value import ByValue
+from hanse.core.part import State
+from hanse.core.port import ClientInfo, Roster
+from hanse.mechanisms.by_value import ByValue, payees
 from hanse.mechanisms.pot import Pot
 from hanse.reports.audit import audit_run
 
@@ -102,7 +104,40 @@ def test_a_run_pays_each_member_once_and_each_changed_amount_is_found(settle: di
         assert not {check.name: check.holds for check in audit_run(tmp_path / "run").checks}["settled again"]
 
 
-def test_a_client_of_no_name_that_is_there_is_refused() -> None:
+@pytest.mark.parametrize(
+    ("members", "why"),
+    [
+        ({"klient 0": "north"}, "clients.members: 'klient 0': there is no such client"),
+        ({"client 0": "client 2"}, "clients.members: 'client 2': is a member, and a client of none"),
+    ],
+)
+def test_members_that_nobody_can_tell_apart_are_refused(members: dict[str, str], why: str) -> None:
     with pytest.raises(hanse.UserError) as refused:
-        hanse.run(hanse.Experiment(mechanism="fedavg", data={"clients": 3}, clients={"members": {"klient 0": "north"}}))
-    assert any(line.startswith("clients.members: 'klient 0'") for line in refused.value.lines)
+        hanse.run(hanse.Experiment(mechanism="fedavg", data={"clients": 3}, clients={"members": members}))
+    assert any(line.startswith(why) for line in refused.value.lines)
+
+
+def payees_of(state: State, members: dict[str, str], names: dict[int, str]) -> tuple[list[int], State]:
+    """Return who is paid for each of four clients, of which those with ``names`` are present, and the next state."""
+    here = Roster(ClientInfo(c, name, f"key {c}", 1) for c, name in names.items())
+    known = {c.id: c.member(members) for c in here}
+    view: Any = SimpleNamespace(stage="open", members=known, context=SimpleNamespace(num_clients=4, members=members))
+    found, state = payees(view, state)
+    return found.tolist(), state
+
+
+def test_nobody_is_paid_for_a_member_by_calling_itself_as_it_or_as_another_client() -> None:
+    members = {"key 1": "north", "key 2": "north"}
+    assert payees_of({}, members, {0: "north", 1: "a", 2: "b", 3: "a"})[0] == [0, 1, 1, 3]
+    assert payees_of({}, members, {0: "mill", 1: "a", 2: "b", 3: "mill"})[0] == [0, 1, 1, 3]
+
+
+def test_who_moves_to_another_member_is_no_longer_paid_for_the_first() -> None:
+    names = {c: f"client {c}" for c in range(4)}
+    members = {"client 0": "north", "client 1": "north", "client 2": "south", "client 3": "north"}
+    found, state = payees_of({}, members, names)
+    assert found == [0, 0, 2, 0]
+    found, state = payees_of(state, members | {"client 0": "south"}, names)
+    assert found == [2, 1, 2, 1]
+    del names[2], names[1]  # whoever is away keeps its place
+    assert payees_of(state, members | {"client 0": "south"}, names)[0] == found

@@ -282,10 +282,12 @@ class ClientInfo:
     def member(self, members: Mapping[str, str]) -> str:
         """Return the member that ``members`` names for the client's key or its name, or else the client's own name.
 
-        Names are what clients call themselves; keys are authenticated.
+        Names are what clients call themselves; keys are authenticated. So nobody joins a member by calling itself so:
+        the client is then a member by its key.
         """
         name = self.name or f"client {self.id}"
-        return members.get(self.key, members.get(name, name))
+        alone = self.key if name in members.values() else name
+        return members.get(self.key, members.get(name, alone))
 
 
 class Roster(tuple[ClientInfo, ...]):

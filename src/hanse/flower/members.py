@@ -13,6 +13,7 @@ What a newcomer says is untrusted. The types below bound every field.
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -103,8 +104,8 @@ class Hello:
         """Return the hello (a newcomer's description of itself) in a JSON text, which is untrusted input.
 
         Raises:
-            ValueError: the text is too long or not JSON, or a field is missing, unknown or out of bounds. The message
-                names the field.
+            ValueError: the text is too long or not JSON, a field is missing, unknown or out of bounds, or the name
+                looks like a key. The message names the field.
 
         Examples:
             >>> Hello.of('{"num_samples": 120, "input_shape": [8], "num_classes": 2, "name": "clinic"}').num_samples
@@ -115,7 +116,10 @@ class Hello:
         """
         if not isinstance(said, str) or len(said) > LONGEST:
             raise ValueError(f"hello: must be JSON of at most {LONGEST} characters")
-        return _HELLO.read(said)
+        hello = _HELLO.read(said)
+        if _KEY.fullmatch(hello.name):
+            raise ValueError(f"Hello.name: {hello.name}: must not look like a key, since lists name clients by both")
+        return hello
 
 
 @dataclass(frozen=True)
@@ -252,6 +256,7 @@ class Members:
         write_whole(self.path, json.dumps([asdict(m) for m in self.by_key.values()], indent=1) + "\n", durable=True)
 
 
+_KEY = re.compile("[0-9a-f]{64}", re.IGNORECASE)
 _HELLO = Declared[Hello](Hello)
 _REGISTER = Declared[list[Member]](list[Member])
 

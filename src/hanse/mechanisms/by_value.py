@@ -206,19 +206,25 @@ def payees(view: View, state: State) -> tuple[Ints, State]:
     """Return which client is paid for each client's updates, ``[N]``, and the next state, which remembers that.
 
     Each client is paid itself, unless it shares a member (:attr:`hanse.core.part.View.members`) with others: then the
-    first of them to take part is paid for all. So nobody gains by splitting what it sends among several keys.
+    first of them to take part is paid for all. So nobody gains by splitting what it sends among several keys. A client
+    that no member is named for is paid itself, whatever it calls itself.
 
     Args:
         view: the round. The function reads ``stage``, ``members`` and the context.
-        state: the part's state: at "open" of a round with members, ``payee [N]`` and ``first`` are added.
+        state: the part's state: at "open" of a round with members, ``payee [N]`` and ``joined`` are added.
     """
-    payee = state.get("payee", np.arange(view.context.num_clients))
+    alone = np.arange(view.context.num_clients)
     if view.stage != "open" or not view.context.members:
-        return payee, state
-    payee, first = payee.copy(), json.loads(state.get("first", "{}"))
+        return state.get("payee", alone), state
+    payee, joined = alone, json.loads(state.get("joined", "{}"))
     for client, member in view.members.items():
-        payee[client] = first.setdefault(member, client)
-    return payee, {**state, "payee": payee, "first": json.dumps(first)}
+        if member in view.context.members.values() and joined.get(str(client)) != member:
+            joined.pop(str(client), None)  # who moves to another member is the last of it
+            joined[str(client)] = member
+    first = dict[str, int]()
+    for client, member in joined.items():
+        payee[int(client)] = first.setdefault(member, int(client))
+    return payee, {**state, "payee": payee, "joined": json.dumps(joined)}
 
 
 def valued_seats(view: View) -> tuple[Ints, dict[str, Floats]]:

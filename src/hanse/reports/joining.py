@@ -525,6 +525,6 @@ def _mean(gains: Sequence[Gain], test: float) -> Gain:
     numbers = ("joined", "alone", "gain", "low", "high")
     means = {key: float(np.mean([getattr(gain, key) for gain in gains])) for key in numbers}
     half = SURE * split_error(np.array([gain.gain for gain in gains]), test) if len(gains) >= FEW_SPLITS else 0.0
-    if half > 0:
+    if half > 1e-9 * (abs(means["joined"]) + abs(means["alone"])):  # below it gains differ by rounding alone
         means |= {"low": means["gain"] - half, "high": means["gain"] + half}
     return Gain(first.client, first.mechanism, **means, samples=first.samples, units=first.units)

@@ -1,0 +1,15 @@
+"""The interval of a gain over splits that all say the same."""
+
+from __future__ import annotations
+
+import pytest
+
+from hanse.reports.joining import Gain, _mean
+
+
+def test_equal_gains_make_nobody_certain_though_their_last_bits_differ() -> None:
+    pairs = [(0.9, 0.8), (0.8, 0.7), (0.7, 0.6), (0.6, 0.5), (0.5, 0.4)]
+    gains = [Gain("a", "fedavg", ours, alone, ours - alone, -0.1, 0.3, samples=10) for ours, alone in pairs]
+    assert len({gain.gain for gain in gains}) > 1
+    mean = _mean(gains, 0.2)
+    assert (mean.low, mean.high) == pytest.approx((-0.1, 0.3))
