@@ -193,8 +193,8 @@ def test_an_honest_server_that_is_restarted_is_never_refused(data: st.DataObject
 
 ASKING = ("fedfomo", "fedsoft", "ifca", "power_of_choice", "pifl", "ipfl", "ditto", "scaffold")
 VARIANTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
-    ({"name": "ipfl", "by": "posted"}, {}),
-    ({"name": "fedavg", "weigh": {"name": "qfedavg"}}, {}),
+    ({"name": "ipfl_posted"}, {}),
+    ({"name": "fedavg", "weigh": {"name": "q_fedavg"}}, {}),
     ({"name": "fedavg", "value": "path"}, {"clients": {"told": True}}),
 ]
 
@@ -228,6 +228,7 @@ def test_each_mechanism_asks_no_more_than_it_says(names: list[str], monkeypatch:
             exp = hanse.Experiment(**sections, mechanism=mechanism, **others)
             hanse.run(exp)
         except UserError:  # it needs other data, or is not played alone
+            assert (mechanism, others) not in VARIANTS
             continue
         played += 1
         limits = agreed(exp).questions
