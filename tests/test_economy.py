@@ -1,6 +1,5 @@
 """Grants, payments and the closing exchange in the loop, and books that agree with the run after any crash."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from killed_runs import child
 import hanse
 from hanse.core.entry import MINT, TOKEN, client, escrow, pool
 from hanse.ledger.receipts import read_receipts
-from hanse.ledger.store import Ledger
+from hanse.ledger.run_ledger import open_ledger
 
 HERE = Path(__file__).parent
 FEE = 3 * TOKEN // 2
@@ -34,11 +33,6 @@ def experiment(name: str = "paying", grant: float = 7.0, **more: object) -> hans
     )
 
 
-def books(folder: Path) -> Ledger:
-    book = json.loads((folder / "ledger.json").read_text())["book"]
-    return Ledger.open(folder / "transactions.jsonl", book=book)
-
-
 def test_grants_fees_refunds_and_the_last_word(tmp_path: Path) -> None:
     run = hanse.run(experiment(), out=tmp_path / "run")
     book = run.book
@@ -50,7 +44,7 @@ def test_grants_fees_refunds_and_the_last_word(tmp_path: Path) -> None:
     fees = 2 * 4 * FEE
     shares = [fees // 5 + (i < fees % 5) for i in range(5)]
     assert [book.balance(client(c)) for c in range(5)] == [7 * TOKEN - int(sat[c]) * FEE + shares[c] for c in range(5)]
-    ledger = books(tmp_path / "run")
+    ledger = open_ledger(tmp_path / "run")
     assert ledger.balances() == dict(book.balances)
     assert (
         ledger.head() == book.head != run.metrics[-1]["ledger/head"]
@@ -95,13 +89,13 @@ def killed_and_resumed(moments: list[float], tmp_path: Path) -> None:
     source.write_text(experiment().to_toml())
     whole = child(-1, source, tmp_path / "whole", HERE)
     assert whole.returncode == 0, whole.stderr
-    want = books(tmp_path / "whole")
+    want = open_ledger(tmp_path / "whole")
     for i, moment in enumerate(moments):
         out = tmp_path / f"killed{i}"
         killed = child(max(1, int(moment * int(whole.stdout))), source, out, HERE)
         assert killed.returncode == -9, killed.stderr
         resumed = hanse.resume(out)
-        got = books(out)
+        got = open_ledger(out)
         assert list(got.history()) == list(want.history())
         assert got.head() == want.head() == resumed.book.head
         assert got.verify().ok

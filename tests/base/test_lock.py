@@ -12,21 +12,6 @@ from commands import run_hanse
 import hanse
 from hanse.base.lock import LOCK, Hold, flock, locked
 
-EXPERIMENT = """
-[data]
-clients = 4
-[model]
-hidden = [4]
-[mechanism]
-name = "fedavg"
-clients_per_round = 2
-[engine]
-train = "stacked"
-threads = 1
-[run]
-rounds = 4
-"""
-
 
 def test_the_second_is_told_who_holds_a_directory_and_since_when(tmp_path: Path) -> None:
     with Hold(tmp_path) as first:
@@ -128,7 +113,7 @@ def test_on_windows_models_are_valued_and_runs_are_played_but_not_written(tmp_pa
 
 def test_a_refused_process_touches_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "exp.toml").write_text(EXPERIMENT)
+    (tmp_path / "exp.toml").write_text('mechanism = "fedavg"\nmodel = "logistic"\nrun.rounds = 4\n')
     hanse.run(tmp_path / "exp.toml", out="run")
 
     def contents() -> dict[str, bytes]:

@@ -60,6 +60,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("first")
     (place / "exp.toml").write_text(
         '[data]\nclients = 6\n[mechanism]\nname = "greedyfed"\nclients_per_round = 2\n[run]\nrounds = 1\n'
+        '[engine]\ntrain = "stacked"\n'
     )
     (place / "broken.toml").write_text("x = [1")
     hanse.run(Experiment.read(place / "exp.toml"), out=place / "done")
@@ -76,12 +77,22 @@ def test_a_run_that_exists_is_refused_before_anything_is_loaded(folder: Path, mo
 
 
 SET = ["run", "exp.toml", "--set"]
+MANY = ["data.clients=21", "--set", "mechanism.clients_per_round=21", "--set", "mechanism.value=exact"]
 
 
 @pytest.mark.parametrize(
     ("args", "expected"),
     [
         ([*SET, "train.lr"], "--set train.lr: must be section.key=value, as in --set train.lr=0.1"),
+        ([*SET, "data.clients=100000"], "100000"),
+        ([*SET, "mechanism.clients_per_round=7"], "6 clients"),
+        ([*SET, "federation.min_replies=3"], "federation.min_replies: 3: more than the 2 seats"),
+        ([*SET, "behaviour.straggler.fraction=1.5"], "behaviour.straggler.fraction: 1.5"),
+        ([*SET, "engine.device=tpu9"], "engine.device"),
+        ([*SET, "engine.precision=bf16"], "computes in float32; allowed: leave it out"),
+        ([*SET, "model.batch_norm=False"], "model.batch_norm: 'False'"),
+        ([*SET, *MANY], "mechanism.value: all coalitions of 21 updates are 2**21 models; allowed: at most 20 updates"),
+        (["resume", "nowhere"], "nowhere"),
         ([*SET, "model.name=cnn"], "model.name: 'cnn': needs larger images than 8 x 8"),
         (["run", "broken.toml"], "broken.toml: not valid TOML: Unclosed array (at end of document)"),
         (["run"], "Missing argument 'EXP.toml' (see 'hanse run --help')"),
@@ -111,6 +122,7 @@ def test_mistakes_name_the_field_the_value_and_what_is_allowed(
     assert said.count("\n") == 1, said
     assert said.startswith("hanse: ")
     assert expected in said
+    assert not (folder / "runs").exists()
 
 
 def test_the_version() -> None:

@@ -14,7 +14,6 @@ import torch
 pytest.importorskip("flwr", reason="needs the extra 'flower'")
 
 from deployed import PAYMENTS, kinds
-from flwr.app import ConfigRecord, Message, RecordDict
 from inprocess import InProcessGrid, apps_of, play
 from rotation import rotating
 from watching import Killed, Watch
@@ -22,11 +21,12 @@ from watching import Killed, Watch
 import hanse
 import hanse.runs.setup
 from hanse.base.errors import UserError
-from hanse.data import Dataset, Samples, as_dataset
+from hanse.data import Samples, as_dataset
 from hanse.flower import ClientData
 from hanse.flower.members import Hello, Members
 from hanse.runs.recompute import recompute
 from hanse.runs.run_record import load_run
+from tests.runs.test_objects import Two, two_inputs
 
 N = 5
 MECHANISMS: dict[str, dict[str, Any]] = {
@@ -113,28 +113,6 @@ def test_a_private_row_stays_with_its_owner_who_tests_it(name: str, tmp_path: Pa
     assert run.tested["test_samples"].tolist() == alone.tested["test_samples"].tolist()
 
 
-def everyone(**more: Any) -> hanse.Experiment:
-    sections = experiment("fedavg").model_dump()
-    return hanse.Experiment(**{**sections, "mechanism": {"name": "fedavg", "clients_per_round": N}, **more})
-
-
-def swap(records: RecordDict, **values: Any) -> RecordDict:
-    config = ConfigRecord({**dict(records["hanse"]), **values})
-    return RecordDict({"hanse": config, "arrays": records["arrays"]})
-
-
-def test_a_silent_node_costs_its_seat(tmp_path: Path) -> None:
-    exp = everyone(federation={"deadline_s": 0.3}, run={"rounds": 2})
-
-    def silent(node: int, message: Message, reply: Message) -> Message | None:
-        return None if node == 102 and message.content["hanse"]["kind"] != "hello" else reply
-
-    grid = grid_of(exp, tmp_path, meddle=silent)
-    run = over_flower(exp, tmp_path, grid)
-    assert [m["answered"] for m in run.metrics] == [N - 1] * 2
-    assert {line["refused"] for line in run.clients if line["client"] == 2} == {"no reply"}
-
-
 def test_the_server_goes_on_where_it_was_and_a_node_that_comes_back_keeps_its_id(tmp_path: Path) -> None:
     exp = experiment("greedyfed", rounds=4)
     whole = over_flower(exp, tmp_path / "whole")
@@ -171,30 +149,11 @@ def test_a_name_that_looks_like_a_key_is_refused() -> None:
             Hello.of(json.dumps({"name": name, "num_samples": 5, "input_shape": [3], "num_classes": 2}))
 
 
-class TwoInputs(torch.nn.Module):
-    """A model of the user's own that takes two inputs by name."""
-
-    def __init__(self, input_shape: dict[str, tuple[int, ...]], num_classes: int | None) -> None:
-        super().__init__()
-        self.codes = torch.nn.Embedding(5, 3)
-        self.last = torch.nn.Linear(input_shape["vitals"][0] + 3, num_classes or 1)
-
-    def forward(self, vitals: torch.Tensor, codes: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.last(torch.cat([vitals, self.codes(codes).mean(1)], 1))
-        return out
-
-
-def two_inputs() -> Dataset:
-    """Samples of two inputs, of five clients with names."""
-    draw = np.random.default_rng(2)
-    x = {"vitals": draw.normal(size=(200, 2)), "codes": draw.integers(0, 5, (200, 4))}
-    who = np.array(["A", "B", "C", "D", "E"])[np.arange(200) % N]
-    return as_dataset((x, (x["vitals"][:, 0] > 0).astype(int), who))
-
-
 def test_samples_of_several_inputs_train_on_a_network_as_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y, _ = two_inputs()
     module = types.ModuleType("hanse_test_two")
-    vars(module).update(TwoInputs=TwoInputs, two_inputs=two_inputs)
+    who = np.array(["A", "B", "C", "D", "E"])[np.arange(len(y)) % N]
+    vars(module).update(TwoInputs=lambda *_: Two(), two_inputs=lambda: as_dataset((x, y, who)))
     monkeypatch.setitem(sys.modules, "hanse_test_two", module)
     exp = hanse.Experiment(
         data={"source": "hanse_test_two:two_inputs", "clients": N, "client_test": 0.2},

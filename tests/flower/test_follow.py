@@ -13,13 +13,14 @@ import pytest
 pytest.importorskip("flwr", reason="needs the extra 'flower'")
 
 from deployed import until
-from test_flower_in_process import everyone, experiment, grid_of
+from test_flower_in_process import N, experiment, grid_of
 from test_newcomers import run_with
 
 from hanse.base.errors import RunFailedError, UserError
 from hanse.flower import server
 from hanse.flower.server import server_app
 from hanse.mechanisms.weigh import BySamples
+from hanse.runs.config import Experiment
 from hanse.wings.operate import loopback
 from hanse.wings.operate.loopback import Loopback
 
@@ -139,7 +140,8 @@ def test_rounds_in_which_a_part_fails_are_said_with_who_sat_and_end_the_run(
         raise KeyError("a key of its own")
 
     monkeypatch.setattr(BySamples, "aggregate", breaks)
-    exp = everyone(run={"rounds": 5})
+    given = experiment("fedavg", 5).model_dump()
+    exp = Experiment(**given | {"mechanism": {"name": "fedavg", "clients_per_round": N}})
     with pytest.raises(RunFailedError, match="3 rounds in a row failed"):
         run_with(grid_of(exp, tmp_path), exp, tmp_path / "run")
     said = [r.getMessage() for r in caplog.records if r.name == "hanse.network"]

@@ -12,11 +12,11 @@ import pytest
 
 pytest.importorskip("flwr", reason="needs the extra 'flower'")
 
-from flwr.app import Error, Message
+from flwr.app import ConfigRecord, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 from inprocess import KEY, InProcessGrid, apps_of, play
-from test_flower_in_process import N, experiment, grid_of, swap
+from test_flower_in_process import N, experiment, grid_of
 from test_letters import After
 
 import hanse
@@ -40,7 +40,8 @@ def says(node: int, hello: Callable[[Message], str]) -> Callable[[int, Message, 
     def meddle(at: int, message: Message, reply: Message) -> Message | None:
         if at != node or message.content["hanse"].get("kind") != "hello":
             return reply
-        return Message(swap(reply.content, hello=hello(reply)), reply_to=message)
+        config = ConfigRecord({**dict(reply.content["hanse"]), "hello": hello(reply)})
+        return Message(RecordDict({"hanse": config, "arrays": reply.content["arrays"]}), reply_to=message)
 
     return meddle
 

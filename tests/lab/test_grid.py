@@ -5,20 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from sweep_cases import EXPERIMENT
 
 from hanse.base.errors import UserError
 from hanse.lab.job import key_of
 from hanse.lab.sweep import Axis, SweepPart, grid_of, read_axis
-
-EXPERIMENT = """
-[data]
-clients = 4
-[model]
-name = "logistic"
-[mechanism]
-name = "fedavg"
-clients_per_round = 2
-"""
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from sweep_cases import EXPERIMENT, made_up, points_of
@@ -16,7 +15,7 @@ from hanse.base.errors import UserError
 from hanse.cli import app
 from hanse.lab.job import folder_of, play, play_kept
 from hanse.lab.player import PlayedJobs
-from hanse.lab.sweep import GridPoint, means, rows_of, run_sweep
+from hanse.lab.sweep import means, rows_of, run_sweep
 
 
 def table(folder: Path) -> list[dict[str, str]]:
@@ -54,15 +53,10 @@ def test_means_by_hand(tmp_path: Path) -> None:
     assert [row["status"] for row in rows_of(points, one)] == ["done", *["waiting"] * 5]
 
 
-def played(point: GridPoint, folder: Path | None) -> dict[str, Any]:
-    if folder is None:
-        return play(point.job, lambda rounds: None)
-    return play_kept(point.job, lambda rounds: None, runs=folder)
-
-
 def test_a_run_is_the_same_with_and_without_a_folder_and_alone(tmp_path: Path) -> None:
     (point,) = points_of(tmp_path, "train.lr=0.5")
-    bare, kept = played(point, None), played(point, tmp_path / "runs")
+    bare = play(point.job, lambda rounds: None)
+    kept = play_kept(point.job, lambda rounds: None, runs=tmp_path / "runs")
     alone = hanse.run(point.job.experiment)
     assert bare["curves"] == kept["curves"]
     assert bare["curves"]["test/accuracy"] == [line["test/accuracy"] for line in alone.metrics]

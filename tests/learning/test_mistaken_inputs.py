@@ -26,11 +26,11 @@ EXPERIMENT: dict[str, Any] = {
 }
 
 
-def blobs(kind: type | str = "float32") -> Dataset:
-    """Return a small data set, whose numbers are of a numpy type."""
+def blobs() -> Dataset:
+    """Return a small data set."""
     draw = np.random.default_rng(0)
     x, y = draw.standard_normal((96, FEATURES)).astype("float32"), np.arange(96) % CLASSES
-    return Dataset("blobs", Samples(x[:72].astype(kind), y[:72]), Samples(x[72:], y[72:]), CLASSES, (FEATURES,))
+    return Dataset("blobs", Samples(x[:72], y[:72]), Samples(x[72:], y[72:]), CLASSES, (FEATURES,))
 
 
 class Odd(nn.Module):
@@ -145,11 +145,3 @@ def test_what_only_looks_odd_is_scored_as_it_is(name: str) -> None:
     with torch.no_grad():
         loss = float(F.cross_entropy(model(test.x).float(), test.y))
     assert run.metrics[-1]["test/loss"] == pytest.approx(loss, rel=1e-3, abs=1e-5)
-
-
-def test_numpy_arrays_of_any_width_are_read_as_the_numbers_that_they_are() -> None:
-    plain, wide = (
-        hanse.run(hanse.Experiment(**EXPERIMENT, model={"name": "logistic"}), data=blobs(kind))
-        for kind in ("float32", ">f8")
-    )
-    assert torch.equal(plain.table.rows, wide.table.rows)

@@ -114,18 +114,12 @@ def experiment(**sections: Any) -> hanse.Experiment:
     )
 
 
-def test_who_trains_is_paid_by_who_does_not(tmp_path: Path) -> None:
-    run = hanse.run(experiment(behaviour={"attacker": {"clients": [2], "kind": "flip"}}), out=tmp_path / "run")
+def test_who_trains_is_paid_by_who_does_not() -> None:
+    run = hanse.run(experiment(behaviour={"attacker": {"clients": [2], "kind": "flip"}}))
     held = np.array([run.book.balance(f"client/{c}") for c in range(5)]) / TOKEN
     assert held.sum() == 500
     assert held[2] < 99 < 100 < held[[0, 1, 3, 4]].min()
     assert not any(run.book.balance(f"escrow/{c}") for c in range(5))
-    with reading(tmp_path / "run") as ledger:
-        assert replay_books(tmp_path / "run", ledger).wrong is None
-    # by hand, round 0: the values of clients.jsonl less their mean, ten tokens a unit
-    worth = np.array([seat["value"] for seat in run.clients if seat["round"] == 0])
-    file = np.load(tmp_path / "run" / "rounds" / "00000.npz")
-    np.testing.assert_allclose(file["by_value_units"], 1e7 * (worth - worth.mean()), atol=1)
 
 
 def test_a_client_that_does_not_send_its_update_pays_the_mean() -> None:

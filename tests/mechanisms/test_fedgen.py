@@ -108,10 +108,3 @@ def test_wrong_label_counts_are_refused(counts: torch.Tensor | None) -> None:
     trained = Trained(0, torch.zeros(5), 3.0, 0.1, 2, {} if counts is None else {"label_counts": counts})
     reason = refusal(Request(1, (task,)), Reply(1, (trained,)), 5)
     assert reason is None if counts is not None and counts[-1] == 9 else "'label_counts'" in str(reason)
-
-
-def test_the_generator_and_the_counts_are_on_the_bill() -> None:
-    taught, plain = (play(build(experiment(name)), 1)[0] for name in ("fedgen", "fedavg"))
-    generator = 4 * ((32 + 10) * 256 + 5 * 256 + 256 * 12 + 12)  # float32, statistics included
-    assert taught.bytes_down - plain.bytes_down == 3 * (generator + 10 * 8)
-    assert taught.bytes_up - plain.bytes_up == 3 * 10 * 8

@@ -32,7 +32,6 @@ class Halved(BySamples):
 @pytest.mark.parametrize(
     ("mechanism", "table"),
     [
-        (fedavg(), {"name": "fedavg"}),
         (fedprox(5, 0.2), {"name": "fedprox", "clients_per_round": 5, "mu": 0.2}),
         (
             replace(fedprox(5), value=Exact(utility="accuracy")),

@@ -159,6 +159,7 @@ def test_who_cheats_does_not_count_in_the_clients_own_accuracy(tmp_path: Path) -
     assert [line.x.tolist() for line in spread.marks.lines] == [
         pytest.approx([60, 60, 70])
     ]  # without client 1, the attacker
+    assert [line.y.tolist() for line in spread.marks.lines] == [[0, 50, 100]]
     assert spread.caption.endswith("Clients that the experiment makes cheat are left out.")
 
 

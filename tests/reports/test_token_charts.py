@@ -9,8 +9,7 @@ from reports_cases import metric, seat, write_run
 import hanse
 from hanse.core.entry import TOKEN, client, escrow
 from hanse.ledger.run_ledger import open_ledger
-from hanse.reports.accuracy import own_charts
-from hanse.reports.groups import group_runs, honest_of, kinds_of
+from hanse.reports.groups import group_runs, kinds_of
 from hanse.reports.honesty import kinds_table
 from hanse.reports.money import books_of, token_charts
 from hanse.runs.run_record import load_run, load_runs
@@ -59,20 +58,6 @@ def test_what_cheats_earn_and_lose_is_what_the_books_say(folder: Path) -> None:
     table = kinds_table(groups[0])
     at = table.headings.index("tokens a client, beyond its grant")
     assert [figures(row[at])[0] + 100 for row in table.rows] == pytest.approx(means, abs=0.1)
-
-
-def test_how_single_clients_fare(folder: Path) -> None:
-    run = load_run(folder)
-    groups = group_runs([run])
-    [own] = own_charts(groups)
-    marks = own.marks
-    [line] = marks.lines
-    honest = honest_of(run)
-    assert honest is not None
-    assert len(honest) == 9  # the free riders do not count
-    accuracy = np.sort(run.arrays(4)["test_accuracy"][honest])
-    np.testing.assert_allclose(line.x[1:], 100 * accuracy)
-    np.testing.assert_allclose(line.y, 100 * np.arange(10) / 9)
 
 
 def test_what_dishonest_clients_lose_over_seeds(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from hanse.mechanisms.fits import clashes
 from hanse.mechanisms.registry import build_mechanism
 from hanse.mechanisms.weigh import ByStaleness
 from hanse.runs.arrivals import Flight, Training, Underway, Waiting
-from hanse.runs.checkpoint import Snapshot, load, store
+from hanse.runs.checkpoint import load
 from hanse.runs.observers import mostly_refused
 from hanse.runs.run_record import STILL
 
@@ -281,32 +281,7 @@ def test_speeds_are_listed_or_drawn_once_a_client() -> None:
     assert takes(shaky, 0, 1) == takes(shaky, 0, 1)
 
 
-# ---- a server that is restarted
-
-
-def test_what_nodes_still_train_when_the_server_is_restarted_is_recorded_as_lost(tmp_path: Path) -> None:
-    watch = Watch()
-    hanse.run(experiment([1, 1, 3.5], BUFFERED, 1), observers=[watch])
-    state = watch.rounds[0].state
-    [flight] = state.underway.flights.values()
-    assert flight.updates is not None
-    request = Request(flight.client, (Train(2, 0, flight.start[0]),))
-    remote = replace(flight, due=None, updates=None, request=request)
-    store(tmp_path / "kept", Snapshot(replace(state, underway=Underway(0.0, {2: remote})), {}))
-    kept = load(tmp_path / "kept", torch.device("cpu")).state.underway
-    left, lost = kept.without_lost()
-    assert left.flights == {}
-    assert lost == ((2, "its update of round 0: lost, the server was restarted"),)
-    assert Underway(0.0, {2: remote}).without_lost()[1] == ()
-
-
-def test_a_client_that_still_trains_on_a_network_is_under_way_with_its_request() -> None:
-    at_work = Reply(2, (), arrival=Arrival(seconds=0.0, open=True))
-    landed = training(None, "next", {}).land([reply(0, 1.0), reply(1, 2.0), at_work])
-    flight = landed.underway.flights[2]
-    assert (flight.round, flight.due, flight.updates) == (5, None, None)
-    assert flight.request is not None
-    assert flight.request.client == 2
+# ---- answers on a network
 
 
 def test_an_unsound_answer_to_an_earlier_round_is_refused_and_its_client_is_free_again() -> None:

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 import hanse
 from hanse.base.errors import UserError
-from hanse.runs.run_record import load_run
 
 NAMES = ("General", "Hope", "St Mary")
 
@@ -117,24 +116,3 @@ def test_several_inputs_train_and_test_as_the_same_network_of_one(mechanism: str
     assert isinstance(ours.model(1), Two)
     found = ours.model(1)(torch.from_numpy(x["vitals"]), torch.from_numpy(x["codes"]))
     assert found.shape == (120, 2)
-
-
-# ---- names
-
-
-@pytest.fixture(scope="module")
-def paid(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run with books, whose clients have names."""
-    path = tmp_path_factory.mktemp("named") / "run"
-    hanse.run(experiment(2, "ipfl", clients={"named": True}), data=frame(), model=nn.Linear(2, 2), out=path)
-    return path
-
-
-def test_run_and_record_know_the_names(paid: Path) -> None:
-    run = load_run(paid)
-    assert [run.client_label(c) for c in range(3)] == list(NAMES)
-    assert run.client_of("St Mary") == run.client_of("2") == 2
-    with pytest.raises(UserError, match="--client St"):
-        run.client_of("St Marie")
-    table = hanse.run(experiment(1), data=frame()).clients_to_pandas()
-    assert table[["client", "name"]].to_numpy().tolist() == [[c, name] for c, name in enumerate(NAMES)]

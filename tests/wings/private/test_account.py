@@ -10,7 +10,7 @@ import pytest
 from rotation import rotating
 
 from hanse.base.errors import UserError
-from hanse.wings.private.account import KEPT, AccountFile, PrivacyAccount, Release, account_from, noise_for, spent
+from hanse.wings.private.account import KEPT, AccountFile, PrivacyAccount, Release, noise_for, spent
 
 dp = pytest.importorskip("dp_accounting")
 
@@ -136,10 +136,3 @@ def test_a_damaged_file_is_no_empty_account(text: str, tmp_path: Path) -> None:
     path.write_text(text)
     with pytest.raises(UserError, match="account cannot"):
         AccountFile(path).read()
-
-
-def test_an_account_goes_through_plain_values() -> None:
-    from dataclasses import asdict
-
-    account = PrivacyAccount(8.0, 1e-5).charged([Release(2.0)] * 3)
-    assert account_from(asdict(account)) == account

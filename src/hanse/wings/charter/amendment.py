@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from hanse.base.errors import UserError
 from hanse.base.files import read_text, write_whole
 from hanse.base.lock import Hold
-from hanse.ledger.note import DASH, fingerprint, is_signed, public_of, sign
+from hanse.ledger.note import DASH, is_signed, public_of, sign
 from hanse.runs.config import Experiment, read_file
 from hanse.runs.round_record import METRICS
 from hanse.runs.run_record import played_lines
@@ -65,7 +65,7 @@ def signed(text: str, lines: Sequence[str], old: Charter, keys: Sequence[Ed25519
     members = {member.key for member in old.members.values() if member.key}
     for key in keys:
         if public_of(key).hex() not in members:
-            raise UserError(f"--sign: {fingerprint(public_of(key))}: is the key of no member of '{old.title}'")
+            raise UserError(f"--sign: {public_of(key).hex()}: is no member's 'key' in the charter '{old.title}'")
     return [*dict.fromkeys([*lines, *(sign(text, SIGNER, key).rstrip("\n") for key in keys)])]
 
 
