@@ -118,8 +118,10 @@ def sweep(
         out.print(printed(points, rows))
         if averages:
             out.print(printed(points, averages))
-        some = not rows_only and len(done.failures) < len(points)
-        say(f"{len(points)} runs, {done.played} of them now; {folder / table}{_picture(folder) if some else ''}")
+        say(f"{len(points)} runs, {done.played} of them now; {folder / table}")
+        if not rows_only and len(done.failures) < len(points):
+            place = shlex.quote(str(folder))
+            say(f"a picture of them: hanse report {place}/runs/* --out {place}")
     if done.failures:
         err.print(f"hanse: {len(done.failures)} of {len(points)} runs failed; the same command tries them again")
         raise typer.Exit(1)
@@ -133,12 +135,6 @@ def _tell(points: Sequence[GridPoint]) -> None:
 
     for line in dict.fromkeys([*(line for point in points for line in point.notes), *without_effect(points)]):
         say(line, err, style="yellow")
-
-
-def _picture(folder: Path) -> str:
-    """Return a line with the command that draws a sweep's runs."""
-    place = shlex.quote(str(folder))
-    return f"\na picture of them: hanse report {place}/runs/* --out {place}"
 
 
 def _check(varied: bool, ray: str | None, workers: int | None, gpus: float | None) -> None:

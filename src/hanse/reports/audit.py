@@ -135,7 +135,11 @@ def audit_run(folder: Path, told: ProgressCallback = untold, trust: bool = False
     market = next(recorded_markets(folder), None) is not None
     rounds = load_market(folder) if market or (made is None and not pays) else []
     clients, run = client_sums(rounds) if rounds else (), load_run(folder)
-    found: list[Check | Fact | None] = [records, *_edited(folder), *_checkpoints(folder)]
+    found: list[Check | Fact | None] = [records]
+    if edited := edited_settings(folder):
+        found.append(Check("config.toml", False, edited))
+    if broken := broken_checkpoints(folder):
+        found.append(Check("checkpoints", False, f"{broken[0]}; bring back a backup of it"))
     parts, why_not = rule_of(folder, trust) if pays else ({}, "")
     books = _books(folder, kinds_of(parts))
     found += books
@@ -153,18 +157,6 @@ def audit_run(folder: Path, told: ProgressCallback = untold, trust: bool = False
     found += [made, no_trade(run, clients) if rounds else _ranking(run)]
     checks = tuple(one for one in found if isinstance(one, Check))
     return Audit(len(rounds), checks, clients, tuple(one for one in found if isinstance(one, Fact)))
-
-
-def _edited(folder: Path) -> list[Check]:
-    """Return a check that fails if ``config.toml`` is not what was played; nothing if it is, or if nothing says so."""
-    edited = edited_settings(folder)
-    return [Check("config.toml", False, edited)] if edited else []
-
-
-def _checkpoints(folder: Path) -> list[Check]:
-    """Return a check that fails if a checkpoint was damaged or changed; nothing if all are what was written."""
-    broken = broken_checkpoints(folder)
-    return [Check("checkpoints", False, f"{broken[0]}; bring back a backup of it")] if broken else []
 
 
 def _ranking(run: RunRecord) -> Fact | None:

@@ -642,8 +642,9 @@ class RunOf:
                 add(
                     "suspect", "warning", **who, averages=averages, high=row.missed_high if averages else row.value_high
                 )
-        for whose in _reasons(self.fits):
-            found.append(replace(whose, fields={"run": run.name, **whose.fields}))
+        # why tests or models alone are not known, one note for each kind of reason
+        reasons = {fit.why.code: fit.why for fit in reversed([*self.fits.values()]) if fit.why is not None}
+        found += [replace(why, fields={"run": run.name, **why.fields}) for why in reasons.values()]
         return tuple(found)
 
 
@@ -702,11 +703,6 @@ def utilities(run: RunRecord) -> Floats | None:
         if "market_utility" in record:
             total[record["market_client"]] += record["market_utility"]
     return total
-
-
-def _reasons(fits: Mapping[int, Fit]) -> list[Note]:
-    """Return why tests or models alone are not known, one note for each kind of reason."""
-    return list({fit.why.code: fit.why for fit in reversed([*fits.values()]) if fit.why is not None}.values())
 
 
 def mean_interval(values: Sequence[float]) -> tuple[float | None, float | None, float | None]:

@@ -38,11 +38,8 @@ if TYPE_CHECKING:
     from hanse.runs.round import Played
 
 _NAMED = 5  # clients that are named; of the others it is said how many there are
-_OVERFLOWN = (
-    "ended with NaN or infinite",
-    "Trained.loss: ",
-    "update of norm",
-)  # how reasons begin of too large numbers
+# how reasons begin of too large numbers
+_OVERFLOWN = ("ended with NaN or infinite", "Trained.loss: ", "update of norm")
 
 
 def mostly_refused(seats: Sequence[Mapping[str, Any]], names: Sequence[str] = ()) -> list[str]:

@@ -45,7 +45,7 @@ class Chartered(Wrapped):
         asked = [request for request in requests if request.client not in barred]
         replies = [*super().exchange(round, asked, deadline_s, closing)]
         replies += [Reply(client, refused=why) for client, why in barred.items()]
-        train = {request.client: request for request in asked if _trains(request)}
+        train = {r.client: r for r in asked if any(isinstance(task, Train | Mask) for task in r.tasks)}
         sound = {r.client for r in replies if r.client in train and refusal(train[r.client], r, self.size) is None}
         lack = self.charter.lacks({self.members[client] for client in sound & self.members.keys()})
         return [
@@ -58,11 +58,6 @@ class Chartered(Wrapped):
         answers = self.charter.answered_by(member)
         beyond = sorted({type(task).__name__ for task in request.tasks} - {*answers}) if answers is not None else []
         return f"{member} has not agreed to answer {beyond[0]}" if beyond else ""
-
-
-def _trains(request: Request) -> bool:
-    """Return whether a request asks for training."""
-    return any(isinstance(task, Train | Mask) for task in request.tasks)
 
 
 class CharterGuard(Guard):

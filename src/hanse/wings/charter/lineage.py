@@ -112,7 +112,8 @@ class _Walk:
         """Go on by a round, and return what its line says."""
         answered = record["answered"]
         size, count = (int(n) for n in record["W_shape"])
-        before = _padded(self.marks, count - len(answered))
+        new = count - len(answered) - self.marks.shape[1]  # rows that hold nothing yet
+        before = np.concatenate([self.marks, np.zeros((2, new), bool)], axis=1)
         updates = self._updates(number, record, before)
         sources, after = np.concatenate([updates, before], axis=1), np.zeros((2, size), bool)
         for level in (HOLDS, MAY):
@@ -160,11 +161,6 @@ class _Walk:
                 found[MAY, s] |= before[MAY, reach].any()
         found[MAY] |= found[HOLDS]
         return found
-
-
-def _padded(marks: Marks, size: int) -> Marks:
-    """Return marks of so many rows; those that are new hold nothing."""
-    return np.concatenate([marks, np.zeros((2, size - marks.shape[1]), bool)], axis=1)
 
 
 def ranges(rows: Marks) -> str:
