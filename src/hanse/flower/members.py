@@ -19,16 +19,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
 from hanse.base.errors import UserError
 from hanse.base.files import FEDERATION, MEMBERS, json_lines, write_whole
 from hanse.core.declared import LARGEST_COUNT, Count, Declared, Digest
-
-if TYPE_CHECKING:
-    from hanse.core.port import ClientInfo
+from hanse.core.port import ClientInfo
 
 LONGEST = 64_000  # the most characters of a hello, as JSON
 NAME = 80  # the most characters of a participant's name
@@ -139,8 +137,6 @@ class Member(Hello):
     @property
     def info(self) -> ClientInfo:
         """What mechanisms know of the member."""
-        from hanse.core.port import ClientInfo  # late: reports read this module, and read without torch
-
         return ClientInfo(self.id, self.name, self.key, self.num_samples, self.profile)
 
 

@@ -213,10 +213,10 @@ def payees(view: View, state: State) -> tuple[Ints, State]:
         view: the round. The function reads ``stage``, ``members`` and the context.
         state: the part's state: at "open" of a round with members, ``payee [N]`` and ``joined`` are added.
     """
-    alone = np.arange(view.context.num_clients)
+    payee = np.arange(view.context.num_clients)
     if view.stage != "open" or not view.context.members:
-        return state.get("payee", alone), state
-    payee, joined = alone, json.loads(state.get("joined", "{}"))
+        return state.get("payee", payee), state
+    joined = json.loads(state.get("joined", "{}"))
     for client, member in view.members.items():
         if member in view.context.members.values() and joined.get(str(client)) != member:
             joined.pop(str(client), None)  # who moves to another member is the last of it

@@ -28,7 +28,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hanse.base import toml
 from hanse.base.errors import InPlaceError, MachineError, RunFailedError, UserError
 from hanse.base.factories import OBJECT
 from hanse.base.files import going_on, on_network, read_toml, table, write_whole
@@ -54,7 +53,7 @@ from hanse.runs.recomputable import Commitment, RoundAnswers, audit_folder
 from hanse.runs.round import Exchange, Played, failed_round, finish, first_state, play_round, port_of
 from hanse.runs.round_record import METRICS, SEATS, RoundRecord
 from hanse.runs.run_record import guess_of, played_lines, same_frozen
-from hanse.runs.rundir import RunDir, claim
+from hanse.runs.rundir import RunDir, claim, settings_played
 from hanse.runs.sections import RunSection
 from hanse.runs.setup import Own, Session, build
 from hanse.runs.stopping import interruptible
@@ -478,12 +477,10 @@ def _longer(path: Path, experiment: Experiment, rounds: int) -> Experiment:
 def _written_longer(folder: Path, experiment: Experiment) -> list[str]:
     """Let ``config.toml`` say how many rounds are played from now on, and return lines to tell of it."""
     file = folder / "config.toml"
-    settings, rounds = read_toml(file), experiment.run.rounds
-    planned = table(settings, "run").get("rounds")
+    planned, rounds = table(read_toml(file), "run").get("rounds"), experiment.run.rounds
     if not isinstance(planned, int) or planned == rounds:
         return []
-    settings["run"]["rounds"] = rounds  # the rest stays, as the run may have committed to it in an older version
-    write_whole(file, toml.dumps(settings))
+    write_whole(file, settings_played(folder, experiment))
     notes = [f"note: {rounds} rounds instead of {planned}; config.toml says so from now on"]
     if planned % experiment.eval.every and any(line["round"] == planned - 1 for line in played_lines(folder, METRICS)):
         notes.append(

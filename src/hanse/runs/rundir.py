@@ -417,7 +417,7 @@ class RunDir:
 
     def _open(self, experiment: Experiment, snapshot: Snapshot | None, key: Ed25519PrivateKey | None) -> None:
         """Open the books and the line files."""
-        self._settings = _settings(self.path, experiment)
+        self._settings = settings_played(self.path, experiment)
         file = self.path / "ledger.json"
         if file.exists():
             self._books = RunBooks.open(self.path, experiment, snapshot, key)
@@ -510,10 +510,11 @@ class RunDir:
         return self.kept == 0 and all(file.tell() == 0 for file in self._files.values())
 
 
-def _settings(path: Path, experiment: Experiment) -> str:
+def settings_played(path: Path, experiment: Experiment) -> str:
     """Return the settings that checkpoints say were played: those of ``config.toml``, if they are the experiment's.
 
-    An older version may have written that file, without settings that are new since and have their defaults.
+    An older version may have written that file, without settings that are new since and have their defaults; the run
+    may have committed to it. The number of rounds is the experiment's.
     """
     written = read_toml(path / "config.toml")
     written["run"] = {**table(written, "run"), "rounds": experiment.run.rounds}
