@@ -73,3 +73,21 @@ def test_cumulative() -> None:
     assert "counts (2,)" in line(lambda: update_cumulative(zeros, counts[:2], [1], [1.0]))
     for alpha in (-0.1, 1.0, float("nan")):
         assert "alpha is" in line(lambda a=alpha: update_cumulative(zeros, counts, [1], [1.0], alpha=a))
+
+
+def test_memo_counts_and_evaluates_once() -> None:
+    seen: list[frozenset[int]] = []
+
+    def value(c: frozenset[int]) -> float:
+        seen.append(c)
+        return float(len(c))
+
+    memo = shapley.Memo(value)
+    assert memo(frozenset({1})) == 1.0
+    assert memo.many([frozenset({1}), frozenset(), frozenset({1}), frozenset()]) == [1.0, 0.0, 1.0, 0.0]
+    assert seen == [frozenset({1}), frozenset()]
+    assert (memo.requests, memo.distinct) == (5, 2)
+    # A memo is a utility: several rules share what is known.
+    shapley.exact(memo, 2)
+    shapley.gtg(memo, 2)
+    assert len(seen) == memo.distinct == 4

@@ -36,6 +36,25 @@ def posted_imports(market: Market, tariff: Tariff, buyer: int | None = None) -> 
     return sold(np.array(bought) / sizes, sizes, tariff, market.costs)
 
 
+def net(market: Market, i: int, chosen: tuple[int, ...], price: np.ndarray) -> float:
+    """What a set brings buyer i: eq. (2) less prices and the loss by distance."""
+    n = market.sizes
+    brings = float(gain(n[i], n[list(chosen)].sum(), market.eagerness[i]))
+    return brings - sum(price[j] + market.lam * n[j] / n[i] * market.distance[i, j] for j in chosen)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_buyers_set_is_the_best_by_brute_force(seed: int) -> None:
+    market, tariff = random_market(np.random.default_rng(seed)), Tariff()
+    price = tariff.price(market.sizes)
+    offers = [j for j in range(8) if market.costs[j] <= price[j]]
+    graph = posted_imports(market, tariff)
+    for i in range(8):
+        others = [j for j in offers if j != i]
+        best = max(net(market, i, s, price) for k in range(len(others) + 1) for s in combinations(others, k))
+        assert net(market, i, tuple(np.flatnonzero(graph[i])), price) == pytest.approx(best, abs=1e-9)
+
+
 def utility(market: Market, truth: Market, graph: np.ndarray, paid: np.ndarray) -> np.ndarray:
     """True utilities, less what eq. (8) says that far models take away."""
     apart = np.where(graph != 0, truth.similarity(slice(0, truth.size)), 0.0).sum(axis=1)
@@ -104,6 +123,19 @@ def test_weights_are_the_best_by_brute_force(tariff: Tariff) -> None:
         graph = posted_imports(market, tariff)
         parts += int(((graph[i] > 0) & (graph[i] < 1)).sum())
     assert parts > 2
+
+
+def test_at_one_price_for_all_no_claim_of_less_finds_a_buyer() -> None:
+    """A buyer may import less than a model's size, so a smaller size only takes choices from it."""
+    for seed in range(8):
+        truth, tariff = wide_market(np.random.default_rng(seed)), Tariff(0.75, 0.0)
+        sold = (posted_imports(truth, tariff) > 0).sum(axis=0)
+        for who in range(6):
+            for factor in (0.1, 0.3, 0.5, 0.8, 0.95):
+                said = replace(truth, sizes=np.where(np.arange(6) == who, factor * truth.sizes, truth.sizes))
+                graph = posted_imports(said, tariff) > 0
+                graph[who] = False
+                assert graph[:, who].sum() <= sold[who]
 
 
 def test_a_budget_is_kept_and_the_best_for_the_money_stays() -> None:

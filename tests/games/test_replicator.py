@@ -171,6 +171,15 @@ def test_nash_gap_against_a_linear_programme(seed: int) -> None:
     assert replicator.nash_gap(phi, nearest(phi)) == pytest.approx(0, abs=1e-12)
 
 
+def test_long_play_reaches_the_nash_equilibrium() -> None:
+    phi = replicator.payoff_matrix(np.random.default_rng(5).normal(size=(7, 4)))
+    late = replicator.equilibrium(phi, 20_000)
+    np.testing.assert_allclose(late, nearest(phi), atol=1e-9)
+    gaps = [replicator.nash_gap(phi, replicator.equilibrium(phi, g)) for g in (0, 10, 50, 200, 1000, 20_000)]
+    assert gaps == sorted(gaps, reverse=True)
+    assert gaps[-1] < 1e-9
+
+
 def matrices() -> st.SearchStrategy[np.ndarray]:
     numbers = st.floats(-5, 5, allow_nan=False, width=32)
     return st.integers(2, 7).flatmap(lambda k: hnp.arrays(np.float64, (k, 4), elements=numbers))
