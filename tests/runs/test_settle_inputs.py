@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from forging import restamped
 
 import hanse
@@ -19,12 +20,20 @@ from hanse.reports.audit import Audit, audit_run
 from hanse.runs.round_record import round_file
 from hanse.runs.settle_inputs import NAME, NotRecordedError, RecordedInputs
 
+READS = {
+    "sum": lambda rows: int(rows.abs().sum() > 0),
+    "tensor": lambda rows: len(torch.as_tensor(rows)),
+    "number": lambda rows: int(float(rows[0, 0]) < 2),
+    "list": lambda rows: len([*rows]),
+    "numpy": lambda rows: len(np.asarray(rows)),
+}
+
 
 @dataclass(frozen=True)
 class Pays(SettlePart):
     """Client 0 pays client 1 a sum that follows from what ``reads`` names."""
 
-    reads_models: bool = False
+    reads: str = ""
 
     def init(self, context: Any) -> State:
         return {"due": 1}
@@ -32,7 +41,7 @@ class Pays(SettlePart):
     def settle(self, view: View, state: State) -> tuple[Settlement, State]:
         if view.stage != "close":
             return Settlement(), state
-        more = int(view.table.rows.abs().sum() > 0) if self.reads_models else len(view.trained.seats)
+        more = READS[self.reads](view.table.rows) if self.reads else len(view.trained.seats)
         units = state["due"] + more
         paid = Transaction("pay", "pay", ((client(0), -units), (client(1), units)))
         return Settlement(transactions=(paid,)), {"due": units}
@@ -41,8 +50,8 @@ class Pays(SettlePart):
         return {"due": state["due"] + len(outcome.posted) + int(outcome.mixed.W.sum())}
 
 
-def pays(reads_models: bool = False) -> Mechanism:
-    return Mechanism("pays", **{**fedavg(2).slots(), "settle": Pays(reads_models)})  # type: ignore[arg-type]
+def pays(reads: str = "") -> Mechanism:
+    return Mechanism("pays", **{**fedavg(2).slots(), "settle": Pays(reads)})  # type: ignore[arg-type]
 
 
 def audited(folder: Path, mechanism: Any, change: Any = None) -> Audit:
@@ -63,8 +72,9 @@ def test_state_and_what_learn_reads_follow_round_by_round(tmp_path: Path) -> Non
     assert {check.name: check.holds for check in audit.checks}["settled again"]
 
 
-def test_a_rule_that_reads_models_is_not_called_again_and_that_is_no_fault(tmp_path: Path) -> None:
-    audit = audited(tmp_path / "run", {"name": f"{__name__}:pays", "reads_models": True})
+@pytest.mark.parametrize("reads", READS)
+def test_a_rule_that_reads_models_is_not_called_again_and_that_is_no_fault(reads: str, tmp_path: Path) -> None:
+    audit = audited(tmp_path / "run", {"name": f"{__name__}:pays", "reads": reads})
     assert audit.holds
     assert "settled again" in {fact.name for fact in audit.facts}
 

@@ -321,13 +321,6 @@ class Agreement:
         limit = self.questions.get(kind, QuestionLimit(0, 0, 0))
         return questions > limit.a_round or models > limit.models
 
-    def back_to(self, highest: int) -> int:
-        """Return the round to which a server may fall back that has asked for round ``highest``.
-
-        Tests bear the number of the next round, and a checkpoint is written while the next round is played.
-        """
-        return max(0, (highest - 2) // self.checkpoint * self.checkpoint)
-
     def allows(self, asked: AskedOf, tally: QuestionTally) -> str | None:
         """Return why a request goes beyond what was agreed, or None if it does not.
 
@@ -349,7 +342,8 @@ class Agreement:
         if beyond := sorted(name for name, strength in asked.adds.items() if strength > most.get(name, -1.0)):
             return f"trains with {' and '.join(beyond)}, which was not agreed, or not so strong"
         after = tally.after(asked, self)
-        if asked.round < (least := self.back_to(after.highest)):
+        # tests bear the number of the next round, and a checkpoint is written while the next round is played
+        if asked.round < (least := max(0, (after.highest - 2) // self.checkpoint * self.checkpoint)):
             return f"falls to round {asked.round}, behind the checkpoint of round {least}"
         if after.replays > self.replays:
             return f"plays a round again, and {self.replays} replays were agreed"

@@ -144,10 +144,6 @@ class Design:
         """Return whether a stratum has only the far player's pairs of its size, or all others."""
         return 2 <= self.size(stratum) <= _far_sizes(self.players, self.far)
 
-    def of_far(self, stratum: int) -> bool:
-        """Return whether a stratum has only the far player's pairs of its size."""
-        return stratum > self.players // 2
-
     def coalitions(self) -> list[Coalition]:
         """Return the coalitions in the order of the rows, to be evaluated."""
         return [frozenset(np.flatnonzero(row).tolist()) for row in self.members]
@@ -582,7 +578,7 @@ class MixtureFit:
         weight = np.square(functional.small) + np.square(functional.large)
         sampled = [s for s in range(1, len(design.taken)) if design.taken[s] < design.available[s]]
         enough = [s for s in sampled if design.taken[s] > 1]
-        far, rest = ([s for s in sampled if design.of_far(s) == of] for of in (True, False))
+        far, rest = ([s for s in sampled if (s > n // 2) is of] for of in (True, False))  # with its pairs, and without
         if not set(far) <= set(enough) or (rest and not set(rest) & set(enough)):
             return np.full(len(functional.full), np.nan), np.full(len(functional.full), np.nan)
         unit = float(np.abs(missed).max()) or 1.0  # squares of squares overflow where the worths themselves do not

@@ -258,10 +258,9 @@ class Again:
         known: dict[str, Any] = {"round": r.number, "book": r.book, "posted": r.beside, "settlement": None, "found": {}}
         try:
             settlement, _ = rule.settle(recorded.after(stage="end", **known), state)
-        except NotRecordedError:  # it reads more than the books: its own checks are about that
-            return
-        except Exception as wrong:  # as in a round
-            self.wrong = f"round {r.number}: cannot be settled again: {first_line(wrong)}"
+        except Exception as wrong:  # as in a round, but its own checks are about more than the books
+            if not (isinstance(wrong, NotRecordedError) or recorded.lacks):
+                self.wrong = f"round {r.number}: cannot be settled again: {first_line(wrong)}"
             return
         self.wrong = unlike(r.number, settlement.transactions, r.posted)
 
@@ -275,10 +274,12 @@ class Again:
             settlement, self._state = _again(r, rule, recorded, self._state, alone)
             other = _other_record(settlement, r)
             self.wrong = unlike(r.number, settlement.transactions, r.posted) or other
-        except NotRecordedError as missing:
-            self.why_not = f"the record of round {r.number} lacks what the payment rule reads: {missing}"
         except Exception as wrong:  # a record that was tampered with may make a part raise anything
-            self.wrong = f"round {r.number}: cannot be settled again: {first_line(wrong)}"
+            lacks = str(wrong) if isinstance(wrong, NotRecordedError) else self._last.lacks if self._last else ""
+            if lacks:
+                self.why_not = f"the record of round {r.number} lacks what the payment rule reads: {lacks}"
+            else:
+                self.wrong = f"round {r.number}: cannot be settled again: {first_line(wrong)}"
 
 
 def checked(rounds: Posted, parts: Mapping[str, Any], why_not: str) -> tuple[tuple[Check, ...], Again]:

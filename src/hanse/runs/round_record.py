@@ -99,8 +99,11 @@ class RoundRecord:
         end early, they also say who was present and how late updates were. If answers are kept, they include the hashes
         of the answers and of the table's rows.
         """
-        kept = {} if self.answers is None else self.answers.hashes() | table_hashes(self.played.state.table.rows)
-        return {**_arrays_of(self.played), **self.tested.arrays, **kept}
+        arrays = {**_arrays_of(self.played), **self.tested.arrays}
+        if self.answers is not None:
+            arrays |= self.answers.hashes()
+            arrays["table_hash"] = np.array([row_hash(row) for row in self.played.state.table.rows], np.str_)
+        return arrays
 
     @property
     def worths(self) -> dict[str, np.ndarray]:
@@ -373,11 +376,6 @@ def row_hash(row: Tensor) -> str:
     """
     numbers = np.ascontiguousarray(row.detach().cpu().numpy(), dtype="<f4")
     return hashlib.blake2b(numbers.data, digest_size=20).hexdigest()
-
-
-def table_hashes(rows: Tensor) -> dict[str, NDArray[Any]]:
-    """Return the hash of each row of a table ``[K, P]``, as a round's array ``table_hash``."""
-    return {"table_hash": np.array([row_hash(row) for row in rows], np.str_)}
 
 
 def figure_of(metrics: Mapping[str, Any], main: MetricStyle = ACCURACY) -> str:

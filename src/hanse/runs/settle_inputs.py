@@ -243,6 +243,11 @@ class RecordedInputs:
             raise NotRecordedError(call)
         return self._shown(dict(self._calls[call]["$map"]), known)
 
+    @property
+    def lacks(self) -> str:
+        """What was asked for and the record does not have; "" if nothing was."""
+        return ", ".join(dict.fromkeys(self._reader.asked))
+
     def after(self, **known: Any) -> Shown:
         """Return a view of what is known beside any notes, as after the last round."""
         return self._shown({}, known)
@@ -303,20 +308,26 @@ class _Missing:
 
 
 class _Model(_Missing, NDArrayOperatorsMixin):
-    """A model of which the record has the shape alone. Whatever asks for its numbers raises NotRecordedError."""
+    """A model of which the record has the shape alone. Whatever asks for its numbers raises NotRecordedError, and is
+    noted in ``asked``, since libraries turn what such a question raises into errors of their own.
+    """
 
-    def __init__(self, shape: tuple[int, ...]) -> None:
+    def __init__(self, shape: tuple[int, ...], asked: list[str]) -> None:
         super().__init__("models")
-        self.shape, self.ndim = shape, len(shape)
+        self.shape, self.ndim, self._asked = shape, len(shape), asked
 
     def __len__(self) -> int:
         return self.shape[0]
 
     @classmethod
-    def _unknown(cls, *given: Any, **options: Any) -> Any:
+    def __torch_function__(cls, *given: Any, **options: Any) -> Any:
         raise NotRecordedError("models")
 
-    __getitem__ = __array__ = __array_ufunc__ = __torch_function__ = _unknown
+    def _unknown(self, *given: Any, **options: Any) -> Any:
+        self._asked.append("models")
+        raise NotRecordedError("models")
+
+    __getitem__ = __array__ = __array_ufunc__ = __float__ = __int__ = __bool__ = _unknown
 
 
 _INSIDE: Mapping[str, Callable[[Any], Iterable[Any]]] = {  # what a written value is made of, by its tag
@@ -332,7 +343,7 @@ class _Reader:
     """
 
     def __init__(self, arrays: Arrays, calls: Any) -> None:
-        self._arrays, self._written = arrays, list[Any]()
+        self._arrays, self._written, self.asked = arrays, list[Any](), list[str]()
         self._memo = dict[tuple[int, type[Any] | None], Any]()  # a few names could unfold into any number of values
         self._number(calls)
 
@@ -363,7 +374,7 @@ class _Reader:
             case "$tensor":
                 return torch.from_numpy(np.array(self.read(said)))
             case "$model":
-                return _Model(tuple(said[1]))
+                return _Model(tuple(said[1]), self.asked)
             case "$kind":
                 return self._made(said, {name: self.read(one, kind) for name, one in value["fields"].items()}, kind)
             case "$map":
