@@ -22,7 +22,6 @@ from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
 from hanse.learning.client_payloads import half_of
 from hanse.learning.job import Problem, SeatJob, plan_of, smallest_batch
-from hanse.learning.process import drawn_so_far, untouched
 
 
 def stepper(recipe: Recipe, parameters: list[Tensor], lr: float) -> Callable[[list[Tensor]], None]:
@@ -106,6 +105,12 @@ def gradients_of(loss: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
     return [one if one.layout == torch.strided else one.to_dense() for one in found]
 
 
+def _generators(device: torch.device) -> Tensor:
+    """Return the states of the generators that a module may draw from: the processor's, and its own card's."""
+    own = [torch.cuda.get_rng_state(device)] if device.type == "cuda" else []
+    return torch.cat([torch.get_rng_state(), *own])
+
+
 class Trainer:
     """One copy of a problem's module that trains one seat at a time. Threads must not share a trainer.
 
@@ -156,11 +161,12 @@ class Trainer:
         This is found by one forward pass on a few samples of ``pool``, and cached.
         """
         if self._random is None:
+            card = self.device.type == "cuda"
             probe = copy.deepcopy(self.module).train()
-            with torch.no_grad(), untouched(self.device):
-                before = drawn_so_far(self.device)
+            with torch.no_grad(), torch.random.fork_rng(devices=[self.device] if card else []):
+                before = _generators(self.device)
                 probe(self._inputs(pool.x[: max(2, self.smallest)]))
-                self._random = drawn_so_far(self.device) != before
+                self._random = not torch.equal(before, _generators(self.device))
         return self._random
 
     def train(self, pool: Samples, job: SeatJob, recipe: Recipe, lr: float) -> tuple[Tensor, float, int]:
@@ -187,8 +193,10 @@ class Trainer:
         if not self.draws(pool):  # then no generator needs to be seeded and put back
             total = self._run(pool, job, recipe, lr, plan, reported)
         else:
-            with untouched(self.device):
-                torch.manual_seed(torch_seed(key[0], "dropout", round=key[1], client=key[2], start=key[3]))
+            devices = [self.device] if self.device.type == "cuda" else []
+            with torch.random.fork_rng(devices=devices):
+                seed = torch_seed(key[0], "dropout", round=key[1], client=key[2], start=key[3])
+                torch.manual_seed(seed)
                 total = self._run(pool, job, recipe, lr, plan, reported)
         row = self.row()
         loss = float(total) / counted

@@ -21,7 +21,6 @@ from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
 from hanse.learning.batches import Batches, GroupEngine, SeatPlan
 from hanse.learning.job import Problem, SeatJob, constant_of, has_buffers, pull_of
-from hanse.learning.process import drawn_so_far, untouched
 from hanse.learning.sequences import IGNORED, is_text
 
 
@@ -136,11 +135,11 @@ def why_not_vmapped(problem: Problem, row: Tensor, pool: Samples) -> str | None:
     x, y = pool.x[:4].float() if pool.x.is_floating_point() else pool.x[:4], pool.y[:4]
     module = copy.deepcopy(problem.module).train()
     problem.layout.load(module, row.to(next(module.parameters()).device))
-    before = drawn_so_far(x.device)
+    before = torch.get_rng_state()
     try:
-        with untouched(x.device), torch.no_grad():
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
             whole, half = module(x), module(x[:2])
-            if drawn_so_far(x.device) != before:
+            if not torch.equal(before, torch.get_rng_state()):
                 return "it draws random numbers as it trains"
         if not torch.allclose(whole[:2], half, rtol=1e-4, atol=1e-5):
             return "its outputs for a sample depend on the rest of the batch"
