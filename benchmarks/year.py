@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
 import statistics
 import sys
 import tempfile
@@ -76,10 +75,9 @@ def twenty(given: argparse.Namespace, folder: Path) -> int:
     lost = (going.net.folder / "logs" / "run.log").read_text().count("lost: ")
     seconds = [line["time/round_s"] for line in played[1:]]
     whole = [line["time/round_s"] for line in played[1:] if line["answered"] == given.nodes]
-    print(f"{len(played)} of {given.rounds} rounds, {lost} messages lost, load {os.getloadavg()[0]:.1f}")
+    print(f"{len(played)} of {given.rounds} rounds, {lost} messages lost, {most / given.nodes:.0f} MiB a node")
     print(f"seconds a round after the first: {statistics.median(seconds):.2f}, at most {max(seconds):.2f}")
     print(f"where all answered: {statistics.median(whole) if whole else math.nan:.2f}")
-    print(f"MiB a node: {most / given.nodes:.0f}")
     return int(len(played) < given.rounds)
 
 
