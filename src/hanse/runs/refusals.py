@@ -263,12 +263,13 @@ def no_such(behaviours: Mapping[str, Behaviour | None], data: FederatedData, mem
     """Return a line for each client, or set of samples, that a behaviour names and that does not exist, and for each
     client of a member. On a network nobody knows them before they come.
     """
-    there, names = {"own", *server_sets(data)}, data.names or [f"client {k}" for k in range(data.num_clients)]
-    lost = () if isinstance(data, RemoteData) else [name for name in members if name not in names]
-    lines = [f"clients.members: '{name}': there is no such client{nearest(name, names)}" for name in lost]
-    unlisted = () if isinstance(data, RemoteData) else [name for name in names if name not in members]
-    both = [name for name in unlisted if name in members.values()]
-    lines += [f"clients.members: '{name}': is a member, and a client of none: must be listed, too" for name in both]
+    there, lines = {"own", *server_sets(data)}, list[str]()
+    if not isinstance(data, RemoteData):
+        names = data.names or [f"client {k}" for k in range(data.num_clients)]
+        lost = [name for name in members if name not in names]
+        lines += [f"clients.members: '{name}': there is no such client{nearest(name, names)}" for name in lost]
+        both = [name for name in names if name in members.values() and name not in members]
+        lines += [f"clients.members: '{name}': is a member, and a client of none: must be listed, too" for name in both]
     lines += [
         f"behaviour.{name}.clients: {c}: there is no such client; allowed: 0 to {data.num_clients - 1}"
         for name, behaviour in behaviours.items()
