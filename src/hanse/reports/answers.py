@@ -156,8 +156,7 @@ def _joining(group: SeedGroup, found: Sequence[RunOf], beside: Sequence[RunRecor
                   "clients": max(map(len, tested)), "seeds": sum(one.total() > 0 for one in counts),
                   "of_seeds": len(found), "left_out": left_out}  # fmt: skip
         notes.append(Note("joining_paid", "note", {"label": label, **fields}))
-    wholes = [one.whole for one in found]
-    means = [(one.gain, one.gain_low, one.gain_high) for one in wholes if one.gain is not None]
+    means = [(of.gain, of.gain_low, of.gain_high) for one in found if (of := one.whole).gain is not None]
     mean, low, high = means[0] if len(means) == 1 else mean_interval([gain for gain, _, _ in means])
     if mean is not None:
         scale = reading.factor * (-1 if reading.less_is_better else 1)
