@@ -14,6 +14,7 @@ from hanse.base.errors import UserError
 from hanse.cli import app
 from hanse.core.entry import TOKEN, Transaction, client, escrow, pool
 from hanse.learning.intervals import difference, wilson
+from hanse.ledger.log import Walk
 from hanse.ledger.run_ledger import open_ledger
 from hanse.ledger.store import Ledger
 from hanse.reports.alone import alone_experiment, train_alone
@@ -239,6 +240,14 @@ def test_books_that_do_not_hold_make_no_statement(auction: Path, tmp_path: Path)
     books, notes = books_of(group_runs([load_run(tampered)]))  # what a report shows of them
     assert books == {}
     assert "transactions 1 to " in notes[0]
+
+
+def test_a_statement_walks_its_book_twice(auction: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once to verify it and once to add it up, however many parts of the page ask for it."""
+    read, first = list[int](), Walk._next
+    monkeypatch.setattr(Walk, "_next", lambda walk, *of: read.append(walk.tally.count) or first(walk, *of))
+    render(statement(auction, 1))
+    assert [read.count(number) for number in set(read)] == [2] * len(set(read))
 
 
 @pytest.mark.parametrize("torn", [False, True])

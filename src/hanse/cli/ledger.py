@@ -182,6 +182,7 @@ def _tell(
     """
     if as_json:
         answer = {"ok": verdict.ok and not apart, **asdict(verdict), "index": apart, "receipts": receipts}
+        del answer["closed"]  # a number for each round
         answer |= {"settled_again": replayed.again, "why_not": replayed.why_not, "beyond": replayed.beyond}
         answer |= {"checks": {check.name: check.holds for check in replayed.checks}}
         print(json.dumps({**answer, "witnessed": None if newest is None else newest.round}, indent=1))

@@ -11,6 +11,7 @@ import json
 import math
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 TOKEN = 1_000_000  # units of one token
 MINT = "mint"  # where grants come from: the only account that may go below its floor
@@ -70,7 +71,13 @@ _ACCOUNT = re.compile(r"mint|(client|escrow)/(0|[1-9][0-9]{0,17})|pool/\S+( \S+)
 
 def is_account(name: object) -> bool:
     """Say whether this is a possible name of an account: the mint, a client's, an escrow or a pool."""
-    return isinstance(name, str) and name.isprintable() and _ACCOUNT.fullmatch(name) is not None
+    return isinstance(name, str) and _is_account(name)
+
+
+@lru_cache(maxsize=1 << 14)
+def _is_account(name: str) -> bool:
+    """Say the same of a text, once for each of a book's accounts, which stand in many postings."""
+    return name.isprintable() and _ACCOUNT.fullmatch(name) is not None
 
 
 @dataclass(frozen=True)

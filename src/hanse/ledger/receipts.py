@@ -51,6 +51,7 @@ RECEIPT = 2000  # bytes that a receipt may have
 FRAME = 900  # of these, what it needs beside proofs and postings
 HASH = 43  # characters of a hash of a proof, in base64
 
+_encode = json.JSONEncoder(separators=(",", ":")).encode
 Line = tuple[str, str, int]  # a posting: step, account, units
 
 
@@ -84,7 +85,7 @@ class RecordDigest:
             ({3: 0.25}, True)
         """
         plain = {name: value for name, value in metrics.items() if not name.startswith(CLOCK)}
-        said = json.dumps([plain, list(seats)], separators=(",", ":"))
+        said = _encode([plain, list(seats)])
         values: dict[int, float] = {}
         spent: dict[int, float] = {}
         for seat in seats:
@@ -111,7 +112,7 @@ def moved_in(transactions: Iterable[Transaction]) -> dict[int, list[Line]]:
 
 def shortened(lines: Sequence[Line]) -> dict[str, Any]:
     """Return the number and the SHA-256 of postings, which replace them in a statement if there are too many."""
-    said = json.dumps([list(line) for line in lines], separators=(",", ":"))
+    said = _encode(lines)
     return {"count": len(lines), "sha256": as_text(hashlib.sha256(said.encode()).digest())}
 
 
@@ -134,20 +135,21 @@ def statements(
     found = {}
     for c in clients:
         lines = moved.get(c, ())
-        fits = len(json.dumps(json.dumps(lines, separators=(",", ":")))) <= room
+        # as a text in a text, in which quotes and backslashes are two characters
+        size = len(written := _encode(lines)) + 2 + written.count('"') + written.count("\\")
         said: dict[str, Any] = {
             "round": round,
             "client": c,
             "balance": balances[client(c)],
             "escrow": balances.get(escrow(c), 0),
-            "postings": lines if fits else shortened(lines),
+            "postings": lines if size <= room else shortened(lines),
         }
         if c in facts.values:
             said["value"] = facts.values[c]
         if c in facts.spent:
             said["epsilon"] = facts.spent[c]
         said |= agreed
-        found[c] = json.dumps(said, separators=(",", ":")).encode()
+        found[c] = _encode(said).encode()
     return found
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -243,7 +243,12 @@ def is_settled(folder: Path, ledger: Ledger) -> bool:
     return claim is not None and claim.finished and ledger.count() >= claim.count
 
 
-def unbooked(folder: Path, records: Iterable[Record]) -> range:
+def closed_in(records: Iterable[Record]) -> frozenset[int]:
+    """Return the rounds that transactions of a book close."""
+    return frozenset(record.round for record in records if record.transaction.kind == CLOSE)
+
+
+def unbooked(folder: Path, closed: Collection[int]) -> range:
     """Return the rounds of the records that the book has not closed, from the first such round on.
 
     Rounds after the last checkpoint have lines in the records before they are in the book. A killed run may leave them
@@ -251,9 +256,8 @@ def unbooked(folder: Path, records: Iterable[Record]) -> range:
 
     Args:
         folder: the run directory.
-        records: the whole history of its book.
+        closed: the rounds that its whole book has closed.
     """
-    closed = {record.round for record in records if record.transaction.kind == CLOSE}
     rounds = [int(line["round"]) for line in json_lines(folder / METRICS, ("round",))]
     end = max(rounds, default=-1) + 1
     return range(next((number for number in rounds if number not in closed), end), end)

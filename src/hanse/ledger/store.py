@@ -50,6 +50,7 @@ class VerifyResult:
         accounts: how many accounts these transactions touch.
         head: the recomputed root of the tree over these transactions.
         wrong: the first fault in words. None: the book is sound.
+        closed: the rounds that it has closed.
     """
 
     transactions: int
@@ -57,6 +58,7 @@ class VerifyResult:
     accounts: int
     head: str
     wrong: str | None = None
+    closed: frozenset[int] = frozenset()
 
     @property
     def ok(self) -> bool:
@@ -421,7 +423,8 @@ class Ledger:
         except DamagedError as damage:
             wrong = str(damage)
         tally = walk.tally
-        return VerifyResult(tally.count, walk.postings, len(tally.balances), tally.head, wrong)
+        closed = frozenset(closes.seen if closes else ())
+        return VerifyResult(tally.count, walk.postings, len(tally.balances), tally.head, wrong, closed)
 
 
 def receipts_of(closed: Closed, head: LogHead) -> list[Receipt]:

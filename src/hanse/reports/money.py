@@ -41,14 +41,17 @@ class Account:
 
     def take(self, kind: str, moved: Sequence[tuple[str, int]]) -> None:
         """Add what a transaction of some kind moves on the client's account and its escrow, as (account, units)."""
-        held = sum(units for name, units in moved if name.startswith("escrow/"))
-        self.escrow += held
-        self.balance += sum(units for _, units in moved) - held
-        if kind == "grant":
-            self.granted += sum(units for _, units in moved)
-        elif not stays(moved):
-            self.received += sum(max(units, 0) for _, units in moved)
-            self.paid -= sum(min(units, 0) for _, units in moved)
+        within = kind != "grant" and stays(moved)
+        for name, units in moved:
+            if name.startswith("escrow/"):
+                self.escrow += units
+            else:
+                self.balance += units
+            if kind == "grant":
+                self.granted += units
+            elif not within:
+                self.received += max(units, 0)
+                self.paid -= min(units, 0)
 
 
 @dataclass(frozen=True)
@@ -321,7 +324,7 @@ def _sums(lines: Sequence[Posting], kinds: Mapping[str, str]) -> tuple[PostingSu
 
 def stays(moved: Sequence[tuple[str, int]]) -> bool:
     """Return whether units only move between a client's account and its escrow, as (account, units)."""
-    return not sum(units for _, units in moved) and len({name for name, _ in moved}) == 2
+    return len(moved) > 1 and not sum(units for _, units in moved) and len({name for name, _ in moved}) == 2
 
 
 # ---- charts

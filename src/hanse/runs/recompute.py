@@ -32,7 +32,7 @@ from hanse.data.samples import Inputs
 from hanse.learning.sequences import is_text
 from hanse.learning.threads import intra_op
 from hanse.ledger.receipts import AGREEMENT, CLOCK
-from hanse.ledger.run_ledger import open_ledger, reading, unbooked, verify_run
+from hanse.ledger.run_ledger import closed_in, open_ledger, reading, unbooked, verify_run
 from hanse.runs.chance import is_number
 from hanse.runs.config import Experiment
 from hanse.runs.loop_state import LoopState
@@ -266,7 +266,7 @@ class _Replay:
         found: dict[int, list[Transaction]] = {}
         with reading(self.folder) as ledger:
             records = list(ledger.history())
-        self._through = unbooked(self.folder, records).start
+        self._through = unbooked(self.folder, closed_in(records)).start
         for record in records:
             found.setdefault(record.round, []).append(record.transaction)
         return found

@@ -31,7 +31,7 @@ from hanse.core.entry import tokens as say
 from hanse.core.part import PostedRound, Settlement, State
 from hanse.core.table import Table
 from hanse.core.telling import Check, read_about
-from hanse.ledger.run_ledger import beyond_the_book, is_settled, movements, open_ledger, unbooked, verify_run
+from hanse.ledger.run_ledger import beyond_the_book, closed_in, is_settled, movements, open_ledger, unbooked, verify_run
 from hanse.ledger.store import Ledger
 from hanse.mechanisms import market_checks
 from hanse.mechanisms.market_record import NEEDED, MarketRound, market_of
@@ -166,7 +166,7 @@ class Posted:
         """Return the rounds of a run whose ledger is open and verified."""
         records = list(ledger.history())
         settled = is_settled(folder, ledger)
-        return Posted(folder, list(movements(records)), unbooked(folder, records), ledger.floor, settled)
+        return Posted(folder, list(movements(records)), unbooked(folder, closed_in(records)), ledger.floor, settled)
 
     def __iter__(self) -> Iterator[PostedRound]:
         """Yield the rounds in their order, and what was posted after them."""

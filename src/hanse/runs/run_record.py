@@ -47,7 +47,8 @@ from hanse.base.files import (
 from hanse.core.declared import Count, Declared, UnsoundError
 from hanse.core.telling import About, read_about
 from hanse.learning.metrics import MetricStyle, main_of, readings_of
-from hanse.ledger.run_ledger import beyond_the_book, latest_claim, reading, unbooked, wrong_in
+from hanse.ledger.run_ledger import beyond_the_book, latest_claim, open_ledger, unbooked, verify_run
+from hanse.ledger.store import VerifyResult
 from hanse.runs.chance import STILL, Guess, doubts, in_no_sum, is_number, nothing_mixed, unsold
 from hanse.runs.round_record import HASH, METRICS, SEATS, SHAPE, lost_rounds, round_file
 from hanse.runs.sections import ClientsSection, RunSection
@@ -545,13 +546,19 @@ class RunRecord:
         """Why the run has no result, since no update was mixed in any round. None: it has one, or no round yet."""
         return nothing_mixed(self.metrics, ((seat.refused, seat.weight) for seat in self.clients))
 
-    @cached_property
+    @property
     def wrong_in_books(self) -> str | None:
         """Why the run's books, or the records that they close, do not hold. None: they hold, or the run has none."""
+        return self._verified.wrong if isinstance(self._verified, VerifyResult) else self._verified
+
+    @cached_property
+    def _verified(self) -> VerifyResult | str | None:
+        """What a walk along the run's books found; a text: why they cannot be read; None: there are none."""
         if not (self.path / "ledger.json").exists():
             return None
         try:
-            return wrong_in(self.path)
+            with open_ledger(self.path) as ledger:
+                return verify_run(self.path, ledger)
         except UserError as unread:
             return str(unread)
 
@@ -623,13 +630,10 @@ class RunRecord:
     @cached_property
     def beyond(self) -> str:
         """A sentence on rounds that the run's book does not have; "" if there are none, or no intact book."""
-        if not (self.path / "ledger.json").exists():
+        found = self._verified
+        if not isinstance(found, VerifyResult) or not found.ok:
             return ""
-        try:
-            with reading(self.path) as ledger:
-                return beyond_the_book(unbooked(self.path, ledger.history()))
-        except UserError:
-            return ""
+        return beyond_the_book(unbooked(self.path, found.closed))
 
     def arrays(self, round: int, only: Collection[str] = ()) -> dict[str, NDArray[Any]]:
         """Read the arrays of one round.
