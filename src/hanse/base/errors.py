@@ -71,6 +71,10 @@ class InPlaceError(PartError):
     """A part wrote into what it was shown. Such a round cannot be undone: what it was played from is no more."""
 
 
+class PartWarning(UserWarning):
+    """What a part does is allowed, but hardly meant."""
+
+
 @contextmanager
 def in_python(says: Callable[[str], str] = str) -> Iterator[None]:
     """Within this context, or in a function decorated with it, UserErrors name arguments and calls of Python instead of

@@ -25,7 +25,7 @@ import numpy as np
 
 from hanse.base.errors import PartError
 from hanse.base.pytorch import Tensor, torch
-from hanse.core.book import Book
+from hanse.core.book import Book, LedgerError
 from hanse.core.calling import States, called, check_figures, check_rows, checked_state, decide, guarded, proposed_mix
 from hanse.core.entry import TOKEN, Transaction
 from hanse.core.entry import client as account_of
@@ -301,7 +301,7 @@ def first_state(session: Session) -> LoopState:
     table = Table.laid_out(tuple(train.blocks(context)), context.num_clients, context.initial)
     home = train.home(table, context)
     with guarded(f"the train part {type(train).__name__}: its home returned"):
-        check_rows("rows", home, (context.num_clients,), table.size)
+        check_rows("rows", home, (context.num_clients,), table.size).flags.writeable = False
     recipe, first = context.recipe, context.initial(0)
     history = History.of(recipe, context.num_clients, context.layout, first) if recipe.remembers else None
     kept = session.of_guards("accounts")
@@ -461,7 +461,7 @@ def _figures(session: Session, states: States) -> dict[str, Floats]:
     for key, part in session.parts().items():
         figures = part.figures(states[key])
         with guarded(f"the {key} part {type(part).__name__}: its figures returned"):
-            check_figures(figures, session.context.num_clients)
+            check_figures(figures, session.context.num_clients, by_name)
         by_name |= figures
     return by_name
 
@@ -653,7 +653,11 @@ class _Round:
                 )
             inputs = watched.inputs(self.view, self.view.stage, settlement.found)
             self.know(settlement=settlement)
-            self.post(settlement.transactions)
+            try:
+                self.post(settlement.transactions)
+            except LedgerError as wrong:
+                wrong.add_note(f"raised by the settle part {type(settle).__name__}, round {self.view.round}")
+                raise
         self.hand_on([*settlement.found, inputs])
 
     def settle_and_mix(self) -> Table:
