@@ -349,6 +349,32 @@ class Raises(Behaviour):
         raise ZeroDivisionError("boom")
 
 
+class WritesIntoTheStart(Behaviour):
+    def on_reply(self, me: Any, round: int, request: Any, reply: Any) -> Any:
+        request.tasks[0].start.zero_()
+        return reply
+
+
+class Blank(Behaviour):
+    def sees(self, me: Any, round: int, targets: Any) -> Any:
+        return targets[:0]
+
+
+class Sulks:
+    def offer(self, me: Any, round: int, told: Any) -> Any:
+        raise ZeroDivisionError("boom")
+
+
+def test_what_a_policy_raises_names_it() -> None:
+    experiment = hanse.Experiment(mechanism="ipfl_posted", clients={"policy": f"{__name__}:Sulks"}, run={"rounds": 1})
+    with pytest.raises(ZeroDivisionError) as caught:
+        hanse.run(experiment)
+    assert caught.value.__notes__ == ["raised by the policy Sulks, in its offer"]
+
+
+BLAMED = {"SaysNothing": "on_reply", "Raises": "on_request", "WritesIntoTheStart": "on_reply", "Blank": "sees"}
+
+
 def behaving(name: str) -> hanse.Experiment:
     return hanse.Experiment(
         data={"clients": 3},
@@ -359,9 +385,9 @@ def behaving(name: str) -> hanse.Experiment:
     )
 
 
-@pytest.mark.parametrize(("name", "method"), [("SaysNothing", "on_reply"), ("Raises", "on_request")])
+@pytest.mark.parametrize(("name", "method"), BLAMED.items())
 def test_what_a_behaviour_raises_names_it(name: str, method: str) -> None:
-    with pytest.raises((TypeError, ZeroDivisionError)) as caught:
+    with pytest.raises((TypeError, ZeroDivisionError, ValueError)) as caught:
         hanse.run(behaving(name))
     assert caught.value.__notes__ == [f"raised by the behaviour {name}, in its {method}"]
 

@@ -76,6 +76,16 @@ class PartWarning(UserWarning):
 
 
 @contextmanager
+def blamed(who: str) -> Iterator[None]:
+    """Add a note to what this block raises: "raised by" and whose code it was, so that users find their own."""
+    try:
+        yield
+    except Exception as wrong:
+        wrong.add_note(f"raised by {who}")
+        raise
+
+
+@contextmanager
 def in_python(says: Callable[[str], str] = str) -> Iterator[None]:
     """Within this context, or in a function decorated with it, UserErrors name arguments and calls of Python instead of
     the command line's options, and a path that the system refuses is one.

@@ -23,9 +23,9 @@ from typing import Any
 
 import numpy as np
 
-from hanse.base.errors import PartError
+from hanse.base.errors import PartError, blamed
 from hanse.base.pytorch import Tensor, torch
-from hanse.core.book import Book, LedgerError
+from hanse.core.book import Book
 from hanse.core.calling import States, called, check_figures, check_rows, checked_state, decide, guarded, proposed_mix
 from hanse.core.entry import TOKEN, Transaction
 from hanse.core.entry import client as account_of
@@ -653,11 +653,8 @@ class _Round:
                 )
             inputs = watched.inputs(self.view, self.view.stage, settlement.found)
             self.know(settlement=settlement)
-            try:
+            with blamed(f"the settle part {type(settle).__name__}, round {self.view.round}"):
                 self.post(settlement.transactions)
-            except LedgerError as wrong:
-                wrong.add_note(f"raised by the settle part {type(settle).__name__}, round {self.view.round}")
-                raise
         self.hand_on([*settlement.found, inputs])
 
     def settle_and_mix(self) -> Table:
