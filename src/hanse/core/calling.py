@@ -95,8 +95,10 @@ def called(slot: str, method: Callable[..., Any], view: View, state: State) -> I
     if (hears := HEARS.get()) is not None:
         hears(slot, getattr(method, "__name__", ""), view, state)
     # two looks instead of a copy: a copy of the table for each call would cost more than most parts do
-    # the generators are looked at in round 0 only: a look takes as long as some parts do
-    before, own, drawn = _prints(view, state), dict(_own(part)), None if view.round else drawn_so_far()
+    # the generators are looked at in round 0 only: a look takes as long as some parts do. What draws within hanse's own
+    # parts is a function of the user's that judges models
+    looks = view.round == 0 and not type(part).__module__.startswith("hanse.")
+    before, own, drawn = _prints(view, state), dict(_own(part)), drawn_so_far() if looks else None
     raised: Exception | None = None
     try:
         yield name
