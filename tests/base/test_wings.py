@@ -42,8 +42,14 @@ def test_a_deleted_wing_is_left_out_and_named_where_a_name_is_unknown(points: li
 
 def test_a_wing_that_cannot_be_imported_is_an_error(points: list[EntryPoint]) -> None:
     points.append(EntryPoint("broken", "hanse.base.wings:no_such_wing", wings.GROUP))
-    with pytest.raises(AttributeError):
+    with pytest.raises(AttributeError) as caught:
         wings.wings()
+    assert "wing 'broken'" in caught.value.__notes__[0]
+
+
+def test_a_wing_brings_only_kinds_that_there_are() -> None:
+    with pytest.raises(ValueError, match="names: 'selcet': no such kind"):
+        wings.Wing("mine", names={"selcet": {"mine": "mine:Mine"}})
 
 
 def test_an_account_without_its_wing_answers_nothing(points: list[EntryPoint], tmp_path: Path) -> None:

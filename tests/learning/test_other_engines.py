@@ -18,8 +18,7 @@ RECIPE = Recipe(epochs=2, batch_size=10, lr=0.05, momentum=0.5)
 @pytest.mark.parametrize("terms", [{}, {"mu": [0.0, 0.5, 0.3], "tilt": 0.1, "epochs": [1, None, 3]}])
 @pytest.mark.parametrize("classes", [5, None])
 @pytest.mark.parametrize(
-    "recipe",
-    [RECIPE, Recipe(epochs=2, batch_size=None, batches_per_epoch=3, lr=0.05, weight_decay=0.01, momentum=0.5)],
+    "recipe", [RECIPE, Recipe(epochs=2, batch_size=None, batches_per_epoch=3, lr=0.05, weight_decay=0.01, momentum=0.5)]
 )
 def test_vmapped_equals_the_oracle(terms: dict, classes: int | None, recipe: Recipe) -> None:
     problem, row = build_problem(USER + "residual", (3, 4), classes, 1, width=6)

@@ -11,7 +11,8 @@ import pytest
 from rotation import rotating
 
 import hanse
-from hanse.base.errors import PartError
+from hanse.base.errors import PartError, PartWarning
+from hanse.core.entry import Transaction
 from hanse.core.part import (
     Aggregate,
     AggregatePart,
@@ -70,6 +71,16 @@ class Settles(Says, SettlePart):
 class Deploys(Says, DeployPart):
     def deploy(self, view: View, state: State) -> Any:
         return self.said(view), state
+
+
+class Remembers(Everyone):
+    def select(self, view: View, state: State) -> Any:
+        vars(self)["last"] = view.round
+        return super().select(view, state)
+
+
+def pays(account: str) -> Settlement:
+    return Settlement(transactions=(Transaction("a", "pay", ((account, 1), ("pool/x", -1))),))
 
 
 class Weighs(Says, WeighPart):
@@ -135,6 +146,14 @@ WRONG: dict[str, tuple[Mechanism, str]] = {
         ("one transaction", "settle", Settles(lambda v: Settlement(transactions="pay")), "transactions: is str"),  # type: ignore[arg-type]
         ("a row to withhold that there is not", "settle",
          Settles(lambda v: Settlement(frozenset({1} if v.stage == "close" else ()))), "withheld: 1 "),
+        ("a metric of the loop's", "select", Selects(lambda v: Choice(v.present, metrics={"test/accuracy": 1.0})),
+         "metrics: 'test/accuracy' is what the round's line"),
+        ("a whole word of the loop's", "select", Selects(lambda v: Choice(v.present, metrics={"round": 7})), "'round'"),
+        ("an infinite value", "value", Values_(lambda v: Values(np.full(3, np.inf))), "per_seat: has inf"),
+        ("a negative error", "value", Values_(lambda v: Values(np.ones(3), -np.ones(3))), "standard_errors: has -1.0"),
+        ("pay for nobody", "settle", Settles(lambda v: pays("client/3")), "client/3: there are only 3 clients"),
+        ("an array of the loop's", "settle", Settles(lambda v: Settlement(arrays={"W_row": np.ones(1)})), "'W_row' is"),
+        ("keeps a number in itself", "select", Remembers(), "select part Remembers, round 0, changed its own 'last'"),
         ("models for too few", "deploy", Deploys(lambda v: Deployment(np.zeros(2, np.int64))), "Deployment: rows: "),
     ]
 } | {
@@ -150,6 +169,33 @@ WRONG: dict[str, tuple[Mechanism, str]] = {
 def test_what_a_part_does_wrong_is_said_with_its_name_and_round(name: str) -> None:
     with pytest.raises(PartError, match=WRONG[name][1]):
         played(name)
+
+
+NOTED = {
+    "writes into a choice": ("value", Values_(lambda v: v.choice.clients.fill(0)), "read-only"),
+    "sorts the clients": ("select", Selects(lambda v: v.present.sort()), "read-only"),
+    "writes into homes": ("select", Selects(lambda v: v.home.fill(0)), "read-only"),
+    "pays more than there is": ("settle", Settles(lambda v: pays("client/1")), "transaction 'a': pool/x would hold -1"),
+}
+
+
+@pytest.mark.parametrize("name", NOTED)
+def test_what_numpy_or_the_book_refuses_names_the_part(name: str) -> None:
+    slot, part, said = NOTED[name]
+    with pytest.raises(ValueError, match=said) as caught:
+        played(name)
+    assert caught.value.__notes__ == [f"raised by the {slot} part {type(part).__name__}, round 0"]
+
+
+@pytest.mark.parametrize("name", ["draws", "weights"])
+def test_what_is_hardly_meant_is_warned_of(name: str) -> None:
+    with pytest.warns(PartWarning, match="global random generator" if name == "draws" else "do not sum to 1"):
+        played(name)
+
+
+def test_numbers_of_numpy_are_recorded_as_plain_ones(tmp_path: Path) -> None:
+    line = hanse.run(of_case("counts"), out=tmp_path / "run").metrics[0]
+    assert (line["counted"], type(line["counted"])) == (3, int)
 
 
 @dataclass(frozen=True)
@@ -208,6 +254,24 @@ class Figures(Learns):
         return self.learned
 
 
+class FiguresToo(Deploys):
+    def deploy(self, view: View, state: State) -> Any:
+        return Deployment(view.home), state
+
+    def figures(self, state: State) -> Any:
+        return {"x": np.ones(3)}
+
+
+def test_two_parts_do_not_record_one_figure() -> None:
+    with pytest.raises(PartError, match="FiguresToo: its figures returned x: is recorded already"):
+        played("same figures")
+
+
+def test_a_class_that_is_no_part_is_refused() -> None:
+    with pytest.raises(hanse.UserError, match=r"mechanism.select: object: is no part: .*hanse.core.part.SelectPart"):
+        played("no part")
+
+
 FIGURES = {
     "recorded twice": ({"client": np.ones(3)}, "client: is recorded already"),
     "figures of two": ({"mine": np.ones(2)}, r"mine: is float64 of shape \[2\]"),
@@ -259,12 +323,18 @@ def test_rows_to_fill_must_be_there() -> None:
 # every mechanism that is played here: its name is an option of the experiment
 CASES: dict[str, Mechanism] = {
     **{name: mechanism for name, (mechanism, _) in WRONG.items()},
+    **{name: replace(BASE, **{slot: part}) for name, (slot, part, _) in NOTED.items()},
     **{name: replace(BASE, select=Figures(figures)) for name, (figures, _) in FIGURES.items()},
     **{name: declared(**said) for name, (said, _) in DECLARED.items()},
     "two writers": replace(BASE, train=FillsServer()),
     "writes array": replace(BASE, select=WritesState("array")),
     "writes number": replace(BASE, select=WritesState("number")),
     "reversed": replace(BASE, select=Reversed()),
+    "counts": replace(BASE, select=Selects(lambda v: Choice(v.present, metrics={"counted": np.int64(len(v.present))}))),
+    "draws": replace(BASE, select=Selects(lambda v: Choice(np.random.permutation(v.present)))),  # noqa: NPY002
+    "weights": replace(BASE, weigh=Averages(lambda g: Aggregate(np.ones(len(g))))),
+    "same figures": replace(BASE, select=Figures({"x": np.ones(3)}), deploy=FiguresToo(print)),
+    "no part": replace(BASE, select=object()),
     "no rows to fill": replace(BASE, weigh=Weighs(lambda v: Weighed())),
 }
 
@@ -279,6 +349,32 @@ class Raises(Behaviour):
         raise ZeroDivisionError("boom")
 
 
+class WritesIntoTheStart(Behaviour):
+    def on_reply(self, me: Any, round: int, request: Any, reply: Any) -> Any:
+        request.tasks[0].start.zero_()
+        return reply
+
+
+class Blank(Behaviour):
+    def sees(self, me: Any, round: int, targets: Any) -> Any:
+        return targets[:0]
+
+
+class Sulks:
+    def offer(self, me: Any, round: int, told: Any) -> Any:
+        raise ZeroDivisionError("boom")
+
+
+def test_what_a_policy_raises_names_it() -> None:
+    experiment = hanse.Experiment(mechanism="ipfl_posted", clients={"policy": f"{__name__}:Sulks"}, run={"rounds": 1})
+    with pytest.raises(ZeroDivisionError) as caught:
+        hanse.run(experiment)
+    assert caught.value.__notes__ == ["raised by the policy Sulks, in its offer"]
+
+
+BLAMED = {"SaysNothing": "on_reply", "Raises": "on_request", "WritesIntoTheStart": "on_reply", "Blank": "sees"}
+
+
 def behaving(name: str) -> hanse.Experiment:
     return hanse.Experiment(
         data={"clients": 3},
@@ -289,9 +385,9 @@ def behaving(name: str) -> hanse.Experiment:
     )
 
 
-@pytest.mark.parametrize(("name", "method"), [("SaysNothing", "on_reply"), ("Raises", "on_request")])
+@pytest.mark.parametrize(("name", "method"), BLAMED.items())
 def test_what_a_behaviour_raises_names_it(name: str, method: str) -> None:
-    with pytest.raises((TypeError, ZeroDivisionError)) as caught:
+    with pytest.raises((TypeError, ZeroDivisionError, ValueError)) as caught:
         hanse.run(behaving(name))
     assert caught.value.__notes__ == [f"raised by the behaviour {name}, in its {method}"]
 

@@ -282,8 +282,7 @@ def check_delivery(played: Any, before: torch.Tensor) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "options"),
-    [("ipfl", {}), ("ipfl", {"distance": "squared_l2"}), ("pifl", {}), ("tiff", {})],
+    ("name", "options"), [("ipfl", {}), ("ipfl", {"distance": "squared_l2"}), ("pifl", {}), ("tiff", {})]
 )
 @settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(said=st.dictionaries(st.integers(0, N - 1), answers(), min_size=1))

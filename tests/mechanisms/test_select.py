@@ -257,6 +257,7 @@ def test_a_run_that_never_chooses_by_value_says_so(name: str, rounds: int, said:
     lines = build(experiment).said
     assert any(line.startswith(f"warning: run.rounds: {rounds}: ") for line in lines) == said
     assert len(Greedy(clients_per_round=3).unfit(Size(12, 3, 3, 4))) == 1
+    assert "so none is chosen" in Greedy(clients_per_round=4).unfit(Size(4, 4, 4, 9))[0]
     assert Greedy(clients_per_round=3, meets="never").unfit(Size(12, 3, 3, 4)) == ()
 
 

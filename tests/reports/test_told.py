@@ -89,8 +89,7 @@ class Sleeper(OfSome):
         if me.id not in self.clients:
             return reply
         return replace(
-            reply,
-            results=tuple(replace(r, row=r.row * 0) if isinstance(r, Trained) else r for r in reply.results),
+            reply, results=tuple(replace(r, row=r.row * 0) if isinstance(r, Trained) else r for r in reply.results)
         )
 
     def tells(self, num_clients: int, seed: int) -> Conduct:

@@ -71,6 +71,20 @@ class InPlaceError(PartError):
     """A part wrote into what it was shown. Such a round cannot be undone: what it was played from is no more."""
 
 
+class PartWarning(UserWarning):
+    """What a part does is allowed, but hardly meant."""
+
+
+@contextmanager
+def blamed(who: str) -> Iterator[None]:
+    """Add a note to what this block raises: "raised by" and whose code it was, so that users find their own."""
+    try:
+        yield
+    except Exception as wrong:
+        wrong.add_note(f"raised by {who}")
+        raise
+
+
 @contextmanager
 def in_python(says: Callable[[str], str] = str) -> Iterator[None]:
     """Within this context, or in a function decorated with it, UserErrors name arguments and calls of Python instead of

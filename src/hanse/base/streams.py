@@ -8,10 +8,14 @@ with the same key draw the same numbers.
 from __future__ import annotations
 
 import hashlib
+import random
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from hanse.base.pytorch import torch
 
 
 def _key(seed: int, purpose: str, round: int, client: int, start: int) -> bytes:
@@ -53,6 +57,18 @@ def torch_seed(seed: int, purpose: str, *, round: int = -1, client: int = -1, st
     """
     # PyTorch takes seeds up to 2^64 - 1, but other users of the number may read it as a signed integer
     return int.from_bytes(_key(seed, purpose, round, client, start)[:8], "little") >> 1
+
+
+def drawn_so_far(device: torch.device | None = None) -> tuple[Any, ...]:
+    """Return the state of all global generators, which changes with any draw or seeding.
+
+    Args:
+        device: a CUDA device's generator is looked at, too. None: only those of the processor.
+    """
+    _, words, *rest = np.random.get_state(legacy=True)  # noqa: NPY002
+    cuda = b"" if device is None or device.type != "cuda" else torch.cuda.get_rng_state(device).numpy().tobytes()
+    numpy = np.asarray(words).tobytes(), *rest
+    return random.getstate(), numpy, torch.get_rng_state().numpy().tobytes(), cuda
 
 
 @lru_cache(maxsize=8)

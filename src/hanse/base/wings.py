@@ -16,6 +16,9 @@ from importlib.metadata import entry_points
 from typing import Any
 
 GROUP = "hanse.wings"
+KINDS = frozenset({"models", "sources", "source_options", "behaviours", "mechanisms", "settings", "sections", "guards"})
+KINDS |= {"accounts", "amends", "forbids", "node_guards", "answers", "replays", "statements", "flower"}
+KINDS |= {"select", "train", "weigh", "value", "settle", "deploy"}
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,10 @@ class Wing:
     commands: tuple[Command, ...] = ()
     names: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        if odd := sorted(self.names.keys() - KINDS):
+            raise ValueError(f"names: '{odd[0]}': no such kind; allowed: {', '.join(sorted(KINDS))}")
+
 
 def target(path: str) -> Any:
     """Return the object at an import path that a wing names."""
@@ -67,12 +74,14 @@ def _found() -> tuple[tuple[Wing, ...], str]:
     """Return what :func:`wings` and :func:`absent` do."""
     found, lost = [], dict[str, list[str]]()
     for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
+        package = point.dist.name if point.dist is not None else point.name
         try:
             found.append(point.load())
-        except ModuleNotFoundError as wrong:
-            if wrong.name is None or not f"{point.module}.".startswith(f"{wrong.name}."):
+        except Exception as wrong:
+            gone = isinstance(wrong, ModuleNotFoundError) and f"{point.module}.".startswith(f"{wrong.name}.")
+            if not gone:
+                wrong.add_note(f"raised by the wing '{point.name}'; without it: pip uninstall {package}")
                 raise
-            package = point.dist.name if point.dist is not None else point.name
             lost.setdefault(package, []).append(point.name)
     gets = "; wings not here: {} (pip install --force-reinstall --no-deps {})"
     return tuple(found), "".join(gets.format(", ".join(names), package) for package, names in lost.items())

@@ -16,13 +16,14 @@ import re
 import shlex
 import sys
 import traceback
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from hanse.base.errors import MachineError, PartError, UserError, first_line, of_file, out_of_memory
+from hanse.base.errors import MachineError, PartError, PartWarning, UserError, first_line, of_file, out_of_memory
 from hanse.base.files import on_network, taken
 from hanse.base.import_trust import is_looking, looking
 from hanse.base.terminal import plainly
@@ -247,10 +248,7 @@ def _finish(result: object) -> None:
     warn((*([result.nothing] if result.nothing and result.nothing not in doubts else []), *doubts))
     what, tested = reached(record) if record is not None else ("nothing tested", [])
     out.print(f"{len(result.metrics)} rounds; {' '.join([what, *tested[-1:]])}", highlight=False)
-    lines = (
-        *mostly_refused(result.clients, result.names),
-        *valued_otherwise(result.metrics),
-    )
+    lines = (*mostly_refused(result.clients, result.names), *valued_otherwise(result.metrics))
     for line in lines:
         say(f"warning: {line}", style="yellow")
     if record is not None:
@@ -266,8 +264,7 @@ def _finish(result: object) -> None:
 def compare(
     dirs: Dirs,
     baseline: Annotated[
-        str | None,
-        typer.Option("--baseline", help="Label of the experiment to compare with; default the first."),
+        str | None, typer.Option("--baseline", help="Label of the experiment to compare with; default the first.")
     ] = None,
     epsilon: Annotated[
         float, typer.Option("--epsilon", help="How close to the baseline's best accuracy counts as equally good.")
@@ -286,14 +283,7 @@ def compare(
         hanse compare runs/sweep-exp/runs/* --baseline theirs --format latex
     """
     from hanse.reports.answers import doubts_of
-    from hanse.reports.compare import (
-        as_text,
-        cautions,
-        compare_runs,
-        compare_tables,
-        differences_tables,
-        with_baseline,
-    )
+    from hanse.reports.compare import as_text, cautions, compare_runs, compare_tables, differences_tables, with_baseline
     from hanse.reports.groups import group_runs
     from hanse.runs.run_record import load_runs
 
@@ -441,6 +431,10 @@ def _refuse_empty(words: Sequence[str]) -> None:
 def _main() -> None:
     """Run the command, and turn each kind of error into its lines and its exit code."""
     whole = bool(os.environ.get("HANSE_TRACEBACK"))
+    plain = warnings.formatwarning
+    warnings.formatwarning = lambda said, kind, *at: (
+        f"warning: {said}\n" if kind is PartWarning else plain(said, kind, *at)
+    )
     try:
         code = app(standalone_mode=False, prog_name="hanse")
         if sys.stdout is not None:  # as it is where the shell has closed it

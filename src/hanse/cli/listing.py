@@ -78,7 +78,7 @@ def name_table() -> RichTable:
     """Return a table of all names, by the experiment's key that takes them."""
     table = RichTable("kind", "names (or an import path 'package.module:name')")
     for key, names in _with_options().items():
-        table.add_row(key, ", ".join(names))
+        table.add_row(key if key != "data.partition" else f"{key} (names only)", ", ".join(names))
     return table
 
 

@@ -57,7 +57,7 @@ def check(transaction: Transaction) -> None:
         if not is_account(account):
             raise LedgerError(f"{where}: account {account!r}: must be mint, client/N, escrow/N or pool/NAME")
         if type(units) is not int or units == 0 or abs(units) > LARGEST:
-            raise LedgerError(f"{where}: amount {units!r} for {account}: must be a nonzero integer number of units")
+            raise LedgerError(f"{where}: amount {units!r} for {account}: must be an int of units, not 0")
         total += units
     if total:
         raise LedgerError(f"{where}: postings sum to {total}: must sum to 0")

@@ -20,18 +20,20 @@ decisions. Every row of the next table has exactly one writer. The order decides
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
-from numbers import Real
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from hanse.base.errors import InPlaceError, PartError
+from hanse.base.errors import InPlaceError, PartError, PartWarning
 from hanse.base.pytorch import Tensor, torch
+from hanse.base.streams import drawn_so_far
 from hanse.core.entry import Transaction
 from hanse.core.part import (
     FINISHED,
@@ -77,6 +79,8 @@ def method_of(part: object, name: str) -> Callable[..., Any] | None:
 def called(slot: str, method: Callable[..., Any], view: View, state: State) -> Iterator[str]:
     """Watch over a block that calls a part's method. It yields who is called, for errors.
 
+    In round 0 it also warns of a part that draws from a global generator.
+
     Args:
         slot: the slot in which the part is called.
         method: the bound method.
@@ -87,11 +91,14 @@ def called(slot: str, method: Callable[..., Any], view: View, state: State) -> I
         InPlaceError: the part wrote into the updates, the table or the state that it was shown.
         Exception: whatever the method raises, with a note that names the part.
     """
-    name = name_of(slot, method, view)
+    name, part = name_of(slot, method, view), getattr(method, "__self__", method)
     if (hears := HEARS.get()) is not None:
         hears(slot, getattr(method, "__name__", ""), view, state)
     # two looks instead of a copy: a copy of the table for each call would cost more than most parts do
-    before = _prints(view, state)
+    # the generators are looked at in round 0 only: a look takes as long as some parts do. What draws within hanse's own
+    # parts is a function of the user's that judges models
+    looks = view.round == 0 and not type(part).__module__.startswith("hanse.")
+    before, own, drawn = _prints(view, state), dict(_own(part)), drawn_so_far() if looks else None
     raised: Exception | None = None
     try:
         yield name
@@ -101,8 +108,21 @@ def called(slot: str, method: Callable[..., Any], view: View, state: State) -> I
     after = _prints(view, state)
     if changed := [what for what in before if before[what] != after[what]]:
         raise InPlaceError(f"{name}, wrote into {changed[0]} in place: change a copy") from raised
+    if kept := [what for what, value in _own(part).items() if value is not own.get(what)]:
+        raise InPlaceError(f"{name}, changed its own '{kept[0]}': keep what changes in the state") from raised
     if raised is not None:
         raise raised
+    if drawn is not None and drawn != drawn_so_far():
+        said = "the same seed then gives other numbers; draw from view.draw('purpose')"
+        warnings.warn(f"{name}, drew from a global random generator: {said}", PartWarning, stacklevel=2)
+
+
+def _own(part: object) -> dict[str, Any]:
+    """Return what a part keeps in itself: its options, and no values of cached properties."""
+    kept: Mapping[str, Any] = getattr(part, "__dict__", {})
+    return {
+        name: value for name, value in kept.items() if not isinstance(getattr(type(part), name, 0), cached_property)
+    }
 
 
 def decide(
@@ -143,6 +163,9 @@ def decide(
     decision, after = result
     with guarded(f"{who}: its {name} returned"):
         _check_decision(name, decision, view, fills)
+        for field in vars(decision).values():  # later parts are shown it
+            if isinstance(field, np.ndarray):
+                field.flags.writeable = False
         return decision, {**states, key: checked_state(after)}
 
 
@@ -194,6 +217,10 @@ def _prints(view: View, state: State) -> dict[str, int | bytes]:
     return counted | {name: array.tobytes() for name, array in arrays.items()}
 
 
+LARGEST_VALUE = 1e100  # the square of a value is still a number
+# what a round's line has from the loop itself: a part's metrics may not take these names, or begin with these words
+MEASURED = frozenset({"round", "present", "seats", "answered", "refused", "samples", "failed", "clock_s", "test/"})
+MEASURED |= {"client/", "train/", "bytes/", "ledger/", "time/", "memory/", "late/", "rounds/"}
 # what every line of clients.jsonl has: a part's figures may not take these names
 RECORDED = frozenset({"round", "client", "start", "refused", "samples", "steps", "loss", "weight", "value"})
 # what a checkpoint can hold
@@ -225,14 +252,14 @@ def _check_state(state: Any) -> None:
             raise GuardError(f"{said} an array of {value.dtype}: must be of numbers or truth values")
 
 
-def check_figures(figures: Any, num_clients: int) -> None:
+def check_figures(figures: Any, num_clients: int, others: Mapping[str, Any]) -> None:
     """Raise GuardError unless this maps names to numbers per client (``[num_clients]`` each), none of them a name
-    already in use.
+    already in use, also not by ``others``, the figures of other parts.
     """
     if not isinstance(figures, Mapping):
         raise GuardError(f"{type(figures).__name__}: must be a mapping of names to arrays")
     for name, array in figures.items():
-        if name in RECORDED:
+        if name in RECORDED or name in others:
             raise GuardError(f"{name}: is recorded already under this name")
         _shaped(str(name), array, (num_clients,), "fiub")
 
@@ -383,6 +410,9 @@ def _values(values: Values, view: View, fills: frozenset[str]) -> None:
     for name in ("per_seat", "standard_errors"):
         if (array := getattr(values, name)) is not None:
             _shaped(name, array, (S,), "f")
+            low = 0.0 if name == "standard_errors" else -LARGEST_VALUE
+            if len(wrong := array[(array < low) | (array > LARGEST_VALUE)]):
+                raise GuardError(f"{name}: has {wrong[0]} in it: must be {low:g} to {LARGEST_VALUE:g}, or NaN for none")
     if values.without_block is not None and (values.without_block.ndim != 2 or len(values.without_block) != S):
         raise GuardError(f"without_block: has shape {values.without_block.shape}: must be [{S}, blocks]")
 
@@ -392,7 +422,10 @@ def _settlement(settled: Settlement, view: View, fills: frozenset[str]) -> None:
     for row in settled.withheld:
         if not (isinstance(row, int | np.integer) and 0 <= row < view.table.size):
             raise GuardError(f"withheld: {row!r} is no row of the table: must be 0 to {view.table.size - 1}")
-    _all("transactions", settled.transactions, Transaction)
+    for account in [to for one in _all("transactions", settled.transactions, Transaction) for to, _ in one.postings]:
+        kind, _, number = str(account).partition("/")
+        if kind in ("client", "escrow") and number.isdecimal() and int(number) >= view.context.num_clients:
+            raise GuardError(f"transactions: {account}: there are only {view.context.num_clients} clients, from 0 on")
     for name, array in settled.arrays.items():
         if not isinstance(array, np.ndarray) or array.dtype == object:
             raise GuardError(f"arrays: '{name}' is {type(array).__name__}: must be an array of numbers or texts")
@@ -423,8 +456,10 @@ def _metrics(metrics: Any) -> None:
     if not isinstance(metrics, Mapping):
         raise GuardError(f"metrics: is {type(metrics).__name__}: must be a mapping of names to numbers")
     for name, value in metrics.items():
-        if not isinstance(name, str) or not isinstance(value, Real | np.number):
+        if not isinstance(name, str) or not isinstance(value, int | float | np.integer | np.floating):
             raise GuardError(f"metrics: {name!r} is {type(value).__name__}: must be a number")
+        if "".join(name.partition("/")[:2]) in MEASURED:
+            raise GuardError(f"metrics: {name!r} is what the round's line itself says: take another first word")
 
 
 def _all(name: str, items: Any, kind: type) -> Sequence[Any]:
@@ -454,7 +489,7 @@ def _shaped(name: str, array: Any, shape: tuple[int, ...] | None, kinds: str) ->
         shape: the shape. None: one dimension of any length.
         kinds: the numpy kinds that are allowed, such as "iu" for whole numbers.
     """
-    wanted = "whole numbers" if kinds == "iu" else "numbers"
+    wanted = {"iu": "whole numbers", "f": "floats"}.get(kinds, "numbers")
     form = "[n]" if shape is None else str(list(shape))
     if not isinstance(array, np.ndarray):
         raise GuardError(f"{name}: is {type(array).__name__}: must be an array {form} of {wanted}")
@@ -584,6 +619,11 @@ def _aggregates(
         elif aggregate_of_group.weights is not None:
             updates, models = np.zeros((1, len(view.trained))), np.zeros((1, view.table.size))
             updates[0, group.at], models[0, group.row] = aggregate_of_group.weights, aggregate_of_group.old
+            if abs(updates.sum() + models.sum() - 1) > 1e-6:
+                said = f"the weigh part {type(mechanism.weigh).__name__}: its weights and old do not sum to 1"
+                warnings.warn(
+                    f"{said}, which scales the model, but not the models of coalitions", PartWarning, stacklevel=2
+                )
             found.append(Replace(np.array([group.row]), updates, models if aggregate_of_group.old else None))
     reapplied = [group for group in groups if aggregates[group.row].beyond_weights]
     # what the rule makes of some members of a group, with the state from before the round

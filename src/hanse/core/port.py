@@ -24,7 +24,7 @@ client's half is registered by name in :mod:`hanse.learning.client_payloads`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, Union, get_args
@@ -305,12 +305,19 @@ class Roster(tuple[ClientInfo, ...]):
     @cached_property
     def ids(self) -> NDArray[np.int64]:
         """The client ids, ``[n]`` int64."""
-        return np.array([c.id for c in self], dtype=np.int64)
+        return _read_only(c.id for c in self)
 
     @cached_property
     def num_samples(self) -> NDArray[np.int64]:
         """The reported numbers of samples, ``[n]`` int64, in the order of the ids."""
-        return np.array([c.num_samples for c in self], dtype=np.int64)
+        return _read_only(c.num_samples for c in self)
+
+
+def _read_only(numbers: Iterable[int]) -> NDArray[np.int64]:
+    """Return these numbers as an array that nobody can write into: many parts are shown it."""
+    array = np.array(list(numbers), np.int64)
+    array.flags.writeable = False
+    return array
 
 
 @dataclass(frozen=True)

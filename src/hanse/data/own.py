@@ -24,16 +24,7 @@ from hanse.base.factories import whole_number
 from hanse.base.pytorch import Tensor, torch
 from hanse.base.streams import stream
 from hanse.data.dataset import Dataset, stratified_split
-from hanse.data.doubts import (
-    MOST_COLUMNS,
-    Coded,
-    of_clients,
-    of_columns,
-    of_inputs,
-    of_names,
-    of_near_rows,
-    of_targets,
-)
+from hanse.data.doubts import MOST_COLUMNS, Coded, of_clients, of_columns, of_inputs, of_names, of_near_rows, of_targets
 from hanse.data.frames import (
     Asked,
     Features,

@@ -504,13 +504,7 @@ def _check_room(samples: int, clients: int, min_samples: int) -> None:
 
 
 def client_sizes(
-    samples: int,
-    clients: int,
-    *,
-    seed: int,
-    law: SizeLaw = "power",
-    min_samples: int = 1,
-    total: int | None = None,
+    samples: int, clients: int, *, seed: int, law: SizeLaw = "power", min_samples: int = 1, total: int | None = None
 ) -> NDArray[np.int64]:
     """Return the number of samples of each client, ``[clients]``.
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from hanse.base.errors import RAISED, UserError, gated, out_of_memory
+from hanse.base.errors import RAISED, UserError, blamed, gated, out_of_memory
 from hanse.base.pytorch import Tensor, torch
 from hanse.base.streams import stream
 from hanse.base.wings import Names
@@ -313,8 +313,9 @@ class LocalFederation:
         seen = true.clone()
         for behaviour in showing:
             seen = _call(behaviour, "sees", Tensor, me, round, seen)
-            if (wrong := _no_targets(seen, true, self.data.num_classes)) is not None:
-                raise ValueError(f"behaviour {type(behaviour).__name__}: its sees returned {wrong}")
+            with blamed(f"the behaviour {type(behaviour).__name__}, in its sees"):
+                if (wrong := _no_targets(seen, true, self.data.num_classes)) is not None:
+                    raise ValueError(f"behaviour {type(behaviour).__name__}: its sees returned {wrong}")
         return None if torch.equal(seen, true) else Samples(pool.x.index_select(0, index), seen, pool.inputs)
 
     def _extras(self, pool: Samples, job: SeatJob) -> Mapping[str, Tensor]:
@@ -428,19 +429,22 @@ def _no_targets(seen: Tensor, true: Tensor, classes: int | None) -> str | None:
 def _call(behaviour: Behaviour, method: str, kind: Any, *given: Any) -> Any:
     """Return what a method of a behaviour returns, checked for its type.
 
-    An exception gets a note that names the behaviour, so users find their own code.
+    An exception gets a note that names the behaviour.
 
     Raises:
         TypeError: the method returned something else than a ``kind``.
+        ValueError: it wrote into what the client was sent, which in a simulation are the server's own rows.
     """
-    try:
+    asked = [task for request in given if isinstance(request, port.Request) for task in request.tasks]
+    sent = [x for task in asked for x in vars(task).values() if isinstance(x, Tensor) and not x.is_inference()]
+    versions = [x._version for x in sent]
+    with blamed(f"the behaviour {type(behaviour).__name__}, in its {method}"):
         result = getattr(behaviour, method)(*given)
+        if [x._version for x in sent] != versions:
+            raise ValueError("a task's tensor was written into in place: change a copy")
         if not isinstance(result, kind):
             wanted = getattr(kind, "__name__", str(kind))
             raise TypeError(f"a behaviour returned {type(result).__name__}: must be {wanted}")
-    except Exception as wrong:
-        wrong.add_note(f"raised by the behaviour {type(behaviour).__name__}, in its {method}")
-        raise
     return result
 
 

@@ -26,7 +26,7 @@ import numpy as np
 from pydantic import AfterValidator, Field
 from typing_extensions import TypedDict
 
-from hanse.base.errors import UserError, named, nearest
+from hanse.base.errors import UserError, blamed, named, nearest
 from hanse.base.factories import call
 from hanse.base.streams import stream
 from hanse.core.declared import Declared, Int64, Samples
@@ -571,6 +571,7 @@ def answer(policy: Any, question: str, me: Me, round: int, told: Mapping[str, An
     """
     for one in (policy, Trader(), BestTier()):
         if (method := getattr(one, question, None)) is not None:
-            found: Mapping[str, Any] = method(me, round, told)
-            return found
+            with blamed(f"the policy {type(one).__name__}, in its {question}"):
+                found: Mapping[str, Any] = method(me, round, told)
+                return found
     return None

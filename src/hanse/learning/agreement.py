@@ -201,12 +201,7 @@ _STEPS = Recipe(steps=2, batch_size=_SAMPLES, momentum=0.9, weight_decay=0.1, st
 
 
 def settle(
-    choice: EngineChoice,
-    problem: Problem,
-    row: Tensor,
-    samples: Samples,
-    device: torch.device,
-    precision: Precision,
+    choice: EngineChoice, problem: Problem, row: Tensor, samples: Samples, device: torch.device, precision: Precision
 ) -> tuple[EngineChoice, Problem, Engine, list[str]]:
     """Return the engine to use: the chosen engine, if it computes what the module computes.
 

@@ -365,12 +365,7 @@ def _cut(n: int, recipe: Recipe, work: int | None, smallest: int) -> _Cuts:
 
 
 def batch_plan(
-    n: int,
-    recipe: Recipe,
-    key: tuple[int, int, int, int],
-    work: int | None = None,
-    smallest: int = 1,
-    before: int = 0,
+    n: int, recipe: Recipe, key: tuple[int, int, int, int], work: int | None = None, smallest: int = 1, before: int = 0
 ) -> NDArray[np.int64]:
     """Return the batches of one seat: positions into its samples, int64 ``[steps, B]``, short batches padded with -1.
 

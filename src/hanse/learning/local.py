@@ -132,11 +132,7 @@ class Trainer:
     """
 
     def __init__(
-        self,
-        problem: Problem,
-        device: torch.device,
-        dtype: torch.dtype | None = None,
-        precision: Precision = "float32",
+        self, problem: Problem, device: torch.device, dtype: torch.dtype | None = None, precision: Precision = "float32"
     ) -> None:
         self.problem, self.device, self.precision = problem, device, precision
         self.dtype = dtype or torch.float32

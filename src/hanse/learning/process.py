@@ -11,7 +11,6 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -90,14 +89,6 @@ def seed_all(seed: int, device: torch.device) -> None:
     if device.type == "cuda":
         with torch.cuda.device(device):
             torch.cuda.manual_seed(seed)
-
-
-def drawn_so_far(device: torch.device) -> tuple[Any, ...]:
-    """Return the state of all generators, which changes with any draw or seeding."""
-    _, words, *rest = np.random.get_state(legacy=True)  # noqa: NPY002
-    cuda = torch.cuda.get_rng_state(device).numpy().tobytes() if device.type == "cuda" else b""
-    numpy = np.asarray(words).tobytes(), *rest
-    return random.getstate(), numpy, torch.get_rng_state().numpy().tobytes(), cuda
 
 
 def processor() -> str:

@@ -305,14 +305,7 @@ class Program:
         torch.Size([2, 8, 3])
     """
 
-    def __init__(
-        self,
-        problem: Problem,
-        seats: int,
-        width: int,
-        device: torch.device,
-        dtype: torch.dtype,
-    ) -> None:
+    def __init__(self, problem: Problem, seats: int, width: int, device: torch.device, dtype: torch.dtype) -> None:
         self.problem, self.layout, self.specs = problem, problem.layout, problem.stack or []
         specs = self.specs
         self.seats, self.width, self.device, self.dtype = seats, width, device, dtype

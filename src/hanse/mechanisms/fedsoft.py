@@ -152,10 +152,7 @@ class FedSoft(TrainPart, WeighPart):
 
 
 def fedsoft(
-    clients_per_round: Seated = None,
-    clusters: Clusters = 2,
-    lam: Weight = 0.1,
-    interval: Positive = 1,
+    clients_per_round: Seated = None, clusters: Clusters = 2, lam: Weight = 0.1, interval: Positive = 1
 ) -> Mechanism:
     """FedSoft (Ruan, Joe-Wong 2022): one model per client, pulled towards all cluster centres, weighted by importance.
 

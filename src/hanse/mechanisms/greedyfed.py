@@ -50,11 +50,7 @@ def ucb(clients_per_round: Positive = 10, beta: Weight = 0.01) -> Mechanism:
     return replace(greedyfed(clients_per_round), name="ucb", select=UCB(clients_per_round, beta=beta))
 
 
-def s_fedavg(
-    clients_per_round: Positive = 10,
-    alpha: Share = 0.75,
-    beta: Weight = 0.25,
-) -> Mechanism:
+def s_fedavg(clients_per_round: Positive = 10, alpha: Share = 0.75, beta: Weight = 0.25) -> Mechanism:
     """S-FedAvg (Nagalapatti, Narayanam 2021): clients are drawn by a softmax of their averaged Shapley values.
 
     Args:

@@ -555,12 +555,7 @@ class TokenManager(SettlePart):
         # a tier that starts from another one's model has been as good as it (papers.md P12: Acc_max from pre-training)
         np.maximum.at(best, here["tier"], best[start])
         np.add.at(sat, (here["client"][worked], here["tier"][worked]), 1)
-        return {
-            **here,
-            "sat": sat,
-            "paid": _widened(state["paid"], size) + self._told(settled),
-            "best": best,
-        }
+        return {**here, "sat": sat, "paid": _widened(state["paid"], size) + self._told(settled), "best": best}
 
     def _told(self, settled: SettledRound | None) -> Ints | int:
         """Return what clients are told of a settlement, ``[N, K]`` in units; 0 before the first."""
@@ -626,7 +621,7 @@ class TokenManager(SettlePart):
         )
         gains = [
             f"Up to {100 * self.eta:g} % of what was paid goes back to those who paid; the rest is shared by those "
-            "who trained, by rank.",
+            "who trained, by rank."
         ]
         if seats is not None and seats > 1:
             # rank k of n gets the share k / (1 + ... + n) of a pool of n prices

@@ -343,14 +343,17 @@ def _no_part(mechanism: Mechanism) -> list[str]:
 def _misdeclared(slot: str, part: Part) -> Iterator[str]:
     """Yield what is wrong with a part's declarations: wrong types, unknown slots, misspelt methods."""
     for name in ("needs", "gives", "accepts", "fills"):
-        said: Any = getattr(part, name, frozenset())
+        if not hasattr(part, name):
+            yield f"is no part: must inherit from hanse.core.part.{slot.title()}Part"
+            return
+        said: Any = getattr(part, name)
         by_slot = said if isinstance(said, Mapping) else {slot: said}
         for where, names in by_slot.items():
             if where not in SLOTS:
                 yield f"{name}: there is no slot '{where}'{nearest(str(where), SLOTS)}"
             if not isinstance(names, frozenset | set) or not all(isinstance(one, str) for one in names):
                 yield f"{name}: {names!r}: must be a set of names, as in frozenset({{'values'}}), or one for each slot"
-    if in_slots(getattr(part, "fills", frozenset()), [slot]) and method_of(part, "weigh") is None:
+    if in_slots(part.fills, [slot]) and method_of(part, "weigh") is None:
         yield "fills: needs a method 'weigh' that makes these rows"
     wrong = misspelt(type(part), [*(name for names in METHODS.values() for name in names), *OTHER_METHODS])
     if wrong is not None:

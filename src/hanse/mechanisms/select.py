@@ -61,8 +61,10 @@ def rounds_to_meet_all(num_clients: int, clients_per_round: int) -> int:
 
 def too_short(size: Size) -> Sequence[str]:
     """Return a warning if a run is over before or when the selector's first phase ends, in which every client trains
-    once.
+    once, or if every client always trains.
     """
+    if size.seats >= size.clients > 1:
+        return [f"warning: mechanism.clients_per_round: all {size.clients} clients always train, so none is chosen"]
     needed = rounds_to_meet_all(size.clients, size.seats)
     if size.rounds > needed:
         return ()

@@ -552,10 +552,7 @@ def read_file(path: str | Path) -> dict[str, Any]:
 
 # tables that are allowed, by key; of the user's own names below [behaviour] there is one for all
 # what pydantic calls by Python's names
-_IN_TOML = {
-    "list_type": 'must be a list, such as ["one", "two"]',
-    "string_type": "must be a text in quotes",
-}
+_IN_TOML = {"list_type": 'must be a list, such as ["one", "two"]', "string_type": "must be a text in quotes"}
 _PART = "must be a whole number; for a part of an epoch give steps, each of batch_size samples, instead of epochs"
 
 

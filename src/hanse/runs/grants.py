@@ -42,10 +42,7 @@ class Vesting(Part):
 
     def init(self, context: Context) -> State:
         """Return the state before any grant."""
-        return {
-            "given": np.zeros(context.num_clients, np.int64),
-            "worked": np.zeros(context.num_clients, bool),
-        }
+        return {"given": np.zeros(context.num_clients, np.int64), "worked": np.zeros(context.num_clients, bool)}
 
     def due(self, view: View, state: State) -> tuple[list[Transaction], State]:
         """Return the parts that present clients get in this round, and the next state."""

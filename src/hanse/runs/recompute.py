@@ -49,14 +49,7 @@ from hanse.runs.recomputable import (
     validation_file,
 )
 from hanse.runs.round import Exchange, finish, first_state, play_round
-from hanse.runs.round_record import (
-    HASH,
-    METRICS,
-    SEATS,
-    RoundRecord,
-    lost_rounds,
-    round_file,
-)
+from hanse.runs.round_record import HASH, METRICS, SEATS, RoundRecord, lost_rounds, round_file
 from hanse.runs.run_record import read_shape
 from hanse.runs.rundir import environment
 from hanse.runs.sections import config_hash

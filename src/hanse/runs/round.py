@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from hanse.base.errors import PartError
+from hanse.base.errors import PartError, blamed
 from hanse.base.pytorch import Tensor, torch
 from hanse.core.book import Book
 from hanse.core.calling import States, called, check_figures, check_rows, checked_state, decide, guarded, proposed_mix
@@ -301,7 +301,7 @@ def first_state(session: Session) -> LoopState:
     table = Table.laid_out(tuple(train.blocks(context)), context.num_clients, context.initial)
     home = train.home(table, context)
     with guarded(f"the train part {type(train).__name__}: its home returned"):
-        check_rows("rows", home, (context.num_clients,), table.size)
+        check_rows("rows", home, (context.num_clients,), table.size).flags.writeable = False
     recipe, first = context.recipe, context.initial(0)
     history = History.of(recipe, context.num_clients, context.layout, first) if recipe.remembers else None
     kept = session.of_guards("accounts")
@@ -461,7 +461,7 @@ def _figures(session: Session, states: States) -> dict[str, Floats]:
     for key, part in session.parts().items():
         figures = part.figures(states[key])
         with guarded(f"the {key} part {type(part).__name__}: its figures returned"):
-            check_figures(figures, session.context.num_clients)
+            check_figures(figures, session.context.num_clients, by_name)
         by_name |= figures
     return by_name
 
@@ -653,7 +653,8 @@ class _Round:
                 )
             inputs = watched.inputs(self.view, self.view.stage, settlement.found)
             self.know(settlement=settlement)
-            self.post(settlement.transactions)
+            with blamed(f"the settle part {type(settle).__name__}, round {self.view.round}"):
+                self.post(settlement.transactions)
         self.hand_on([*settlement.found, inputs])
 
     def settle_and_mix(self) -> Table:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from hanse.base.errors import UserError
+from hanse.base.errors import PartError, UserError
 from hanse.base.files import json_lines, opened
 from hanse.core.entry import Transaction
 from hanse.learning.job import NO_STEP
@@ -223,7 +223,7 @@ def _metrics_of(played: Played, tested: Mapping[str, float | None], seconds: Map
     updates = view.trained
     known = updates.loss[~np.isnan(updates.loss)]  # of those that report one
     decisions = (view.choice, view.mix, view.values, view.settlement, view.deployment)
-    recorded = {k: v for d in decisions if d is not None for k, v in d.metrics.items()}
+    recorded = {k: v.item() if isinstance(v, np.generic) else v for d in decisions if d for k, v in d.metrics.items()}
     return {
         "round": view.round,
         "present": len(view.roster),
@@ -333,6 +333,8 @@ def _arrays_of(played: Played) -> dict[str, np.ndarray]:
         if view.values.without_block is not None:
             arrays["value_without_block"] = view.values.without_block
     if view.settlement is not None:
+        if both := sorted(arrays.keys() & view.settlement.arrays):
+            raise PartError(f"the settle part: arrays: '{both[0]}' is in the round's file already: take another name")
         arrays |= view.settlement.arrays
         arrays["withheld"] = np.array(sorted(view.settlement.withheld), np.int64)
     # late: reports read this module, and read without torch

@@ -362,13 +362,7 @@ def build_model(
         loss = balanced(loss, classes, data.class_counts())
     objective, name = build_objective(loss, classes, text=text), section.name if given is None else given
     problem, row = build_problem(
-        name,
-        data.sample_shape,
-        classes,
-        experiment.run.seed,
-        number=number,
-        objective=objective,
-        **section.options,
+        name, data.sample_shape, classes, experiment.run.seed, number=number, objective=objective, **section.options
     )
     text = text or problem.judge is not None
     return replace(problem, metrics=build_metrics(experiment.eval.metrics, classes, text=text)), row

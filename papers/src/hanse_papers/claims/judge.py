@@ -511,7 +511,7 @@ def printed_claims(verdicts: Sequence[Verdict], title: str) -> RichTable:
     said = "\n".join(f"Cannot be decided here: {'; '.join(names)}: {why}" for why, names in reasons.items())
     table = RichTable(title=title, title_justify="left", caption=said, caption_justify="left")
     for name in ("claim", "where", "the paper's effect", "our effect, interval", "our seeds", "registered", "word"):
-        table.add_column(name, overflow="fold", min_width=12 if name == "claim" else None)  # whole words
+        table.add_column(name, overflow="fold")
     for verdict in verdicts:
         claim, judged = verdict.claim, verdict.judged
         printed = "–" if claim.printed is None else f"{claim.printed:+.2f}"

@@ -287,7 +287,7 @@ def printed_plan(steps: Sequence[Planned]) -> RichTable:
     hours = 0.0
     table = RichTable(title="The next runs, to the next look of each claim", title_justify="left")
     for name in ("paper", "claims", "runs", "hours", "hours until then", "claims decided, on average", "an hour"):
-        table.add_column(name, overflow="fold", min_width=9 if name == "paper" else None)  # whole words
+        table.add_column(name, overflow="fold")
     for step in steps:
         hours += step.seconds / 3600
         again = f", {step.again} of them again" if step.again else ""

@@ -288,7 +288,8 @@ def search(
 
 def _check(experiment: Experiment, clients: Sequence[int], tries: int, seeds: int, seed: int) -> int:
     """Return how many clients there are. Raises UserError for one that is not there, or a number out of range."""
-    members = build(experiment).data.num_clients  # a table of owners may have fewer than data.clients
+    session = build(experiment)
+    members = session.data.num_clients  # a table of owners may have fewer than data.clients
     last = members - 1
     of = "" if len(clients) == 1 else f" of {clients[0]} and {clients[-1]}, who cheat together"
     lines = [f"--client {c}: there is no such client{of}; allowed: 0..{last}" for c in clients if not 0 <= c <= last]
@@ -296,6 +297,9 @@ def _check(experiment: Experiment, clients: Sequence[int], tries: int, seeds: in
     lines += [] if experiment.run.rounds else ["run.rounds: 0: nobody is asked anything, so nothing can be cheated at"]
     lines += [f"--tries {tries}: must be at least 1"] if tries < 1 else []
     lines += [f"--seeds {seeds}: must be at least 2, as one run has no interval"] if seeds < 2 else []
+    for one in session.about.conducts:
+        again = sorted(set(clients) & set(one.clients)) if one.cheats else []
+        lines += [f"behaviour: client {c} cheats in the file, too, so is never honest; leave that out" for c in again]
     if "deviant" in experiment.behaviour:
         lines.append("behaviour.deviant: the search puts its own in this place; leave it out of the file")
     if lines:

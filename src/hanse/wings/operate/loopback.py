@@ -252,11 +252,7 @@ class Loopback:
 
     # ---- up and down
 
-    def up(
-        self,
-        only: Sequence[int] | None = None,
-        show: Callable[[str], None] = lambda line: None,
-    ) -> None:
+    def up(self, only: Sequence[int] | None = None, show: Callable[[str], None] = lambda line: None) -> None:
         """Start those of SuperLink, proxy, warm process and nodes that do not run; make missing certificates and keys.
 
         Args:

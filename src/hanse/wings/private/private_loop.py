@@ -24,12 +24,7 @@ from hanse.learning.sequences import IGNORED
 
 
 def dp_sgd(
-    problem: Problem,
-    clip: float,
-    noise: float,
-    *,
-    fresh: bool = False,
-    own: Mapping[int, float] = MappingProxyType({}),
+    problem: Problem, clip: float, noise: float, *, fresh: bool = False, own: Mapping[int, float] = MappingProxyType({})
 ) -> Loop:
     """Return a training loop that is differentially private for each sample.
 
