@@ -247,10 +247,7 @@ def _finish(result: object) -> None:
     warn((*([result.nothing] if result.nothing and result.nothing not in doubts else []), *doubts))
     what, tested = reached(record) if record is not None else ("nothing tested", [])
     out.print(f"{len(result.metrics)} rounds; {' '.join([what, *tested[-1:]])}", highlight=False)
-    lines = (
-        *mostly_refused(result.clients, result.names),
-        *valued_otherwise(result.metrics),
-    )
+    lines = (*mostly_refused(result.clients, result.names), *valued_otherwise(result.metrics))
     for line in lines:
         say(f"warning: {line}", style="yellow")
     if record is not None:
@@ -266,8 +263,7 @@ def _finish(result: object) -> None:
 def compare(
     dirs: Dirs,
     baseline: Annotated[
-        str | None,
-        typer.Option("--baseline", help="Label of the experiment to compare with; default the first."),
+        str | None, typer.Option("--baseline", help="Label of the experiment to compare with; default the first.")
     ] = None,
     epsilon: Annotated[
         float, typer.Option("--epsilon", help="How close to the baseline's best accuracy counts as equally good.")
@@ -286,14 +282,7 @@ def compare(
         hanse compare runs/sweep-exp/runs/* --baseline theirs --format latex
     """
     from hanse.reports.answers import doubts_of
-    from hanse.reports.compare import (
-        as_text,
-        cautions,
-        compare_runs,
-        compare_tables,
-        differences_tables,
-        with_baseline,
-    )
+    from hanse.reports.compare import as_text, cautions, compare_runs, compare_tables, differences_tables, with_baseline
     from hanse.reports.groups import group_runs
     from hanse.runs.run_record import load_runs
 

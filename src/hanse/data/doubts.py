@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from hanse.base.pytorch import torch
 from hanse.data.kinds import FEW, GAPS, LISTED, NUMBER, Held, first_few, plain
-from hanse.data.units import numbered
+from hanse.data.units import at_several, numbered
 
 _CODE = re.compile(r"[+-]?(9+|8+|7+)(\.9+)?")
 _ID = re.compile(r"(^|[\W_])((id|key|uid|uuid|no|nr)s?|ssn)\s*'$|(ID|Id|SSN)\s*'$")
@@ -295,8 +295,8 @@ def of_columns(
     name = max(found, key=lambda one: one[0])[1]
     codes, shared = columns[name].codes, ""
     if owner is not None:
-        pairs = np.unique(np.stack([codes, numbered(owner.astype(str))]), axis=1)[0]
-        several = int((np.bincount(pairs[pairs >= 0]) > 1).sum())
+        at = codes >= 0
+        several = at_several(codes[at], numbered(owner[at].astype(str)))
         shared = f", {several} of them at several clients" if several else ""
     return (
         f"{where}: column {name!r} repeats as a person's name or number would: {(codes >= 0).sum()} rows of "

@@ -16,17 +16,7 @@ from hanse.base.errors import nearest
 from hanse.data.doubts import no_shared, of_classes
 from hanse.data.kinds import FEW, GAPS, LIKE, LISTED, NUMBER, alike, natural_order
 from hanse.data.preparing import DAY, MOST_KINDS, TableColumn
-from hanse.data.schema import (
-    CsvTable,
-    Schema,
-    UnfitTableError,
-    doubts,
-    fitted,
-    joined,
-    number,
-    same_words,
-    seconds,
-)
+from hanse.data.schema import CsvTable, Schema, UnfitTableError, doubts, fitted, joined, number, same_words, seconds
 from hanse.data.units import NONE
 
 _WORDS = ("none", "missing", "inf", "-inf", "infinity")  # gaps that may be words, too

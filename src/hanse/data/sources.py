@@ -64,13 +64,7 @@ class _Images:
 _IMAGES: Mapping[str, _Images] = {
     "mnist": _Images((60_000, 10_000), (28, 28), (0.1307,), (0.3081,), "7210414959"),
     "fashion_mnist": _Images((60_000, 10_000), (28, 28), (0.2860,), (0.3530,), "9211614657"),
-    "cifar10": _Images(
-        (50_000, 10_000),
-        (32, 32, 3),
-        (0.4914, 0.4822, 0.4465),
-        (0.2470, 0.2435, 0.2616),
-        "3880661631",
-    ),
+    "cifar10": _Images((50_000, 10_000), (32, 32, 3), (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616), "3880661631"),
     # what the first test labels are is not published; the sizes tell enough
     "emnist_byclass": _Images((697_932, 116_323), (28, 28), (), (), "", classes=62),
     "emnist_balanced": _Images((112_800, 18_800), (28, 28), (), (), "", classes=47),

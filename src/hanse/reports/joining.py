@@ -242,7 +242,7 @@ def who_gains(
     features: Features | None = None,
     model: nn.Module | Factory | str | Mapping[str, Any] | None = None,
     mechanisms: Sequence[Any] | Mapping[str, Any] = (ALONE, "fedavg", "ditto"),
-    metric: str | None = None,
+    metric: str | Mapping[str, Any] | Callable[..., float] | None = None,
     train: Mapping[str, Any] | None = None,
     alone: Mapping[str, Any] | None = None,
     rounds: int | None = None,
@@ -275,8 +275,8 @@ def who_gains(
             None: the default of ``[model]``.
         mechanisms: names, tables with options, or mechanisms put together in Python. A dictionary gives them names.
             "local", every client alone, is always played.
-        metric: the metric of the tests, such as "accuracy", "auc" or "rmse" (``[eval] metrics``). None: accuracy, or
-            the loss for regression.
+        metric: the metric of the tests, such as "accuracy", "auc" or "rmse", or a function (``[eval] metrics``).
+            None: accuracy, or the loss for regression.
         train: settings of ``[train]`` for all, such as ``{"lr": 0.05, "epochs": 2}``.
         alone: settings of ``[train]`` that differ for clients that train alone. Without its own weight decay a small
             client may overfit, and joining looks better than it is.
@@ -504,10 +504,10 @@ def counted_in(run: RunRecord) -> tuple[MetricStyle, str]:
 
 def _guessed(gains: Sequence[Gain], dataset: Dataset) -> list[str]:
     """Return a warning if all models together, alone or joined, are no better than naming a client's usual class."""
-    owners = torch.as_tensor(dataset.client_of)
-    own = [Guess.of(dataset.train.take((owners == client).nonzero()[:, 0])) for client in owners.unique()]
-    known = [guess for guess in own if guess is not None]
-    most = float(np.average([guess.most for guess in known], weights=[guess.samples for guess in known]))
+    owners = np.asarray(dataset.client_of)
+    rows = [torch.from_numpy(np.flatnonzero(owners == client)) for client in np.unique(owners)]
+    own = [guess for one in rows if (guess := Guess.of(dataset.train.take(one))) is not None]
+    most = float(np.average([guess.most for guess in own], weights=[guess.samples for guess in own]))
     tests = [gain.samples or 1 for gain in gains]
     best = max(np.average([getattr(gain, which) for gain in gains], weights=tests) for which in ("joined", "alone"))
     return [said("guessed", most)] if best <= Guess(sum(tests), most, 0.0).bar else []

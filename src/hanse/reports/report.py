@@ -99,10 +99,7 @@ _LIVE = "; script-src 'unsafe-inline'; connect-src 'self'"  # what a live page, 
 
 
 def write_report(
-    dirs: Sequence[str | Path],
-    out: str | Path,
-    *,
-    progress: Callable[[int, int], None] | None = None,
+    dirs: Sequence[str | Path], out: str | Path, *, progress: Callable[[int, int], None] | None = None
 ) -> Path:
     """Write a report on the runs in ``dirs``, and return the path of its page.
 

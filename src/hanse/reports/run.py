@@ -88,14 +88,7 @@ class Run(PlayedRun, Displayed):
         called = dict(zip(sums.clients.tolist(), names, strict=True))
         told = [words.strip(), *told]
         return Contributions(
-            sums.totals,
-            sums.errors,
-            names,
-            sums.seats,
-            sums.ranked,
-            called,
-            tuple(told),
-            tuple(self.record.doubts),
+            sums.totals, sums.errors, names, sums.seats, sums.ranked, called, tuple(told), tuple(self.record.doubts)
         )
 
     def alone(self, data: Any = None, *, progress: bool = False) -> Run:

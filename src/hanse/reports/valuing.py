@@ -358,11 +358,7 @@ class _Plan:
             assert self.weights is not None
             mixed = games.mixture(memo, n, self.weights, self.grams(), self.budget, self.seed, game=self.game)
             design = mixed.fit.design.coalitions()
-            return (
-                mixed.values,
-                mixed.standard_errors,
-                lambda worth: mixed.fit.values(worth[memo.places(design)]),
-            )
+            return (mixed.values, mixed.standard_errors, lambda worth: mixed.fit.values(worth[memo.places(design)]))
         if self.method == "gtg":
             # the rule takes a change below 1e-4 for none; nobody was asked for the unit, so take that share of the gain
             eps = _NEGLIGIBLE * abs(memo(frozenset(range(n))) - memo(frozenset()))
