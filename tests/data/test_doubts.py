@@ -238,3 +238,14 @@ def test_notes_are_kept_in_the_run_and_shown_by_its_report(tmp_path: Path) -> No
     assert any("-999" in note for note in kept)
     assert set(kept) <= {line.partition(": ")[2] for line in run.said}
     assert write_report([tmp_path / "run"], tmp_path / "out").read_text().count("-999 in 1 of ") == 1
+
+
+@pytest.mark.parametrize(("female", "told"), [("w", "'Kiel' alone has 'w' and lacks 'f'"), ("f", "")])
+def test_a_word_that_one_client_alone_writes_otherwise_is_told(female: str, told: str) -> None:
+    draw = np.random.default_rng(0)
+    x, y, who = federation(0, 3, 2)
+    sex = np.where((who == 1) & (draw.random(len(who)) < 0.5), female, np.where(draw.random(len(who)) < 0.5, "f", "m"))
+    sex[(who == 1) & (sex != female)] = "m"
+    frame = pd.DataFrame({"x": x[:, 0], "sex": sex, "ill": y, "site": np.array(["Bern", "Kiel", "Oslo"])[who]})
+    notes = [n for n in as_dataset(frame, target="ill", client="site", prepare="auto").notes if "otherwise" in n]
+    assert (len(notes) == 1 and told in notes[0]) if told else not notes

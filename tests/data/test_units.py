@@ -154,6 +154,10 @@ def test_too_few_units_are_said_and_none_is_no_test():
     assert len(rest) == 40
     assert not len(cut)
     assert any("units" in line for line in built(patients(24), group="patient").warnings)
+    each_numbers_its_own = patients().assign(patient=lambda t: t.groupby("hospital").cumcount() // 3)
+    for frame, told in ((each_numbers_its_own, True), (patients(), False)):
+        given = as_dataset(frame, target="state", client="hospital", features=["a", "b", "c"], group="patient")
+        assert any("at several clients" in line for line in given.notes) == told
 
 
 @pytest.mark.parametrize("alone", [("Kiel",), HOSPITALS])

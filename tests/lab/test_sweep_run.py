@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -98,7 +99,9 @@ def test_command_refusals_and_failures(tmp_path: Path, monkeypatch: pytest.Monke
         assert refused.output == ""
     # 5,000 clients cannot share the digits: that run fails, the other does not
     given = ["sweep", "exp.toml", "--grid", "data.clients=4,5000", "--workers", "1", "--rows-only"]
-    assert CliRunner().invoke(app, given).exit_code == 1
+    ended = CliRunner().invoke(app, given)
+    assert ended.exit_code == 1
+    assert re.search(r"data.clients=5000: UserError: .*5000", ended.stderr.replace("\n", " "))  # below the table
     rows = table(tmp_path / "runs" / "sweep-exp")
     assert [row["status"] for row in rows] == ["done", "failed"]
     assert "UserError" in rows[1]["error"]

@@ -216,3 +216,19 @@ def test_whoever_averages_are_better_without_is_suspect_though_its_values_are_ab
     assert [row.suspect for row in rows] == [False, False, False, True]
     assert rows[3].missed_low < rows[3].missed < rows[3].missed_high < 0 < rows[3].value_low
     assert "suspects" in [note.code for note in answers_of(tmp_path / "run").contributed]
+
+
+@pytest.mark.parametrize(("idle", "suspects"), [((), []), ((1,), ["1"])])
+def test_whose_steps_are_few_is_not_suspect_and_who_is_idle_is(idle: tuple[int, ...], suspects: list[str]) -> None:
+    """By its weight alone client 1 was suspect in half of such honest runs: in an epoch it takes fewer steps."""
+    draw, who = np.random.default_rng(0), np.repeat(np.arange(4), [60, 420, 700, 900])
+    x = draw.normal(size=(len(who), 8)).astype(np.float32)
+    y = (x[:, 0] + x[:, 1] + draw.normal(size=len(who)) > 0).astype(np.int64)
+    experiment = hanse.Experiment(
+        model="logistic", mechanism={"name": "fedavg", "value": "path"}, train={"lr": 0.01}, run={"rounds": 4},
+        behaviour={"attacker": {"clients": idle, "kind": "flip", "scale": 1e-6}} if idle else {},
+    )  # fmt: skip
+    found = contribution(SeedGroup("", (hanse.run(experiment, data=(x, y, who)).record,)))
+    at = found.labels.index("1")
+    assert found.missed[at] + 2 * found.missed_errors[at] < -0.05 * found.fall
+    assert found.suspects == suspects

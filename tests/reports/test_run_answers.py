@@ -172,6 +172,30 @@ def test_the_first_sentence_is_true_of_every_mechanism(
     assert found.sentences()[0].startswith(found.verdict[0].said)
 
 
+def near(targets: np.ndarray, outputs: np.ndarray) -> float:
+    return float((np.abs(targets - outputs) < 1).mean())
+
+
+def test_gains_are_named_by_what_was_measured(tmp_path: Path) -> None:
+    """The loss of a regression, or a function of one's own, is no accuracy; intervals count the units of the rows."""
+    x, y, who = shops(400)
+    draw, data = np.random.default_rng(0), (x, x.sum(axis=1) + 0.5 * y, who, np.repeat(np.arange(200), 2))
+    few = {"mechanisms": "fedavg", "model": "logistic", "rounds": 2}
+    for metric, title in ((None, "loss"), (near, "near"), ("r2", "R2")):
+        found = hanse.who_gains(data, metric=metric, **few)
+        assert (found.reading.title, found.unit) == (title, "unit")
+        assert "accuracy" not in str(found)
+    experiment = hanse.Experiment(data={"client_test": 0.3}, model="logistic", mechanism="fedavg", run={"rounds": 2})
+    run = hanse.run(experiment, data=data, out=tmp_path / "run")
+    run.alone()
+    assert (run.joining().reading.title, run.joining().unit) == ("loss", "unit")
+    rare = (draw.random(400) < 0.05).astype(int)
+    told = hanse.who_gains((x, rare, who), train={"lr": 1e-3}, **few).notes[0]  # accuracy shows nothing of such models
+    assert told.startswith("warning: No model is better than guessing")
+    assert not any("guessing" in note for note in hanse.who_gains((x, rare, who), metric="auc", **few).notes)
+    assert not any("guessing" in note for note in hanse.who_gains(shops(), **few | {"rounds": 5}).notes)
+
+
 def test_the_same_question_has_the_same_answer_from_a_run(tmp_path: Path) -> None:
     """Model, rounds and training are the defaults of a run; only who keeps which rows must be said."""
     given = inspect.signature(hanse.who_gains).parameters

@@ -56,9 +56,7 @@ Trust = Annotated[
 Workers = Annotated[
     int | None,
     typer.Option(
-        "--workers",
-        min=1,
-        help="Processes that play runs in parallel, with one thread each; default: one per core.",
+        "--workers", min=1, help="Processes that play runs in parallel, with one thread each; default: one per core."
     ),
 ]
 

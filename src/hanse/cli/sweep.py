@@ -122,6 +122,9 @@ def sweep(
         if not rows_only and len(done.failures) < len(points):
             place = shlex.quote(str(folder))
             say(f"a picture of them: hanse report {place}/runs/* --out {place}")
+    for why in dict.fromkeys(done.failures.values()):
+        of = [point.job.label for point in points if done.failures.get(point.job.key) == why]
+        say(f"{of[0]}{f' and {len(of) - 1} more' if of[1:] else ''}: {why}", err)
     if done.failures:
         err.print(f"hanse: {len(done.failures)} of {len(points)} runs failed; the same command tries them again")
         raise typer.Exit(1)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from hanse.base.pytorch import torch
 from hanse.data.kinds import FEW, GAPS, LISTED, NUMBER, Held, first_few, plain
-from hanse.data.units import numbered
+from hanse.data.units import at_several, numbered
 
 _CODE = re.compile(r"[+-]?(9+|8+|7+)(\.9+)?")
 _ID = re.compile(r"(^|[\W_])((id|key|uid|uuid|no|nr)s?|ssn)\s*'$|(ID|Id|SSN)\s*'$")
@@ -132,7 +132,10 @@ def _told(groups: Iterable[tuple[list[str], list[Any]]]) -> str:
 
 
 def no_shared(words: Mapping[str, set[str]], where: str, remedy: str = "") -> str:
-    """Return a note if clients have several words of a column each, and share none of them with any other; else "".
+    """Return a note if clients may call the same otherwise in a column, "" if not.
+
+    They share no word with any other and have several each, or one alone lacks words that all others have, and has as
+    many that no other has.
 
     Args:
         words: those of each client by name.
@@ -140,6 +143,13 @@ def no_shared(words: Mapping[str, set[str]], where: str, remedy: str = "") -> st
         remedy: what the note ends with.
     """
     groups = _groups(words)
+    if len(groups) == 1 < len(words) and len(groups[0][1]) <= FEW:
+        for client, own in sorted(words.items()):
+            others = [theirs for other, theirs in words.items() if other != client]
+            lacks, has = sorted(set.intersection(*others) - own), sorted(own.difference(*others))
+            if lacks and len(lacks) == len(has):
+                told = f"'{client}' alone has {', '.join(map(repr, has))} and lacks {', '.join(map(repr, lacks))}"
+                return f"{where}: client {told}: does it call the same otherwise?{remedy}"
     if len(groups) < 2 or min(len(own) for _, own in groups) < 2 or max(len(own) for _, own in groups) > FEW:
         return ""
     told = _told((clients, sorted(own)) for clients, own in sorted(groups))
@@ -295,8 +305,8 @@ def of_columns(
     name = max(found, key=lambda one: one[0])[1]
     codes, shared = columns[name].codes, ""
     if owner is not None:
-        pairs = np.unique(np.stack([codes, numbered(owner.astype(str))]), axis=1)[0]
-        several = int((np.bincount(pairs[pairs >= 0]) > 1).sum())
+        at = codes >= 0
+        several = at_several(codes[at], numbered(owner[at].astype(str)))
         shared = f", {several} of them at several clients" if several else ""
     return (
         f"{where}: column {name!r} repeats as a person's name or number would: {(codes >= 0).sum()} rows of "

@@ -41,7 +41,7 @@ from hanse.data.frames import (
 from hanse.data.kinds import ALIKE, Column, alike, natural_order
 from hanse.data.preparing import Prepare, Statistics
 from hanse.data.samples import Samples, array_of, as_tensors, unfinite
-from hanse.data.units import Cut, Divisible, numbered
+from hanse.data.units import Cut, Divisible, at_several, numbered
 
 FORMS = (
     "a hanse.data.Dataset, a pandas DataFrame, arrays (x, y), (x, y, clients) or (x, y, clients, units), a "
@@ -272,7 +272,7 @@ def _encoded(rows: Rows, where: str) -> tuple[Rows, int | None, Sequence[Any]]:
 
 _ONE_HOT = (
     "targets of shape {} have several columns of classes: one class for each sample is needed, as one-hot "
-    "rows' .argmax(axis=1); several labels of one sample are not supported"
+    "rows' .argmax(axis=1); several labels of one sample go as columns of -1.0 and 1.0 (docs/outcomes.md)"
 )
 
 
@@ -516,6 +516,11 @@ def _dataset(rows: Rows, test: float | Rows, min_samples: int, seed: int, name: 
     floats = samples.x[:n].numpy() if samples.x.is_floating_point() and not samples.inputs else None
     if classes is not None and ids is not None and y.ndim == 1:
         notes += of_clients(floats, y, ids[:n], names, called_labels, where)
+    if units is not None and ids is not None and 2 * (several := at_several(units, ids)) > units.max() + 1:
+        notes.append(
+            f"{where}: {several} of {units.max() + 1} units are at several clients, and each is taken as one: if each "
+            "client numbers its own, put its name before the number"
+        )
     doubt = rows.doubt
     if not (doubt or said) and units is None and y.ndim == 1 and floats is not None and floats.ndim == 2:
         doubt = of_near_rows(floats, Coded.of(y), where)

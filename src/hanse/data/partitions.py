@@ -417,7 +417,7 @@ class Natural:
         wanted, rest = divmod(clients, self.per_owner)
         if rest or wanted > len(known):
             allowed = f"1..{len(known)}" if self.per_owner == 1 else f"{self.per_owner} times 1..{len(known)}"
-            raise UserError(f"clients = {clients}: the source has {len(known)} natural clients; allowed: {allowed}")
+            raise UserError(f"data.clients = {clients}: the data have {len(known)} natural clients; allowed: {allowed}")
         if self.choose == "largest":
             chosen = np.argsort(-sizes, kind="stable")[:wanted]
         else:

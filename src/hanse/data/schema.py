@@ -34,7 +34,7 @@ from hanse.data.doubts import Coded, of_clients, of_column, of_columns, of_near_
 from hanse.data.kinds import ALIKE, GAPS, LISTED, NUMBER, Held, alike, lost, natural_order
 from hanse.data.preparing import TableColumn
 from hanse.data.samples import Samples
-from hanse.data.units import NONE, SHARES, Divisible, numbered
+from hanse.data.units import NONE, SHARES, Divisible, at_several, numbered
 
 _GROUP = "--group {0!r} of hanse schema, or group = {0!r} in the schema,"
 _ROWS = "Say what each row is of (--group of hanse schema, or group in the schema), or group = 'none'"
@@ -401,13 +401,13 @@ def joined(sites: Sequence[SiteTable], name: str, notes: Sequence[str] = (), dou
         told += of_clients(samples.x.numpy(), samples.y.numpy(), owner, names, schema.labels, "data", remedy)
     if schema.group not in ("", NONE):
         of_each = [one.units for one in sites if one.units is not None]
-        samples = replace(samples, units=torch.from_numpy(numbered(np.concatenate(of_each))))
-        held = np.unique(np.concatenate([np.unique(own) for own in of_each]), return_counts=True)[1]
-        if several := int((held > 1).sum()):
-            line = (
-                f"data: {several} of {len(held)} units are at several sites: trained on at one and tested on at another"
+        units = numbered(np.concatenate(of_each))
+        samples = replace(samples, units=torch.from_numpy(units))
+        if several := at_several(units, owner):
+            told.append(
+                f"data: {several} of {units.max() + 1} units are at several sites: trained on at one and tested on at "
+                "another, as on a network, where no site knows; if they are others, put the site's name before"
             )
-            told.append(f"{line}, as on a network, where no site knows; if they are others, put the site's name before")
     return Dataset(
         name,
         samples,

@@ -36,6 +36,11 @@ def numbered(values: NDArray[Any]) -> Ints:
     return np.unique(values, return_inverse=True)[1].astype(np.int64)
 
 
+def at_several(units: Ints, owner: Ints) -> int:
+    """Return how many units have rows of several owners."""
+    return int((np.bincount(np.unique([units, owner], axis=1)[0]) > 1).sum())
+
+
 def split_units(
     owner: Ints, labels: Ints | None, share: float, draw: np.random.Generator, units: Ints
 ) -> tuple[Ints, Ints]:

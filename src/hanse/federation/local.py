@@ -267,7 +267,7 @@ class LocalFederation:
         loss, steps = float(done.loss[k]), int(done.steps[k])
         if not done.said:
             if math.isnan(loss):
-                return "ended with NaN or infinite numbers: train.lr may be too high, or the model returns NaN"
+                return "ended with NaN or infinite numbers: train.lr or targets are too large, or the model returns NaN"
             return port.Trained(seat, done.rows[k], count, loss, steps, self._extras(held, job))
         said = done.said[k]
         if said.refused is not None:

@@ -534,14 +534,15 @@ def printed(points: Sequence[GridPoint], rows: Sequence[Row]) -> RichTable:
     """Return the rows of runs, or their means, as a table for a terminal, with only the most important columns.
 
     These are the varied settings, the status, the requested figures, with a standard deviation after a plus-minus sign
-    where there is one, the time per round, and the reason of a failure. Everything else is in the CSV file. Headings
-    are as short as they can be without two being the same.
+    where there is one, and the time per round. Everything else is in the CSV file. Headings are as short as they can be
+    without two being the same.
 
     Args:
         points: the runs.
         rows: the rows of these runs, or what :func:`means` returned.
     """
-    hidden, asked = {"key", "folder", "rounds", "best after rounds", "megabytes", "seconds"}, _asked(points, rows)
+    hidden = {"key", "error", "folder", "rounds", "best after rounds", "megabytes", "seconds"}
+    asked = _asked(points, rows)
     names = [name for name in _columns(rows) if ("/" not in name and name not in hidden) or name in asked]
     columns = [name for name in names if _said(rows, name)]
     shorts = [name.rpartition(".")[2] for name in columns]  # "lr" of "train.lr"

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hanse.base.files import table
 from hanse.base.streams import stream
 from hanse.core.telling import Measure
 from hanse.games.jackknife import SURE, interval_errors
@@ -112,7 +113,7 @@ def gained(run: RunRecord) -> float | None:
     return float(np.array([line.get("value/gain", 0.0) for line in run.metrics], np.float64).sum())
 
 
-def missed(run: RunRecord) -> tuple[Floats, Floats] | None:
+def missed(run: RunRecord, by_work: bool = False) -> tuple[Floats, Floats] | None:
     """Return how much worse the averages would be without each client, and the standard errors: ``[N]`` each.
 
     In each round the average of the others' updates is compared with the average of all (leave-one-out in averages), to
@@ -122,6 +123,8 @@ def missed(run: RunRecord) -> tuple[Floats, Floats] | None:
 
     Args:
         run: the run.
+        by_work: whether q_i is the client's share of weight times samples where that is less. In an epoch a client with
+            fewer samples takes fewer steps, so that until the model is trained an honest one adds less than its weight.
 
     Returns:
         None if the values are no parts of one model's fall, some are not recorded without each block of validation
@@ -130,6 +133,9 @@ def missed(run: RunRecord) -> tuple[Floats, Floats] | None:
     if gained(run) is None or _many_models(run) or np.isfinite(run.seats.error).any():
         return None
     weight = np.array([seat.weight or 0.0 for seat in run.clients])
+    train = table(run.config, "train")
+    epochs = by_work and train.get("steps") is None and train.get("batches_per_epoch") is None
+    work = weight * [(seat.samples or 1.0) if epochs else 1.0 for seat in run.clients]
     sums, blocks = np.zeros(run.num_clients), list[Floats]()
     for round in np.unique(run.seats.round[np.isfinite(run.seats.value)]).tolist():
         at = np.flatnonzero((run.seats.round == round) & np.isfinite(run.seats.value))
@@ -140,8 +146,10 @@ def missed(run: RunRecord) -> tuple[Floats, Floats] | None:
         every = np.zeros((run.num_clients, 1 + without.shape[1]))
         every[:, 0] = np.bincount(run.seats.client[at], run.seats.value[at], minlength=run.num_clients)
         np.add.at(every[:, 1:], who, np.nan_to_num(without))
-        others = part.sum() - part
-        lone = (part.sum() * every - part[:, None] * every.sum(axis=0)) / np.where(others > 0, others, np.inf)[:, None]
+        whole, done = part.sum(), np.bincount(run.seats.client[at], work[at], minlength=run.num_clients)
+        part = np.minimum(part, whole * done / (done.sum() or 1.0)) if by_work else part
+        others = whole - part
+        lone = (whole * every - part[:, None] * every.sum(axis=0)) / np.where(others > 0, others, np.inf)[:, None]
         sums += lone[:, 0]
         blocks.append(lone[:, 1:])
     if len({one.shape for one in blocks}) != 1:
@@ -395,6 +403,7 @@ class Contribution:
         measure: what one value is, as described by the part that measured it.
         missed: ``[n]``, how much worse averages would be without each (:func:`missed`). NaN: not known.
         missed_errors: ``[n]``, the standard errors.
+        lacking: ``[n]``, the upper 95 % end of :func:`missed` by work.
         fall: by how much the loss fell. NaN: values are no parts of it.
     """
 
@@ -408,6 +417,7 @@ class Contribution:
     measure: Measure
     missed: Floats
     missed_errors: Floats
+    lacking: Floats
     fall: float
 
     @cached_property
@@ -438,8 +448,8 @@ class Contribution:
         """
         sure = np.isfinite(self.drawn) & ~np.isinf(self.sampling)
         bad = clearly_harmful(self.totals, self.errors, self.seats, by_chance(self.totals, self.measure))
-        most = self.missed + SURE * self.missed_errors
-        return np.asarray((bad & sure & (not self.measure.ranks)) | ((self.seats > 1) & (most < -SUSPECT * self.fall)))
+        lacks = (self.seats > 1) & (self.lacking < -SUSPECT * self.fall)
+        return np.asarray((bad & sure & (not self.measure.ranks)) | lacks)
 
     @property
     def suspects(self) -> list[str]:
@@ -469,9 +479,10 @@ def contribution(group: SeedGroup) -> Contribution | None:
     same = len({one.without.shape for one in found}) == 1
     without = np.mean([one.without for one in found], axis=0) if same else np.zeros((len(clients), 0))
     seats = np.sum([_valued_seats(run, clients) for run in runs], axis=0)
-    apart = [one for run in runs if (one := missed(run)) is not None]
-    none = np.full((2, len(clients)), np.nan)
-    lone = np.mean(apart, axis=0)[:, clients] if len(apart) == len(runs) else none
+    apart = [one for run in runs for by in (False, True) if (one := missed(run, by_work=by)) is not None]
+    lone = due = np.full((2, len(clients)), np.nan)
+    if len(apart) == 2 * len(runs):
+        lone, due = (np.mean(apart[by::2], axis=0)[:, clients] for by in (0, 1))
     fell = [np.nan if (lower := gained(run)) is None else lower for run in runs]
     order = np.argsort(-totals, kind="stable")
     return Contribution(
@@ -485,6 +496,7 @@ def contribution(group: SeedGroup) -> Contribution | None:
         measure=runs[0].about.measure,
         missed=lone[0, order],
         missed_errors=lone[1, order],
+        lacking=(due[0] + SURE * due[1])[order],
         fall=float(np.mean(fell)),
     )
 

@@ -95,8 +95,8 @@ class ClientFacts:
         missed_low: the lower end of its 95 % interval for the draw of the validation samples.
         missed_high: the upper end.
         suspect: whether its updates clearly did harm on the validation samples: several were valued, and the sum's
-            interval is below zero, or that of ``missed`` is below -5 % of the loss's fall. It is no proof: only
-            training without the client shows it.
+            interval is below zero, or that of ``missed`` is below -5 % of the loss's fall, beyond what fewer steps
+            explain. It is no proof: only training without the client shows it.
         without: by how much the others do better without it, by training anew without it (``hanse report --retrain``):
             above 0 they do. The unit is that of the run's utility.
         without_low: the lower end of its 95 % interval, for other starts and other validation samples.

@@ -212,7 +212,7 @@ class OwnTest:
         blocks = next((count for count in (units, samples) if count is not None), BLOCKS)
         left = np.zeros(0) if tests.without is None else tests.without[i][:blocks]
         between = None if low is None or high is None else (low, high)
-        return OwnTest(round, loss, accuracy, samples, error, main, tests.gaps[i], left, between, units)
+        return OwnTest(round, loss, accuracy, samples, error, main, str(tests.gaps[i]), left, between, units)
 
 
 def _tested(run: RunRecord) -> list[int]:

@@ -18,6 +18,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from torch import nn
 
 from hanse.base.errors import UserError, in_python
@@ -31,16 +32,17 @@ from hanse.data.kinds import Column
 from hanse.data.preparing import Statistics
 from hanse.data.units import Cut
 from hanse.games.jackknife import FEW_SPLITS, SURE, split_error
-from hanse.learning.metrics import ACCURACY, LOSS, MetricStyle, main_of
+from hanse.learning.metrics import ACCURACY, MetricStyle
 from hanse.learning.models import Factory
 from hanse.reports.alone import ALONE
 from hanse.reports.chart import Chart, Curve, Lines, slug
 from hanse.reports.evaluations import progress as shown
+from hanse.reports.facts import RunOf
 from hanse.reports.fits import fits_of, surely
 from hanse.reports.showing import Displayed, Picture, frame
 from hanse.reports.words import Note, said
 from hanse.runs import experiment as running
-from hanse.runs.chance import NEAR_ALL
+from hanse.runs.chance import NEAR_ALL, Guess
 from hanse.runs.config import Experiment
 from hanse.runs.observers import ProgressCallback, mostly_refused
 from hanse.runs.run_record import RunRecord, load_run
@@ -165,8 +167,10 @@ class Joining(Displayed):
             for name, own in self._counts.items()
         ]
         for name in self.mechanisms:
-            if unknown := [g.client for g in self.of(name) if not np.isfinite(g.gain)]:
-                each.append(said("not_measured", name, unknown, len(unknown), len(self.clients)))
+            unknown = [g.client for g in self.of(name) if not np.isfinite(g.gain)]
+            unsure = [g.client for g in self.of(name) if np.isfinite(g.gain) and not np.isfinite(g.low)]
+            for code, who in (("not_measured", unknown), ("no_interval", unsure)):
+                each += [said(code, name, who, len(who), len(self.clients))] if who else []
         finite = [gain.alone for gain in self.gains if np.isfinite(gain.alone)]
         alone = float(np.mean(finite)) if finite else -np.inf
         if self.reading.percent and not self.reading.less_is_better and alone >= NEAR_ALL:
@@ -238,7 +242,7 @@ def who_gains(
     features: Features | None = None,
     model: nn.Module | Factory | str | Mapping[str, Any] | None = None,
     mechanisms: Sequence[Any] | Mapping[str, Any] = (ALONE, "fedavg", "ditto"),
-    metric: str | None = None,
+    metric: str | Mapping[str, Any] | Callable[..., float] | None = None,
     train: Mapping[str, Any] | None = None,
     alone: Mapping[str, Any] | None = None,
     rounds: int | None = None,
@@ -271,8 +275,8 @@ def who_gains(
             None: the default of ``[model]``.
         mechanisms: names, tables with options, or mechanisms put together in Python. A dictionary gives them names.
             "local", every client alone, is always played.
-        metric: the metric of the tests, such as "accuracy", "auc" or "rmse" (``[eval] metrics``). None: accuracy, or
-            the loss for regression.
+        metric: the metric of the tests, such as "accuracy", "auc" or "rmse", or a function (``[eval] metrics``).
+            None: accuracy, or the loss for regression.
         train: settings of ``[train]`` for all, such as ``{"lr": 0.05, "epochs": 2}``.
         alone: settings of ``[train]`` that differ for clients that train alone. Without its own weight decay a small
             client may overfit, and joining looks better than it is.
@@ -329,8 +333,7 @@ def who_gains(
     source = dict(data) if by_schema else source | ({} if prepare is None else {"prepare": prepare})
     dataset = _owned(own_data, source, target, client)
     withhold(dataset.doubt)
-    by_units, usual = dataset.train.units is not None, ACCURACY if dataset.num_classes is not None else None
-    named = metric if metric is not None else None if usual is None else usual.key
+    named = metric if metric is not None else None if dataset.num_classes is None else ACCURACY.key
     called, kept = {ALONE: ALONE, **called}, {} if by_schema else {"client_test": test}
     own = Own(own_data, None if isinstance(model, str | Mapping) else model)
 
@@ -355,11 +358,11 @@ def who_gains(
             runs = _played(experiments, own, place, counted, notes)
             alone_run = runs.pop(ALONE)
             results.append([gain for label, run in runs.items() for gain in gains_of(run, alone_run, label)])
+        reading, unit = counted_in(alone_run)  # while the run's files are there
     told = settings_of([*runs.values()][-1], alone_run)
-    reading = main_of([named]) if named is not None else LOSS
-    gains_found = tuple(_mean(gains, test) for gains in zip(*results, strict=True))
-    unit = str(group) if by_units and group is not None else "unit" if by_units else "row"
-    return Joining(gains_found, reading, splits, told, (*dict.fromkeys(notes),), unit)
+    found = tuple(_mean(gains, test) for gains in zip(*results, strict=True))
+    notes = [*(_guessed(found, dataset) if reading == ACCURACY else []), *dict.fromkeys(notes)]
+    return Joining(found, reading, splits, told, tuple(notes), unit)
 
 
 def withhold(doubt: str) -> None:
@@ -491,6 +494,23 @@ def gains_of(joined: RunRecord, alone: RunRecord, label: str) -> list[Gain]:
         ours, theirs, gain, low, high = (math.nan if one is None else one for one in (fit.last, fit.alone, *fit.gain))
         gains.append(Gain(joined.client_label(client), label, ours, theirs, gain, low, high, fit.samples, fit.units))
     return gains
+
+
+def counted_in(run: RunRecord) -> tuple[MetricStyle, str]:
+    """Return the metric in which gains are measured, and what is drawn anew for their intervals."""
+    found = RunOf(run)
+    return next((fit.reading for fit in found.fits.values() if fit.last is not None), run.main), found.unit
+
+
+def _guessed(gains: Sequence[Gain], dataset: Dataset) -> list[str]:
+    """Return a warning if all models together, alone or joined, are no better than naming a client's usual class."""
+    owners = np.asarray(dataset.client_of)
+    rows = [torch.from_numpy(np.flatnonzero(owners == client)) for client in np.unique(owners)]
+    own = [guess for one in rows if (guess := Guess.of(dataset.train.take(one))) is not None]
+    most = float(np.average([guess.most for guess in own], weights=[guess.samples for guess in own]))
+    tests = [gain.samples or 1 for gain in gains]
+    best = max(np.average([getattr(gain, which) for gain in gains], weights=tests) for which in ("joined", "alone"))
+    return [said("guessed", most)] if best <= Guess(sum(tests), most, 0.0).bar else []
 
 
 def settings_of(joined: RunRecord, alone: RunRecord) -> tuple[str, ...]:

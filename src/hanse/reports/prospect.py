@@ -207,7 +207,7 @@ def _gives(
 ) -> tuple[str, ...]:
     """Return sentences on what a client gives: how often it trains, what it sends, and how large that is."""
     seats, section = mechanism.most_seats(clients), experiment.federation
-    found = [said("seats_of", seats, clients)] if seats < clients else []
+    found = [said("seats_of", seats, None if data is None else clients)] if seats < clients else []
     found.append(said("what_is_sent", section.secure is not None, section.private is not None))
     if data is not None:
         row = build_model(experiment, data)[1]

@@ -88,14 +88,7 @@ class Run(PlayedRun, Displayed):
         called = dict(zip(sums.clients.tolist(), names, strict=True))
         told = [words.strip(), *told]
         return Contributions(
-            sums.totals,
-            sums.errors,
-            names,
-            sums.seats,
-            sums.ranked,
-            called,
-            tuple(told),
-            tuple(self.record.doubts),
+            sums.totals, sums.errors, names, sums.seats, sums.ranked, called, tuple(told), tuple(self.record.doubts)
         )
 
     def alone(self, data: Any = None, *, progress: bool = False) -> Run:
@@ -138,7 +131,7 @@ class Run(PlayedRun, Displayed):
             UserError: a run has no directory, or there is no run alone.
         """
         from hanse.reports.alone import ALONE, HERE, find_alone
-        from hanse.reports.joining import Joining, gains_of, settings_of
+        from hanse.reports.joining import Joining, counted_in, gains_of, settings_of
 
         if self.path is None and alone is not None:
             raise UserError(
@@ -152,7 +145,8 @@ class Run(PlayedRun, Displayed):
         if by_itself.mechanism != ALONE:
             raise UserError(f"joining: alone: its mechanism is '{by_itself.mechanism}'; it must be '{ALONE}'")
         gains = tuple(gains_of(self.record, by_itself, self.record.mechanism))
-        return Joining(gains, self.record.main, played=settings_of(self.record, by_itself))
+        reading, unit = counted_in(self.record)
+        return Joining(gains, reading, played=settings_of(self.record, by_itself), unit=unit)
 
     @in_python()
     def statement(self, client: int | str) -> HtmlPage:
