@@ -312,7 +312,7 @@ Row = ClientFacts | RoundFacts | RunFacts | Note
 _KINDS: Mapping[str, type[Row]] = {"runs": RunFacts, "clients": ClientFacts, "rounds": RoundFacts, "notes": Note}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Facts:
     """The facts of runs, as four tables.
 
@@ -327,6 +327,10 @@ class Facts:
     clients: tuple[ClientFacts, ...]
     rounds: tuple[RoundFacts, ...]
     notes: tuple[Note, ...]
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{len(self.table(name))} {name}" for name in _KINDS)
+        return f"<facts: {counts}: .to_pandas('clients'), .to_markdown(), .to_json()>"
 
     def table(self, name: str = "clients") -> tuple[Row, ...]:
         """Return the rows of "runs", "clients", "rounds" or "notes". Raises UserError for another name."""
