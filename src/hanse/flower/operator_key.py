@@ -63,7 +63,8 @@ def signing_key(path: Path | None = None) -> Ed25519PrivateKey:
     """
     if path is None and not os.environ.get(SIGNS_WITH):
         raise UserError(
-            f"{SIGNS_WITH}: is not set, and a server signs every request; 'hanse network up' makes a key and sets it"
+            f"{SIGNS_WITH}: is not set: must name the operator's key, certs/{KEY} of a project, as 'hanse network up' "
+            "does; 'hanse leave' takes it as --key"
         )
     found = path or Path(os.environ[SIGNS_WITH])
     if not found.is_file():
