@@ -28,6 +28,7 @@ from hanse.cli import app
 from hanse.flower import agreement, server
 from hanse.flower import agreement as agreeing
 from hanse.flower.agreement import agree
+from hanse.flower.members import give
 from hanse.flower.operator_key import make_operator_key, signing_key
 from hanse.runs import recomputable
 from hanse.runs.config import Experiment
@@ -160,6 +161,8 @@ CASES: dict[str, tuple[Callable[[Loopback, pytest.MonkeyPatch], Any], datetime, 
     "nearly full": (lambda n, p: p.setattr(checks, "FREE", 1 << 60), NOW, "disk", "warning"),
     "books": (lambda n, _: damaged(n), NOW, "books", "failure"),
     "no backup": (lambda n, _: None, NOW, "backup", "warning"),
+    "paused": (lambda n, _: give(n.run, "pause", "a disk"), NOW, "run", "warning"),
+    "gone on": (lambda n, _: [give(n.run, order, "a disk") for order in ("pause", "go-on")], NOW, "run", "fine"),
 }  # fmt: skip
 
 

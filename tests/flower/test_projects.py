@@ -1,6 +1,7 @@
 """The projects that a user starts from: the template of ``hanse new`` and the example are whole."""
 
 import importlib.util
+import os
 import stat
 from configparser import ConfigParser
 from pathlib import Path
@@ -22,6 +23,7 @@ from hanse.flower.new import new
 from hanse.flower.operator_key import make_operator_key
 from hanse.runs.config import Experiment
 from hanse.wings.operate.loopback import Loopback
+from hanse.wings.operate.processes import begun
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "deployment"
 
@@ -135,3 +137,62 @@ def test_a_mistake_in_the_experiment_is_told_before_anything_starts(
     (folder / "experiment.toml").write_text(toml)
     assert CliRunner().invoke(app, ["network", "run", "harvest"]).exit_code == 0
     assert len(played) == 1
+
+
+def test_an_option_that_up_is_not_given_is_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("hanse.wings.operate.server_access.nginx", lambda: Path("nginx"))
+    monkeypatch.setattr(Loopback, "up", lambda self, show: (made.append(self), self.save()))
+    made, folder = list[Loopback](), tmp_path / "harvest"
+    new("harvest")
+    make_operator_key(folder / "certs")
+
+    def up(*words: str) -> dict[str, Any]:
+        before, said = made[-1] if made else None, CliRunner().invoke(app, ["network", "up", "harvest", *words])
+        assert said.exit_code == 0, said.output
+        return {name: value for name, value in vars(made[-1]).items() if before and value != getattr(before, name)}
+
+    assert up() == {}
+    assert (made[-1].ports, made[-1].listen) == ((18000, 18101, 18102, 18103), "127.0.0.1:18001")
+    assert up("--port", "18300") == {"ports": (18300, 18401, 18402, 18403), "listen": "127.0.0.1:18301"}
+    far = ("--nodes", "0", "--members", "3", "--listen", "0.0.0.0:9092", "--host", "fed.example.org")
+    up(*far, "--import", "json")
+    assert up() == up(*far) == {}
+    assert up("--members", "4", "--port", "18600") == {"members": 4, "ports": (18600,)}
+    assert made[-1].imports == ("json",)
+
+
+def test_a_process_that_runs_gets_no_other_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its end alone can give it one: until then the project names the address at which it answers."""
+    monkeypatch.chdir(tmp_path)
+    new("harvest")
+    folder = tmp_path / "harvest"
+    Loopback(folder, folder, (9100,), listen="127.0.0.1:9101", members=2).save()
+    kept = (folder / "network.json").read_text()
+    (folder / "logs").mkdir()
+    for name in ("superlink", "proxy"):
+        (folder / "logs" / f"{name}.pid").write_text(f"{os.getpid()} {begun(os.getpid())}\n")
+    for words, named in (
+        (["--port", "9200"], ["--port", "--listen"]),  # which goes with the port
+        (["--listen", "127.0.0.1:9300"], ["--listen"]),
+    ):
+        said = CliRunner().invoke(app, ["network", "up", "harvest", *words])
+        assert isinstance(said.exception, UserError)
+        assert [line.split(": ")[0] for line in said.exception.lines] == named
+        assert all("hanse network down" in line for line in said.exception.lines)
+    assert (folder / "network.json").read_text() == kept
+
+
+def test_what_the_experiment_names_is_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever the command is given."""
+    monkeypatch.chdir(tmp_path)
+    new("harvest")
+    folder = tmp_path / "harvest"
+    (folder / "charter.toml").write_text('title = "Two"\n[members.a]\n[members.b]\n')
+    with (folder / "experiment.toml").open("a") as file:
+        file.write('[charter]\nfile = "charter.toml"\n')
+    make_operator_key(folder / "certs")
+    agreed = Loopback(folder, folder, (9100,)).agree()
+    assert agreed is not None
+    assert agreed.experiment["charter"]["title"] == "Two"
+    assert Path.cwd() == tmp_path

@@ -22,7 +22,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import chdir, suppress
 from dataclasses import KW_ONLY, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -45,6 +45,7 @@ from hanse.wings.operate.processes import Processes, end, stream
 from hanse.wings.operate.server_access import answers, awaited, configure, split
 
 HOST = "127.0.0.1"
+NETWORK = "network.json"  # in a project: how its federation was brought up
 POLL_S = 0.25  # seconds between two looks of Flower's executor for a message; its own default is 1 s
 # beginnings of lines that say why a run ended: they go into the exception and are not shown before
 TOLD_AT_THE_END = ("mistake: ", "error: ", "asked last: ")
@@ -160,7 +161,7 @@ class Loopback:
 
     def save(self) -> None:
         """Write ``network.json``, from which :meth:`read` makes the same object again."""
-        (self.folder / "network.json").write_bytes(TypeAdapter(Loopback).dump_json(self) + b"\n")
+        (self.folder / NETWORK).write_bytes(TypeAdapter(Loopback).dump_json(self) + b"\n")
 
     @staticmethod
     def read(folder: Path) -> Loopback:
@@ -169,7 +170,7 @@ class Loopback:
         Raises:
             UserError: there is none.
         """
-        path = folder / "network.json"
+        path = folder / NETWORK
         if not path.exists():
             raise UserError(f"{folder}: no federation was brought up here (it has no network.json)")
         return TypeAdapter(Loopback).validate_json(path.read_bytes())
@@ -227,7 +228,8 @@ class Loopback:
             return None
         if str(self.app) not in sys.path:  # parts of its own, wherever the command is given
             sys.path.append(str(self.app))
-        experiment = Experiment.read(self.app / "experiment.toml")
+        with chdir(self.app):  # the server reads the file there, and what it names beside it
+            experiment = Experiment.read("experiment.toml")
         key, day = signing_key(self.folder / "certs" / KEY), time.strftime("%Y-%m-%d", time.gmtime())
         mark = self.agreement.with_suffix(".run")
         begun = self.run is not None
@@ -314,7 +316,11 @@ class Loopback:
         return found
 
     def _refuse_taken(self, nodes: Sequence[int]) -> None:
-        """Raise UserError if a port of a process that is to be started is taken: its owner would answer instead."""
+        """Raise UserError if a port of a process that is to be started is taken: its owner would answer instead; or if
+        a process that runs is to have another address: only its end can give it that.
+        """
+        kept = self.read(self.folder) if (self.folder / NETWORK).exists() else self
+        moved = (("--port", "superlink", kept.ports[0], self.ports[0]), ("--listen", "proxy", kept.listen, self.listen))
         needed = {"superlink": self.ports[0], **{f"node{i}": self.ports[1 + i] for i in nodes}}
         if self.listen:
             needed["proxy"] = split(self.listen, "--listen")[1]
@@ -323,6 +329,11 @@ class Loopback:
             f"perhaps by another federation; give others, as in --port {self.ports[0] + 300}"
             for name, port in needed.items()
             if self.processes.pid(name) is None and not server_access.is_free(port)
+        ]
+        lines += [
+            f"{option}: {to}: the {name} runs at {at}; leave it out, or 'hanse network down {self.folder}' first"
+            for option, name, at, to in moved
+            if at != to and self.processes.pid(name) is not None
         ]
         if lines:
             raise UserError(*lines)
@@ -505,8 +516,7 @@ class Loopback:
             return UserError(why, *then)
         return UserError(
             f"the SuperLink is not running ({why})",
-            f"its log: {self.folder / 'logs' / 'superlink.log'}; 'hanse network up {self.folder}' starts it, with the "
-            "options that it was first given",
+            f"its log: {self.folder / 'logs' / 'superlink.log'}; 'hanse network up {self.folder}' starts it",
             *then,
         )
 

@@ -32,33 +32,20 @@ Reason = Annotated[str, typer.Option("--reason", "-r", help="Why; it is recorded
 
 
 Listen = Annotated[
-    str,
-    typer.Option(
-        "--listen",
-        metavar="HOST:PORT",
-        help="Address at which nginx lets SuperNodes in. Default: 127.0.0.1 and the next port.",
-    ),
+    str, typer.Option("--listen", metavar="HOST:PORT", help="Where nginx lets SuperNodes in, at first beside --port.")
 ]
 Hosts = Annotated[
     list[str] | None,
-    typer.Option(
-        "--host",
-        metavar="NAME",
-        help="Name or address by which participants reach this machine; its certificate is made for it.",
-    ),
+    typer.Option("--host", metavar="NAME", help="How participants call this machine, for its certificate; repeatable."),
 ]
 Imports = Annotated[
     list[str] | None,
-    typer.Option(
-        "--import",
-        metavar="MODULE",
-        help="A module that the nodes have imported before the first message; may be repeated.",
-    ),
+    typer.Option("--import", metavar="MODULE", help="A module that nodes import before any message; repeatable."),
 ]
 Port = Annotated[
-    int,
+    int | None,
     typer.Option(
-        "--port", min=1024, max=65000, help="Port of the SuperLink on 127.0.0.1; the nodes get ports above it."
+        "--port", min=1024, max=65000, help="Port of the SuperLink on 127.0.0.1, at first 18000; nodes' follow."
     ),
 ]
 
@@ -66,14 +53,15 @@ Port = Annotated[
 @app.command()
 def up(
     folder: Folder = Path(),
-    nodes: Annotated[int, typer.Option("--nodes", "-n", min=0, max=200, help="SuperNodes on this machine.")] = 3,
-    port: Port = 18000,
+    nodes: Annotated[
+        int | None, typer.Option("--nodes", "-n", min=0, max=200, help="SuperNodes on this machine, at first 3.")
+    ] = None,
+    port: Port = None,
     listen: Listen = "",
     hosts: Hosts = None,
     members: Annotated[
-        int,
-        typer.Option("--members", min=0, help="How many participants a run waits for. Default: as many as --nodes."),
-    ] = 0,
+        int | None, typer.Option("--members", min=0, help="How many participants a run waits for; 0: --nodes.")
+    ] = None,
     imports: Imports = None,
 ) -> None:
     """Start a federation on this machine: certificates, keys, the server's side of Flower, and some nodes.
@@ -84,6 +72,8 @@ def up(
 
     For participants on other machines give --listen and --host, and admit their keys with 'hanse network admit'. With
     --nodes 0 only the server's side is started, and --members says for how many participants a run waits.
+
+    An option that is left out is as it was when the project was last brought up.
 
     Nodes answer each message from a process that has already imported everything. --import adds libraries that your
     client app needs.
@@ -96,12 +86,19 @@ def up(
     from hanse.flower.operator_key import public_key
     from hanse.ledger.note import fingerprint
     from hanse.wings.operate import server_access
-    from hanse.wings.operate.loopback import Loopback
+    from hanse.wings.operate.loopback import NETWORK, Loopback
     from hanse.wings.operate.server_access import nginx, split
 
     project = folder.resolve()
     if not (project / "pyproject.toml").exists():
         raise UserError(f"{folder}: is not a project (it has no pyproject.toml); 'hanse new NAME' makes one")
+    first = Loopback(project, project, (18000, 18101, 18102, 18103))
+    kept = Loopback.read(project) if (project / NETWORK).exists() else first
+    nodes = kept.nodes if nodes is None else nodes
+    port, hosts = port or kept.ports[0], hosts or [*kept.hosts]
+    members = kept.members if members is None else members
+    if kept.listen != f"127.0.0.1:{kept.ports[0] + 1}":  # which goes with the port
+        listen = listen or kept.listen
     if not (nodes or members):
         raise UserError("--members: must be given where --nodes is 0: how many a run waits for")
     if listen and not hosts and not split(listen, "--listen")[0].startswith(("127.", "localhost", "[::1]")):
@@ -109,8 +106,8 @@ def up(
     if not listen and nginx() is not None:
         listen = f"127.0.0.1:{port + 1}"
     ports = (port, *(port + 101 + i for i in range(nodes)))
-    more, names = tuple(imports or ()), tuple(hosts or ())
-    made = Loopback(project, project, ports, imports=more, listen=listen, hosts=names, members=members)
+    more = tuple(imports or kept.imports)
+    made = Loopback(project, project, ports, imports=more, listen=listen, hosts=tuple(hosts), members=members)
     made.up(show=typer.echo)
     typer.echo(f"{nodes} nodes and a SuperLink on 127.0.0.1:{port}; logs in {folder / 'logs'}")
     if listen:
@@ -147,9 +144,7 @@ def admit(
     network = Loopback.read(folder.resolve())
     pinned = public_key(make_operator_key(network.operator.parent))
     network.register([(str(key.resolve()), name)])
-    typer.echo(
-        f"admitted {name}; give it {folder / 'agreement.txt'}, and ca.crt and operator.pub from {folder / 'certs'}"
-    )
+    typer.echo(f"admitted {name}; give it {folder}/agreement.txt, and ca.crt and operator.pub from {folder}/certs")
     typer.echo(f"fingerprint of operator.pub: {fingerprint(pinned)}")
 
 
@@ -169,9 +164,7 @@ def join(
     config: Annotated[
         str, typer.Option("--node-config", help="Settings for load_data, which finds them in context.node_config.")
     ] = "",
-    port: Annotated[
-        int, typer.Option("--port", min=1024, max=65535, help="Port of the node itself, on 127.0.0.1.")
-    ] = 9094,
+    port: Annotated[int, typer.Option("--port", min=1024, max=65535, help="The node's own, on 127.0.0.1.")] = 9094,
     imports: Imports = None,
 ) -> None:
     """Start this participant's node, which runs until it is stopped. Only this user can read its files.
@@ -353,9 +346,7 @@ def backup(
     from hanse.wings.operate.loopback import Loopback
 
     back_up(Loopback.read(folder.resolve()), to)
-    typer.echo(
-        f"{to}: keep it secret, it has the operator's keys; 'hanse network restore {to} PROJECT' makes a project"
-    )
+    typer.echo(f"{to}: has the operator's keys: keep it secret; 'hanse network restore {to} PROJECT' takes it up")
 
 
 @app.command()
