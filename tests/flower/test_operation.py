@@ -99,6 +99,14 @@ def test_a_copy_during_which_a_round_ends_is_made_again_and_given_up_in_the_end(
             wrong()
 
 
+def test_a_backup_whose_books_do_not_hold_leaves_no_project(network: Loopback, tmp_path: Path) -> None:
+    damaged(network)
+    back_up(network, tmp_path / "damaged")
+    with pytest.raises(UserError):
+        restore(tmp_path / "damaged", tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
 def test_a_server_and_then_its_nodes_go_over_to_a_release_that_was_agreed_beside_the_old_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

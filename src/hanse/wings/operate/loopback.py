@@ -46,6 +46,7 @@ from hanse.wings.operate.server_access import answers, awaited, configure, split
 
 HOST = "127.0.0.1"
 NETWORK = "network.json"  # in a project: how its federation was brought up
+FIRST = (18000, 18101, 18102, 18103)  # ports of a trial: the SuperLink's, and those of three nodes
 POLL_S = 0.25  # seconds between two looks of Flower's executor for a message; its own default is 1 s
 # beginnings of lines that say why a run ended: they go into the exception and are not shown before
 TOLD_AT_THE_END = ("mistake: ", "error: ", "asked last: ")
@@ -230,6 +231,8 @@ class Loopback:
             sys.path.append(str(self.app))
         with chdir(self.app):  # the server reads the file there, and what it names beside it
             experiment = Experiment.read("experiment.toml")
+        if named := [one for one in experiment.clients.members or () if len(one) != 64]:  # a key's digits
+            show(f"warning: nodes choose their names: instead of {', '.join(named)} give keys, as 'admit' shows")
         key, day = signing_key(self.folder / "certs" / KEY), time.strftime("%Y-%m-%d", time.gmtime())
         mark = self.agreement.with_suffix(".run")
         begun = self.run is not None
@@ -320,7 +323,9 @@ class Loopback:
         a process that runs is to have another address: only its end can give it that.
         """
         kept = self.read(self.folder) if (self.folder / NETWORK).exists() else self
-        moved = (("--port", "superlink", kept.ports[0], self.ports[0]), ("--listen", "proxy", kept.listen, self.listen))
+        at, asked = (f"--port {one.ports[0]} --listen {one.listen}" for one in (kept, self))
+        if at != asked and self.processes.pid("superlink") is not None:
+            raise UserError(f"{asked}: it runs with {at}; leave both out, or 'hanse network down {self.folder}' first")
         needed = {"superlink": self.ports[0], **{f"node{i}": self.ports[1 + i] for i in nodes}}
         if self.listen:
             needed["proxy"] = split(self.listen, "--listen")[1]
@@ -329,11 +334,6 @@ class Loopback:
             f"perhaps by another federation; give others, as in --port {self.ports[0] + 300}"
             for name, port in needed.items()
             if self.processes.pid(name) is None and not server_access.is_free(port)
-        ]
-        lines += [
-            f"{option}: {to}: the {name} runs at {at}; leave it out, or 'hanse network down {self.folder}' first"
-            for option, name, at, to in moved
-            if at != to and self.processes.pid(name) is not None
         ]
         if lines:
             raise UserError(*lines)

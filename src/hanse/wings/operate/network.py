@@ -18,7 +18,7 @@ from typing import Annotated
 
 import typer
 
-from hanse.base.errors import UserError
+from hanse.base.errors import UserError, collected
 
 app = typer.Typer(
     help="A federation on Flower: bring one up on this machine, operate one.",
@@ -35,40 +35,30 @@ Listen = Annotated[
     str, typer.Option("--listen", metavar="HOST:PORT", help="Where nginx lets SuperNodes in, at first beside --port.")
 ]
 Hosts = Annotated[
-    list[str] | None,
-    typer.Option("--host", metavar="NAME", help="How participants call this machine, for its certificate; repeatable."),
+    list[str] | None, typer.Option("--host", metavar="NAME", help="How participants call this machine; repeatable.")
 ]
 Imports = Annotated[
     list[str] | None,
     typer.Option("--import", metavar="MODULE", help="A module that nodes import before any message; repeatable."),
-]
-Port = Annotated[
-    int | None,
-    typer.Option(
-        "--port", min=1024, max=65000, help="Port of the SuperLink on 127.0.0.1, at first 18000; nodes' follow."
-    ),
 ]
 
 
 @app.command()
 def up(
     folder: Folder = Path(),
-    nodes: Annotated[
-        int | None, typer.Option("--nodes", "-n", min=0, max=200, help="SuperNodes on this machine, at first 3.")
-    ] = None,
-    port: Port = None,
+    nodes: Annotated[int | None, typer.Option("--nodes", "-n", min=0, max=200, help="Nodes here, at first 3.")] = None,
+    port: Annotated[int | None, typer.Option(min=1024, max=65000, help="The SuperLink's, at first 18000.")] = None,
     listen: Listen = "",
     hosts: Hosts = None,
-    members: Annotated[
-        int | None, typer.Option("--members", min=0, help="How many participants a run waits for; 0: --nodes.")
-    ] = None,
+    members: Annotated[int | None, typer.Option(min=0, help="How many members a run waits for; 0: --nodes.")] = None,
     imports: Imports = None,
 ) -> None:
     """Start a federation on this machine: certificates, keys, the server's side of Flower, and some nodes.
 
     Certificates and keys are made once and kept in the project. Back up certs/operator.key, with which the server signs
     every request. Flower's SuperLink listens on 127.0.0.1 only. If nginx is installed, it is started in front of the
-    SuperLink and passes only what nodes may request. Then --nodes SuperNodes are registered and started.
+    SuperLink and passes only what nodes may request. Then --nodes SuperNodes are registered and started, at ports above
+    the SuperLink's.
 
     For participants on other machines give --listen and --host, and admit their keys with 'hanse network admit'. With
     --nodes 0 only the server's side is started, and --members says for how many participants a run waits.
@@ -86,14 +76,13 @@ def up(
     from hanse.flower.operator_key import public_key
     from hanse.ledger.note import fingerprint
     from hanse.wings.operate import server_access
-    from hanse.wings.operate.loopback import NETWORK, Loopback
+    from hanse.wings.operate.loopback import FIRST, NETWORK, Loopback
     from hanse.wings.operate.server_access import nginx, split
 
     project = folder.resolve()
     if not (project / "pyproject.toml").exists():
         raise UserError(f"{folder}: is not a project (it has no pyproject.toml); 'hanse new NAME' makes one")
-    first = Loopback(project, project, (18000, 18101, 18102, 18103))
-    kept = Loopback.read(project) if (project / NETWORK).exists() else first
+    kept = Loopback.read(project) if (project / NETWORK).exists() else Loopback(project, project, FIRST)
     nodes = kept.nodes if nodes is None else nodes
     port, hosts = port or kept.ports[0], hosts or [*kept.hosts]
     members = kept.members if members is None else members
@@ -139,13 +128,15 @@ def admit(
     """
     from hanse.flower.operator_key import make_operator_key, public_key
     from hanse.ledger.note import fingerprint
+    from hanse.wings.operate.certificates import node_identity
     from hanse.wings.operate.loopback import Loopback
 
-    network = Loopback.read(folder.resolve())
+    network, identity = Loopback.read(folder.resolve()), node_identity(key, "public", "KEY.pub")
     pinned = public_key(make_operator_key(network.operator.parent))
     network.register([(str(key.resolve()), name)])
     typer.echo(f"admitted {name}; give it {folder}/agreement.txt, and ca.crt and operator.pub from {folder}/certs")
     typer.echo(f"fingerprint of operator.pub: {fingerprint(pinned)}")
+    typer.echo(f"{name}'s key, by which a charter names it: {identity}")
 
 
 @app.command()
@@ -194,17 +185,19 @@ def join(
     from hanse.ledger.note import fingerprint
     from hanse.ledger.witness import PUBLIC, Witness
     from hanse.wings.operate import server_access
+    from hanse.wings.operate.certificates import node_identity
     from hanse.wings.operate.clocks import judged
     from hanse.wings.operate.server_access import split
     from hanse.wings.operate.warm_process import warmed
 
     lines = list[str]()
-    try:
+    with collected(lines):
         split(address, "HOST:PORT", "fed.example.org:9092")
-    except UserError as wrong:
-        lines += wrong.lines
     given = {"--ca": ca, "--key": key, "--operator": operator, "--agree": agree}
     lines += [f"{option}: {path}: is not there" for option, path in given.items() if path and not path.is_file()]
+    with collected(lines):
+        if key.is_file():
+            node_identity(key, "private", "--key")
     if not server_access.is_free(port):
         lines.append(f"--port: {port}: is taken on this machine, by another node perhaps; give each its own")
     if lines:
@@ -213,6 +206,8 @@ def join(
     for one in judged(ca, datetime.now(UTC)):
         if one.state != "fine":
             typer.echo(f"warning: {ca}: {one.said}; ask the operator for the new one")
+    if key.stat().st_mode & 0o077:
+        typer.echo(f"warning: {key}: others on this machine may read it, and join as this participant: chmod 600 {key}")
     # files that the node makes, private models among them, are for this user alone
     os.umask(0o077)
     pinned = pin(home_of(), address, operator)
