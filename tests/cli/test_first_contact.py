@@ -110,10 +110,7 @@ MANY = ["data.clients=21", "--set", "mechanism.clients_per_round=21", "--set", "
     ids=lambda x: " ".join(x) if isinstance(x, list) else "",
 )
 def test_mistakes_name_the_field_the_value_and_what_is_allowed(
-    folder: Path,
-    args: list[str],
-    expected: str,
-    monkeypatch: pytest.MonkeyPatch,
+    folder: Path, args: list[str], expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(folder)
     monkeypatch.delenv("HANSE_DATA", raising=False)  # what is allowed depends on the data that are here
@@ -148,11 +145,7 @@ def test_a_model_with_one_answer_a_sample_is_refused_on_texts(monkeypatch: pytes
     ids=lambda x: "" if isinstance(x, list) else x,
 )
 def test_an_extra_that_is_not_installed_is_named(
-    folder: Path,
-    args: list[str],
-    missing: str,
-    expected: str,
-    monkeypatch: pytest.MonkeyPatch,
+    folder: Path, args: list[str], missing: str, expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if missing == "datasets":
         pytest.importorskip("hanse.wings.language")

@@ -87,10 +87,7 @@ def test_test_rows_and_labels_decide_nothing() -> None:
 
 def transformer(**encoder: Any) -> ColumnTransformer:
     return ColumnTransformer(
-        [
-            ("numbers", StandardScaler(), ["age"]),
-            ("words", OneHotEncoder(handle_unknown="ignore", **encoder), ["ward"]),
-        ]
+        [("numbers", StandardScaler(), ["age"]), ("words", OneHotEncoder(handle_unknown="ignore", **encoder), ["ward"])]
     )
 
 

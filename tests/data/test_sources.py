@@ -104,10 +104,7 @@ def test_fetched_files_are_parsed_and_cached_as_npz(tmp_path: Path, monkeypatch:
     folder.mkdir(parents=True)
     files = {}
     for prefix, n in (("train", 12), ("t10k", 5)):
-        for kind, array in (
-            ("images-idx3", np.full((n, 28, 28), n)),
-            ("labels-idx1", np.arange(n) % 10),
-        ):
+        for kind, array in (("images-idx3", np.full((n, 28, 28), n)), ("labels-idx1", np.arange(n) % 10)):
             data = gzip.compress(idx(array))
             name = f"{prefix}-{kind}-ubyte.gz"
             (folder / name).write_bytes(data)

@@ -10,18 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hanse.core.port import (
-    Answered,
-    Ask,
-    Reply,
-    Request,
-    Score,
-    Scored,
-    Test,
-    Tested,
-    Train,
-    Trained,
-)
+from hanse.core.port import Answered, Ask, Reply, Request, Score, Scored, Test, Tested, Train, Trained
 from hanse.federation.check import refusal, room
 from hanse.federation.codec import Message, MissingError, WireError, hash_of, pack, unpack, unpack_reply
 

@@ -8,16 +8,7 @@ import torch
 from torch.nn import functional
 
 import hanse
-from hanse.core.port import (
-    Confused,
-    Confusion,
-    Derived,
-    Gradient,
-    Reply,
-    Request,
-    Score,
-    Train,
-)
+from hanse.core.port import Confused, Confusion, Derived, Gradient, Reply, Request, Score, Train
 from hanse.learning.job import smallest_batch
 from hanse.runs.setup import Session, build
 

@@ -45,10 +45,7 @@ def test_splits_worked_out_by_hand() -> None:
     assert split(3 * TOKEN, [0.1, 0.2, 0.7]) == [300000, 600000, 2100000]
 
 
-@given(
-    st.integers(0, 10**18),
-    st.lists(st.one_of(st.integers(0, 10**6), st.floats(0, 1e300)), min_size=1, max_size=30),
-)
+@given(st.integers(0, 10**18), st.lists(st.one_of(st.integers(0, 10**6), st.floats(0, 1e300)), min_size=1, max_size=30))
 def test_parts_sum_to_the_whole_and_are_within_one_of_their_share(total: int, weights: list[float]) -> None:
     parts = split(total, weights)
     assert sum(parts) == total

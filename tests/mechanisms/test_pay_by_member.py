@@ -49,12 +49,7 @@ def pay(rule: Any, worth: np.ndarray, members: dict[str, str]) -> np.ndarray:
 
 
 @settings(max_examples=60, deadline=None)
-@given(
-    some.integers(0, 2**32),
-    some.integers(1, 5),
-    some.integers(2, 4),
-    some.sampled_from(RULES),
-)
+@given(some.integers(0, 2**32), some.integers(1, 5), some.integers(2, 4), some.sampled_from(RULES))
 def test_a_member_that_splits_into_several_keys_gets_what_it_got_with_one(
     seed: int, rounds: int, keys: int, rule: Any
 ) -> None:

@@ -9,15 +9,7 @@ import pytest
 
 import hanse
 from hanse.base.errors import UserError
-from hanse.core.part import (
-    Aggregate,
-    AggregatePart,
-    Group,
-    Mechanism,
-    SelectPart,
-    State,
-    TrainPart,
-)
+from hanse.core.part import Aggregate, AggregatePart, Group, Mechanism, SelectPart, State, TrainPart
 from hanse.mechanisms.fits import unmet_needs
 from hanse.mechanisms.ipfl import IPFL
 from hanse.mechanisms.registry import MECHANISMS, build_mechanism

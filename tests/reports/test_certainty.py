@@ -17,13 +17,7 @@ from hanse.core.telling import Measure
 from hanse.data import Dataset
 from hanse.data.samples import Samples
 from hanse.reports.answers import answers, answers_of
-from hanse.reports.contributions import (
-    by_chance,
-    clearly_harmful,
-    contribution,
-    contribution_charts,
-    sums_of,
-)
+from hanse.reports.contributions import by_chance, clearly_harmful, contribution, contribution_charts, sums_of
 from hanse.reports.facts import facts
 from hanse.reports.groups import SeedGroup, group_runs
 from hanse.reports.report import warnings

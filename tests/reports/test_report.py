@@ -77,10 +77,7 @@ def test_one_page_that_works_offline(page: Path) -> None:
 def test_a_png_for_each_figure(page: Path) -> None:
     pictures = sorted((page.parent / "figures").glob("*.png"))
     names = {p.stem for p in pictures}
-    assert {
-        "test-accuracy",
-        "contribution-ranking-greedyfed",
-    } <= names
+    assert {"test-accuracy", "contribution-ranking-greedyfed"} <= names
     assert not any("fedavg" in name for name in names)  # it values nobody
     assert Page(page.read_text()).tags.count("figure") == len(pictures)
     for kind in ("svg", "csv"):

@@ -9,11 +9,7 @@ import pytest
 from forging import recorded
 from reports_cases import metric, seat, write_run
 
-from hanse.reports.contributions import (
-    SURE,
-    Standings,
-    contribution,
-)
+from hanse.reports.contributions import SURE, Standings, contribution
 from hanse.reports.facts import facts
 from hanse.reports.groups import SeedGroup, group_runs
 from hanse.reports.statement import statements

@@ -68,12 +68,7 @@ def test_a_member_that_comes_back_under_another_key_has_one_grant_in_all(vested:
 
 
 @pytest.mark.parametrize(
-    ("forged", "said"),
-    [
-        ([10, 11], "10 tokens"),
-        ([80], "10 tokens"),
-        ([10] * 9, "opened before"),
-    ],
+    ("forged", "said"), [([10, 11], "10 tokens"), ([80], "10 tokens"), ([10] * 9, "opened before")]
 )
 def test_other_parts_than_those_of_the_settings_are_found(forged: list[int], said: str, vested: hanse.Run) -> None:
     history = [

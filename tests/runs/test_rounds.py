@@ -359,12 +359,7 @@ class Forgets(SelectPart, SettlePart, AggregatePart):
 
 @pytest.mark.parametrize("slot", ["select", "settle", "value", "deploy"])
 @pytest.mark.parametrize(
-    ("said", "kind"),
-    [
-        (Choice(np.arange(2)), "Choice"),
-        (None, "NoneType"),
-        ((1, {}, 2), "tuple"),
-    ],
+    ("said", "kind"), [(Choice(np.arange(2)), "Choice"), (None, "NoneType"), ((1, {}, 2), "tuple")]
 )
 def test_a_decision_without_a_state_is_refused_by_name(slot: str, said: Any, kind: str) -> None:
     changed: dict[str, Any] = {slot: Forgets(said)}

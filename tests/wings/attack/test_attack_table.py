@@ -17,15 +17,7 @@ from hanse.lab.job import Job, Step, seeded
 from hanse.lab.kept import KeptFile
 from hanse.wings.attack import cheat_table
 from hanse.wings.attack.attack_command import table_sentences
-from hanse.wings.attack.cheat_table import (
-    CheatCell,
-    CheatColumn,
-    drawn_seeds,
-    judged,
-    play_table,
-    possible,
-    read_rules,
-)
+from hanse.wings.attack.cheat_table import CheatCell, CheatColumn, drawn_seeds, judged, play_table, possible, read_rules
 from hanse.wings.attack.deviant import Deviant
 from hanse.wings.attack.search import KeptOutcomes, Outcome, gained, play_with_outcome, table_of
 

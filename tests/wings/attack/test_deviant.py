@@ -214,11 +214,7 @@ def test_noise_that_the_second_takes_away() -> None:
 def test_two_take_turns() -> None:
     deviant = Deviant(clients=[1, 2], second="turns", since=2, leaves=5)
     there = [[deviant.present(Me(c, 4, 0, Recipe(), 3), r) for r in range(6)] for c in (1, 2, 3)]
-    assert there == [
-        [True, True, True, False, True, False],
-        [True, True, False, True, False, False],
-        [True] * 6,
-    ]
+    assert there == [[True, True, True, False, True, False], [True, True, False, True, False, False], [True] * 6]
 
 
 @pytest.mark.parametrize(

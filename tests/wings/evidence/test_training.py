@@ -194,10 +194,7 @@ def test_a_member_answers_only_if_its_own_number_and_samples_are_in_question() -
         ({"evidence": {"training": {"least": 4.5}}}, "evidence.training.least: 4.5"),
         ({"evidence": {"training": {}}, "federation": {"secure": {"group": 2}}}, "evidence.training: not with"),
         ({"federation": {"private": {"clip": 1.0, "noise": 1.0, "delta": 1e-5}}}, "evidence.training: not with"),
-        (
-            {"data": {"source": "digits", "validation": 0}, "mechanism": "ipfl_posted"},
-            "evidence.training",
-        ),
+        ({"data": {"source": "digits", "validation": 0}, "mechanism": "ipfl_posted"}, "evidence.training"),
     ],
 )
 def test_what_it_does_not_go_with_is_said_before_round_0(sections: Any, line: str) -> None:

@@ -16,14 +16,7 @@ from hanse.data import sources as sources_module
 from hanse.data.dataset import IGNORED
 from hanse.wings.language import TEXTS, published
 from hanse.wings.language import records as tokens_module
-from hanse.wings.language.records import (
-    ByteTokenizer,
-    Instruction,
-    build_tokenizer,
-    encode,
-    prompt,
-    read_instructions,
-)
+from hanse.wings.language.records import ByteTokenizer, Instruction, build_tokenizer, encode, prompt, read_instructions
 from hanse.wings.language.sources import CLIENTS, DEALT, DIALECTS, WORDS, Texts, client_reports, reports
 
 
@@ -195,9 +188,7 @@ def _give(monkeypatch: pytest.MonkeyPatch, make: Any) -> None:
     monkeypatch.setattr(tokens_module, "library", lambda name, what: library)
 
 
-def test_a_tokenizer_pads_with_its_end_which_it_needs(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_tokenizer_pads_with_its_end_which_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     _give(monkeypatch, lambda name, local_files_only, trust_remote_code: _Tokenizer(2))
     found = build_tokenizer("some/model")
     assert (found.size, found.end, found.padding) == (30, 2, 2)
