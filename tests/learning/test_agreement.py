@@ -185,9 +185,7 @@ class Lying:
     ],
     ids=["momentum", "decay", "mu", "centre", "tilt", "steps", "samples"],
 )
-def test_every_term_of_training_is_compared(
-    change: Callable[[SeatJob, Recipe], tuple[SeatJob, Recipe]],
-) -> None:
+def test_every_term_of_training_is_compared(change: Callable[[SeatJob, Recipe], tuple[SeatJob, Recipe]]) -> None:
     problem, row = build_problem("mlp", (3, 4), 5, 1, batch_norm=True)
     lying = Lying(make_engine(EngineChoice("stacked", 1, 1), problem), change)
     reason = disagreement(lying, problem, row, made((3, 4), 5), CPU)

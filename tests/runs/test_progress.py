@@ -12,9 +12,7 @@ def test_a_client_that_is_refused_in_most_rounds_is_named_with_its_commonest_rea
     lines += [seat(0, 1), *(seat(r, 1, "not finite") for r in (1, 2)), seat(3, 1, "no reply")]
     lines += [seat(0, 2), seat(1, 2, "no reply")]  # half of them is not most
     lines += [seat(0, 3), seat(0, 3, "not finite")]  # one of two seats in one round: an update came
-    assert mostly_refused(lines) == [
-        "client 1: no update in 3 of the 4 rounds that it sat in; most often: not finite",
-    ]
+    assert mostly_refused(lines) == ["client 1: no update in 3 of the 4 rounds that it sat in; most often: not finite"]
 
 
 def test_many_such_clients_are_counted() -> None:

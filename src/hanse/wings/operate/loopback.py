@@ -162,19 +162,22 @@ class Loopback:
 
     def save(self) -> None:
         """Write ``network.json``, from which :meth:`read` makes the same object again."""
-        (self.folder / NETWORK).write_bytes(TypeAdapter(Loopback).dump_json(self) + b"\n")
+        write_whole(self.folder / NETWORK, TypeAdapter(Loopback).dump_json(self) + b"\n")
 
     @staticmethod
     def read(folder: Path) -> Loopback:
         """Return the federation that was brought up in ``folder``.
 
         Raises:
-            UserError: there is none.
+            UserError: there is none, or its file is damaged.
         """
         path = folder / NETWORK
         if not path.exists():
             raise UserError(f"{folder}: no federation was brought up here (it has no network.json)")
-        return TypeAdapter(Loopback).validate_json(path.read_bytes())
+        try:
+            return TypeAdapter(Loopback).validate_json(path.read_bytes())
+        except ValueError:
+            raise UserError(f"{path}: is damaged: put a copy back, or remove it and give 'up' its options") from None
 
     @property
     def nodes(self) -> int:

@@ -38,8 +38,7 @@ Hosts = Annotated[
     list[str] | None, typer.Option("--host", metavar="NAME", help="How participants call this machine; repeatable.")
 ]
 Imports = Annotated[
-    list[str] | None,
-    typer.Option("--import", metavar="MODULE", help="A module that nodes import before any message; repeatable."),
+    list[str] | None, typer.Option("--import", metavar="MODULE", help="A module that nodes import first; repeatable.")
 ]
 
 
@@ -417,9 +416,7 @@ def expel(
 
 @app.command()
 def log(
-    home: Annotated[
-        Path | None, typer.Argument(metavar="HOME", help="The participant's folder. Default: ~/.hanse, or HANSE_HOME.")
-    ] = None,
+    home: Annotated[Path | None, typer.Argument(help="The participant's folder; else HANSE_HOME, or ~/.hanse.")] = None,
     root: Annotated[
         str | None, typer.Option("--root", help="A root that this command showed earlier.", show_default=False)
     ] = None,
