@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from commands import run_hanse
 
 import hanse
 from hanse.cli.audit import audit
@@ -54,6 +55,11 @@ def test_a_sound_run_holds(folder: Path) -> None:
         assert sums.utility == pytest.approx(last[f"utility/client/{i}"])
         assert sums.sold - sums.bought == pytest.approx(last[f"balance/client/{i}"])
     assert {f.name: f.said for f in audit.facts} == {"no trade": "client 4 bought and sold nothing in any round"}
+
+
+def test_a_run_directory_called_run_is_audited(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder.parent)
+    assert run_hanse("audit", "run")[:2] == run_hanse("audit", "run", "run")[:2]
 
 
 def test_runs_without_a_market_are_refused(tmp_path: Path) -> None:

@@ -28,6 +28,8 @@ CASES = [
     ("$H ledger --help | true", 141, ""),
     ("$H list partitions >&-", 0, ""),
     ("$H run /dev/zero", 2, "MiB"),
+    ("mkdir gone; cd gone; rmdir ../gone; $H list", 2, "current folder"),
+    ("mkdir gone; cd gone; rmdir ../gone; $H ledger verify .", 2, "current folder"),
 ]
 
 

@@ -72,10 +72,10 @@ def join(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple
     from hanse.cli import app
     from hanse.flower.operator_key import PINNED
     from hanse.wings.operate import server_access
-    from hanse.wings.operate.certificates import make_certificates
+    from hanse.wings.operate.certificates import make_certificates, make_node_key
 
     make_certificates(tmp_path, "harvest")
-    (tmp_path / "clinic").touch()
+    make_node_key(tmp_path / "clinic")
     monkeypatch.setattr(server_access, "is_free", lambda port: True)  # 9094 may be in use where this test runs
     monkeypatch.setenv("HANSE_HOME", str(tmp_path / "home"))
     monkeypatch.setenv(PINNED, "")

@@ -159,7 +159,9 @@ def test_an_expelled_participant_is_kept_out_with_the_reason_and_keeps_its_accou
     assert federation.present(2).ids.tolist() == [0, 1, 3, 4]
 
 
-def test_a_paused_server_waits_until_it_may_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_paused_server_waits_until_it_may_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     run, waited = tmp_path / "run", []
 
     def sleep(seconds: float) -> None:
@@ -170,6 +172,7 @@ def test_a_paused_server_waits_until_it_may_go_on(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(link.time, "sleep", sleep)
     played = play(experiment("fedavg"), tmp_path, After(0, lambda: give(run, "pause", "a disk is full")))
     assert waited == ["a disk is full"] * 3
+    assert [line for line in caplog.messages if "a disk is full" in line and "go-on" in line] == caplog.messages[:1]
     assert len(played.metrics) == 3
     lines = (run / "operator.jsonl").read_text().splitlines()
     assert ['"pause"' in lines[0], '"go-on"' in lines[1], len(lines)] == [True, True, 2]

@@ -111,10 +111,7 @@ def test_what_a_plain_app_cannot_do_is_refused_at_once(name: str, options: dict[
     ("reply", "said"),
     [
         ({"metrics": {"train_loss": 1.0}}, "no 'num-examples'"),
-        (
-            {"arrays": {"w": np.zeros((2, 3)), "steps": np.array([1])}},
-            r"'w': has shape \[2, 3\]: must be \[2, 2\]",
-        ),
+        ({"arrays": {"w": np.zeros((2, 3)), "steps": np.array([1])}}, r"'w': has shape \[2, 3\]: must be \[2, 2\]"),
         ({"arrays": {"w": np.zeros((2, 2)), "v": np.zeros(1)}}, r"other arrays than those that were sent \(v\)"),
         ({"arrays": {"w": np.full((2, 2), np.nan), "steps": np.array([1])}}, "NaN or infinite"),
     ],

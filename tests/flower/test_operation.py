@@ -28,6 +28,7 @@ from hanse.cli import app
 from hanse.flower import agreement, server
 from hanse.flower import agreement as agreeing
 from hanse.flower.agreement import agree
+from hanse.flower.members import give
 from hanse.flower.operator_key import make_operator_key, signing_key
 from hanse.runs import recomputable
 from hanse.runs.config import Experiment
@@ -98,6 +99,14 @@ def test_a_copy_during_which_a_round_ends_is_made_again_and_given_up_in_the_end(
             wrong()
 
 
+def test_a_backup_whose_books_do_not_hold_leaves_no_project(network: Loopback, tmp_path: Path) -> None:
+    damaged(network)
+    back_up(network, tmp_path / "damaged")
+    with pytest.raises(UserError):
+        restore(tmp_path / "damaged", tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
 def test_a_server_and_then_its_nodes_go_over_to_a_release_that_was_agreed_beside_the_old_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,6 +169,8 @@ CASES: dict[str, tuple[Callable[[Loopback, pytest.MonkeyPatch], Any], datetime, 
     "nearly full": (lambda n, p: p.setattr(checks, "FREE", 1 << 60), NOW, "disk", "warning"),
     "books": (lambda n, _: damaged(n), NOW, "books", "failure"),
     "no backup": (lambda n, _: None, NOW, "backup", "warning"),
+    "paused": (lambda n, _: give(n.run, "pause", "a disk"), NOW, "run", "warning"),
+    "gone on": (lambda n, _: [give(n.run, order, "a disk") for order in ("pause", "go-on")], NOW, "run", "fine"),
 }  # fmt: skip
 
 

@@ -29,11 +29,7 @@ def _open_to_all() -> Iterator[None]:
     os.umask(before)
 
 
-FILES = {
-    "ditto": {"row-1.npz"},
-    "pifl": {"personal.npz", "client-1.jsonl"},
-    "ipfl": {"best.npz", "client-1.jsonl"},
-}
+FILES = {"ditto": {"row-1.npz"}, "pifl": {"personal.npz", "client-1.jsonl"}, "ipfl": {"best.npz", "client-1.jsonl"}}
 
 
 @pytest.mark.parametrize("name", rotating([*FILES], 3))

@@ -1,6 +1,7 @@
 """The projects that a user starts from: the template of ``hanse new`` and the example are whole."""
 
 import importlib.util
+import os
 import stat
 from configparser import ConfigParser
 from pathlib import Path
@@ -11,6 +12,8 @@ import pytest
 
 pytest.importorskip("flwr", reason="needs the extra 'flower'")
 
+from cryptography.hazmat.primitives.serialization import load_ssh_public_key
+from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from typer.testing import CliRunner
 
 from hanse.base.errors import UserError
@@ -19,9 +22,12 @@ from hanse.core.recipe import Recipe
 from hanse.federation.behaviour import Me
 from hanse.federation.policy import answer
 from hanse.flower.new import new
+from hanse.flower.nodes import key_of
 from hanse.flower.operator_key import make_operator_key
 from hanse.runs.config import Experiment
+from hanse.wings.operate.certificates import make_certificates, make_node_key
 from hanse.wings.operate.loopback import Loopback
+from hanse.wings.operate.processes import begun
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "deployment"
 
@@ -100,6 +106,39 @@ def test_all_mistakes_of_a_new_project_and_of_joining_are_told_at_once(
     ]  # fmt: skip
 
 
+def test_a_key_that_no_node_can_have_is_refused_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the participant's and at the operator's, in a line with the file and how such a key is made."""
+    monkeypatch.chdir(tmp_path)
+    Loopback(tmp_path, tmp_path, (9100,)).save()
+    make_node_key(tmp_path / "clinic")
+    make_operator_key(tmp_path / "certs")
+    make_certificates(tmp_path / "certs", "test")
+    (tmp_path / "none").write_bytes(b"\x00")
+    for file in ("clinic", "clinic.pub", "certs/operator.key", "certs/ca.crt", "none"):
+        for words, half, where in (
+            (["join", "localhost:9101", "--ca", "certs/ca.crt", "--key", file], "clinic", f"--key: {file}: "),
+            (["admit", ".", file, "--name", "a"], "clinic.pub", f"KEY.pub: {file}: "),
+        ):
+            if file != half:
+                said = CliRunner().invoke(app, ["network", *words])
+                assert isinstance(said.exception, UserError)
+                assert [(line.startswith(where), "ssh-keygen" in line) for line in said.exception.lines] == [
+                    (True, True)
+                ]
+
+
+def test_an_admitted_key_is_shown_as_the_run_will_name_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_operator_key(tmp_path / "certs")
+    make_node_key(tmp_path / "clinic")
+    Loopback(tmp_path, tmp_path, (9100,)).save()
+    monkeypatch.setattr(Loopback, "register", lambda self, keys: None)
+    said = CliRunner().invoke(app, ["network", "admit", str(tmp_path), str(tmp_path / "clinic.pub"), "--name", "a"])
+    node = SimpleNamespace(public_key=public_key_to_bytes(load_ssh_public_key((tmp_path / "clinic.pub").read_bytes())))
+    assert said.output.splitlines()[-1].endswith(key_of(node))
+
+
 def test_the_example_is_whole() -> None:
     experiment = Experiment.read(EXAMPLE / "experiment.toml")
     assert experiment.ledger.url is not None
@@ -112,6 +151,9 @@ def test_the_example_is_whole() -> None:
 
 def test_commands_say_where_there_is_no_federation(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="brought"):
+        Loopback.read(tmp_path)
+    (tmp_path / "network.json").write_text("{")
+    with pytest.raises(UserError, match=r"network.json: is damaged"):
         Loopback.read(tmp_path)
     result = CliRunner().invoke(app, ["network", "up", str(tmp_path)])
     assert isinstance(result.exception, UserError)
@@ -135,3 +177,60 @@ def test_a_mistake_in_the_experiment_is_told_before_anything_starts(
     (folder / "experiment.toml").write_text(toml)
     assert CliRunner().invoke(app, ["network", "run", "harvest"]).exit_code == 0
     assert len(played) == 1
+
+
+def test_an_option_that_up_is_not_given_is_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("hanse.wings.operate.server_access.nginx", lambda: Path("nginx"))
+    monkeypatch.setattr(Loopback, "up", lambda self, show: (made.append(self), self.save()))
+    made, folder = list[Loopback](), tmp_path / "harvest"
+    new("harvest")
+    make_operator_key(folder / "certs")
+
+    def up(*words: str) -> dict[str, Any]:
+        before, said = made[-1] if made else None, CliRunner().invoke(app, ["network", "up", "harvest", *words])
+        assert said.exit_code == 0, said.output
+        return {name: value for name, value in vars(made[-1]).items() if before and value != getattr(before, name)}
+
+    assert up() == {}
+    assert (made[-1].ports, made[-1].listen) == ((18000, 18101, 18102, 18103), "127.0.0.1:18001")
+    assert up("--port", "18300") == {"ports": (18300, 18401, 18402, 18403), "listen": "127.0.0.1:18301"}
+    far = ("--nodes", "0", "--members", "3", "--listen", "0.0.0.0:9092", "--host", "fed.example.org")
+    up(*far, "--import", "json")
+    assert up() == up(*far) == {}
+    assert up("--members", "4", "--port", "18600") == {"members": 4, "ports": (18600,)}
+    assert made[-1].imports == ("json",)
+
+
+def test_a_process_that_runs_gets_no_other_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its end alone can give it one: until then the project names the address at which it answers."""
+    monkeypatch.chdir(tmp_path)
+    new("harvest")
+    folder = tmp_path / "harvest"
+    Loopback(folder, folder, (9100,), listen="127.0.0.1:9101", members=2).save()
+    kept = (folder / "network.json").read_text()
+    (folder / "logs").mkdir()
+    for name in ("superlink", "proxy"):
+        (folder / "logs" / f"{name}.pid").write_text(f"{os.getpid()} {begun(os.getpid())}\n")
+    for words in (["--port", "9200"], ["--listen", "127.0.0.1:9300"]):
+        said = CliRunner().invoke(app, ["network", "up", "harvest", *words])
+        assert isinstance(said.exception, UserError)
+        assert " ".join(words) in str(said.exception)
+        assert "it runs with --port 9100 --listen 127.0.0.1:9101" in str(said.exception)
+    assert (folder / "network.json").read_text() == kept
+
+
+def test_what_the_experiment_names_is_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever the command is given."""
+    monkeypatch.chdir(tmp_path)
+    new("harvest")
+    folder, told = tmp_path / "harvest", list[str]()
+    (folder / "charter.toml").write_text('title = "Two"\n[members.a]\n[members.b]\n')
+    with (folder / "experiment.toml").open("a") as file:
+        file.write('[charter]\nfile = "charter.toml"\n')
+    make_operator_key(folder / "certs")
+    agreed = Loopback(folder, folder, (9100,)).agree(told.append)
+    assert agreed is not None
+    assert [("a, b" in line, "keys" in line) for line in told] == [(True, True)]  # nodes choose their names
+    assert agreed.experiment["charter"]["title"] == "Two"
+    assert Path.cwd() == tmp_path

@@ -445,11 +445,7 @@ def test_an_evaluation_that_fails_later_is_a_gap_and_training_goes_on(tmp_path: 
 
 @pytest.mark.parametrize(
     ("strategy", "said"),
-    [
-        (Locked, "it cannot be pickled"),
-        (Outside, "it has state that a copy does not carry"),
-        (Renaming, ""),
-    ],
+    [(Locked, "it cannot be pickled"), (Outside, "it has state that a copy does not carry"), (Renaming, "")],
 )
 def test_an_aggregate_that_cannot_be_made_again_or_read_is_a_gap(
     strategy: type[Strategy], said: str, tmp_path: Path

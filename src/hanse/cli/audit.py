@@ -29,13 +29,13 @@ if TYPE_CHECKING:
 
 
 class RunByDefault(TyperGroup):
-    """``hanse audit DIR`` is ``hanse audit run DIR``."""
+    """``hanse audit DIR`` is ``hanse audit run DIR``, also where DIR is ``run``, a project's own."""
 
     def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
         """Return the remaining words, with the subcommand "run" if none is named."""
         if args[:1] == ["size"] and "size" not in self.commands:
             raise UserError(f"audit size: needs a wing{absent()}")
-        if args and args[0] not in (*self.commands, "--help"):
+        if args == ["run"] or (args and args[0] not in (*self.commands, "--help")):
             args = ["run", *args]
         return super().parse_args(ctx, args)
 

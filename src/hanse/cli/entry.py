@@ -409,6 +409,7 @@ def main() -> None:
     command = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
     with plainly():
         _refuse_empty(sys.argv[1:])
+        _refuse_lost_folder()
         if command in (*RUNS, *(one.name for wing in wings() for one in wing.commands if one.plays)):
             # the user runs this file, so it may name modules of the current folder
             own_modules()
@@ -426,6 +427,15 @@ def _refuse_empty(words: Sequence[str]) -> None:
         if not word or re.fullmatch(r"--[a-z-]+=", word):
             say(f"hanse: {word.rstrip('=') or f'the word after {before}'}: is empty; must be a word or left out", err)
             sys.exit(2)
+
+
+def _refuse_lost_folder() -> None:
+    """End with 2 if the current folder was removed: neither paths nor imports mean anything there."""
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        say("hanse: the current folder was removed; go into one that is there (cd)", err)
+        sys.exit(2)
 
 
 def _main() -> None:

@@ -16,12 +16,9 @@ _FORMS = ("json", "markdown", "latex", "csv")
 def facts(
     dirs: Dirs,
     table: Annotated[str, typer.Option("--table", help="clients, rounds, runs or notes.")] = "clients",
-    form: Annotated[
-        str, typer.Option("--format", "-f", help="json (all tables and notes), markdown, latex or csv.")
-    ] = "markdown",
+    form: Annotated[str, typer.Option("--format", "-f", help="json (all), markdown, latex or csv.")] = "markdown",
     check: Annotated[
-        list[Path] | None,
-        typer.Option("--check", help="A statement, invoice or report to be held against the facts; repeatable."),
+        list[Path] | None, typer.Option(help="A statement, invoice or report to hold against the facts; repeatable.")
     ] = None,
 ) -> None:
     """Print the facts of runs: what each client gave, gained, paid and earned, with errors, and notes on them.
@@ -34,10 +31,12 @@ def facts(
         hanse facts runs/exp --format json
         hanse facts runs/exp --check runs/exp/statements/client-3.html
     """
+    from hanse.reports.facts import KINDS
     from hanse.reports.facts import facts as make
 
-    if form not in _FORMS:
-        raise UserError(f"--format '{form}': must be one of {', '.join(_FORMS)}")
+    for option, given, allowed in (("--format", form, _FORMS), ("--table", table, tuple(KINDS))):
+        if given not in allowed:
+            raise UserError(f"{option} '{given}': must be one of {', '.join(allowed)}")
     if check:
         from hanse.reports.report import check as held_against
 

@@ -62,9 +62,7 @@ def signing_key(path: Path | None = None) -> Ed25519PrivateKey:
         UserError: the variable is not set, the file is not there or is not an Ed25519 key, or others can read it.
     """
     if path is None and not os.environ.get(SIGNS_WITH):
-        raise UserError(
-            f"{SIGNS_WITH}: is not set, and a server signs every request; 'hanse network up' makes a key and sets it"
-        )
+        raise UserError(f"{SIGNS_WITH}: is not set: must name a project's certs/{KEY} (in 'hanse leave': --key)")
     found = path or Path(os.environ[SIGNS_WITH])
     if not found.is_file():
         raise UserError(_lost(found))

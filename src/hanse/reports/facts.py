@@ -309,7 +309,7 @@ class RunFacts:
 
 
 Row = ClientFacts | RoundFacts | RunFacts | Note
-_KINDS: Mapping[str, type[Row]] = {"runs": RunFacts, "clients": ClientFacts, "rounds": RoundFacts, "notes": Note}
+KINDS: Mapping[str, type[Row]] = {"runs": RunFacts, "clients": ClientFacts, "rounds": RoundFacts, "notes": Note}
 
 
 @dataclass(frozen=True, repr=False)
@@ -334,8 +334,8 @@ class Facts:
 
     def table(self, name: str = "clients") -> tuple[Row, ...]:
         """Return the rows of "runs", "clients", "rounds" or "notes". Raises UserError for another name."""
-        if name not in _KINDS:
-            raise UserError(f"table: {name!r}: must be one of {', '.join(_KINDS)}")
+        if name not in KINDS:
+            raise UserError(f"table: {name!r}: must be one of {', '.join(KINDS)}")
         return tuple(getattr(self, name))
 
     def _rows(self, name: str) -> list[dict[str, Any]]:
@@ -345,7 +345,7 @@ class Facts:
     def units(self, name: str = "clients") -> dict[str, str]:
         """Return the unit of each column of a table that has one."""
         self.table(name)
-        return {column.name: unit for column in fields(_KINDS[name]) if (unit := column.metadata.get("unit"))}
+        return {column.name: unit for column in fields(KINDS[name]) if (unit := column.metadata.get("unit"))}
 
     def to_pandas(self, name: str = "clients") -> pd.DataFrame:
         """Return a table as a DataFrame. Raises UserError if pandas is not installed."""
@@ -353,14 +353,14 @@ class Facts:
 
     def to_json(self) -> str:
         """Return everything as JSON: the schema's version, the units of the columns, and the tables."""
-        tables = {name: self._rows(name) for name in _KINDS}
-        units = {name: found for name in _KINDS if (found := self.units(name))}
+        tables = {name: self._rows(name) for name in KINDS}
+        units = {name: found for name in KINDS if (found := self.units(name))}
         return json.dumps({"schema": SCHEMA, "units": units, **tables}, indent=1, allow_nan=False)
 
     def to_csv(self, name: str = "clients") -> str:
         """Return a table as CSV, with all columns and all digits."""
         out, rows = io.StringIO(), self._rows(name)
-        head = [*rows[0]] if rows else [column.name for column in fields(_KINDS[name])]
+        head = [*rows[0]] if rows else [column.name for column in fields(KINDS[name])]
         write_csv(out, [head, *(list(row.values()) for row in rows)])
         return out.getvalue()
 

@@ -351,7 +351,8 @@ def test_the_operator_signs_the_receipt(tmp_path):
     run = tmp_path / "run"
     with Hold(run) as hold:
         playing.play(build(experiment(rounds=2)), [], hold, key=key)
-    assert run_hanse("leave", run, "--client", 0)[0] == 2
+    code, _, wrong = run_hanse("leave", run, "--client", 0)
+    assert (code, "certs/operator.key" in wrong, "--key" in wrong) == (2, True, True)
     assert run_hanse("leave", run, "--client", 0, "--key", tmp_path / "other")[0] == 2
     assert leaves(run) == []
     assert run_hanse("leave", run, "--client", 0, "--key", tmp_path / "mine")[0] == 0
@@ -371,11 +372,31 @@ def test_an_auditor_plays_a_run_again_that_clients_have_left(tmp_path):
     assert recompute(run).unlike is None
 
 
+def registered(run, count):
+    """Write the register of members of a run on a network."""
+    members = [{"num_samples": 9, "input_shape": [64], "num_classes": 10, "name": f"c{c}", "id": c, "key": f"k{c}"}
+               for c in range(count)]  # fmt: skip
+    (run / "members.json").write_text(json.dumps(members))
+
+
+def test_no_model_was_given_to_a_place_that_no_member_took(tmp_path):
+    run = tmp_path / "run"
+    hanse.run(experiment({**PAYS, "clients_per_round": 2}, rounds=1, run={"seed": 1}), out=run)  # of 0 and 1
+    assert given_to(run, 0) == [1, 2, 3, 4]
+    registered(run, 3)
+    assert given_to(run, 0) == [1, 2]
+
+
+def given_to(run, client):
+    """Who else was given a model with a client's updates, as ``hanse leave`` says."""
+    said = json.loads(run_hanse("leave", run, "--client", client, "--dry-run", "--json")[1])
+    assert said["given"] == len(said["given_to"])
+    return said["given_to"]
+
+
 def test_on_a_network_the_server_is_told_first(tmp_path, half):
     run = copied(half, tmp_path / "run")
-    members = [{"num_samples": 9, "input_shape": [64], "num_classes": 10, "name": f"c{c}", "id": c, "key": f"k{c}"}
-               for c in range(CLIENTS)]  # fmt: skip
-    (run / "members.json").write_text(json.dumps(members))
+    registered(run, CLIENTS)
     (run / "federation.json").write_text("{}")
     with Hold(run) as hold:  # its server plays it
         hold.take()

@@ -12,13 +12,7 @@ from hanse.base.errors import UserError
 from hanse.core.port import Arrival, ClientInfo, Reply, Request, Roster, Train, Trained
 from hanse.runs.rehearsal import small_experiment
 from hanse.runs.setup import build
-from hanse.wings.private.secure_sums import (
-    MOST_CHANGE,
-    MOST_MEMBERS,
-    MOST_SAMPLES,
-    Secured,
-    SecureSums,
-)
+from hanse.wings.private.secure_sums import MOST_CHANGE, MOST_MEMBERS, MOST_SAMPLES, Secured, SecureSums
 
 START = torch.linspace(-1, 1, 5)
 

@@ -58,10 +58,8 @@ def leave(
     if dry_run:
         return _say(would_leave(run, number), None, as_json)
     if expelled(run, number):
-        return say(
-            f"Client {run.client_label(number)} is asked nothing more from the next exchange on. "
-            "When the run has ended, the same command settles, and makes the receipt."
-        )
+        who, then = run.client_label(number), "once the run has ended, this command with --key makes its receipt"
+        return say(f"Client {who} is asked nothing more from the next exchange on; {then}.")
     _say(leave_run(folder, client, key, measure), place_of(folder, number), as_json)
 
 

@@ -180,7 +180,9 @@ def _lineage(run: RunRecord, client: int, snapshot: Snapshot, rounds: int) -> Li
     """Return the models that hold a client's updates after so many rounds."""
     train = built_in_parts(run.config).get("train")  # of a part that is not hanse's own, any training may be steered
     steered = train is None or bool(train.adds)
-    return lineage(run.path, client, snapshot.state.table.owner, rounds, steered)
+    found = lineage(run.path, client, snapshot.state.table.owner, rounds, steered)
+    # on a network the model table has places that no member took
+    return replace(found, given=found.given[found.given < run.num_clients])
 
 
 def _stated(run: RunRecord, client: int, snapshot: Snapshot) -> Leaving:

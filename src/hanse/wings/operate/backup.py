@@ -39,9 +39,7 @@ def back_up(network: Loopback, to: Path) -> None:
         raise UserError(f"{to}: is there already, or in the project; a backup gets a folder of its own outside it")
     run, part = network.run, to.with_name(f".{to.name}.part")
     if run is not None and not run.is_relative_to(network.folder):
-        raise UserError(
-            f"{run}: the run lies outside {network.folder}, so it must be copied by hand, while it is paused"
-        )
+        raise UserError(f"{run}: lies outside {network.folder}: must be copied by hand, while it is paused")
     for _ in range(TRIES):
         before = _checkpoints(run)
         shutil.rmtree(part, ignore_errors=True)
@@ -85,7 +83,8 @@ def restore(backup: Path, folder: Path) -> Loopback:
     if mark.exists():
         write_whole(mark, f"{folder / Path(mark.read_text().strip()).relative_to(kept.folder)}\n")
     if network.run is not None and (network.run / "ledger.json").exists() and (wrong := wrong_in(network.run)):
-        raise UserError(f"{network.run}: the books do not hold: {wrong}")
+        shutil.rmtree(folder)
+        raise UserError(f"{backup}: nothing was restored: its books do not hold: {wrong}")
     return network
 
 

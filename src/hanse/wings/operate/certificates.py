@@ -11,22 +11,19 @@ stores them under the same file names. They are then used unchanged.
 from __future__ import annotations
 
 import datetime
+import hashlib
 import ipaddress
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Literal
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives import hashes
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import (
-    Encoding,
-    NoEncryption,
-    PrivateFormat,
-    PublicFormat,
-    load_pem_private_key,
-)
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from cryptography.x509.oid import NameOID
 
 from hanse.base.errors import UserError
@@ -46,11 +43,8 @@ def make_certificates(folder: Path, name: str) -> None:
         name: the federation's name, which becomes part of the authority's name.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    _make_authority(
-        folder,
-        x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"{name} CA")]),
-        ec.generate_private_key(ec.SECP256R1()),
-    )
+    authority = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"{name} CA")])
+    _make_authority(folder, authority, ec.generate_private_key(ec.SECP256R1()))
     _make_server(folder, "server", ())
 
 
@@ -99,7 +93,7 @@ def names_of(path: Path) -> list[x509.GeneralName]:
 
 def _authority(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
     """Return the authority's certificate and key."""
-    key = load_pem_private_key((folder / "ca.key").read_bytes(), None)
+    key = serialization.load_pem_private_key((folder / "ca.key").read_bytes(), None)
     assert isinstance(key, ec.EllipticCurvePrivateKey)
     return x509.load_pem_x509_certificate((folder / "ca.crt").read_bytes()), key
 
@@ -169,9 +163,8 @@ def _general(host: str) -> x509.GeneralName:
 
 def _write(folder: Path, stem: str, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate) -> None:
     """Write a certificate and, readable by its owner alone, its key."""
-    write_whole(
-        folder / f"{stem}.key", key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()), private=True
-    )
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    write_whole(folder / f"{stem}.key", private, private=True)
     write_whole(folder / f"{stem}.crt", certificate.public_bytes(Encoding.PEM))
 
 
@@ -185,9 +178,30 @@ def make_node_key(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     key = ec.generate_private_key(ec.SECP384R1())
     write_whole(path, key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()), private=True)
-    path.with_name(path.name + ".pub").write_bytes(
-        key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
-    )
+    public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    path.with_name(path.name + ".pub").write_bytes(public)
+
+
+def node_identity(path: Path, half: Literal["private", "public"], where: str) -> str:
+    """Return a node's identity by a half of its key: what :func:`hanse.flower.nodes.key_of` says once it is there.
+
+    Args:
+        path: the file of this half, in OpenSSH's format.
+        half: which half it is.
+        where: the option, which begins an error's line.
+
+    Raises:
+        UserError: the file is not there, or is not this half of such a key.
+    """
+    key: object = None
+    with suppress(OSError, ValueError, TypeError, UnsupportedAlgorithm):  # TypeError: a password protects it
+        if half == "public":
+            key = serialization.load_ssh_public_key(path.read_bytes())
+        else:
+            key = serialization.load_ssh_private_key(path.read_bytes(), None).public_key()
+    if not isinstance(key, ec.EllipticCurvePublicKey):
+        raise UserError(f"{where}: {path}: must be the {half} half of what 'ssh-keygen -t ecdsa -b 384 -N \"\"' makes")
+    return hashlib.sha256(key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)).hexdigest()
 
 
 def _builder(

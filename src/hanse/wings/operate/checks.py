@@ -141,10 +141,13 @@ def _disks(network: Loopback, run: Path | None) -> Iterator[Finding]:
 
 
 def _run(run: Path | None) -> Iterator[Finding]:
-    """Look at the run's last round, at clients whose last answer was refused, and at its books."""
+    """Look at a pause, the run's last round, clients whose last answer was refused, and its books."""
+    from hanse.flower.members import Orders
     from hanse.ledger.run_ledger import reading, wrong_in
     from hanse.runs.round_record import METRICS, SEATS
 
+    if run is not None and (why := Orders.read(run).paused) is not None:
+        yield Finding("run", "order", "warning", f"is paused ({why}); 'hanse network go-on {run}' ends that")
     if run is None or not (run / METRICS).exists():
         yield Finding("run", "rounds", "fine", "no round was played yet", {"played": 0})
         return

@@ -22,7 +22,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import chdir, suppress
 from dataclasses import KW_ONLY, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -45,6 +45,8 @@ from hanse.wings.operate.processes import Processes, end, stream
 from hanse.wings.operate.server_access import answers, awaited, configure, split
 
 HOST = "127.0.0.1"
+NETWORK = "network.json"  # in a project: how its federation was brought up
+FIRST = (18000, 18101, 18102, 18103)  # ports of a trial: the SuperLink's, and those of three nodes
 POLL_S = 0.25  # seconds between two looks of Flower's executor for a message; its own default is 1 s
 # beginnings of lines that say why a run ended: they go into the exception and are not shown before
 TOLD_AT_THE_END = ("mistake: ", "error: ", "asked last: ")
@@ -160,19 +162,22 @@ class Loopback:
 
     def save(self) -> None:
         """Write ``network.json``, from which :meth:`read` makes the same object again."""
-        (self.folder / "network.json").write_bytes(TypeAdapter(Loopback).dump_json(self) + b"\n")
+        write_whole(self.folder / NETWORK, TypeAdapter(Loopback).dump_json(self) + b"\n")
 
     @staticmethod
     def read(folder: Path) -> Loopback:
         """Return the federation that was brought up in ``folder``.
 
         Raises:
-            UserError: there is none.
+            UserError: there is none, or its file is damaged.
         """
-        path = folder / "network.json"
+        path = folder / NETWORK
         if not path.exists():
             raise UserError(f"{folder}: no federation was brought up here (it has no network.json)")
-        return TypeAdapter(Loopback).validate_json(path.read_bytes())
+        try:
+            return TypeAdapter(Loopback).validate_json(path.read_bytes())
+        except ValueError:
+            raise UserError(f"{path}: is damaged: put a copy back, or remove it and give 'up' its options") from None
 
     @property
     def nodes(self) -> int:
@@ -227,7 +232,10 @@ class Loopback:
             return None
         if str(self.app) not in sys.path:  # parts of its own, wherever the command is given
             sys.path.append(str(self.app))
-        experiment = Experiment.read(self.app / "experiment.toml")
+        with chdir(self.app):  # the server reads the file there, and what it names beside it
+            experiment = Experiment.read("experiment.toml")
+        if named := [one for one in experiment.clients.members or () if len(one) != 64]:  # a key's digits
+            show(f"warning: nodes choose their names: instead of {', '.join(named)} give keys, as 'admit' shows")
         key, day = signing_key(self.folder / "certs" / KEY), time.strftime("%Y-%m-%d", time.gmtime())
         mark = self.agreement.with_suffix(".run")
         begun = self.run is not None
@@ -310,7 +318,13 @@ class Loopback:
         return found
 
     def _refuse_taken(self, nodes: Sequence[int]) -> None:
-        """Raise UserError if a port of a process that is to be started is taken: its owner would answer instead."""
+        """Raise UserError if a port of a process that is to be started is taken: its owner would answer instead; or if
+        a process that runs is to have another address: only its end can give it that.
+        """
+        kept = self.read(self.folder) if (self.folder / NETWORK).exists() else self
+        at, asked = (f"--port {one.ports[0]} --listen {one.listen}" for one in (kept, self))
+        if at != asked and self.processes.pid("superlink") is not None:
+            raise UserError(f"{asked}: it runs with {at}; leave both out, or 'hanse network down {self.folder}' first")
         needed = {"superlink": self.ports[0], **{f"node{i}": self.ports[1 + i] for i in nodes}}
         if self.listen:
             needed["proxy"] = split(self.listen, "--listen")[1]
@@ -501,8 +515,7 @@ class Loopback:
             return UserError(why, *then)
         return UserError(
             f"the SuperLink is not running ({why})",
-            f"its log: {self.folder / 'logs' / 'superlink.log'}; 'hanse network up {self.folder}' starts it, with the "
-            "options that it was first given",
+            f"its log: {self.folder / 'logs' / 'superlink.log'}; 'hanse network up {self.folder}' starts it",
             *then,
         )
 

@@ -18,7 +18,7 @@ from typing import Annotated
 
 import typer
 
-from hanse.base.errors import UserError
+from hanse.base.errors import UserError, collected
 
 app = typer.Typer(
     help="A federation on Flower: bring one up on this machine, operate one.",
@@ -32,58 +32,37 @@ Reason = Annotated[str, typer.Option("--reason", "-r", help="Why; it is recorded
 
 
 Listen = Annotated[
-    str,
-    typer.Option(
-        "--listen",
-        metavar="HOST:PORT",
-        help="Address at which nginx lets SuperNodes in. Default: 127.0.0.1 and the next port.",
-    ),
+    str, typer.Option("--listen", metavar="HOST:PORT", help="Where nginx lets SuperNodes in, at first beside --port.")
 ]
 Hosts = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--host",
-        metavar="NAME",
-        help="Name or address by which participants reach this machine; its certificate is made for it.",
-    ),
+    list[str] | None, typer.Option("--host", metavar="NAME", help="How participants call this machine; repeatable.")
 ]
 Imports = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--import",
-        metavar="MODULE",
-        help="A module that the nodes have imported before the first message; may be repeated.",
-    ),
-]
-Port = Annotated[
-    int,
-    typer.Option(
-        "--port", min=1024, max=65000, help="Port of the SuperLink on 127.0.0.1; the nodes get ports above it."
-    ),
+    list[str] | None, typer.Option("--import", metavar="MODULE", help="A module that nodes import first; repeatable.")
 ]
 
 
 @app.command()
 def up(
     folder: Folder = Path(),
-    nodes: Annotated[int, typer.Option("--nodes", "-n", min=0, max=200, help="SuperNodes on this machine.")] = 3,
-    port: Port = 18000,
+    nodes: Annotated[int | None, typer.Option("--nodes", "-n", min=0, max=200, help="Nodes here, at first 3.")] = None,
+    port: Annotated[int | None, typer.Option(min=1024, max=65000, help="The SuperLink's, at first 18000.")] = None,
     listen: Listen = "",
     hosts: Hosts = None,
-    members: Annotated[
-        int,
-        typer.Option("--members", min=0, help="How many participants a run waits for. Default: as many as --nodes."),
-    ] = 0,
+    members: Annotated[int | None, typer.Option(min=0, help="How many members a run waits for; 0: --nodes.")] = None,
     imports: Imports = None,
 ) -> None:
     """Start a federation on this machine: certificates, keys, the server's side of Flower, and some nodes.
 
     Certificates and keys are made once and kept in the project. Back up certs/operator.key, with which the server signs
     every request. Flower's SuperLink listens on 127.0.0.1 only. If nginx is installed, it is started in front of the
-    SuperLink and passes only what nodes may request. Then --nodes SuperNodes are registered and started.
+    SuperLink and passes only what nodes may request. Then --nodes SuperNodes are registered and started, at ports above
+    the SuperLink's.
 
     For participants on other machines give --listen and --host, and admit their keys with 'hanse network admit'. With
     --nodes 0 only the server's side is started, and --members says for how many participants a run waits.
+
+    An option that is left out is as it was when the project was last brought up.
 
     Nodes answer each message from a process that has already imported everything. --import adds libraries that your
     client app needs.
@@ -96,12 +75,18 @@ def up(
     from hanse.flower.operator_key import public_key
     from hanse.ledger.note import fingerprint
     from hanse.wings.operate import server_access
-    from hanse.wings.operate.loopback import Loopback
+    from hanse.wings.operate.loopback import FIRST, NETWORK, Loopback
     from hanse.wings.operate.server_access import nginx, split
 
     project = folder.resolve()
     if not (project / "pyproject.toml").exists():
         raise UserError(f"{folder}: is not a project (it has no pyproject.toml); 'hanse new NAME' makes one")
+    kept = Loopback.read(project) if (project / NETWORK).exists() else Loopback(project, project, FIRST)
+    nodes = kept.nodes if nodes is None else nodes
+    port, hosts = port or kept.ports[0], hosts or [*kept.hosts]
+    members = kept.members if members is None else members
+    if kept.listen != f"127.0.0.1:{kept.ports[0] + 1}":  # which goes with the port
+        listen = listen or kept.listen
     if not (nodes or members):
         raise UserError("--members: must be given where --nodes is 0: how many a run waits for")
     if listen and not hosts and not split(listen, "--listen")[0].startswith(("127.", "localhost", "[::1]")):
@@ -109,8 +94,8 @@ def up(
     if not listen and nginx() is not None:
         listen = f"127.0.0.1:{port + 1}"
     ports = (port, *(port + 101 + i for i in range(nodes)))
-    more, names = tuple(imports or ()), tuple(hosts or ())
-    made = Loopback(project, project, ports, imports=more, listen=listen, hosts=names, members=members)
+    more = tuple(imports or kept.imports)
+    made = Loopback(project, project, ports, imports=more, listen=listen, hosts=tuple(hosts), members=members)
     made.up(show=typer.echo)
     typer.echo(f"{nodes} nodes and a SuperLink on 127.0.0.1:{port}; logs in {folder / 'logs'}")
     if listen:
@@ -142,15 +127,15 @@ def admit(
     """
     from hanse.flower.operator_key import make_operator_key, public_key
     from hanse.ledger.note import fingerprint
+    from hanse.wings.operate.certificates import node_identity
     from hanse.wings.operate.loopback import Loopback
 
-    network = Loopback.read(folder.resolve())
+    network, identity = Loopback.read(folder.resolve()), node_identity(key, "public", "KEY.pub")
     pinned = public_key(make_operator_key(network.operator.parent))
     network.register([(str(key.resolve()), name)])
-    typer.echo(
-        f"admitted {name}; give it {folder / 'agreement.txt'}, and ca.crt and operator.pub from {folder / 'certs'}"
-    )
+    typer.echo(f"admitted {name}; give it {folder}/agreement.txt, and ca.crt and operator.pub from {folder}/certs")
     typer.echo(f"fingerprint of operator.pub: {fingerprint(pinned)}")
+    typer.echo(f"{name}'s key, by which a charter names it: {identity}")
 
 
 @app.command()
@@ -169,9 +154,7 @@ def join(
     config: Annotated[
         str, typer.Option("--node-config", help="Settings for load_data, which finds them in context.node_config.")
     ] = "",
-    port: Annotated[
-        int, typer.Option("--port", min=1024, max=65535, help="Port of the node itself, on 127.0.0.1.")
-    ] = 9094,
+    port: Annotated[int, typer.Option("--port", min=1024, max=65535, help="The node's own, on 127.0.0.1.")] = 9094,
     imports: Imports = None,
 ) -> None:
     """Start this participant's node, which runs until it is stopped. Only this user can read its files.
@@ -201,17 +184,19 @@ def join(
     from hanse.ledger.note import fingerprint
     from hanse.ledger.witness import PUBLIC, Witness
     from hanse.wings.operate import server_access
+    from hanse.wings.operate.certificates import node_identity
     from hanse.wings.operate.clocks import judged
     from hanse.wings.operate.server_access import split
     from hanse.wings.operate.warm_process import warmed
 
     lines = list[str]()
-    try:
+    with collected(lines):
         split(address, "HOST:PORT", "fed.example.org:9092")
-    except UserError as wrong:
-        lines += wrong.lines
     given = {"--ca": ca, "--key": key, "--operator": operator, "--agree": agree}
     lines += [f"{option}: {path}: is not there" for option, path in given.items() if path and not path.is_file()]
+    with collected(lines):
+        if key.is_file():
+            node_identity(key, "private", "--key")
     if not server_access.is_free(port):
         lines.append(f"--port: {port}: is taken on this machine, by another node perhaps; give each its own")
     if lines:
@@ -220,6 +205,8 @@ def join(
     for one in judged(ca, datetime.now(UTC)):
         if one.state != "fine":
             typer.echo(f"warning: {ca}: {one.said}; ask the operator for the new one")
+    if key.stat().st_mode & 0o077:
+        typer.echo(f"warning: {key}: others on this machine may read it, and join as this participant: chmod 600 {key}")
     # files that the node makes, private models among them, are for this user alone
     os.umask(0o077)
     pinned = pin(home_of(), address, operator)
@@ -353,9 +340,7 @@ def backup(
     from hanse.wings.operate.loopback import Loopback
 
     back_up(Loopback.read(folder.resolve()), to)
-    typer.echo(
-        f"{to}: keep it secret, it has the operator's keys; 'hanse network restore {to} PROJECT' makes a project"
-    )
+    typer.echo(f"{to}: has the operator's keys: keep it secret; 'hanse network restore {to} PROJECT' takes it up")
 
 
 @app.command()
@@ -431,9 +416,7 @@ def expel(
 
 @app.command()
 def log(
-    home: Annotated[
-        Path | None, typer.Argument(metavar="HOME", help="The participant's folder. Default: ~/.hanse, or HANSE_HOME.")
-    ] = None,
+    home: Annotated[Path | None, typer.Argument(help="The participant's folder; else HANSE_HOME, or ~/.hanse.")] = None,
     root: Annotated[
         str | None, typer.Option("--root", help="A root that this command showed earlier.", show_default=False)
     ] = None,
