@@ -17,13 +17,16 @@ played meanwhile is dropped.
 from __future__ import annotations
 
 import logging
+import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
-from dataclasses import replace
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
+from threading import current_thread, main_thread
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -45,9 +48,8 @@ from hanse.learning.process import undisturbed
 from hanse.learning.threads import intra_op
 from hanse.ledger.receipts import AGREEMENT, close
 from hanse.runs.chance import UNMOVED, nothing_mixed
-from hanse.runs.checkpoint import own_copy
+from hanse.runs.checkpoint import LoopState, own_copy
 from hanse.runs.config import Experiment
-from hanse.runs.loop_state import LoopState
 from hanse.runs.played_run import Observer, PlayedRun
 from hanse.runs.recomputable import Commitment, RoundAnswers, audit_folder
 from hanse.runs.round import Exchange, Played, failed_round, finish, first_state, play_round, port_of
@@ -56,7 +58,6 @@ from hanse.runs.run_record import guess_of, played_lines, same_frozen
 from hanse.runs.rundir import RunDir, claim, settings_played
 from hanse.runs.sections import RunSection
 from hanse.runs.setup import Own, Session, build
-from hanse.runs.stopping import interruptible
 from hanse.runs.testing import Figures, ask_tests, still_known, trained_models
 
 if TYPE_CHECKING:
@@ -69,6 +70,49 @@ LONGEST = 300  # characters of what was raised that are recorded
 # seconds: a round that took longer is told before the next is played: who watches would wait for long, and writing is a
 # small part of it
 LONG_S = 1.0
+
+
+@dataclass
+class Stop:
+    """Whether the user asked the run to end.
+
+    Attributes:
+        asked: True from the first Ctrl-C on. The run ends once its current round is finished.
+    """
+
+    asked: bool = False
+
+
+@contextmanager
+def interruptible(ours: bool) -> Iterator[Stop]:
+    """Handle Ctrl-C inside this block: the first sets ``asked``, and the second raises KeyboardInterrupt at once.
+
+    Outside the main thread signals cannot be handled, and the block changes nothing.
+
+    Args:
+        ours: whether this process may handle the signal. It is False in Flower's server apps, because Flower ends them
+            with that signal.
+
+    Yields:
+        The :class:`Stop` to look at.
+    """
+    stop = Stop()
+    # Flower ends its server apps with the same signal, and must be able to; only the main thread can handle signals
+    if not ours or current_thread() is not main_thread():
+        yield stop
+        return
+
+    def ask(signum: int, frame: FrameType | None) -> None:
+        """Note the first signal; a user who repeats it does not want to wait for the round."""
+        if stop.asked:
+            raise KeyboardInterrupt
+        stop.asked = True
+
+    old = signal.signal(signal.SIGINT, ask)
+    try:
+        yield stop
+    finally:
+        signal.signal(signal.SIGINT, old)
 
 
 def play_rounds(session: Session, state: LoopState, folder: RunDir | None, observers: Sequence[Observer]) -> PlayedRun:

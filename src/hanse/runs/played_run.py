@@ -33,10 +33,9 @@ from hanse.learning.losses import takes_one_output
 from hanse.learning.models import MODELS, build_module, layout_of
 from hanse.learning.modules import ByName, own_module
 from hanse.runs.chance import Guess
-from hanse.runs.checkpoint import CorruptCheckpointError
+from hanse.runs.checkpoint import CorruptCheckpointError, LoopState
 from hanse.runs.checkpoint import load as load_checkpoint
 from hanse.runs.config import Experiment
-from hanse.runs.loop_state import LoopState
 from hanse.runs.round import Played
 from hanse.runs.round_record import METRICS, SEATS, SHAPE
 from hanse.runs.run_record import (

@@ -78,14 +78,12 @@ def objections(
     members = data.num_clients - len(of_members) + len({*of_members.values()})
     return [
         *no_utility(data, problem, mechanism),
-        *too_many(experiment, data.num_clients, seats),
-        *lone_samples(experiment, problem),
+        *unfit_numbers(experiment, problem, data.num_clients, seats),
         *unfit(mechanism, Size(data.num_clients, seats, fewest, experiment.run.rounds, one_model(mechanism), members)),
         *no_such(acting, data, of_members),
         *undefined_metrics(problem, data, tested),
-        *not_held(mechanism),
         *warn_of_probabilities(experiment, problem, data),
-        *never_asked(experiment, mechanism),
+        *unused_parts(experiment, mechanism),
     ]
 
 
@@ -220,16 +218,14 @@ def enough_replies(experiment: Experiment, seats: int) -> int | None:
     return max(1, math.ceil(given * seats - 1e-9)) if isinstance(given, float) else given  # 0.55 of 20 is 11
 
 
-def too_many(experiment: Experiment, num_clients: int, seats: int) -> list[str]:
-    """Return a line for each number that is larger than the clients or seats that there are, or than another number.
+def unfit_numbers(experiment: Experiment, problem: Problem, num_clients: int, seats: int) -> list[str]:
+    """Return a line for each number that is larger than the clients or seats that there are, or than another number;
+    and one if batches have fewer samples than the model can train on, as batch norm on one.
 
     A mechanism's default number of clients per round is not refused: it is reduced.
     """
-    table, federation, select = (
-        experiment.mechanism.table,
-        experiment.federation,
-        experiment.mechanism.table.get("select"),
-    )
+    table, federation, train = experiment.mechanism.table, experiment.federation, experiment.train
+    select = table.get("select")
     of_clients = {
         "mechanism.clients_per_round": table.get("clients_per_round"),
         "mechanism.select.clients_per_round": select.get("clients_per_round") if isinstance(select, dict) else None,
@@ -248,15 +244,12 @@ def too_many(experiment: Experiment, num_clients: int, seats: int) -> list[str]:
         lines.append(
             f"federation.enough: {given}{share}: must be at least federation.min_replies, {federation.min_replies}"
         )
+    size, least = train.batch_size, smallest_batch(problem)
+    if train.loop is None and size is not None and size < least:
+        lines.append(
+            f"train.batch_size: {size}: the model has batch norm, which trains on at least {least} samples at a time"
+        )
     return lines
-
-
-def lone_samples(experiment: Experiment, problem: Problem) -> list[str]:
-    """Return a line if batches have fewer samples than the model can train on, as batch norm on one."""
-    size, least = experiment.train.batch_size, smallest_batch(problem)
-    if experiment.train.loop is not None or size is None or size >= least:
-        return []
-    return [f"train.batch_size: {size}: the model has batch norm, which trains on at least {least} samples at a time"]
 
 
 def no_such(behaviours: Mapping[str, Behaviour | None], data: FederatedData, members: Mapping[str, str]) -> list[str]:
@@ -365,24 +358,23 @@ def few_samples(data: FederatedData) -> Samples:
     return Samples(tested.x[:_COMPARED], tested.y[:_COMPARED], tested.inputs)
 
 
-def not_held(mechanism: Mechanism) -> list[str]:
-    """Return a warning if clients train rows in order to hold them, but the deploy part gives them other rows."""
+def unused_parts(experiment: Experiment, mechanism: Mechanism) -> list[str]:
+    """Return a warning if clients train rows in order to hold them, but the deploy part gives them other rows; and one
+    if a named weigh part only averages groups, but every client trains its own row.
+    """
+    lines, train = [], word_of(mechanism.train, "train")
     made = {block.name for block in mechanism.train.blocks(Context.tiny()) if block.held}
     read = {word.removeprefix("rows ") for word in said(mechanism.deploy, "needs", "deploy")}
-    if not made or mechanism.deploy is None or made & read:
-        return []
-    part, rows = word_of(mechanism.deploy, "deploy"), "', '".join(sorted(made))
-    return [f"warning: mechanism.deploy: {part} hands out none of the rows '{rows}' that clients train to hold"]
-
-
-def never_asked(experiment: Experiment, mechanism: Mechanism) -> list[str]:
-    """Return a warning if a named weigh part only averages groups, but every client trains its own row."""
-    if "weigh" not in experiment.mechanism.table or mechanism.weigh.fills:
-        return []
-    if "groups" in in_slots(mechanism.train.gives, ["train"]):
-        return []
-    part, train = word_of(mechanism.weigh, "weigh"), word_of(mechanism.train, "train")
-    return [f"warning: mechanism.weigh: {part} is never used: with {train} every client trains its own row"]
+    if made and mechanism.deploy is not None and made.isdisjoint(read):
+        part, rows = word_of(mechanism.deploy, "deploy"), "', '".join(sorted(made))
+        lines.append(
+            f"warning: mechanism.deploy: {part} hands out none of the rows '{rows}' that clients train to hold"
+        )
+    grouped = mechanism.weigh.fills or "groups" in in_slots(mechanism.train.gives, ["train"])
+    if "weigh" in experiment.mechanism.table and not grouped:
+        part = word_of(mechanism.weigh, "weigh")
+        lines.append(f"warning: mechanism.weigh: {part} is never used: with {train} every client trains its own row")
+    return lines
 
 
 def idle(experiment: Experiment, around: Mapping[str, str] | None = None) -> list[str]:

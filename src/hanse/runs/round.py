@@ -37,10 +37,10 @@ from hanse.federation.check import heard
 from hanse.federation.wrapped import TellsOwners
 from hanse.learning.client_payloads import unsound
 from hanse.mechanisms.feedback import gone
-from hanse.mechanisms.value_noise import unknown_without
+from hanse.mechanisms.weigh import noise_of
 from hanse.runs.arrivals import Landed, Training, Underway, Waiting, joined, updates_in, updates_of
+from hanse.runs.checkpoint import LoopState
 from hanse.runs.grants import grant
-from hanse.runs.loop_state import LoopState
 from hanse.runs.recomputable import RoundAnswers
 from hanse.runs.settle_inputs import WatchedCall
 from hanse.runs.setup import Session
@@ -619,7 +619,9 @@ class _Round:
             return
         with self.port.clock("value"):
             values, self.states = decide("value", value.value, self.view, self.states, self.session.key("value"))
-            values = unknown_without(values, self.view.trained)
+            # noise moves values by nobody knows how much
+            if values.standard_errors is None and noise_of(self.view.trained).any():
+                values = replace(values, standard_errors=np.full(len(values.per_seat), np.nan))
             idle, unproved = self.view.weights == 0, self.view.get(Unproved)
             if unproved is not None:
                 idle |= np.isin(self.view.trained.seats.client, unproved.clients) & (values.per_seat > 0)

@@ -58,9 +58,8 @@ from hanse.ledger.receipts import write_receipts
 from hanse.ledger.run_ledger import BooksAtCheckpoint, name_and_key
 from hanse.ledger.store import Issuer, Ledger
 from hanse.runs import checkpoint
-from hanse.runs.checkpoint import CorruptCheckpointError, Snapshot
+from hanse.runs.checkpoint import CorruptCheckpointError, LoopState, Snapshot
 from hanse.runs.config import Experiment
-from hanse.runs.loop_state import LoopState
 from hanse.runs.recomputable import FILE as COMMITTED
 from hanse.runs.recomputable import Commitment, answers_file, audit_folder, validation_file
 from hanse.runs.round_record import LINES, METRICS, ROUNDS, SHAPE, PackedRound, lost_rounds, round_file

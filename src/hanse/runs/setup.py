@@ -48,13 +48,13 @@ from hanse.learning.sequences import is_text
 from hanse.learning.sequential import SequentialEngine
 from hanse.mechanisms.feedback import Feedback
 from hanse.mechanisms.fits import REQUIRES, WARNS, clashes, unmet_needs, without
-from hanse.mechanisms.judging import judged, who_judges
+from hanse.mechanisms.mechanism_table import judged, who_judges
 from hanse.runs import refusals
 from hanse.runs.arrivals import Waiting
 from hanse.runs.config import Experiment, MechanismSection, ModelSection
 from hanse.runs.grants import Vesting
 from hanse.runs.guards import Guard, guards_of
-from hanse.runs.server_judge import Root, ServerJudge
+from hanse.runs.server_judge import ServerJudge
 
 
 @dataclass(frozen=True)
@@ -279,13 +279,15 @@ def build(
         behaviours=tuple(acting.values()), policy=policy, profiles=profiles,
     )  # fmt: skip
     workers = (experiment.engine.threads or 1) * (experiment.engine.workers or 1)
-    root = None if data.server_root is None else Root(data.server_root, engine, recipe, seed)
+    judge = ServerJudge(
+        problem, engine, data.server_validation, workers, data.num_classes, data.server_root, device, recipe, seed
+    )
     return Session(
         experiment,
         mechanism,
         _guarded(here, experiment, context, guards, data, refuse, remote),
         context,
-        ServerJudge(problem, engine, data.server_validation, workers, data.num_classes, root, device),
+        judge,
         data,
         problem,
         engine,

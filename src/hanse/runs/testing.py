@@ -31,7 +31,7 @@ from hanse.learning.blocks import BLOCKS, UNITS, errors_without
 from hanse.learning.job import ModelScores, Problem
 from hanse.learning.metrics import OF_TEXTS, Metric
 from hanse.learning.sequences import is_text, perplexity
-from hanse.runs.loop_state import LoopState
+from hanse.runs.checkpoint import LoopState
 from hanse.runs.setup import Session
 
 Metrics = Mapping[str, float | None]
