@@ -848,18 +848,14 @@ def _clear(
         for i in range(len(bills)):
             if paid[i] or not willing[i] or not book.can_pay(account(int(clients[i])), owed[i]):
                 continue
-            entry = _transaction(clients, bills[i], i, memo)
+            buyer, units = int(clients[i]), bills[i]
+            postings = [(account(buyer), -owed[i])]
+            postings += [(account(int(clients[j])), price) for j, price in units.items() if price]
+            entry = Transaction(f"market/{buyer}", "market", tuple(postings), memo)
             book = book.post(view.round, [entry])  # a trial of what the loop posts later
             posted.append(entry)
             paid[i] = progress = True
     return np.array(paid, bool), tuple(posted)
-
-
-def _transaction(clients: Ints, bill: Bill, i: int, memo: str) -> Transaction:
-    """Return the transaction by which buyer ``i`` pays its whole bill, with ``memo`` saying by which prices."""
-    postings = [(account(int(clients[i])), -sum(bill.values()))]
-    postings += [(account(int(clients[j])), units) for j, units in bill.items() if units]
-    return Transaction(f"market/{int(clients[i])}", "market", tuple(postings), memo)
 
 
 def _utilities(graph: NDArray[np.generic], money: Floats, truth: Traits) -> Floats:

@@ -329,12 +329,20 @@ def settled(session: Session, state: LoopState) -> tuple[LoopState, tuple[Transa
 __all__ = ["Observer", "PlayedRun", "play", "resume", "run", "run_remote"]
 
 
-def _check(observers: Sequence[Observer]) -> None:
-    """Raise UserError for an observer that would never be told anything, most likely because its method is misspelt."""
+def _watching(observers: Sequence[Any], progress: bool, label: str) -> Sequence[Any]:
+    """Return the observers, with a progress bar on standard error before them if that is asked for.
+
+    Raises UserError for one that would never be told anything, most likely because its method is misspelt.
+    """
     moments = ("on_start", "on_round", "on_end")
     for observer in observers:
         if not any(callable(getattr(observer, moment, None)) for moment in moments):
             raise UserError(f"observers: {observer!r}: has none of the methods {', '.join(moments)}")
+    if not progress:
+        return observers
+    from hanse.runs.observers import ProgressBar, errors  # here: most runs from Python show nothing
+
+    return [ProgressBar(errors(), label), *observers]
 
 
 @undisturbed()
@@ -395,7 +403,6 @@ def run(
         >>> type(result.model(0)).__name__  # the model that client 0 holds
         'Sequential'
     """
-    _check(observers)
     experiment = _valued(_read(experiment), value)
     if out is not None and experiment.run.rounds == 0:
         raise UserError("run.rounds: 0: must be at least 1 for a run with a run directory")
@@ -479,7 +486,6 @@ def resume(
         >>> bool((longer.table.rows == hanse.run(whole).table.rows).all())
         True
     """
-    _check(observers)
     path = Path(path)
     observers = _watching(observers, progress, path.name)
     if (path / "network.json").exists():
@@ -531,15 +537,6 @@ def _written_longer(folder: Path, experiment: Experiment) -> list[str]:
             f"note: round {planned} was tested as the last one, which a run of {rounds} rounds would not have done"
         )
     return notes
-
-
-def _watching(observers: Sequence[Any], progress: bool, label: str) -> Sequence[Any]:
-    """Return the observers, with a progress bar on standard error before them if that is asked for."""
-    if not progress:
-        return observers
-    from hanse.runs.observers import ProgressBar, errors  # here: most runs from Python show nothing
-
-    return [ProgressBar(errors(), label), *observers]
 
 
 def _same_objects(path: Path, experiment: Experiment, own: Own) -> None:

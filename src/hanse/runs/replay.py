@@ -95,7 +95,9 @@ def against_rules(folder: Path, history: Iterable[tuple[int, Transaction]], kind
     if proved and "sizes" not in REPLAYS:
         raise UserError(f"{folder / 'config.toml'}: sizes.proved: needs a wing{absent()}")
     bonds = REPLAYS["sizes"].of(config) if proved else None
-    parts, given = _parts(config), dict[str, int]()
+    vests = table(config, "clients").get("vests")  # in so many parts a new client gets its grant
+    parts = vests if isinstance(vests, int) and vests >= 1 else ClientsSection().vests
+    given = dict[str, int]()
     opened, last = set[str](), 1 + max((line["round"] for line in json_lines(folder / METRICS, ("round",))), default=-1)
     for round_, transaction in history:
         where = f"round {round_}: '{transaction.step}'"
@@ -121,12 +123,6 @@ def against_rules(folder: Path, history: Iterable[tuple[int, Transaction]], kind
             return f"{where}: is of the kind '{transaction.kind}', which the run's payment rule does not post ({named})"
         opened |= {name for name, _ in transaction.postings}
     return ""
-
-
-def _parts(config: Mapping[str, Any]) -> int:
-    """Return in how many parts a new client gets its grant."""
-    given = table(config, "clients").get("vests")
-    return given if isinstance(given, int) and given >= 1 else ClientsSection().vests
 
 
 def kinds_of(parts: Mapping[str, Any]) -> frozenset[str]:
@@ -257,7 +253,7 @@ class Again:
             return
         known: dict[str, Any] = {"round": r.number, "book": r.book, "posted": r.beside, "settlement": None, "found": {}}
         try:
-            settlement, _ = rule.settle(recorded.after(stage="end", **known), state)
+            settlement, _ = rule.settle(recorded.view(None, stage="end", **known), state)
         except Exception as wrong:  # as in a round, but its own checks are about more than the books
             if not (isinstance(wrong, NotRecordedError) or recorded.lacks):
                 self.wrong = f"round {r.number}: cannot be settled again: {first_line(wrong)}"

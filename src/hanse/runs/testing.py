@@ -23,12 +23,12 @@ from hanse.base.pytorch import Tensor, torch
 from hanse.core.part import Deployment, OwnMix
 from hanse.core.port import Federation, Mixture, Request, Roster, Test, Tested
 from hanse.core.table import SERVER, Floats, Ints, Table, Updates, mix
-from hanse.federation.answers import Measured, measured
+from hanse.federation.answers import measured
 from hanse.federation.check import heard
 from hanse.federation.policy import fits
 from hanse.games.jackknife import jackknife_errors
 from hanse.learning.blocks import BLOCKS, UNITS, errors_without
-from hanse.learning.job import ModelScores, Problem
+from hanse.learning.job import ModelScores
 from hanse.learning.metrics import OF_TEXTS, Metric
 from hanse.learning.sequences import is_text, perplexity
 from hanse.runs.checkpoint import LoopState
@@ -216,7 +216,8 @@ def _on_server(session: Session, table: Table, rows: Ints, known: Floats | None)
 
 
 def _server_figures(session: Session, table: Table, rows: Ints, scores: Floats) -> dict[str, float | None]:
-    """Return the figures on the server's test set, as means over the clients that hold ``rows [n]``.
+    """Return the figures on the server's test set, as means over the clients that hold ``rows [n]``: None for a metric
+    that a row does not have. The main metric comes with its standard error from the draw of the test samples.
 
     Args:
         session: has the set and the model.
@@ -237,21 +238,12 @@ def _server_figures(session: Session, table: Table, rows: Ints, scores: Floats) 
         figures["test/accuracy"] = float(np.average(accuracies, weights=count))
     if problem.metrics and len(samples):
         found = measured(problem, session.engine, table.rows[held], samples)
-        figures |= _measured_on_server(found, count, problem)
+        for metric in problem.metrics:
+            values = [one.values.get(metric.key, math.nan) for one in found]
+            figures.setdefault(f"test/{metric.key}", _finite(float(np.average(values, weights=count))))
+        without = np.average([one.without_block for one in found], axis=0, weights=count)
+        figures[f"test/{problem.metrics[0].key}_error"] = _finite(float(jackknife_errors(without)))
     return figures
-
-
-def _measured_on_server(found: Sequence[Measured], count: Ints, problem: Problem) -> dict[str, float | None]:
-    """Return the means of the metrics of several rows, each held by ``count [k]`` clients; None where a row has none.
-
-    The main metric comes with its standard error from the draw of the test samples.
-    """
-    figures: dict[str, float | None] = {}
-    for metric in problem.metrics:
-        values = [one.values.get(metric.key, math.nan) for one in found]
-        figures.setdefault(f"test/{metric.key}", _finite(float(np.average(values, weights=count))))
-    without = np.average([one.without_block for one in found], axis=0, weights=count)
-    return figures | {f"test/{problem.metrics[0].key}_error": _finite(float(jackknife_errors(without)))}
 
 
 def _finite(number: float) -> float | None:
