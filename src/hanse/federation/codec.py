@@ -27,7 +27,7 @@ from typing_extensions import TypedDict
 from hanse.base.pytorch import Tensor, torch
 from hanse.core import port
 from hanse.core.declared import Count, Declared, Name, UnsoundError
-from hanse.core.port import Payload, Request, Result, Task, Train, Trained
+from hanse.core.port import Payload, Request, Result, Train, Trained
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -341,13 +341,15 @@ class Traffic:
             self._round, self._sent, self._alive = round, {}, {}
         held = self._sent.setdefault(request.client, set())
         count = 0
-        for tensor in _sent_down(request.tasks):
-            for model in tensor if tensor.ndim == 2 else (tensor,):
-                key = (model.data_ptr(), model.numel())
-                if key not in held:
-                    held.add(key)
-                    self._alive.setdefault(key, model)
-                    count += model.numel() * model.element_size()
+        for task in request.tasks:
+            own = task.start if isinstance(task, Train) and task.private else None  # the client has it already
+            for tensor in (one for one in _tensors(vars(task).values()) if one is not own):
+                for model in tensor if tensor.ndim == 2 else (tensor,):
+                    key = (model.data_ptr(), model.numel())
+                    if key not in held:
+                        held.add(key)
+                        self._alive.setdefault(key, model)
+                        count += model.numel() * model.element_size()
         return count
 
     @staticmethod
@@ -356,13 +358,6 @@ class Traffic:
         private = {t.seat for t in request.tasks if isinstance(t, Train) and t.private}
         sent = [r for r in results if not (isinstance(r, Trained) and r.seat in private)]
         return sum(t.numel() * t.element_size() for r in sent for t in _tensors(vars(r).values()))
-
-
-def _sent_down(tasks: Iterable[Task]) -> Iterable[Tensor]:
-    """Yield the tensors of tasks that are sent; the client already has its private row."""
-    for task in tasks:
-        own = task.start if isinstance(task, Train) and task.private else None
-        yield from (t for t in _tensors(vars(task).values()) if t is not own)
 
 
 _PLAIN = (int, float, str, type(None))

@@ -23,9 +23,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from threading import current_thread, main_thread
+from threading import Event, current_thread, main_thread
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -72,20 +72,9 @@ LONGEST = 300  # characters of what was raised that are recorded
 LONG_S = 1.0
 
 
-@dataclass
-class Stop:
-    """Whether the user asked the run to end.
-
-    Attributes:
-        asked: True from the first Ctrl-C on. The run ends once its current round is finished.
-    """
-
-    asked: bool = False
-
-
 @contextmanager
-def interruptible(ours: bool) -> Iterator[Stop]:
-    """Handle Ctrl-C inside this block: the first sets ``asked``, and the second raises KeyboardInterrupt at once.
+def interruptible(ours: bool) -> Iterator[Event]:
+    """Handle Ctrl-C inside this block: the first sets the event, and the second raises KeyboardInterrupt at once.
 
     Outside the main thread signals cannot be handled, and the block changes nothing.
 
@@ -94,9 +83,9 @@ def interruptible(ours: bool) -> Iterator[Stop]:
             with that signal.
 
     Yields:
-        The :class:`Stop` to look at.
+        The event to look at after each round, so that no work is lost.
     """
-    stop = Stop()
+    stop = Event()
     # Flower ends its server apps with the same signal, and must be able to; only the main thread can handle signals
     if not ours or current_thread() is not main_thread():
         yield stop
@@ -104,9 +93,9 @@ def interruptible(ours: bool) -> Iterator[Stop]:
 
     def ask(signum: int, frame: FrameType | None) -> None:
         """Note the first signal; a user who repeats it does not want to wait for the round."""
-        if stop.asked:
+        if stop.is_set():
             raise KeyboardInterrupt
-        stop.asked = True
+        stop.set()
 
     old = signal.signal(signal.SIGINT, ask)
     try:
@@ -156,20 +145,20 @@ def play_rounds(session: Session, state: LoopState, folder: RunDir | None, obser
     thread = ThreadPoolExecutor(1, "hanse-writer")  # starts when it has something to do
     # engines and games bring their own threads; for what lies between, one is robust next to busy neighbours
     with intra_op(1), interruptible(ours=not session.remote) as stop, thread:
-        while state.round < limits.rounds and run.over is None and not stop.asked:
+        while state.round < limits.rounds and run.over is None and not stop.is_set():
             try:
                 record = attempt(session, state)
             finally:
                 # what an observer asks for in "settle" is about the round before, what was asked until here about this
-                asked = stop.asked
+                asked = stop.is_set()
                 settle()
-            if stop.asked and not asked:
+            if stop.is_set() and not asked:
                 break  # an observer of the round before ended the run there: this one does not count
             state, metrics = record.played.state, record.metrics
             failures = failures + 1 if "failed" in metrics else 0
             run.keep(record)
             run.over = limits.over([*run.metrics, metrics])
-            last = state.round == limits.rounds or run.over is not None or stop.asked or failures == MOST_FAILED
+            last = state.round == limits.rounds or run.over is not None or stop.is_set() or failures == MOST_FAILED
             due = folder is not None and (last or state.round % limits.checkpoint_every == 0)
             writing.append((record, None if folder is None else thread.submit(writes(folder, record, due))))
             # on a network the next round tells its members what became of this one

@@ -43,7 +43,6 @@ from hanse.runs.run_record import edited_settings, registered
 from hanse.runs.sections import ClientsSection, config_hash
 from hanse.runs.settle_inputs import NotRecordedError, RecordedInputs
 
-MOST_KEPT = 1 << 26  # bytes of all rounds' arrays that stay in memory for a second pass
 REPLAYS: Mapping[str, Any] = Names({}, "replays")  # what wings post beside the rule, and check
 
 
@@ -146,7 +145,6 @@ class Posted:
         floor: the lowest balance of an account in units.
         settled: whether the ledger has the last settlement.
         reached: the round that was read last.
-        whole: the rounds, kept after the first pass if they are small.
     """
 
     folder: Path
@@ -155,7 +153,6 @@ class Posted:
     floor: int
     settled: bool
     reached: int = -1
-    whole: Sequence[PostedRound] = ()
 
     @staticmethod
     def of(folder: Path, ledger: Ledger) -> Posted:
@@ -166,15 +163,6 @@ class Posted:
 
     def __iter__(self) -> Iterator[PostedRound]:
         """Yield the rounds in their order, and what was posted after them."""
-        kept, size = list[PostedRound](), 0
-        for r in self.whole or self._read():
-            size += sum(array.nbytes for array in r.arrays.values())
-            kept += [r] if size <= MOST_KEPT else []
-            yield r
-        self.whole = kept if size <= MOST_KEPT else ()
-
-    def _read(self) -> Iterator[PostedRound]:
-        """Yield the rounds from the run directory."""
         ours, beside = defaultdict[int, list[Transaction]](list), defaultdict[int, list[Transaction]](list)
         for number, transaction in self.history:
             rest = transaction.kind == "grant" or transaction.kind in BONDS

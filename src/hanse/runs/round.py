@@ -697,12 +697,12 @@ class _Round:
     def learn(self) -> None:
         """Let each part see the round as a whole, and note what the settle part read of it."""
         for key, part in self.session.parts().items():
-            watched = WatchedCall(part.learn, alone=True)
+            watched = WatchedCall(part.learn, alone=True) if key == "settle" else None  # it stands in no other slot
             with called(key, part.learn, self.view, self.states[key]) as who:
-                state = (watched if key == "settle" else part.learn)(self.view, self.states[key])
+                state = (watched or part.learn)(self.view, self.states[key])
             with guarded(f"{who}: its learn returned"):
                 self.keep(key, checked_state(state))
-            if key == "settle":  # a part that stands in no other slot
+            if watched is not None:
                 self.hand_on([watched.inputs(self.view, "learn")])
 
 
