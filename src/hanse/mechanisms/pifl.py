@@ -550,6 +550,7 @@ class TokenManager(SettlePart):
         best = np.pad(state["best"], (0, max(0, size - len(state["best"]))))
         for k, reached in {} if settled is None else settled.accuracies.items():
             best[k] = max(best[k], reached)
+        told = 0 if settled is None else settled.paid if self.tell == "net" else settled.rewards  # [N, K], in units
         here = _sat(outcome, _escrowed(outcome))
         start, worked = here.pop("start"), here["worked"]
         # a tier that starts from another one's model has been as good as it (papers.md P12: Acc_max from pre-training)
@@ -558,15 +559,9 @@ class TokenManager(SettlePart):
         return {
             **here,
             "sat": sat,
-            "paid": _widened(state["paid"], size) + self._told(settled),
+            "paid": _widened(state["paid"], size) + told,
             "best": best,
         }
-
-    def _told(self, settled: SettledRound | None) -> Ints | int:
-        """Return what clients are told of a settlement, ``[N, K]`` in units; 0 before the first."""
-        if settled is None:
-            return 0
-        return settled.paid if self.tell == "net" else settled.rewards
 
     def tells(self, slots: frozenset[str]) -> Telling:
         """Return what bids, payments and tiers are called in reports."""

@@ -271,8 +271,8 @@ def build(
     late, enough = experiment.federation, refusals.enough_replies(experiment, mechanism.most_seats(data.num_clients))
     groups = next((partial(guard.groups, seed) for guard in guards.values() if guard.groups is not None), None)
     context = Context(
-        data.num_clients, experiment.run.rounds, seed, recipe, layout, initial, mechanism.slots(), groups,
-        experiment.clients.members,
+        data.num_clients, experiment.run.rounds, seed, recipe, layout, initial, sums=groups,
+        members=experiment.clients.members,
     )  # fmt: skip
     here = federation if federation is not None else LocalFederation(
         data, problem, engine, recipe, seed,

@@ -290,7 +290,10 @@ def figures_of(clients: Ints, results: Sequence[Tested], text: bool, measures: S
         figures["client/test_accuracy"] = float(accuracy[some].mean())
         figures["client/test_accuracy_weighted"] = float(np.average(accuracy[some], weights=count[some]))
         figures["client/test_accuracy_min"] = float(accuracy[some].min())
-    figures |= personal_fit(ModelScores(loss, accuracy, count))
+    fit = np.array(fits(ModelScores(loss, accuracy, count)))[some]
+    if len(fit):
+        figures["client/test_fit"] = float(fit.mean())
+        figures |= {f"client/test_fit_q{q}": float(np.quantile(fit, q / 100)) for q in QUANTILES}
     if not np.isnan(of_row[some]).any() and some.any():  # of the row that they hold besides a personal model
         figures["client/test_accuracy_of_row"] = float(of_row[some].mean())
     for metric in measures:
@@ -390,15 +393,3 @@ def _separated(figures: Floats) -> bool:
     own, rest = np.diag(figures), figures.copy()
     np.fill_diagonal(rest, -np.inf)
     return bool((own > rest.max(axis=1)).all() and (own > rest.max(axis=0)).all())
-
-
-def personal_fit(scores: ModelScores) -> Mapping[str, float]:
-    """Return how well models fit clients' own test shares: the mean over clients, and some quantiles.
-
-    The fit is the accuracy, or ``1 / (1 + loss)`` where there is none.
-    """
-    fit = np.array(fits(scores))[scores.count > 0]
-    if not len(fit):
-        return {}
-    mean = {"client/test_fit": float(fit.mean())}
-    return mean | {f"client/test_fit_q{q}": float(np.quantile(fit, q / 100)) for q in QUANTILES}
