@@ -43,7 +43,6 @@ from hanse.learning.losses import balanced, build_objective
 from hanse.learning.metrics import build_metrics
 from hanse.learning.models import Factory, build_problem, structure
 from hanse.learning.modules import own_module
-from hanse.learning.ray_engine import RayEngine
 from hanse.learning.sequences import is_text
 from hanse.learning.sequential import SequentialEngine
 from hanse.mechanisms.feedback import Feedback
@@ -249,6 +248,8 @@ def build(
     for guard in guards.values():
         experiment = guard.written(experiment)
     if on_ray:
+        from hanse.learning.ray_engine import RayEngine  # here: few runs need it
+
         engine = RayEngine(engine, problem, choice, device, experiment.engine.precision, loop)
     elif loop is not None and isinstance(engine, SequentialEngine):
         engine = LoopEngine(engine, loop)
