@@ -20,7 +20,7 @@ import logging
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -159,8 +159,12 @@ def play_rounds(session: Session, state: LoopState, folder: RunDir | None, obser
             run.keep(record)
             run.over = limits.over([*run.metrics, metrics])
             last = state.round == limits.rounds or run.over is not None or stop.is_set() or failures == MOST_FAILED
-            due = folder is not None and (last or state.round % limits.checkpoint_every == 0)
-            writing.append((record, None if folder is None else thread.submit(writes(folder, record, due))))
+            done = None
+            if folder is not None:
+                # a part that writes into arrays of its old state must not write into a checkpoint
+                kept = own_copy(state) if last or state.round % limits.checkpoint_every == 0 else None
+                done = thread.submit(folder.write, record.packed(), kept)
+            writing.append((record, done))
             # on a network the next round tells its members what became of this one
             if last or folder is None or session.remote or metrics["time/round_s"] > LONG_S:
                 settle()
@@ -191,22 +195,6 @@ def tell(observers: Sequence[Observer], moment: str, *given: Any) -> None:
     for observer in observers:
         if (method := getattr(observer, moment, None)) is not None:
             method(*given)
-
-
-def writes(folder: RunDir, record: RoundRecord, due: bool) -> Callable[[], None]:
-    """Return a function that writes a round, and a checkpoint if one is ``due``, whatever becomes of the round since.
-
-    Parts should make new arrays, but one that writes into its old ones must not write into a checkpoint.
-    """
-    packed, kept = record.packed(), own_copy(record.played.state) if due else None
-
-    def write() -> None:
-        """Write them."""
-        folder.append(packed)
-        if kept is not None:
-            folder.checkpoint(kept)
-
-    return write
 
 
 def attempt(session: Session, state: LoopState) -> RoundRecord:

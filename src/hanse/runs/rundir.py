@@ -412,6 +412,12 @@ class RunDir:
             raise MachineError(f'{file}: is gone; it must be {{"book": NAME}}, with the name that receipts give')
         self._files = {name: (self.path / name).open("ab") for name in LINES}
 
+    def write(self, done: PackedRound, state: LoopState | None) -> None:
+        """Write one finished round, and a checkpoint of the state after it, if one is due."""
+        self.append(done)
+        if state is not None:
+            self.checkpoint(state)
+
     def append(self, done: PackedRound) -> None:
         """Write one finished round's arrays and lines. They count once the next checkpoint is written."""
         with self._storing():
