@@ -40,7 +40,7 @@ from hanse.core.entry import Transaction
 from hanse.core.part import Deployment
 from hanse.core.port import Federation, Request
 from hanse.core.recipe import NEVER
-from hanse.core.table import Floats, Seats
+from hanse.core.table import Seats
 from hanse.data.federated import FederatedData
 from hanse.learning.job import LOOP, NO_STEP
 from hanse.learning.models import Factory
@@ -216,14 +216,12 @@ def attempt(session: Session, state: LoopState) -> RoundRecord:
         if state.round == 0 and not session.remote:
             _check_first(session, played)
         seconds["play"] = time.perf_counter() - begun
-        known = still_known(state.on_server, state.table, played.state.table)
         ports.append(replace(port_of(session, played.state), kept=None))
-        tested = _test(session, played, known, ports[1])
+        tested = _test(session, state, played, ports[1])
         seconds["test"] = time.perf_counter() - begun - seconds["play"]
-        after = played.state if tested.personal is None else replace(played.state, personal=tested.personal)
-        played = replace(
-            played, state=replace(after, on_server=known if tested.on_server is None else tested.on_server)
-        )
+        personal = played.state.personal if tested.personal is None else tested.personal
+        after = replace(played.state, personal=personal, on_server=tested.on_server)
+        played = replace(played, state=after)
     except UserError as wrong:
         if wrong.__cause__ is None or "round" in str(wrong):
             raise
@@ -260,11 +258,12 @@ def _check_first(session: Session, played: Played) -> None:
         raise UserError(f"round {played.view.round}: no client was trained, so no later round can differ: each {why}")
 
 
-def _test(session: Session, played: Played, known: Floats | None, port: Exchange) -> Figures:
-    """Return what the round's test found; nothing if no test is due."""
+def _test(session: Session, before: LoopState, played: Played, port: Exchange) -> Figures:
+    """Return what the round's test found; if no test is due, only what is still known of the one before."""
     state, experiment = played.state, session.experiment
+    known = still_known(before.on_server, before.table, state.table)
     if state.round % experiment.eval.every and state.round != experiment.run.rounds:
-        return Figures()
+        return Figures(on_server=known)
     held = played.view.deployment or Deployment(state.home)
     trained = {}
     if experiment.eval.model == "trained" and played.view.updates is not None:

@@ -45,7 +45,8 @@ class Figures:
         metrics: figures by name. None: there is no such figure in this round.
         arrays: the reports of the testing clients, ``[n]``, by name.
         on_server: ``[2, K]``, loss and accuracy of each row of the table on the server's test set; NaN for rows that
-            nobody holds. None: fewer than two rows were tested, so that caching saves nothing.
+            nobody holds. Where fewer than two rows were tested, so that keeping them saves nothing: what is still known
+            of the test before, or None.
         personal: ``[N, K]``, weights of the clients' personal models. None: they are not known, or there are none.
 
     Examples:
@@ -115,7 +116,7 @@ def ask_tests(
     metrics |= by_distribution(session, table) if len(public) and complete else {}
     personal = held.weights if held.own_mix is None else _personal(table, held.own_mix, answers)
     several = on_server is not None and np.count_nonzero(~np.isnan(on_server[0])) > 1
-    return Figures(metrics, arrays, on_server if several else None, personal)
+    return Figures(metrics, arrays, on_server if several else known, personal)
 
 
 def trained_models(updates: Updates, held: Deployment) -> dict[int, Tensor]:
