@@ -94,6 +94,7 @@ def surroundings(
     mechanism: Mechanism,
     acting: Mapping[str, Behaviour | None],
     loop: Loop | None,
+    remote: bool,
 ) -> dict[str, str]:
     """Return the words of what surrounds a mechanism, for :mod:`hanse.mechanisms.fits`.
 
@@ -106,6 +107,7 @@ def surroundings(
         mechanism: the mechanism.
         acting: the behaviours by name. None stands for a behaviour that was already refused.
         loop: the user's own training loop. None: hanse's training is used.
+        remote: whether the clients are in other processes.
 
     Returns:
         What a line about each word begins with, such as "train.epochs: 2".
@@ -139,7 +141,9 @@ def surroundings(
         around["claimed sizes"] = "sizes.proved: false"
     if moving:
         around["moving samples"] = ", ".join(moving)
-    return on_a_network(around) if isinstance(data, RemoteData) else around
+    if remote or isinstance(data, RemoteData):
+        around |= {f"{word}/network": head for word, head in around.items()} | {"network": "", "time": ""}
+    return around
 
 
 def _has_head(data: FederatedData, problem: Problem) -> bool:
@@ -183,11 +187,6 @@ def changed(experiment: Experiment) -> dict[str, str]:
 def _toml(value: Any) -> str:
     """Return a value as a line shows it."""
     return str(value).lower() if isinstance(value, bool) else repr(value)
-
-
-def on_a_network(around: Mapping[str, str]) -> dict[str, str]:
-    """Return the words around a mechanism whose clients are not in this process."""
-    return {**around, **{f"{word}/network": head for word, head in around.items()}, "network": "", "time": ""}
 
 
 def one_model(mechanism: Mechanism) -> bool:

@@ -219,8 +219,7 @@ def build(
     lines += misfit
     loop = None if (given := experiment.train.loop) is None else tried(lambda: Loop.of(given, "train.loop"))
     acting = {name: tried(partial(_behaviour, name, options)) for name, options in experiment.behaviour.items()}
-    around = refusals.surroundings(experiment, data, problem, mechanism, acting, loop)
-    around = refusals.on_a_network(around) if remote else around
+    around = refusals.surroundings(experiment, data, problem, mechanism, acting, loop, remote)
     withheld = {} if misfit else refusals.withheld(experiment, data, problem, mechanism)
     lines += [lack.line for lack in unmet_needs(mechanism, around, withheld)]
     lines += [*clashes(mechanism, around), *without(REQUIRES, around)]
