@@ -172,18 +172,32 @@ class Room:
     header: int
 
 
-def unpack(message: Message, held: Arrays | None = None) -> Any:
+def unpack(message: Message, held: Arrays | None = None, *, tensors: int | None = None, sound: bool = True) -> Any:
     """Return the value of a message.
 
     Args:
         message: as :func:`pack` makes it.
         held: arrays by content hash that this side has kept.
+        tensors: the most bytes that its tensors may expand to. None: any number.
+        sound: whether the value is checked against the types of its dataclass. An unsound answer that was kept is read
+            back unchanged, and refused again by the check.
 
     Raises:
         MissingError: arrays are neither in the message nor held.
         WireError: it is not a message of the port.
     """
-    return _unpack(message, _HeaderReader(message.arrays, held or {}))
+    found = _HeaderReader(message.arrays, held or {}, tensors)
+    try:
+        header = json.loads(message.header, parse_int=_whole)
+    except (json.JSONDecodeError, RecursionError):
+        raise WireError("the header is not JSON") from None
+    value = found.read(header, 0)
+    if found.missing:
+        raise MissingError(sorted(found.missing))
+    try:
+        return _SOUND[type(value)].check(value) if sound and type(value) in _SOUND else value
+    except UnsoundError as wrong:
+        raise WireError(str(wrong)) from None
 
 
 def unpack_reply(message: Message, room: Room) -> port.Reply:
@@ -200,36 +214,10 @@ def unpack_reply(message: Message, room: Room) -> port.Reply:
     """
     if len(message.header) > room.header:
         raise WireError(f"a header of {len(message.header)} characters; {room.header} are allowed")
-    reply = _unpack(message, _HeaderReader(message.arrays, {}, room.tensors))
+    reply = unpack(message, tensors=room.tensors)
     if not isinstance(reply, port.Reply):
         raise WireError("not a reply")
     return reply
-
-
-def unpack_kept(message: Message) -> Any:
-    """Return the value of a kept answer's message, even if it is unsound.
-
-    It is read back unchanged, and the check refuses it again.
-
-    Raises:
-        WireError: it is not a message of the port.
-    """
-    return _unpack(message, _HeaderReader(message.arrays, {}), sound=False)
-
-
-def _unpack(message: Message, found: _HeaderReader, *, sound: bool = True) -> Any:
-    """Return the value that a header describes; if it must be sound, checked against the types of its dataclass."""
-    try:
-        header = json.loads(message.header, parse_int=_whole)
-    except (json.JSONDecodeError, RecursionError):
-        raise WireError("the header is not JSON") from None
-    value = found.read(header, 0)
-    if found.missing:
-        raise MissingError(sorted(found.missing))
-    try:
-        return _SOUND[type(value)].check(value) if sound and type(value) in _SOUND else value
-    except UnsoundError as wrong:
-        raise WireError(str(wrong)) from None
 
 
 def _whole(digits: str) -> int:
