@@ -25,9 +25,9 @@ else:
             self._name = name
 
         def __getattr__(self, name: str) -> Any:
-            found = getattr(import_module(self._name), name)
-            setattr(self, name, found)  # so that it is looked up once
-            return found
+            module = import_module(self._name)
+            vars(self).update(vars(module))  # so that this is asked once
+            return getattr(module, name)
 
     class _IsTensor(type):
         """Whether an object is a tensor, which nothing can be before PyTorch is imported."""

@@ -486,7 +486,7 @@ class Experiment(BaseModel):
             again = any(slots[other] is part for other in found if other != slot and other in slots)
             options = part_table(slot, part)
             for key, option in options.items():
-                if option == "none" and key not in known:  # else it would be the mechanism's when the file is read
+                if option == "none" and key not in known:  # left out, unless the file would then give the mechanism's
                     options[key] = None
             asked = "clients_per_round" in given or "clients_per_round" in given[slot]
             if isinstance(options.get("clients_per_round"), int) and not asked:  # a default adapts by itself

@@ -40,6 +40,7 @@ from hanse.learning.slopes import why_no_slope
 from hanse.mechanisms.fits import IDLE, said, unfit, without, words_of
 from hanse.mechanisms.mechanism_table import without_effect
 from hanse.mechanisms.registry import word_of
+from hanse.runs.chance import NAMED
 from hanse.runs.config import Experiment
 from hanse.runs.guards import GUARDS, asked
 
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
 _COMPARED = 64  # samples at most on which model and engine are tried before round 0
 _ONE = 1e-4  # how far the sum of probabilities may be from 1
 _TRIED = 256  # samples on which a metric of the user's own is tried
-_NAMED = 5  # clients in one line
 
 
 def objections(
@@ -424,7 +424,7 @@ def undefined_metrics(problem: Problem, data: FederatedData, tested: Ints) -> li
             given = "numbers [n, d]" if problem.regression else "probabilities [n, k] of k classes"
             lines.append(f"{where} fails on the true targets and predictions of test samples, {given}: {wrong}")
         elif gaps:
-            names = [data.called(c) for c in list(gaps)[:_NAMED]] + (["others"] if len(gaps) > _NAMED else [])
+            names = [data.called(c) for c in list(gaps)[:NAMED]] + (["others"] if len(gaps) > NAMED else [])
             count = f"{len(gaps)} of {len(own)} clients have no {metric.reading.title} of their own"
             lines.append(f"warning: {where} {count} ({', '.join(names)}): of client {first} {why}")
     return lines
