@@ -37,7 +37,7 @@ from hanse.core.recipe import Recipe
 from hanse.data.spec import DataSpec, mistakes
 from hanse.learning.models import MODELS, Send
 from hanse.mechanisms.mechanism_table import part_table, table_of
-from hanse.mechanisms.registry import MECHANISMS, PARTS, SLOTS, build_mechanism
+from hanse.mechanisms.registry import MECHANISMS, PARTS, SLOTS, build_mechanism, is_rule
 from hanse.runs.overrides import apply
 from hanse.runs.sections import ClientsSection, RunSection, Section
 
@@ -484,14 +484,14 @@ class Experiment(BaseModel):
             if part is None or name not in PARTS[slot]:
                 continue
             again = any(slots[other] is part for other in found if other != slot and other in slots)
-            options = part_table(slot, part)
-            for key, option in options.items():
-                if option == "none" and key not in known:  # left out, unless the file would then give the mechanism's
-                    options[key] = None
+            options = {key: getattr(part, key) for key in defaults(PARTS[slot][name])}
+            options |= {key: part_table(slot, option) for key, option in options.items() if is_rule(option)}
             asked = "clients_per_round" in given or "clients_per_round" in given[slot]
             if isinstance(options.get("clients_per_round"), int) and not asked:  # a default adapts by itself
                 options["clients_per_round"] = min(options["clients_per_round"], self.data.clients)
-            found[slot] = name if again else options
+            for key in [key for key, option in options.items() if option is None and key in known]:
+                options[key] = "none"  # left out, it would be the mechanism's when the file is read
+            found[slot] = name if again else {"name": name} | options
         return found
 
     def to_toml(self) -> str:
