@@ -18,8 +18,7 @@ from hanse.federation.codec import Message, pack, unpack
 from hanse.federation.node import Assignment, ClientData, Node, PrivateRow
 from hanse.federation.wrapped import TellsOwners
 from hanse.mechanisms.registry import build_mechanism
-from hanse.runs.checkpoint import Snapshot, load, store
-from hanse.runs.loop_state import LoopState
+from hanse.runs.checkpoint import LoopState, Snapshot, load, store
 from hanse.runs.round import first_state, play_round
 from hanse.runs.setup import Session, build
 

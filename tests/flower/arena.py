@@ -23,7 +23,7 @@ from hanse.federation.node import Assignment, ClientData, Node, hello
 from hanse.flower.link import FlowerFederation
 from hanse.flower.members import Members
 from hanse.flower.message import from_records, to_records
-from hanse.runs.loop_state import LoopState
+from hanse.runs.checkpoint import LoopState
 from hanse.runs.round import Played, finish, first_state, play_round, port_of
 from hanse.runs.round_record import METRICS, SEATS, RoundRecord
 from hanse.runs.setup import build as session_of

@@ -18,7 +18,7 @@ import hanse
 from hanse.base.errors import RunFailedError, UserError
 from hanse.ledger.run_ledger import open_ledger
 from hanse.runs import checkpoint
-from hanse.runs.loop_state import LoopState
+from hanse.runs.checkpoint import LoopState
 from hanse.runs.round_record import METRICS, SEATS
 from hanse.runs.run_record import played_lines
 

@@ -21,9 +21,9 @@ from hanse.flower.in_process import InProcessGrid
 from hanse.flower.link import FlowerFederation
 from hanse.flower.members import Members
 from hanse.flower.server import assignments
+from hanse.runs.checkpoint import LoopState
 from hanse.runs.config import Experiment
 from hanse.runs.guards import completed
-from hanse.runs.loop_state import LoopState
 from hanse.runs.rehearsal import small_experiment
 from hanse.runs.round import Played, first_state, play_round
 from hanse.runs.setup import Session, build, policy_of

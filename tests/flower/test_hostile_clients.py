@@ -15,7 +15,7 @@ from hostile import WORST, worst
 
 from hanse.core.entry import MINT
 from hanse.mechanisms.registry import MECHANISMS
-from hanse.runs.loop_state import LoopState
+from hanse.runs.checkpoint import LoopState
 from hanse.runs.round import Played
 
 PLAYED = sorted(set(MECHANISMS) - {"centralised"})  # which has one client

@@ -107,7 +107,7 @@ def test_another_torch_or_another_engine_is_compared_anew(
     compared: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     settled(perceptron(nn.ReLU()))
-    monkeypatch.setattr(torch, "__version__", "9.9")
+    monkeypatch.setattr(agreement.torch, "__version__", "9.9")
     settled(perceptron(nn.ReLU()))
     assert len(compared) == 2
     (tmp_path / "engine.py").write_text("# another version of an engine")

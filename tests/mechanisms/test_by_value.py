@@ -24,7 +24,7 @@ from hanse.ledger.run_ledger import movements, reading
 from hanse.mechanisms.by_value import ByValue
 from hanse.mechanisms.fits import WARNS, clashes
 from hanse.reports.audit import audit_run
-from hanse.runs.refusals import on_a_network, surroundings
+from hanse.runs.refusals import surroundings
 from hanse.runs.replay import Posted, checked, replay_books, rule_of
 from hanse.runs.round_record import round_file
 from hanse.runs.setup import build
@@ -220,5 +220,5 @@ def test_pay_that_goes_by_what_members_say_of_their_samples_is_warned_of(
     (asked, honest), (_, lied) = paid(), paid(liar={"clients": [0], "size": 3.0})
     assert (lied[0] > honest[0]) == warned
     made = build(asked)
-    around = surroundings(asked, made.data, made.problem, made.mechanism, {}, None)
-    assert bool(clashes(made.mechanism, on_a_network(around), WARNS)) == warned
+    around = surroundings(asked, made.data, made.problem, made.mechanism, {}, None, remote=True)
+    assert bool(clashes(made.mechanism, around, WARNS)) == warned

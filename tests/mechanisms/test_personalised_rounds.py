@@ -35,7 +35,7 @@ from hanse.mechanisms.ifca import ifca
 from hanse.mechanisms.pfedgraph import pfedgraph
 from hanse.mechanisms.registry import MECHANISMS, build_mechanism
 from hanse.mechanisms.scaffold import scaffold
-from hanse.runs.loop_state import LoopState
+from hanse.runs.checkpoint import LoopState
 from hanse.runs.round import Played, first_state, play_round
 from hanse.runs.setup import Session
 

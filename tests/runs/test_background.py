@@ -23,8 +23,7 @@ from hanse.base.errors import MachineError
 from hanse.core.table import Block, Table
 from hanse.ledger.run_ledger import open_ledger
 from hanse.runs import experiment as play
-from hanse.runs.checkpoint import own_copy
-from hanse.runs.loop_state import LoopState
+from hanse.runs.checkpoint import LoopState, own_copy
 from hanse.runs.rundir import RunDir
 from tests.runs.test_machine_failures import HERE, assert_same, experiment
 

@@ -15,8 +15,7 @@ from safetensors.torch import load_file
 import hanse
 from hanse.base.errors import MachineError
 from hanse.core.table import PER_CLIENT, Block, Table
-from hanse.runs.checkpoint import VERSION, CorruptCheckpointError, Snapshot, load, store
-from hanse.runs.loop_state import LoopState
+from hanse.runs.checkpoint import VERSION, CorruptCheckpointError, LoopState, Snapshot, load, store
 
 CPU = torch.device("cpu")
 

@@ -32,7 +32,7 @@ from hanse.learning.models import build_problem
 from hanse.mechanisms.baselines import fedavg, local
 from hanse.mechanisms.by_value import ByValue
 from hanse.mechanisms.weigh import BySamples
-from hanse.runs.loop_state import LoopState
+from hanse.runs.checkpoint import LoopState
 from hanse.runs.round import finish, first_state, play_round
 from hanse.runs.setup import Session
 

@@ -18,8 +18,7 @@ from hanse.core.table import SERVER, Table
 from hanse.federation.policy import fits
 from hanse.learning.scoring import Scorer
 from hanse.runs import experiment as loop
-from hanse.runs.checkpoint import load
-from hanse.runs.loop_state import LoopState
+from hanse.runs.checkpoint import LoopState, load
 from hanse.runs.rundir import RunDir
 from hanse.runs.setup import Session, build
 from hanse.runs.testing import Figures, ask_tests

@@ -7,7 +7,6 @@ need that train nothing.
 from __future__ import annotations
 
 import sys
-from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -25,13 +24,10 @@ else:
         def __init__(self, name: str) -> None:
             self._name = name
 
-        @cached_property
-        def _module(self) -> Any:
-            """The module itself."""
-            return import_module(self._name)
-
         def __getattr__(self, name: str) -> Any:
-            return getattr(self._module, name)
+            module = import_module(self._name)
+            vars(self).update(vars(module))  # so that this is asked once
+            return getattr(module, name)
 
     class _IsTensor(type):
         """Whether an object is a tensor, which nothing can be before PyTorch is imported."""

@@ -61,7 +61,7 @@ def balances(folder: RunFolder, as_json: AsJson = False) -> None:
         print(json.dumps(held, indent=1))
     else:
         rows = [[name, tokens(units)] for name, units in held.items()]
-        _table(*_with_names(["account", "tokens"], rows, folder))
+        _table(["account", "tokens"], rows, folder)
 
 
 @app.command()
@@ -105,7 +105,7 @@ def history(
                 if account in (None, name)
             ]
             columns = ["number", "round", "step", "kind", "account", "tokens", "memo"]
-            _table(*_with_names(columns, rows, folder))
+            _table(columns, rows, folder)
 
 
 @app.command()
@@ -278,29 +278,23 @@ def _warn(folder: Path) -> None:
         say(f"warning: {lost[0]}{more}", err, style="yellow")
 
 
-def _table(columns: list[str], rows: list[list[str]]) -> None:
-    """Print a table whose amounts stand point below point."""
-    table = RichTable(*(column for column in columns))
+def _table(columns: list[str], rows: list[list[str]], folder: Path) -> None:
+    """Print a table with amounts point below point, and whose each account is, if the run's clients have names."""
+    from hanse.runs.run_record import client_names
+
+    if names := {str(client): name for client, name in client_names(folder).items()}:
+        at = columns.index("account") + 1
+        whose = [row[at - 1].partition("/") for row in rows]
+        called = [names.get(number, "") if kind in ("client", "escrow") else "" for kind, _, number in whose]
+        rows = [[*row[:at], name, *row[at:]] for row, name in zip(rows, called, strict=True)]
+        columns = [*columns[:at], "name", *columns[at:]]
+    table = RichTable(*columns)
     for column in table.columns:
         if column.header in ("number", "round", "tokens"):
             column.justify = "right"
     for row in rows:
         table.add_row(*row)
     say(table, wrap=True)
-
-
-def _with_names(columns: list[str], rows: list[list[str]], folder: Path) -> tuple[list[str], list[list[str]]]:
-    """Return a table with a column that says whose each account is, if the run's clients have names."""
-    from hanse.runs.run_record import client_names
-
-    names = {str(client): name for client, name in client_names(folder).items()}
-    if not names:
-        return columns, rows
-    at = columns.index("account") + 1
-    whose = [row[at - 1].partition("/") for row in rows]
-    called = [names.get(number, "") if kind in ("client", "escrow") else "" for kind, _, number in whose]
-    named = [[*row[:at], name, *row[at:]] for row, name in zip(rows, called, strict=True)]
-    return [*columns[:at], "name", *columns[at:]], named
 
 
 def _account_named(account: str | None, folder: Path) -> str | None:

@@ -42,14 +42,16 @@ def verify(
         hanse receipt verify client-3.jsonl --operator operator.pub
         hanse receipt verify mine/client-3.jsonl theirs/client-5.jsonl
     """
-    from hanse.base.files import read_text
+    from hanse.base.files import OPERATORS, home_of, read_text
     from hanse.flower.operator_key import public_key
     from hanse.flower.receipts import is_signed_page
     from hanse.ledger.note import fingerprint
     from hanse.ledger.receipts import read_file, split_view
     from hanse.ledger.witness import alarms
 
-    keys = _pinned() if operator is None else [public_key(operator)]
+    # by default the operators' keys that are pinned in this user's folder
+    names = sorted((home_of() / OPERATORS).glob("*.pub")) if operator is None else [operator]
+    keys = [public_key(name) for name in names]
     pages = [path for path in files if path.suffix == ".html"]
     for page in pages:
         if not any(is_signed_page(read_text(page), key) for key in keys):
@@ -76,14 +78,6 @@ def verify(
     if why := split_view(receipt for _, receipt in receipts_by_file):
         _fail(f"the operator has shown more than one book: {why}")
     _say([receipt for _, receipt in receipts_by_file], fingerprint(by) if signed else None, as_json)
-
-
-def _pinned() -> list[bytes]:
-    """Return the operators' keys that are pinned in this user's folder."""
-    from hanse.base.files import OPERATORS, home_of
-    from hanse.flower.operator_key import public_key
-
-    return [public_key(path) for path in sorted((home_of() / OPERATORS).glob("*.pub"))]
 
 
 def _fail(why: str) -> None:

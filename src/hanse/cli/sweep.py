@@ -8,17 +8,13 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from hanse.base.errors import UserError
 from hanse.cli.options import Changes, ExperimentFile, Workers, err, out, resumable, say
-
-if TYPE_CHECKING:
-    from hanse.lab.sweep import GridPoint
 
 Grid = Annotated[
     list[str] | None,
@@ -83,12 +79,14 @@ def sweep(
         hanse sweep exp.toml --grid mechanism.name=fedavg,local,greedyfed --seeds 20 --part 2/8
     """
     from hanse.lab.player import cores
-    from hanse.lab.sweep import TABLE, SweepPart, grid_of, means, printed, rows_of, run_sweep
+    from hanse.lab.sweep import TABLE, SweepPart, grid_of, means, printed, rows_of, run_sweep, without_effect
 
     _check(bool(grid) or seeds is not None, ray, workers, gpus)
     share = None if part is None else SweepPart.read(part)
     points = grid_of(file, set_ or [], grid or [], seeds)
-    _tell(points)
+    # what is left out of some runs, and which settings have no effect in any: what concerns many runs is said once
+    for line in dict.fromkeys([*(line for point in points for line in point.notes), *without_effect(points)]):
+        say(line, err, style="yellow")
     if share is not None:
         points = share.of(points)
         if not points:
@@ -128,16 +126,6 @@ def sweep(
     if done.failures:
         err.print(f"hanse: {len(done.failures)} of {len(points)} runs failed; the same command tries them again")
         raise typer.Exit(1)
-
-
-def _tell(points: Sequence[GridPoint]) -> None:
-    """Print what is left out of some runs, and which settings have no effect in any. A note that concerns many runs is
-    told once.
-    """
-    from hanse.lab.sweep import without_effect
-
-    for line in dict.fromkeys([*(line for point in points for line in point.notes), *without_effect(points)]):
-        say(line, err, style="yellow")
 
 
 def _check(varied: bool, ray: str | None, workers: int | None, gpus: float | None) -> None:

@@ -161,8 +161,15 @@ def decide(
             f"{who}: its {name} returned {type(result).__name__}: must be a pair, the decision and the next state"
         )
     decision, after = result
+    kind, look = LOOKS[name]
     with guarded(f"{who}: its {name} returned"):
-        _check_decision(name, decision, view, fills)
+        if not isinstance(decision, kind):
+            raise GuardError(f"{type(decision).__name__}: must be {kind.__name__} and the next state")
+        with guarded(f"{type(decision).__name__}:", GuardError):
+            _metrics(getattr(decision, "metrics", {}))
+            if not isinstance(getattr(decision, "found", ()), tuple):
+                raise GuardError("found: must be a tuple")
+            look(decision, view, fills)
         for field in vars(decision).values():  # later parts are shown it
             if isinstance(field, np.ndarray):
                 field.flags.writeable = False
@@ -175,7 +182,14 @@ def checked_state(state: Any) -> State:
     Raises:
         GuardError: the state holds something that cannot be checkpointed.
     """
-    _check_state(state)
+    if not isinstance(state, Mapping):
+        raise GuardError(f"the wrong state: its state is {type(state).__name__}: must be a mapping of names to values")
+    for name, value in state.items():
+        said = f"the wrong state: its state {name!r} is"
+        if not isinstance(name, str) or not (value is None or isinstance(value, PLAIN)):
+            raise GuardError(f"{said} {type(value).__name__}: must be a tensor, an array, a number or a text")
+        if isinstance(value, np.ndarray) and value.dtype.kind not in "biuf":
+            raise GuardError(f"{said} an array of {value.dtype}: must be of numbers or truth values")
     kept = dict(state)
     for name, value in state.items():
         if isinstance(value, np.ndarray):
@@ -240,18 +254,6 @@ def guarded(who: str, error: type[Exception] = PartError) -> Iterator[None]:
         raise error(f"{who} {wrong}") from None
 
 
-def _check_state(state: Any) -> None:
-    """Raise GuardError unless a part's state can be checkpointed."""
-    if not isinstance(state, Mapping):
-        raise GuardError(f"the wrong state: its state is {type(state).__name__}: must be a mapping of names to values")
-    for name, value in state.items():
-        said = f"the wrong state: its state {name!r} is"
-        if not isinstance(name, str) or not (value is None or isinstance(value, PLAIN)):
-            raise GuardError(f"{said} {type(value).__name__}: must be a tensor, an array, a number or a text")
-        if isinstance(value, np.ndarray) and value.dtype.kind not in "biuf":
-            raise GuardError(f"{said} an array of {value.dtype}: must be of numbers or truth values")
-
-
 def check_figures(figures: Any, num_clients: int, others: Mapping[str, Any]) -> None:
     """Raise GuardError unless this maps names to numbers per client (``[num_clients]`` each), none of them a name
     already in use, also not by ``others``, the figures of other parts.
@@ -295,23 +297,16 @@ def check_aggregate(said: Any, group: Group) -> None:
     with guarded("an Aggregate:", GuardError):
         _metrics(said.metrics)
         _floats("old", said.old, ())
-        if said.row is not None:
-            _made(said, group)
+        if said.row is None:
+            _floats("weights", said.weights, (len(group),))
             return
-        _floats("weights", said.weights, (len(group),))
-
-
-def _made(said: Aggregate, group: Group) -> None:
-    """Raise GuardError unless the part returned a row that fits the table."""
-    size = group.view.context.layout.size
-    if said.weights is not None or said.old:
-        raise GuardError("row: given together with weights or old: must be one or the other")
-    _row("row", said.row, size)
-    if said.along is not None:
-        _floats("along.weights", said.along.weights, (len(group),))
-        scale, width = said.along.scale, group.num_parameters
-        if not (isinstance(scale, Tensor) and scale.shape == (width,)):
-            raise GuardError(f"along.scale: must be a tensor [{width}]")
+        if said.weights is not None or said.old:
+            raise GuardError("row: given together with weights or old: must be one or the other")
+        _row("row", said.row, group.view.context.layout.size)
+        if said.along is not None:
+            _floats("along.weights", said.along.weights, (len(group),))
+            if not (isinstance(scale := said.along.scale, Tensor) and scale.shape == (group.num_parameters,)):
+                raise GuardError(f"along.scale: must be a tensor [{group.num_parameters}]")
 
 
 def _row(name: str, row: Any, size: int) -> None:
@@ -319,25 +314,6 @@ def _row(name: str, row: Any, size: int) -> None:
     if not (isinstance(row, Tensor) and row.shape == (size,) and row.dtype == torch.float32):
         form = f"{row.dtype} {list(row.shape)}" if isinstance(row, Tensor) else type(row).__name__
         raise GuardError(f"{name}: is {form}: must be a tensor [{size}] of float32")
-
-
-def _check_decision(method: str, decision: Any, view: View, fills: frozenset[str] = frozenset()) -> None:
-    """Raise GuardError unless what a part's ``method`` decided is sound.
-
-    Args:
-        method: the name of the method, a key of ``LOOKS``.
-        decision: what it returned.
-        view: the round so far.
-        fills: the blocks that the part may write, for a ``weigh``.
-    """
-    kind, look = LOOKS[method]
-    if not isinstance(decision, kind):
-        raise GuardError(f"{type(decision).__name__}: must be {kind.__name__} and the next state")
-    with guarded(f"{type(decision).__name__}:", GuardError):
-        _metrics(getattr(decision, "metrics", {}))
-        if not isinstance(getattr(decision, "found", ()), tuple):
-            raise GuardError("found: must be a tuple")
-        look(decision, view, fills)
 
 
 def _here(name: str, clients: Ints, view: View) -> None:
@@ -441,7 +417,7 @@ def _deployment(said: Deployment, view: View, fills: frozenset[str]) -> None:
         check_rows("own_mix: rows", said.own_mix.rows, None, K)
 
 
-LOOKS: Mapping[str, tuple[type, Callable[[Any, View, frozenset[str]], None]]] = {
+LOOKS: Mapping[str, tuple[type[Any], Callable[[Any, View, frozenset[str]], None]]] = {
     "select": (Choice, _choice),
     "seats": (Seats, _seats),
     "weigh": (Weighed, _weighed),

@@ -308,6 +308,11 @@ class Roster(tuple[ClientInfo, ...]):
         return _read_only(c.id for c in self)
 
     @cached_property
+    def by_id(self) -> Mapping[int, ClientInfo]:
+        """The clients by id."""
+        return {c.id: c for c in self}
+
+    @cached_property
     def num_samples(self) -> NDArray[np.int64]:
         """The reported numbers of samples, ``[n]`` int64, in the order of the ids."""
         return _read_only(c.num_samples for c in self)

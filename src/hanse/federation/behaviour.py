@@ -652,13 +652,11 @@ class Liar(OfSome):
         """Return declared values times their factors, then overwritten by what is always said."""
         # 0 and infinity stay: times a factor they would say the same, or nothing (infinity times 0)
         ratios = {"cost": self.cost, "eagerness": self.eagerness}
-        found: dict[str, Any] = {
+        found = {
             key: value * ratios[key] if key in ratios and value not in (0, float("inf")) else value
             for key, value in values.items()
         }
-        for name, value in self.says.items():
-            found[name] = value
-        return found
+        return found | {str(name): value for name, value in self.says.items()}
 
 
 BEHAVIOURS: Mapping[str, type[Behaviour]] = Names(

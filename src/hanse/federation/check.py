@@ -85,9 +85,9 @@ def heard(
     refusals += [(c, "no reply") for c in asked if c not in spoke]
     # a client that still trains has not been refused
     waited = {reply.client for reply in replies if isinstance(reply.arrival, port.Arrival) and reply.arrival.open}
-    info = {c.id: c for c in roster} if refusals else {}
     for client, reason in refusals:
-        who = f"{one_line(info[client].name)}, key {info[client].key}" if client in info else "not in the round"
+        info = roster.by_id.get(client)
+        who = "not in the round" if info is None else f"{one_line(info.name)}, key {info.key}"
         log.info("round %d: client %d (%s): %s%s", round, client, who, "" if client in waited else "refused: ", reason)
     return sound, refusals
 

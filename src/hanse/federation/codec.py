@@ -27,7 +27,7 @@ from typing_extensions import TypedDict
 from hanse.base.pytorch import Tensor, torch
 from hanse.core import port
 from hanse.core.declared import Count, Declared, Name, UnsoundError
-from hanse.core.port import Payload, Request, Result, Task, Train, Trained
+from hanse.core.port import Payload, Request, Result, Train, Trained
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -172,18 +172,32 @@ class Room:
     header: int
 
 
-def unpack(message: Message, held: Arrays | None = None) -> Any:
+def unpack(message: Message, held: Arrays | None = None, *, tensors: int | None = None, sound: bool = True) -> Any:
     """Return the value of a message.
 
     Args:
         message: as :func:`pack` makes it.
         held: arrays by content hash that this side has kept.
+        tensors: the most bytes that its tensors may expand to. None: any number.
+        sound: whether the value is checked against the types of its dataclass. An unsound answer that was kept is read
+            back unchanged, and refused again by the check.
 
     Raises:
         MissingError: arrays are neither in the message nor held.
         WireError: it is not a message of the port.
     """
-    return _unpack(message, _HeaderReader(message.arrays, held or {}))
+    found = _HeaderReader(message.arrays, held or {}, tensors)
+    try:
+        header = json.loads(message.header, parse_int=_whole)
+    except (json.JSONDecodeError, RecursionError):
+        raise WireError("the header is not JSON") from None
+    value = found.read(header, 0)
+    if found.missing:
+        raise MissingError(sorted(found.missing))
+    try:
+        return _SOUND[type(value)].check(value) if sound and type(value) in _SOUND else value
+    except UnsoundError as wrong:
+        raise WireError(str(wrong)) from None
 
 
 def unpack_reply(message: Message, room: Room) -> port.Reply:
@@ -200,36 +214,10 @@ def unpack_reply(message: Message, room: Room) -> port.Reply:
     """
     if len(message.header) > room.header:
         raise WireError(f"a header of {len(message.header)} characters; {room.header} are allowed")
-    reply = _unpack(message, _HeaderReader(message.arrays, {}, room.tensors))
+    reply = unpack(message, tensors=room.tensors)
     if not isinstance(reply, port.Reply):
         raise WireError("not a reply")
     return reply
-
-
-def unpack_kept(message: Message) -> Any:
-    """Return the value of a kept answer's message, even if it is unsound.
-
-    It is read back unchanged, and the check refuses it again.
-
-    Raises:
-        WireError: it is not a message of the port.
-    """
-    return _unpack(message, _HeaderReader(message.arrays, {}), sound=False)
-
-
-def _unpack(message: Message, found: _HeaderReader, *, sound: bool = True) -> Any:
-    """Return the value that a header describes; if it must be sound, checked against the types of its dataclass."""
-    try:
-        header = json.loads(message.header, parse_int=_whole)
-    except (json.JSONDecodeError, RecursionError):
-        raise WireError("the header is not JSON") from None
-    value = found.read(header, 0)
-    if found.missing:
-        raise MissingError(sorted(found.missing))
-    try:
-        return _SOUND[type(value)].check(value) if sound and type(value) in _SOUND else value
-    except UnsoundError as wrong:
-        raise WireError(str(wrong)) from None
 
 
 def _whole(digits: str) -> int:
@@ -341,13 +329,15 @@ class Traffic:
             self._round, self._sent, self._alive = round, {}, {}
         held = self._sent.setdefault(request.client, set())
         count = 0
-        for tensor in _sent_down(request.tasks):
-            for model in tensor if tensor.ndim == 2 else (tensor,):
-                key = (model.data_ptr(), model.numel())
-                if key not in held:
-                    held.add(key)
-                    self._alive.setdefault(key, model)
-                    count += model.numel() * model.element_size()
+        for task in request.tasks:
+            own = task.start if isinstance(task, Train) and task.private else None  # the client has it already
+            for tensor in (one for one in _tensors(vars(task).values()) if one is not own):
+                for model in tensor if tensor.ndim == 2 else (tensor,):
+                    key = (model.data_ptr(), model.numel())
+                    if key not in held:
+                        held.add(key)
+                        self._alive.setdefault(key, model)
+                        count += model.numel() * model.element_size()
         return count
 
     @staticmethod
@@ -356,13 +346,6 @@ class Traffic:
         private = {t.seat for t in request.tasks if isinstance(t, Train) and t.private}
         sent = [r for r in results if not (isinstance(r, Trained) and r.seat in private)]
         return sum(t.numel() * t.element_size() for r in sent for t in _tensors(vars(r).values()))
-
-
-def _sent_down(tasks: Iterable[Task]) -> Iterable[Tensor]:
-    """Yield the tensors of tasks that are sent; the client already has its private row."""
-    for task in tasks:
-        own = task.start if isinstance(task, Train) and task.private else None
-        yield from (t for t in _tensors(vars(task).values()) if t is not own)
 
 
 _PLAIN = (int, float, str, type(None))

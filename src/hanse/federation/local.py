@@ -100,11 +100,16 @@ class LocalFederation:
         clients answer too, and no bytes are counted. Nobody is late here, so ``deadline_s`` and ``closing`` are not
         used.
         """
-        tests = [r for r in requests if _is_test(r)]
-        taken = [(r, self._me(r.client)) for r in requests if not _is_test(r)]
-        heard = [(self._wrap_request(me, round, r), me) for r, me in taken]
-        answering = [(r, me) for r, me in heard if r is not None]
-        asked = [r for r, _ in answering]
+        tests, answering = list[port.Request](), list[tuple[port.Request, Me]]()
+        for request in requests:
+            if any(isinstance(task, port.Test) for task in request.tasks):
+                tests.append(request)
+                continue
+            me, taken = self._me(request.client), request
+            for behaviour in self.behaviours:
+                taken = taken and _call(behaviour, "on_request", port.Request | None, me, round, taken)
+            answering += [(taken, me)] if taken is not None else []
+        asked = [request for request, _ in answering]
         # in the order of the requests: each takes its own
         updates = iter(self.train(round, [(r.client, t) for r in asked for t in r.tasks if isinstance(t, port.Train)]))
         scores = iter(self._score(round, [(r.client, one) for r in asked for t in r.tasks if (one := _scores_of(t))]))
@@ -170,30 +175,16 @@ class LocalFederation:
                     results.append(update)
         except NoAnswerError as reason:
             return port.Reply(request.client, refused=str(reason), bytes_down=down)
-        most = self._authorise(round, request)
+        most, decide = None, getattr(self.policy, "authorise", None)
+        if trained and decide is not None:  # the most that it agrees to pay, in units
+            told = {"profile": self._clients[request.client].profile, "round": round}
+            most = decide(self._me(request.client), round, told)
         return port.Reply(request.client, tuple(results), None, most, down, self._traffic.up(request, results))
-
-    def _authorise(self, round: int, request: port.Request) -> int | None:
-        """Return the most that a client agrees to pay, in units, in a round in which it trains; None for no limit."""
-        if not any(isinstance(t, port.Train) for t in request.tasks):
-            return None
-        told = {"profile": self._clients[request.client].profile, "round": round}
-        decide = getattr(self.policy, "authorise", None)
-        most: int | None = None if decide is None else decide(self._me(request.client), round, told)
-        return most
 
     def _me(self, client: int) -> Me:
         """Return what behaviours and policies know about a client."""
         layout = self.problem.layout
         return Me(client, self.data.num_clients, self.seed, self.recipe, layout.num_parameters, self.secret)
-
-    def _wrap_request(self, me: Me, round: int, request: port.Request) -> port.Request | None:
-        """Return the request after the client's behaviours; None if one of them keeps it silent."""
-        taken: port.Request | None = request
-        for behaviour in self.behaviours:
-            if taken is not None:
-                taken = _call(behaviour, "on_request", port.Request | None, me, round, taken)
-        return taken
 
     def train(self, round: int, tasks: Sequence[tuple[int, port.Train]]) -> list[port.Trained | str]:
         """Train seats, each with its client, and return their updates in this order, or why there is none."""
@@ -216,7 +207,13 @@ class LocalFederation:
         # stable, so samples of one class keep the client's own order
         if self.recipe.order == "by_class":
             index = [i[torch.argsort(pool.y[i.to(pool.y.device)], stable=True).to(i.device)] for i in index]
-        jobs = [self._job(round, c, t, i) for (c, t), i in zip(seats, index, strict=True)]
+        jobs = [
+            SeatJob(
+                i, t.start, (self.seed, round, c, t.row), t.centre, t.mu, t.tilt, t.work, t.payload, t.before,
+                name=self._clients[c].name,
+            )
+            for (c, t), i in zip(seats, index, strict=True)
+        ]  # fmt: skip
         trained: list[port.Trained | str] = [""] * len(seats)
         lots = self._lots(round, pool, jobs)
         # what each seat holds: the engine may be given changed copies of it, which do not count as its samples
@@ -246,13 +243,6 @@ class LocalFederation:
                     self.engine.train(samples, [job], self.recipe, lr)
             raise
 
-    def _job(self, round: int, client: int, task: port.Train, index: Tensor) -> SeatJob:
-        """Return the training of one seat as the engine takes it."""
-        key, name = (self.seed, round, client, task.row), self._clients[client].name
-        return SeatJob(
-            index, task.start, key, task.centre, task.mu, task.tilt, task.work, task.payload, task.before, name=name
-        )
-
     def _update(
         self, seat: int, done: TrainedRows, k: int, count: float, held: Samples, job: SeatJob
     ) -> port.Trained | str:
@@ -268,7 +258,12 @@ class LocalFederation:
         if not done.said:
             if math.isnan(loss):
                 return "ended with NaN or infinite numbers: train.lr or targets are too large, or the model returns NaN"
-            return port.Trained(seat, done.rows[k], count, loss, steps, self._extras(held, job))
+            extras: Mapping[str, Tensor] = {}
+            if job.payload is not None:  # what the client's half of the mechanism reports with the update
+                least = smallest_batch(self.problem)
+                plan = batch_plan(len(job.index), self.recipe, job.key, job.work, least, job.before)
+                extras = half_of(job.payload.name).reports(job.payload, held.y[job.index], plan)
+            return port.Trained(seat, done.rows[k], count, loss, steps, extras)
         said = done.said[k]
         if said.refused is not None:
             return said.refused
@@ -317,14 +312,6 @@ class LocalFederation:
                 if (wrong := _no_targets(seen, true, self.data.num_classes)) is not None:
                     raise ValueError(f"behaviour {type(behaviour).__name__}: its sees returned {wrong}")
         return None if torch.equal(seen, true) else Samples(pool.x.index_select(0, index), seen, pool.inputs)
-
-    def _extras(self, pool: Samples, job: SeatJob) -> Mapping[str, Tensor]:
-        """Return what the client's half of a mechanism reports with the update, if the task has a payload."""
-        if job.payload is None:
-            return {}
-        least = smallest_batch(self.problem)
-        plan = batch_plan(len(job.index), self.recipe, job.key, job.work, least, job.before)
-        return half_of(job.payload.name).reports(job.payload, pool.y[job.index], plan)
 
     def _unable(self, asked: Sequence[tuple[int, port.Train]]) -> list[str | None]:
         """Return why each seat cannot be trained, or None; a payload that many seats share is checked once."""
@@ -411,11 +398,6 @@ def _scores_of(task: port.Task) -> port.Score | None:
     if not isinstance(task, port.Score | port.Ask) or task.models is None or task.name in ANSWERS:
         return None
     return port.Score(task.name, task.models, task.share, task.limit)
-
-
-def _is_test(request: port.Request) -> bool:
-    """Return whether a request asks for a test."""
-    return any(isinstance(task, port.Test) for task in request.tasks)
 
 
 def _no_targets(seen: Tensor, true: Tensor, classes: int | None) -> str | None:

@@ -224,10 +224,9 @@ def _ranked(worth: Sequence[float], told: Told) -> list[int]:
     return sorted(range(len(worth)), key=lambda k: (-worth[k], loss[k] if math.isfinite(loss[k]) else math.inf, k))
 
 
-def _affordable(tiers: Sequence[int], told: Told, reserve: int = 0) -> Mapping[str, Any]:
-    """Return the answer to "bid": the first tiers, as many as the balance above ``reserve`` (units) pays for."""
-    most = max(0, told["balance"] - reserve) // told["price"]
-    return {"tiers": list(tiers[:most])}
+def _affordable(tiers: Sequence[int], told: Told) -> Mapping[str, Any]:
+    """Return the answer to "bid": the first tiers, as many as the balance pays for."""
+    return {"tiers": list(tiers[: max(0, told["balance"]) // told["price"]])}
 
 
 @dataclass(frozen=True)

@@ -175,7 +175,8 @@ class FedFomo(TrainPart, WeighPart):
         """
         updates, table = view.trained, view.table
         count, client, start = len(updates), updates.seats.client, updates.seats.start
-        gain, heard = self._gain(view, state)
+        sent = [self._sent(view, state, s) for s in range(count)]  # the same draws as when asking
+        gain, heard = self._gain(view, sent)
         weights = received_weights(gain)
         models = np.zeros((count, table.size))
         models[np.arange(count), start] = weights[np.arange(count), count + np.arange(count)]
@@ -185,11 +186,10 @@ class FedFomo(TrainPart, WeighPart):
         metrics = {"weigh/self_weight": own, "weigh/kept_old": kept, "weigh/heard": int(heard.sum())}
         affinity = state["affinity"].copy()
         affinity[np.ix_(client, client)] += gain if self.sent == "best" else weights[:, :count]
-        # who was sent what, for parts that account for transfers; the same draws as when asking
-        sent = np.zeros((count, count), np.int8)
-        for s in range(count):
-            sent[s, self._sent(view, state, s)] = 1
-        return Weighed((mixes,), metrics=metrics, found=(Received(client, sent),)), {"affinity": affinity}
+        received = np.zeros((count, count), np.int8)  # for parts that account for transfers
+        for s, whose in enumerate(sent):
+            received[s, whose] = 1
+        return Weighed((mixes,), metrics=metrics, found=(Received(client, received),)), {"affinity": affinity}
 
     def _sent(self, view: View, state: State, s: int) -> Ints:
         """Return which updates the client of seat ``s`` is sent, as positions in ascending order.
@@ -214,11 +214,11 @@ class FedFomo(TrainPart, WeighPart):
         best, rest = order[: self.models - explored], order[self.models - explored :]
         return np.sort(np.concatenate([best, draw.choice(rest, explored, replace=False)]))
 
-    def _gain(self, view: View, state: State) -> tuple[Floats, np.ndarray]:
-        """Return the gains ``[S, S]``, 0 for models that were not sent, and which clients answered ``[S]``."""
+    def _gain(self, view: View, received: Sequence[Ints]) -> tuple[Floats, np.ndarray]:
+        """Return the gains ``[S, S]``, 0 for models that were not ``received``, and which clients answered ``[S]``."""
         updates = view.trained
         count = len(updates)
-        sent = [np.append(s, self._sent(view, state, s)) for s in range(count)]
+        sent = [np.append(s, whose) for s, whose in enumerate(received)]
         distance = _moved(view, sent) if self.entry is None else _apart(view, sent, self.entry)
         loss_old, loss = np.zeros(count), np.full((count, count), np.inf)  # an infinite loss gains nothing
         heard = np.zeros(count, bool)

@@ -111,12 +111,11 @@ class Traits:
             cost: for clients whose profile has none.
             eagerness: for clients whose profile has none.
         """
-        info = {c.id: c for c in view.roster}
-        now = [info[c].profile for c in clients.tolist()]
+        info = [view.roster.by_id[c] for c in clients.tolist()]
         return Traits(
-            np.array([float(min(info[c].num_samples, LARGEST_COUNT)) for c in clients.tolist()]),
-            np.array([_known(amount(t.get("cost"), infinite=True), cost) for t in now]),
-            np.array([_known(amount(t.get("eagerness")), eagerness) for t in now]),
+            np.array([float(min(one.num_samples, LARGEST_COUNT)) for one in info]),
+            np.array([_known(amount(one.profile.get("cost"), infinite=True), cost) for one in info]),
+            np.array([_known(amount(one.profile.get("eagerness")), eagerness) for one in info]),
         )
 
 
@@ -321,8 +320,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         if view.stage == "open" and "select" in here:
             return news(view, state, lambda client: _market_news(view, state, client))
         if view.stage == "train" and "weigh" in here and view.choice is not None:
-            info = {c.id: c for c in view.roster}
-            return [self._terms_of_sale(view, info[c]) for c in view.choice.clients.tolist()]
+            return [self._terms_of_sale(view, view.roster.by_id[c]) for c in view.choice.clients.tolist()]
         if view.stage != "close" or "weigh" not in here:
             return ()
         updates, asked = view.trained, []
@@ -348,7 +346,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         """Return the offers that each buyer is asked to choose from. Who reports no samples is not asked (papers.md
         I13).
         """
-        info, market = {c.id: c for c in view.roster}, offers.market
+        info, market = view.roster.by_id, offers.market
         clients, asked, offered = view.trained.seats.client, list[Request](), on_sale(market)
         for i, c in enumerate(clients.tolist()):
             if market.sizes[i] == 0:
@@ -848,18 +846,14 @@ def _clear(
         for i in range(len(bills)):
             if paid[i] or not willing[i] or not book.can_pay(account(int(clients[i])), owed[i]):
                 continue
-            entry = _transaction(clients, bills[i], i, memo)
+            buyer, units = int(clients[i]), bills[i]
+            postings = [(account(buyer), -owed[i])]
+            postings += [(account(int(clients[j])), price) for j, price in units.items() if price]
+            entry = Transaction(f"market/{buyer}", "market", tuple(postings), memo)
             book = book.post(view.round, [entry])  # a trial of what the loop posts later
             posted.append(entry)
             paid[i] = progress = True
     return np.array(paid, bool), tuple(posted)
-
-
-def _transaction(clients: Ints, bill: Bill, i: int, memo: str) -> Transaction:
-    """Return the transaction by which buyer ``i`` pays its whole bill, with ``memo`` saying by which prices."""
-    postings = [(account(int(clients[i])), -sum(bill.values()))]
-    postings += [(account(int(clients[j])), units) for j, units in bill.items() if units]
-    return Transaction(f"market/{int(clients[i])}", "market", tuple(postings), memo)
 
 
 def _utilities(graph: NDArray[np.generic], money: Floats, truth: Traits) -> Floats:

@@ -69,12 +69,11 @@ def promises(rounds: Iterable[PostedRound], parts: Mapping[str, Any]) -> Iterato
     if not markets:
         return
     if any(r.tariff for r in markets):
-        yield _all(
-            "offers", "only models that were on sale were bought, each at the posted price", markets, _not_on_sale
-        )
+        meaning = "only models that were on sale were bought, each at the posted price"
+        yield Check.of("offers", meaning, ((r.round, _not_on_sale(r)) for r in markets))
     else:
-        algorithm = "who imports whom is what iPFL's Algorithm 2 makes of the declarations"
-        yield _all("graph", algorithm, markets, _graph)
+        meaning = "who imports whom is what iPFL's Algorithm 2 makes of the declarations"
+        yield Check.of("graph", meaning, ((r.round, _graph(r)) for r in markets))
     yield from _truly(markets)
 
 
@@ -158,11 +157,6 @@ def _not_on_sale(r: MarketRound) -> str:
     graph = np.asarray(r.graph, np.float64)
     cheap = np.flatnonzero((graph != sold(graph, r.market.sizes, r.tariff, r.least)).any(axis=0))
     return f"client {r.clients[cheap[0]]} sold for less than the least that it sells for" if len(cheap) else ""
-
-
-def _all(name: str, what: str, rounds: Sequence[MarketRound], wrong: Callable[[MarketRound], str]) -> Check:
-    """Return a check that holds if ``wrong(round)`` is "" for every round; ``what`` is its meaning then."""
-    return Check.of(name, what, ((r.round, wrong(r)) for r in rounds))
 
 
 def _graph(r: MarketRound) -> str:

@@ -550,18 +550,13 @@ class TokenManager(SettlePart):
         best = np.pad(state["best"], (0, max(0, size - len(state["best"]))))
         for k, reached in {} if settled is None else settled.accuracies.items():
             best[k] = max(best[k], reached)
+        told = 0 if settled is None else settled.paid if self.tell == "net" else settled.rewards  # [N, K], in units
         here = _sat(outcome, _escrowed(outcome))
         start, worked = here.pop("start"), here["worked"]
         # a tier that starts from another one's model has been as good as it (papers.md P12: Acc_max from pre-training)
         np.maximum.at(best, here["tier"], best[start])
         np.add.at(sat, (here["client"][worked], here["tier"][worked]), 1)
-        return {**here, "sat": sat, "paid": _widened(state["paid"], size) + self._told(settled), "best": best}
-
-    def _told(self, settled: SettledRound | None) -> Ints | int:
-        """Return what clients are told of a settlement, ``[N, K]`` in units; 0 before the first."""
-        if settled is None:
-            return 0
-        return settled.paid if self.tell == "net" else settled.rewards
+        return {**here, "sat": sat, "paid": _widened(state["paid"], size) + told, "best": best}
 
     def tells(self, slots: frozenset[str]) -> Telling:
         """Return what bids, payments and tiers are called in reports."""
@@ -779,23 +774,18 @@ def _sat(view: View, kept: NDArray[np.bool_]) -> dict[str, NDArray[Any]]:
     """
     seats = view.seats
     assert seats is not None
-    worked, worth = _work(view, seats)
+    # which seats' updates were mixed, and what they were worth (0 where nothing is known)
+    place = {pair: s for s, pair in enumerate(_pairs(view.trained.seats))}
+    at = np.array([place.get(pair, -1) for pair in _pairs(seats)], np.int64)
+    worked, worth = at >= 0, np.zeros(len(seats))
+    if view.values is not None:
+        # a value that is not finite must not stop the settlement; NaN ranks last
+        worth[worked] = np.nan_to_num(view.values.per_seat[at[worked]], nan=-np.finfo(np.float64).max)
     bidder = kept[seats.client, seats.target]
     columns: dict[str, NDArray[Any]] = {"client": seats.client, "start": seats.start, "tier": seats.target}
     columns |= {"bidder": bidder, "worked": worked, "worth": worth}
     tier = np.isin(seats.target, view.table.shared)
     return {name: column[tier] for name, column in columns.items()}
-
-
-def _work(outcome: View, seats: Seats) -> tuple[np.ndarray, Floats]:
-    """Return which seats' updates were mixed, ``[S]``, and what they were worth, ``[S]`` (0 where nothing is known)."""
-    place = {pair: s for s, pair in enumerate(_pairs(outcome.trained.seats))}
-    at = np.array([place.get(pair, -1) for pair in _pairs(seats)], np.int64)
-    worth = np.zeros(len(seats))
-    if outcome.values is not None:
-        # a value that is not finite must not stop the settlement; NaN ranks last
-        worth[at >= 0] = np.nan_to_num(outcome.values.per_seat[at[at >= 0]], nan=-np.finfo(np.float64).max)
-    return at >= 0, worth
 
 
 def _pairs(seats: Seats) -> list[tuple[int, int]]:

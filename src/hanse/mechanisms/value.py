@@ -36,8 +36,7 @@ from hanse.games.gtg import Stop
 from hanse.learning.by_function import FunctionCoalitions
 from hanse.learning.coalitions import WEIGHED, WORST
 from hanse.learning.metrics import METRICS, WORSE
-from hanse.mechanisms.value_noise import noise_of, together, worsened
-from hanse.mechanisms.weigh import sample_shares
+from hanse.mechanisms.weigh import noise_of, sample_shares
 
 
 def _utility(name: str) -> str:
@@ -808,7 +807,12 @@ class Path(ValuePart):
         return Values(per_seat, known, metrics=metrics, without_block=without, by_row=by_row), state
 
     def _noise_errors(self, view: View, row: int, group: Ints, gradients: Tensor, noise: Floats, rise: float) -> Floats:
-        """Return the standard errors ``[m]`` of a group's values due to noise.
+        """Return the standard errors ``[m]`` of a group's values due to noise (``[federation] private``).
+
+        Noise moves a value by chance: to first order by the slope of the loss times the noise. And it makes models
+        worse. Noise of the variance V at each number of a model raises the loss by about ``c V``, with ``c = tr(H) /
+        2`` and H the Hessian of the loss. It does so in every round, and always upwards. An error includes both effects
+        (:func:`_together`). So nobody is said to have clearly done harm, or good, because of noise alone.
 
         Args:
             view: the round.
@@ -823,9 +827,43 @@ class Path(ValuePart):
         # a server's step scales what it is given, so the noise in its row has the squared length |scale|^2
         scale, _ = _scaled(torch.ones_like(gradients[:1]), view, row, group)
         squares = float(scale.square().sum()) * np.square(noise)
-        worse = worsened(rise, shares.to(first) @ first, _new_row(view, row) - old, squares)
+        worse = _worsened(rise, shares.to(first) @ first, _new_row(view, row) - old, squares)
         slope = torch.linalg.vector_norm(shares.to(gradients) @ gradients, dtype=torch.float64)
-        return together(np.abs(noise) * float(slope), worse, view.round)
+        return _together(np.abs(noise) * float(slope), worse, view.round)
+
+
+def _worsened(rise: float, slope: Tensor, step: Tensor, squares: Floats) -> Floats:
+    """Return by how much noise raised the loss of a row that a round moved, ``[m]``: a part for each of its noises.
+
+    What counts is how much more the loss rose along the step than the slope at its start predicts. Where the step is
+    nothing but noise, the squares share that (for normal noise this is exact in expectation, by Stein's lemma). Where
+    it is longer, only its part.
+
+    Args:
+        rise: of the loss along the step.
+        slope: ``[P]``, at the step's start.
+        step: ``[P]``.
+        squares: ``[m]``, the expected squared lengths of the noises in the step.
+    """
+    moved = step.to(slope)
+    beyond = max(0.0, rise - float(slope @ moved))
+    whole = max(float(moved @ moved), float(squares.sum()))
+    return beyond * squares / whole if whole > 0 else np.zeros_like(squares)
+
+
+def _together(chance: Floats, worse: Floats, round: int) -> Floats:
+    """Return standard errors ``[m]`` that include the noise, for values that are summed over rounds.
+
+    Over t rounds chance adds up as sqrt(t) and harm as t. With ``e_r^2 = chance^2 + (2 r + 1) worse^2`` the errors of
+    the rounds 0 to t - 1 add up to ``e^2 = t chance^2 + t^2 worse^2``. Then ``1.96 e`` is at least ``t worse + 1.645
+    sqrt(t) chance`` (Cauchy-Schwarz). So of all sums of noise alone, at most 5 % are clearly below 0.
+
+    Args:
+        chance: the standard deviation of each value by noise, to first order.
+        worse: by how much the noise moves each value in expectation.
+        round: r, from 0.
+    """
+    return np.asarray(np.hypot(chance, math.sqrt(2 * round + 1) * worse))
 
 
 @dataclass(frozen=True)

@@ -21,10 +21,10 @@ from hanse.base.factories import Count, Rate
 from hanse.base.pytorch import Tensor, torch
 from hanse.core.declared import LARGEST_COUNT
 from hanse.core.part import Aggregate, AggregatePart, Group, State, View, Weighed
-from hanse.core.table import Floats, Ints, Replace
+from hanse.core.table import Floats, Ints, Replace, Updates
+from hanse.federation.wrapped import NOISE
 from hanse.games.gram import cosines, distances_to_mean
 from hanse.mechanisms.select import CLIENTS, Probabilities
-from hanse.mechanisms.value_noise import noise_of
 
 # the needs of rules that average the updates of a group of seats
 GROUPED = CLIENTS | {"groups"}
@@ -204,6 +204,12 @@ class InverseVariance(AggregatePart):
         times = max(1.0, context.rounds * len(group) / context.num_clients)
         weights = _by_variance(group.parameters, noise, shares, times)
         return Aggregate(weights, metrics={"weigh/noise": float(np.sqrt(np.sum(np.square(weights * noise))))})
+
+
+def noise_of(updates: Updates) -> Floats:
+    """Return the standard deviation of the noise at each number of each update, ``[S]``, as declared; 0 for none."""
+    said = updates.metrics or [{}] * len(updates)
+    return np.array([max(0.0, float(one.get(NOISE, 0.0))) for one in said])
 
 
 def _by_variance(rows: Tensor, noise: Floats, shares: Floats, times: float) -> Floats:

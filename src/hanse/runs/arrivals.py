@@ -204,7 +204,9 @@ class Training:
         old = {c: self._answered(f, earlier.get(c)) for c, f in self.before.flights.items() if c not in asked}
         due = {r.client: self._due(r) for r in now}
         clock = self._closes(due, sound, old)
-        came = self._came(due, old, clock)
+        # whose answers are here when the round stops waiting, or who stayed silent
+        came = {r.client for r in self.requests if due.get(r.client, clock) <= clock}
+        came |= {c for c, f in old.items() if f.due is not None and f.due <= clock}
 
         reasons = dict(reversed(refused))  # the first of each client
         # who is not here yet stays under way, from this round or an earlier one
@@ -258,11 +260,6 @@ class Training:
         if enough is not None and len(coming) >= enough:
             last = min(last, coming[enough - 1])
         return max(begun, last if self.deadline_s is None else min(last, begun + self.deadline_s))
-
-    def _came(self, due: Mapping[int, float], old: Mapping[int, Flight], clock: float) -> set[int]:
-        """Return the clients whose answers are here when the round stops waiting, or who stayed silent."""
-        now = {r.client for r in self.requests if due.get(r.client, clock) <= clock}
-        return now | {c for c, f in old.items() if f.due is not None and f.due <= clock}
 
     def _flight(
         self, request: Request, due: Mapping[int, float], sound: Mapping[int, Reply], reasons: Mapping[int, str]

@@ -28,6 +28,8 @@ NEAR_ALL = 0.98
 """The accuracy from which on almost nothing is left to gain."""
 LEAST_R2 = 0.01
 """McFadden's pseudo-R^2, one minus the loss over the entropy of the classes: what a model must at least explain."""
+NAMED = 5
+"""Clients, or rounds, that a line names; of the others it says how many there are."""
 
 
 @dataclass(frozen=True)
@@ -237,15 +239,12 @@ def used_up(seats: Iterable[tuple[int, int, str | None]]) -> dict[int, int]:
 def told_used_up(since: Mapping[int, int]) -> list[str]:
     """Return a line that says since when clients have not taken part (:func:`used_up`), unless all do."""
     rounds = sorted(set(since.values()))
-    told = [f"{clients_named([c for c in sorted(since) if since[c] == r])} from round {r} on" for r in rounds[:_NAMED]]
-    told += ["others later"] if len(rounds) > _NAMED else []
+    told = [f"{clients_named([c for c in sorted(since) if since[c] == r])} from round {r} on" for r in rounds[:NAMED]]
+    told += ["others later"] if len(rounds) > NAMED else []
     return [f"privacy budgets are used up: {', '.join(told)}"] if told else []
 
 
 def clients_named(who: Sequence[object]) -> str:
     """Return the first clients by number or name, and how many more there are."""
-    more = f" and {len(who) - _NAMED} more" if len(who) > _NAMED else ""
-    return f"client{'s' * (len(who) > 1)} {', '.join(map(str, who[:_NAMED]))}{more}"
-
-
-_NAMED = 5  # clients, or rounds, that a line names
+    more = f" and {len(who) - NAMED} more" if len(who) > NAMED else ""
+    return f"client{'s' * (len(who) > 1)} {', '.join(map(str, who[:NAMED]))}{more}"

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,13 +22,13 @@ from hanse.base.errors import UserError
 from hanse.base.files import whole_file
 from hanse.base.pytorch import Tensor, torch
 from hanse.core.book import Book
+from hanse.core.calling import States
 from hanse.core.entry import Transaction
 from hanse.core.part import State
 from hanse.core.recipe import History
-from hanse.core.table import Block, Seats, Table, Updates
+from hanse.core.table import Block, Floats, Ints, Seats, Table, Updates
 from hanse.runs.arrivals import Flight, Underway
 from hanse.runs.guards import restored
-from hanse.runs.loop_state import LoopState
 
 ARRAYS = {  # of a state, by their names in the file; few states have the last three
     "home": "table/home", "moved": "table/moved", "held": "table/held",
@@ -40,6 +40,58 @@ VERSION = 4  # of the format; a checkpoint of any other is refused
 
 class CorruptCheckpointError(Exception):
     """The file was truncated or changed. The checkpoint before it may still be intact."""
+
+
+@dataclass(frozen=True)
+class LoopState:
+    """Everything that changes over a run; a checkpoint holds exactly this.
+
+    Attributes:
+        round: the number of the next round, from 0.
+        table: the models in play, a row each.
+        home: ``[N]``, the row from which each client starts.
+        states: the parts' states, by :meth:`hanse.runs.setup.Session.key`.
+        book: the balances, and the hash of the last transaction.
+        personal: ``[N, K]``, the weights with which each client mixes the table's rows into its personal model. None:
+            no client has such a model.
+        finished: whether :func:`hanse.runs.round.finish` has settled the last round.
+        moved: ``[K]``, for each private row the round in which its owner's last accepted update was taken (NEVER:
+            none). Rows beyond its end never did.
+        history: what is remembered of clients' earlier training, if the recipe depends on it.
+        held: ``[N]``, the row that each client holds, if it is not its home row. None: all hold their home rows.
+        underway: who still trains, and the virtual clock.
+        on_server: ``[2, K]``, loss and accuracy on the server's test set of rows that have not changed since they were
+            tested (NaN: all other rows). Checkpoints keep it because scoring a row again in another batch may change
+            its last bits.
+        accounts: what each client of a simulation has spent of its privacy budget, by client. None: there are no
+            budgets, or clients keep them themselves.
+        left: the clients that have left the run (``hanse leave``), who are asked nothing more.
+
+    Examples:
+        >>> from hanse.runs.rehearsal import rehearse
+        >>> from hanse.runs.round import first_state, play_round
+        >>> session = rehearse("fedavg").setup
+        >>> state = first_state(session)
+        >>> state.round, state.table.size, sorted(state.states)
+        (0, 1, ['deploy', 'select', 'train', 'weigh'])
+        >>> play_round(session, state).state.round
+        1
+    """
+
+    round: int
+    table: Table
+    home: Ints
+    states: States
+    book: Book = field(default_factory=Book)
+    personal: Floats | None = None
+    finished: bool = False
+    moved: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # no entry: never
+    history: History | None = None
+    held: Ints | None = None
+    underway: Underway = field(default_factory=Underway)
+    on_server: Floats | None = None
+    accounts: Mapping[int, Any] | None = None
+    left: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)

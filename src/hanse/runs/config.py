@@ -201,17 +201,10 @@ class TrainSection(Section, Recipe):
 
     @model_validator(mode="before")
     @classmethod
-    def _rate(cls, given: Any) -> Any:
-        """Fill in the learning rate of an optimiser that is not hanse's own SGD."""
-        if not isinstance(given, Mapping):
-            return given
-        others = given.get("loop") is not None or given.get("optimizer", "sgd") != "sgd"
-        return {"lr": 0.01, **given} if others else given
-
-    @model_validator(mode="before")
-    @classmethod
-    def _batches(cls, given: Any) -> Any:
-        """Fill in the default batch size, and refuse settings that contradict each other."""
+    def _completed(cls, given: Any) -> Any:
+        """Refuse settings that contradict each other, and fill in the default batch size, and the learning rate of an
+        optimiser that is not hanse's own SGD.
+        """
         if not isinstance(given, Mapping):
             return given
         named = given.get("optimizer", "sgd")
@@ -226,8 +219,11 @@ class TrainSection(Section, Recipe):
             raise ValueError("give batch_share with steps: it is what each step draws")
         if ways == ["batches_per_epoch"] and given.get("steps") is not None:
             raise ValueError("give steps with batch_size, not with batches_per_epoch")
-        others = {name: value for name, value in given.items() if name != "batch_size"}
-        return {**others, "batch_size": given.get("batch_size")} if ways else others
+        found = {"lr": 0.01, **given} if named != "sgd" or given.get("loop") is not None else dict(given)
+        if ways:
+            return {**found, "batch_size": given.get("batch_size")}
+        found.pop("batch_size", None)
+        return found
 
     @property
     def recipe(self) -> Recipe:
@@ -550,7 +546,6 @@ def read_file(path: str | Path) -> dict[str, Any]:
         raise UserError(f"{path}: not valid TOML: {wrong}") from None
 
 
-# tables that are allowed, by key; of the user's own names below [behaviour] there is one for all
 # what pydantic calls by Python's names
 _IN_TOML = {"list_type": 'must be a list, such as ["one", "two"]', "string_type": "must be a text in quotes"}
 _PART = "must be a whole number; for a part of an epoch give steps, each of batch_size samples, instead of epochs"

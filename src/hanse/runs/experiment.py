@@ -17,13 +17,16 @@ played meanwhile is dropped.
 from __future__ import annotations
 
 import logging
+import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from threading import Event, current_thread, main_thread
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,7 +40,7 @@ from hanse.core.entry import Transaction
 from hanse.core.part import Deployment
 from hanse.core.port import Federation, Request
 from hanse.core.recipe import NEVER
-from hanse.core.table import Floats, Seats
+from hanse.core.table import Seats
 from hanse.data.federated import FederatedData
 from hanse.learning.job import LOOP, NO_STEP
 from hanse.learning.models import Factory
@@ -45,9 +48,8 @@ from hanse.learning.process import undisturbed
 from hanse.learning.threads import intra_op
 from hanse.ledger.receipts import AGREEMENT, close
 from hanse.runs.chance import UNMOVED, nothing_mixed
-from hanse.runs.checkpoint import own_copy
+from hanse.runs.checkpoint import LoopState, own_copy
 from hanse.runs.config import Experiment
-from hanse.runs.loop_state import LoopState
 from hanse.runs.played_run import Observer, PlayedRun
 from hanse.runs.recomputable import Commitment, RoundAnswers, audit_folder
 from hanse.runs.round import Exchange, Played, failed_round, finish, first_state, play_round, port_of
@@ -56,7 +58,6 @@ from hanse.runs.run_record import guess_of, played_lines, same_frozen
 from hanse.runs.rundir import RunDir, claim, settings_played
 from hanse.runs.sections import RunSection
 from hanse.runs.setup import Own, Session, build
-from hanse.runs.stopping import interruptible
 from hanse.runs.testing import Figures, ask_tests, still_known, trained_models
 
 if TYPE_CHECKING:
@@ -69,6 +70,38 @@ LONGEST = 300  # characters of what was raised that are recorded
 # seconds: a round that took longer is told before the next is played: who watches would wait for long, and writing is a
 # small part of it
 LONG_S = 1.0
+
+
+@contextmanager
+def interruptible(ours: bool) -> Iterator[Event]:
+    """Handle Ctrl-C inside this block: the first sets the event, and the second raises KeyboardInterrupt at once.
+
+    Outside the main thread signals cannot be handled, and the block changes nothing.
+
+    Args:
+        ours: whether this process may handle the signal. It is False in Flower's server apps, because Flower ends them
+            with that signal.
+
+    Yields:
+        The event to look at after each round, so that no work is lost.
+    """
+    stop = Event()
+    # Flower ends its server apps with the same signal, and must be able to; only the main thread can handle signals
+    if not ours or current_thread() is not main_thread():
+        yield stop
+        return
+
+    def ask(signum: int, frame: FrameType | None) -> None:
+        """Note the first signal; a user who repeats it does not want to wait for the round."""
+        if stop.is_set():
+            raise KeyboardInterrupt
+        stop.set()
+
+    old = signal.signal(signal.SIGINT, ask)
+    try:
+        yield stop
+    finally:
+        signal.signal(signal.SIGINT, old)
 
 
 def play_rounds(session: Session, state: LoopState, folder: RunDir | None, observers: Sequence[Observer]) -> PlayedRun:
@@ -112,22 +145,26 @@ def play_rounds(session: Session, state: LoopState, folder: RunDir | None, obser
     thread = ThreadPoolExecutor(1, "hanse-writer")  # starts when it has something to do
     # engines and games bring their own threads; for what lies between, one is robust next to busy neighbours
     with intra_op(1), interruptible(ours=not session.remote) as stop, thread:
-        while state.round < limits.rounds and run.over is None and not stop.asked:
+        while state.round < limits.rounds and run.over is None and not stop.is_set():
             try:
                 record = attempt(session, state)
             finally:
                 # what an observer asks for in "settle" is about the round before, what was asked until here about this
-                asked = stop.asked
+                asked = stop.is_set()
                 settle()
-            if stop.asked and not asked:
+            if stop.is_set() and not asked:
                 break  # an observer of the round before ended the run there: this one does not count
             state, metrics = record.played.state, record.metrics
             failures = failures + 1 if "failed" in metrics else 0
             run.keep(record)
             run.over = limits.over([*run.metrics, metrics])
-            last = state.round == limits.rounds or run.over is not None or stop.asked or failures == MOST_FAILED
-            due = folder is not None and (last or state.round % limits.checkpoint_every == 0)
-            writing.append((record, None if folder is None else thread.submit(writes(folder, record, due))))
+            last = state.round == limits.rounds or run.over is not None or stop.is_set() or failures == MOST_FAILED
+            done = None
+            if folder is not None:
+                # a part that writes into arrays of its old state must not write into a checkpoint
+                kept = own_copy(state) if last or state.round % limits.checkpoint_every == 0 else None
+                done = thread.submit(folder.write, record.packed(), kept)
+            writing.append((record, done))
             # on a network the next round tells its members what became of this one
             if last or folder is None or session.remote or metrics["time/round_s"] > LONG_S:
                 settle()
@@ -160,22 +197,6 @@ def tell(observers: Sequence[Observer], moment: str, *given: Any) -> None:
             method(*given)
 
 
-def writes(folder: RunDir, record: RoundRecord, due: bool) -> Callable[[], None]:
-    """Return a function that writes a round, and a checkpoint if one is ``due``, whatever becomes of the round since.
-
-    Parts should make new arrays, but one that writes into its old ones must not write into a checkpoint.
-    """
-    packed, kept = record.packed(), own_copy(record.played.state) if due else None
-
-    def write() -> None:
-        """Write them."""
-        folder.append(packed)
-        if kept is not None:
-            folder.checkpoint(kept)
-
-    return write
-
-
 def attempt(session: Session, state: LoopState) -> RoundRecord:
     """Play a round, test the clients' models, close the round's books, and return the round's record.
 
@@ -195,14 +216,12 @@ def attempt(session: Session, state: LoopState) -> RoundRecord:
         if state.round == 0 and not session.remote:
             _check_first(session, played)
         seconds["play"] = time.perf_counter() - begun
-        known = still_known(state.on_server, state.table, played.state.table)
         ports.append(replace(port_of(session, played.state), kept=None))
-        tested = _test(session, played, known, ports[1])
+        tested = _test(session, state, played, ports[1])
         seconds["test"] = time.perf_counter() - begun - seconds["play"]
-        after = played.state if tested.personal is None else replace(played.state, personal=tested.personal)
-        played = replace(
-            played, state=replace(after, on_server=known if tested.on_server is None else tested.on_server)
-        )
+        personal = played.state.personal if tested.personal is None else tested.personal
+        after = replace(played.state, personal=personal, on_server=tested.on_server)
+        played = replace(played, state=after)
     except UserError as wrong:
         if wrong.__cause__ is None or "round" in str(wrong):
             raise
@@ -239,11 +258,12 @@ def _check_first(session: Session, played: Played) -> None:
         raise UserError(f"round {played.view.round}: no client was trained, so no later round can differ: {why}")
 
 
-def _test(session: Session, played: Played, known: Floats | None, port: Exchange) -> Figures:
-    """Return what the round's test found; nothing if no test is due."""
+def _test(session: Session, before: LoopState, played: Played, port: Exchange) -> Figures:
+    """Return what the round's test found; if no test is due, only what is still known of the one before."""
     state, experiment = played.state, session.experiment
+    known = still_known(before.on_server, before.table, state.table)
     if state.round % experiment.eval.every and state.round != experiment.run.rounds:
-        return Figures()
+        return Figures(on_server=known)
     held = played.view.deployment or Deployment(state.home)
     trained = {}
     if experiment.eval.model == "trained" and played.view.updates is not None:
@@ -285,12 +305,20 @@ def settled(session: Session, state: LoopState) -> tuple[LoopState, tuple[Transa
 __all__ = ["Observer", "PlayedRun", "play", "resume", "run", "run_remote"]
 
 
-def _check(observers: Sequence[Observer]) -> None:
-    """Raise UserError for an observer that would never be told anything, most likely because its method is misspelt."""
+def _watching(observers: Sequence[Any], progress: bool, label: str) -> Sequence[Any]:
+    """Return the observers, with a progress bar on standard error before them if that is asked for.
+
+    Raises UserError for one that would never be told anything, most likely because its method is misspelt.
+    """
     moments = ("on_start", "on_round", "on_end")
     for observer in observers:
         if not any(callable(getattr(observer, moment, None)) for moment in moments):
             raise UserError(f"observers: {observer!r}: has none of the methods {', '.join(moments)}")
+    if not progress:
+        return observers
+    from hanse.runs.observers import ProgressBar, errors  # here: most runs from Python show nothing
+
+    return [ProgressBar(errors(), label), *observers]
 
 
 @undisturbed()
@@ -351,7 +379,6 @@ def run(
         >>> type(result.model(0)).__name__  # the model that client 0 holds
         'Sequential'
     """
-    _check(observers)
     experiment = _valued(_read(experiment), value)
     if out is not None and experiment.run.rounds == 0:
         raise UserError("run.rounds: 0: must be at least 1 for a run with a run directory")
@@ -435,7 +462,6 @@ def resume(
         >>> bool((longer.table.rows == hanse.run(whole).table.rows).all())
         True
     """
-    _check(observers)
     path = Path(path)
     observers = _watching(observers, progress, path.name)
     if (path / "network.json").exists():
@@ -487,15 +513,6 @@ def _written_longer(folder: Path, experiment: Experiment) -> list[str]:
             f"note: round {planned} was tested as the last one, which a run of {rounds} rounds would not have done"
         )
     return notes
-
-
-def _watching(observers: Sequence[Any], progress: bool, label: str) -> Sequence[Any]:
-    """Return the observers, with a progress bar on standard error before them if that is asked for."""
-    if not progress:
-        return observers
-    from hanse.runs.observers import ProgressBar, errors  # here: most runs from Python show nothing
-
-    return [ProgressBar(errors(), label), *observers]
 
 
 def _same_objects(path: Path, experiment: Experiment, own: Own) -> None:

@@ -29,7 +29,7 @@ from hanse.base.errors import UserError, library, nearest
 from hanse.base.terminal import Terminal
 from hanse.base.toml import flat
 from hanse.learning.metrics import ACCURACY, main_of
-from hanse.runs.chance import told_used_up, used_up
+from hanse.runs.chance import NAMED, told_used_up, used_up
 from hanse.runs.round_record import figure_of
 
 if TYPE_CHECKING:
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from hanse.runs.played_run import Observer, PlayedRun
     from hanse.runs.round import Played
 
-_NAMED = 5  # clients that are named; of the others it is said how many there are
 # how reasons begin of too large numbers
 _OVERFLOWN = ("ended with NaN or infinite", "Trained.loss: ", "update of norm")
 
@@ -74,9 +73,9 @@ def mostly_refused(seats: Sequence[Mapping[str, Any]], names: Sequence[str] = ()
     lines = [
         f"client {c}{called.get(c, '')}: no update in {len(lost[c])} of the {len(sat[c])} rounds that it sat in; "
         f"most often: {reasons[c].most_common(1)[0][0]}"
-        for c in worst[:_NAMED]
+        for c in worst[:NAMED]
     ]
-    more = len(worst) - _NAMED
+    more = len(worst) - NAMED
     lines += [f"and {more} more client{'s' if more > 1 else ''} like that"] if more > 0 else []
     if spoiled is not None:
         lines.append(

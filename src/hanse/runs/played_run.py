@@ -33,12 +33,11 @@ from hanse.learning.losses import takes_one_output
 from hanse.learning.models import MODELS, build_module, layout_of
 from hanse.learning.modules import ByName, own_module
 from hanse.runs.chance import Guess
-from hanse.runs.checkpoint import CorruptCheckpointError
+from hanse.runs.checkpoint import CorruptCheckpointError, LoopState
 from hanse.runs.checkpoint import load as load_checkpoint
 from hanse.runs.config import Experiment
-from hanse.runs.loop_state import LoopState
 from hanse.runs.round import Played
-from hanse.runs.round_record import METRICS, SEATS, SHAPE
+from hanse.runs.round_record import SEATS, SHAPE
 from hanse.runs.run_record import (
     OWN_TESTS,
     RunRecord,
@@ -316,18 +315,12 @@ def load(
             if not all(line.endswith(NOT_TRUSTED) for line in wrong.lines):
                 raise experiment from None
             why = experiment.lines[0]
-    metrics, seats = (played_lines(record.path, name) for name in (METRICS, SEATS))
     # what was trained or tested is in the files; the state of the last checkpoint is added below
     run = PlayedRun(
-        experiment,
-        problem,
-        metrics,
-        seats,
-        path=record.path,
-        why_no_model=why,
-        tested=_tests(record),
-        names=record.names,
-    )
+        experiment, problem, [dict(line) for line in record.metrics], played_lines(record.path, SEATS),
+        path=record.path, why_no_model=why, tested=_tests(record),
+        over=record.ended_early, interrupted=record.unfinished,
+    )  # fmt: skip
     state = last_state(record.path)
     if state is None:
         run.why_no_model = run.why_no_model or f"{record.path}: has no checkpoint that can be read, so no models"
@@ -335,7 +328,6 @@ def load(
         run.hold(state)
     names = client_names(record.path)
     run.names = tuple(names.get(c, str(c)) for c in range(len(run.home) or len(names))) if names else ()
-    run.over, run.interrupted = record.ended_early, record.unfinished
     if problem is not None and state is not None and state.table.rows.shape[1] != problem.layout.size:
         raise UserError(
             f"{record.path}: its models have {state.table.rows.shape[1]:,} numbers, and "

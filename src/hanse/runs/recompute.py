@@ -34,8 +34,8 @@ from hanse.learning.threads import intra_op
 from hanse.ledger.receipts import AGREEMENT, CLOCK
 from hanse.ledger.run_ledger import closed_in, open_ledger, reading, unbooked, verify_run
 from hanse.runs.chance import is_number
+from hanse.runs.checkpoint import LoopState
 from hanse.runs.config import Experiment
-from hanse.runs.loop_state import LoopState
 from hanse.runs.played_run import last_state
 from hanse.runs.recomputable import (
     Commitment,

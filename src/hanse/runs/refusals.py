@@ -40,6 +40,7 @@ from hanse.learning.slopes import why_no_slope
 from hanse.mechanisms.fits import IDLE, said, unfit, without, words_of
 from hanse.mechanisms.mechanism_table import without_effect
 from hanse.mechanisms.registry import word_of
+from hanse.runs.chance import NAMED
 from hanse.runs.config import Experiment
 from hanse.runs.guards import GUARDS, asked
 
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
 _COMPARED = 64  # samples at most on which model and engine are tried before round 0
 _ONE = 1e-4  # how far the sum of probabilities may be from 1
 _TRIED = 256  # samples on which a metric of the user's own is tried
-_NAMED = 5  # clients in one line
 
 
 def objections(
@@ -78,14 +78,12 @@ def objections(
     members = data.num_clients - len(of_members) + len({*of_members.values()})
     return [
         *no_utility(data, problem, mechanism),
-        *too_many(experiment, data.num_clients, seats),
-        *lone_samples(experiment, problem),
+        *unfit_numbers(experiment, problem, data.num_clients, seats),
         *unfit(mechanism, Size(data.num_clients, seats, fewest, experiment.run.rounds, one_model(mechanism), members)),
         *no_such(acting, data, of_members),
         *undefined_metrics(problem, data, tested),
-        *not_held(mechanism),
         *warn_of_probabilities(experiment, problem, data),
-        *never_asked(experiment, mechanism),
+        *unused_parts(experiment, mechanism),
     ]
 
 
@@ -96,6 +94,7 @@ def surroundings(
     mechanism: Mechanism,
     acting: Mapping[str, Behaviour | None],
     loop: Loop | None,
+    remote: bool,
 ) -> dict[str, str]:
     """Return the words of what surrounds a mechanism, for :mod:`hanse.mechanisms.fits`.
 
@@ -108,6 +107,7 @@ def surroundings(
         mechanism: the mechanism.
         acting: the behaviours by name. None stands for a behaviour that was already refused.
         loop: the user's own training loop. None: hanse's training is used.
+        remote: whether the clients are in other processes.
 
     Returns:
         What a line about each word begins with, such as "train.epochs: 2".
@@ -141,7 +141,9 @@ def surroundings(
         around["claimed sizes"] = "sizes.proved: false"
     if moving:
         around["moving samples"] = ", ".join(moving)
-    return on_a_network(around) if isinstance(data, RemoteData) else around
+    if remote or isinstance(data, RemoteData):
+        around |= {f"{word}/network": head for word, head in around.items()} | {"network": "", "time": ""}
+    return around
 
 
 def _has_head(data: FederatedData, problem: Problem) -> bool:
@@ -187,11 +189,6 @@ def _toml(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else repr(value)
 
 
-def on_a_network(around: Mapping[str, str]) -> dict[str, str]:
-    """Return the words around a mechanism whose clients are not in this process."""
-    return {**around, **{f"{word}/network": head for word, head in around.items()}, "network": "", "time": ""}
-
-
 def one_model(mechanism: Mechanism) -> bool:
     """Say whether clients train one shared model."""
     shared = [block for block in mechanism.train.blocks(Context.tiny()) if block.initial != "zero"]
@@ -220,16 +217,14 @@ def enough_replies(experiment: Experiment, seats: int) -> int | None:
     return max(1, math.ceil(given * seats - 1e-9)) if isinstance(given, float) else given  # 0.55 of 20 is 11
 
 
-def too_many(experiment: Experiment, num_clients: int, seats: int) -> list[str]:
-    """Return a line for each number that is larger than the clients or seats that there are, or than another number.
+def unfit_numbers(experiment: Experiment, problem: Problem, num_clients: int, seats: int) -> list[str]:
+    """Return a line for each number that is larger than the clients or seats that there are, or than another number;
+    and one if batches have fewer samples than the model can train on, as batch norm on one.
 
     A mechanism's default number of clients per round is not refused: it is reduced.
     """
-    table, federation, select = (
-        experiment.mechanism.table,
-        experiment.federation,
-        experiment.mechanism.table.get("select"),
-    )
+    table, federation, train = experiment.mechanism.table, experiment.federation, experiment.train
+    select = table.get("select")
     of_clients = {
         "mechanism.clients_per_round": table.get("clients_per_round"),
         "mechanism.select.clients_per_round": select.get("clients_per_round") if isinstance(select, dict) else None,
@@ -248,15 +243,12 @@ def too_many(experiment: Experiment, num_clients: int, seats: int) -> list[str]:
         lines.append(
             f"federation.enough: {given}{share}: must be at least federation.min_replies, {federation.min_replies}"
         )
+    size, least = train.batch_size, smallest_batch(problem)
+    if train.loop is None and size is not None and size < least:
+        lines.append(
+            f"train.batch_size: {size}: the model has batch norm, which trains on at least {least} samples at a time"
+        )
     return lines
-
-
-def lone_samples(experiment: Experiment, problem: Problem) -> list[str]:
-    """Return a line if batches have fewer samples than the model can train on, as batch norm on one."""
-    size, least = experiment.train.batch_size, smallest_batch(problem)
-    if experiment.train.loop is not None or size is None or size >= least:
-        return []
-    return [f"train.batch_size: {size}: the model has batch norm, which trains on at least {least} samples at a time"]
 
 
 def no_such(behaviours: Mapping[str, Behaviour | None], data: FederatedData, members: Mapping[str, str]) -> list[str]:
@@ -365,24 +357,23 @@ def few_samples(data: FederatedData) -> Samples:
     return Samples(tested.x[:_COMPARED], tested.y[:_COMPARED], tested.inputs)
 
 
-def not_held(mechanism: Mechanism) -> list[str]:
-    """Return a warning if clients train rows in order to hold them, but the deploy part gives them other rows."""
+def unused_parts(experiment: Experiment, mechanism: Mechanism) -> list[str]:
+    """Return a warning if clients train rows in order to hold them, but the deploy part gives them other rows; and one
+    if a named weigh part only averages groups, but every client trains its own row.
+    """
+    lines, train = [], word_of(mechanism.train, "train")
     made = {block.name for block in mechanism.train.blocks(Context.tiny()) if block.held}
     read = {word.removeprefix("rows ") for word in said(mechanism.deploy, "needs", "deploy")}
-    if not made or mechanism.deploy is None or made & read:
-        return []
-    part, rows = word_of(mechanism.deploy, "deploy"), "', '".join(sorted(made))
-    return [f"warning: mechanism.deploy: {part} hands out none of the rows '{rows}' that clients train to hold"]
-
-
-def never_asked(experiment: Experiment, mechanism: Mechanism) -> list[str]:
-    """Return a warning if a named weigh part only averages groups, but every client trains its own row."""
-    if "weigh" not in experiment.mechanism.table or mechanism.weigh.fills:
-        return []
-    if "groups" in in_slots(mechanism.train.gives, ["train"]):
-        return []
-    part, train = word_of(mechanism.weigh, "weigh"), word_of(mechanism.train, "train")
-    return [f"warning: mechanism.weigh: {part} is never used: with {train} every client trains its own row"]
+    if made and mechanism.deploy is not None and made.isdisjoint(read):
+        part, rows = word_of(mechanism.deploy, "deploy"), "', '".join(sorted(made))
+        lines.append(
+            f"warning: mechanism.deploy: {part} hands out none of the rows '{rows}' that clients train to hold"
+        )
+    grouped = mechanism.weigh.fills or "groups" in in_slots(mechanism.train.gives, ["train"])
+    if "weigh" in experiment.mechanism.table and not grouped:
+        part = word_of(mechanism.weigh, "weigh")
+        lines.append(f"warning: mechanism.weigh: {part} is never used: with {train} every client trains its own row")
+    return lines
 
 
 def idle(experiment: Experiment, around: Mapping[str, str] | None = None) -> list[str]:
@@ -433,7 +424,7 @@ def undefined_metrics(problem: Problem, data: FederatedData, tested: Ints) -> li
             given = "numbers [n, d]" if problem.regression else "probabilities [n, k] of k classes"
             lines.append(f"{where} fails on the true targets and predictions of test samples, {given}: {wrong}")
         elif gaps:
-            names = [data.called(c) for c in list(gaps)[:_NAMED]] + (["others"] if len(gaps) > _NAMED else [])
+            names = [data.called(c) for c in list(gaps)[:NAMED]] + (["others"] if len(gaps) > NAMED else [])
             count = f"{len(gaps)} of {len(own)} clients have no {metric.reading.title} of their own"
             lines.append(f"warning: {where} {count} ({', '.join(names)}): of client {first} {why}")
     return lines

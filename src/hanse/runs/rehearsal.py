@@ -20,8 +20,8 @@ from hanse.core.calling import HEARS
 from hanse.core.part import Context, Group, Mechanism, Part, Stage, State, View
 from hanse.data.choices import table_of
 from hanse.data.spec import parse_spec
+from hanse.runs.checkpoint import LoopState
 from hanse.runs.config import Experiment
-from hanse.runs.loop_state import LoopState
 from hanse.runs.round import Played, first_state, play_round
 from hanse.runs.setup import Session, build
 

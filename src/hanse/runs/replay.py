@@ -43,7 +43,6 @@ from hanse.runs.run_record import edited_settings, registered
 from hanse.runs.sections import ClientsSection, config_hash
 from hanse.runs.settle_inputs import NotRecordedError, RecordedInputs
 
-MOST_KEPT = 1 << 26  # bytes of all rounds' arrays that stay in memory for a second pass
 REPLAYS: Mapping[str, Any] = Names({}, "replays")  # what wings post beside the rule, and check
 
 
@@ -95,7 +94,9 @@ def against_rules(folder: Path, history: Iterable[tuple[int, Transaction]], kind
     if proved and "sizes" not in REPLAYS:
         raise UserError(f"{folder / 'config.toml'}: sizes.proved: needs a wing{absent()}")
     bonds = REPLAYS["sizes"].of(config) if proved else None
-    parts, given = _parts(config), dict[str, int]()
+    vests = table(config, "clients").get("vests")  # in so many parts a new client gets its grant
+    parts = vests if isinstance(vests, int) and vests >= 1 else ClientsSection().vests
+    given = dict[str, int]()
     opened, last = set[str](), 1 + max((line["round"] for line in json_lines(folder / METRICS, ("round",))), default=-1)
     for round_, transaction in history:
         where = f"round {round_}: '{transaction.step}'"
@@ -123,12 +124,6 @@ def against_rules(folder: Path, history: Iterable[tuple[int, Transaction]], kind
     return ""
 
 
-def _parts(config: Mapping[str, Any]) -> int:
-    """Return in how many parts a new client gets its grant."""
-    given = table(config, "clients").get("vests")
-    return given if isinstance(given, int) and given >= 1 else ClientsSection().vests
-
-
 def kinds_of(parts: Mapping[str, Any]) -> frozenset[str]:
     """Return the kinds of payments that the payment rule among a run's parts (:func:`rule_of`) says it posts; none if
     its code is not known here.
@@ -150,7 +145,6 @@ class Posted:
         floor: the lowest balance of an account in units.
         settled: whether the ledger has the last settlement.
         reached: the round that was read last.
-        whole: the rounds, kept after the first pass if they are small.
     """
 
     folder: Path
@@ -159,7 +153,6 @@ class Posted:
     floor: int
     settled: bool
     reached: int = -1
-    whole: Sequence[PostedRound] = ()
 
     @staticmethod
     def of(folder: Path, ledger: Ledger) -> Posted:
@@ -170,15 +163,6 @@ class Posted:
 
     def __iter__(self) -> Iterator[PostedRound]:
         """Yield the rounds in their order, and what was posted after them."""
-        kept, size = list[PostedRound](), 0
-        for r in self.whole or self._read():
-            size += sum(array.nbytes for array in r.arrays.values())
-            kept += [r] if size <= MOST_KEPT else []
-            yield r
-        self.whole = kept if size <= MOST_KEPT else ()
-
-    def _read(self) -> Iterator[PostedRound]:
-        """Yield the rounds from the run directory."""
         ours, beside = defaultdict[int, list[Transaction]](list), defaultdict[int, list[Transaction]](list)
         for number, transaction in self.history:
             rest = transaction.kind == "grant" or transaction.kind in BONDS
@@ -257,7 +241,7 @@ class Again:
             return
         known: dict[str, Any] = {"round": r.number, "book": r.book, "posted": r.beside, "settlement": None, "found": {}}
         try:
-            settlement, _ = rule.settle(recorded.after(stage="end", **known), state)
+            settlement, _ = rule.settle(recorded.view(None, stage="end", **known), state)
         except Exception as wrong:  # as in a round, but its own checks are about more than the books
             if not (isinstance(wrong, NotRecordedError) or recorded.lacks):
                 self.wrong = f"round {r.number}: cannot be settled again: {first_line(wrong)}"

@@ -29,7 +29,7 @@ from hanse.core.book import Book
 from hanse.core.calling import States, called, check_figures, check_rows, checked_state, decide, guarded, proposed_mix
 from hanse.core.entry import TOKEN, Transaction
 from hanse.core.entry import client as account_of
-from hanse.core.part import Questions, Settlement, Stage, State, TrainPart, Unproved, View
+from hanse.core.part import Questions, Settlement, Stage, State, Unproved, View
 from hanse.core.port import Closing, Federation, Payload, Reply, Request, Roster, Task, Train, Trained
 from hanse.core.recipe import NEVER, History
 from hanse.core.table import Floats, Ints, Mix, Seats, Table, Updates, copies, mix
@@ -37,10 +37,10 @@ from hanse.federation.check import heard
 from hanse.federation.wrapped import TellsOwners
 from hanse.learning.client_payloads import unsound
 from hanse.mechanisms.feedback import gone
-from hanse.mechanisms.value_noise import unknown_without
+from hanse.mechanisms.weigh import noise_of
 from hanse.runs.arrivals import Landed, Training, Underway, Waiting, joined, updates_in, updates_of
+from hanse.runs.checkpoint import LoopState
 from hanse.runs.grants import grant
-from hanse.runs.loop_state import LoopState
 from hanse.runs.recomputable import RoundAnswers
 from hanse.runs.settle_inputs import WatchedCall
 from hanse.runs.setup import Session
@@ -180,13 +180,16 @@ def merge(requests: Sequence[Request]) -> list[Request]:
     return [Request(client, tuple(mine.values())) for client, mine in sorted(tasks.items())]
 
 
-def training(seats: Seats, table: Table, payload: Payload | None) -> list[Request]:
+def training(seats: Seats, table: Table, payload: Payload | None, history: History | None = None) -> list[Request]:
     """Turn seats into training tasks with ``centre = R M`` and ``tilt = L M``.
 
     Args:
         seats: who trains, from which row, and pulled to what.
         table: the models ``M [K, P]``.
         payload: what the train part sends with every task. None: nothing.
+        history: if the recipe depends on each client's earlier training, what is remembered of it: then the start model
+            gets the client's own batch-norm statistics, and the task says how many optimiser steps it has taken, and in
+            which round it trained last.
 
     Returns:
         One request per seat, in order. :func:`merge` combines those of a client with several seats.
@@ -195,39 +198,24 @@ def training(seats: Seats, table: Table, payload: Payload | None) -> list[Reques
     models = {row: rows[row] for row in set(starts)}  # one tensor per row: an engine sees who starts alike
     centres = None if seats.R is None else _combine(seats.R, rows)
     tilts = None if seats.L is None else _combine(seats.L, rows)
-    return [
-        Request(
-            int(seats.client[s]),
-            (
-                Train(
-                    seat=s,
-                    row=starts[s],
-                    start=models[starts[s]],
-                    centre=None if centres is None else centres[s],
-                    mu=0.0 if seats.mu is None else float(seats.mu[s]),
-                    tilt=None if tilts is None else tilts[s],
-                    private=bool(table.owner[seats.start[s]] == seats.client[s]),
-                    payload=payload,
-                ),
-            ),
+    requests = []
+    for s, (client, row) in enumerate(zip(seats.client.tolist(), starts, strict=True)):
+        task = Train(
+            seat=s,
+            row=row,
+            start=models[row],
+            centre=None if centres is None else centres[s],
+            mu=0.0 if seats.mu is None else float(seats.mu[s]),
+            tilt=None if tilts is None else tilts[s],
+            private=bool(table.owner[row] == client),
+            payload=payload,
         )
-        for s in range(len(seats))
-    ]
-
-
-def continued(requests: Sequence[Request], history: History) -> list[Request]:
-    """Return training requests that continue each client's earlier training.
-
-    The start model gets the client's own batch-norm statistics. If the recipe depends on them, two numbers are added:
-    of optimiser steps so far, and of the last round of training.
-    """
-
-    def one(client: int, task: Train) -> Train:
-        steps, last = int(history.steps[client]), int(history.last[client])
-        start = history.model(client, task.start)
-        return replace(task, start=start, before=steps, last=None if last == NEVER else last)
-
-    return [replace(r, tasks=tuple(one(r.client, t) for t in r.tasks if isinstance(t, Train))) for r in requests]
+        if history is not None:
+            steps, last = int(history.steps[client]), int(history.last[client])
+            start = history.model(client, task.start)
+            task = replace(task, start=start, before=steps, last=None if last == NEVER else last)
+        requests.append(Request(client, (task,)))
+    return requests
 
 
 def _combine(weights: np.ndarray, rows: Tensor) -> Sequence[Tensor]:
@@ -235,26 +223,6 @@ def _combine(weights: np.ndarray, rows: Tensor) -> Sequence[Tensor]:
     if copies(weights).all():
         return [rows[int(k)] for k in weights.argmax(axis=1)]
     return list(mix(weights, rows[:0], rows))
-
-
-def sent(part: TrainPart, view: View, state: State) -> Payload | None:
-    """Return what the train part sends with this round's training tasks, or None for nothing.
-
-    Args:
-        part: the train part.
-        view: the round, after selection.
-        state: the part's state.
-
-    Raises:
-        PartError: no client's half has this name, or it is not what the half declares.
-    """
-    with called("train", part.sends, view, state) as who:
-        payload = part.sends(view, state)
-    if payload is None:
-        return None
-    if (wrong := unsound(payload, view.context.layout)) is not None:
-        raise PartError(f"{who}, cannot send its {wrong}")
-    return payload
 
 
 @dataclass(frozen=True)
@@ -582,9 +550,12 @@ class _Round:
         assert seats is not None
         with self.port.clock("train"):
             questions = self.questions("train")
-            payload = sent(session.mechanism.train, self.view, self.states[session.key("train")])
-            asked = training(seats, self.view.table, payload)
-            asked = asked if self.history is None else continued(asked, self.history)
+            part, own = session.mechanism.train, self.states[session.key("train")]
+            with called("train", part.sends, self.view, own) as who:
+                payload = part.sends(self.view, own)
+            if payload is not None and (wrong := unsound(payload, self.view.context.layout)) is not None:
+                raise PartError(f"{who}, cannot send its {wrong}")
+            asked = training(seats, self.view.table, payload, self.history)
             clipping = session.of_guards("clipping")
             asked = asked if clipping is None else clipping.sent(asked, self.states["clipping"])
             view, self.underway = self.port.train(
@@ -619,7 +590,9 @@ class _Round:
             return
         with self.port.clock("value"):
             values, self.states = decide("value", value.value, self.view, self.states, self.session.key("value"))
-            values = unknown_without(values, self.view.trained)
+            # noise moves values by nobody knows how much
+            if values.standard_errors is None and noise_of(self.view.trained).any():
+                values = replace(values, standard_errors=np.full(len(values.per_seat), np.nan))
             idle, unproved = self.view.weights == 0, self.view.get(Unproved)
             if unproved is not None:
                 idle |= np.isin(self.view.trained.seats.client, unproved.clients) & (values.per_seat > 0)
@@ -696,12 +669,12 @@ class _Round:
     def learn(self) -> None:
         """Let each part see the round as a whole, and note what the settle part read of it."""
         for key, part in self.session.parts().items():
-            watched = WatchedCall(part.learn, alone=True)
+            watched = WatchedCall(part.learn, alone=True) if key == "settle" else None  # it stands in no other slot
             with called(key, part.learn, self.view, self.states[key]) as who:
-                state = (watched if key == "settle" else part.learn)(self.view, self.states[key])
+                state = (watched or part.learn)(self.view, self.states[key])
             with guarded(f"{who}: its learn returned"):
                 self.keep(key, checked_state(state))
-            if key == "settle":  # a part that stands in no other slot
+            if watched is not None:
                 self.hand_on([watched.inputs(self.view, "learn")])
 
 

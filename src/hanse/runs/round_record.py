@@ -117,7 +117,7 @@ class RoundRecord:
         """Return the record with the transaction that closes the round (:mod:`hanse.ledger.receipts`) posted."""
         file = self.file or self._file()
         view, state = self.played.view, self.played.state
-        facts = receipts.RecordDigest.of(self._metrics(file[1]), self.seats)
+        facts = receipts.RecordDigest.of({**self.metrics, HASH: file[1]}, self.seats)
         line = receipts.close(view.round, view.book, view.posted, facts)
         after = replace(view, book=view.book.post(view.round, [line]), posted=(*view.posted, line))
         return replace(self, file=file, played=replace(self.played, view=after, state=replace(state, book=after.book)))
@@ -125,7 +125,7 @@ class RoundRecord:
     def packed(self) -> PackedRound:
         """Return the round as bytes to write, independent of anything that the next round does."""
         view, (blob, hashed) = self.played.view, self.file or self._file()
-        said = {SEATS: self.seats, METRICS: [self._metrics(hashed)]}
+        said = {SEATS: self.seats, METRICS: [{**self.metrics, HASH: hashed}]}
         lines = {name: "".join(json.dumps(line) + "\n" for line in of).encode() for name, of in said.items()}
         answers = None if self.answers is None else self.answers.packed()
         return PackedRound(view.round, blob, lines, tuple(view.posted), answers)
@@ -136,10 +136,6 @@ class RoundRecord:
         np.savez(archive, **dict[str, Any](self.arrays))  # in memory: it goes back and forth in its file
         blob = archive.getvalue()
         return blob, file_hash(io.BytesIO(blob))
-
-    def _metrics(self, hashed: str) -> dict[str, Any]:
-        """Return the line of ``metrics.jsonl``, with the hash of the round's file."""
-        return {**self.metrics, HASH: hashed}
 
 
 @dataclass(frozen=True)

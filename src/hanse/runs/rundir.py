@@ -58,9 +58,8 @@ from hanse.ledger.receipts import write_receipts
 from hanse.ledger.run_ledger import BooksAtCheckpoint, name_and_key
 from hanse.ledger.store import Issuer, Ledger
 from hanse.runs import checkpoint
-from hanse.runs.checkpoint import CorruptCheckpointError, Snapshot
+from hanse.runs.checkpoint import CorruptCheckpointError, LoopState, Snapshot
 from hanse.runs.config import Experiment
-from hanse.runs.loop_state import LoopState
 from hanse.runs.recomputable import FILE as COMMITTED
 from hanse.runs.recomputable import Commitment, answers_file, audit_folder, validation_file
 from hanse.runs.round_record import LINES, METRICS, ROUNDS, SHAPE, PackedRound, lost_rounds, round_file
@@ -121,7 +120,10 @@ class RunBooks:
         if snapshot is not None:
             book = snapshot.state.book
             claim = BooksAtCheckpoint(snapshot.state.round, book.count, book.head, snapshot.pending)
-        (name, public), file = _said_in(folder / "ledger.json"), folder / LOG
+        try:
+            (name, public), file = name_and_key(folder / "ledger.json"), folder / LOG
+        except UserError as wrong:
+            raise MachineError(f'{wrong}; it must be {{"book": NAME}}, with the name that receipts give') from None
         if public != (None if key is None else public_of(key)):
             signed = "are not signed" if public is None else f"are signed by the key {print_of(public)}"
             here = "no key" if key is None else f"the key {print_of(public_of(key))}"
@@ -131,17 +133,13 @@ class RunBooks:
         if claim.count > len(claim.pending) and not file.exists():
             raise MachineError(f"{file}: is gone, and with it the run's books; put a copy of it and of its heads back")
         ledger = Ledger.open(file, book=name, floor=round(experiment.ledger.floor * TOKEN), key=key)
-        wrong = ledger.verify(heads=claim.heads, lacking=claim.lacking).wrong
-        if wrong is not None:
-            raise MachineError(f"{file}: {wrong}; put a copy of it and of its heads back")
+        if (odd := ledger.verify(heads=claim.heads, lacking=claim.lacking).wrong) is not None:
+            raise MachineError(f"{file}: {odd}; put a copy of it and of its heads back")
         if gone := [r.transaction.step for r in ledger.history(after=claim.count) if r.transaction.kind == LEAVE]:
             raise MachineError(f"{file}: has '{gone[0]}' behind the {claim.who}; bring back a backup of the run")
         ledger.post_rounds(claim.lacking(ledger.count()))
         books = RunBooks(ledger, experiment.ledger.url or folder / "ledger.db")
-        if snapshot is None:
-            _follow(books._index, books._followed)
-        else:
-            books._follow()
+        books._follow(new=snapshot is None)
         return books
 
     def post(self, transactions: Sequence[tuple[int, Transaction]]) -> None:
@@ -154,11 +152,15 @@ class RunBooks:
         self._ledger.post_rounds(transactions)
         self._follow()
 
-    def _follow(self) -> None:
-        """Update the index from the log; if that fails, warn once, and try again next time."""
+    def _follow(self, *, new: bool = False) -> None:
+        """Update the index from the log; if that fails, and the run is not new, warn once, and try again next time."""
+        from hanse.ledger.index import follow  # here: databases take a while to import, and few runs need them
+
         try:
-            _follow(self._index, self._followed)
+            follow(self._index, self._followed)
         except (LedgerError, MachineError) as wrong:
+            if new:
+                raise
             if not self._away:
                 log.warning(
                     "the index of the books is not written: %s; the run goes on without it, and tries again ('hanse "
@@ -181,21 +183,6 @@ class RunBooks:
         """
         last = self._ledger.as_book().round
         write_receipts(folder / "receipts", Issuer(self._ledger, folder, last).new())
-
-
-def _follow(index: str | Path, log: Ledger) -> None:
-    """Write what an index lacks. Raises LedgerError if its database cannot be written."""
-    from hanse.ledger.index import follow  # here: databases take a while to import, and few runs need them
-
-    follow(index, log)
-
-
-def _said_in(file: Path) -> tuple[str, bytes | None]:
-    """Return the book's name and the operator's key in ``ledger.json``. Raises MachineError if it cannot be read."""
-    try:
-        return name_and_key(file)
-    except UserError as wrong:
-        raise MachineError(f'{wrong}; it must be {{"book": NAME}}, with the name that receipts give') from None
 
 
 AMENDS: Mapping[str, Callable[[Experiment, Experiment, Path, int], Sequence[str]]] = Names({}, "amends")
@@ -425,6 +412,12 @@ class RunDir:
             raise MachineError(f'{file}: is gone; it must be {{"book": NAME}}, with the name that receipts give')
         self._files = {name: (self.path / name).open("ab") for name in LINES}
 
+    def write(self, done: PackedRound, state: LoopState | None) -> None:
+        """Write one finished round, and a checkpoint of the state after it, if one is due."""
+        self.append(done)
+        if state is not None:
+            self.checkpoint(state)
+
     def append(self, done: PackedRound) -> None:
         """Write one finished round's arrays and lines. They count once the next checkpoint is written."""
         with self._storing():
@@ -432,13 +425,9 @@ class RunDir:
             if done.answers is not None:
                 self.keep(done.round, done.answers)
             for name, lines in done.lines.items():
-                self._write(name, lines)
+                self._files[name].write(lines)
+                self._files[name].flush()  # through to the operating system: a page that follows the run sees it
         self.owe(done.round, done.posted)
-
-    def _write(self, name: str, lines: bytes) -> None:
-        """Append to a line file, through to the operating system, so a page that follows the run sees it."""
-        self._files[name].write(lines)
-        self._files[name].flush()
 
     def keep(self, round: int, answers: bytes) -> None:
         """Write the clients' answers of a round, or of the final settlement, next to the run."""

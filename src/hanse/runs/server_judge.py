@@ -31,39 +31,6 @@ from hanse.learning.slopes import Slopes
 
 
 @dataclass(frozen=True)
-class Root:
-    """Samples on which the server itself trains, by the clients' recipe. No model is scored on them.
-
-    Results are cached until the next round, since some rules need them again for each coalition.
-
-    Attributes:
-        samples: the root set.
-        engine: the engine that trains.
-        recipe: the clients' training recipe.
-        seed: the run's seed, on which the order of batches depends.
-    """
-
-    samples: Samples
-    engine: Engine
-    recipe: Recipe
-    seed: int
-    _known: dict[tuple[int, int], Tensor] = field(default_factory=dict, repr=False, compare=False)
-
-    def trained(self, row: Tensor, round: int, number: int) -> Tensor:
-        """Return ``row [P]``, which is number ``number`` of the table, trained as a client would train it in this
-        round.
-        """
-        # forget the round before, else every round's models would stay in memory
-        if any(known != round for known, _ in self._known):
-            self._known.clear()
-        if (round, number) not in self._known:
-            job = SeatJob(torch.arange(len(self.samples)), row, (self.seed, round, SERVER, number))
-            done = self.engine.train(self.samples, [job], self.recipe, self.recipe.lr_at(round))
-            self._known[round, number] = done.rows[0].to(row.device)
-        return self._known[round, number]
-
-
-@dataclass(frozen=True)
 class ServerJudge:
     """The server's held-out data, and an engine that scores models on them.
 
@@ -73,8 +40,10 @@ class ServerJudge:
         validation: the server's validation set. None: it has none, and methods that need it raise RuntimeError.
         workers: how many threads score coalitions at the same time. The last bits of a utility depend on this number.
         num_classes: the number of classes of the targets. None: regression.
-        root: the samples on which the server itself trains. None: there are none.
+        root: the samples on which the server itself trains, and on which no model is scored. None: there are none.
         device: where the rows lie.
+        recipe: the clients' training recipe, by which the server trains, too.
+        seed: the run's seed, on which the order of its batches depends.
 
     Examples:
         >>> from hanse.runs.rehearsal import rehearse
@@ -92,16 +61,27 @@ class ServerJudge:
     validation: Samples | None
     workers: int
     num_classes: int | None = None
-    root: Root | None = None
+    root: Samples | None = None
     device: torch.device | str = "cpu"
+    recipe: Recipe = field(default_factory=Recipe)
+    seed: int = 0
+    _trained: dict[tuple[int, int], Tensor] = field(default_factory=dict, repr=False, compare=False)
 
     def trained(self, row: Tensor, round: int, number: int) -> Tensor:
         """Return ``row [P]``, number ``number`` of the table, trained on the root set as clients train in this
         round.
+
+        Results are kept until the next round, since some rules need them again for each coalition.
         """
         if self.root is None:
             raise RuntimeError("the server holds no root set; the part should have named it in its needs")
-        return self.root.trained(row, round, number)
+        if any(known != round for known, _ in self._trained):
+            self._trained.clear()
+        if (round, number) not in self._trained:
+            job = SeatJob(torch.arange(len(self.root)), row, (self.seed, round, SERVER, number))
+            done = self.engine.train(self.root, [job], self.recipe, self.recipe.lr_at(round))
+            self._trained[round, number] = done.rows[0].to(row.device)
+        return self._trained[round, number]
 
     def score(self, rows: Tensor) -> ModelScores:
         """Return loss and accuracy ``[C]`` of ``rows [C, P]`` on the validation set."""

@@ -237,25 +237,21 @@ class RecordedInputs:
         self.context = Context(clients, rounds, seed, missing, missing, missing, slots, members=members)
         self._reader, self._calls = _Reader(arrays, said["calls"]), dict(said["calls"]["$map"])
 
-    def view(self, call: str, **known: Any) -> Shown:
-        """Return the view of a call, from its notes and from what is known beside them."""
-        if call not in self._calls:
+    def view(self, call: str | None, **known: Any) -> Shown:
+        """Return the view of a call, from its notes and from what is known beside them; None: after the last round,
+        from what is known alone.
+        """
+        if call is not None and call not in self._calls:
             raise NotRecordedError(call)
-        return self._shown(dict(self._calls[call]["$map"]), known)
+        notes = {} if call is None else dict(self._calls[call]["$map"])
+        shown = object.__new__(Shown)
+        shown.__dict__.update(known, context=self.context, _notes=notes, _read={}, _reader=self._reader)
+        return shown
 
     @property
     def lacks(self) -> str:
         """What was asked for and the record does not have; "" if nothing was."""
         return ", ".join(dict.fromkeys(self._reader.asked))
-
-    def after(self, **known: Any) -> Shown:
-        """Return a view of what is known beside any notes, as after the last round."""
-        return self._shown({}, known)
-
-    def _shown(self, notes: Mapping[str, Any], known: Mapping[str, Any]) -> Shown:
-        shown = object.__new__(Shown)
-        shown.__dict__.update(known, context=self.context, _notes=notes, _read={}, _reader=self._reader)
-        return shown
 
 
 class Shown(View):

@@ -43,18 +43,17 @@ from hanse.learning.losses import balanced, build_objective
 from hanse.learning.metrics import build_metrics
 from hanse.learning.models import Factory, build_problem, structure
 from hanse.learning.modules import own_module
-from hanse.learning.ray_engine import RayEngine
 from hanse.learning.sequences import is_text
 from hanse.learning.sequential import SequentialEngine
 from hanse.mechanisms.feedback import Feedback
 from hanse.mechanisms.fits import REQUIRES, WARNS, clashes, unmet_needs, without
-from hanse.mechanisms.judging import judged, who_judges
+from hanse.mechanisms.mechanism_table import judged, who_judges
 from hanse.runs import refusals
 from hanse.runs.arrivals import Waiting
 from hanse.runs.config import Experiment, MechanismSection, ModelSection
 from hanse.runs.grants import Vesting
 from hanse.runs.guards import Guard, guards_of
-from hanse.runs.server_judge import Root, ServerJudge
+from hanse.runs.server_judge import ServerJudge
 
 
 @dataclass(frozen=True)
@@ -220,8 +219,7 @@ def build(
     lines += misfit
     loop = None if (given := experiment.train.loop) is None else tried(lambda: Loop.of(given, "train.loop"))
     acting = {name: tried(partial(_behaviour, name, options)) for name, options in experiment.behaviour.items()}
-    around = refusals.surroundings(experiment, data, problem, mechanism, acting, loop)
-    around = refusals.on_a_network(around) if remote else around
+    around = refusals.surroundings(experiment, data, problem, mechanism, acting, loop, remote)
     withheld = {} if misfit else refusals.withheld(experiment, data, problem, mechanism)
     lines += [lack.line for lack in unmet_needs(mechanism, around, withheld)]
     lines += [*clashes(mechanism, around), *without(REQUIRES, around)]
@@ -249,6 +247,8 @@ def build(
     for guard in guards.values():
         experiment = guard.written(experiment)
     if on_ray:
+        from hanse.learning.ray_engine import RayEngine  # here: few runs need it
+
         engine = RayEngine(engine, problem, choice, device, experiment.engine.precision, loop)
     elif loop is not None and isinstance(engine, SequentialEngine):
         engine = LoopEngine(engine, loop)
@@ -271,21 +271,23 @@ def build(
     late, enough = experiment.federation, refusals.enough_replies(experiment, mechanism.most_seats(data.num_clients))
     groups = next((partial(guard.groups, seed) for guard in guards.values() if guard.groups is not None), None)
     context = Context(
-        data.num_clients, experiment.run.rounds, seed, recipe, layout, initial, mechanism.slots(), groups,
-        experiment.clients.members,
+        data.num_clients, experiment.run.rounds, seed, recipe, layout, initial, sums=groups,
+        members=experiment.clients.members,
     )  # fmt: skip
     here = federation if federation is not None else LocalFederation(
         data, problem, engine, recipe, seed,
         behaviours=tuple(acting.values()), policy=policy, profiles=profiles,
     )  # fmt: skip
     workers = (experiment.engine.threads or 1) * (experiment.engine.workers or 1)
-    root = None if data.server_root is None else Root(data.server_root, engine, recipe, seed)
+    judge = ServerJudge(
+        problem, engine, data.server_validation, workers, data.num_classes, data.server_root, device, recipe, seed
+    )
     return Session(
         experiment,
         mechanism,
         _guarded(here, experiment, context, guards, data, refuse, remote),
         context,
-        ServerJudge(problem, engine, data.server_validation, workers, data.num_classes, root, device),
+        judge,
         data,
         problem,
         engine,

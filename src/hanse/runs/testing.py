@@ -23,15 +23,15 @@ from hanse.base.pytorch import Tensor, torch
 from hanse.core.part import Deployment, OwnMix
 from hanse.core.port import Federation, Mixture, Request, Roster, Test, Tested
 from hanse.core.table import SERVER, Floats, Ints, Table, Updates, mix
-from hanse.federation.answers import Measured, measured
+from hanse.federation.answers import measured
 from hanse.federation.check import heard
 from hanse.federation.policy import fits
 from hanse.games.jackknife import jackknife_errors
 from hanse.learning.blocks import BLOCKS, UNITS, errors_without
-from hanse.learning.job import ModelScores, Problem
+from hanse.learning.job import ModelScores
 from hanse.learning.metrics import OF_TEXTS, Metric
 from hanse.learning.sequences import is_text, perplexity
-from hanse.runs.loop_state import LoopState
+from hanse.runs.checkpoint import LoopState
 from hanse.runs.setup import Session
 
 Metrics = Mapping[str, float | None]
@@ -45,7 +45,8 @@ class Figures:
         metrics: figures by name. None: there is no such figure in this round.
         arrays: the reports of the testing clients, ``[n]``, by name.
         on_server: ``[2, K]``, loss and accuracy of each row of the table on the server's test set; NaN for rows that
-            nobody holds. None: fewer than two rows were tested, so that caching saves nothing.
+            nobody holds. Where fewer than two rows were tested, so that keeping them saves nothing: what is still known
+            of the test before, or None.
         personal: ``[N, K]``, weights of the clients' personal models. None: they are not known, or there are none.
 
     Examples:
@@ -115,7 +116,7 @@ def ask_tests(
     metrics |= by_distribution(session, table) if len(public) and complete else {}
     personal = held.weights if held.own_mix is None else _personal(table, held.own_mix, answers)
     several = on_server is not None and np.count_nonzero(~np.isnan(on_server[0])) > 1
-    return Figures(metrics, arrays, on_server if several else None, personal)
+    return Figures(metrics, arrays, on_server if several else known, personal)
 
 
 def trained_models(updates: Updates, held: Deployment) -> dict[int, Tensor]:
@@ -216,7 +217,8 @@ def _on_server(session: Session, table: Table, rows: Ints, known: Floats | None)
 
 
 def _server_figures(session: Session, table: Table, rows: Ints, scores: Floats) -> dict[str, float | None]:
-    """Return the figures on the server's test set, as means over the clients that hold ``rows [n]``.
+    """Return the figures on the server's test set, as means over the clients that hold ``rows [n]``: None for a metric
+    that a row does not have. The main metric comes with its standard error from the draw of the test samples.
 
     Args:
         session: has the set and the model.
@@ -237,21 +239,12 @@ def _server_figures(session: Session, table: Table, rows: Ints, scores: Floats) 
         figures["test/accuracy"] = float(np.average(accuracies, weights=count))
     if problem.metrics and len(samples):
         found = measured(problem, session.engine, table.rows[held], samples)
-        figures |= _measured_on_server(found, count, problem)
+        for metric in problem.metrics:
+            values = [one.values.get(metric.key, math.nan) for one in found]
+            figures.setdefault(f"test/{metric.key}", _finite(float(np.average(values, weights=count))))
+        without = np.average([one.without_block for one in found], axis=0, weights=count)
+        figures[f"test/{problem.metrics[0].key}_error"] = _finite(float(jackknife_errors(without)))
     return figures
-
-
-def _measured_on_server(found: Sequence[Measured], count: Ints, problem: Problem) -> dict[str, float | None]:
-    """Return the means of the metrics of several rows, each held by ``count [k]`` clients; None where a row has none.
-
-    The main metric comes with its standard error from the draw of the test samples.
-    """
-    figures: dict[str, float | None] = {}
-    for metric in problem.metrics:
-        values = [one.values.get(metric.key, math.nan) for one in found]
-        figures.setdefault(f"test/{metric.key}", _finite(float(np.average(values, weights=count))))
-    without = np.average([one.without_block for one in found], axis=0, weights=count)
-    return figures | {f"test/{problem.metrics[0].key}_error": _finite(float(jackknife_errors(without)))}
 
 
 def _finite(number: float) -> float | None:
@@ -298,7 +291,10 @@ def figures_of(clients: Ints, results: Sequence[Tested], text: bool, measures: S
         figures["client/test_accuracy"] = float(accuracy[some].mean())
         figures["client/test_accuracy_weighted"] = float(np.average(accuracy[some], weights=count[some]))
         figures["client/test_accuracy_min"] = float(accuracy[some].min())
-    figures |= personal_fit(ModelScores(loss, accuracy, count))
+    fit = np.array(fits(ModelScores(loss, accuracy, count)))[some]
+    if len(fit):
+        figures["client/test_fit"] = float(fit.mean())
+        figures |= {f"client/test_fit_q{q}": float(np.quantile(fit, q / 100)) for q in QUANTILES}
     if not np.isnan(of_row[some]).any() and some.any():  # of the row that they hold besides a personal model
         figures["client/test_accuracy_of_row"] = float(of_row[some].mean())
     for metric in measures:
@@ -398,15 +394,3 @@ def _separated(figures: Floats) -> bool:
     own, rest = np.diag(figures), figures.copy()
     np.fill_diagonal(rest, -np.inf)
     return bool((own > rest.max(axis=1)).all() and (own > rest.max(axis=0)).all())
-
-
-def personal_fit(scores: ModelScores) -> Mapping[str, float]:
-    """Return how well models fit clients' own test shares: the mean over clients, and some quantiles.
-
-    The fit is the accuracy, or ``1 / (1 + loss)`` where there is none.
-    """
-    fit = np.array(fits(scores))[scores.count > 0]
-    if not len(fit):
-        return {}
-    mean = {"client/test_fit": float(fit.mean())}
-    return mean | {f"client/test_fit_q{q}": float(np.quantile(fit, q / 100)) for q in QUANTILES}

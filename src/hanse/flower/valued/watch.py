@@ -55,9 +55,9 @@ from hanse.learning.figures import accuracy_of, loss_name, loss_of
 from hanse.learning.job import Problem
 from hanse.learning.models import structure
 from hanse.learning.process import untouched
+from hanse.runs.checkpoint import LoopState
 from hanse.runs.config import Experiment, ModelSection
 from hanse.runs.experiment import settled
-from hanse.runs.loop_state import LoopState
 from hanse.runs.round import failed_round, first_state, play_round
 from hanse.runs.round_record import RoundRecord
 from hanse.runs.rundir import RunDir, claim_anew
