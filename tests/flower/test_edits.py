@@ -10,13 +10,10 @@ from itertools import cycle
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
-
-pytest.importorskip("flwr", reason="needs the extra 'flower'")
-
 from flwr.supercore.task_identity import TaskIdentity
 from inprocess import play
 from test_flower_in_process import grid_of
+from typer.testing import CliRunner
 
 import hanse
 from hanse.cli import app

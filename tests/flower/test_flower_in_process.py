@@ -10,9 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-
-pytest.importorskip("flwr", reason="needs the extra 'flower'")
-
 from deployed import PAYMENTS, kinds
 from inprocess import InProcessGrid, apps_of, play
 from rotation import rotating

@@ -13,9 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("flwr", reason="needs the extra 'flower'")
-
 from inprocess import KEY, play
 from test_flower_in_process import grid_of
 from test_letters import After, books

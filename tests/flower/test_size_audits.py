@@ -1,7 +1,5 @@
 """Sizes proved on a network: nodes commit, an auditor on their premises signs, a liar's bond goes to the mint."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -2,8 +2,6 @@
 fails, and by sums over changing groups.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Masked sums: drop-outs at each step, what a lying server or member gets, and what the server has seen."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress

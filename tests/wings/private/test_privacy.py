@@ -1,7 +1,5 @@
 """What leaves a client that has a privacy account, and what a server that wants more can get."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 import typing

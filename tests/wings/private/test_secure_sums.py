@@ -1,7 +1,5 @@
 """Secure sums: what the server is given is the sum of a group, and never an update of one."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Path values of updates with noise: the error that is added, against PyTorch's own gradients and the noise itself."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
