@@ -93,6 +93,18 @@ def join(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple
 
 
 @pytest.fixture
+def harvest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a new project with a key, beside which commands are given."""
+    from hanse.flower.new import new
+    from hanse.flower.operator_key import make_operator_key
+
+    monkeypatch.chdir(tmp_path)
+    new("harvest")
+    make_operator_key(tmp_path / "harvest" / "certs")
+    return tmp_path / "harvest"
+
+
+@pytest.fixture
 def unwarmed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A node that joins starts no warm process, which takes seconds."""
     from hanse.wings.operate import warm_process

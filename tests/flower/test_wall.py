@@ -95,13 +95,11 @@ def test_an_address_that_is_none_is_refused_and_named(listen: str) -> None:
 
 
 def test_an_operator_without_nginx_or_names_is_told_before_anything_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    harvest: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert CliRunner().invoke(app, ["new", "harvest"]).exit_code == 0
-    before = sorted(p.name for p in (tmp_path / "harvest").iterdir())
+    before = sorted(p.name for p in harvest.iterdir())
     monkeypatch.setattr(server_access, "PLACES", ())
-    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("PATH", str(harvest))
     up = ["network", "up", "harvest", "--nodes", "0", "--port", str(free_ports(1)[0])]
     for more, said in {
         (): "--members: must be given",
@@ -111,7 +109,7 @@ def test_an_operator_without_nginx_or_names_is_told_before_anything_starts(
         result = CliRunner().invoke(app, [*up, *more])
         assert isinstance(result.exception, UserError), result.output
         assert said in str(result.exception)
-    assert sorted(p.name for p in (tmp_path / "harvest").iterdir()) == before
+    assert sorted(p.name for p in harvest.iterdir()) == before
 
 
 @pytest.mark.usefixtures("unwarmed")
