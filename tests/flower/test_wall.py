@@ -275,16 +275,6 @@ def proxy(tmp_path: Path) -> Iterator[tuple[int, int]]:
         behind.server_close()
 
 
-def _post(port: int, name: str, body: bytes) -> tuple[int, bytes]:
-    made = http.client.HTTPSConnection("127.0.0.1", port, timeout=60, context=ssl._create_unverified_context())
-    try:
-        made.request("POST", f"/v1/fleet/{name}", body)
-        answer = made.getresponse()
-        return answer.status, answer.read()
-    finally:
-        made.close()
-
-
 def _memory(process: int) -> int:
     """Return the bytes that a process holds in memory."""
     said = Path(f"/proc/{process}/status").read_text()
@@ -432,13 +422,22 @@ def _intruder(folder: Path, net: Loopback, *commands: list[str]) -> list[str]:
     return [line.removeprefix("tried: ") for line in done.stdout.splitlines() if line.startswith("tried: ")]
 
 
+def _post(port: int, name: str, body: bytes) -> tuple[int, bytes]:
+    return _answer(port, "POST", f"/v1/fleet/{name}", body=body)
+
+
 def _ask(port: int, method: str, path: str, tls: bool = True) -> int:
+    return _answer(port, method, path, tls)[0]
+
+
+def _answer(port: int, method: str, path: str, tls: bool = True, body: bytes | None = None) -> tuple[int, bytes]:
     anybody = ssl._create_unverified_context()
-    made = http.client.HTTPSConnection("127.0.0.1", port, timeout=30, context=anybody)
-    connection = made if tls else http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    made = http.client.HTTPSConnection("127.0.0.1", port, timeout=60, context=anybody)
+    connection = made if tls else http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     try:
-        connection.request(method, path)
-        return connection.getresponse().status
+        connection.request(method, path, body)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
     finally:
         connection.close()
 
