@@ -14,7 +14,7 @@ import torch
 
 pytest.importorskip("cryptography", reason="needs the extra 'flower'")
 
-from hanse.core.port import Ask, ClientInfo, Mask, Masked, Mixture, Reply, Request, Roster, Score, Test, Train, Trained
+from hanse.core.port import Ask, Mask, Masked, Mixture, Reply, Request, Score, Test, Train, Trained
 from hanse.data.samples import Samples
 from hanse.federation.codec import WireError, pack, unpack
 from hanse.federation.node import Assignment, ClientData, Node
@@ -50,9 +50,6 @@ class Nodes:
     seen: list[Reply] = field(default_factory=list)
     said_to: dict[tuple[int, str], Mask] = field(default_factory=dict)
     trained: list[int] = field(default_factory=list)
-
-    def present(self, round: int) -> Roster:
-        return Roster(ClientInfo(c, str(c), "", 1) for c in self.maskers)
 
     def exchange(self, round: int, requests: Sequence[Request], *_: object) -> list[Reply]:
         found = []

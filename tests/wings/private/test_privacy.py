@@ -16,7 +16,7 @@ from watching import Watch
 import hanse
 from hanse.base.errors import UserError
 from hanse.core import port
-from hanse.core.port import Ask, Gradient, Reply, Request, Roster, Score, Train, Trained
+from hanse.core.port import Ask, Gradient, Reply, Request, Score, Train, Trained
 from hanse.core.recipe import Recipe
 from hanse.federation.check import refusal
 from hanse.federation.codec import pack, unpack
@@ -47,9 +47,6 @@ class Answers:
     results: tuple[port.Result, ...]
     refused: str | None = None
     asked: int = 0
-
-    def present(self, round: int) -> Roster:
-        return Roster()
 
     def exchange(self, round: int, requests: Any, *_: object) -> list[Reply]:
         self.asked += len(requests)
