@@ -34,7 +34,7 @@ import numpy as np
 from hanse.base.errors import InPlaceError, PartError, PartWarning
 from hanse.base.pytorch import Tensor, torch
 from hanse.base.streams import drawn_so_far
-from hanse.core.entry import Transaction
+from hanse.core.entry import Transaction, owner_of
 from hanse.core.part import (
     FINISHED,
     GROUPS,
@@ -399,8 +399,7 @@ def _settlement(settled: Settlement, view: View, fills: frozenset[str]) -> None:
         if not (isinstance(row, int | np.integer) and 0 <= row < view.table.size):
             raise GuardError(f"withheld: {row!r} is no row of the table: must be 0 to {view.table.size - 1}")
     for account in [to for one in _all("transactions", settled.transactions, Transaction) for to, _ in one.postings]:
-        kind, _, number = str(account).partition("/")
-        if kind in ("client", "escrow") and number.isdecimal() and int(number) >= view.context.num_clients:
+        if (owner_of(str(account)) or 0) >= view.context.num_clients:
             raise GuardError(f"transactions: {account}: there are only {view.context.num_clients} clients, from 0 on")
     for name, array in settled.arrays.items():
         if not isinstance(array, np.ndarray) or array.dtype == object:
