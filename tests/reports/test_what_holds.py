@@ -21,8 +21,10 @@ from forging import history_of, rerecorded, rewritten
 from typer.testing import CliRunner
 
 import hanse
+from hanse.base.errors import UserError
 from hanse.cli import app
 from hanse.reports.audit import Audit, audit_run, load_market
+from hanse.reports.facts import facts
 from hanse.runs.run_record import load_run
 
 Change = Callable[[Path], None]
@@ -317,3 +319,23 @@ def test_a_report_of_an_edited_value_says_first_that_the_books_do_not_hold(
     assert "reliable" in said
     assert wrong in (copy / "report.html").read_text()
     assert not any(wrong in doubt for doubt in load_run(runs["valued"]).doubts)
+
+
+@pytest.mark.parametrize("gone", [("ledger.json",), ("ledger.json", "transactions.jsonl", "transactions.heads")])
+def test_nobody_takes_a_run_whose_books_were_removed_for_one_without_payments(
+    gone: tuple[str, ...], runs: dict[str, Path], tmp_path: Path
+) -> None:
+    """A statement said "No tokens are paid in this run."."""
+    run = shutil.copytree(runs["skip"], tmp_path / "run")
+    for name in gone:
+        (run / name).unlink()
+    for words in (
+        ["statement", str(run), "--client", "1"],
+        ["ledger", "verify", str(run)],
+        ["invoice", str(run), "--budget", "10", "--currency", "EUR"],
+    ):
+        found = CliRunner().invoke(app, words)
+        assert isinstance(found.exception, UserError)
+        assert "ledger.json: is gone" in str(found.exception)
+    assert [check.holds for check in audit_run(run).checks if check.name == "conservation"] == [False]
+    assert "books_broken" in [note.code for note in facts(run).notes]
