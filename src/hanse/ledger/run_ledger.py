@@ -117,7 +117,7 @@ def open_ledger(folder: Path, *, read_only: bool = True) -> Ledger:
     """
     config = read_toml(run_folder(folder) / "config.toml")
     if not (folder / "ledger.json").exists():
-        if had_books(folder, json_lines(folder / METRICS)):
+        if has_books(folder):
             raise UserError(f"{folder / 'ledger.json'}: is gone: bring back a backup of it")
         raise UserError(f"{folder}: this run has no ledger, because nobody pays in it; {HOW_TO_PAY}")
     book, public = name_and_key(folder / "ledger.json")
@@ -131,9 +131,11 @@ def open_ledger(folder: Path, *, read_only: bool = True) -> Ledger:
         raise UserError(str(wrong)) from None
 
 
-def had_books(folder: Path, metrics: Iterable[Mapping[str, Any]]) -> bool:
-    """Return whether a run without ``ledger.json`` had books: its log is still there, or its records name a head."""
-    return (folder / LOG).exists() or any("ledger/head" in line for line in metrics)
+def has_books(folder: Path, metrics: Iterable[Mapping[str, Any]] | None = None) -> bool:
+    """Return whether a run has books, or had: ``ledger.json``, a log, or a head in its ``metrics`` (None: its file)."""
+    lines = json_lines(folder / METRICS) if metrics is None else metrics
+    files = any((folder / name).exists() for name in ("ledger.json", LOG))
+    return files or any("ledger/head" in line for line in lines)
 
 
 def name_and_key(file: Path) -> tuple[str, bytes | None]:

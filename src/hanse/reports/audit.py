@@ -19,12 +19,11 @@ from typing import Any
 import numpy as np
 
 from hanse.base.errors import UserError
-from hanse.base.files import json_lines, read_arrays, run_folder
+from hanse.base.files import read_arrays, run_folder
 from hanse.core.entry import TOKEN
 from hanse.core.table import Floats
 from hanse.core.telling import Check, Fact
-from hanse.ledger.receipts import METRICS
-from hanse.ledger.run_ledger import had_books, movements, reading, verify_run
+from hanse.ledger.run_ledger import has_books, movements, reading, verify_run
 from hanse.mechanisms import market_checks
 from hanse.mechanisms.market_record import MarketRound
 from hanse.reports.contributions import contribution
@@ -241,8 +240,7 @@ def _books(folder: Path, posts: frozenset[str]) -> list[Check]:
     the rule's own code says what it ``posts``; nothing if nobody pays.
     """
     if not (folder / "ledger.json").exists():
-        had = had_books(folder, json_lines(folder / METRICS))
-        return [Check("conservation", False, "ledger.json is gone")] if had else []
+        return [Check("conservation", False, "ledger.json is gone")] if has_books(folder) else []
     with reading(folder) as ledger:
         verdict = verify_run(folder, ledger)
         if verdict.wrong is not None:
