@@ -339,3 +339,18 @@ def test_nobody_takes_a_run_whose_books_were_removed_for_one_without_payments(
         assert "ledger.json: is gone" in str(found.exception)
     assert [check.holds for check in audit_run(run).checks if check.name == "conservation"] == [False]
     assert "books_broken" in [note.code for note in facts(run).notes]
+
+
+def test_a_statement_that_says_otherwise_what_is_paid_is_found_out(runs: dict[str, Path], tmp_path: Path) -> None:
+    run = shutil.copytree(runs["auction"], tmp_path / "run")
+    assert "about.json" not in [check.name for check in audit_run(run).checks]
+    about = json.loads((run / "about.json").read_text())
+    said = next(one["telling"] for one in about["parts"] if one["telling"]["kinds"])
+    said["participant"] += " It is paid 9 tokens a round."
+    (run / "about.json").write_text(json.dumps(about))
+    assert [(check.name, check.holds) for check in audit_run(run).checks if not check.holds] == [("about.json", False)]
+    played = json.loads((run / "environment.json").read_text())
+    played["packages"]["hanse"] = "0.0.1"
+    (run / "environment.json").write_text(json.dumps(played))
+    assert audit_run(run).holds
+    assert "about.json" in [fact.name for fact in audit_run(run).facts]
