@@ -120,12 +120,12 @@ def read_books(run: RunRecord) -> Books | None:
     Raises:
         UserError: the books cannot be read, or do not verify.
     """
+    if run.wrong_in_books:
+        raise UserError(f"they do not hold: {run.wrong_in_books} ('hanse ledger verify' checks them)")
     if not (run.path / "ledger.json").exists():
         return None
     from hanse.ledger.run_ledger import reading
 
-    if run.wrong_in_books:
-        raise UserError(f"they do not hold: {run.wrong_in_books} ('hanse ledger verify' checks them)")
     last, rounds, rows = int(run.metrics[-1]["round"]), list[int](), list[Floats]()
     row = np.full(run.num_clients, np.nan)
     accounts: dict[int, Account] = {}

@@ -219,7 +219,8 @@ def _metrics_of(played: Played, tested: Mapping[str, float | None], seconds: Map
     updates = view.trained
     known = updates.loss[~np.isnan(updates.loss)]  # of those that report one
     decisions = (view.choice, view.mix, view.values, view.settlement, view.deployment)
-    recorded = {k: v.item() if isinstance(v, np.generic) else v for d in decisions if d for k, v in d.metrics.items()}
+    recorded = {k: float(v) if isinstance(v, np.floating) else v for d in decisions if d for k, v in d.metrics.items()}
+    recorded |= {k: int(v) for k, v in recorded.items() if isinstance(v, np.integer)}
     return {
         "round": view.round,
         "present": len(view.roster),

@@ -47,7 +47,7 @@ from hanse.base.files import (
 from hanse.core.declared import Count, Declared, UnsoundError
 from hanse.core.telling import About, read_about
 from hanse.learning.metrics import MetricStyle, main_of, readings_of
-from hanse.ledger.run_ledger import beyond_the_book, latest_claim, open_ledger, unbooked, verify_run
+from hanse.ledger.run_ledger import beyond_the_book, has_books, latest_claim, open_ledger, unbooked, verify_run
 from hanse.ledger.store import VerifyResult
 from hanse.runs.chance import STILL, Guess, doubts, in_no_sum, is_number, nothing_mixed, unsold
 from hanse.runs.round_record import HASH, METRICS, SEATS, SHAPE, lost_rounds, round_file
@@ -554,7 +554,7 @@ class RunRecord:
     @cached_property
     def _verified(self) -> VerifyResult | str | None:
         """What a walk along the run's books found; a text: why they cannot be read; None: there are none."""
-        if not (self.path / "ledger.json").exists():
+        if not has_books(self.path, self.metrics):
             return None
         try:
             with open_ledger(self.path) as ledger:
