@@ -630,6 +630,8 @@ class RunOf:
             add("late", "note", late=len(run.under_way), asked=asked, joined=len(run.clients) - asked)
         if refused := Counter(why for _, _, why in run.refusals()).most_common(_MOST_REASONS):
             add("refusals", "note", reasons=dict(refused))
+        if run.minted:
+            add("minted", "warning", units=run.minted)
         if full := nothing_left(run.metrics):
             add("nothing_left", "warning", said=full)
         for row in self.clients:

@@ -28,7 +28,7 @@ from hanse.base.errors import PartError, PartWarning, blamed
 from hanse.base.pytorch import Tensor, torch
 from hanse.core.book import Book
 from hanse.core.calling import States, called, check_figures, check_rows, checked_state, decide, guarded, proposed_mix
-from hanse.core.entry import TOKEN, Transaction
+from hanse.core.entry import BONDS, TOKEN, Transaction
 from hanse.core.entry import client as account_of
 from hanse.core.part import Questions, Settlement, Stage, State, Unproved, View
 from hanse.core.port import Closing, Federation, Payload, Reply, Request, Roster, Task, Train, Trained
@@ -619,12 +619,13 @@ class _Round:
             if (before := self.view.settlement) is not None:  # that of the round's start: its records stay
                 metrics, arrays = {**before.metrics, **settlement.metrics}, {**before.arrays, **settlement.arrays}
                 settlement = replace(settlement, metrics=metrics, arrays=arrays)
-            kinds = session.about.posted
-            if odd := [one.kind for one in settlement.transactions if kinds and one.kind not in kinds]:
-                raise PartError(
-                    f"the settle part {type(settle).__name__}: posts '{odd[0]}', which its tells does not name; it "
-                    f"names {', '.join(sorted(kinds))}"
-                )
+            posts = f"the settle part {type(settle).__name__}: posts"
+            kinds, posted = session.about.posted, [one.kind for one in settlement.transactions]
+            if taken := {"grant", *BONDS}.intersection(posted):
+                raise PartError(f"{posts} '{min(taken)}', a kind that only hanse itself posts: take another name")
+            if odd := [kind for kind in posted if kinds and kind not in kinds]:
+                named = ", ".join(sorted(kinds))
+                raise PartError(f"{posts} '{odd[0]}', which its tells does not name; it names {named}")
             inputs = watched.inputs(self.view, self.view.stage, settlement.found)
             self.know(settlement=settlement)
             with blamed(f"the settle part {type(settle).__name__}, round {self.view.round}"):

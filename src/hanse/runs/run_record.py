@@ -384,6 +384,7 @@ def guess_of(data: FederatedData, problem: Problem) -> Guess | None:
     return None if problem.regression else Guess.of(data.server_test)
 
 
+_FROM_OUTSIDE = {"grant", "pot"}  # kinds whose tokens come from the mint, as is documented
 _UNLIKE = "The books of this run do not hold, so nothing that its records say can be relied on"
 _LONGEST_GAP = 500  # characters of a reason: a directory may be a stranger's
 _LARGEST = 1e100  # no value is larger, and the square of one is still a number
@@ -550,6 +551,12 @@ class RunRecord:
     def wrong_in_books(self) -> str | None:
         """Why the run's books, or the records that they close, do not hold. None: they hold, or the run has none."""
         return self._verified.wrong if isinstance(self._verified, VerifyResult) else self._verified
+
+    @property
+    def minted(self) -> dict[str, int]:
+        """The units that the payment rule took from the mint, by kind of transaction, besides grants and the pot."""
+        taken = self._verified.minted if isinstance(self._verified, VerifyResult) else {}
+        return {kind: units for kind, units in taken.items() if kind not in _FROM_OUTSIDE}
 
     @cached_property
     def _verified(self) -> VerifyResult | str | None:
