@@ -15,6 +15,7 @@ from torch.utils.data import TensorDataset
 from hanse.base.errors import UserError
 from hanse.data import Dataset, DataSpec, Samples, build
 from hanse.data.build import with_own
+from hanse.data.choices import source_of
 from hanse.data.own import as_dataset
 from hanse.data.samples import join
 
@@ -237,6 +238,7 @@ def spoilt(rows: Any, column: str, value: Any) -> pd.DataFrame:
         (spoilt([7], "ill", None), {}, "'ill'"),
         (spoilt([7], "ill", "Yes "), {}, "'Yes ' (1 row) and 'yes' (25 rows)"),
         (frame(), {"target": "sick"}, "data.source.target: 'sick'"),
+        (frame(), {"target": ["age", "ill"]}, "data.source.target: ['age', 'ill']: must be one column; several"),
         (frame(), {"client": "hospitl"}, "data.source.client_column: 'hospitl': frame has no such column; did you"),
         (frame(), {"client": "ill"}, "data.source.client_column: 'ill'"),
         (frame(), {"features": ["age", "ill"]}, "data.source.features: 'ill'"),
@@ -249,6 +251,11 @@ def test_wrong_frames_are_refused_in_one_line(given: pd.DataFrame, options: dict
     [line] = lines_of(from_frame, given, **{"target": "ill", "client": "hospital", **options})
     assert told in line
     assert told[0] != "'" or "row" in line or "column" in line
+
+
+def test_several_targets_are_refused_before_data_are_read_too() -> None:
+    [line] = lines_of(source_of, {"name": "mine:table", "target": ["time", "event"]})
+    assert line.startswith("data.source.target: ['time', 'event']: must be one column; several")
 
 
 def test_wrong_arrays_are_refused_in_one_line() -> None:
