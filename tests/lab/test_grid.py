@@ -98,6 +98,13 @@ def test_an_axis_that_a_mechanism_does_not_have_is_not_varied_for_it(file: Path)
     assert points[0].job.label == "mechanism.name=fedavg, seed=0"
 
 
+def test_a_part_that_does_not_fit_into_one_of_the_mechanisms_is_told_before_anything_is_played(file: Path) -> None:
+    with pytest.raises(UserError) as wrong:
+        grid_of(file, ["mechanism.value=gtg"], ["mechanism.name=fedavg,local", "train.lr=0.1,0.2"], 2)
+    [line] = wrong.value.lines  # one for the kind, not for each run
+    assert line.startswith("--grid: local: mechanism.value: 'gtg' needs groups of several seats")
+
+
 def test_parts_share_out_the_runs(file: Path) -> None:
     points = grid_of(file, [], ["train.lr=0.1,0.2,0.3"], 3)
     parts = [SweepPart.read(f"{i}/4").of(points) for i in (1, 2, 3, 4)]

@@ -31,6 +31,8 @@ from hanse.lab.job import Job, folder_of, play, play_kept, seeded
 from hanse.lab.kept import Store
 from hanse.lab.player import PlayedJobs, Work, play_all
 from hanse.learning.metrics import readings_of
+from hanse.mechanisms.fits import WORDS, unmet_needs
+from hanse.mechanisms.registry import SLOTS
 from hanse.reports.groups import CALLED
 from hanse.runs.config import read_file
 from hanse.runs.overrides import NAMED, changed_by, fitting, name_of, replaced
@@ -164,8 +166,9 @@ def grid_of(file: Path, overrides: Sequence[str], grid: Sequence[str], seeds: in
         run.
 
     Raises:
-        UserError: the file, an axis or an experiment is not valid, with a line for each mistake; or two runs are the
-            same, written differently, such as ``train.lr=0.1`` and ``train.lr=0.10``.
+        UserError: the file, an axis or an experiment is not valid, with a line for each mistake; a part does not fit
+            into a mechanism; or two runs are the same, written differently, such as ``train.lr=0.1`` and
+            ``train.lr=0.10``.
 
     Example:
         >>> import tempfile
@@ -211,6 +214,8 @@ def grid_of(file: Path, overrides: Sequence[str], grid: Sequence[str], seeds: in
                 lines += wrong.lines
         if lines:  # the other seeds would repeat the same mistakes
             raise UserError(*dict.fromkeys(lines))
+    if misfits := _misfits(points):
+        raise UserError(*misfits)
     same = _same_run(points)
     if same is not None:
         raise UserError(f"--grid: {same[0].job.label} and {same[1].job.label} are one and the same run")
@@ -285,6 +290,16 @@ def _point(
     words += [f"seed={seed}"] if seed is not None else []
     job = seeded(sections, seed, ", ".join(words) or name)
     return GridPoint(at, seed, replace(job, called=", ".join(called.values())), notes)
+
+
+def _misfits(points: Sequence[GridPoint]) -> list[str]:
+    """Return a line for each part that cannot work in one of the mechanisms, whatever data and settings surround it."""
+    elsewhere = {name for name, word in WORDS.items() if word.by not in SLOTS}
+    mechanisms = {repr(point.job.sections.get("mechanism")): point.job for point in points}
+    found = [
+        (name_of(job.sections), unmet_needs(job.experiment.mechanism.built, elsewhere)) for job in mechanisms.values()
+    ]
+    return list(dict.fromkeys(f"--grid: {name}: {lack.line}" for name, lacks in found for lack in lacks))
 
 
 def _same_run(points: Sequence[GridPoint]) -> tuple[GridPoint, GridPoint] | None:

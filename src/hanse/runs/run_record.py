@@ -30,7 +30,7 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from hanse.base import toml
-from hanse.base.errors import MachineError, UserError, nearest
+from hanse.base.errors import MachineError, UserError, import_paths, nearest
 from hanse.base.factories import named_choice
 from hanse.base.files import (
     CLIENTS,
@@ -44,6 +44,7 @@ from hanse.base.files import (
     run_folder,
     table,
 )
+from hanse.base.import_trust import OWN
 from hanse.core.declared import Count, Declared, UnsoundError
 from hanse.core.telling import About, read_about
 from hanse.learning.metrics import MetricStyle, main_of, readings_of
@@ -480,6 +481,11 @@ class RunRecord:
         """What a new client got, in tokens."""
         given = table(self.config, "clients").get("grant")
         return float(given) if is_number(given) else ClientsSection().grant
+
+    @property
+    def trust(self) -> str:
+        """The option that a command needs which plays the run's experiment: " --trust" where it names modules."""
+        return " --trust" if set(import_paths(self.config)) - OWN else ""
 
     @property
     def num_clients(self) -> int:
