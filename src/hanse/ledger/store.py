@@ -426,7 +426,9 @@ class Ledger:
             wrong = str(damage)
         tally = walk.tally
         closed = frozenset(closes.seen if closes else ())
-        return VerifyResult(tally.count, walk.postings, len(tally.balances), tally.head, wrong, closed, walk.minted)
+        return VerifyResult(
+            tally.count, walk.postings, len(tally.balances), tally.head, wrong, closed, dict(walk.minted)
+        )
 
 
 def receipts_of(closed: Closed, head: LogHead) -> list[Receipt]:
