@@ -15,7 +15,6 @@ from torch.utils.data import TensorDataset
 from hanse.base.errors import UserError
 from hanse.data import Dataset, DataSpec, Samples, build
 from hanse.data.build import with_own
-from hanse.data.choices import source_of
 from hanse.data.own import as_dataset
 from hanse.data.samples import join
 
@@ -251,11 +250,6 @@ def test_wrong_frames_are_refused_in_one_line(given: pd.DataFrame, options: dict
     [line] = lines_of(from_frame, given, **{"target": "ill", "client": "hospital", **options})
     assert told in line
     assert told[0] != "'" or "row" in line or "column" in line
-
-
-def test_several_targets_are_refused_before_data_are_read_too() -> None:
-    [line] = lines_of(source_of, {"name": "mine:table", "target": ["time", "event"]})
-    assert line.startswith("data.source.target: ['time', 'event']: must be one column; several")
 
 
 def test_wrong_arrays_are_refused_in_one_line() -> None:

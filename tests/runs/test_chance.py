@@ -72,7 +72,7 @@ def test_a_run_of_rare_classes_is_judged_by_its_main_metric(main: str, figure: f
     rare = Guess(samples=1000, most=0.95, entropy=0.2)
     line = {"test/accuracy": 0.8, "test/loss": 0.5, f"test/{main}": figure, f"test/{main}_error": 0.02}
     line["test/accuracy"] = 0.8
-    found = doubts([line], rare, main=main, cross_entropy=False, weighted=True)
+    found = doubts([line], rare, main=main, trained={"name": "bce", "weights": "balanced"})
     assert [code for code, _ in found] == ["chance_level"] * doubted
     assert all("balanced_accuracy" in said for _, said in found)
 

@@ -16,7 +16,7 @@ from pydantic import Field
 from hanse.base.errors import UserError, named, nearest
 from hanse.base.factories import OBJECT, Positive, Weight, call
 from hanse.base.wings import Names
-from hanse.data.kinds import Column, Target
+from hanse.data.kinds import Column
 from hanse.data.mixtures import MixturePartition
 from hanse.data.partitions import Cluster, Dirichlet, Iid, Natural, Niid, Pathological, Pooled, Skew
 from hanse.data.preparing import Statistics
@@ -99,7 +99,7 @@ class OwnData:
     """
 
     name: str
-    target: Target = None
+    target: Column | list[Column] | None = None
     client_column: Column | None = None
     features: list[Column] | None = None
     test: Part = 0.2

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from hanse.base.errors import UserError, collected, nearest
 from hanse.data.doubts import MOST_COLUMNS, Coded, of_column, of_columns
-from hanse.data.kinds import ALIKE, Column, Held, alike, held, is_gap, lost, objects, one_column, plain, rows_of
+from hanse.data.kinds import ALIKE, Column, Held, alike, held, is_gap, lost, objects, plain, rows_of
 from hanse.data.preparing import AUTO, Columns, Prepare
 from hanse.data.samples import array_of
 from hanse.data.units import NONE
@@ -93,10 +93,11 @@ class Asked:
 
     def __post_init__(self) -> None:
         """Refuse several targets."""
-        try:
-            one_column(self.target)
-        except ValueError as wrong:
-            raise UserError(f"data.source.target: {self.target!r:.80}: {wrong}") from None
+        if isinstance(self.target, list | tuple):
+            raise UserError(
+                f"data.source.target: {self.target!r:.80}: must be one column; several targets of a sample, such as "
+                "time and event, are given as arrays: hanse.run(experiment, data=(features, targets, clients))"
+            )
 
     @property
     def named(self) -> dict[str, Column]:

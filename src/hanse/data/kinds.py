@@ -18,11 +18,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BeforeValidator
 
 from hanse.base.errors import UserError
 
@@ -42,19 +41,6 @@ GAPS = frozenset(
 
 Column = str | int
 """The name of a column; pandas also has columns called 2."""
-
-
-def one_column(target: Any) -> Any:
-    """Return a target column as it is given. Raises ValueError for several."""
-    if isinstance(target, list | tuple):
-        raise ValueError(
-            "must be one column; several targets of a sample, such as time and event, are given as arrays: "
-            "hanse.run(experiment, data=(features, targets, clients))"
-        )
-    return target
-
-
-Target = Annotated[Column | None, BeforeValidator(one_column)]
 Kind = Literal["numbers", "whole", "truth", "words", "dates", "nothing"]
 
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)

@@ -160,13 +160,7 @@ def in_no_sum(seats: Iterable[tuple[int, str | None]]) -> list[str]:
 
 
 def doubts(
-    metrics: Sequence[Mapping[str, Any]],
-    guess: Guess | None,
-    *,
-    main: str = "accuracy",
-    cross_entropy: bool = True,
-    weighted: bool = False,
-    several: bool = False,
+    metrics: Sequence[Mapping[str, Any]], guess: Guess | None, *, main: str, trained: Any, several: bool = False
 ) -> list[tuple[str, str]]:
     """Return the warnings to show before a run's other results; none if there is nothing to doubt.
 
@@ -178,8 +172,7 @@ def doubts(
         metrics: the lines of ``metrics.jsonl``.
         guess: a guess's scores on the server's test set. None: they are not known, and chance is not judged.
         main: the run's main metric.
-        cross_entropy: whether the loss that is tested is the plain cross-entropy.
-        weighted: whether it weighs classes.
+        trained: the loss that is trained, as ``[train] loss`` has it; None is the cross-entropy.
         several: whether there are several models, which may be good for their own clients alone.
     """
     found = []
@@ -188,14 +181,15 @@ def doubts(
         accuracy, loss = tested[-1]["test/accuracy"], tested[-1].get("test/loss")
         own = tested[-1].get("client/test_accuracy")
         at_home = several and own is not None and is_number(own) and own > guess.bar
-        beaten = guess.beaten(accuracy, loss if cross_entropy and is_number(loss) else None)
+        plain = trained in (None, "cross_entropy") and is_number(loss)
+        beaten = guess.beaten(accuracy, loss if plain else None)
         if not (at_home or beaten or guess.ranks(tested[-1], main)):
             said = (
                 f"The model is no better than guessing: it gets {100 * accuracy:.1f} % of the test data right, and "
                 f"always naming the most common class {100 * guess.most:.1f} %; up to {100 * guess.bar:.1f} % may be "
                 "chance."
             )
-            if weighted:
+            if isinstance(trained, Mapping) and "weights" in trained:
                 said += " Class weights cost accuracy: eval.metrics = ['balanced_accuracy'] shows what they are for."
             found.append(("chance_level", said))
     valued = [line for line in metrics if is_number(line.get(WORSE))]

@@ -533,7 +533,7 @@ class RunRecord:
 
         Raises UserError if ``shape.json`` is missing or damaged.
         """
-        loss = table(self.config, "train").get("loss")
+        trained = table(self.config, "train").get("loss")
         found = [("data", f"{self.about.doubt}.")] if self.about.doubt else []
         if self.nothing:
             found.append(("no_update_mixed", self.nothing))
@@ -545,14 +545,7 @@ class RunRecord:
             found.append(("edited", f"{edited}."))
         if wrong := self.wrong_in_books:
             found.append(("books_broken", f"{_UNLIKE}: {wrong} ('hanse ledger verify' checks them)."))
-        found += doubts(
-            self.metrics,
-            self.guess,
-            main=self.main.key,
-            cross_entropy=loss in (None, "cross_entropy"),
-            weighted=isinstance(loss, Mapping) and "weights" in loss,
-            several=self.models > 1,
-        )
+        found += doubts(self.metrics, self.guess, main=self.main.key, trained=trained, several=self.models > 1)
         return [*found, *(("part_warning", line) for line in self.about.warnings)]
 
     @cached_property
