@@ -31,8 +31,6 @@ from hanse.lab.job import Job, folder_of, play, play_kept, seeded
 from hanse.lab.kept import Store
 from hanse.lab.player import PlayedJobs, Work, play_all
 from hanse.learning.metrics import readings_of
-from hanse.mechanisms.fits import WORDS, unmet_needs
-from hanse.mechanisms.registry import SLOTS
 from hanse.reports.groups import CALLED
 from hanse.runs.config import read_file
 from hanse.runs.overrides import NAMED, changed_by, fitting, name_of, replaced
@@ -166,9 +164,8 @@ def grid_of(file: Path, overrides: Sequence[str], grid: Sequence[str], seeds: in
         run.
 
     Raises:
-        UserError: the file, an axis or an experiment is not valid, with a line for each mistake; a part does not fit
-            into a mechanism; or two runs are the same, written differently, such as ``train.lr=0.1`` and
-            ``train.lr=0.10``.
+        UserError: the file, an axis or an experiment is not valid, with a line for each mistake; or two runs are the
+            same, written differently, such as ``train.lr=0.1`` and ``train.lr=0.10``.
 
     Example:
         >>> import tempfile
@@ -214,8 +211,6 @@ def grid_of(file: Path, overrides: Sequence[str], grid: Sequence[str], seeds: in
                 lines += wrong.lines
         if lines:  # the other seeds would repeat the same mistakes
             raise UserError(*dict.fromkeys(lines))
-    if misfits := _misfits(points):
-        raise UserError(*misfits)
     same = _same_run(points)
     if same is not None:
         raise UserError(f"--grid: {same[0].job.label} and {same[1].job.label} are one and the same run")
@@ -294,6 +289,9 @@ def _point(
 
 def _misfits(points: Sequence[GridPoint]) -> list[str]:
     """Return a line for each part that cannot work in one of the mechanisms, whatever data and settings surround it."""
+    from hanse.mechanisms.fits import WORDS, unmet_needs  # late: --dry-run needs no torch
+    from hanse.mechanisms.registry import SLOTS
+
     elsewhere = {name for name, word in WORDS.items() if word.by not in SLOTS}
     mechanisms = {repr(point.job.sections.get("mechanism")): point.job for point in points}
     found = [
@@ -347,8 +345,8 @@ def run_sweep(
         The results by the jobs' keys, and the reason of each failed run.
 
     Raises:
-        UserError: ``workers`` is below 1, the folder cannot be written, a data source is missing and cannot be
-            downloaded, or the cluster does not answer.
+        UserError: ``workers`` is below 1, a part does not fit into its mechanism, the folder cannot be written, a data
+            source is missing and cannot be downloaded, or the cluster does not answer.
         KeyboardInterrupt: the user stopped it. What has ended by then is kept.
 
     Example:
@@ -365,6 +363,8 @@ def run_sweep(
         >>> [(row["train.lr"], row["status"], row["rounds"]) for row in rows_of(points, done)]
         [('0.1', 'done', 1), ('0.01', 'done', 1)]
     """
+    if misfits := _misfits(points):
+        raise UserError(*misfits)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as wrong:
