@@ -48,11 +48,12 @@ from hanse.flower.operator_key import make_operator_key, public_key
 from hanse.flower.witnesses import ShownHeads
 from hanse.ledger.log import LogHead
 from hanse.ledger.receipts import read_receipts
+from hanse.ledger.run_ledger import BooksAtCheckpoint
 from hanse.ledger.store import Ledger
 from hanse.ledger.witness import Prover, alarms
 from hanse.mechanisms.registry import MECHANISMS
 from hanse.runs.run_record import load_run
-from hanse.wings.operate import server_access
+from hanse.wings.operate import loopback, server_access
 from hanse.wings.operate.loopback import Loopback
 
 DAY = "2026-11-28"
@@ -639,6 +640,11 @@ def test_an_operator_keeps_or_renews_the_agreement(tmp_path: Path, monkeypatch: 
     longer = net.agree()
     assert longer is not None
     assert (longer.rounds, longer.run) == (9, first.run)
+    (run / "config.toml").write_text(paying(4).to_toml())
+    with monkeypatch.context() as patch:
+        patch.setattr(loopback, "latest_claim", lambda run: BooksAtCheckpoint(finished=True))
+        with pytest.raises(UserError, match=r"run\.rounds: 9: the last of 4 rounds in .* was settled"):
+            net.agree()
     (app_folder / "client_app.py").write_text("app = None\n")
     recoded = net.agree()
     assert recoded is not None
