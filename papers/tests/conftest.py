@@ -1,7 +1,5 @@
 """What the tests of the whole repository share, and the script that makes the pages of results, as a module."""
 
-from __future__ import annotations
-
 import importlib
 from pathlib import Path
 from types import ModuleType

@@ -1,7 +1,5 @@
 """A paper of our own with two quick experiments, and jobs that do not train."""
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Runs of a paper's table that move money: their ledgers are verified and their markets replayed."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """iPFL's market and utilities as the authors' public code runs them: each option beside the default."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What a table changes against its recipe: the list against the configurations that it is about."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Claims as data, their words from kept runs, and the planner: what it chooses, where it stops, how it goes on."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """A short script without hanse comes to the judge's words from the same kept lines, and to others from other lines."""
 
-from __future__ import annotations
-
 import ast
 import gzip
 import importlib.util

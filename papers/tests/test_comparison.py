@@ -1,7 +1,5 @@
 """Ours beside the paper's: means, the best variant, what is printed and written."""
 
-from __future__ import annotations
-
 import csv
 import json
 from dataclasses import replace

@@ -4,8 +4,6 @@
 prints it anew, for a change that is meant.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """GreedyFed's tables as data: printed cells against the paper, settings, numbers of runs."""
 
-from __future__ import annotations
-
 import pytest
 
 from hanse.base.errors import UserError

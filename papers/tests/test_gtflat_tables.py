@@ -1,7 +1,5 @@
 """GTFLAT's tables as data, effective rounds by hand, Example 1, and a table that really trains."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

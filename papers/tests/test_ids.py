@@ -1,7 +1,5 @@
 """What names a run in the folder of results: the same for ever, wherever parts are."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """iPFL's tables as data: printed numbers against the paper, settings, the fit of Table 7."""
 
-from __future__ import annotations
-
 import pytest
 
 from hanse_papers.catalogue import find_table

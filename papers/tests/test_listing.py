@@ -1,7 +1,5 @@
 """``hanse reproduce`` alone: what there is, the data of each, and whether they are here."""
 
-from __future__ import annotations
-
 import json
 from itertools import product
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Mistakes in the papers' commands are told in a line, and a command without the package says how to get it."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

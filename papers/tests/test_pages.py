@@ -1,7 +1,5 @@
 """The screens of the papers: they are what is kept gives, short, and say no more than the runs do."""
 
-from __future__ import annotations
-
 import csv
 import re
 import tomllib

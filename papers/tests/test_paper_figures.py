@@ -1,7 +1,5 @@
 """What is drawn of a finished table: the points and axes of each kind of picture, and the numbers in its CSV."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Callable, Mapping

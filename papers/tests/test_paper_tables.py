@@ -1,7 +1,5 @@
 """How a table's file is read: a small paper written for the test."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """PI-FL's tables as data, and one that is really run."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import nn

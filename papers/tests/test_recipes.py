@@ -1,7 +1,5 @@
 """What the authors' recipe does otherwise stands in authors.toml, and on the page that people read."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """The runner: jobs once each, resumed, failures recorded; the frame's expansions."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What the papers prove, tried: iPFL's theorems on random markets, GTFLAT's final state, PI-FL's bound."""
 
-from __future__ import annotations
-
 from io import StringIO
 from pathlib import Path
 

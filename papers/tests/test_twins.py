@@ -1,7 +1,5 @@
 """Null twins have the mechanism's interface and cost, and deal its game's outcome out at random."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

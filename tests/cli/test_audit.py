@@ -1,7 +1,5 @@
 """The audit of a market: everything holds of a sound run, every kind of tampering is found, lies are weighed."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The demo from start to end, with short runs: what it leaves, and what it refuses to replace."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """``hanse doctor``, and what the package needs: no more than it imports."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a stranger meets first: help with examples that work, and mistakes told in a line with what is allowed."""
 
-from __future__ import annotations
-
 import shlex
 import sys
 from collections.abc import Iterator

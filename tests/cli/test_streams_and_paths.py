@@ -1,7 +1,5 @@
 """Full disks, broken pipes, closed streams and impossible paths: a line and an exit code, never a traceback."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What reaches a terminal: no text of a stranger moves its cursor, colours it or turns its direction of writing."""
 
-from __future__ import annotations
-
 import io
 import re
 import sys

@@ -2,8 +2,6 @@
 shown its clients' scores as tensors).
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

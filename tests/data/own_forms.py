@@ -1,7 +1,5 @@
 """Data of a user's own in each form, under the names by which the tests' messages call them; and drawn ones."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

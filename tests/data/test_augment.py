@@ -1,7 +1,5 @@
 """Augmented images, and how pixels are scaled."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What people give by mistake: each one clear line, or no difference at all."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Commitments to a number of samples: honest members pass, and inflated claims survive with chance at most x^-k."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Notes on what may be meant otherwise: drawn federations in which it is so, and others in which it is not."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What the federation is given: disjoint shares, the server's sets, synthetic clients on demand, the spec."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -4,8 +4,6 @@ The oracle is written anew here: what training gets equals the numbers that were
 column's name, or a note names the column.
 """
 
-from __future__ import annotations
-
 import datetime
 import re
 import unicodedata

@@ -1,7 +1,5 @@
 """Mixtures of distributions: PI-FL's laws, exact counts, disjoint shares, what is held out for the server."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Sources that come with clients: roles of plays, writers, styles of pictures; and EMNIST. Files are made here."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import zipfile

@@ -1,7 +1,5 @@
 """What every partition must hold: no sample twice, sizes and classes as asked, the same for the same seed."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

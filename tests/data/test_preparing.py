@@ -1,7 +1,5 @@
 """Tables as people have them: gaps, words, dates, and by whose statistics they become numbers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A schema: drafted from tables, read, and what a table becomes by it; what does not fit is told to its owner."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path

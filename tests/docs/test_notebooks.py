@@ -1,7 +1,5 @@
 """The notebooks of the documentation run from top to bottom, and say what the text between their cells says."""
 
-from __future__ import annotations
-
 import json
 import runpy
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A federation on Flower's records in this process in which one client is hostile: real server, real nodes."""
 
-from __future__ import annotations
-
 import io
 import json
 import random

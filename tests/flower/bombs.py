@@ -1,7 +1,5 @@
 """Replies that are small on the wire and would be large in memory; run as a program, prints what each one took."""
 
-from __future__ import annotations
-
 import json
 import resource
 import sys

@@ -1,13 +1,16 @@
 """What tests of this folder share."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+# without the extra 'flower' there is nothing to test here
+collect_ignore_glob = [] if find_spec("flwr") else ["test_*.py"]
 
 
 @pytest.fixture(autouse=True)
@@ -18,10 +21,9 @@ def _unsynced(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def in_an_app() -> None:
     """Flower sets these inside an app; a test before may have had others."""
-    if find_spec("flwr"):
-        from flwr.supercore.task_identity import TaskIdentity
+    from flwr.supercore.task_identity import TaskIdentity
 
-        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
+    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +36,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A run of three rounds with books that nothing disturbed, in a folder with its nodes' own. Where its books are
     does not change it. Whoever changes it takes a copy.
     """
-    pytest.importorskip("flwr", reason="needs the extra 'flower'")
     from inprocess import play
     from test_flower_in_process import grid_of
     from test_letters import books
@@ -92,6 +93,18 @@ def join(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple
 
 
 @pytest.fixture
+def harvest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a new project with a key, beside which commands are given."""
+    from hanse.flower.new import new
+    from hanse.flower.operator_key import make_operator_key
+
+    monkeypatch.chdir(tmp_path)
+    new("harvest")
+    make_operator_key(tmp_path / "harvest" / "certs")
+    return tmp_path / "harvest"
+
+
+@pytest.fixture
 def unwarmed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A node that joins starts no warm process, which takes seconds."""
     from hanse.wings.operate import warm_process
@@ -100,12 +113,8 @@ def unwarmed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def warm(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    if not find_spec("flwr"):
-        yield
-        return
+def warm(monkeypatch: pytest.MonkeyPatch) -> None:
     from hanse.flower.valued import reaggregate
 
     start = reaggregate.started
     monkeypatch.setattr(reaggregate, "started", lambda: Shared(start))
-    yield

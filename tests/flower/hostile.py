@@ -1,7 +1,5 @@
 """A hostile client for tests: real messages of ours, changed in every way that came to mind, seeded."""
 
-from __future__ import annotations
-
 import copy
 import io
 import json

@@ -1,7 +1,5 @@
 """A small federation of nodes in this process, which answer as on a real network, and the federation that asks them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial

@@ -124,8 +124,6 @@ STRATEGIES: dict[str, Callable[[], Strategy]] = {
 class Locked(FedMedian):
     def __init__(self) -> None:
         super().__init__()
-        import threading
-
         self.lock = threading.Lock()
 
 

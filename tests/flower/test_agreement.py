@@ -16,9 +16,6 @@ from typing import Any
 
 import pytest
 import torch
-
-pytest.importorskip("flwr", reason="needs the extra 'flower'")
-
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from flwr.supercore.fab import Fab
 from flwr.supernode import start_client_internal as node
@@ -42,7 +39,6 @@ from hanse.federation.local import LocalFederation
 from hanse.federation.node import EVIDENCE
 from hanse.flower import node_log, server
 from hanse.flower.agreement import _TALLY, Agreement, AskedOf, Binding, QuestionTally, added, counted, sources, take
-from hanse.flower.new import new
 from hanse.flower.node_log import NodeLog
 from hanse.flower.operator_key import make_operator_key, public_key
 from hanse.flower.witnesses import ShownHeads
@@ -595,34 +591,26 @@ def test_what_an_owner_cannot_agree_to_is_named(tmp_path: Path, join: Join) -> N
 
 
 def test_parts_in_the_projects_folder_are_found_wherever_the_command_is_given(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    harvest: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", sys.path.copy())
-    new("harvest")
-    project = tmp_path / "harvest"
-    (project / "own_parts.py").write_text(
+    (harvest / "own_parts.py").write_text(
         "from hanse.mechanisms.registry import MECHANISMS\n\n\ndef mine():\n    return MECHANISMS['fedavg']()\n"
     )
-    toml = project / "experiment.toml"
+    toml = harvest / "experiment.toml"
     toml.write_text(toml.read_text().replace('"fedavg"\nclients_per_round = 3', '"own_parts:mine"'))
-    make_operator_key(project / "certs")
-    made = Loopback(project, project, (9100, 9101)).agree()
+    made = Loopback(harvest, harvest, (9100, 9101)).agree()
     assert made is not None
     assert made.experiment["mechanism"]["name"] == "own_parts:mine"
 
 
-def test_an_operator_keeps_or_renews_the_agreement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    new("harvest")
-    app_folder = tmp_path / "harvest"
-    toml = app_folder / "experiment.toml"
+def test_an_operator_keeps_or_renews_the_agreement(harvest: Path, tmp_path: Path) -> None:
+    toml = harvest / "experiment.toml"
     toml.write_text(paying(4).to_toml())
-    net = Loopback(app_folder, app_folder, (9100, 9101))
-    make_operator_key(app_folder / "certs")
+    net = Loopback(harvest, harvest, (9100, 9101))
     first = net.agree()
     assert first is not None
-    home = app_folder / "participants" / "node0"
+    home = harvest / "participants" / "node0"
     assert (home / AGREEMENTS / f"{first.hash}.txt").exists()
     assert net.agree() == first  # it still fits
     net.agreement.write_text(net.agreement.read_text().replace('"replays": 3', '"replays":  9'))
@@ -645,7 +633,7 @@ def test_an_operator_keeps_or_renews_the_agreement(tmp_path: Path, monkeypatch: 
         patch.setattr(loopback, "latest_claim", lambda run: BooksAtCheckpoint(finished=True))
         with pytest.raises(UserError, match=r"run\.rounds: 9: the last of 4 rounds in .* was settled"):
             net.agree()
-    (app_folder / "client_app.py").write_text("app = None\n")
+    (harvest / "client_app.py").write_text("app = None\n")
     recoded = net.agree()
     assert recoded is not None
     assert (recoded.app != longer.app, recoded.run) == (True, first.run)

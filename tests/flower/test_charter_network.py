@@ -1,7 +1,5 @@
 """A charter on a network: the local engine's numbers, members by their keys, and a charter's whole life."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import subprocess
@@ -11,9 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-
-pytest.importorskip("flwr", reason="needs the extra 'flower'")
-
 from commands import run_hanse
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from inprocess import KEY, PINNED, play

@@ -7,11 +7,7 @@ from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
 
-import pytest
 from packaging.requirements import Requirement
-
-pytest.importorskip("flwr", reason="needs the extra 'flower'")
-
 
 ROOT = Path(__file__).parents[2]
 FILE = (ROOT / "src" / "hanse" / "flower" / "template" / "Containerfile.j2").read_text()

@@ -6,9 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-
-pytest.importorskip("flwr", reason="needs the extra 'flower'")
-
 from deployed import PAYMENTS, clients, experiment, final, kinds, network, plan
 from rotation import rotating
 

@@ -5,9 +5,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("flwr", reason="needs the extra 'flower'")
-
 from deployed import AUCTION, begin, clients, experiment, final, metrics, network, plan, revive, until
 
 from hanse.base.errors import UserError

@@ -10,13 +10,11 @@ from itertools import cycle
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
-
-pytest.importorskip("flwr", reason="needs the extra 'flower'")
-
 from flwr.supercore.task_identity import TaskIdentity
 from inprocess import play
+from test_agreement import paying
 from test_flower_in_process import grid_of
+from typer.testing import CliRunner
 
 import hanse
 from hanse.cli import app
@@ -72,12 +70,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a finished run and its participants' folders."""
     TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
     folder = tmp_path_factory.mktemp("played")
-    exp = hanse.Experiment(
-        data={"clients": N, "client_test": 0.2, "client_validation": 0.2},
-        model="logistic",
-        mechanism={"name": "fedavg", "clients_per_round": N, "value": "path", "settle": "by_value"},
-        run={"rounds": 3},
-    )
+    exp = paying(3, clients=N, eval={})
     play(grid_of(exp, folder / "nodes"), exp, folder / "run")
     [receipts] = (folder / "nodes" / "node1").glob("*/client-1/receipts")
     shutil.copytree(receipts, folder / "receipts")

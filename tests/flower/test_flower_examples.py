@@ -9,9 +9,6 @@ import tomllib
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("flwr", reason="needs the extra 'flower'")
-
 from flower_apps import grid_of
 from flwr.app import Context, RecordDict
 

@@ -7,12 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import deployed
 import numpy as np
 import pytest
 import torch
-
-pytest.importorskip("flwr", reason="needs the extra 'flower'")
-
 from deployed import PAYMENTS, kinds
 from inprocess import InProcessGrid, apps_of, play
 from rotation import rotating
@@ -43,15 +41,7 @@ MECHANISMS: dict[str, dict[str, Any]] = {
 
 
 def experiment(name: str, rounds: int = 3, **more: Any) -> hanse.Experiment:
-    return hanse.Experiment(
-        data={"clients": N, "client_test": 0.2, "client_validation": 0.2},
-        model={"name": "mlp", "hidden": [8]},
-        mechanism={"name": name, **MECHANISMS.get(name, {})},
-        train={"lr": 0.05},
-        engine={"train": "sequential", "threads": 1, "workers": 1, "device": "cpu"},
-        run={"rounds": rounds},
-        **more,
-    )
+    return deployed.experiment(name, N, rounds, mechanism=MECHANISMS.get(name, {}), **{"eval": {}, **more})
 
 
 def grid_of(exp: hanse.Experiment, folder: Path, **more: Any) -> InProcessGrid:

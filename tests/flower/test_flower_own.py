@@ -8,9 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-
-pytest.importorskip("flwr", reason="needs the extra 'flower'")
-
 from flwr.app import Message as FlowerMessage
 from forging import receipt
 from inprocess import KEY, PINNED
@@ -213,10 +210,15 @@ def test_a_run_keeps_its_name_for_its_members_folders(tmp_path: Path) -> None:
         server.begin(path, "one")
 
 
-def test_a_private_row_is_tested_by_its_number_and_alone(tmp_path: Path) -> None:
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    """The node of client 1."""
     exp = experiment("fedavg")
     job = Assignment("run", 1, N, 0, {"name": "mlp", "hidden": [8]}, exp.train.model_dump())
-    node = Node(ClientData.of(build(exp.data), 1), job, tmp_path)
+    return Node(ClientData.of(build(exp.data), 1), job, tmp_path)
+
+
+def test_a_private_row_is_tested_by_its_number_and_alone(node: Node) -> None:
     first = node.problem.layout.flatten(node.problem.module)
     ask = Test("test", first, row=1)
     for row in ("../1", -1):
@@ -229,10 +231,7 @@ def test_a_private_row_is_tested_by_its_number_and_alone(tmp_path: Path) -> None
     assert result.weights is None
 
 
-def test_a_receipt_of_another_client_or_none_is_refused(tmp_path: Path) -> None:
-    exp = experiment("fedavg")
-    job = Assignment("run", 1, N, 0, {"name": "mlp", "hidden": [8]}, exp.train.model_dump())
-    node = Node(ClientData.of(build(exp.data), 1), job, tmp_path)
+def test_a_receipt_of_another_client_or_none_is_refused(node: Node, tmp_path: Path) -> None:
     told = receipt(key=KEY)
     for lines in ("{", '{"shell": 1}', replace(told, statement="{}").as_json()):
         with pytest.raises(WireError, match="not receipts"):

@@ -8,9 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-
-pytest.importorskip("flwr", reason="needs the extra 'flower'")
-
 from flower_apps import FIRST, STEPS, grid_of, plain_app
 from flwr.app import Array, ArrayRecord, MetricRecord
 from flwr.clientapp import ClientApp

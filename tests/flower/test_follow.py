@@ -9,9 +9,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-
-pytest.importorskip("flwr", reason="needs the extra 'flower'")
-
 from deployed import until
 from test_flower_in_process import N, experiment, grid_of
 from test_newcomers import run_with

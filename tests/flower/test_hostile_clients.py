@@ -6,9 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("flwr", reason="needs the extra 'flower'")
-
 from arena import LIAR, Arena, N, fuzzed
 from flwr.app import Message, RecordDict
 from hostile import WORST, worst

@@ -9,9 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-pytest.importorskip("flwr", reason="needs the extra 'flower'")
-
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from hostile import FILES
 

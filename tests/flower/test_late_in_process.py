@@ -5,12 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import deployed
 import numpy as np
 import pytest
 import torch
-
-pytest.importorskip("flwr", reason="needs the extra 'flower'")
-
 from flwr.app import Message
 from inprocess import InProcessGrid, apps_of, play
 
@@ -54,14 +52,12 @@ class Slow(InProcessGrid):
 
 
 def experiment(rounds: int = 6, **federation: Any) -> hanse.Experiment:
-    return hanse.Experiment(
+    return deployed.experiment(
+        rounds=rounds,
         data={"clients": N, "partition": {"samples_per_client": 30}, "client_test": 0.2},
-        model={"name": "mlp", "hidden": [8]},
-        mechanism={"name": "fedavg", "clients_per_round": N, "weigh": "by_staleness"},
-        train={"lr": 0.05},
+        mechanism={"clients_per_round": N, "weigh": "by_staleness"},
         federation={"deadline_s": 900.0, **federation},  # a round that waited for it would be noticed
-        engine={"train": "sequential", "threads": 1, "workers": 1, "device": "cpu"},
-        run={"rounds": rounds},
+        eval={},
     )
 
 

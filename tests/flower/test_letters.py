@@ -8,14 +8,11 @@ from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from typer.testing import CliRunner
-
-pytest.importorskip("flwr", reason="needs the extra 'flower'")
-
 from flwr.app import Message
 from forging import receipt
 from inprocess import KEY, PINNED, InProcessGrid, play
 from test_flower_in_process import N, experiment, grid_of
+from typer.testing import CliRunner
 
 import hanse
 from hanse.base.errors import UserError

@@ -1,7 +1,5 @@
 """A training loop of one's own at participants on a network: the rows, metrics and refusals that a simulation has."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -9,9 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-
-pytest.importorskip("flwr", reason="needs the extra 'flower'")
-
 import user_loops
 from inprocess import InProcessGrid, apps_of, play
 from rotation import rotating

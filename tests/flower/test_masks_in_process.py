@@ -1,16 +1,11 @@
 """Masked sums between nodes in one process: the simulation's numbers, drop-outs, and what the server received."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-
-pytest.importorskip("flwr", reason="needs the extra 'flower'")
-
 from flwr.app import Message
 from inprocess import InProcessGrid, apps_of, play
 from rotation import rotating

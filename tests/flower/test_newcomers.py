@@ -9,9 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("flwr", reason="needs the extra 'flower'")
-
 from flwr.app import ConfigRecord, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
@@ -180,15 +177,21 @@ def federation_of(grid: InProcessGrid) -> tuple[FlowerFederation, Clock]:
     return federation, clock
 
 
+def asked_at(grid: InProcessGrid, federation: FlowerFederation, clock: Clock, seconds: int) -> list[int]:
+    """Return the seconds in which node 102 is asked who it is, while the others take part."""
+    times = []
+    for second in range(seconds):
+        clock.now, before = float(second), asked(grid, 102)
+        assert federation.present(0).ids.tolist() == [0, 1, 2, 3]
+        if asked(grid, 102) > before:
+            times.append(second)
+    return times
+
+
 def test_a_refused_newcomer_is_asked_again_after_growing_pauses_and_taken_once_it_is_sound(tmp_path: Path) -> None:
     grid = grid_of(experiment("fedavg"), tmp_path, meddle=says(102, lambda reply: "{"))
     federation, clock = federation_of(grid)
-    times = []
-    for second in range(2000):
-        clock.now, before = float(second), asked(grid, 102)
-        federation.present(0)
-        if asked(grid, 102) > before:
-            times.append(second)
+    times = asked_at(grid, federation, clock, 2000)
     assert times == [0, 5, 15, 35, 75, 155, 315, 635, 1235, 1835]  # 600 s at most
     grid.meddle = lambda node, message, reply: reply
     clock.now = 2435.0
@@ -203,13 +206,8 @@ def test_a_silent_newcomer_is_given_up_after_a_minute_then_two_and_asked_again(t
 
     grid = grid_of(experiment("fedavg"), tmp_path, meddle=silent)
     federation, clock = federation_of(grid)
-    times = []
-    for second in range(1600):
-        clock.now, before = float(second), asked(grid, 102)
-        assert federation.present(0).ids.tolist() == [0, 1, 2, 3]
-        if asked(grid, 102) > before:
-            times.append(second)
-    assert times == [0, 65, 190, 435, 920, 1525]  # it may be training: a minute at first, and then a pause of 5 s
+    # it may be training: a minute at first, and then a pause of 5 s
+    assert asked_at(grid, federation, clock, 1600) == [0, 65, 190, 435, 920, 1525]
     assert federation.newcomers.pending == 1
 
 

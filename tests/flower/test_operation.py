@@ -13,9 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("flwr", reason="needs the extra 'flower'")
-
 from inprocess import KEY, play
 from test_flower_in_process import grid_of
 from test_letters import After, books
@@ -29,7 +26,7 @@ from hanse.flower import agreement, server
 from hanse.flower import agreement as agreeing
 from hanse.flower.agreement import agree
 from hanse.flower.members import give
-from hanse.flower.operator_key import make_operator_key, signing_key
+from hanse.flower.operator_key import signing_key
 from hanse.runs import recomputable
 from hanse.runs.config import Experiment
 from hanse.runs.guards import completed
@@ -113,12 +110,10 @@ def test_a_backup_whose_books_do_not_hold_leaves_no_project(how: str, network: L
 
 
 def test_a_server_and_then_its_nodes_go_over_to_a_release_that_was_agreed_beside_the_old_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    harvest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert CliRunner().invoke(app, ["new", "harvest"]).exit_code == 0
-    project = Loopback(tmp_path / "harvest", tmp_path / "harvest", (9100, 9101))
-    key = signing_key(make_operator_key(project.folder / "certs").with_name("operator.key"))
+    project = Loopback(harvest, harvest, (9100, 9101))
+    key = signing_key(harvest / "certs" / "operator.key")
     old, new = recomputable.code_hash(), "5" * 64
     project.agree()
     text = project.agreement.read_text()

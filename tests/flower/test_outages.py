@@ -11,9 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-
-pytest.importorskip("flwr", reason="needs the extra 'flower'")
-
 from inprocess import play
 from sqlalchemy import event
 from sqlalchemy.engine import Engine

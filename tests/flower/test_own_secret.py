@@ -6,9 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-
-pytest.importorskip("flwr", reason="needs the extra 'flower'")
-
 from flwr.app import Message
 from inprocess import InProcessGrid, apps_of
 from test_flower_in_process import N, experiment, over_flower

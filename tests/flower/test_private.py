@@ -8,9 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("flwr", reason="needs the extra 'flower'")
-
 from forging import receipt
 from inprocess import KEY, PINNED
 from rotation import rotating

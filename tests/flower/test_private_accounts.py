@@ -1,13 +1,10 @@
 """Privacy accounts on a network: participants keep their own, and a simulation's code answers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-pytest.importorskip("flwr", reason="needs the extra 'flower'")
 pytest.importorskip("dp_accounting")
 
 from inprocess import InProcessGrid, apps_of

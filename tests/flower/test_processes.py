@@ -9,9 +9,6 @@ from pathlib import Path
 import pytest
 from deployed import until
 
-pytest.importorskip("cryptography", reason="needs the extra 'flower'")
-
-
 from hanse.wings.operate.processes import Processes, end
 from hanse.wings.operate.warm_process import COMMAND, SOCKET, link
 
@@ -37,7 +34,6 @@ def test_another_process_with_the_number_is_left_alone(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_message_that_waits_ends_soon_after_its_node() -> None:
     """Flower's own watch interrupts the main thread, which heeds nothing while it waits."""
-    pytest.importorskip("flwr", reason="needs the extra 'flower'")
     code = (
         "import functools, sys\n"
         "from flwr.supercore.app_utils import start_parent_process_monitor\n"
@@ -63,7 +59,6 @@ def test_a_message_that_waits_ends_soon_after_its_node() -> None:
 
 @pytest.mark.slow
 def test_without_a_keeper_the_command_says_so_and_starts_flowers_own(tmp_path: Path) -> None:
-    pytest.importorskip("flwr", reason="needs the extra 'flower'")
     command = link(tmp_path / "warm") / COMMAND
     env = {**os.environ, SOCKET: str(tmp_path / "nobody"), "FLWR_DISABLE_UPDATE_CHECK": "1"}
     done = subprocess.run([command, "--help"], env=env, capture_output=True, text=True, check=False)

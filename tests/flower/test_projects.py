@@ -9,9 +9,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-
-pytest.importorskip("flwr", reason="needs the extra 'flower'")
-
 from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from typer.testing import CliRunner
@@ -161,31 +158,26 @@ def test_commands_say_where_there_is_no_federation(tmp_path: Path) -> None:
 
 
 def test_a_mistake_in_the_experiment_is_told_before_anything_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    harvest: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    new("harvest")
-    folder, played = tmp_path / "harvest", list[Path]()
-    Loopback(folder, folder, (9100, 9101)).save()
-    make_operator_key(folder / "certs")
+    played = list[Path]()
+    Loopback(harvest, harvest, (9100, 9101)).save()
     monkeypatch.setattr(Loopback, "_followed", lambda self, command, log, show: played.append(log))
-    toml = (folder / "experiment.toml").read_text()
-    (folder / "experiment.toml").write_text(toml.replace("[mechanism]", '[mechanism]\npay = "by_value"'))
+    toml = (harvest / "experiment.toml").read_text()
+    (harvest / "experiment.toml").write_text(toml.replace("[mechanism]", '[mechanism]\npay = "by_value"'))
     said = CliRunner().invoke(app, ["network", "run", "harvest"])
     assert isinstance(said.exception, UserError)
     assert ("mechanism.pay" in str(said.exception), played) == (True, [])
-    (folder / "experiment.toml").write_text(toml)
+    (harvest / "experiment.toml").write_text(toml)
     assert CliRunner().invoke(app, ["network", "run", "harvest"]).exit_code == 0
     assert len(played) == 1
 
 
-def test_an_option_that_up_is_not_given_is_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("harvest")
+def test_an_option_that_up_is_not_given_is_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hanse.wings.operate.server_access.nginx", lambda: Path("nginx"))
     monkeypatch.setattr(Loopback, "up", lambda self, show: (made.append(self), self.save()))
-    made, folder = list[Loopback](), tmp_path / "harvest"
-    new("harvest")
-    make_operator_key(folder / "certs")
+    made = list[Loopback]()
 
     def up(*words: str) -> dict[str, Any]:
         before, said = made[-1] if made else None, CliRunner().invoke(app, ["network", "up", "harvest", *words])
@@ -202,35 +194,29 @@ def test_an_option_that_up_is_not_given_is_as_it_was(tmp_path: Path, monkeypatch
     assert made[-1].imports == ("json",)
 
 
-def test_a_process_that_runs_gets_no_other_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_runs_gets_no_other_address(harvest: Path) -> None:
     """Its end alone can give it one: until then the project names the address at which it answers."""
-    monkeypatch.chdir(tmp_path)
-    new("harvest")
-    folder = tmp_path / "harvest"
-    Loopback(folder, folder, (9100,), listen="127.0.0.1:9101", members=2).save()
-    kept = (folder / "network.json").read_text()
-    (folder / "logs").mkdir()
+    Loopback(harvest, harvest, (9100,), listen="127.0.0.1:9101", members=2).save()
+    kept = (harvest / "network.json").read_text()
+    (harvest / "logs").mkdir()
     for name in ("superlink", "proxy"):
-        (folder / "logs" / f"{name}.pid").write_text(f"{os.getpid()} {begun(os.getpid())}\n")
+        (harvest / "logs" / f"{name}.pid").write_text(f"{os.getpid()} {begun(os.getpid())}\n")
     for words in (["--port", "9200"], ["--listen", "127.0.0.1:9300"]):
         said = CliRunner().invoke(app, ["network", "up", "harvest", *words])
         assert isinstance(said.exception, UserError)
         assert " ".join(words) in str(said.exception)
         assert "it runs with --port 9100 --listen 127.0.0.1:9101" in str(said.exception)
-    assert (folder / "network.json").read_text() == kept
+    assert (harvest / "network.json").read_text() == kept
 
 
-def test_what_the_experiment_names_is_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_experiment_names_is_beside_it(harvest: Path) -> None:
     """Wherever the command is given."""
-    monkeypatch.chdir(tmp_path)
-    new("harvest")
-    folder, told = tmp_path / "harvest", list[str]()
-    (folder / "charter.toml").write_text('title = "Two"\n[members.a]\n[members.b]\n')
-    with (folder / "experiment.toml").open("a") as file:
+    told = list[str]()
+    (harvest / "charter.toml").write_text('title = "Two"\n[members.a]\n[members.b]\n')
+    with (harvest / "experiment.toml").open("a") as file:
         file.write('[charter]\nfile = "charter.toml"\n')
-    make_operator_key(folder / "certs")
-    agreed = Loopback(folder, folder, (9100,)).agree(told.append)
+    agreed = Loopback(harvest, harvest, (9100,)).agree(told.append)
     assert agreed is not None
     assert [("a, b" in line, "keys" in line) for line in told] == [(True, True)]  # nodes choose their names
     assert agreed.experiment["charter"]["title"] == "Two"
-    assert Path.cwd() == tmp_path
+    assert Path.cwd() == harvest.parent

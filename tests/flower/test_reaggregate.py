@@ -4,9 +4,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-pytest.importorskip("flwr", reason="needs the extra 'flower'")
-
 from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import FedAvg, FedMedian, Strategy
 from recorded import RecordedGrid, first_arrays

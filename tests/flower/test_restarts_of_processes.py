@@ -6,9 +6,6 @@ from itertools import permutations
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("flwr", reason="needs the extra 'flower'")
-
 from deployed import Ongoing, clients, experiment, metrics, until
 from rotation import rotating
 

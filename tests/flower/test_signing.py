@@ -15,11 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-
-pytest.importorskip("flwr", reason="needs the extra 'flower'")
-
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from flwr.app import Array, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
 from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.proto.fleet_pb2 import PushMessagesRequest
 from flwr.proto.node_pb2 import Node as NodeProto
@@ -106,6 +104,13 @@ def asked(
     return message if key is None else signing.sign(message, key)
 
 
+def answered(app: ClientApp, message: Message) -> dict[str, Any]:
+    """Send a message as Flower does, by its bytes, and return the plain values of the answer."""
+    message.metadata.__dict__["_message_id"] = "m"
+    reply = app(travelled(message), Context(RUN, NODE, {"partition-id": 0}, RecordDict(), {}))
+    return from_records(reply.content)[1]
+
+
 class Participant:
     """A node; each message meets a fresh app, as with a process for each."""
 
@@ -114,11 +119,7 @@ class Participant:
         take(home, agreement_of(job).note(KEY), PINNED, 0.0)
 
     def answer(self, message: Message) -> dict[str, Any]:
-        """Send a message as Flower does, by its bytes, and return the plain values of the answer."""
-        message.metadata.__dict__["_message_id"] = "m"
-        app = client_app(mine, folder=self.home, **self.more)
-        reply = app(travelled(message), Context(RUN, NODE, {"partition-id": 0}, RecordDict(), {}))
-        return from_records(reply.content)[1]
+        return answered(client_app(mine, folder=self.home, **self.more), message)
 
     def state(self) -> str:
         """A digest of everything that the participant keeps."""
@@ -198,11 +199,7 @@ def test_each_forgery_is_refused_before_the_participants_data_are_loaded(name: s
     def loads(_: Context) -> ClientData:
         raise AssertionError("the data were loaded")
 
-    app = client_app(loads, folder=tmp_path)
-    message = make(3)
-    message.metadata.__dict__["_message_id"] = "m"
-    reply = app(travelled(message), Context(RUN, NODE, {}, RecordDict(), {}))
-    assert said in from_records(reply.content)[1]["refused"]
+    assert said in answered(client_app(loads, folder=tmp_path), make(3))["refused"]
     assert list(tmp_path.iterdir()) == []
 
 
@@ -261,11 +258,8 @@ def test_an_error_that_may_tell_of_samples_stays_in_the_participants_log(
     policy = type("Raises", (), {"stay": raises})()
     said = [Participant(tmp_path / "policy", policy=policy).answer(asked(0))["refused"]]
     for kind in ("hello", "request"):
-        message = asked(0, kind=kind)
-        message.metadata.__dict__["_message_id"] = "m"
         app = client_app(lambda _: raises(), folder=Participant(tmp_path / "data").home)
-        reply = app(travelled(message), Context(RUN, NODE, {"partition-id": 0}, RecordDict(), {}))
-        said.append(from_records(reply.content)[1]["refused"])
+        said.append(answered(app, asked(0, kind=kind))["refused"])
     assert "LookupError" in said[0]
     assert not any("Smith" in one for one in said)
     assert caplog.text.count("Smith") >= 3
@@ -400,16 +394,16 @@ def test_a_lost_key_is_not_replaced_in_silence(tmp_path: Path) -> None:
 
 def test_a_server_without_a_key_begins_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(operator_key.SIGNS_WITH, raising=False)
-    grid = InProcessGrid({})
+
+    def begins() -> None:
+        grid, exp, agreed = InProcessGrid({}), experiment("fedavg"), agreement_of(JOB)
+        hanse.flower.server.play(grid, exp, tmp_path / "run", 1, None, [], patience_s=0.1, agreement=agreed)
+
     with pytest.raises(UserError, match="HANSE_OPERATOR_KEY"):
-        hanse.flower.server.play(
-            grid, experiment("fedavg"), tmp_path / "run", 1, None, [], patience_s=0.1, agreement=agreement_of(JOB)
-        )
+        begins()
     monkeypatch.setenv(operator_key.SIGNS_WITH, str(tmp_path / "operator.key"))
     with pytest.raises(UserError, match="the operator's key is gone"):
-        hanse.flower.server.play(
-            grid, experiment("fedavg"), tmp_path / "run", 1, None, [], patience_s=0.1, agreement=agreement_of(JOB)
-        )
+        begins()
     assert list(tmp_path.iterdir()) == []
 
 

@@ -1,7 +1,5 @@
 """Sizes proved on a network: nodes commit, an auditor on their premises signs, a liar's bond goes to the mint."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +17,7 @@ from hanse.cli.entry import app
 from hanse.core.entry import BOND, KEPT, RETURNED, TOKEN
 from hanse.core.part import Unproved
 from hanse.data import build
-from hanse.federation.behaviour import Liar
+from hanse.federation.behaviour import Behaviour, Liar
 from hanse.federation.node import ClientData
 from hanse.flower.client import client_app
 from hanse.runs.round import finish, play_round
@@ -35,6 +33,10 @@ def load_data(context: SimpleNamespace) -> ClientData:
     return DATA[int(context.node_config["partition-id"])]
 
 
+def write_key(file: Path, key: Ed25519PrivateKey) -> None:
+    file.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+
+
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[NetworkRehearsal]:
     yield from audited(tmp_path, "fedavg")
@@ -44,8 +46,7 @@ def audited(tmp_path: Path, mechanism: Any, **sections: Any) -> Iterator[Network
     """Yield a network whose members prove their sizes to an auditor."""
     sizes = {"proved": True, "auditors": [AUDITOR.public_key().public_bytes_raw().hex()], "leaves": 20}
     found = rehearse_network(mechanism, tmp_path / "nodes", sizes=sizes, **sections)
-    key = AUDITOR.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    (tmp_path / "auditor.pem").write_bytes(key)
+    write_key(tmp_path / "auditor.pem", AUDITOR)
     here = build(found.experiment.data)
     DATA.update({i: ClientData.of(here, i) for i in range(4)})
     yield found
@@ -68,16 +69,14 @@ def audit(tmp_path: Path, client: int, *, shown: int | None = None, key: str = "
     return ""
 
 
-def lying(small: NetworkRehearsal, tmp_path: Path) -> None:
-    """Let node 103 claim twice its samples."""
-    pinned = small.federation.key.public_key().public_bytes_raw()
-    small.grid.apps[103] = client_app(
-        lambda context: DATA[3], folder=tmp_path / "nodes" / "node3", operator=pinned, behaviours=[Liar([3], size=2.0)]
-    )
+def behaving(small: NetworkRehearsal, tmp_path: Path, how: Behaviour) -> None:
+    """Let node 103 behave so."""
+    pinned, folder = small.federation.key.public_key().public_bytes_raw(), tmp_path / "nodes" / "node3"
+    small.grid.apps[103] = client_app(lambda context: DATA[3], folder=folder, operator=pinned, behaviours=[how])
 
 
 def test_an_auditor_signs_for_the_honest_and_the_liar_loses_its_bond(small: NetworkRehearsal, tmp_path: Path) -> None:
-    lying(small, tmp_path)
+    behaving(small, tmp_path, Liar([3], size=2.0))  # it claims twice its samples
     first = play_round(small.setup, small.start)
     assert [t.kind for t in first.view.posted] == ["grant"] * 4 + [BOND] * 4
     assert first.view.roster.num_samples.tolist() == [0, 0, 0, 0]  # nobody has proved anything yet
@@ -101,9 +100,7 @@ def test_an_auditor_signs_for_the_honest_and_the_liar_loses_its_bond(small: Netw
 def test_nodes_prove_that_they_trained_and_who_did_not_is_worth_nothing(tmp_path: Path) -> None:
     mechanism = {"name": "fedavg", "value": "path", "settle": "by_value"}
     for small in audited(tmp_path, mechanism, evidence={"training": {}}):
-        pinned = small.federation.key.public_key().public_bytes_raw()
-        idle, folder = [Deviant([3], sends="nothing")], tmp_path / "nodes" / "node3"
-        small.grid.apps[103] = client_app(lambda context: DATA[3], folder=folder, operator=pinned, behaviours=idle)
+        behaving(small, tmp_path, Deviant([3], sends="nothing"))
         first = play_round(small.setup, small.start)
         assert first.view.get(Unproved).clients.tolist() == []  # nobody has committed yet: nobody is judged
         assert [audit(tmp_path, c) for c in range(4)] == [""] * 4
@@ -160,8 +157,7 @@ def test_what_an_auditor_may_get_wrong(
 
 
 def test_signatures_of_others_and_of_other_samples_do_not_count(small: NetworkRehearsal, tmp_path: Path) -> None:
-    stranger = Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    (tmp_path / "stranger.pem").write_bytes(stranger)
+    write_key(tmp_path / "stranger.pem", Ed25519PrivateKey.generate())
     first = play_round(small.setup, small.start)
     assert "another root" in audit(tmp_path, 0, shown=1)
     assert audit(tmp_path, 1, key="stranger.pem") == ""

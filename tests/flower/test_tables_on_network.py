@@ -1,7 +1,5 @@
 """Tables by a schema: on a network they give the bits of the rehearsal, and what does not fit stays with its owner."""
 
-from __future__ import annotations
-
 import json
 import logging
 import shutil
@@ -13,9 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-
-pytest.importorskip("flwr", reason="needs the extra 'flower'")
-
 from inprocess import InProcessGrid, client_app, play
 from test_projects import module
 from typer.testing import CliRunner

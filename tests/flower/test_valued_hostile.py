@@ -10,9 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-
-pytest.importorskip("flwr", reason="needs the extra 'flower'")
-
 from flwr.app import Array, ArrayRecord, Message, MetricRecord
 from flwr.serverapp.strategy import FedAvg, FedMedian, Strategy
 from recorded import RecordedGrid, first_arrays

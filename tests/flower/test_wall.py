@@ -16,12 +16,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import torch
-
-pytest.importorskip("flwr", reason="needs the extra 'flower'")
-
-import httpx
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from deployed import APP, PAYMENTS, clients, experiment, final, free_ports, kinds, metrics, network, plan, until
@@ -98,13 +95,11 @@ def test_an_address_that_is_none_is_refused_and_named(listen: str) -> None:
 
 
 def test_an_operator_without_nginx_or_names_is_told_before_anything_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    harvest: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert CliRunner().invoke(app, ["new", "harvest"]).exit_code == 0
-    before = sorted(p.name for p in (tmp_path / "harvest").iterdir())
+    before = sorted(p.name for p in harvest.iterdir())
     monkeypatch.setattr(server_access, "PLACES", ())
-    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("PATH", str(harvest))
     up = ["network", "up", "harvest", "--nodes", "0", "--port", str(free_ports(1)[0])]
     for more, said in {
         (): "--members: must be given",
@@ -114,7 +109,7 @@ def test_an_operator_without_nginx_or_names_is_told_before_anything_starts(
         result = CliRunner().invoke(app, [*up, *more])
         assert isinstance(result.exception, UserError), result.output
         assert said in str(result.exception)
-    assert sorted(p.name for p in (tmp_path / "harvest").iterdir()) == before
+    assert sorted(p.name for p in harvest.iterdir()) == before
 
 
 @pytest.mark.usefixtures("unwarmed")
@@ -280,16 +275,6 @@ def proxy(tmp_path: Path) -> Iterator[tuple[int, int]]:
         behind.server_close()
 
 
-def _post(port: int, name: str, body: bytes) -> tuple[int, bytes]:
-    made = http.client.HTTPSConnection("127.0.0.1", port, timeout=60, context=ssl._create_unverified_context())
-    try:
-        made.request("POST", f"/v1/fleet/{name}", body)
-        answer = made.getresponse()
-        return answer.status, answer.read()
-    finally:
-        made.close()
-
-
 def _memory(process: int) -> int:
     """Return the bytes that a process holds in memory."""
     said = Path(f"/proc/{process}/status").read_text()
@@ -437,13 +422,22 @@ def _intruder(folder: Path, net: Loopback, *commands: list[str]) -> list[str]:
     return [line.removeprefix("tried: ") for line in done.stdout.splitlines() if line.startswith("tried: ")]
 
 
+def _post(port: int, name: str, body: bytes) -> tuple[int, bytes]:
+    return _answer(port, "POST", f"/v1/fleet/{name}", body=body)
+
+
 def _ask(port: int, method: str, path: str, tls: bool = True) -> int:
+    return _answer(port, method, path, tls)[0]
+
+
+def _answer(port: int, method: str, path: str, tls: bool = True, body: bytes | None = None) -> tuple[int, bytes]:
     anybody = ssl._create_unverified_context()
-    made = http.client.HTTPSConnection("127.0.0.1", port, timeout=30, context=anybody)
-    connection = made if tls else http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    made = http.client.HTTPSConnection("127.0.0.1", port, timeout=60, context=anybody)
+    connection = made if tls else http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     try:
-        connection.request(method, path)
-        return connection.getresponse().status
+        connection.request(method, path, body)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
     finally:
         connection.close()
 

@@ -6,9 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("flwr", reason="needs the extra 'flower'")
-
 from inprocess import KEY, play
 from rotation import rotating
 from test_flower_in_process import N, grid_of

@@ -1,7 +1,5 @@
 """An experiment of a second, and jobs that do not train."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

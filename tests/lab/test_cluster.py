@@ -1,7 +1,5 @@
 """Jobs on a Ray cluster, with a stand-in for Ray: what is asked of it, and what a lost task becomes."""
 
-from __future__ import annotations
-
 import socket
 import sys
 from collections.abc import Callable

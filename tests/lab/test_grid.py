@@ -1,7 +1,5 @@
 """A grid's axes and points: what is split where, in which order the runs come, what is refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Which run directory and which kept line are a job's, whatever was left open or has another default since."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A paper's results in one file: added line by line, read whole, and every kind of damage told in one line."""
 
-from __future__ import annotations
-
 import errno
 import gzip
 import json

@@ -1,7 +1,5 @@
 """The script for Slurm: its parts together are the whole sweep."""
 
-from __future__ import annotations
-
 import csv
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The tests behind the words: against scipy, brute force and hand counts, and the false positives of stopping."""
 
-from __future__ import annotations
-
 import importlib
 import itertools
 import math

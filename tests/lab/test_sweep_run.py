@@ -1,7 +1,5 @@
 """A sweep as a whole: rows by hand, failures one by one, resumption of the sweep and of a run in it."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re

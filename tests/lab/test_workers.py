@@ -1,7 +1,5 @@
 """Processes that play jobs: forked or started anew, with the same bits, ended with their parent."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from functools import partial

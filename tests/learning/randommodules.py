@@ -1,7 +1,5 @@
 """Modules drawn at random, of the kinds that users write: reached by import path, the draw is an option."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Before round 0 every engine is held against the module itself; what differs is trained and scored by the module."""
 
-from __future__ import annotations
-
 import copy
 import random
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """What a card needs, without one: PyTorch's device without values stands in for it."""
 
-from __future__ import annotations
-
 import torch
 
 from hanse.data.samples import Samples

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import itertools
 
 import pytest
@@ -42,6 +40,14 @@ def naive(problem: Problem, row: torch.Tensor, samples, utility: str) -> float: 
         return -float(loss.mean())
 
 
+def updates_of(problem: Problem, row: torch.Tensor) -> torch.Tensor:
+    """Four clients' updates, whose buffers are variances where there are any."""
+    torch.manual_seed(0)
+    updates = row + 0.2 * row.std() * torch.randn(4, len(row))
+    updates[:, problem.layout.num_parameters :].abs_()
+    return updates
+
+
 @pytest.mark.parametrize(("name", "options", "shape", "classes"), MODELS)
 @pytest.mark.parametrize("utility", rotating(["loss", "accuracy", "balanced"], 3))
 def test_every_coalition_is_worth_what_its_average_is(name, options, shape, classes, utility) -> None:  # type: ignore[no-untyped-def]
@@ -51,10 +57,7 @@ def test_every_coalition_is_worth_what_its_average_is(name, options, shape, clas
         with pytest.raises(UserError):
             UpdateGame(problem, torch.stack([row]), row, [1.0], samples, utility=utility)
         return
-    torch.manual_seed(0)
-    updates = row + 0.2 * row.std() * torch.randn(4, len(row))
-    if options.get("batch_norm"):
-        updates[:, problem.layout.num_parameters :].abs_()
+    updates = updates_of(problem, row)
     weights = [0.5, 0.2, 0.3, 0.0]
     game = UpdateGame(problem, updates, row, weights, samples, utility=utility)
     players = [frozenset(c) for r in range(5) for c in itertools.combinations(range(4), r)]
@@ -126,11 +129,7 @@ def test_models_side_by_side_see_what_each_sees_alone(
 @pytest.mark.parametrize(("name", "options", "shape", "classes"), MODELS)
 def test_gram_matrices_of_updates_and_of_single_players_outputs(name, options, shape, classes) -> None:  # type: ignore[no-untyped-def]
     problem, row = build_problem(name, shape, classes, 1, **options)
-    samples = made(shape, classes, 270)
-    torch.manual_seed(0)
-    updates = row + 0.2 * row.std() * torch.randn(4, len(row))
-    if options.get("batch_norm"):
-        updates[:, problem.layout.num_parameters :].abs_()
+    samples, updates = made(shape, classes, 270), updates_of(problem, row)
     game = UpdateGame(problem, updates, row, [0.5, 0.2, 0.3, 0.1], samples, keep_outputs=True, workers=2)
     moves = (updates - row).double()
     assert game.update_gram() == pytest.approx((moves @ moves.T).numpy(), rel=1e-9)

@@ -37,29 +37,19 @@ class AsModule(nn.Module):
     def __init__(self, row: Tensor) -> None:
         super().__init__()
         self.first, self.norm, self.last = nn.Linear(7, 7), nn.BatchNorm1d(7), nn.Linear(7, 5)
-        first, b1, gain, shift, last, b2, mean, var = SHAPE.parts(row.clone())
         with torch.no_grad():
-            for tensor, value in [
-                (self.first.weight, first),
-                (self.first.bias, b1),
-                (self.norm.weight, gain),
-                (self.norm.bias, shift),
-                (self.last.weight, last),
-                (self.last.bias, b2),
-                (self.norm.running_mean, mean),
-                (self.norm.running_var, var),
-            ]:
-                tensor.copy_(value)  # type: ignore[union-attr]
+            for tensor, value in zip(self.tensors(), SHAPE.parts(row.clone()), strict=True):
+                tensor.copy_(value)
 
     def forward(self, noise: Tensor, y: Tensor) -> Tensor:
         out: Tensor = self.last(torch.relu(self.norm(self.first(torch.cat([noise, F.one_hot(y, 3).float()], 1)))))
         return out
 
+    def tensors(self) -> list[Tensor]:
+        return [*self.parameters(), self.norm.running_mean, self.norm.running_var]  # type: ignore[list-item]
+
     def row(self) -> Tensor:
-        mean, var = self.norm.running_mean, self.norm.running_var
-        assert mean is not None
-        assert var is not None
-        return torch.cat([p.detach().reshape(-1) for p in self.parameters()] + [mean, var])
+        return torch.cat([tensor.detach().reshape(-1) for tensor in self.tensors()])
 
 
 def a_row(seed: int = 0, shape: Generator = SHAPE) -> Tensor:

@@ -2,8 +2,6 @@
 tensors without values show that nothing asks for one.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from typing import Any

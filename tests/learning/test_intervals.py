@@ -1,7 +1,5 @@
 """Intervals of figures of small tests: closed forms, published examples, and how often they cover the truth."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

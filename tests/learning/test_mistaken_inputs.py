@@ -1,7 +1,5 @@
 """What is wrong with a module is one line before round 0; what only looks odd is trained as it is."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """The native engine computes what the oracle does, with every width of vectors, and reads nothing beyond its data."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Convolutions in compiled code: what the module itself does, with every width of vectors."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

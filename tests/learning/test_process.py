@@ -1,7 +1,5 @@
 """A run neither depends on what the caller's process has set, nor changes it."""
 
-from __future__ import annotations
-
 import decimal
 import random
 import warnings

@@ -1,7 +1,5 @@
 """Whatever network a user brings: what a run reports is what its model does when plain PyTorch runs it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

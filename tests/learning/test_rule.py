@@ -1,7 +1,5 @@
 """The rule that chooses engines: the same question has the same answer, whatever the machine is busy with."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

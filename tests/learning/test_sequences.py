@@ -1,7 +1,5 @@
 """Texts: the LSTM, losses at every position, masked positions, perplexity, and which engines train them."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

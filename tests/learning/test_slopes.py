@@ -1,7 +1,5 @@
 """Gradients by blocks: in one pass as one by one, and in all that a row holds."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """How work is shared among threads: parts of items, and chains whose items wait for one another."""
 
-from __future__ import annotations
-
 from threading import Event, Lock
 
 import pytest

@@ -1,7 +1,5 @@
 """Modules as a user writes them, reached by import path."""
 
-from __future__ import annotations
-
 from math import prod
 
 import torch

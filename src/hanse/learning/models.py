@@ -253,14 +253,12 @@ def resnet20(input_shape: tuple[int, ...], num_classes: int | None) -> nn.Module
     from hanse.learning.modules import Residual  # late: a class of torch
 
     depth, _, _ = image_size("resnet20", input_shape)
-    stages = [Residual(i, o) for i, o in ((16, 16), (16, 16), (16, 16), (16, 32), (32, 32), (32, 32), (32, 64))]
+    widths = [16] * 4 + [32] * 3 + [64] * 3
     module = nn.Sequential(
         nn.Conv2d(depth, 16, 3, 1, 1, bias=False),
         nn.BatchNorm2d(16),
         nn.ReLU(),
-        *stages,
-        Residual(64, 64),
-        Residual(64, 64),
+        *(Residual(*pair) for pair in pairwise(widths)),
         nn.AdaptiveAvgPool2d(1),
         nn.Flatten(),
         nn.Linear(64, num_classes or 1),

@@ -50,16 +50,17 @@ class Slopes:
 
     def __call__(self, row: Tensor) -> Tensor:
         """Return the gradients at ``row [P]``, ``[B, P]``."""
-        with torch.enable_grad(), gated("the model: has no gradient on held-out samples"):
-            return self._gradients(row)
-
-    def _gradients(self, row: Tensor) -> Tensor:
-        """Return what a call does."""
-        layout = self.problem.layout
         rows = row.new_zeros(len(self.blocks), len(row))
-        if len(self.blocks) > 1 and self.problem.stack is not None:
-            self._add_all(row, rows)
-            return rows
+        with torch.enable_grad(), gated("the model: has no gradient on held-out samples"):
+            if len(self.blocks) > 1 and self.problem.stack is not None:
+                self._add_all(row, rows)
+            else:
+                self._add_each(row, rows)
+        return rows
+
+    def _add_each(self, row: Tensor, rows: Tensor) -> None:
+        """Add the gradients at ``row [P]`` on one block after another to ``rows [B, P]``, by the module itself."""
+        layout = self.problem.layout
         module, summed = self._module.to(device=row.device, dtype=row.dtype), layout.unflatten(rows)
         layout.load(module, row)
         moved = {name: p for name, p in module.named_parameters() if name in summed}
@@ -72,7 +73,6 @@ class Slopes:
                 gradients = gradients_of(loss, list(moved.values()))
                 for name, slope in zip(moved, gradients, strict=True):
                     summed[name][b] += slope / len(block)
-        return rows
 
     def _add_all(self, row: Tensor, rows: Tensor) -> None:
         """Add the gradients at ``row [P]`` on all blocks to ``rows [B, P]``.

@@ -1,7 +1,5 @@
 """The search for the cheat that pays best: its space, what it finds, its statistics, and going on."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """'hanse attack' counts the members that exist, whatever the file says of their number, and whoever never joins."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The table of cheats: its rules and seeds, words and intervals, a table whose gains are known, and what is kept."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

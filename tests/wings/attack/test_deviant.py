@@ -1,7 +1,5 @@
 """A deviant client: each thing that it may change, and what it leaves alone."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Weights by member: caps by water filling, fixed weights, a clip, and a floor that ends the use of updates."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any

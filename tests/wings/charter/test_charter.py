@@ -1,7 +1,5 @@
 """A charter sets what is played, refuses what contradicts it, and is amended by a quorum of its members."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

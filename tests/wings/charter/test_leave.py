@@ -13,8 +13,6 @@ import numpy as np
 import pytest
 import torch
 from commands import run_hanse
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -24,6 +22,7 @@ from hanse.base.lock import Hold
 from hanse.core.entry import LEAVE
 from hanse.core.table import SERVER
 from hanse.flower.members import Orders
+from hanse.flower.operator_key import make_operator_key, signing_key
 from hanse.ledger.run_ledger import open_ledger
 from hanse.reports.harm import harms_of
 from hanse.runs import experiment as playing
@@ -342,25 +341,20 @@ def test_a_run_does_not_go_on_from_before_a_leave(tmp_path, half):
 
 
 def test_the_operator_signs_the_receipt(tmp_path):
-    key, other = Ed25519PrivateKey.from_private_bytes(bytes(32)), Ed25519PrivateKey.from_private_bytes(b"1" * 32)
-    for name, one in (("mine", key), ("other", other)):
-        pem = one.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-        (tmp_path / name).write_bytes(pem)
-        (tmp_path / name).chmod(0o600)
-        (tmp_path / f"{name}.pub").write_text(one.public_key().public_bytes_raw().hex())
+    mine, other = (make_operator_key(tmp_path / name) for name in ("mine", "other"))
     run = tmp_path / "run"
     with Hold(run) as hold:
-        playing.play(build(experiment(rounds=2)), [], hold, key=key)
+        playing.play(build(experiment(rounds=2)), [], hold, key=signing_key(mine.with_suffix(".key")))
     code, _, wrong = run_hanse("leave", run, "--client", 0)
     assert (code, "certs/operator.key" in wrong, "--key" in wrong) == (2, True, True)
-    assert run_hanse("leave", run, "--client", 0, "--key", tmp_path / "other")[0] == 2
+    assert run_hanse("leave", run, "--client", 0, "--key", other.with_suffix(".key"))[0] == 2
     assert leaves(run) == []
-    assert run_hanse("leave", run, "--client", 0, "--key", tmp_path / "mine")[0] == 0
+    assert run_hanse("leave", run, "--client", 0, "--key", mine.with_suffix(".key"))[0] == 0
     file = run / "leaving" / "client-0.json"
     assert file.stat().st_size <= 2000
-    assert run_hanse("audit", "leave", file, "--operator", tmp_path / "mine.pub")[0] == 0
-    assert run_hanse("audit", "leave", file, "--operator", tmp_path / "other.pub")[0] == 1
-    assert [offline(run, 0, tmp_path / f"{name}.pub") for name in ("mine", "other")] == [0, 1]
+    assert run_hanse("audit", "leave", file, "--operator", mine)[0] == 0
+    assert run_hanse("audit", "leave", file, "--operator", other)[0] == 1
+    assert [offline(run, 0, public) for public in (mine, other)] == [0, 1]
 
 
 def test_an_auditor_plays_a_run_again_that_clients_have_left(tmp_path):

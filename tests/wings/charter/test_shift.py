@@ -1,7 +1,5 @@
 """No attack moves a round's model further than the bound that the charter's page proves."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

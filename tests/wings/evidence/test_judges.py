@@ -1,7 +1,5 @@
 """Judges: each round has its own validation samples, and none that a client trains on."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Sizes that are proved: what members commit to counts once it is audited, and a bond is lost where it is not true."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any

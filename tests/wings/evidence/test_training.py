@@ -1,7 +1,5 @@
 """Proof of training: who trains on what it committed to keeps its credit, who does not gains and sells nothing."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

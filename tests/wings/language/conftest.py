@@ -1,7 +1,5 @@
 """Tests of this folder that build a language model need the extra ``llm``; CI installs it and says so."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 

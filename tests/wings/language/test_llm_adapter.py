@@ -1,7 +1,5 @@
 """The model "lora": what a row is, what is shared, that it computes W + alpha/r B A, and what is refused."""
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 from typing import Any

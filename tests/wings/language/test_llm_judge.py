@@ -1,7 +1,5 @@
 """Answers judged by likelihood and by exact match, on a model whose probabilities are written down."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

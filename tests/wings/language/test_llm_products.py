@@ -1,7 +1,5 @@
 """Adapters' distances: the factors are not unique, the products are; Gram products without forming them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Whole runs: adapters through training, market, payments, resume and report; every kind of mechanism on texts."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Tokens, the Alpaca format, windows, files of instructions, published sets by their own fields, the shipped set."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Clocks that differ and certificates that have run out: both ends say so at the first request."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import queue

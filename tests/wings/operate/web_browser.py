@@ -1,7 +1,5 @@
 """Headless Chromium for tests: found on this machine, or, where HANSE_TEST_BROWSER is set, required."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """A client's privacy account: the epsilon is dp-accounting's own, no schedule exceeds a budget, and a file keeps it."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

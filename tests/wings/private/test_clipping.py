@@ -1,7 +1,5 @@
 """The clip that follows a quantile of the updates' lengths."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from types import SimpleNamespace

@@ -2,8 +2,6 @@
 fails, and by sums over changing groups.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +16,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("cryptography", reason="needs the extra 'flower'")
 
-from hanse.core.port import Ask, ClientInfo, Reply, Request, Roster, Test, Tested, Train, Trained
+from hanse.core.port import Ask, Reply, Request, Test, Tested, Train, Trained
 from hanse.data.samples import Samples
 from hanse.federation.codec import Message, WireError, pack, unpack
 from hanse.federation.node import Assignment, ClientData, Node
@@ -142,9 +140,6 @@ class Network:
 
     nodes: Mapping[int, Node]
 
-    def present(self, round: int) -> Roster:
-        return Roster(ClientInfo(c, str(c), "", 1) for c in self.nodes)
-
     def exchange(self, round: int, requests: Sequence[Request], *_: object) -> list[Reply]:
         replies = []
         for request in requests:
@@ -203,9 +198,6 @@ class Repeated:
     """Clients that train the same model again and again on all of their samples, so their updates stay the same."""
 
     updates: torch.Tensor
-
-    def present(self, round: int) -> Roster:
-        return Roster(ClientInfo(c, str(c), "", 1) for c in range(len(self.updates)))
 
     def exchange(self, round: int, requests: Sequence[Request], *_: object) -> list[Reply]:
         return [Reply(r.client, (Trained(r.client, self.updates[r.client], 10.0, 0.5, 1),)) for r in requests]

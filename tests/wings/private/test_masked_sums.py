@@ -1,7 +1,5 @@
 """Masked sums: drop-outs at each step, what a lying server or member gets, and what the server has seen."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -16,7 +14,7 @@ import torch
 
 pytest.importorskip("cryptography", reason="needs the extra 'flower'")
 
-from hanse.core.port import Ask, ClientInfo, Mask, Masked, Mixture, Reply, Request, Roster, Score, Test, Train, Trained
+from hanse.core.port import Ask, Mask, Masked, Mixture, Reply, Request, Score, Test, Train, Trained
 from hanse.data.samples import Samples
 from hanse.federation.codec import WireError, pack, unpack
 from hanse.federation.node import Assignment, ClientData, Node
@@ -53,9 +51,6 @@ class Nodes:
     said_to: dict[tuple[int, str], Mask] = field(default_factory=dict)
     trained: list[int] = field(default_factory=list)
 
-    def present(self, round: int) -> Roster:
-        return Roster(ClientInfo(c, str(c), "", 1) for c in self.maskers)
-
     def exchange(self, round: int, requests: Sequence[Request], *_: object) -> list[Reply]:
         found = []
         for request in requests:
@@ -88,10 +83,10 @@ class Nodes:
         return masker.sum(round, task, in_words(trained, START), trained.num_samples)
 
 
-def nodes(folder: Path, clients: int, job: str = "job", **more: Any) -> Nodes:
+def nodes(folder: Path, clients: int, same: bool = False, **more: Any) -> Nodes:
     witnesses = {c: Witness(folder / str(c)) for c in range(clients)}
-    trusted = Trusted(frozenset(w.public for w in witnesses.values()))
-    return Nodes({c: Masker(folder / str(c), w, trusted, "run", job, c) for c, w in witnesses.items()}, **more)
+    trusted = Trusted(frozenset(w.public for w in witnesses.values()), same=same)
+    return Nodes({c: Masker(folder / str(c), w, trusted, "run", "job", c) for c, w in witnesses.items()}, **more)
 
 
 def asked(clients: int, start: torch.Tensor = START) -> list[Request]:
@@ -437,11 +432,8 @@ def test_a_members_own_least_counts(tmp_path: Path) -> None:
 
 
 def test_a_member_whose_group_must_stay_the_same_takes_no_other(tmp_path: Path) -> None:
-    here = nodes(tmp_path, 5)
-    for c, masker in here.maskers.items():
-        here.maskers[c] = replace(masker, trusted=replace(masker.trusted, same=True))  # type: ignore[type-var]
-    train = Train(0, 0, START)
-    said = {"least": 3, "task": digest(train)}
+    here = nodes(tmp_path, 5, same=True)
+    said = {"least": 3, "task": digest(Train(0, 0, START))}
 
     def grouped(clients: list[int], round: int) -> str:
         """Return what member 0 says to the keys of a group."""
@@ -461,9 +453,7 @@ def test_a_member_whose_group_must_stay_the_same_takes_no_other(tmp_path: Path) 
 
 def test_a_sum_that_must_stay_the_same_lacks_nobody(tmp_path: Path) -> None:
     """Sums of four of five, another one missing each time, would tell each member's mean update."""
-    here = nodes(tmp_path, 4, lost={3: "sum"})
-    for c, masker in here.maskers.items():
-        here.maskers[c] = replace(masker, trusted=replace(masker.trusted, same=True))  # type: ignore[type-var]
+    here = nodes(tmp_path, 4, lost={3: "sum"}, same=True)
     got = refusals(played(here, 4))
     assert "a sum of [0, 1, 2]: this participant's must stay that of 4 members" in got[0]
     here.lost = {}
@@ -648,14 +638,13 @@ def test_nothing_that_a_member_or_the_server_says_raises(seed: int, tmp_path: Pa
             return replace(said, words=said.words[:-1] if rng.random() < 0.5 else -said.words)
         return replace(said, values=mutated(dict(said.values), rng))
 
-    def relay(client: int, request: Request) -> Request:
-        task = request.tasks[0]
-        if client != 0 or seed % 8 < 4 or not isinstance(task, Mask) or task.name != name:
-            return request
-        changed = mutated(dict(task.values), rng)
-        return replace(request, tasks=(replace(task, values=changed if isinstance(changed, dict) else {}),))
+    def change(client: int, values: dict[str, Any]) -> dict[str, Any]:
+        if client != 0 or seed % 8 < 4:
+            return values
+        changed = mutated(values, rng)
+        return changed if isinstance(changed, dict) else {}
 
-    got = played(nodes(tmp_path, 7, twist=lie, relay=relay), 7)
+    got = played(nodes(tmp_path, 7, twist=lie, relay=relayed(name, change)), 7)
     assert sorted(r.client for r in got) == list(range(7))
     assert all("\n" not in (r.refused or "") for r in got)
     others = [group for group in SecureSums(3).groups(SEED, np.arange(7), 0) if 0 not in group]

@@ -1,7 +1,5 @@
 """What leaves a client that has a privacy account, and what a server that wants more can get."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 import typing
@@ -18,7 +16,7 @@ from watching import Watch
 import hanse
 from hanse.base.errors import UserError
 from hanse.core import port
-from hanse.core.port import Ask, Gradient, Reply, Request, Roster, Score, Train, Trained
+from hanse.core.port import Ask, Gradient, Reply, Request, Score, Train, Trained
 from hanse.core.recipe import Recipe
 from hanse.federation.check import refusal
 from hanse.federation.codec import pack, unpack
@@ -36,6 +34,7 @@ from hanse.wings.private.privacy import NOT_SAID, InState, Privacy, Private, cli
 pytest.importorskip("dp_accounting")
 
 PAGE = Path(__file__).parents[3] / "docs" / "privacy.md"
+RECIPE = Recipe(batch_size=10)
 RULE = Privacy(clip=1.0, epsilon=8.0, delta=1e-5, noise=2.0)
 WIDTH = 20_000
 START = torch.linspace(-1, 1, WIDTH)
@@ -49,9 +48,6 @@ class Answers:
     refused: str | None = None
     asked: int = 0
 
-    def present(self, round: int) -> Roster:
-        return Roster()
-
     def exchange(self, round: int, requests: Any, *_: object) -> list[Reply]:
         self.asked += len(requests)
         return [Reply(r.client, () if self.refused else self.results, self.refused) for r in requests]
@@ -62,7 +58,10 @@ def door(
 ) -> tuple[Private, Answers]:
     inner = Answers(results, more.pop("refused", None))
     accounts = InState(rule) if accounts is None else accounts
-    return Private(inner, rule, accounts, Recipe(batch_size=10), np.array([40, 50]), 7, **more), inner
+    return Private(inner, rule, accounts, RECIPE, np.array([40, 50]), 7, **more), inner
+
+
+NORMAL = torch.randn(WIDTH, generator=torch.Generator().manual_seed(1))
 
 
 def update(step: torch.Tensor, **more: Any) -> Trained:
@@ -190,9 +189,11 @@ def held() -> ClientData:
     return ClientData.of(rehearse("fedavg").setup.data, 1)
 
 
-def node(home: Path, private: Any = None, own: Privacy | None = None, run: str = "mine") -> Node:
-    job = Assignment(run, 1, 4, 0, {"name": "logistic"}, {"lr": 0.1, "batch_size": 10}, private=private)
-    return Node(held(), job, home, private=own)
+def node(
+    home: Path, private: Any = None, own: Privacy | None = None, run: str = "mine", clients: int = 4, **train: Any
+) -> Node:
+    train = {"lr": 0.1, "batch_size": 10} | train
+    return Node(held(), Assignment(run, 1, clients, 0, {"name": "logistic"}, train, private=private), home, private=own)
 
 
 def asked(at: Node, round: int = 0, *, seed: int = 0, tasks: Any = None) -> Reply:
@@ -347,9 +348,7 @@ def test_training_that_fails_is_a_step_of_zero_and_tells_nothing(
 
 
 def test_a_learning_rate_for_which_dp_sgd_overflows_buys_no_bit(tmp_path: Path) -> None:
-    given = GIVEN | {"unit": "sample", "clip": 1e6}
-    job = Assignment("mine", 1, 4, 0, {"name": "logistic"}, {"lr": 1e30, "batch_size": 10}, private=given)
-    at = Node(held(), job, tmp_path)
+    at = node(tmp_path, GIVEN | {"unit": "sample", "clip": 1e6}, lr=1e30)
     # the sign of any step says whether the model is finite
     edge = torch.full((at.problem.layout.size,), torch.finfo(torch.float32).max)
     for n in range(3):
@@ -366,9 +365,8 @@ def test_a_learning_rate_for_which_dp_sgd_overflows_buys_no_bit(tmp_path: Path) 
 def test_a_server_whose_delta_promises_nothing_gets_no_answer(
     delta: float, clients: int, line: str, tmp_path: Path
 ) -> None:
-    job = Assignment("mine", 1, clients, 0, {"name": "logistic"}, {"lr": 0.1}, private=GIVEN | {"delta": delta})
     with pytest.raises(UserError, match=line):
-        Node(held(), job, tmp_path)
+        node(tmp_path, GIVEN | {"delta": delta}, clients=clients)
     assert not (tmp_path / "privacy.json").exists()
 
 
@@ -382,10 +380,8 @@ def test_a_server_whose_delta_promises_nothing_gets_no_answer(
     ],
 )  # fmt: skip
 def test_a_job_that_no_experiment_could_have_is_refused_in_one_line(train: Any, line: str, tmp_path: Path) -> None:
-    given = GIVEN | {"unit": "sample"}
-    job = Assignment("mine", 1, 4, 0, {"name": "logistic"}, {"lr": 0.1} | train, private=given)
     with pytest.raises(UserError) as wrong:
-        Node(held(), job, tmp_path)
+        node(tmp_path, GIVEN | {"unit": "sample"}, **train)
     assert list(wrong.value.lines) == [line]
 
 
@@ -399,9 +395,7 @@ def test_privacy_that_is_no_table_and_gradients_of_no_models_are_nothing(tmp_pat
 
 
 def test_more_steps_than_can_be_counted_are_never_afforded(tmp_path: Path) -> None:
-    train = {"lr": 0.1, "batch_size": 10, "epochs": 10**9}
-    job = Assignment("mine", 1, 4, 0, {"name": "logistic"}, train, private=GIVEN | {"unit": "sample", "epsilon": 1e6})
-    at = Node(held(), job, tmp_path)
+    at = node(tmp_path, GIVEN | {"unit": "sample", "epsilon": 1e6}, epochs=10**9)
     told = asked(at, tasks=(Train(0, 0, torch.zeros(at.problem.layout.size)),)).refused
     assert "too small for one answer: epsilon 1e+06 at delta 1e-05, and one has no finite cost" in str(told)
 
@@ -611,49 +605,52 @@ class Says(Answers):
 
 
 def believed(
-    rule: Privacy | None = RULE, task: Train | None = None, weighed: bool = True, **steps: tuple[torch.Tensor, float]
+    rule: Privacy | None = RULE,
+    task: Train | None = None,
+    weighed: bool = True,
+    recipe: Recipe = RECIPE,
+    **steps: tuple[torch.Tensor, float],
 ) -> list[Reply]:
     inner = Says((), steps={int(name[1:]): one for name, one in steps.items()})
     task = Train(0, 0, START) if task is None else task
     asked = [Request(c, (task,)) for c in inner.steps]
-    return list(Believed(inner, rule, Recipe(batch_size=10), WIDTH, weighed=weighed).exchange(0, asked, None, None))
+    return list(Believed(inner, rule, recipe, WIDTH, weighed=weighed).exchange(0, asked, None, None))
+
+
+def noises(replies: list[Reply]) -> list[Any]:
+    """The noise of each reply that counts, or why it was refused."""
+    return [r.results[0].metrics["noise"] if r.results else r.refused for r in replies]  # type: ignore[union-attr]
 
 
 def test_noise_that_a_client_says_counts_only_if_its_update_can_have_it_and_never_as_less_than_the_runs() -> None:
-    normal = torch.randn(WIDTH, generator=torch.Generator().manual_seed(1))
     unit = torch.ones(WIDTH) / WIDTH**0.5
     replies = believed(
-        c0=(unit + 2 * normal, 2.0),  # as the run asks: noise 2, clip 1
-        c1=(unit + 5 * normal, 5.0),  # more
-        c2=(unit + 5 * normal, 2.0),  # more than it says
-        c3=(1e-6 * normal, 1e-6),  # next to none of either: its clip is its own
-        c4=(unit + 2 * normal, 9.0),  # less than it says: that costs it weight
+        c0=(unit + 2 * NORMAL, 2.0),  # as the run asks: noise 2, clip 1
+        c1=(unit + 5 * NORMAL, 5.0),  # more
+        c2=(unit + 5 * NORMAL, 2.0),  # more than it says
+        c3=(1e-6 * NORMAL, 1e-6),  # next to none of either: its clip is its own
+        c4=(unit + 2 * NORMAL, 9.0),  # less than it says: that costs it weight
         c5=(50 * WIDTH**0.5 * unit, 2.0),  # no clip
     )
-    said = [r.results[0].metrics["noise"] if r.results else r.refused for r in replies]  # type: ignore[union-attr]
-    assert said == [2.0, 5.0, TOO_LONG, 2.0, 9.0, TOO_LONG]
+    assert noises(replies) == [2.0, 5.0, TOO_LONG, 2.0, 9.0, TOO_LONG]
 
 
 def test_saying_more_noise_makes_hardly_any_room_where_it_costs_no_weight() -> None:
-    normal = torch.randn(WIDTH, generator=torch.Generator().manual_seed(1))
     replies = believed(
         weighed=False,
-        c0=(2 * normal, 2.0),
-        c1=(1e5 * normal, 1e6),  # what it says has room for that
-        c2=(2 * normal, 9.0),  # a wider interval for its value
+        c0=(2 * NORMAL, 2.0),
+        c1=(1e5 * NORMAL, 1e6),  # what it says has room for that
+        c2=(2 * NORMAL, 9.0),  # a wider interval for its value
     )
-    said = [r.results[0].metrics["noise"] for r in replies]  # type: ignore[union-attr]
     lengths = [float((r.results[0].row - START).norm()) for r in replies]  # type: ignore[union-attr]
     most = 1 + 2 * (WIDTH + 2 * (25 * WIDTH) ** 0.5 + 50) ** 0.5
     assert lengths == pytest.approx([lengths[0], most, lengths[0]], rel=2e-3)
-    assert said == [2.0, pytest.approx(2 * most / WIDTH**0.5, rel=2e-3), pytest.approx(4.0, rel=0.02)]
+    assert noises(replies) == [2.0, pytest.approx(2 * most / WIDTH**0.5, rel=2e-3), pytest.approx(4.0, rel=0.02)]
 
 
 def test_without_terms_of_the_run_an_update_has_at_most_the_noise_that_its_length_has_room_for() -> None:
-    normal = torch.randn(WIDTH, generator=torch.Generator().manual_seed(1))
-    replies = believed(None, c0=(2 * normal, 2.0), c1=(0.01 * normal, 1e300), c2=(normal, -1.0))
-    said = [r.results[0].metrics["noise"] for r in replies]  # type: ignore[union-attr]
-    assert said == [2.0, pytest.approx(0.02, rel=0.02), 0.0]
+    replies = believed(None, c0=(2 * NORMAL, 2.0), c1=(0.01 * NORMAL, 1e300), c2=(NORMAL, -1.0))
+    assert noises(replies) == [2.0, pytest.approx(0.02, rel=0.02), 0.0]
 
 
 @pytest.mark.parametrize(
@@ -671,26 +668,25 @@ def test_without_terms_of_the_run_an_update_has_at_most_the_noise_that_its_lengt
 )
 def test_what_no_account_can_say_is_not_recorded(said: dict[str, float], kept: bool) -> None:
     sent = Trained(0, START, 33.0, None, 5, metrics={**said, "noise": 2.0, "mine": 1.0})
-    [reply] = Believed(Answers((sent,)), RULE, Recipe(batch_size=10), WIDTH).exchange(
+    [reply] = Believed(Answers((sent,)), RULE, RECIPE, WIDTH).exchange(
         0, [Request(0, (Train(0, 0, START),))], None, None
     )
     assert dict(reply.results[0].metrics) == {"noise": 2.0} | (said if kept else {})  # type: ignore[union-attr]
 
 
 def test_what_a_client_says_counts_as_at_least_its_own_terms_and_never_as_endless() -> None:
-    normal = torch.randn(WIDTH, generator=torch.Generator().manual_seed(1))
     rule = dataclasses.replace(RULE, stricter=({"clients": (0,), "epsilon": 1.0, "noise": 6.0},))
     # client 0 has promised noise 6 and adds it, but says none; without its own terms it would be too long, or light
-    replies = believed(rule, c0=(6 * normal, 0.0), c1=(2 * normal, 0.0), c2=(2 * normal, 1e200))
-    assert [r.results[0].metrics["noise"] for r in replies] == [6.0, 2.0, 2e6]  # type: ignore[union-attr]
+    replies = believed(rule, c0=(6 * NORMAL, 0.0), c1=(2 * NORMAL, 0.0), c2=(2 * NORMAL, 1e200))
+    assert noises(replies) == [6.0, 2.0, 2e6]
 
 
 def test_an_honest_update_is_never_too_long() -> None:
     for width in (1, 3, 50):
         task = Train(0, 0, torch.zeros(width))
         inner = Answers((Trained(0, torch.ones(width), 33.0, None, 5),))
-        door = Private(inner, RULE, InState(RULE), Recipe(batch_size=10), np.full(3000, 40), 7)
-        at = Believed(door, RULE, Recipe(batch_size=10), width)
+        door = Private(inner, RULE, InState(RULE), RECIPE, np.full(3000, 40), 7)
+        at = Believed(door, RULE, RECIPE, width)
         assert all(r.refused is None for r in at.exchange(0, [Request(c, (task,)) for c in range(3000)], None, None))
 
 
@@ -698,15 +694,13 @@ def test_an_honest_update_is_never_too_long() -> None:
 def test_rounding_on_the_way_makes_no_honest_update_too_long(half: bool) -> None:
     start = 3000.0 * torch.randn(50, generator=torch.Generator().manual_seed(2))
     sent = start.half().float() if half else start
-    door = Private(
-        Answers((Trained(0, sent, 33.0, None, 5),)), RULE, InState(RULE), Recipe(batch_size=10), np.full(500, 40), 7
-    )
+    door = Private(Answers((Trained(0, sent, 33.0, None, 5),)), RULE, InState(RULE), RECIPE, np.full(500, 40), 7)
     replies = door.exchange(0, [Request(c, (Train(0, 0, sent),)) for c in range(500)], None, None)
     came = [dataclasses.replace(r.results[0], row=r.results[0].row.half().float()) for r in replies]  # type: ignore[union-attr, type-var]
     rows = [r.results[0] for r in replies] if not half else came
     inner = Answers(())
     inner.exchange = lambda *_: [Reply(c, (one,)) for c, one in enumerate(rows)]  # type: ignore[method-assign, assignment]
-    at = Believed(inner, RULE, Recipe(batch_size=10), 50, half)
+    at = Believed(inner, RULE, RECIPE, 50, half)
     asked = [Request(c, (Train(0, 0, start),)) for c in range(500)]
     assert all(r.refused is None for r in at.exchange(0, asked, None, None))
 
@@ -717,18 +711,14 @@ def test_dp_sgd_that_is_longer_than_its_steps_and_noise_can_be_is_refused() -> N
     longest, level = (f(33, recipe, 0.1, task) for f in (rule.longest, rule.level))
     # six steps of at most all 33 samples, three times the mean batch; the k-th from the end counts 2 - 2^(1-k)
     assert longest == pytest.approx(0.1 * 3 * sum(2 - 2 ** (1 - k) for k in range(1, 7)))
-    normal = torch.randn(WIDTH, generator=torch.Generator().manual_seed(1))
-    sent = {0: level * normal, 1: 1.5 * level * normal, 2: level * normal * 5}
-    inner = Says((), steps={c: (step, 0.0 if c < 2 else 5 * level) for c, step in sent.items()})
-    asked = [Request(c, (task,)) for c in sent]
-    replies = Believed(inner, rule, recipe, WIDTH, weighed=True).exchange(0, asked, None, None)
-    said = [r.results[0].metrics["noise"] if r.results else r.refused for r in replies]  # type: ignore[union-attr]
-    assert said == [pytest.approx(level), TOO_LONG, pytest.approx(5 * level)]
+    sent = {"c0": (level * NORMAL, 0.0), "c1": (1.5 * level * NORMAL, 0.0), "c2": (level * NORMAL * 5, 5 * level)}
+    replies = believed(rule, task, recipe=recipe, **sent)
+    assert noises(replies) == [pytest.approx(level), TOO_LONG, pytest.approx(5 * level)]
     decay = dataclasses.replace(recipe, weight_decay=0.1)
     assert rule.longest(33, decay, 0.1, task) == np.inf
 
 
 def test_what_a_client_says_follows_the_clip_that_the_server_sent() -> None:
     rule = dataclasses.replace(RULE, quantile=0.5)
-    [reply] = believed(rule, Train(0, 0, START, clip=0.1), c0=(torch.zeros(WIDTH), 0.0))
-    assert reply.results[0].metrics["noise"] == pytest.approx(0.2)  # type: ignore[union-attr]
+    replies = believed(rule, Train(0, 0, START, clip=0.1), c0=(torch.zeros(WIDTH), 0.0))
+    assert noises(replies) == [pytest.approx(0.2)]

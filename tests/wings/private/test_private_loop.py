@@ -1,7 +1,5 @@
 """DP-SGD in the local loop: each step against one that is worked out by hand."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Secure sums: what the server is given is the sum of a group, and never an update of one."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -9,7 +7,7 @@ import pytest
 import torch
 
 from hanse.base.errors import UserError
-from hanse.core.port import Arrival, ClientInfo, Reply, Request, Roster, Train, Trained
+from hanse.core.port import Arrival, Reply, Request, Train, Trained
 from hanse.runs.rehearsal import small_experiment
 from hanse.runs.setup import build
 from hanse.wings.private.secure_sums import MOST_CHANGE, MOST_MEMBERS, MOST_SAMPLES, Secured, SecureSums
@@ -22,9 +20,6 @@ class Answers:
     """A federation that gives the replies that it was made with."""
 
     replies: list[Reply]
-
-    def present(self, round: int) -> Roster:
-        return Roster(ClientInfo(r.client, str(r.client), "", 1) for r in self.replies)
 
     def exchange(self, *_: object) -> list[Reply]:
         return self.replies

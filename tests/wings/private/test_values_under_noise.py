@@ -1,7 +1,5 @@
 """Path values of updates with noise: the error that is added, against PyTorch's own gradients and the noise itself."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -21,12 +19,14 @@ from hanse.wings.private.privacy import Private
 pytest.importorskip("dp_accounting")
 
 
-def experiment(noise: float, mechanism: Any = "fedavg", rounds: int = 1, clip: float = 0.5) -> hanse.Experiment:
+def experiment(
+    noise: float, mechanism: Any = "fedavg", rounds: int = 1, clip: float = 0.5, **private: Any
+) -> hanse.Experiment:
     return hanse.Experiment(
         data={"source": "digits", "clients": 8, "validation": 0.2},
         model={"name": "logistic"},
         mechanism={"value": "path", **({"name": mechanism} if isinstance(mechanism, str) else mechanism)},
-        federation={"private": {"clip": clip, "noise": noise, "epsilon": 1e6, "delta": 1e-5}},
+        federation={"private": {"clip": clip, "noise": noise, "epsilon": 1e6, "delta": 1e-5, **private}},
         run={"rounds": rounds},
     )
 
@@ -82,10 +82,8 @@ def test_the_error_is_weight_times_noise_times_slope_and_holds_the_noise_that_wa
 def sums_of_noise(runs: int, rounds: int, noise: float) -> tuple[np.ndarray, np.ndarray]:
     """Sums ``[runs, clients]`` of values of updates that are noise alone, from a trained model, and their errors."""
     stricter = [{"clients": [0], "epsilon": 1e6, "noise": 2e6 * noise}]
-    given = experiment(1e6 * noise, "fedavg", rounds=rounds, clip=1e-6)
-    private = {**(given.federation.private or {}), "stricter": stricter}
+    given = experiment(1e6 * noise, "fedavg", rounds=rounds, clip=1e-6, stricter=stricter)
     plain = given.model_copy(update={"federation": given.federation.model_copy(update={"private": None})})
-    given = given.model_copy(update={"federation": given.federation.model_copy(update={"private": private})})
     quiet, setup = build(plain), build(given)
     trained = first_state(quiet)
     for _ in range(3):
@@ -122,14 +120,11 @@ def test_values_whose_part_knows_nothing_of_noise_have_errors_that_are_not_known
 
 def weighed(noise: float, clip: float = 0.5) -> tuple[Any, np.ndarray]:
     """A round weighed by inverse variance, in which clients 0, 1 have twice the noise and client 5 four times."""
-    one = experiment(noise, {"name": "fedavg", "weigh": "inverse_variance"}, clip=clip)
     stricter = [
         {"clients": [0, 1], "epsilon": 1e6, "noise": 2 * noise},
         {"clients": [5], "epsilon": 1e6, "noise": 4 * noise},
     ]
-    private = {**(one.federation.private or {}), "stricter": stricter}
-    one = one.model_copy(update={"federation": one.federation.model_copy(update={"private": private})})
-    setup = build(one)
+    setup = build(experiment(noise, {"name": "fedavg", "weigh": "inverse_variance"}, clip=clip, stricter=stricter))
     return play_round(setup, first_state(setup)).view, clip * noise * np.array([2.0, 2, 1, 1, 1, 4, 1, 1])
 
 

@@ -136,36 +136,30 @@ class NativeLayers:
         Raises:
             IndexError: the model cannot take such samples.
         """
-        layers = []
-        size = list(shape)
+        layers, size = list[NativeLayer](), list(shape)
         for convolution, after in self.convolutions:
             if len(size) != 3 or size[0] != convolution.in_channels:
                 raise IndexError(f"samples {list(shape)} for a model that begins with {self.convolutions[0][0]}")
-            layers.append(_convolution(convolution, after, size))
-            size = [convolution.out_channels, *_size_after(layers[-1])]
+            layer, size = _convolution(convolution, after, size)
             if min(size) < 1:
                 raise IndexError(f"samples {list(shape)} are too small for the model's convolutions")
-            layers[-1].outputs = math.prod(size)
+            layers.append(layer)
         inputs = self.dense[0].inputs
         if math.prod(size) != inputs:
             raise IndexError(f"samples of {math.prod(size)} numbers for a model of {inputs} inputs")
         return [*layers, *self.dense]
 
 
-def _convolution(convolution: nn.Conv2d, after: Sequence[nn.Module], size: Sequence[int]) -> NativeLayer:
-    """Return a convolution of images ``size`` (channels, height, width), its outputs not yet counted."""
-    relu = any(isinstance(layer, nn.ReLU) for layer in after)
-    bias = int(convolution.bias is not None)
-    kernel, pad = int(convolution.kernel_size[0]), int(convolution.padding[0])
-    pooled = any(isinstance(layer, nn.MaxPool2d) for layer in after)
-    activation = ACTIVATIONS["relu"] if relu else 0
-    return NativeLayer(math.prod(size), 0, activation, bias, *size, convolution.out_channels, kernel, pad, int(pooled))
-
-
-def _size_after(layer: NativeLayer) -> list[int]:
-    """Return the height and width of a convolution's outputs, after pooling."""
-    whole = [side + 2 * layer.pad - layer.kernel + 1 for side in (layer.height, layer.width)]
-    return [side // 2 if layer.pooled else side for side in whole]
+def _convolution(
+    convolution: nn.Conv2d, after: Sequence[nn.Module], size: Sequence[int]
+) -> tuple[NativeLayer, list[int]]:
+    """Return a convolution of images ``size`` (channels, height, width), and the size of its outputs after pooling."""
+    activation = ACTIVATIONS["relu"] if any(isinstance(layer, nn.ReLU) for layer in after) else 0
+    pooled, bias = any(isinstance(layer, nn.MaxPool2d) for layer in after), int(convolution.bias is not None)
+    kernel, pad, filters = int(convolution.kernel_size[0]), int(convolution.padding[0]), convolution.out_channels
+    put_out = [filters, *((side + 2 * pad - kernel + 1) // (1 + pooled) for side in size[1:])]
+    inputs, outputs = math.prod(size), math.prod(put_out)
+    return NativeLayer(inputs, outputs, activation, bias, *size, filters, kernel, pad, int(pooled)), put_out
 
 
 def read_native(problem: Problem) -> NativeLayers | None:

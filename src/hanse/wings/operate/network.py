@@ -14,12 +14,15 @@ import os
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from hanse.base.errors import UserError, collected
 from hanse.cli.options import parsed_node_config
+
+if TYPE_CHECKING:
+    from hanse.wings.operate.loopback import Loopback
 
 app = typer.Typer(
     help="A federation on Flower: bring one up on this machine, operate one.",
@@ -41,6 +44,13 @@ Hosts = Annotated[
 Imports = Annotated[
     list[str] | None, typer.Option("--import", metavar="MODULE", help="A module that nodes import first; repeatable.")
 ]
+
+
+def _network(folder: Path) -> Loopback:
+    """Return the network of a project. Raises UserError if none was brought up there."""
+    from hanse.wings.operate.loopback import Loopback
+
+    return Loopback.read(folder.resolve())
 
 
 @app.command()
@@ -129,9 +139,8 @@ def admit(
     from hanse.flower.operator_key import make_operator_key, public_key
     from hanse.ledger.note import fingerprint
     from hanse.wings.operate.certificates import node_identity
-    from hanse.wings.operate.loopback import Loopback
 
-    network, identity = Loopback.read(folder.resolve()), node_identity(key, "public", "KEY.pub")
+    network, identity = _network(folder), node_identity(key, "public", "KEY.pub")
     pinned = public_key(make_operator_key(network.operator.parent))
     network.register([(str(key.resolve()), name)])
     typer.echo(f"admitted {name}; give it {folder}/agreement.txt, and ca.crt and operator.pub from {folder}/certs")
@@ -254,9 +263,7 @@ def run(folder: Folder = Path()) -> None:
     Examples:
         hanse network run harvest
     """
-    from hanse.wings.operate.loopback import Loopback
-
-    Loopback.read(folder.resolve()).play(show=typer.echo)
+    _network(folder).play(show=typer.echo)
     typer.echo(f"log: {folder / 'logs' / 'run.log'}")
 
 
@@ -269,9 +276,7 @@ def down(folder: Folder = Path()) -> None:
     Examples:
         hanse network down harvest
     """
-    from hanse.wings.operate.loopback import Loopback
-
-    for name in Loopback.read(folder.resolve()).down():
+    for name in _network(folder).down():
         typer.echo(f"{name}: was not running")
 
 
@@ -292,9 +297,8 @@ def check(
     from dataclasses import asdict
 
     from hanse.wings.operate.checks import findings, worst
-    from hanse.wings.operate.loopback import Loopback
 
-    found = findings(Loopback.read(folder.resolve()), datetime.now(UTC))
+    found = findings(_network(folder), datetime.now(UTC))
     if as_json:
         typer.echo(json.dumps([asdict(one) for one in found], indent=1))
     else:
@@ -315,9 +319,7 @@ def renew(folder: Folder = Path()) -> None:
     Examples:
         hanse network renew harvest
     """
-    from hanse.wings.operate.loopback import Loopback
-
-    network = Loopback.read(folder.resolve())
+    network = _network(folder)
     made, left = network.renew()
     typer.echo(f"new in {folder / 'certs'}: {', '.join(made) or 'nothing'}")
     if left:
@@ -340,9 +342,8 @@ def backup(
         hanse network backup /mnt/backups/harvest-3 harvest
     """
     from hanse.wings.operate.backup import back_up
-    from hanse.wings.operate.loopback import Loopback
 
-    back_up(Loopback.read(folder.resolve()), to)
+    back_up(_network(folder), to)
     typer.echo(f"{to}: has the operator's keys: keep it secret; 'hanse network restore {to} PROJECT' takes it up")
 
 
