@@ -604,7 +604,9 @@ def test_parts_in_the_projects_folder_are_found_wherever_the_command_is_given(
     assert made.experiment["mechanism"]["name"] == "own_parts:mine"
 
 
-def test_an_operator_keeps_or_renews_the_agreement(harvest: Path, tmp_path: Path) -> None:
+def test_an_operator_keeps_or_renews_the_agreement(
+    harvest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     toml = harvest / "experiment.toml"
     toml.write_text(paying(4).to_toml())
     net = Loopback(harvest, harvest, (9100, 9101))
