@@ -153,12 +153,8 @@ def read_settings(file: Path = SETTINGS, *, smoke: bool = False) -> Settings:
     text = file.read_bytes()
     given = toml.loads(text.decode())
     settings = Settings(given, hashlib.sha256(text).hexdigest()[:12], smoke)
-    wrong = [
-        f"{file}: cheats: '{name}': is not in {RULES.name}"
-        for names in given["cheats"].values()
-        for name in names
-        if name not in known_cheats()
-    ]
+    named = itertools.chain.from_iterable(given["cheats"].values())
+    wrong = [f"{file}: cheats: '{name}': is not in {RULES.name}" for name in named if name not in known_cheats()]
     wrong += [
         f"{file}: needs: '{need['name']}': among: '{name}': must be one of {', '.join(settings.mechanisms)}"
         for need in given["needs"]
@@ -625,7 +621,7 @@ def advice(kept: Kept) -> list[str]:
     missing = "; ".join(settings.problems[problem]["title"] for problem, word in found.items() if not word)
     lines = [f"Played so far: {done:,} of at least {planned:,} runs. Not played yet: {missing or 'nothing'}.", ""]
     lines += wide(["problem", *(f"FedAvg: {MEASURES[one][0]}" for one in asked), "joining"], rows)
-    rows = []
+    kinds: dict[tuple[str, ...], list[list[str]]] = {}  # needs with the same answer share a row
     for need in settings.given["needs"]:
         (hits, tried, chance), of = left_out(kept, need), ready(kept, need)
         sure = hits >= settings.given["passes"] * tried
@@ -637,14 +633,20 @@ def advice(kept: Kept) -> list[str]:
                 "; ".join(f"{problem} {shown(kept, problem, name, one)}" for problem in problems)
                 for one in ("worst", warned)
             )
-            proofs = " with proofs" if name.endswith("_proved") else ""
-            take = f"`{name.removesuffix('_proved')}`{proofs}" if sure else f"cannot say (`{name}`)"
+            beware = f"{MEASURES[warned][0]}: {beware}"
+            if name == ALONE:
+                figures, beware = "0", "nothing: no update reaches others"
+            take = f"`{name.removesuffix('_proved')}`{' with proofs' * name.endswith('_proved')}"
+            take = take if sure else f"cannot say ({take})"
             take += ", provisionally" if sure and tried < settings.given["least"] else ""
-            title = f"{MEASURES[warned][0]}: "
-            rows.append(
-                [need["asks"], joining, take, figures, title + beware, f"{hits} of {tried}; at random {chance:.1f}"]
-            )
-        rows += [] if of else [[need["asks"], "", "not played yet", "", "", ""]]
+            row = kinds.setdefault((joining, take, figures, beware), [[], []])
+            row[0].append(need["asks"] if not row[0] else f"{need['asks'][:1].lower()}{need['asks'][1:]}")
+            row[1].append(f"{hits} of {tried}; at random {chance:.1f}" if not row[1] else f"{chance:.1f}")
+        if not of:
+            kinds["", "not played yet", "", ""] = [[need["asks"]], []]
+    said = ["; ".join(asks) for asks, _ in kinds.values()]  # once for the rows of one federation
+    begins = [asks if asks != before else "" for asks, before in zip(said, ["", *said], strict=False)]
+    rows = [[asks, *row, ", ".join(each)] for asks, (row, (_, each)) in zip(begins, kinds.items(), strict=True)]
     head = ["your federation", "joining", "take", "the worst-off member gains", "beware", "left out"]
     shows = ", ".join(pictured(kept)) or "nothing yet"
     return [*lines, *wide(head, rows), f"The picture shows means over the problems that are played whole: {shows}."]
@@ -669,10 +671,8 @@ def picture(kept: Kept) -> Chart:
             ends.append([np.array([one / len(problems)]) for one in (mean, mean - half, mean + half)])
         (x, left, right), (y, low, high) = ends
         curves.append(Curve(name, x, y, low, high, None, True, left, right, hollow=not row.get("paid")))
-    title, caption = (
-        "The worst-off member, and the best cheat",
-        f"Means over {', '.join(problems) or 'no problem yet'}.",
-    )
+    caption = f"Means over {', '.join(problems) or 'no problem yet'}."
+    title = "The worst-off member, and the best cheat"
     axes = {"x": "the best cheat gains (% of honest pay)", "y": "the worst-off member gains (points)"}
     return Chart("decision", "Choose", title, caption, Lines(tuple(curves), zero=True, whole=False, named=True), **axes)
 

@@ -237,6 +237,7 @@ def spoilt(rows: Any, column: str, value: Any) -> pd.DataFrame:
         (spoilt([7], "ill", None), {}, "'ill'"),
         (spoilt([7], "ill", "Yes "), {}, "'Yes ' (1 row) and 'yes' (25 rows)"),
         (frame(), {"target": "sick"}, "data.source.target: 'sick'"),
+        (frame(), {"target": ["age", "ill"]}, "data.source.target: ['age', 'ill']: must be one column; several"),
         (frame(), {"client": "hospitl"}, "data.source.client_column: 'hospitl': frame has no such column; did you"),
         (frame(), {"client": "ill"}, "data.source.client_column: 'ill'"),
         (frame(), {"features": ["age", "ill"]}, "data.source.features: 'ill'"),

@@ -44,11 +44,12 @@ from hanse.flower.operator_key import make_operator_key, public_key
 from hanse.flower.witnesses import ShownHeads
 from hanse.ledger.log import LogHead
 from hanse.ledger.receipts import read_receipts
+from hanse.ledger.run_ledger import BooksAtCheckpoint
 from hanse.ledger.store import Ledger
 from hanse.ledger.witness import Prover, alarms
 from hanse.mechanisms.registry import MECHANISMS
 from hanse.runs.run_record import load_run
-from hanse.wings.operate import server_access
+from hanse.wings.operate import loopback, server_access
 from hanse.wings.operate.loopback import Loopback
 
 DAY = "2026-11-28"
@@ -603,7 +604,9 @@ def test_parts_in_the_projects_folder_are_found_wherever_the_command_is_given(
     assert made.experiment["mechanism"]["name"] == "own_parts:mine"
 
 
-def test_an_operator_keeps_or_renews_the_agreement(harvest: Path, tmp_path: Path) -> None:
+def test_an_operator_keeps_or_renews_the_agreement(
+    harvest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     toml = harvest / "experiment.toml"
     toml.write_text(paying(4).to_toml())
     net = Loopback(harvest, harvest, (9100, 9101))
@@ -627,6 +630,11 @@ def test_an_operator_keeps_or_renews_the_agreement(harvest: Path, tmp_path: Path
     longer = net.agree()
     assert longer is not None
     assert (longer.rounds, longer.run) == (9, first.run)
+    (run / "config.toml").write_text(paying(4).to_toml())
+    with monkeypatch.context() as patch:
+        patch.setattr(loopback, "latest_claim", lambda run: BooksAtCheckpoint(finished=True))
+        with pytest.raises(UserError, match=r"run\.rounds: 9: the last of 4 rounds in .* was settled"):
+            net.agree()
     (harvest / "client_app.py").write_text("app = None\n")
     recoded = net.agree()
     assert recoded is not None

@@ -96,8 +96,13 @@ def test_a_copy_during_which_a_round_ends_is_made_again_and_given_up_in_the_end(
             wrong()
 
 
-def test_a_backup_whose_books_do_not_hold_leaves_no_project(network: Loopback, tmp_path: Path) -> None:
-    damaged(network)
+@pytest.mark.parametrize("how", ["damaged", "removed"])
+def test_a_backup_whose_books_do_not_hold_leaves_no_project(how: str, network: Loopback, tmp_path: Path) -> None:
+    if how == "damaged":
+        damaged(network)
+    else:
+        assert network.run is not None
+        (network.run / "ledger.json").unlink()
     back_up(network, tmp_path / "damaged")
     with pytest.raises(UserError):
         restore(tmp_path / "damaged", tmp_path / "new")

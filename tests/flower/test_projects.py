@@ -96,10 +96,10 @@ def test_all_mistakes_of_a_new_project_and_of_joining_are_told_at_once(
         "Harvest: exists already",
     )
     words = ["network", "join", "nowhere", "--ca", "ca.crt", "--key", "clinic"]
-    said = CliRunner().invoke(app, [*words, "--operator", "operator.pub"])
+    said = CliRunner().invoke(app, [*words, "--operator", "operator.pub", "--node-config", "data=one.csv"])
     assert isinstance(said.exception, UserError)
     assert [line.split(": ")[0] for line in said.exception.lines] == [
-        "HOST:PORT", "--ca", "--key", "--operator",
+        "HOST:PORT", "--ca", "--key", "--operator", "--node-config 'data=one.csv'",
     ]  # fmt: skip
 
 

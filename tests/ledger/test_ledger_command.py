@@ -132,6 +132,13 @@ def test_a_tail_that_was_cut_is_found_by_the_checkpoint_and_the_metrics(folder: 
     assert run_hanse("ledger", "verify", folder)[0] == 0
 
 
+def test_a_book_without_a_checkpoint_to_compare_it_with_is_told(folder: Path) -> None:
+    assert "No checkpoint is left" not in run_hanse("ledger", "verify", folder)[1]
+    shutil.rmtree(folder / "checkpoints")
+    code, out, _ = run_hanse("ledger", "verify", folder)
+    assert (code, "No checkpoint is left to compare the book with" in out) == (0, True)
+
+
 def test_a_round_without_a_close_is_found(folder: Path) -> None:
     with (folder / "metrics.jsonl").open("a") as file:
         file.write(json.dumps({"round": 7}) + "\n")

@@ -79,6 +79,15 @@ class Remembers(Everyone):
         return super().select(view, state)
 
 
+class Collects(Everyone):
+    def __init__(self, held: Any) -> None:
+        self.held = held
+
+    def select(self, view: View, state: State) -> Any:
+        self.held[0] = len(view.present)
+        return super().select(view, state)
+
+
 def pays(account: str) -> Settlement:
     return Settlement(transactions=(Transaction("a", "pay", ((account, 1), ("pool/x", -1))),))
 
@@ -187,15 +196,25 @@ def test_what_numpy_or_the_book_refuses_names_the_part(name: str) -> None:
     assert caught.value.__notes__ == [f"raised by the {slot} part {type(part).__name__}, round 0"]
 
 
-@pytest.mark.parametrize("name", ["draws", "weights"])
+HARDLY_MEANT = {"draws": "global random generator", "weights": "do not sum to 1"}
+HARDLY_MEANT |= dict.fromkeys(("list", "dictionary", "array"), "changed what its own 'held' holds: a resumed run")
+
+
+@pytest.mark.parametrize("name", HARDLY_MEANT)
 def test_what_is_hardly_meant_is_warned_of(name: str) -> None:
-    with pytest.warns(PartWarning, match="global random generator" if name == "draws" else "do not sum to 1"):
+    with pytest.warns(PartWarning, match=HARDLY_MEANT[name]):
         played(name)
 
 
+def test_two_parts_do_not_record_one_metric() -> None:
+    with pytest.raises(PartError, match="its deploy returned Deployment: metrics: 'x' is recorded already"):
+        played("same metric")
+
+
 def test_numbers_of_numpy_are_recorded_as_plain_ones(tmp_path: Path) -> None:
-    line = hanse.run(of_case("counts"), out=tmp_path / "run").metrics[0]
-    assert (line["counted"], type(line["counted"])) == (3, int)
+    for case, kind in (("counts", int), ("long", float)):
+        line = hanse.run(of_case(case), out=tmp_path / case).metrics[0]
+        assert (line["counted"], type(line["counted"])) == (3, kind)
 
 
 @dataclass(frozen=True)
@@ -331,6 +350,17 @@ CASES: dict[str, Mechanism] = {
     "writes number": replace(BASE, select=WritesState("number")),
     "reversed": replace(BASE, select=Reversed()),
     "counts": replace(BASE, select=Selects(lambda v: Choice(v.present, metrics={"counted": np.int64(len(v.present))}))),
+    "list": replace(BASE, select=Collects([0])),
+    "dictionary": replace(BASE, select=Collects({})),
+    "array": replace(BASE, select=Collects(np.zeros(1))),
+    "long": replace(
+        BASE, select=Selects(lambda v: Choice(v.present, metrics={"counted": np.longdouble(len(v.present))}))
+    ),
+    "same metric": replace(
+        BASE,
+        select=Selects(lambda v: Choice(v.present, metrics={"x": 1})),
+        deploy=Deploys(lambda v: Deployment(v.home, metrics={"x": 2})),
+    ),
     "draws": replace(BASE, select=Selects(lambda v: Choice(np.random.permutation(v.present)))),  # noqa: NPY002
     "weights": replace(BASE, weigh=Averages(lambda g: Aggregate(np.ones(len(g))))),
     "same figures": replace(BASE, select=Figures({"x": np.ones(3)}), deploy=FiguresToo(print)),

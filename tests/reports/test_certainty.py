@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +15,20 @@ from reports_cases import metric, seat, write_run
 from sklearn.datasets import load_digits
 
 import hanse
+from hanse.core.port import Reply, Request, Train, Trained
 from hanse.core.telling import Measure
 from hanse.data import Dataset
 from hanse.data.samples import Samples
+from hanse.federation.behaviour import Me, OfSome, with_updates
 from hanse.reports.answers import answers, answers_of
-from hanse.reports.contributions import by_chance, clearly_harmful, contribution, contribution_charts, sums_of
+from hanse.reports.contributions import (
+    Contribution,
+    by_chance,
+    clearly_harmful,
+    contribution,
+    contribution_charts,
+    sums_of,
+)
 from hanse.reports.facts import facts
 from hanse.reports.groups import SeedGroup, group_runs
 from hanse.reports.report import warnings
@@ -232,3 +243,45 @@ def test_whose_steps_are_few_is_not_suspect_and_who_is_idle_is(idle: tuple[int, 
     at = found.labels.index("1")
     assert found.missed[at] + 2 * found.missed_errors[at] < -0.05 * found.fall
     assert found.suspects == suspects
+
+
+@dataclass(frozen=True)
+class Idle(OfSome):
+    """Its clients send a thousandth of their update."""
+
+    def on_reply(self, me: Me, round: int, request: Request, reply: Reply) -> Reply:
+        def less(task: Train, one: Trained) -> Trained:
+            return replace(one, row=task.start + 0.001 * (one.row - task.start))
+
+        return with_updates(request, reply, less) if me.id in self.clients else reply
+
+
+def digits(clients: int, weigh: Any = "samples", **behaviour: Mapping[str, Any]) -> Contribution:
+    """What a federation's clients, alike but for their behaviour, are found to have contributed."""
+    experiment = hanse.Experiment(
+        data={"clients": clients, "partition": "iid"}, model="logistic", train={"lr": 0.05}, run={"rounds": 6},
+        mechanism={"name": "fedavg", "value": "path", "weigh": weigh}, behaviour=behaviour,
+    )  # fmt: skip
+    found = contribution(SeedGroup("", (hanse.run(experiment).record,)))
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("weigh", "idle", "liar", "size"),
+    [("uniform", (1,), 1, 0.2), ("uniform", (1, 4), 2, 1e6), ({"name": "capped", "cap": 0.2}, (1, 4), 2, 1e6)],
+)
+def test_who_is_idle_does_not_hide_behind_numbers_of_samples(
+    weigh: Any, idle: tuple[int, ...], liar: int, size: float
+) -> None:
+    """By its own few, or since a friend says so many that nobody else had anything to do."""
+    lies = {"clients": (liar,), "size": size}
+    found = digits(6, weigh, **{"test_certainty:Idle": {"clients": idle}, "liar": lies})
+    assert sorted(found.suspects) == [str(client) for client in idle]
+
+
+def test_where_the_loss_rises_only_who_raised_it_is_suspect() -> None:
+    """Seven of the 19 honest ones were: nobody's absence added as much as a part of a fall below zero."""
+    found = digits(20, attacker={"clients": (1,), "kind": "flip", "scale": 30})
+    assert found.fall < 0
+    assert found.suspects == ["1"]

@@ -115,6 +115,10 @@ def test_where_nobody_pays_and_where_the_data_are_not_here(tmp_path: Path, monke
     assert any("depends on the data" in line for line in found.unknown)
     with pytest.raises(UserError, match="clients 0 to 5"):
         prospect(hanse.Experiment(**away), 6)
+    # how many clients there are is not known either, where only the data say it
+    away["data"] = {"source": "module_that_is_not_here:table"}
+    for number in (7, 70):
+        assert f"Whether there is a client {number}" in prospect(hanse.Experiment(**away), number).unknown[0]
 
 
 class Fees(SettlePart):

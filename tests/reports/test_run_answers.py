@@ -77,6 +77,18 @@ def test_a_run_shows_itself(played: hanse.Run) -> None:
             ask()
 
 
+def test_a_command_that_plays_what_names_modules_says_trust(tmp_path: Path) -> None:
+    source = {"name": f"{__name__}:frame", "target": "readmitted", "client_column": "hospital"}
+    data = {"source": source, "client_test": 0.3}
+    hanse.run(
+        EXPERIMENT.model_copy(update={"data": hanse.Experiment(data=data, mechanism="fedavg").data}), out=tmp_path
+    )
+    assert "--all --train-alone --trust`" in answers_of(tmp_path).next.said
+    before = statement(tmp_path, 0)
+    assert before.next.fields["command"] == "--train-alone --trust"
+    assert before.fit.why.fields["command"].endswith("--client 0 --train-alone --trust")
+
+
 def test_alone_joining_statement_and_report_agree(played: hanse.Run) -> None:
     with pytest.raises(UserError, match=r"run\.alone"):
         played.joining()

@@ -21,8 +21,10 @@ from forging import history_of, rerecorded, rewritten
 from typer.testing import CliRunner
 
 import hanse
+from hanse.base.errors import UserError
 from hanse.cli import app
 from hanse.reports.audit import Audit, audit_run, load_market
+from hanse.reports.facts import facts
 from hanse.runs.run_record import load_run
 
 Change = Callable[[Path], None]
@@ -317,3 +319,38 @@ def test_a_report_of_an_edited_value_says_first_that_the_books_do_not_hold(
     assert "reliable" in said
     assert wrong in (copy / "report.html").read_text()
     assert not any(wrong in doubt for doubt in load_run(runs["valued"]).doubts)
+
+
+@pytest.mark.parametrize("gone", [("ledger.json",), ("ledger.json", "transactions.jsonl", "transactions.heads")])
+def test_nobody_takes_a_run_whose_books_were_removed_for_one_without_payments(
+    gone: tuple[str, ...], runs: dict[str, Path], tmp_path: Path
+) -> None:
+    """A statement said "No tokens are paid in this run."."""
+    run = shutil.copytree(runs["skip"], tmp_path / "run")
+    for name in gone:
+        (run / name).unlink()
+    for words in (
+        ["statement", str(run), "--client", "1"],
+        ["ledger", "verify", str(run)],
+        ["invoice", str(run), "--budget", "10", "--currency", "EUR"],
+    ):
+        found = CliRunner().invoke(app, words)
+        assert isinstance(found.exception, UserError)
+        assert "ledger.json: is gone" in str(found.exception)
+    assert [check.holds for check in audit_run(run).checks if check.name == "conservation"] == [False]
+    assert "books_broken" in [note.code for note in facts(run).notes]
+
+
+def test_a_statement_that_says_otherwise_what_is_paid_is_found_out(runs: dict[str, Path], tmp_path: Path) -> None:
+    run = shutil.copytree(runs["auction"], tmp_path / "run")
+    assert "about.json" not in [check.name for check in audit_run(run).checks]
+    about = json.loads((run / "about.json").read_text())
+    said = next(one["telling"] for one in about["parts"] if one["telling"]["kinds"])
+    said["participant"] += " It is paid 9 tokens a round."
+    (run / "about.json").write_text(json.dumps(about))
+    assert [(check.name, check.holds) for check in audit_run(run).checks if not check.holds] == [("about.json", False)]
+    played = json.loads((run / "environment.json").read_text())
+    played["packages"]["hanse"] = "0.0.1"
+    (run / "environment.json").write_text(json.dumps(played))
+    assert audit_run(run).holds
+    assert "about.json" in [fact.name for fact in audit_run(run).facts]

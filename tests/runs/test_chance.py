@@ -12,7 +12,7 @@ import torch
 import hanse
 from hanse.data.samples import Samples
 from hanse.reports.statement import statement
-from hanse.runs.chance import Guess
+from hanse.runs.chance import Guess, doubts
 from hanse.runs.run_record import load_run, read_said
 
 TEN = Guess(samples=250, most=0.1, entropy=math.log(10))
@@ -59,6 +59,22 @@ def test_a_strangers_guess_is_not_believed(said: Any, wrong: str, tmp_path: Path
     file.write_text(json.dumps({"input_shape": [4], "num_classes": 2, "guess": said}))
     with pytest.raises(hanse.UserError, match=re.escape(f"Shape.{wrong}")):
         read_said(file)
+
+
+@pytest.mark.parametrize(
+    ("main", "figure", "doubted"),
+    [
+        ("auc", 0.7, False), ("auc", 0.53, True), ("balanced_accuracy", 0.7, False),
+        ("accuracy", 0.7, True), ("f1", 0.7, True),  # what a guess scores by it is not known
+    ],
+)  # fmt: skip
+def test_a_run_of_rare_classes_is_judged_by_its_main_metric(main: str, figure: float, doubted: bool) -> None:
+    rare = Guess(samples=1000, most=0.95, entropy=0.2)
+    line = {"test/accuracy": 0.8, "test/loss": 0.5, f"test/{main}": figure, f"test/{main}_error": 0.02}
+    line["test/accuracy"] = 0.8
+    found = doubts([line], rare, main=main, trained={"name": "bce", "weights": "balanced"})
+    assert [code for code, _ in found] == ["chance_level"] * doubted
+    assert all("balanced_accuracy" in said for _, said in found)
 
 
 def experiment(**more: Any) -> hanse.Experiment:

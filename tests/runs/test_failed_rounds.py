@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from watching import Killed, Watch, untimed
 
 import hanse
-from hanse.base.errors import InPlaceError, PartError, RunFailedError, UserError
+from hanse.base.errors import InPlaceError, PartError, PartWarning, RunFailedError, UserError
 from hanse.base.lock import Hold
 from hanse.cli import app
 from hanse.core.part import GROUPS, Aggregate, Context, Group, Mechanism, View, Weighed, WeighPart
@@ -97,8 +97,45 @@ def test_a_row_that_would_be_infinite_stays_and_who_made_it_is_named(weigh: Any)
     played = play_round(setup, state)
     assert torch.equal(played.state.table.rows, state.table.rows)
     assert played.state.home.tolist() == state.home.tolist()
-    reason = f"its update made row {int(isinstance(weigh, Grown))} of the table infinite or NaN: the old one stays"
+    row = int(isinstance(weigh, Grown))
+    reason = f"the mechanism itself made row {row} of the table infinite or NaN: the old one stays"
     assert played.view.refusals == ((1, reason), (2, reason))
+
+
+@dataclass(frozen=True)
+class Ratio(BySamples):
+    """The row is a ratio that the rule itself makes; ``zero`` makes it 0 / 0."""
+
+    zero: float = 1.0
+
+    def aggregate(self, group: Group, state: Any) -> Aggregate:
+        scaled = group.updates * self.zero
+        return Aggregate(row=scaled.pow(4).mean(dim=0) / scaled.mean(dim=0))
+
+
+@dataclass
+class OneLarge(Constant):
+    """Client 2 sends numbers whose fourth power is no float32."""
+
+    def result(self, client: int, task: Any) -> Trained:
+        found = super().result(client, task)
+        return replace(found, row=found.row * 1e15) if client == 2 else found
+
+
+def test_who_made_a_row_infinite_is_told_right() -> None:
+    """Of sound updates it is the rule, which a warning names too; of an outsized one it is its own client alone."""
+    setup = setup_of(replace(fedavg(clients_per_round=N), weigh=Ratio(zero=0.0)))
+    with pytest.warns(PartWarning, match="weigh part Ratio: of sound updates it made row 0"):
+        refusals = play_round(setup, first_state(setup)).view.refusals
+    reason = "the mechanism itself made row 0 of the table infinite or NaN: the old one stays"
+    assert refusals == tuple((client, reason) for client in range(N))
+    setup = replace(setup_of(replace(fedavg(clients_per_round=N), weigh=Ratio())), federation=OneLarge())
+    state = first_state(setup)
+    played = play_round(setup, state)
+    assert torch.equal(played.state.table.rows, state.table.rows)
+    said = dict(played.view.refusals)
+    assert {client for client, why in said.items() if why.startswith("its update")} == {2}
+    assert {client for client, why in said.items() if why.startswith("another client's")} == {0, 1, 3}
 
 
 def test_the_other_rows_are_mixed_as_they_would_be_and_large_sums_are_no_infinities() -> None:

@@ -119,6 +119,8 @@ def test_a_client_of_one_class_has_a_named_gap(tmp_path: Path) -> None:
     assert told.client.paid_to_join == "unknown"
     assert (told.fit.why.code, told.fit.why.fields["gap"]) == ("no_metric", reason)
     assert reason in render(told)
+    [note] = [note for note in hanse.facts(tmp_path / "run").notes if note.code == "no_metric"]
+    assert (note.fields["client"], note.said) == (2, f"Client 2: {reason}")
 
 
 @pytest.mark.parametrize(

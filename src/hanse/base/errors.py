@@ -253,6 +253,16 @@ def import_path(path: str, where: str, allowed: Iterable[str]) -> Callable[..., 
     return result
 
 
+def import_paths(said: Any) -> Iterator[str]:
+    """Yield the import paths among plain values, such as those of an experiment."""
+    if isinstance(said, str):
+        if re.fullmatch(r"[^\W\d][\w.]*:[^\W\d][\w.]*", said):
+            yield said
+    elif isinstance(said, Mapping | list):
+        for one in said.values() if isinstance(said, Mapping) else said:
+            yield from import_paths(one)
+
+
 def path_of(thing: Any) -> str:
     """Return the import path of a function or class, as :func:`import_path` takes it.
 

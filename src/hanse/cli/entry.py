@@ -232,6 +232,7 @@ def _finish(result: object) -> None:
     from hanse.reports.accuracy import reached
     from hanse.reports.answers import answers
     from hanse.reports.groups import group_runs
+    from hanse.reports.words import said
     from hanse.runs.experiment import PlayedRun
     from hanse.runs.observers import mostly_refused, valued_otherwise
     from hanse.runs.run_record import load_run
@@ -248,7 +249,9 @@ def _finish(result: object) -> None:
     warn((*([result.nothing] if result.nothing and result.nothing not in doubts else []), *doubts))
     what, tested = reached(record) if record is not None else ("nothing tested", [])
     out.print(f"{len(result.metrics)} rounds; {' '.join([what, *tested[-1:]])}", highlight=False)
-    lines = (*mostly_refused(result.clients, result.names), *valued_otherwise(result.metrics))
+    lines = [*mostly_refused(result.clients, result.names), *valued_otherwise(result.metrics)]
+    if record is not None and record.minted:
+        lines.append(said("minted", units=record.minted))
     for line in lines:
         say(f"warning: {line}", style="yellow")
     if record is not None:

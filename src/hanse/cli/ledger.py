@@ -140,7 +140,7 @@ def verify(
     """
     from hanse.ledger.index import difference
     from hanse.ledger.receipts import read_receipts
-    from hanse.ledger.run_ledger import COSIGNED, open_ledger, verify_run
+    from hanse.ledger.run_ledger import COSIGNED, latest_claim, open_ledger, verify_run
     from hanse.ledger.witness import majority, read_witnesses
     from hanse.runs.observers import counting
     from hanse.runs.replay import Replayed, replay_books
@@ -162,6 +162,9 @@ def verify(
             verdict = replace(verdict, wrong=replayed.wrong)
         if verdict.ok and (ledger_url or (folder / "ledger.db").exists()):
             apart = difference(place, ledger)
+    if verdict.closed and latest_claim(folder) is None:
+        gone = "No checkpoint is left to compare the book with: its end may have been cut."
+        replayed = replace(replayed, beyond=f"{gone} {replayed.beyond}".strip())
     _tell(verdict, replayed, len(kept_receipts), newest, apart, as_json)
     if apart or not verdict.ok:
         raise typer.Exit(1)

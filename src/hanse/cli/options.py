@@ -12,14 +12,16 @@ import inspect
 import os
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from click import ClickException
 from rich.console import Console
 from rich.markup import escape
 
+from hanse.base.errors import UserError, library
 from hanse.base.import_trust import looking
 from hanse.base.terminal import Terminal
 
@@ -124,6 +126,19 @@ def trusting(trust: bool) -> Iterator[None]:
         own_modules()
     with looking(trust=trust):
         yield
+
+
+def parsed_node_config(given: str) -> dict[str, Any]:
+    """Return what ``load_data`` finds in ``context.node_config``, as Flower reads it. Raises UserError for another
+    form, or without Flower.
+    """
+    flower = library("flwr.common.config", "--node-config: needs Flower; pip install '.[flower]'")
+    config = dict[str, Any]()
+    with suppress(ClickException):  # of some words that do not fit it makes nothing, and raises nothing
+        config = flower.parse_config_args([given] if given else None)
+    if given and not config:
+        raise UserError(f"--node-config {given!r}: must be as in 'partition-id=1 file=\"data.csv\"'")
+    return config
 
 
 @contextmanager

@@ -34,7 +34,7 @@ import numpy as np
 from hanse.base.errors import InPlaceError, PartError, PartWarning
 from hanse.base.pytorch import Tensor, torch
 from hanse.base.streams import drawn_so_far
-from hanse.core.entry import Transaction
+from hanse.core.entry import Transaction, owner_of
 from hanse.core.part import (
     FINISHED,
     GROUPS,
@@ -79,7 +79,7 @@ def method_of(part: object, name: str) -> Callable[..., Any] | None:
 def called(slot: str, method: Callable[..., Any], view: View, state: State) -> Iterator[str]:
     """Watch over a block that calls a part's method. It yields who is called, for errors.
 
-    In round 0 it also warns of a part that draws from a global generator.
+    In round 0 it also warns of a part that draws from a global generator, or changes what its attributes hold.
 
     Args:
         slot: the slot in which the part is called.
@@ -98,7 +98,8 @@ def called(slot: str, method: Callable[..., Any], view: View, state: State) -> I
     # the generators are looked at in round 0 only: a look takes as long as some parts do. What draws within hanse's own
     # parts is a function of the user's that judges models
     looks = view.round == 0 and not type(part).__module__.startswith("hanse.")
-    before, own, drawn = _prints(view, state), dict(_own(part)), drawn_so_far() if looks else None
+    before, own, drawn = _prints(view, state), _own(part), drawn_so_far() if looks else None
+    held = {what: _held(value) for what, value in own.items()} if looks else {}
     raised: Exception | None = None
     try:
         yield name
@@ -112,6 +113,9 @@ def called(slot: str, method: Callable[..., Any], view: View, state: State) -> I
         raise InPlaceError(f"{name}, changed its own '{kept[0]}': keep what changes in the state") from raised
     if raised is not None:
         raise raised
+    if inside := [what for what, before_it in held.items() if _held(own[what]) != before_it]:
+        said = "a resumed run begins without it; keep what changes in the state"
+        warnings.warn(f"{name}, changed what its own '{inside[0]}' holds: {said}", PartWarning, stacklevel=2)
     if drawn is not None and drawn != drawn_so_far():
         said = "the same seed then gives other numbers; draw from view.draw('purpose')"
         warnings.warn(f"{name}, drew from a global random generator: {said}", PartWarning, stacklevel=2)
@@ -123,6 +127,15 @@ def _own(part: object) -> dict[str, Any]:
     return {
         name: value for name, value in kept.items() if not isinstance(getattr(type(part), name, 0), cached_property)
     }
+
+
+def _held(value: object) -> bytes | list[int] | None:
+    """Return what changes with what an array, a list, a set or a dictionary holds; None for other values."""
+    if isinstance(value, np.ndarray):
+        return value.tobytes()
+    if isinstance(value, dict):
+        return [*map(id, value.values())]
+    return [*map(id, value)] if isinstance(value, list | set) else None
 
 
 def decide(
@@ -167,6 +180,10 @@ def decide(
             raise GuardError(f"{type(decision).__name__}: must be {kind.__name__} and the next state")
         with guarded(f"{type(decision).__name__}:", GuardError):
             _metrics(getattr(decision, "metrics", {}))
+            others = [one for one in (view.choice, view.mix, view.values, view.settlement) if not isinstance(one, kind)]
+            for one in others:
+                if one is not None and (twice := one.metrics.keys() & getattr(decision, "metrics", {}).keys()):
+                    raise GuardError(f"metrics: '{min(twice)}' is recorded already, by an earlier part")
             if not isinstance(getattr(decision, "found", ()), tuple):
                 raise GuardError("found: must be a tuple")
             look(decision, view, fills)
@@ -399,8 +416,7 @@ def _settlement(settled: Settlement, view: View, fills: frozenset[str]) -> None:
         if not (isinstance(row, int | np.integer) and 0 <= row < view.table.size):
             raise GuardError(f"withheld: {row!r} is no row of the table: must be 0 to {view.table.size - 1}")
     for account in [to for one in _all("transactions", settled.transactions, Transaction) for to, _ in one.postings]:
-        kind, _, number = str(account).partition("/")
-        if kind in ("client", "escrow") and number.isdecimal() and int(number) >= view.context.num_clients:
+        if (owner_of(str(account)) or 0) >= view.context.num_clients:
             raise GuardError(f"transactions: {account}: there are only {view.context.num_clients} clients, from 0 on")
     for name, array in settled.arrays.items():
         if not isinstance(array, np.ndarray) or array.dtype == object:

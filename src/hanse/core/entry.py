@@ -75,6 +75,13 @@ def is_account(name: object) -> bool:
 
 
 @lru_cache(maxsize=1 << 14)
+def owner_of(account: str) -> int | None:
+    """Return the client whose account or escrow this is; None for any other text."""
+    kind, _, number = account.partition("/")
+    return int(number) if kind in ("client", "escrow") and is_account(account) else None
+
+
+@lru_cache(maxsize=1 << 14)
 def _is_account(name: str) -> bool:
     """Say the same of a text, once for each of a book's accounts, which stand in many postings."""
     return name.isprintable() and _ACCOUNT.fullmatch(name) is not None

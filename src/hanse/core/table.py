@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from hanse.base.pytorch import Tensor, nn, torch
 
 SERVER = -1  # the owner of a row that the server holds
+SOUND = 1e9  # a sound update's largest number: even a sum of squares of such is far below the largest float32
 PER_CLIENT: Final = "per client"  # how many rows a block has that has one for each client
 
 Ints = NDArray[np.int64]
@@ -595,6 +596,13 @@ class Mix:
 def copies(W: Floats) -> NDArray[np.bool_]:
     """Return which rows of ``W [K, n]`` copy one model, ``[K]``: their only nonzero weight is 1."""
     return np.asarray((np.count_nonzero(W, axis=1) == 1) & (W.max(axis=1, initial=0.0) == 1.0))
+
+
+def outsized(models: Tensor) -> NDArray[np.bool_]:
+    """Return which of ``models [n, P]`` have a number beyond :data:`SOUND`, ``[n]``: even a sound rule may make an
+    infinite or NaN row of these.
+    """
+    return np.asarray((models.abs().amax(dim=1) > SOUND).cpu())
 
 
 def some_rows(models: Tensor, rows: Ints) -> Tensor:

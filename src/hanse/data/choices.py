@@ -99,7 +99,7 @@ class OwnData:
     """
 
     name: str
-    target: Column | None = None
+    target: Column | list[Column] | None = None
     client_column: Column | None = None
     features: list[Column] | None = None
     test: Part = 0.2

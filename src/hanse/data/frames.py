@@ -91,6 +91,14 @@ class Asked:
     prepare: Prepare | None = None
     renamed: Renamed | None = None
 
+    def __post_init__(self) -> None:
+        """Refuse several targets."""
+        if isinstance(self.target, list | tuple):
+            raise UserError(
+                f"data.source.target: {self.target!r:.80}: must be one column; several targets of a sample, such as "
+                "time and event, are given as arrays: hanse.run(experiment, data=(features, targets, clients))"
+            )
+
     @property
     def named(self) -> dict[str, Column]:
         """The columns that are no features unless ``features`` names them, by the key of ``data.source``."""

@@ -38,7 +38,9 @@ def numbered(values: NDArray[Any]) -> Ints:
 
 def at_several(units: Ints, owner: Ints) -> int:
     """Return how many units have rows of several owners."""
-    return int((np.bincount(np.unique([units, owner], axis=1)[0]) > 1).sum())
+    one_of = np.zeros(units.max(initial=-1) + 1, np.int64)
+    one_of[units] = owner
+    return int(np.count_nonzero(np.bincount(units[owner != one_of[units]])))
 
 
 def split_units(

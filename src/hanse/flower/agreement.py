@@ -23,10 +23,9 @@ import inspect
 import json
 import math
 import os
-import re
 import stat
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
@@ -38,7 +37,7 @@ from typing import Annotated, Any, Literal
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pydantic import AfterValidator, Field
 
-from hanse.base.errors import UserError, import_path
+from hanse.base.errors import UserError, import_path, import_paths
 from hanse.base.files import AGREEMENTS, private_folder, read_text, write_whole
 from hanse.base.lock import flock
 from hanse.core.declared import Count, Declared, Digest, Figure, Int64, Name, UnsoundError
@@ -451,7 +450,7 @@ def sources(said: Mapping[str, Any]) -> dict[str, str]:
     Raises:
         UserError: something is not there.
     """
-    paths = sorted({path for name in _MAY_IMPORT for path in _paths(said[name])})
+    paths = sorted({path for name in _MAY_IMPORT for path in import_paths(said[name])})
     return {path: digest_of(path, import_path(path, "agreement", ())) for path in paths}
 
 
@@ -467,16 +466,6 @@ def digest_of(path: str, thing: Any) -> str:
     modules = [importlib.import_module(name) for name in names]
     files = [inspect.getsourcefile(one) for one in modules if getattr(one, "__file__", None)]
     return hashlib.sha256(b"".join(Path(file).read_bytes() for file in files if file)).hexdigest()
-
-
-def _paths(said: Any) -> Iterator[str]:
-    """Yield the import paths among plain values."""
-    if isinstance(said, str):
-        if re.fullmatch(r"[^\W\d][\w.]*:[^\W\d][\w.]*", said):
-            yield said
-    elif isinstance(said, Mapping | list):
-        for one in said.values() if isinstance(said, Mapping) else said:
-            yield from _paths(one)
 
 
 def _limits(experiment: Experiment, replays: int) -> dict[str, QuestionLimit]:

@@ -287,6 +287,19 @@ def _point(
     return GridPoint(at, seed, replace(job, called=", ".join(called.values())), notes)
 
 
+def _misfits(points: Sequence[GridPoint]) -> list[str]:
+    """Return a line for each part that cannot work in one of the mechanisms, whatever data and settings surround it."""
+    from hanse.mechanisms.fits import WORDS, unmet_needs  # late: --dry-run needs no torch
+    from hanse.mechanisms.registry import SLOTS
+
+    elsewhere = {name for name, word in WORDS.items() if word.by not in SLOTS}
+    mechanisms = {repr(point.job.sections.get("mechanism")): point.job for point in points}
+    found = [
+        (name_of(job.sections), unmet_needs(job.experiment.mechanism.built, elsewhere)) for job in mechanisms.values()
+    ]
+    return list(dict.fromkeys(f"--grid: {name}: {lack.line}" for name, lacks in found for lack in lacks))
+
+
 def _same_run(points: Sequence[GridPoint]) -> tuple[GridPoint, GridPoint] | None:
     """Return two points that are the same run in different words (``0.1`` and ``0.10``); None if there are none."""
     seen: dict[str, GridPoint] = {}
@@ -332,8 +345,8 @@ def run_sweep(
         The results by the jobs' keys, and the reason of each failed run.
 
     Raises:
-        UserError: ``workers`` is below 1, the folder cannot be written, a data source is missing and cannot be
-            downloaded, or the cluster does not answer.
+        UserError: ``workers`` is below 1, a part does not fit into its mechanism, the folder cannot be written, a data
+            source is missing and cannot be downloaded, or the cluster does not answer.
         KeyboardInterrupt: the user stopped it. What has ended by then is kept.
 
     Example:
@@ -350,6 +363,8 @@ def run_sweep(
         >>> [(row["train.lr"], row["status"], row["rounds"]) for row in rows_of(points, done)]
         [('0.1', 'done', 1), ('0.01', 'done', 1)]
     """
+    if misfits := _misfits(points):
+        raise UserError(*misfits)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as wrong:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from hanse.base.files import LONGEST, opened
 from hanse.base.merkle import as_text, hashes_of
 from hanse.core.book import DamagedError, LedgerError, MutableBook
-from hanse.core.entry import CLOSE, Transaction, leaf
+from hanse.core.entry import CLOSE, MINT, Transaction, leaf
 from hanse.ledger.note import DASH, fingerprint, is_signed, sign
 
 if TYPE_CHECKING:
@@ -176,6 +177,7 @@ class Walk:
         notes: how many bytes of the file of heads were read.
         count: how many transactions there were at that head.
         postings: how many postings were met.
+        minted: the units that transactions of each kind took from the mint.
         head: the last head that was reached.
         before: if the last transaction is the close of a round, the peaks of the tree without it.
         public: the operator's key (32 bytes), which must have signed every head. None: heads need no signature.
@@ -189,6 +191,7 @@ class Walk:
     notes: int = 0
     count: int = 0
     postings: int = 0
+    minted: Counter[str] = field(default_factory=Counter)
     head: LogHead | None = None
     before: tuple[bytes, ...] | None = None
     public: bytes | None = None
@@ -261,6 +264,8 @@ class Walk:
         except LedgerError as wrong:
             raise DamagedError(f"transaction {number}: {wrong}") from None
         self.postings += len(record.transaction.postings)
+        if (taken := -sum(units for account, units in record.transaction.postings if account == MINT)) > 0:
+            self.minted[record.transaction.kind] += taken
         return record
 
     def _reached(self, head: LogHead) -> None:

@@ -39,7 +39,7 @@ from hanse.base.files import LONGEST, cut_torn, opened
 from hanse.base.merkle import Tree, as_text, hashes_of, path_length, root_from
 from hanse.core.book import Book, MutableBook
 from hanse.core.declared import Declared, Digest
-from hanse.core.entry import CLOSE, Transaction, client, escrow, leaf
+from hanse.core.entry import CLOSE, Transaction, client, escrow, leaf, owner_of
 from hanse.ledger.log import LogHead, Record
 from hanse.ledger.note import fingerprint
 
@@ -104,9 +104,8 @@ def moved_in(transactions: Iterable[Transaction]) -> dict[int, list[Line]]:
     moved: dict[int, list[Line]] = {}
     for transaction in transactions:
         for account, units in transaction.postings:
-            kind, _, number = account.partition("/")
-            if kind in ("client", "escrow"):
-                moved.setdefault(int(number), []).append((transaction.step, account, units))
+            if (owner := owner_of(account)) is not None:
+                moved.setdefault(owner, []).append((transaction.step, account, units))
     return moved
 
 

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, NotRequired
+from typing import Annotated, Any, NotRequired
 
 from pydantic import Field
 from typing_extensions import TypedDict
@@ -117,6 +117,8 @@ def open_ledger(folder: Path, *, read_only: bool = True) -> Ledger:
     """
     config = read_toml(run_folder(folder) / "config.toml")
     if not (folder / "ledger.json").exists():
+        if has_books(folder):
+            raise UserError(f"{folder / 'ledger.json'}: is gone: bring back a backup of it")
         raise UserError(f"{folder}: this run has no ledger, because nobody pays in it; {HOW_TO_PAY}")
     book, public = name_and_key(folder / "ledger.json")
     floor = table(config, "ledger").get("floor", 0)
@@ -127,6 +129,13 @@ def open_ledger(folder: Path, *, read_only: bool = True) -> Ledger:
         return Ledger.open(folder / LOG, book=book, floor=units, read_only=read_only, public=public)
     except LedgerError as wrong:
         raise UserError(str(wrong)) from None
+
+
+def has_books(folder: Path, metrics: Iterable[Mapping[str, Any]] | None = None) -> bool:
+    """Return whether a run has books, or had: ``ledger.json``, a log, or a head in its ``metrics`` (None: its file)."""
+    lines = json_lines(folder / METRICS) if metrics is None else metrics
+    files = any((folder / name).exists() for name in ("ledger.json", LOG))
+    return files or any("ledger/head" in line for line in lines)
 
 
 def name_and_key(file: Path) -> tuple[str, bytes | None]:

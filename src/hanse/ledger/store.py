@@ -21,7 +21,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 from types import MappingProxyType, TracebackType
@@ -51,6 +51,7 @@ class VerifyResult:
         head: the recomputed root of the tree over these transactions.
         wrong: the first fault in words. None: the book is sound.
         closed: the rounds that it has closed.
+        minted: the units that transactions of each kind took from the mint.
     """
 
     transactions: int
@@ -59,6 +60,7 @@ class VerifyResult:
     head: str
     wrong: str | None = None
     closed: frozenset[int] = frozenset()
+    minted: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
@@ -424,7 +426,9 @@ class Ledger:
             wrong = str(damage)
         tally = walk.tally
         closed = frozenset(closes.seen if closes else ())
-        return VerifyResult(tally.count, walk.postings, len(tally.balances), tally.head, wrong, closed)
+        return VerifyResult(
+            tally.count, walk.postings, len(tally.balances), tally.head, wrong, closed, dict(walk.minted)
+        )
 
 
 def receipts_of(closed: Closed, head: LogHead) -> list[Receipt]:

@@ -263,4 +263,6 @@ def _next(group: SeedGroup, found: Sequence[RunOf], codes: set[str], worth: Cont
     }
     code = next((code for code, holds in choices.items() if holds), "give_statements")
     fields = {"folder": shlex.quote(str(run.path)), "python": by_python(run)}
+    if code in ("compare_alone", "check_suspects"):  # whose commands play the experiment
+        fields["trust"] = run.trust
     return Note(code, "note", fields | _who(harmful or suspects))

@@ -13,17 +13,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from hanse.base.errors import UserError
-from hanse.base.files import read_arrays, run_folder
-from hanse.core.entry import LOG, TOKEN
+from hanse.base.files import read_arrays, read_json, run_folder, table
+from hanse.core.entry import TOKEN
 from hanse.core.table import Floats
-from hanse.core.telling import Check, Fact
-from hanse.ledger.run_ledger import movements, reading, verify_run
+from hanse.core.telling import ABOUT, Check, Fact, describe
+from hanse.ledger.run_ledger import has_books, movements, reading, verify_run
 from hanse.mechanisms import market_checks
 from hanse.mechanisms.market_record import MarketRound
 from hanse.reports.contributions import contribution
@@ -141,6 +142,7 @@ def audit_run(folder: Path, told: ProgressCallback = untold, trust: bool = False
     if broken := broken_checkpoints(folder):
         found.append(Check("checkpoints", False, f"{broken[0]}; bring back a backup of it"))
     parts, why_not = rule_of(folder, trust) if pays else ({}, "")
+    found.append(_described(run, parts))
     books = _books(folder, kinds_of(parts))
     found += books
     if all(check.holds for check in books[:1]) and pays:
@@ -157,6 +159,23 @@ def audit_run(folder: Path, told: ProgressCallback = untold, trust: bool = False
     found += [made, no_trade(run, clients) if rounds else _ranking(run)]
     checks = tuple(one for one in found if isinstance(one, Check))
     return Audit(len(rounds), checks, clients, tuple(one for one in found if isinstance(one, Fact)))
+
+
+def _described(run: RunRecord, parts: Mapping[str, Any]) -> Check | Fact | None:
+    """Return whether what the run says of its parts, as statements repeat it, is what they say; None if it is.
+
+    Parts of another version of hanse may say it otherwise.
+    """
+    now = {one.slot: one.telling for one in describe(parts, {}, None, None, run.num_clients, 0).parts}
+    then = {one.slot: one.telling for one in run.about.parts if one.slot in parts}
+    odd = [slot for slot in parts if now.get(slot) != then.get(slot)]
+    if not odd:
+        return None
+    wrong = f"what it says of the {odd[0]} part is not what that part says of itself"
+    file, here = run.path / "environment.json", version("hanse")
+    said = read_json(file) if file.is_file() else None
+    of = table(said, "packages").get("hanse", here) if isinstance(said, Mapping) else here
+    return Check(ABOUT, False, wrong) if of == here else Fact(ABOUT, f"{wrong} in this version of hanse")
 
 
 def _ranking(run: RunRecord) -> Fact | None:
@@ -240,7 +259,7 @@ def _books(folder: Path, posts: frozenset[str]) -> list[Check]:
     the rule's own code says what it ``posts``; nothing if nobody pays.
     """
     if not (folder / "ledger.json").exists():
-        return [Check("conservation", False, "ledger.json is gone")] if (folder / LOG).exists() else []
+        return [Check("conservation", False, "ledger.json is gone")] if has_books(folder) else []
     with reading(folder) as ledger:
         verdict = verify_run(folder, ledger)
         if verdict.wrong is not None:

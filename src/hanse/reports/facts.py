@@ -630,6 +630,8 @@ class RunOf:
             add("late", "note", late=len(run.under_way), asked=asked, joined=len(run.clients) - asked)
         if refused := Counter(why for _, _, why in run.refusals()).most_common(_MOST_REASONS):
             add("refusals", "note", reasons=dict(refused))
+        if run.minted:
+            add("minted", "warning", units=run.minted)
         if full := nothing_left(run.metrics):
             add("nothing_left", "warning", said=full)
         for row in self.clients:
@@ -646,8 +648,13 @@ class RunOf:
                 add(
                     "suspect", "warning", **who, averages=averages, high=row.missed_high if averages else row.value_high
                 )
-        # why tests or models alone are not known, one note for each kind of reason
-        reasons = {fit.why.code: fit.why for fit in reversed([*self.fits.values()]) if fit.why is not None}
+        # why tests or models alone are not known, one note for each kind of reason, or each client that lacks a metric
+        reasons = dict[str, Note]()
+        for client, fit in self.fits.items():
+            if fit.why is not None and fit.why.code == "no_metric":
+                add("no_metric", "note", client=client, name=self.clients[client].name, **fit.why.fields)
+            elif fit.why is not None:
+                reasons.setdefault(fit.why.code, fit.why)
         found += [replace(why, fields={"run": run.name, **why.fields}) for why in reasons.values()]
         return tuple(found)
 

@@ -375,5 +375,5 @@ def _why_not_alone(run: RunRecord, client: int) -> Note:
         return Note("is_alone", "note")
     if (run.path / "members.json").exists():
         return Note("alone_apart", "warning")
-    command = by_python(run) or f"hanse statement DIR --client {client} --train-alone"
+    command = by_python(run) or f"hanse statement DIR --client {client} --train-alone{run.trust}"
     return Note("not_alone", "warning", {"command": command})

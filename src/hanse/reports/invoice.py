@@ -130,7 +130,7 @@ def invoice(folder: Path, budget: str, currency: str, by: str | None = None) -> 
         raise UserError(f"--by '{by}': no such rule{nearest(by, BY)}")
     run = load_run(run_folder(folder))
     booked = (folder / "ledger.json").exists()
-    if booked and (wrong := wrong_books(folder)):
+    if wrong := wrong_books(folder) if booked else run.wrong_in_books:
         raise UserError(f"{folder}: no invoice of a run whose books do not hold: {wrong}")
     if run.beyond:
         raise UserError(f"{folder}: no invoice of rounds without a book: {run.beyond}")

@@ -55,6 +55,9 @@ if TYPE_CHECKING:
 _OF_SERVER = 0.2  # the share of rows that goes to the server, for mechanisms that judge updates on them
 
 
+_NUMBER = re.compile(r"(?<!['\w.])\d[\d.,]*")  # a count; what stands in quotes is a name
+
+
 @dataclass(frozen=True)
 class Gain:
     """The effect of joining on one client. Gains above 0 are better, also for metrics where less is better.
@@ -355,7 +358,8 @@ def who_gains(
         for split in range(splits):
             experiments = {label: experiment(label, seed + split) for label in called}
             place = folder if splits == 1 else folder / f"split-{split}"
-            runs = _played(experiments, own, place, counted, notes)
+            runs, more = _played(experiments, own, place, counted)
+            notes += _unlike(more, notes)
             alone_run = runs.pop(ALONE)
             results.append([gain for label, run in runs.items() for gain in gains_of(run, alone_run, label)])
         reading, unit = counted_in(alone_run)  # while the run's files are there
@@ -459,13 +463,12 @@ def _check_all(labels: Sequence[str], check: Callable[[str], None]) -> None:
 
 
 def _played(
-    experiments: Mapping[str, Experiment], own: Own, folder: Path, counted: _Rounds, notes: list[str]
-) -> dict[str, RunRecord]:
-    """Play every experiment, each in a directory of its own below ``folder``, and return the runs by label.
-
-    Warnings and notes are added to ``notes``.
+    experiments: Mapping[str, Experiment], own: Own, folder: Path, counted: _Rounds
+) -> tuple[dict[str, RunRecord], list[str]]:
+    """Play every experiment, each in a directory of its own below ``folder``, and return the runs by label, and their
+    warnings.
     """
-    found = {}
+    found, notes = {}, list[str]()
     for k, (label, experiment) in enumerate(experiments.items()):
         place = folder / (slug(label) if label == ALONE else f"{k}-{slug(label)}")
         counted.label = label
@@ -474,7 +477,13 @@ def _played(
         if lost := mostly_refused(run.clients, run.names):
             notes.append(f"warning: {label}: {'among others, ' if len(lost) > 1 else ''}{lost[0]}")
         found[label] = load_run(place)
-    return found
+    return found, notes
+
+
+def _unlike(notes: Sequence[str], earlier: Sequence[str]) -> list[str]:
+    """Return the notes of a split that differ from those of earlier ones in more than their counts."""
+    told = {_NUMBER.sub("#", line) for line in earlier}
+    return [line for line in notes if _NUMBER.sub("#", line) not in told]
 
 
 def gains_of(joined: RunRecord, alone: RunRecord, label: str) -> list[Gain]:

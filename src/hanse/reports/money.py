@@ -14,7 +14,7 @@ from itertools import accumulate, groupby
 import numpy as np
 
 from hanse.base.errors import UserError
-from hanse.core.entry import TOKEN, escrow, is_account
+from hanse.core.entry import TOKEN, escrow, owner_of
 from hanse.core.entry import client as account_of
 from hanse.core.telling import Plot
 from hanse.ledger.log import Record
@@ -120,12 +120,12 @@ def read_books(run: RunRecord) -> Books | None:
     Raises:
         UserError: the books cannot be read, or do not verify.
     """
+    if run.wrong_in_books:
+        raise UserError(f"they do not hold: {run.wrong_in_books} ('hanse ledger verify' checks them)")
     if not (run.path / "ledger.json").exists():
         return None
     from hanse.ledger.run_ledger import reading
 
-    if run.wrong_in_books:
-        raise UserError(f"they do not hold: {run.wrong_in_books} ('hanse ledger verify' checks them)")
     last, rounds, rows = int(run.metrics[-1]["round"]), list[int](), list[Floats]()
     row = np.full(run.num_clients, np.nan)
     accounts: dict[int, Account] = {}
@@ -136,7 +136,7 @@ def read_books(run: RunRecord) -> Books | None:
             for record in records:
                 moved: dict[int, list[tuple[str, int]]] = {}
                 for posting in record.transaction.postings:
-                    if (owner := _client_of(posting[0])) is not None:
+                    if (owner := owner_of(posting[0])) is not None:
                         moved.setdefault(owner, []).append(posting)
                 for owner, postings in moved.items():
                     own.setdefault(owner, []).append(record)
@@ -157,16 +157,6 @@ def read_books(run: RunRecord) -> Books | None:
         walk.tally.count,
         walk.tally.head,
     )
-
-
-@lru_cache(maxsize=4096)
-def _client_of(account: str) -> int | None:
-    """Return the client whose account or escrow this is; None for a pool, or any name that is not a client's.
-
-    A stranger's ledger may have any names. A number of 19 digits or more would not fit an array.
-    """
-    kind, _, number = account.partition("/")
-    return int(number) if kind in ("client", "escrow") and is_account(account) and len(number) < 19 else None
 
 
 # ---- one client's postings
@@ -276,8 +266,8 @@ def _own_lines(records: Iterable[Record], client: int, called: Mapping[int, str]
 
     def named(account: str) -> str:
         """Return an account with its owner's name behind it, if that is known."""
-        kind, _, number = account.partition("/")
-        name = (called or {}).get(int(number)) if kind in ("client", "escrow") and number.isdecimal() else None
+        owner = owner_of(account)
+        name = None if owner is None else (called or {}).get(owner)
         return account if name is None else f"{account} ({name})"
 
     own = (account_of(client), escrow(client))

@@ -114,6 +114,8 @@ def prospect(experiment: Experiment, client: int | str) -> Prospect:
         if data is None or not data.names:
             raise UserError(f"--client {client}: must be a number, since the clients have no names before the run")
         client = client_of(client, data.names)
+    counted = data is not None or pooled or "clients" in experiment.data.model_fields_set
+    clients = clients if counted else max(clients, client + 1)
     if not 0 <= client < clients:
         raise UserError(f"--client {client}: no such client; this experiment has clients 0 to {clients - 1}")
     grant, debt = round(experiment.clients.grant * TOKEN), -round(experiment.ledger.floor * TOKEN)
@@ -140,7 +142,7 @@ def prospect(experiment: Experiment, client: int | str) -> Prospect:
         pays=terms.pays,
         gains=terms.gains,
         gives=_gives(experiment, mechanism, data, clients, client),
-        unknown=(*terms.unknown, *_unknown(terms.money, why)),
+        unknown=(*([] if counted else [said("unknown_client", client)]), *terms.unknown, *_unknown(terms.money, why)),
         **(amounts if terms.money else {}),
     )
 

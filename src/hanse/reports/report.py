@@ -62,8 +62,8 @@ def figures(groups: Sequence[SeedGroup], books: Mapping[str, Books] | None = Non
 # ---- what a reader must know of the runs
 
 
-_REPORTED = (*MISSING, "data", "unfinished", "ended_early", "late", "refusals", "nothing_left", "few_units", "expelled",
-             "refused", "sat_out")  # fmt: skip
+_REPORTED = (*MISSING, "data", "unfinished", "ended_early", "late", "refusals", "minted", "nothing_left", "few_units",
+             "expelled", "refused", "sat_out")  # fmt: skip
 _MOST_ALIKE = 3  # notes with one code
 
 

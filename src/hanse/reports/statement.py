@@ -246,7 +246,7 @@ def _next(run: RunRecord, row: ClientFacts, fit: Fit, notes: Sequence[Note], *, 
         "leave_or_personal": fit.sign == -1,
         "stay": fit.sign == 1,
     }
-    command = "" if (run.path / MEMBERS).exists() else by_python(run) or "--train-alone"
+    command = "" if (run.path / MEMBERS).exists() else by_python(run) or f"--train-alone{run.trust}"
     counted = f"{fit.counted} {f'{row.unit}s' if row.unit not in ('', 'row') else 'samples'}"
     fields = {"samples": counted, "command": command}
     return Note(next((code for code, holds in choices.items() if holds), "weigh_costs"), "note", fields)

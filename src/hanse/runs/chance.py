@@ -84,6 +84,18 @@ class Guess:
         explains = loss is not None and math.isfinite(loss) and loss < (1 - LEAST_R2) * self.entropy
         return accuracy > self.bar or explains
 
+    def ranks(self, line: Mapping[str, Any], metric: str) -> bool:
+        """Say whether a model is better by AUC or balanced accuracy, which weights of rare classes are for.
+
+        Args:
+            line: the line of ``metrics.jsonl`` with the test.
+            metric: the run's main metric.
+        """
+        # a guess's balanced accuracy is 1 / k of k classes, and k is at least exp(entropy)
+        level = {"auc": 0.5, "balanced_accuracy": min(0.5, math.exp(-self.entropy))}.get(metric)
+        figure, error = line.get(f"test/{metric}"), line.get(f"test/{metric}_error")
+        return level is not None and is_number(figure) and is_number(error) and figure > level + MARGIN * error
+
 
 UNMOVED = (
     "The model never changed: train.loop left every client's as it was. Does it take steps at a learning rate of 0, or "
@@ -148,7 +160,7 @@ def in_no_sum(seats: Iterable[tuple[int, str | None]]) -> list[str]:
 
 
 def doubts(
-    metrics: Sequence[Mapping[str, Any]], guess: Guess | None, *, cross_entropy: bool = True, several: bool = False
+    metrics: Sequence[Mapping[str, Any]], guess: Guess | None, *, main: str, trained: Any, several: bool = False
 ) -> list[tuple[str, str]]:
     """Return the warnings to show before a run's other results; none if there is nothing to doubt.
 
@@ -159,7 +171,8 @@ def doubts(
     Args:
         metrics: the lines of ``metrics.jsonl``.
         guess: a guess's scores on the server's test set. None: they are not known, and chance is not judged.
-        cross_entropy: whether the loss that is tested is the plain cross-entropy.
+        main: the run's main metric.
+        trained: the loss that is trained, as ``[train] loss`` has it; None is the cross-entropy.
         several: whether there are several models, which may be good for their own clients alone.
     """
     found = []
@@ -168,12 +181,16 @@ def doubts(
         accuracy, loss = tested[-1]["test/accuracy"], tested[-1].get("test/loss")
         own = tested[-1].get("client/test_accuracy")
         at_home = several and own is not None and is_number(own) and own > guess.bar
-        if not at_home and not guess.beaten(accuracy, loss if cross_entropy and is_number(loss) else None):
+        plain = trained in (None, "cross_entropy") and is_number(loss)
+        beaten = guess.beaten(accuracy, loss if plain else None)
+        if not (at_home or beaten or guess.ranks(tested[-1], main)):
             said = (
                 f"The model is no better than guessing: it gets {100 * accuracy:.1f} % of the test data right, and "
                 f"always naming the most common class {100 * guess.most:.1f} %; up to {100 * guess.bar:.1f} % may be "
                 "chance."
             )
+            if isinstance(trained, Mapping) and "weights" in trained:
+                said += " Class weights cost accuracy: eval.metrics = ['balanced_accuracy'] shows what they are for."
             found.append(("chance_level", said))
     valued = [line for line in metrics if is_number(line.get(WORSE))]
     late = valued[len(valued) // 2 :]

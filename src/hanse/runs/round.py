@@ -16,6 +16,7 @@ exchange also remembers what the record of a failed round and an auditor need.
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -23,16 +24,16 @@ from typing import Any
 
 import numpy as np
 
-from hanse.base.errors import PartError, blamed
+from hanse.base.errors import PartError, PartWarning, blamed
 from hanse.base.pytorch import Tensor, torch
 from hanse.core.book import Book
 from hanse.core.calling import States, called, check_figures, check_rows, checked_state, decide, guarded, proposed_mix
-from hanse.core.entry import TOKEN, Transaction
+from hanse.core.entry import BONDS, TOKEN, Transaction
 from hanse.core.entry import client as account_of
 from hanse.core.part import Questions, Settlement, Stage, State, Unproved, View
 from hanse.core.port import Closing, Federation, Payload, Reply, Request, Roster, Task, Train, Trained
 from hanse.core.recipe import NEVER, History
-from hanse.core.table import Floats, Ints, Mix, Seats, Table, Updates, copies, mix
+from hanse.core.table import Floats, Ints, Mix, Seats, Table, Updates, copies, mix, outsized
 from hanse.federation.check import heard
 from hanse.federation.wrapped import TellsOwners
 from hanse.learning.client_payloads import unsound
@@ -618,12 +619,13 @@ class _Round:
             if (before := self.view.settlement) is not None:  # that of the round's start: its records stay
                 metrics, arrays = {**before.metrics, **settlement.metrics}, {**before.arrays, **settlement.arrays}
                 settlement = replace(settlement, metrics=metrics, arrays=arrays)
-            kinds = session.about.posted
-            if odd := [one.kind for one in settlement.transactions if kinds and one.kind not in kinds]:
-                raise PartError(
-                    f"the settle part {type(settle).__name__}: posts '{odd[0]}', which its tells does not name; it "
-                    f"names {', '.join(sorted(kinds))}"
-                )
+            posts = f"the settle part {type(settle).__name__}: posts"
+            kinds, posted = session.about.posted, [one.kind for one in settlement.transactions]
+            if taken := {"grant", *BONDS}.intersection(posted):
+                raise PartError(f"{posts} '{min(taken)}', a kind that only hanse itself posts: take another name")
+            if odd := [kind for kind in posted if kinds and kind not in kinds]:
+                named = ", ".join(sorted(kinds))
+                raise PartError(f"{posts} '{odd[0]}', which its tells does not name; it names {named}")
             inputs = watched.inputs(self.view, self.view.stage, settlement.found)
             self.know(settlement=settlement)
             with blamed(f"the settle part {type(settle).__name__}, round {self.view.round}"):
@@ -719,13 +721,21 @@ def _mixed(view: View) -> tuple[Table, Sequence[int]]:
 
 def _without(view: View, broken: Sequence[int]) -> View:
     """Return the view with a mix that leaves the ``broken`` rows as they are, and with the seats that made them
-    refused.
+    refused. The reason says whose fault it is: that of an :func:`outsized` update, or without one the mechanism's.
 
     If one of these rows is new in this round there is nothing to go back to: then all rows stay.
     """
-    makers = view.trained.seats.client[view.mixed.makers(view.table, broken)].tolist()
+    makers, large = view.mixed.makers(view.table, broken), outsized(view.trained.rows)
+    clients, at_fault = view.trained.seats.client, set(view.trained.seats.client[makers & large].tolist())
     named = ", ".join(map(str, broken[:10])) + (", ..." if len(broken) > 10 else "")
-    reason = f"its update made row {named} of the table infinite or NaN: the old one stays"
-    refused = tuple((client, reason) for client in dict.fromkeys(makers))
+    end = f"made row {named} of the table infinite or NaN: the old one stays"
+    others = f"another client's update {end}" if at_fault else f"the mechanism itself {end}"
+    if not at_fault:
+        who = type(view.context.slots["weigh"]).__name__
+        warnings.warn(f"the weigh part {who}: of sound updates it {end}", PartWarning, stacklevel=2)
+    refused = tuple(
+        (client, f"its update {end}" if client in at_fault else others)
+        for client in dict.fromkeys(clients[makers].tolist())
+    )
     kept = view.mixed.without(view.table, broken, view.home)
     return replace(view, mix=kept, refusals=(*view.refusals, *refused))

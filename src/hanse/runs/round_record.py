@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import math
 import os
 import sys
 from collections.abc import Collection, Iterator, Mapping
@@ -88,8 +89,8 @@ class RoundRecord:
             seconds: wall-clock seconds by name, in addition to the round's stages.
             answers: what clients answered, if answers are kept.
         """
-        metrics = _metrics_of(played, tested.metrics, seconds)
-        return RoundRecord(metrics, _seats_of(played), played, tested, answers=answers)
+        metrics = _plain(_metrics_of(played, tested.metrics, seconds))
+        return RoundRecord(metrics, [*map(_plain, _seats_of(played))], played, tested, answers=answers)
 
     @property
     def arrays(self) -> dict[str, np.ndarray]:
@@ -213,13 +214,19 @@ def _without_lines(numbers: Collection[int], end: int) -> dict[int, str]:
     return found
 
 
+def _plain(line: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a line with None for infinite and NaN numbers, which JSON does not have."""
+    return {name: None if isinstance(x, float) and not math.isfinite(x) else x for name, x in line.items()}
+
+
 def _metrics_of(played: Played, tested: Mapping[str, float | None], seconds: Mapping[str, float]) -> dict[str, Any]:
     """Return a round's line of ``metrics.jsonl``."""
     view = played.view
     updates = view.trained
     known = updates.loss[~np.isnan(updates.loss)]  # of those that report one
     decisions = (view.choice, view.mix, view.values, view.settlement, view.deployment)
-    recorded = {k: v.item() if isinstance(v, np.generic) else v for d in decisions if d for k, v in d.metrics.items()}
+    recorded = {k: float(v) if isinstance(v, np.floating) else v for d in decisions if d for k, v in d.metrics.items()}
+    recorded |= {k: int(v) for k, v in recorded.items() if isinstance(v, np.integer)}
     return {
         "round": view.round,
         "present": len(view.roster),
@@ -284,7 +291,7 @@ def _line_of(view: View, s: int) -> dict[str, Any]:
     line: dict[str, Any] = {
         "samples": float(updates.num_samples[s]),
         "steps": int(updates.steps[s]),
-        "loss": None if np.isnan(updates.loss[s]) else float(updates.loss[s]),
+        "loss": float(updates.loss[s]),
         "weight": None if row in view.mixed.made else float(view.mixed.W[row, s]),
     }
     if updates.metrics:
@@ -296,7 +303,7 @@ def _line_of(view: View, s: int) -> dict[str, Any]:
         errors = {"value_error": view.values.standard_errors, "value_draw_error": view.values.draw_errors}
         for name, per_seat in errors.items():
             if per_seat is not None:
-                line[name] = None if np.isnan(per_seat[s]) else float(per_seat[s])
+                line[name] = float(per_seat[s])
     return line
 
 

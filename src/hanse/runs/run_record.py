@@ -30,7 +30,7 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from hanse.base import toml
-from hanse.base.errors import MachineError, UserError, nearest
+from hanse.base.errors import MachineError, UserError, import_paths, nearest
 from hanse.base.factories import named_choice
 from hanse.base.files import (
     CLIENTS,
@@ -44,10 +44,11 @@ from hanse.base.files import (
     run_folder,
     table,
 )
+from hanse.base.import_trust import OWN
 from hanse.core.declared import Count, Declared, UnsoundError
 from hanse.core.telling import About, read_about
 from hanse.learning.metrics import MetricStyle, main_of, readings_of
-from hanse.ledger.run_ledger import beyond_the_book, latest_claim, open_ledger, unbooked, verify_run
+from hanse.ledger.run_ledger import beyond_the_book, has_books, latest_claim, open_ledger, unbooked, verify_run
 from hanse.ledger.store import VerifyResult
 from hanse.runs.chance import STILL, Guess, doubts, in_no_sum, is_number, nothing_mixed, unsold
 from hanse.runs.round_record import HASH, METRICS, SEATS, SHAPE, lost_rounds, round_file
@@ -384,6 +385,7 @@ def guess_of(data: FederatedData, problem: Problem) -> Guess | None:
     return None if problem.regression else Guess.of(data.server_test)
 
 
+_FROM_OUTSIDE = {"grant", "pot"}  # kinds whose tokens come from the mint, as is documented
 _UNLIKE = "The books of this run do not hold, so nothing that its records say can be relied on"
 _LONGEST_GAP = 500  # characters of a reason: a directory may be a stranger's
 _LARGEST = 1e100  # no value is larger, and the square of one is still a number
@@ -481,6 +483,11 @@ class RunRecord:
         return float(given) if is_number(given) else ClientsSection().grant
 
     @property
+    def trust(self) -> str:
+        """The option that a command needs which plays the run's experiment: " --trust" where it names modules."""
+        return " --trust" if set(import_paths(self.config)) - OWN else ""
+
+    @property
     def num_clients(self) -> int:
         """The number of registered clients, at least the number that ever had a seat."""
         return max(registered(self.path, self.config) or 0, int(self.seats.client.max(initial=-1)) + 1)
@@ -526,7 +533,7 @@ class RunRecord:
 
         Raises UserError if ``shape.json`` is missing or damaged.
         """
-        cross_entropy = table(self.config, "train").get("loss") in (None, "cross_entropy")
+        trained = table(self.config, "train").get("loss")
         found = [("data", f"{self.about.doubt}.")] if self.about.doubt else []
         if self.nothing:
             found.append(("no_update_mixed", self.nothing))
@@ -538,7 +545,7 @@ class RunRecord:
             found.append(("edited", f"{edited}."))
         if wrong := self.wrong_in_books:
             found.append(("books_broken", f"{_UNLIKE}: {wrong} ('hanse ledger verify' checks them)."))
-        found += doubts(self.metrics, self.guess, cross_entropy=cross_entropy, several=self.models > 1)
+        found += doubts(self.metrics, self.guess, main=self.main.key, trained=trained, several=self.models > 1)
         return [*found, *(("part_warning", line) for line in self.about.warnings)]
 
     @cached_property
@@ -551,10 +558,16 @@ class RunRecord:
         """Why the run's books, or the records that they close, do not hold. None: they hold, or the run has none."""
         return self._verified.wrong if isinstance(self._verified, VerifyResult) else self._verified
 
+    @property
+    def minted(self) -> dict[str, int]:
+        """The units that the payment rule took from the mint, by kind of transaction, besides grants and the pot."""
+        taken = self._verified.minted if isinstance(self._verified, VerifyResult) else {}
+        return {kind: units for kind, units in taken.items() if kind not in _FROM_OUTSIDE}
+
     @cached_property
     def _verified(self) -> VerifyResult | str | None:
         """What a walk along the run's books found; a text: why they cannot be read; None: there are none."""
-        if not (self.path / "ledger.json").exists():
+        if not has_books(self.path, self.metrics):
             return None
         try:
             with open_ledger(self.path) as ledger:

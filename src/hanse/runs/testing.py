@@ -109,9 +109,7 @@ def ask_tests(
     if tested:
         text = is_text(data.pool([], "test")[0])
         figures = figures_of(np.array(list(tested)), list(tested.values()), text, session.problem.metrics)
-        # JSON has no word for infinity, which is what a participant can make of a mean
-        finite = {name: x if x is None else _finite(x) for name, x in figures.metrics.items()}
-        metrics |= finite if remote else figures.metrics
+        metrics |= figures.metrics
         arrays = {**figures.arrays, **arrays}
     metrics |= by_distribution(session, table) if len(public) and complete else {}
     personal = held.weights if held.own_mix is None else _personal(table, held.own_mix, answers)
@@ -241,15 +239,10 @@ def _server_figures(session: Session, table: Table, rows: Ints, scores: Floats) 
         found = measured(problem, session.engine, table.rows[held], samples)
         for metric in problem.metrics:
             values = [one.values.get(metric.key, math.nan) for one in found]
-            figures.setdefault(f"test/{metric.key}", _finite(float(np.average(values, weights=count))))
+            figures.setdefault(f"test/{metric.key}", float(np.average(values, weights=count)))
         without = np.average([one.without_block for one in found], axis=0, weights=count)
-        figures[f"test/{problem.metrics[0].key}_error"] = _finite(float(jackknife_errors(without)))
+        figures[f"test/{problem.metrics[0].key}_error"] = float(jackknife_errors(without))
     return figures
-
-
-def _finite(number: float) -> float | None:
-    """Return a number, or None for an infinite or NaN one, which JSON does not have."""
-    return number if math.isfinite(number) else None
 
 
 def figures_of(clients: Ints, results: Sequence[Tested], text: bool, measures: Sequence[Metric]) -> Figures:

@@ -11,6 +11,8 @@ from hanse.base.errors import UserError
 from hanse.base.lock import Hold
 from hanse.cli import main
 from hanse.ledger.note import own_key, public_of
+from hanse.ledger.run_ledger import BooksAtCheckpoint
+from hanse.wings.charter import amendment
 from hanse.wings.charter.amendment import both_in, drafted
 from hanse.wings.charter.charter import Charter, Quorum, charter_of
 from hanse.wings.charter.rehearse import rehearsed
@@ -137,7 +139,9 @@ def amended(folder: Path, *words: str | Path) -> int:
     return int(ended.value.code or 0)
 
 
-def test_a_quorum_amends_a_run_from_a_round_on(tmp_path: Path) -> None:
+def test_a_quorum_amends_a_run_from_a_round_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     keys = {name: public_of(own_key(tmp_path / f"{name}.pem")).hex() for name in (*MEMBERS, "stranger")}
     keyed = {name: {**one, "key": keys[name]} for name, one in MEMBERS.items()}
     of = {"north": ["client 0"], "south": ["client 1", "client 2"], "west": ["client 3"]}  # client 1 changes hands
@@ -182,6 +186,16 @@ def test_a_quorum_amends_a_run_from_a_round_on(tmp_path: Path) -> None:
     assert run.experiment.clients.members["client 1"] == "south"
     assert {name: after.answered_by(name) for name in MEMBERS} == {"north": None, "west": None, "south": ("Train",)}
     assert amended(tmp_path, "old.toml", "-o", "new.toml") == 2  # no amendment
+    more = ("amendment.txt", "-o", "more.txt", "--sign", "north.pem", "--sign", "west.pem")
+    assert amended(tmp_path, "amendment.txt", "old.toml", "--round", 3, "-o", "more.txt") == 0
+    assert amended(tmp_path, *more) == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(amendment, "latest_claim", lambda run: BooksAtCheckpoint(finished=True))
+        with pytest.raises(UserError, match="its last round is settled"):
+            amendment.go_on(tmp_path / "run", tmp_path / "more.txt")
+    capsys.readouterr()
+    assert amended(tmp_path, *more, "--run", "run") == 0
+    assert "under it from round 3; go on with 'hanse resume run --rounds 4'" in capsys.readouterr().out
 
 
 def test_a_charter_that_no_quorum_could_amend_is_told_and_nothing_is_drafted(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from hanse.base.errors import UserError
 from hanse.base.files import read_text, write_whole
 from hanse.base.lock import Hold
 from hanse.ledger.note import DASH, is_signed, public_of, sign
+from hanse.ledger.run_ledger import latest_claim
 from hanse.runs.config import Experiment, read_file
 from hanse.runs.round_record import METRICS
 from hanse.runs.run_record import played_lines
@@ -99,8 +100,8 @@ def kept_at(run: Path, played: int) -> Path:
     return run / f"amendment-{played}.txt"
 
 
-def go_on(run: Path, amendment: Path) -> None:
-    """Let a run go on under an amendment: its ``config.toml`` says so from now on.
+def go_on(run: Path, amendment: Path) -> str:
+    """Let a run go on under an amendment: its ``config.toml`` says so from now on. Return the command that goes on.
 
     Raises:
         UserError: no quorum has signed it, it amends another charter, its first round is not the next one of the run,
@@ -114,6 +115,10 @@ def go_on(run: Path, amendment: Path) -> None:
         old, played = charter_of(Experiment.read(config)), len(played_lines(run, METRICS))
         if new.amends != old.hash:
             raise UserError(f"{amendment}: amends {new.amends[:16]}, and the charter of {run} is {old.hash[:16]}")
+        if (claim := latest_claim(run)) is not None and claim.finished:
+            raise UserError(
+                f"--run {run}: its last round is settled, and it cannot go on: play a new run under {amendment}"
+            )
         if new.first_round != played:
             raise UserError(
                 f"{amendment}: begins at round {new.first_round}: {run} has played {played}: must be its next"
@@ -126,7 +131,9 @@ def go_on(run: Path, amendment: Path) -> None:
         del sections["clients"]["members"]
         sections["charter"] = new.model_dump(mode="json")
         write_whole(kept_at(run, played), read_text(amendment))
-        write_whole(config, Experiment(**sections).to_toml())
+        changed = Experiment(**sections)
+        write_whole(config, changed.to_toml())
+    return f"hanse resume {run}" + f" --rounds {played + 1}" * (changed.run.rounds <= played)
 
 
 def amended(before: Experiment, after: Experiment, run: Path, played: int) -> tuple[str, ...]:

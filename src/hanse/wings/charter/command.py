@@ -90,4 +90,5 @@ def amend(
     lack = charter.lacks({*by})
     say(f"{out}: from round {after.first_round}, signed by {', '.join(by) or 'nobody'}: {lack or 'it holds'}")
     if run is not None:
-        amendment.go_on(run, out)
+        command = amendment.go_on(run, out)
+        say(f"{run}: is under it from round {after.first_round}; go on with '{command}'")

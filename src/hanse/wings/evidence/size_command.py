@@ -7,10 +7,9 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from click import ClickException
 
-from hanse.base.errors import UserError, import_path, library
-from hanse.cli.options import say, trusting
+from hanse.base.errors import UserError, import_path
+from hanse.cli.options import parsed_node_config, say, trusting
 
 if TYPE_CHECKING:
     from hanse.federation.node import ClientData
@@ -63,11 +62,7 @@ def _held(data: str, node_config: str) -> ClientData:
 
     if ":" not in data:
         raise UserError(f"--data {data!r}: must be MODULE:FUNCTION, such as client_app:load_data")
-    flower = library("flwr.common.config", "hanse audit size: needs Flower; pip install '.[flower]'")
-    try:
-        config = flower.parse_config_args([node_config] if node_config else None)  # as of the node itself
-    except ClickException as wrong:
-        raise UserError(f"--node-config {node_config!r}: {wrong.message}") from None
+    config = parsed_node_config(node_config)
     try:
         with trusting(True):  # the auditor named the module
             returned = import_path(data, "--data", ())(SimpleNamespace(node_config=config, node_id=0))

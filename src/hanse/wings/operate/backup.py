@@ -71,7 +71,7 @@ def restore(backup: Path, folder: Path) -> Loopback:
     Raises:
         UserError: the folder is there, the backup is none, or its books do not hold.
     """
-    from hanse.ledger.run_ledger import wrong_in
+    from hanse.ledger.run_ledger import has_books, wrong_in
 
     kept = Loopback.read(backup)
     if folder.exists():
@@ -82,7 +82,11 @@ def restore(backup: Path, folder: Path) -> Loopback:
     mark = network.agreement.with_suffix(".run")
     if mark.exists():
         write_whole(mark, f"{folder / Path(mark.read_text().strip()).relative_to(kept.folder)}\n")
-    if network.run is not None and (network.run / "ledger.json").exists() and (wrong := wrong_in(network.run)):
+    try:
+        wrong = wrong_in(network.run) if network.run is not None and has_books(network.run) else None
+    except UserError as unread:
+        wrong = str(unread)
+    if wrong:
         shutil.rmtree(folder)
         raise UserError(f"{backup}: nothing was restored: its books do not hold: {wrong}")
     return network

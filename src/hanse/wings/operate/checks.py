@@ -143,7 +143,7 @@ def _disks(network: Loopback, run: Path | None) -> Iterator[Finding]:
 def _run(run: Path | None) -> Iterator[Finding]:
     """Look at a pause, the run's last round, clients whose last answer was refused, and its books."""
     from hanse.flower.members import Orders
-    from hanse.ledger.run_ledger import reading, wrong_in
+    from hanse.ledger.run_ledger import has_books, reading, wrong_in
     from hanse.runs.round_record import METRICS, SEATS
 
     if run is not None and (why := Orders.read(run).paused) is not None:
@@ -159,7 +159,7 @@ def _run(run: Path | None) -> Iterator[Finding]:
     for client, seat in sorted(seats.items()):
         if "refused" in seat:
             yield Finding("run", f"client {client}", "warning", f"round {seat['round']}: {seat['refused']}")
-    if not (run / "ledger.json").exists():
+    if not has_books(run):
         return
     try:
         wrong = wrong_in(run)

@@ -31,12 +31,13 @@ from flwr.cli.build import build_fab_from_disk
 from pydantic import TypeAdapter
 
 from hanse.base.errors import RunFailedError, UserError
-from hanse.base.files import FEDERATION, private_folder, read_text, write_whole
+from hanse.base.files import FEDERATION, private_folder, read_text, read_toml, table, write_whole
 from hanse.base.lock import Hold
 from hanse.flower.agreement import Agreement, take
 from hanse.flower.operator_key import KEY, PINNED, PUBLIC, SIGNS_WITH, signing_key
 from hanse.flower.server import AGREEMENT
 from hanse.ledger.note import public_of
+from hanse.ledger.run_ledger import latest_claim
 from hanse.ledger.witness import Witness
 from hanse.runs.config import Experiment
 from hanse.wings.operate import server_access
@@ -239,6 +240,13 @@ class Loopback:
         key, day = signing_key(self.folder / "certs" / KEY), time.strftime("%Y-%m-%d", time.gmtime())
         mark = self.agreement.with_suffix(".run")
         begun = self.run is not None
+        if self.run is not None and (claim := latest_claim(self.run)) is not None and claim.finished:
+            planned = table(read_toml(self.run / "config.toml"), "run").get("rounds")
+            if planned != experiment.run.rounds:
+                raise UserError(
+                    f"run.rounds: {experiment.run.rounds}: the last of {planned} rounds in {self.run} was settled, "
+                    f"which cannot be taken back; put {planned} back, or move {self.run.name} away for a new run"
+                )
         run = uuid.uuid4().hex
         app, operator = app_hash(self.app), public_of(key)
         made = Agreement.of(experiment, run=run, network=self.app.name, operator=operator, day=day, app=app)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hanse.base.errors import UserError, collected
+from hanse.cli.options import parsed_node_config
 
 if TYPE_CHECKING:
     from hanse.wings.operate.loopback import Loopback
@@ -206,6 +207,8 @@ def join(
     with collected(lines):
         if key.is_file():
             node_identity(key, "private", "--key")
+    with collected(lines):
+        parsed_node_config(config)
     if not server_access.is_free(port):
         lines.append(f"--port: {port}: is taken on this machine, by another node perhaps; give each its own")
     if lines:
