@@ -577,10 +577,10 @@ def left_out(kept: Kept, need: Mapping[str, Any]) -> tuple[int, int, float]:
 
 
 def shown(kept: Kept, problem: str, mechanism: str, measure: str) -> str:
-    """Return a measure of a cell as the pages show it, with the cheat that was chosen; or that it is not played yet."""
+    """Return a measure of a cell as the pages show it, with the cheat that was chosen; or that it is unplayed."""
     cell, (_, factor, form) = kept.cells[problem, mechanism], MEASURES[measure]
     if (figure := kept.figure(problem, mechanism, measure)) is None:
-        return "not played yet"
+        return "unplayed"
     cheat = f" ({cell.chosen[measure]})" if measure in CHEATS and measure in cell.chosen else ""
     return form.format(factor * figure.mean, factor * figure.half) + cheat
 
@@ -613,13 +613,12 @@ def advice(kept: Kept) -> list[str]:
     done, planned = (sum(sum(getattr(cell, name)) for cell in kept.cells.values()) for name in ("done", "planned"))
     asked = ("gain", "better", "worst")
     found = {problem: regime(kept, problem) for problem in settings.problems}
-    rows = [
-        [settings.problems[problem]["title"], *(shown(kept, problem, plain, one) for one in asked), word]
-        for problem, word in found.items()
-        if word
-    ]
-    missing = "; ".join(settings.problems[problem]["title"] for problem, word in found.items() if not word)
-    lines = [f"Played so far: {done:,} of at least {planned:,} runs. Not played yet: {missing or 'nothing'}.", ""]
+    named = [(problem, of["title"]) for problem, of in settings.problems.items() if found[problem]]
+    rows = [[title, *(shown(kept, name, plain, one) for one in asked), found[name] or ""] for name, title in named]
+    whole = pictured(kept)
+    part = [problem for problem in found if problem not in whole]
+    split = f"{', '.join(whole) or 'none'}; in part: {', '.join(part) or 'none'}"
+    lines = [f"Played: {done:,} of at least {planned:,} runs. Whole, and in the picture: {split}.", ""]
     lines += wide(["problem", *(f"FedAvg: {MEASURES[one][0]}" for one in asked), "joining"], rows)
     kinds: dict[tuple[str, ...], list[list[str]]] = {}  # needs with the same answer share a row
     for need in settings.given["needs"]:
@@ -648,8 +647,7 @@ def advice(kept: Kept) -> list[str]:
     begins = [asks if asks != before else "" for asks, before in zip(said, ["", *said], strict=False)]
     rows = [[asks, *row, ", ".join(each)] for asks, (row, (_, each)) in zip(begins, kinds.items(), strict=True)]
     head = ["your federation", "joining", "take", "the worst-off member gains", "beware", "left out"]
-    shows = ", ".join(pictured(kept)) or "nothing yet"
-    return [*lines, *wide(head, rows), f"The picture shows means over the problems that are played whole: {shows}."]
+    return [*lines, *wide(head, rows)[:-1]]
 
 
 def pictured(kept: Kept) -> list[str]:

@@ -96,7 +96,7 @@ def test_the_pages_are_what_is_kept(decision: ModuleType, tmp_path: Path, monkey
     monkeypatch.setattr(decision, "MECHANISMS", tmp_path)
     assert decision.main(["--check"]) == 0
     page = tmp_path / "index.md"
-    page.write_text(page.read_text().replace("Played so far: ", "Played so far: 1"))
+    page.write_text(page.read_text().replace("Played: ", "Played: 1"))
     assert decision.main(["--check"]) == 1
     assert decision.main(["--only", "nobody"]) == 2
 

@@ -22,6 +22,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import pairwise
 from typing import Protocol
 
@@ -51,6 +52,12 @@ _KEEP = 1 << 27  # numbers: up to this the first layer's outputs of mixed rows a
 _BLOCK = 1 << 19  # numbers: the first layer's mixed outputs of a chunk of models on a block of samples
 _TOGETHER = 16  # models of a chunk: mixtures, or rows that become the channels of one wide convolution
 _KEPT = 4  # sets of samples on a card: those that are trained on, and those of the tests
+
+
+@cache
+def _none() -> Tensor:
+    """Return a single False, made once: a kernel less for each chunk."""
+    return torch.zeros((), dtype=torch.bool)
 
 
 @dataclass(frozen=True)
@@ -157,7 +164,7 @@ def tally(problem: Problem, output: Tensor, y: Tensor, *, rights: bool = True) -
         labels = y.reshape(-1, 1, output.shape[2]).expand(output.shape[0], 1, -1)
         loss = F.log_softmax(output, 1).gather(1, labels).squeeze(1).neg_()
     if problem.regression or not rights:
-        return loss, torch.zeros((), dtype=torch.bool, device=loss.device).expand_as(loss)
+        return loss, _none().to(loss.device).expand_as(loss)
     # max(1).indices is much faster than argmax(1)
     best = (output[:, 0] > 0).long() if problem.one_output else output.max(1).indices
     return loss, (best == y.reshape(-1, output.shape[2])) & torch.isfinite(loss)
