@@ -329,12 +329,15 @@ def test_nobody_takes_a_run_whose_books_were_removed_for_one_without_payments(
     run = shutil.copytree(runs["skip"], tmp_path / "run")
     for name in gone:
         (run / name).unlink()
-    for words in (
-        ["statement", str(run), "--client", "1"],
-        ["ledger", "verify", str(run)],
-        ["invoice", str(run), "--budget", "10", "--currency", "EUR"],
-    ):
-        found = CliRunner().invoke(app, words)
+    commands = (
+        "statement {} --client 1",
+        "ledger verify {}",
+        "invoice {} --budget 10",
+        "crate {}",
+        "leave {} --client 1",
+    )
+    for words in commands:
+        found = CliRunner().invoke(app, words.format(run).split())
         assert isinstance(found.exception, UserError)
         assert "ledger.json: is gone" in str(found.exception)
     assert [check.holds for check in audit_run(run).checks if check.name == "conservation"] == [False]

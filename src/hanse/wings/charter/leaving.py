@@ -25,7 +25,7 @@ from hanse.core.entry import TOKEN
 from hanse.flower.members import Orders, give
 from hanse.flower.operator_key import signing_key
 from hanse.ledger.note import fingerprint, public_of
-from hanse.ledger.run_ledger import BooksAtCheckpoint, open_ledger, verify_run
+from hanse.ledger.run_ledger import BooksAtCheckpoint, has_books, open_ledger, verify_run
 from hanse.ledger.store import Ledger
 from hanse.mechanisms.registry import built_in_parts
 from hanse.reports.harm import harms_of
@@ -112,7 +112,7 @@ def leave_run(folder: Path, name: str, key: Path | None, measure: Callable[[int]
     file = place_of(folder, number)
     if file.exists():
         raise UserError(f"--client {name}: has left already; its receipt is {file}")
-    if not (folder / "ledger.json").exists():
+    if not has_books(folder):
         raise UserError(
             f"{folder}: has no ledger, where a leave is written and a receipt leads to; --dry-run says what holds the "
             "client's updates"

@@ -58,12 +58,13 @@ def crate(
     Examples:
         hanse crate runs/app --author 'A. Name' --license https://spdx.org/licenses/CC-BY-4.0
     """
+    from hanse.ledger.run_ledger import has_books
     from hanse.runs.replay import wrong_books
     from hanse.runs.run_record import edited_settings
 
     if edited := edited_settings(folder):
         say(f"warning: {edited}")
-    if (folder / "ledger.json").exists() and (wrong := wrong_books(folder)) not in (None, edited):
+    if has_books(folder) and (wrong := wrong_books(folder)) not in (None, edited):
         say(f"warning: the books of this run do not hold: {wrong}")
     say(f"wrote {write_crate(folder, author=author, license=license)}")
     if license is None:
