@@ -219,10 +219,14 @@ def entropy(arrays: Any) -> float:
     return float(torch.nn.functional.cross_entropy(net_of(arrays)(x), y).detach())
 
 
+def loss(arrays: ArrayRecord) -> dict[str, float]:
+    return {"loss": entropy(arrays)}
+
+
 def test_a_module_and_a_validation_set_are_the_function_that_they_stand_for(tmp_path: Path) -> None:
     x, y = samples()
 
-    watched(FedAvg(), tmp_path / "function", validation=entropy)
+    watched(FedAvg(), tmp_path / "function", validation=loss)
     net = Net()
     before = copy.deepcopy(net.state_dict())
     loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, y), batch_size=16, shuffle=True)
@@ -292,12 +296,12 @@ def test_in_the_increment_game_a_reply_that_changes_nothing_is_worth_nothing(tmp
         return reply
 
     method = {"name": "exact", "game": "increment"}
-    watched(FedAvg(), tmp_path / "run", RecordedGrid(4, idle), method=method, validation=entropy)
+    watched(FedAvg(), tmp_path / "run", RecordedGrid(4, idle), method=method, validation=loss)
     found, line = by_round(tmp_path / "run")[0], load_run(tmp_path / "run").metrics[0]
     assert found[3] == pytest.approx(0.0, abs=1e-6)
     assert min(abs(found[node]) for node in (1, 2, 4)) > 5e-4
     assert sum(found.values()) == pytest.approx(line["value/all_together"] - line["value/nothing"], abs=1e-5)
-    watched(STRATEGIES["fedadam"](), tmp_path / "adam", method=method, validation=entropy)
+    watched(STRATEGIES["fedadam"](), tmp_path / "adam", method=method, validation=loss)
     assert ["'increment'" in str(gap) for gap in gaps(tmp_path / "adam")] == [True] * ROUNDS
 
 
