@@ -16,6 +16,7 @@ from importlib.metadata import entry_points
 from typing import Any
 
 GROUP = "hanse.wings"
+# the kinds of names that the code looks up (:class:`Names`); another one would do nothing
 KINDS = frozenset({"models", "sources", "source_options", "behaviours", "mechanisms", "settings", "sections", "guards"})
 KINDS |= {"accounts", "amends", "forbids", "node_guards", "answers", "replays", "statements", "flower"}
 KINDS |= {"select", "train", "weigh", "value", "settle", "deploy"}

@@ -179,10 +179,11 @@ def decide(
         if not isinstance(decision, kind):
             raise GuardError(f"{type(decision).__name__}: must be {kind.__name__} and the next state")
         with guarded(f"{type(decision).__name__}:", GuardError):
-            _metrics(getattr(decision, "metrics", {}))
-            others = [one for one in (view.choice, view.mix, view.values, view.settlement) if not isinstance(one, kind)]
-            for one in others:
-                if one is not None and (twice := one.metrics.keys() & getattr(decision, "metrics", {}).keys()):
+            metrics = getattr(decision, "metrics", {})
+            _metrics(metrics)
+            for one in (view.choice, view.mix, view.values, view.settlement):
+                known = {} if one is None or isinstance(one, kind) else one.metrics
+                if twice := known.keys() & metrics.keys():
                     raise GuardError(f"metrics: '{min(twice)}' is recorded already, by an earlier part")
             if not isinstance(getattr(decision, "found", ()), tuple):
                 raise GuardError("found: must be a tuple")

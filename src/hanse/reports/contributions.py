@@ -113,20 +113,21 @@ def gained(run: RunRecord) -> float | None:
     return float(np.array([line.get("value/gain", 0.0) for line in run.metrics], np.float64).sum())
 
 
-def missed(run: RunRecord, by_work: float | None = None) -> tuple[Floats, Floats] | None:
-    """Return how much worse the averages would be without each client, and the standard errors: ``[N]`` each.
+def missed(run: RunRecord) -> tuple[Floats, Floats] | None:
+    """Return how much worse the averages would be without each client, and the standard errors: ``[3, N]`` each.
 
     In each round the average of the others' updates is compared with the average of all (leave-one-out in averages), to
-    first order in the step, along which path values have taken the gradient. With q_i a client's weight, v_i its value
+    first order in the step, along which path values have taken the gradient. With q_i a client's part, v_i its value
     and v the sum of all values, that is (v_i - q_i v) / (1 - q_i): a client whose share of the fall is less than its
-    weight is better left out. Training anew without it may say otherwise: this screens only.
+    part is better left out. Training anew without it may say otherwise: this screens only.
+
+    Three parts are taken. The first is the client's weight. The second is its share of weight times samples where that
+    is less: in an epoch a client with fewer samples takes fewer steps, so that until the model is trained an honest one
+    adds less than its weight. Samples are what clients say: what is above MOST_WORK times the median does not count, or
+    one client could say so many that nobody else had anything to do. The third is the part IDLE of the second.
 
     Args:
         run: the run.
-        by_work: if given, q_i is this part of the client's weight, or of its share of weight times samples where that
-            is less. In an epoch a client with fewer samples takes fewer steps, so that until the model is trained an
-            honest one adds less than its weight. Samples are what clients say: what is above MOST_WORK times the median
-            does not count, or one client could say so many that nobody else had anything to do.
 
     Returns:
         None if the values are no parts of one model's fall, some are not recorded without each block of validation
@@ -138,28 +139,27 @@ def missed(run: RunRecord, by_work: float | None = None) -> tuple[Floats, Floats
     train = table(run.config, "train")
     epochs = train.get("steps") is None and train.get("batches_per_epoch") is None
     samples = np.array([(seat.samples or 1.0) if epochs else 1.0 for seat in run.clients])
-    sums, blocks = np.zeros(run.num_clients), list[Floats]()
+    total: Floats | None = None  # [3, N, 1 + B]: whole, and without each block of validation samples
     for round in np.unique(run.seats.round[np.isfinite(run.seats.value)]).tolist():
         at = np.flatnonzero((run.seats.round == round) & np.isfinite(run.seats.value))
+        clients = run.seats.client[at]
         who, without = run.without_block.get(round, (np.zeros(0, np.int64), np.zeros((0, 0))))
-        if without.shape[1] < 2 or not np.isin(run.seats.client[at], who).all():
+        if without.shape[1] < 2 or not np.isin(clients, who).all():
             return None
-        part = np.bincount(run.seats.client[at], weight[at], minlength=run.num_clients)
         every = np.zeros((run.num_clients, 1 + without.shape[1]))
-        every[:, 0] = np.bincount(run.seats.client[at], run.seats.value[at], minlength=run.num_clients)
+        every[:, 0] = np.bincount(clients, run.seats.value[at], minlength=run.num_clients)
         np.add.at(every[:, 1:], who, np.nan_to_num(without))
-        whole = part.sum()
-        if by_work is not None:
-            work = weight[at] * np.minimum(samples[at], MOST_WORK * np.median(samples[at]))
-            done = np.bincount(run.seats.client[at], work, minlength=run.num_clients)
-            part = by_work * np.minimum(part, whole * done / (done.sum() or 1.0))
-        others = whole - part
-        lone = (whole * every - part[:, None] * every.sum(axis=0)) / np.where(others > 0, others, np.inf)[:, None]
-        sums += lone[:, 0]
-        blocks.append(lone[:, 1:])
-    if len({one.shape for one in blocks}) != 1:
-        return None
-    return sums, interval_errors(np.sum(blocks, axis=0))
+        part = np.bincount(clients, weight[at], minlength=run.num_clients)
+        work = weight[at] * np.minimum(samples[at], MOST_WORK * np.median(samples[at]))
+        done = np.bincount(clients, work, minlength=run.num_clients)
+        due = np.minimum(part, part.sum() * done / (done.sum() or 1.0))
+        parts = np.stack([part, due, IDLE * due])[:, :, None]
+        others = part.sum() - parts
+        lone = (part.sum() * every - parts * every.sum(axis=0)) / np.where(others > 0, others, np.inf)
+        if total is not None and total.shape != lone.shape:
+            return None
+        total = lone if total is None else total + lone
+    return None if total is None else (total[:, :, 0], interval_errors(total[:, :, 1:]))
 
 
 def _many_models(run: RunRecord) -> bool:
@@ -413,7 +413,7 @@ class Contribution:
         measure: what one value is, as described by the part that measured it.
         missed: ``[n]``, how much worse averages would be without each (:func:`missed`). NaN: not known.
         missed_errors: ``[n]``, the standard errors.
-        lacking: ``[2, n]``, the upper 95 % ends of :func:`missed` by work, and by the part IDLE of it.
+        lacking: ``[2, n]``, the upper 95 % ends of :func:`missed` by work, and by the part IDLE of that.
         fall: by how much the loss fell. NaN: values are no parts of it.
     """
 
@@ -491,7 +491,9 @@ def contribution(group: SeedGroup) -> Contribution | None:
     same = len({one.without.shape for one in found}) == 1
     without = np.mean([one.without for one in found], axis=0) if same else np.zeros((len(clients), 0))
     seats = np.sum([_valued_seats(run, clients) for run in runs], axis=0)
-    lone, *due = (_mean_missed(runs, clients, by) for by in (None, 1.0, IDLE))
+    apart = [one for run in runs if (one := missed(run)) is not None]
+    none = np.full((2, 3, len(clients)), np.nan)
+    lone, errors = np.mean(apart, axis=0)[:, :, clients] if len(apart) == len(runs) else none
     fell = [np.nan if (lower := gained(run)) is None else lower for run in runs]
     order = np.argsort(-totals, kind="stable")
     return Contribution(
@@ -504,16 +506,10 @@ def contribution(group: SeedGroup) -> Contribution | None:
         sums=Standings(clients, totals, sampling, without),
         measure=runs[0].about.measure,
         missed=lone[0, order],
-        missed_errors=lone[1, order],
-        lacking=np.array([(more + SURE * errors)[order] for more, errors in due]),
+        missed_errors=errors[0, order],
+        lacking=(lone + SURE * errors)[1:, order],
         fall=float(np.mean(fell)),
     )
-
-
-def _mean_missed(runs: Sequence[RunRecord], clients: Ints, by_work: float | None) -> Floats:
-    """Return means over runs of :func:`missed` of some clients, and of its errors, ``[2, n]``; NaN if one has none."""
-    each = [found for run in runs if (found := missed(run, by_work)) is not None]
-    return np.mean(each, axis=0)[:, clients] if len(each) == len(runs) else np.full((2, len(clients)), np.nan)
 
 
 def _valued_seats(run: RunRecord, clients: Ints) -> Ints:

@@ -329,7 +329,7 @@ class Facts:
     notes: tuple[Note, ...]
 
     def __repr__(self) -> str:
-        counts = ", ".join(f"{len(self.table(name))} {name}" for name in KINDS)
+        counts = ", ".join(f"{name} {len(self.table(name))}" for name in KINDS)
         return f"<facts: {counts}: .to_pandas('clients'), .to_markdown(), .to_json()>"
 
     def table(self, name: str = "clients") -> tuple[Row, ...]:
