@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -32,6 +33,7 @@ from pathlib import Path
 from typing import Annotated, Any, NotRequired
 
 from pydantic import Field
+from pydantic_core import from_json
 from typing_extensions import TypedDict
 
 from hanse.base.errors import UserError
@@ -186,6 +188,7 @@ class Records:
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._at, self._last = folder, {METRICS: 0, SEATS: 0}, {METRICS: -1, SEATS: -1}
+        self._met: dict[str, set[int]] = {METRICS: set(), SEATS: set()}
 
     def of(self, round: int) -> RecordDigest:
         """Return a round's facts, :data:`NOTHING` if it has no line. Rounds must be asked for in ascending order.
@@ -198,6 +201,15 @@ class Records:
             raise UserError(f"{self._folder / METRICS}: is damaged: round {round} has {len(metrics)} lines")
         return RecordDigest.of(metrics[0] if metrics else {}, self._lines(SEATS, round))
 
+    def rounds(self, name: str) -> set[int]:
+        """Read a file to its end, and return the rounds that it has lines of, asked for or not.
+
+        Raises:
+            UserError: a line is damaged.
+        """
+        self._lines(name, sys.maxsize)
+        return self._met[name]
+
     def _lines(self, name: str, round: int) -> list[dict[str, Any]]:
         """Return a file's lines of a round, and stay behind them."""
         found, file = list[dict[str, Any]](), self._folder / name
@@ -205,12 +217,13 @@ class Records:
             with opened(file) as lines:
                 lines.seek(self._at[name])
                 while (line := lines.readline(LONGEST)).endswith(b"\n"):
-                    fields = json.loads(line)
+                    fields = from_json(line)
                     if fields["round"] < self._last[name]:
                         raise ValueError(f"round {fields['round']} comes after round {self._last[name]}")
                     if fields["round"] > round:
                         break
                     self._last[name] = fields["round"]
+                    self._met[name].add(fields["round"])
                     self._at[name] += len(line)
                     if fields["round"] == round:
                         found.append(fields)

@@ -229,11 +229,11 @@ def verify_run(
     over = claim.finished or (isinstance(planned, int) and 0 < planned <= played)
     # behind the checkpoint of a run that goes on, lines are written before the book
     ended = claim.finished or (over and claim.round is None)
-    due_lines = {METRICS: None, SEATS: None} if ended else {METRICS: claim.lines}
-    for name, until in due_lines.items() if verdict.ok else ():
-        for line in json_lines(folder / name, ("round",), until=until):
-            if line["round"] not in written:
-                return replace(verdict, wrong=f"round {line['round']}: the book has no close of it")
+    if verdict.ok:
+        lines = () if ended else json_lines(folder / METRICS, ("round",), until=claim.lines)
+        rounds = closes.records.rounds(METRICS) | closes.records.rounds(SEATS) if ended else {n["round"] for n in lines}
+        if lacking := rounds - written:
+            return replace(verdict, wrong=f"round {min(lacking)}: the book has no close of it")
     # a run that pays settles once more after its last round; a book without payments needs no more
     if (
         verdict.ok

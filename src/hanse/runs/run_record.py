@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NotRequired
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NotRequired
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,8 +64,7 @@ if TYPE_CHECKING:
 OWN_TESTS = ("tested", "test_loss", "test_accuracy", "test_samples", "test_loss_error", "test_units")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Seat:
+class Seat(NamedTuple):
     """A line of ``clients.jsonl``. Anything but a finite number becomes None.
 
     Attributes:
@@ -102,7 +101,10 @@ class Seat:
     def of(line: Mapping[str, Any]) -> Seat:
         """Return the seat that a line describes. Its ``round`` and ``client`` must have been checked to be counts."""
 
-        known = {field: line[key] for key, field in _NUMBERS.items() if key in line and is_number(line[key])}
+        known: dict[str, Any] = {}
+        for key, field in _NUMBERS.items():
+            if (number := line.get(key)) is not None and is_number(number):
+                known[field] = number
         if line.get("value_error", 0) is None:
             # a null was a NaN when it was written: the value was sampled, and fewer than two samples give no error
             known["error"] = math.inf
@@ -487,7 +489,7 @@ class RunRecord:
         """The option that a command needs which plays the run's experiment: " --trust" where it names modules."""
         return " --trust" if set(import_paths(self.config)) - OWN else ""
 
-    @property
+    @cached_property
     def num_clients(self) -> int:
         """The number of registered clients, at least the number that ever had a seat."""
         return max(registered(self.path, self.config) or 0, int(self.seats.client.max(initial=-1)) + 1)
