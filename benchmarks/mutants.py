@@ -35,7 +35,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import product, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -240,7 +240,7 @@ class Tree:
         stages = {"room, importing": room & having, "room": room - having, "elsewhere": having - room}
         return {name: sorted(str(file.relative_to(self.folder)) for file in some) for name, some in stages.items()}
 
-    def run(self, files: Sequence[str], limit_s: float, *, keep: bool = False) -> int:
+    def run(self, files: Sequence[str], limit_s: float, *, turn: str = "0", keep: bool = False) -> int:
         """Run test files until one fails; return pytest's code, or 99. ``keep``: compiled files are written."""
 
         def work() -> int:
@@ -248,7 +248,7 @@ class Tree:
             away = {str(ROOT / part) for part in ("src", "papers/src", "benchmarks")}
             sources = [str(self.folder / part) for part in ("src", "papers/src")]
             sys.path[:] = [*sources, *(p for p in sys.path if p not in away)]
-            os.environ["PYTHONPATH"] = os.pathsep.join(sources)
+            os.environ |= {"PYTHONPATH": os.pathsep.join(sources), "HANSE_TEST_HEAD": turn}
             os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = tempfile.mkdtemp(dir=self.folder)
             sys.dont_write_bytecode = not keep
             if not keep:
@@ -299,13 +299,14 @@ def meet(tree: Tree, one: Mutant, results: Results) -> Mapping[str, Any]:
     path = tree.source / one.path
     text, stat = path.read_text(), path.stat()
     begun, code, by = time.monotonic(), 0, ""
-    for stage, files in tree.tests_of(one.path).items():
+    # "012": heads for tests that take turns; a mutant is alive that lives under each of them
+    for turn, (stage, files) in product("012", tree.tests_of(one.path).items()):
         seconds = results.seconds(tree, files)
         if not seconds:
             continue
         path.write_text(one.source)
         try:
-            code = tree.run(sorted(seconds, key=seconds.__getitem__), LIMIT_S + 3 * sum(seconds.values()))
+            code = tree.run(sorted(seconds, key=seconds.__getitem__), LIMIT_S + 3 * sum(seconds.values()), turn=turn)
         finally:
             path.write_text(text)
             os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
