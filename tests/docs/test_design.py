@@ -1,7 +1,9 @@
 """The page on how hanse works inside names files that exist; the list of words is the code's."""
 
+import pkgutil
 import re
 import runpy
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,23 @@ def test_the_map_names_files_that_exist(room: str, text: str) -> None:
     folder = ROOT / "src" / "hanse" / room
     for name in re.findall(r"`([\w*]+(?:\.py|/))`", text):
         assert list(folder.rglob(name)), name
+
+
+def test_docstrings_name_what_exists() -> None:
+    names = re.compile(r":(?:mod|func|class|meth|data|attr):`~?(hanse[\w.]+)`")
+    said = {name for file in (ROOT / "src").rglob("*.py") for name in names.findall(file.read_text())}
+    assert [name for name in sorted(said) if not _is_there(name)] == []
+
+
+def _is_there(name: str) -> bool:
+    try:
+        pkgutil.resolve_name(name)
+    except (ImportError, AttributeError):
+        owner, _, field = name.rpartition(".")  # a dataclass's field without a default
+        with suppress(ImportError, AttributeError):
+            return field in pkgutil.resolve_name(owner).__annotations__
+        return False
+    return True
 
 
 def test_every_room_is_on_the_map() -> None:

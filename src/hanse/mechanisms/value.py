@@ -743,8 +743,7 @@ class Path(ValuePart):
 
     A value is linear in the update. So declared noise (``[federation] private``) moves the value by a known standard
     deviation: the product of the update's weight, the noise, and the length of the mean gradient. What noise costs by
-    making the path itself worse is estimated, and the standard error contains both
-    (:mod:`hanse.mechanisms.value_noise`).
+    making the path itself worse is estimated, and the standard error contains both (``_noise_errors``).
 
     Attributes:
         points: the number of Gauss-Legendre points on the path, 1 to 24. It is doubled while the integral differs from

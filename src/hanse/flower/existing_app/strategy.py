@@ -177,7 +177,7 @@ class MechanismStrategy:
 
     Attributes:
         experiment: the mechanism and its settings. ``start`` fills in data and rounds.
-        run: the :class:`hanse.runs.experiment.Run` that ``start`` has played. It is None before that.
+        run: the :class:`hanse.runs.played_run.PlayedRun` that ``start`` has played. It is None before that.
 
     The other fields are arguments of :func:`strategy`.
     """

@@ -1,5 +1,5 @@
 """The native engine: local SGD of linear layers in compiled code, if hanse was installed with a C compiler.
 
 The code is ``seats.c``, and ``tiles.h`` has its matrix products, once for each width of vectors. ``library.py`` loads
-the compiled code, ``engine.py`` wraps it as an engine, and ``outputs.py`` scores models with it.
+the compiled code, and ``engine.py`` wraps it as an engine.
 """

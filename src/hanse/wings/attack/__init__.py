@@ -2,7 +2,7 @@
 
 ``attack_command.py`` is the command ``hanse attack``. ``deviant.py`` is the behaviour that may change all that a client
 sends, and ``search.py`` looks for the changes that pay best. ``cheat_table.py`` plays the known cheats of
-``cheats.toml``, and ``random_markets.py`` tries lies on markets drawn at random.
+``cheats.toml``.
 """
 
 from hanse.base.wings import Command, Wing

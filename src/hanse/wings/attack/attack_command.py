@@ -57,7 +57,7 @@ def attack(
     command to continue.
 
     A mechanism's name stands for a small experiment on handwritten digits with 8 clients. --table plays a list of known
-    cheats under six mechanisms (with a file, under its own one, too) and says of each whether it pays.
+    cheats under eight mechanisms (with a file, under its own one, too) and says of each whether it pays.
 
     Examples:
         hanse attack ipfl --tries 20
