@@ -174,16 +174,14 @@ class OwnPartition:
 
     def deal(self, labels: NDArray[Any], clients: int, seed: int, classes: int) -> Dealt:
         """Call the function. Raises UserError if it returns anything but rows by client; ``classes`` is not used."""
-        make, options = named(table_of(self), "data.partition", PARTITIONS)
-        with gated(f"data.partition: '{self.name}'"):
+        where, (make, options) = f"data.partition: '{self.name}'", named(table_of(self), "data.partition", PARTITIONS)
+        with gated(where):
             given = np.broadcast_to(labels, labels.shape), clients, seed  # labels that nobody can change
             dealt = [np.sort(np.asarray(rows)) for rows in call(make, options, "data.partition", ["name"], given)]
         bad = [k for k, rows in enumerate(dealt) if len(np.setdiff1d(rows, range(len(labels)))) or rows.dtype == bool]
         if bad or len(dealt) != clients:
-            raise UserError(
-                f"data.partition: '{self.name}': returned {len(dealt)} clients, with no row numbers for {bad[:10]}: "
-                f"must be rows 0 to {len(labels) - 1} for each of data.clients = {clients}"
-            )
+            found = f"{len(dealt)} clients, no row numbers for {bad[:9]}"
+            raise UserError(f"{where}: {found}; must be rows 0 to {len(labels) - 1} of data.clients = {clients}")
         return [rows.astype(np.int64) for rows in dealt], None
 
 

@@ -256,10 +256,9 @@ def tried(rule: Any) -> Aggregate | None:
     context, ones = Context.tiny(), np.ones(3)
     try:  # without torch, which a sweep's dry run does not need, nothing can be tried
         models, before = torch.tensor([[1.0, 2.0], [2.0, 1.0], [5.0, 6.0]]), Table.of(torch.zeros(1, 2))
-        updates = Updates(seats, models, ones, ones, ones.astype(np.int64))
         view = View(
-            context, 0, "close", roster, before, np.zeros(3, np.int64), judge, seats=seats, updates=updates,
-            found={Probabilities: Probabilities(ones)},
+            context, 0, "close", roster, before, np.zeros(3, np.int64), judge, seats=seats,
+            updates=Updates(seats, models, ones, ones, ones.astype(int)), found={Probabilities: Probabilities(ones)},
         )  # fmt: skip
         made = rule.aggregate(view.groups()[0], rule.init(context) if hasattr(rule, "init") else {})
     except RAISED:
