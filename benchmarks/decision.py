@@ -121,9 +121,9 @@ class Settings:
             behaviour = {"deviant": table_of(cheat, people)}
         sections = {
             **self.given["experiment"], **{key: one for key, one in row.items() if isinstance(one, Mapping)},
-            "data": data, "train": train, "eval": of["eval"], "run": of["run"],
-            "mechanism": {**row["mechanism"], **chosen}, "clients": {"grant": 100.0, "profiles": profiles},
-            **({"behaviour": behaviour} if behaviour else {}),
+            "data": data, "train": train, "mechanism": {**row["mechanism"], **chosen},
+            "clients": {"grant": 100.0, "profiles": profiles} | row.get("clients", {}),
+            **({"behaviour": behaviour} if behaviour else {}), "eval": of["eval"], "run": of["run"],
         }  # fmt: skip
         return seeded(sections, split, f"{problem}, {mechanism}, {play}, split {split}")
 

@@ -218,6 +218,19 @@ def test_natural_owners_and_their_division() -> None:
         Natural(per_owner=3).deal(ids, ids, [3, 4])
 
 
+def test_a_partition_of_ones_own_deals_what_its_function_returns() -> None:
+    asked = parse_spec({"partition": {"name": "test_partitions:given", "rows": [[5, 3], [4]]}, "clients": 2})
+    assert parse_spec(asked.model_dump()) == asked
+    assert build(asked).sizes.tolist() == [2, 1]
+
+
+def given(labels: Any, clients: int, seed: int, rows: list[Any]) -> list[Any]:
+    return rows
+
+
+WRONG = (
+    ([[0]], "1 clients"), ([[0], [0]], "twice"), ([[0], [0.5]], "[1]"), ([[True], [1]], "[0]"), ([[0], [9999]], "[1]"),
+)  # fmt: skip
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"partition": {"name": "iid", "min_samples": 1}, "clients": 1298}, "only 1297 samples"),
     ({"partition": {"min_samples": 200}}, "up to 144"),
@@ -231,6 +244,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"partition": {"name": "cluster", "alpha_within": 1e-3}, "clients": 30}, "alpha_within"),
     ({"partition": {"name": "skew", "classes_per_client": 3}}, "10 classes"),
     ({"partition": "skew", "clients": 1}, "clusters = 2"),
+    *(({"partition": {"name": "test_partitions:given", "rows": rows}, "clients": 2}, said) for rows, said in WRONG),
     ({"partition": "skew", "source": "fedsoft_linear"}, "needs class labels"),
 ]
 

@@ -21,7 +21,7 @@ from hanse.mechanisms.baselines import fedavg
 class Bonus(SettlePart):
     """Gives client 0 a token from the mint in each round; its figures and metrics are no numbers."""
 
-    kind: str = "bonus"
+    kind: str = "pot"  # as hanse's own rule calls what it takes from the mint
 
     def settle(self, view: View, state: State) -> tuple[Settlement, State]:
         if view.stage != "close":
@@ -33,7 +33,7 @@ class Bonus(SettlePart):
         return {"rank": np.array([1.0, np.nan, np.inf])}
 
 
-def generous(kind: str = "bonus") -> Mechanism:
+def generous(kind: str = "pot") -> Mechanism:
     return replace(fedavg(), name="generous", settle=Bonus(kind))
 
 
@@ -55,11 +55,11 @@ def test_a_rule_that_mints_is_told_everywhere_and_its_figures_are_json(tmp_path:
     path = tmp_path / "run"
     (tmp_path / "asked.toml").write_text(asked().to_toml())
     said = CliRunner().invoke(app, ["run", str(tmp_path / "asked.toml"), "--out", str(path)], env={"COLUMNS": "500"})
-    sentence = "the mint gave 2 as 'bonus'"
+    sentence = "the mint gave 2 as 'pot'"
     assert said.exit_code == 0, said.output
     assert sentence in said.output
     [note] = [note for note in hanse.facts(path).notes if note.code == "minted"]
-    assert note.fields["units"] == {"bonus": 2 * TOKEN}
+    assert note.fields["units"] == {"pot": 2 * TOKEN}
     assert CliRunner().invoke(app, ["report", str(path)]).exit_code == 0
     assert "the mint gave 2 as" in (path / "report.html").read_text()
     lines = [

@@ -23,7 +23,7 @@ from hanse.base.factories import OBJECT
 from hanse.base.pytorch import torch
 from hanse.base.streams import stream
 from hanse.data.augment import Augment
-from hanse.data.choices import PARTITIONS, Generated, Images, OwnData, SchemaTables
+from hanse.data.choices import PARTITIONS, Generated, Images, OwnData, OwnPartition, SchemaTables
 from hanse.data.dataset import Dataset
 from hanse.data.federated import FederatedData, SplitData, gaps_of
 from hanse.data.fingerprint import of_samples, of_text
@@ -275,7 +275,7 @@ def split(dataset: Dataset, spec: DataSpec) -> Partition:
             return Partition((np.arange(len(dataset.train)),))
         apart = split(dataset, spec.model_copy(update={"partition": partition.whole}))
         return Partition((np.sort(np.concatenate(apart.train)),))
-    if not isinstance(partition, Iid) and (dataset.num_classes is None or dataset.train.y.ndim > 1):
+    if not isinstance(partition, Iid | OwnPartition) and (dataset.num_classes is None or dataset.train.y.ndim > 1):
         free = [
             name for name, kind in PARTITIONS.items() if issubclass(kind, Iid | MixturePartition | Natural | Pooled)
         ]

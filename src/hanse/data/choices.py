@@ -11,14 +11,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Annotated, Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
-from hanse.base.errors import UserError, named, nearest
+from hanse.base.errors import UserError, gated, named
 from hanse.base.factories import OBJECT, Positive, Weight, call
 from hanse.base.wings import Names
 from hanse.data.kinds import Column
 from hanse.data.mixtures import MixturePartition
-from hanse.data.partitions import Cluster, Dirichlet, Iid, Natural, Niid, Pathological, Pooled, Skew
+from hanse.data.partitions import Cluster, Dealt, Dirichlet, Iid, Natural, Niid, Pathological, Pooled, Skew
 from hanse.data.preparing import Statistics
 from hanse.data.schema import Part, digest
 from hanse.data.sources import GENERATED, IMAGES, SOURCES, Scale
@@ -157,7 +159,33 @@ SOURCE_KINDS = Names(
 """The class of each source by its name; that of a wing has the field ``name``, too."""
 
 
-Split = Iid | Dirichlet | Niid | MixturePartition | Cluster | Skew | Pathological | Natural | Pooled
+@dataclass(frozen=True)
+class OwnPartition:
+    """A partition of the user's own: a function of the labels ``[n]``, the number of clients and the seed, which
+    returns the rows of each client. Its further parameters are options.
+
+    Attributes:
+        name: its import path, which is followed when data are split.
+        options: its options.
+    """
+
+    name: str
+    options: Mapping[str, Any]
+
+    def deal(self, labels: NDArray[Any], clients: int, seed: int, classes: int) -> Dealt:
+        """Call the function. Raises UserError if it returns anything but rows by client; ``classes`` is not used."""
+        where, (make, options) = f"data.partition: '{self.name}'", named(table_of(self), "data.partition", PARTITIONS)
+        with gated(where):
+            given = np.broadcast_to(labels, labels.shape), clients, seed  # labels that nobody can change
+            dealt = [np.sort(np.asarray(rows)) for rows in call(make, options, "data.partition", ["name"], given)]
+        bad = [k for k, rows in enumerate(dealt) if len(np.setdiff1d(rows, range(len(labels)))) or rows.dtype == bool]
+        if bad or len(dealt) != clients:
+            found = f"{len(dealt)} clients, no row numbers for {bad[:9]}"
+            raise UserError(f"{where}: {found}; must be rows 0 to {len(labels) - 1} of data.clients = {clients}")
+        return [rows.astype(np.int64) for rows in dealt], None
+
+
+Split = Iid | Dirichlet | Niid | MixturePartition | Cluster | Skew | Pathological | Natural | Pooled | OwnPartition
 PARTITIONS: Mapping[str, type[Split]] = {
     kind.name: kind for kind in (Iid, Dirichlet, Niid, MixturePartition, Cluster, Skew, Pathological, Natural, Pooled)
 }
@@ -170,22 +198,17 @@ def _given(given: Any, default: str) -> Any:
 
 
 def partition_of(given: Any) -> Split:
-    """Return the partition of a name, or of a table of a name and options ("dirichlet" for one without a name); a
-    partition is returned unchanged. Raises UserError with a line for each mistake.
+    """Return the partition of a name or an import path, or of a table of either and options ("dirichlet" for one
+    without a name); a partition is returned unchanged. Raises UserError with a line for each mistake.
     """
-    if isinstance(given, tuple(PARTITIONS.values())):
-        return given  # type: ignore[return-value]
-    make, options = _known(_given(given, Dirichlet.name), "data.partition", PARTITIONS)
+    if isinstance(given, Split):
+        return given
+    table = {"name": given} if isinstance(given, str) else given
+    if isinstance(table, Mapping) and ":" in str(table.get("name")):
+        return OwnPartition(table["name"], {key: one for key, one in table.items() if key != "name"})
+    make, options = named(_given(given, Dirichlet.name), "data.partition", PARTITIONS)
     made: Split = call(make, options, "data.partition", ["name"])
     return made
-
-
-def _known(given: Any, where: str, known: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """Return what :func:`hanse.base.errors.named` does, for names alone: an import path is not such a name."""
-    name = given.get("name") if isinstance(given, Mapping) else given
-    if isinstance(name, str) and name not in known:
-        raise UserError(f"{where}: '{name}': no such name{nearest(name, known)}")
-    return named(given, where, known)
 
 
 def source_of(given: Any) -> Source:
@@ -202,13 +225,15 @@ def source_of(given: Any) -> Source:
     name = table.get("name") if isinstance(table, Mapping) else table
     # an import path is followed when data are loaded, not when a file is checked
     own = {name: OwnData} if isinstance(name, str) and ":" in name else {}
-    make, options = _known(table, "data.source", Names({**SOURCE_KINDS.own, **own}, "source_options"))
+    make, options = named(table, "data.source", Names({**SOURCE_KINDS.own, **own}, "source_options"))
     made: Source = call(make, options, "data.source", ["name"], first=(name,))
     return made
 
 
 def table_of(choice: Any) -> dict[str, Any]:
     """Return a choice, a source or a partition, as a table of its name and all options."""
+    if isinstance(choice, OwnPartition):
+        return {"name": choice.name, **choice.options}
     options = {f.name: getattr(choice, f.name) for f in fields(choice) if f.init}
     if isinstance(choice, Pooled) and choice.whole is not None:
         options["of"] = table_of(choice.whole)

@@ -75,8 +75,9 @@ class DataSpec(BaseModel):
     )
     partition: PartitionField = Field(
         partition_of("dirichlet"),
-        description="how the train samples are split over the clients: a partition's name, or a table with it and "
-        "options; without a name the options are those of the default. The default is natural for synthetic, for "
+        description="how the train samples are split over the clients: a partition's name, an import path "
+        "'package.module:function', or a table with either and options; without a name the options are those of the "
+        "default. The default is natural for synthetic, for "
         "sources that name their clients (shakespeare, femnist, pacs, the tables) and for own data with a client for "
         "each sample, mixture for fedsoft_linear, and dirichlet for all others",
     )
@@ -125,11 +126,6 @@ class DataSpec(BaseModel):
     # where files come from
     path: str | None = Field(None, description="folder to look for the source's file in, before HANSE_DATA")
     download: bool = Field(True, description="whether a source that is not found may be downloaded")
-
-    @property
-    def own(self) -> bool:
-        """Whether the data are the user's own: an object or an import path."""
-        return isinstance(self.source, OwnData)
 
     @property
     def tested_by_clients(self) -> bool:

@@ -211,9 +211,12 @@ def grid_of(file: Path, overrides: Sequence[str], grid: Sequence[str], seeds: in
                 lines += wrong.lines
         if lines:  # the other seeds would repeat the same mistakes
             raise UserError(*dict.fromkeys(lines))
-    same = _same_run(points)
-    if same is not None:
-        raise UserError(f"--grid: {same[0].job.label} and {same[1].job.label} are one and the same run")
+    if misfits := _misfits(points):
+        raise UserError(*misfits)
+    seen: dict[str, GridPoint] = {}
+    for point in points:  # "0.1" and "0.10" are one run in different words
+        if (other := seen.setdefault(point.job.key, point)) is not point:
+            raise UserError(f"--grid: {other.job.label} and {point.job.label} are one and the same run")
     return points
 
 
@@ -300,16 +303,6 @@ def _misfits(points: Sequence[GridPoint]) -> list[str]:
     return list(dict.fromkeys(f"--grid: {name}: {lack.line}" for name, lacks in found for lack in lacks))
 
 
-def _same_run(points: Sequence[GridPoint]) -> tuple[GridPoint, GridPoint] | None:
-    """Return two points that are the same run in different words (``0.1`` and ``0.10``); None if there are none."""
-    seen: dict[str, GridPoint] = {}
-    for point in points:
-        other = seen.setdefault(point.job.key, point)
-        if other is not point:
-            return other, point
-    return None
-
-
 def run_sweep(
     points: Sequence[GridPoint],
     folder: Path,
@@ -363,8 +356,6 @@ def run_sweep(
         >>> [(row["train.lr"], row["status"], row["rounds"]) for row in rows_of(points, done)]
         [('0.1', 'done', 1), ('0.01', 'done', 1)]
     """
-    if misfits := _misfits(points):
-        raise UserError(*misfits)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as wrong:

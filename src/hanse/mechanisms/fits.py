@@ -252,14 +252,14 @@ def tried(rule: Any) -> Aggregate | None:
     if method_of(rule, "aggregate") is None:
         return None
     seats, judge = Seats.at(np.arange(3), np.zeros(3, np.int64)), cast("Judge", _TinyJudge())
-    models, ones = torch.tensor([[1.0, 2.0], [2.0, 1.0], [5.0, 6.0]]), np.ones(3)
     roster = Roster(ClientInfo(client, "", key="", num_samples=1) for client in range(3))
-    context = Context.tiny()
-    view = View(
-        context, 0, "close", roster, Table.of(torch.zeros(1, 2)), np.zeros(3, np.int64), judge, seats=seats,
-        updates=Updates(seats, models, ones, ones, ones.astype(np.int64)), found={Probabilities: Probabilities(ones)},
-    )  # fmt: skip
-    try:
+    context, ones = Context.tiny(), np.ones(3)
+    try:  # without torch, which a sweep's dry run does not need, nothing can be tried
+        models, before = torch.tensor([[1.0, 2.0], [2.0, 1.0], [5.0, 6.0]]), Table.of(torch.zeros(1, 2))
+        view = View(
+            context, 0, "close", roster, before, np.zeros(3, np.int64), judge, seats=seats,
+            updates=Updates(seats, models, ones, ones, ones.astype(int)), found={Probabilities: Probabilities(ones)},
+        )  # fmt: skip
         made = rule.aggregate(view.groups()[0], rule.init(context) if hasattr(rule, "init") else {})
     except RAISED:
         return None

@@ -387,7 +387,6 @@ def guess_of(data: FederatedData, problem: Problem) -> Guess | None:
     return None if problem.regression else Guess.of(data.server_test)
 
 
-_FROM_OUTSIDE = {"grant", "pot"}  # kinds whose tokens come from the mint, as is documented
 _UNLIKE = "The books of this run do not hold, so nothing that its records say can be relied on"
 _LONGEST_GAP = 500  # characters of a reason: a directory may be a stranger's
 _LARGEST = 1e100  # no value is larger, and the square of one is still a number
@@ -562,9 +561,12 @@ class RunRecord:
 
     @property
     def minted(self) -> dict[str, int]:
-        """The units that the payment rule took from the mint, by kind of transaction, besides grants and the pot."""
+        """The units that the payment rule took from the mint, by kind of transaction, besides grants and, where hanse's
+        own rule fills it, the pot.
+        """
         taken = self._verified.minted if isinstance(self._verified, VerifyResult) else {}
-        return {kind: units for kind, units in taken.items() if kind not in _FROM_OUTSIDE}
+        own_pot = table(table(self.config, "mechanism"), "settle").get("name") == "pot"
+        return {kind: units for kind, units in taken.items() if kind != "grant" and not (own_pot and kind == "pot")}
 
     @cached_property
     def _verified(self) -> VerifyResult | str | None:

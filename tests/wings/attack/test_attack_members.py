@@ -87,6 +87,13 @@ def test_members_counted_in_many_federations(owners: Path, sizes: list[int], abs
     members_counted(owners, sizes, min(absent, len(sizes) - 1))
 
 
+def test_what_a_rule_takes_from_the_mint_is_pay_and_no_grant(owners: Path) -> None:
+    owners.write_text(json.dumps([12] * 3))
+    pot = {"name": "fedavg", "value": "path", "settle": "pot"}
+    found = Outcome.of(play_with_outcome(seeded(sections(mechanism=pot), 1, "honest"), lambda rounds: None))
+    assert (found.granted, np.sum(found.held) > 3 * found.granted) == (100, True)
+
+
 def test_a_search_knows_the_owners_of_a_table(owners: Path, tmp_path: Path) -> None:
     owners.write_text(json.dumps([12] * 4))
     with pytest.raises(hanse.UserError, match=r"--client 4: .*0\.\.3"):

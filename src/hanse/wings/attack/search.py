@@ -586,17 +586,19 @@ class _Watched:
     Attributes:
         states: the parts' states, by slot.
         members: how many clients there are.
+        granted: the units that the mint gave as grants; what a rule takes from it or returns is pay.
         traded: iPFL's eq. (1) minus lambda n_j/n_i d_ij of all imports that were delivered, ``[N]`` in tokens.
         trades: by watched client, each round's purchases and distances, as :class:`Outcome` describes them.
     """
 
     def __init__(self, watched: Sequence[int] = ()) -> None:
         self.states: Mapping[str, Any] = {}
-        self.members, self.traded = 0, np.zeros(0)
+        self.members, self.granted, self.traded = 0, 0, np.zeros(0)
         self.trades: dict[int, list[list[list[float | None]]]] = {client: [] for client in watched}
 
     def on_round(self, metrics: Mapping[str, Any], played: Any) -> None:
-        """Keep the states, and add the round's market."""
+        """Keep the states, and add the round's grants and market."""
+        self.granted -= sum(dict(one.postings)[MINT] for one in played.view.posted if one.kind == "grant")
         self.states = played.state.states
         if not self.members:
             self.members = played.view.context.num_clients
@@ -634,7 +636,7 @@ def _outcome(result: Any, last: _Watched) -> dict[str, Any]:
     pays, accounts = "settle" in result.experiment.mechanism.built.slots(), result.book.balances
     there = [f"client/{c}" in accounts for c in range(last.members)]
     balances = [result.book.balance(client(c)) / TOKEN if joined else None for c, joined in enumerate(there)]
-    granted = -result.book.balance(MINT) / TOKEN / max(1, sum(there))
+    granted = last.granted / TOKEN / max(1, sum(there))
     return {"measure": "balance" if pays else "nothing", "outcome": balances, "granted": granted}
 
 
