@@ -96,6 +96,15 @@ def test_a_copy_during_which_a_round_ends_is_made_again_and_given_up_in_the_end(
             wrong()
 
 
+def test_a_run_outside_the_project_that_has_not_begun_is_not_that_of_a_restored_one(
+    network: Loopback, tmp_path: Path
+) -> None:
+    network.agreement.with_suffix(".run").write_text(f"{tmp_path / 'outside'}\n")
+    back_up(network, tmp_path / "early")
+    made = restore(tmp_path / "early", tmp_path / "later")
+    assert (made.run, made.agreement.with_suffix(".run").exists()) == (None, False)
+
+
 @pytest.mark.parametrize("how", ["damaged", "removed"])
 def test_a_backup_whose_books_do_not_hold_leaves_no_project(how: str, network: Loopback, tmp_path: Path) -> None:
     if how == "damaged":

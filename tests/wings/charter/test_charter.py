@@ -12,6 +12,7 @@ from hanse.base.lock import Hold
 from hanse.cli import main
 from hanse.ledger.note import own_key, public_of
 from hanse.ledger.run_ledger import BooksAtCheckpoint
+from hanse.runs.run_record import edited_settings
 from hanse.wings.charter import amendment
 from hanse.wings.charter.amendment import both_in, drafted
 from hanse.wings.charter.charter import Charter, Quorum, charter_of
@@ -129,6 +130,26 @@ def test_who_does_not_sign_is_asked_neither_more_than_it_agreed_to_nor_more_than
     assert one.model_copy(update={"quorum": Quorum(members=0.0)}).lacks(set())  # nobody amends nothing
 
 
+def written(file: Path, said: dict[str, Any]) -> None:
+    """Write a charter's file."""
+    file.write_text("\n".join(f"{key} = {toml.inline(value)}" for key, value in said.items()))
+
+
+def stopped(folder: Path, last: int, old: Any, new: Any, **sections: Any) -> hanse.Experiment:
+    """Play under a charter up to a round, in DIR/run, write it and another one, and return the experiment."""
+
+    class Stops:
+        def on_round(self, metrics: dict[str, Any], played: Any) -> None:
+            if metrics["round"] == last:
+                raise KeyboardInterrupt
+
+    written(folder / "old.toml", old)
+    written(folder / "new.toml", new)
+    with pytest.raises(KeyboardInterrupt):
+        hanse.run(experiment(old, **sections), out=folder / "run", observers=[Stops()])
+    return experiment(old, **sections)
+
+
 def amended(folder: Path, *words: str | Path) -> int:
     """Return the exit code of hanse charter amend."""
     with pytest.MonkeyPatch.context() as patch:
@@ -147,19 +168,7 @@ def test_a_quorum_amends_a_run_from_a_round_on(
     of = {"north": ["client 0"], "south": ["client 1", "client 2"], "west": ["client 3"]}  # client 1 changes hands
     moved = {name: {"clients": of[name], "key": keys[name]} for name in MEMBERS}
     changes: tuple[dict[str, Any], ...] = ({"answers": ["Train"], "members": keyed}, {"cap": 0.35, "members": moved})
-    old, new = (experiment(charter(**one)) for one in changes)
-    for name, made in (("old", old), ("new", new)):
-        table = made.sections()["charter"]
-        lines = [f"{key} = {toml.inline(value)}" for key, value in table.items()]
-        (tmp_path / f"{name}.toml").write_text("\n".join(lines))
-
-    class Stops:
-        def on_round(self, metrics: dict[str, Any], played: Any) -> None:
-            if metrics["round"] == 1:
-                raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        hanse.run(old, out=tmp_path / "run", observers=[Stops()])
+    old = stopped(tmp_path, 1, *(charter(**one) for one in changes))
     assert amended(tmp_path, "old.toml", "new.toml", "--round", 1, "-o", "past.txt") == 0
     assert amended(tmp_path, "old.toml", "new.toml", "--round", 2) == 0
     assert amended(tmp_path, "old.toml", "--sign", "stranger.pem") == 2
@@ -174,8 +183,17 @@ def test_a_quorum_amends_a_run_from_a_round_on(
         amended(tmp_path, "old.toml", "--sign", "north.pem", "--sign", "west.pem", "-o", "past.txt", "--run", "run")
         == 2
     )
-    assert amended(tmp_path, "old.toml", "--run", "run") == 0
+    nobody = {**moved, "west": {"clients": ["client 9"], "key": keys["west"]}}
+    written(tmp_path / "wrong.toml", charter(members=nobody))
+    unplayable = ("old.toml", "-o", "wrong.txt", "--sign", "north.pem", "--sign", "west.pem", "--run", "run")
+    assert amended(tmp_path, "old.toml", "wrong.toml", "--round", 2, "-o", "wrong.txt") == 0
+    assert amended(tmp_path, *unplayable) == 0
+    with pytest.raises(UserError):
+        hanse.resume(tmp_path / "run")
+    assert amended(tmp_path, "old.toml", "--run", "run") == 0  # in the place of one that cannot be played
+    assert edited_settings(tmp_path / "run") == ""
     (tmp_path / "run" / "amendment-2.txt").rename(tmp_path / "kept")
+    assert edited_settings(tmp_path / "run")
     with pytest.raises(UserError):  # config.toml alone may be forged
         hanse.resume(tmp_path / "run")
     (tmp_path / "kept").rename(tmp_path / "run" / "amendment-2.txt")
@@ -196,6 +214,23 @@ def test_a_quorum_amends_a_run_from_a_round_on(
     capsys.readouterr()
     assert amended(tmp_path, *more, "--run", "run") == 0
     assert "under it from round 3; go on with 'hanse resume run --rounds 4'" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("run", "round", "code"),
+    [({"checkpoint_every": 2}, 3, 2), ({"checkpoint_every": 2}, 2, 0), ({"recomputable": True}, 3, 2)],
+)
+def test_an_amendment_is_taken_only_where_the_run_can_go_on_under_it(
+    run: dict[str, Any], round: int, code: int, tmp_path: Path
+) -> None:
+    """At its last checkpoint, and not in a run that is to be recomputed by its settings."""
+    keyed = {name: {**MEMBERS[name], "key": public_of(own_key(tmp_path / f"{name}.pem")).hex()} for name in MEMBERS}
+    stopped(tmp_path, 2, charter(members=keyed), charter(members=keyed, cap=0.35), run={"rounds": 4, **run})
+    before = (tmp_path / "run" / "config.toml").read_text()
+    assert amended(tmp_path, "old.toml", "new.toml", "--round", round) == 0
+    assert amended(tmp_path, "old.toml", "--sign", "north.pem", "--sign", "west.pem", "--run", "run") == code
+    assert ((tmp_path / "run" / "config.toml").read_text() == before) == bool(code)
+    assert len(hanse.resume(tmp_path / "run").metrics) == 4
 
 
 def test_a_charter_that_no_quorum_could_amend_is_told_and_nothing_is_drafted(tmp_path: Path) -> None:
