@@ -130,6 +130,9 @@ def test_who_does_not_sign_is_asked_neither_more_than_it_agreed_to_nor_more_than
     assert one.model_copy(update={"quorum": Quorum(members=0.0)}).lacks(set())  # nobody amends nothing
 
 
+TWO = ("--sign", "north.pem", "--sign", "west.pem")  # of three members
+
+
 def written(file: Path, said: dict[str, Any]) -> None:
     """Write a charter's file."""
     file.write_text("\n".join(f"{key} = {toml.inline(value)}" for key, value in said.items()))
@@ -179,15 +182,11 @@ def test_a_quorum_amends_a_run_from_a_round_on(
     with Hold(tmp_path / "run") as hold:
         hold.take()
         assert amended(tmp_path, "old.toml", "--run", "run") == 2  # somebody plays it
-    assert (
-        amended(tmp_path, "old.toml", "--sign", "north.pem", "--sign", "west.pem", "-o", "past.txt", "--run", "run")
-        == 2
-    )
+    assert amended(tmp_path, "old.toml", *TWO, "-o", "past.txt", "--run", "run") == 2
     nobody = {**moved, "west": {"clients": ["client 9"], "key": keys["west"]}}
     written(tmp_path / "wrong.toml", charter(members=nobody))
-    unplayable = ("old.toml", "-o", "wrong.txt", "--sign", "north.pem", "--sign", "west.pem", "--run", "run")
     assert amended(tmp_path, "old.toml", "wrong.toml", "--round", 2, "-o", "wrong.txt") == 0
-    assert amended(tmp_path, *unplayable) == 0
+    assert amended(tmp_path, "old.toml", *TWO, "-o", "wrong.txt", "--run", "run") == 0
     with pytest.raises(UserError):
         hanse.resume(tmp_path / "run")
     assert amended(tmp_path, "old.toml", "--run", "run") == 0  # in the place of one that cannot be played
@@ -204,7 +203,7 @@ def test_a_quorum_amends_a_run_from_a_round_on(
     assert run.experiment.clients.members["client 1"] == "south"
     assert {name: after.answered_by(name) for name in MEMBERS} == {"north": None, "west": None, "south": ("Train",)}
     assert amended(tmp_path, "old.toml", "-o", "new.toml") == 2  # no amendment
-    more = ("amendment.txt", "-o", "more.txt", "--sign", "north.pem", "--sign", "west.pem")
+    more = ("amendment.txt", "-o", "more.txt", *TWO)
     assert amended(tmp_path, "amendment.txt", "old.toml", "--round", 3, "-o", "more.txt") == 0
     assert amended(tmp_path, *more) == 0
     with monkeypatch.context() as patch:
@@ -228,7 +227,7 @@ def test_an_amendment_is_taken_only_where_the_run_can_go_on_under_it(
     stopped(tmp_path, 2, charter(members=keyed), charter(members=keyed, cap=0.35), run={"rounds": 4, **run})
     before = (tmp_path / "run" / "config.toml").read_text()
     assert amended(tmp_path, "old.toml", "new.toml", "--round", round) == 0
-    assert amended(tmp_path, "old.toml", "--sign", "north.pem", "--sign", "west.pem", "--run", "run") == code
+    assert amended(tmp_path, "old.toml", *TWO, "--run", "run") == code
     assert ((tmp_path / "run" / "config.toml").read_text() == before) == bool(code)
     assert len(hanse.resume(tmp_path / "run").metrics) == 4
 
