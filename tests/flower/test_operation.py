@@ -91,18 +91,11 @@ def test_a_copy_during_which_a_round_ends_is_made_again_and_given_up_in_the_end(
         assert next(looks, None) is None
     assert (tmp_path / "twice" / "run" / "metrics.jsonl").exists()
     assert not [path for path in tmp_path.iterdir() if "never" in path.name]
+    (tmp_path / "twice" / "agreement.run").write_text(f"{tmp_path / 'outside'}\n")  # a run that has not begun
+    assert restore(tmp_path / "twice", tmp_path / "later").run is None
     for wrong in (lambda: back_up(network, tmp_path / "twice"), lambda: restore(tmp_path / "twice", tmp_path / "copy")):
         with pytest.raises(UserError):
             wrong()
-
-
-def test_a_run_outside_the_project_that_has_not_begun_is_not_that_of_a_restored_one(
-    network: Loopback, tmp_path: Path
-) -> None:
-    network.agreement.with_suffix(".run").write_text(f"{tmp_path / 'outside'}\n")
-    back_up(network, tmp_path / "early")
-    made = restore(tmp_path / "early", tmp_path / "later")
-    assert (made.run, made.agreement.with_suffix(".run").exists()) == (None, False)
 
 
 @pytest.mark.parametrize("how", ["damaged", "removed"])

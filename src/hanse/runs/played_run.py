@@ -198,8 +198,7 @@ class PlayedRun:
         if self.personal is not None and client < len(self.personal) and self.personal[client].any():
             return self.model_of(mix(self.personal[[client]], self.table.rows[:0], self.table.rows)[0])
         row = int((self.home if self.held is None else self.held)[client])
-        # where clients were in other processes, private rows stayed there
-        if self.table.owner[row] != SERVER and self.path is not None and (self.path / MEMBERS).is_file():
+        if self.table.owner[row] != SERVER and self._remote:
             raise UserError(f"client {client}: its model is its own and was never sent: it is with the participant")
         return self.model_of(self.table.rows[row])
 
@@ -216,6 +215,11 @@ class PlayedRun:
             self.tests[number] = tested
         if self.path is None and worths:
             self.worths[number] = worths
+
+    @property
+    def _remote(self) -> bool:
+        """Whether the clients were in other processes, where private rows stay."""
+        return self.path is not None and (self.path / MEMBERS).is_file()
 
     def model_of(self, row: Tensor) -> nn.Module:
         """Return a row ``[P]`` of the table as a new PyTorch module in evaluation mode.
