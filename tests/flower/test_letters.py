@@ -19,6 +19,7 @@ from hanse.base.errors import UserError
 from hanse.cli.entry import app
 from hanse.federation.codec import WireError
 from hanse.federation.node import Node
+from hanse.flower.members import give
 from hanse.flower.receipts import Letters, is_signed_page, keep_pages, signed_page
 from hanse.ledger.receipts import Receipt, read_receipts
 from hanse.ledger.run_ledger import open_ledger
@@ -170,10 +171,10 @@ def statements(folder: Path, client: int) -> list[Path]:
 
 
 def test_each_participant_gets_its_own_statement_signed(tmp_path: Path) -> None:
-    """Of a mechanism that does not pay, so that there are no receipts."""
+    """Of a mechanism that does not pay, so that there are no receipts; one of them leaves after round 0."""
     pytest.importorskip("hanse.wings.operate")
-    exp = experiment("greedyfed", rounds=1)
-    play(grid_of(exp, tmp_path), exp, tmp_path / "run", statements=True)
+    exp, leaves = experiment("greedyfed", rounds=2), After(0, lambda: give(tmp_path / "run", "expel", "leaves", 2))
+    play(grid_of(exp, tmp_path), exp, tmp_path / "run", leaves, statements=True)
     pages = {c: [path.read_text() for path in statements(tmp_path, c)] for c in range(N)}
     assert [len(found) for found in pages.values()] == [1] * N
     assert len({found[0] for found in pages.values()}) == N

@@ -91,6 +91,8 @@ def test_a_copy_during_which_a_round_ends_is_made_again_and_given_up_in_the_end(
         assert next(looks, None) is None
     assert (tmp_path / "twice" / "run" / "metrics.jsonl").exists()
     assert not [path for path in tmp_path.iterdir() if "never" in path.name]
+    (tmp_path / "twice" / "agreement.run").write_text(f"{tmp_path / 'outside'}\n")  # a run that has not begun
+    assert restore(tmp_path / "twice", tmp_path / "later").run is None
     for wrong in (lambda: back_up(network, tmp_path / "twice"), lambda: restore(tmp_path / "twice", tmp_path / "copy")):
         with pytest.raises(UserError):
             wrong()

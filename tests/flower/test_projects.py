@@ -201,7 +201,7 @@ def test_a_process_that_runs_gets_no_other_address(harvest: Path) -> None:
     (harvest / "logs").mkdir()
     for name in ("superlink", "proxy"):
         (harvest / "logs" / f"{name}.pid").write_text(f"{os.getpid()} {begun(os.getpid())}\n")
-    for words in (["--port", "9200"], ["--listen", "127.0.0.1:9300"]):
+    for words in (["--port", "9200"], ["--listen", "127.0.0.1:9300"], ["--members", "3"]):
         said = CliRunner().invoke(app, ["network", "up", "harvest", *words])
         assert isinstance(said.exception, UserError)
         assert " ".join(words) in str(said.exception)

@@ -245,9 +245,9 @@ class FlowerFederation:
         """Return how many members are online, as of the last look."""
         return len(self._here())
 
-    def _here(self) -> list[Member]:
-        """Return the members that are online and may take part, and note their nodes."""
-        fitting = self.members.fitting(self.check)
+    def _here(self, members: Sequence[Member] | None = None) -> list[Member]:
+        """Return those of the members, or of all that may take part, that are online, and note their nodes."""
+        fitting = self.members.fitting(self.check) if members is None else members
         room = self.capacity or len(self.members.by_key)
         here = [m for m in fitting if m.key in self.online and m.id < room and m.id not in self.silent]
         self._nodes = {m.id: int(self.online[m.key].node_id) for m in here}
@@ -287,10 +287,11 @@ class FlowerFederation:
     def deliver(self) -> None:
         """Send the remaining receipts to the clients that are online, and wait for at most a minute.
 
-        Receipts of absent clients stay in the register of letters.
+        A client that has left gets its own, too. Receipts of absent clients stay in the register of letters.
         """
-        here = self.present(-1).ids.tolist()
-        left = [Open(-1, c, Message("null")) for c in self.letters.waiting if c in here]
+        self.look()
+        due = [m for m in self.members.by_key.values() if m.id in self.letters.waiting and self.check(m) is None]
+        left = [Open(-1, m.id, Message("null")) for m in self._here(due)]
         self._collect(self._ask(left, LETTER_S, None), LETTER_S, None)
 
     def _ask(self, due: Sequence[Open], seconds: float, closing: Closing | None) -> dict[str, Open]:

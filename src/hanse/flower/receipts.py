@@ -157,9 +157,8 @@ class Letters:
             self._write()
 
     def _write(self) -> None:
-        if self.path is None:
-            return
-        write_whole(self.path, json.dumps({"rounds": self.rounds, "waiting": self.waiting}) + "\n", durable=True)
+        if self.path is not None:
+            write_whole(self.path, json.dumps({"rounds": self.rounds, "waiting": self.waiting}) + "\n", durable=True)
 
 
 @dataclass

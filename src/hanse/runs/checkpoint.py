@@ -168,9 +168,7 @@ def _split(states: Mapping[str, State]) -> tuple[dict[str, Tensor], dict[str, An
             elif value is None or isinstance(value, bool | int | float | str):
                 plain[key] = value
             else:
-                raise TypeError(
-                    f"{key}: a state holds tensors, arrays, numbers and strings, not {type(value).__name__}"
-                )
+                raise TypeError(f"{key}: a state holds tensors, arrays, numbers, strings, not {type(value).__name__}")
     return tensors, plain
 
 

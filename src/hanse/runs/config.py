@@ -123,16 +123,13 @@ def _function(given: Any) -> Any:
     return given
 
 
-def _path(given: Any) -> str:
-    """Return the import path by which a function is written down."""
-    return given if isinstance(given, str) else path_of(given)
-
-
 # a function of the user's own, or its import path, which is what is written down
 Function = Annotated[
     Any,
     BeforeValidator(_function),
-    PlainSerializer(_path, return_type=str, when_used="unless-none"),
+    PlainSerializer(
+        lambda given: given if isinstance(given, str) else path_of(given), return_type=str, when_used="unless-none"
+    ),
     WithJsonSchema({"type": "string"}),
 ]
 

@@ -509,9 +509,7 @@ def _written_longer(folder: Path, experiment: Experiment) -> list[str]:
     write_whole(file, settings_played(folder, experiment))
     notes = [f"note: {rounds} rounds instead of {planned}; config.toml says so from now on"]
     if planned % experiment.eval.every and any(line["round"] == planned - 1 for line in played_lines(folder, METRICS)):
-        notes.append(
-            f"note: round {planned} was tested as the last one, which a run of {rounds} rounds would not have done"
-        )
+        notes.append(f"note: round {planned} was tested as the last one, which a run of {rounds} rounds would not do")
     return notes
 
 

@@ -227,7 +227,8 @@ class RoundAnswers:
         there = self.hashes()
         broken = {name for name, array in self.arrays.items() if hash_of(array) != name}
         for place, (client, header) in enumerate(zip(self.clients, self.headers, strict=True)):
-            what = "who was present" if client == ROSTER else f"the {_kind(header)} of client {client}"
+            kind = "update" if '"$kind":"Trained"' in header else "answer"
+            what = "who was present" if client == ROSTER else f"the {kind} of client {client}"
             if any(name in header for name in broken):
                 raise UnlikeError(f"{what} has been changed: its numbers are not those of its hash")
             due = [record[name][place : place + 1].tolist() for name in there if name in record]
@@ -254,11 +255,6 @@ def _said(data: bytes) -> dict[str, Any]:
     length = int.from_bytes(data[:8], "little")
     metadata: dict[str, Any] = json.loads(json.loads(data[8 : 8 + length])["__metadata__"]["answers"])
     return metadata
-
-
-def _kind(header: str) -> str:
-    """Return what an answer is, in a word for a message."""
-    return "update" if '"$kind":"Trained"' in header else "answer"
 
 
 @dataclass

@@ -366,9 +366,7 @@ def unused_parts(experiment: Experiment, mechanism: Mechanism) -> list[str]:
     read = {word.removeprefix("rows ") for word in said(mechanism.deploy, "needs", "deploy")}
     if made and mechanism.deploy is not None and made.isdisjoint(read):
         part, rows = word_of(mechanism.deploy, "deploy"), "', '".join(sorted(made))
-        lines.append(
-            f"warning: mechanism.deploy: {part} hands out none of the rows '{rows}' that clients train to hold"
-        )
+        lines.append(f"warning: mechanism.deploy: {part} hands out none of the rows '{rows}' that clients train")
     grouped = mechanism.weigh.fills or "groups" in in_slots(mechanism.train.gives, ["train"])
     if "weigh" in experiment.mechanism.table and not grouped:
         part = word_of(mechanism.weigh, "weigh")

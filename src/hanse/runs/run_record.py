@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -45,6 +45,7 @@ from hanse.base.files import (
     table,
 )
 from hanse.base.import_trust import OWN
+from hanse.base.wings import Names
 from hanse.core.declared import Count, Declared, UnsoundError
 from hanse.core.telling import About, read_about
 from hanse.learning.metrics import MetricStyle, main_of, readings_of
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     from hanse.data import FederatedData
     from hanse.data.samples import Inputs
     from hanse.learning.job import Problem
+    from hanse.runs.config import Experiment
 
 
 OWN_TESTS = ("tested", "test_loss", "test_accuracy", "test_samples", "test_loss_error", "test_units")
@@ -278,17 +280,33 @@ LEFT_OUT = "left out"
 def edited_settings(path: Path) -> str:
     """Return a line on the first setting of ``config.toml`` that differs from the run's last checkpoint.
 
-    It is "" if all settings are those with which the checkpoint was played, apart from those of :data:`MAY_CHANGE`, or
-    if no checkpoint says.
+    It is "" if all settings are those with which the checkpoint was played, apart from :func:`changeable` ones, or if
+    no checkpoint says.
     """
+    from hanse.runs.config import Experiment  # late: most runs are as they were played
+
     claim = latest_claim(path)
     if claim is None or not claim.settings:
         return ""
     with suppress(ValueError, RecursionError):  # settings that hanse did not write
-        for key, old, new in differences(toml.loads(claim.settings), read_toml(path / "config.toml")):
-            if not may_change(key):
-                return f"config.toml was edited: {key} is {new}, and the rounds were played with {old}"
+        before, now = toml.loads(claim.settings), read_toml(path / "config.toml")
+        apart = [one for one in differences(before, now) if not may_change(one[0])]
+        with suppress(ValueError):  # no sound amendment lets them differ
+            free = changeable(Experiment(**before), Experiment(**now), path, claim.round or 0) if apart else ()
+            apart = [one for one in apart if not may_change(one[0], free)]
+        for key, old, new in apart:
+            return f"config.toml was edited: {key} is {new}, and the rounds were played with {old}"
     return ""
+
+
+AMENDS: Mapping[str, Callable[[Experiment, Experiment, Path, int], Sequence[str]]] = Names({}, "amends")
+"""By a section's name, what says which settings of a run may change after so many rounds, for experiments before and
+after."""
+
+
+def changeable(before: Experiment, after: Experiment, path: Path, played: int) -> list[str]:
+    """Return the settings that may change after so many rounds. Raises UserError if an amendment does not hold."""
+    return [*MAY_CHANGE, *(key for amends in AMENDS.values() for key in amends(before, after, path, played))]
 
 
 def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:

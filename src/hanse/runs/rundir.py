@@ -22,7 +22,7 @@ import re
 import shutil
 import sys
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -46,7 +46,6 @@ from hanse.base.files import (
 )
 from hanse.base.lock import LOCK, Hold
 from hanse.base.pytorch import torch
-from hanse.base.wings import Names
 from hanse.core.book import LedgerError
 from hanse.core.entry import LEAVE, LOG, TOKEN, Transaction
 from hanse.core.telling import ABOUT, write_about
@@ -63,7 +62,7 @@ from hanse.runs.config import Experiment
 from hanse.runs.recomputable import FILE as COMMITTED
 from hanse.runs.recomputable import Commitment, answers_file, audit_folder, validation_file
 from hanse.runs.round_record import LINES, METRICS, ROUNDS, SHAPE, PackedRound, lost_rounds, round_file
-from hanse.runs.run_record import LEFT_OUT, LENGTH, MAY_CHANGE, differences, may_change, model_made_for, played_lines
+from hanse.runs.run_record import LEFT_OUT, LENGTH, changeable, differences, may_change, model_made_for, played_lines
 from hanse.runs.setup import Session
 
 if TYPE_CHECKING:
@@ -183,11 +182,6 @@ class RunBooks:
         """
         last = self._ledger.as_book().round
         write_receipts(folder / "receipts", Issuer(self._ledger, folder, last).new())
-
-
-AMENDS: Mapping[str, Callable[[Experiment, Experiment, Path, int], Sequence[str]]] = Names({}, "amends")
-"""By a section's name, what says which settings of a run may change after so many rounds, for experiments before and
-after."""
 
 
 # there before the run begins: who is in it, who plays it, what the operator ordered
@@ -516,12 +510,13 @@ def settings_played(path: Path, experiment: Experiment) -> str:
 def _same_settings(path: Path, experiment: Experiment, snapshot: Snapshot) -> None:
     """Raise UserError if a run would go on with other settings than it was played with, a line for each.
 
-    Those of ``MAY_CHANGE`` (:mod:`hanse.runs.run_record`) may change, and of a run that committed to its configuration
-    only the number of rounds. Once the last round was settled, nothing may make the run longer or shorter.
+    Those that are ``changeable`` (:mod:`hanse.runs.run_record`) may change, and of a run that committed to its
+    configuration only the number of rounds. Once the last round was settled, nothing may make the run longer or
+    shorter.
     """
     played, lines = snapshot.state.round, list[str]()
     before = Experiment(**toml.loads(snapshot.settings))  # with the defaults of settings that are new since
-    free = [*MAY_CHANGE, *(key for amends in AMENDS.values() for key in amends(before, experiment, path, played))]
+    free = changeable(before, experiment, path, played)
     for key, old, new in differences(*(toml.loads(one.to_toml()) for one in (before, experiment))):
         changed = "" if new == LEFT_OUT else f" --set {key}={new}"
         back = "leave it out" if old == LEFT_OUT else f"put {old} back"

@@ -422,9 +422,7 @@ def _behaviour(name: str, options: dict[str, Any]) -> Behaviour:
     if (wrong := misspelt(type(behaviour), HOOKS)) is not None:
         raise UserError(f"behaviour.{name}: {type(behaviour).__name__}: {wrong}")
     if all(getattr(type(behaviour), hook) is getattr(Behaviour, hook) for hook in HOOKS if hook != "tells"):
-        raise UserError(
-            f"behaviour.{name}: {type(behaviour).__name__}: does nothing: must have one of {', '.join(HOOKS)}"
-        )
+        raise UserError(f"behaviour.{name}: {type(behaviour).__name__}: does nothing: must have {' or '.join(HOOKS)}")
     return behaviour
 
 

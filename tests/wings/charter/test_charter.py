@@ -12,6 +12,7 @@ from hanse.base.lock import Hold
 from hanse.cli import main
 from hanse.ledger.note import own_key, public_of
 from hanse.ledger.run_ledger import BooksAtCheckpoint
+from hanse.runs.run_record import edited_settings
 from hanse.wings.charter import amendment
 from hanse.wings.charter.amendment import both_in, drafted
 from hanse.wings.charter.charter import Charter, Quorum, charter_of
@@ -129,6 +130,14 @@ def test_who_does_not_sign_is_asked_neither_more_than_it_agreed_to_nor_more_than
     assert one.model_copy(update={"quorum": Quorum(members=0.0)}).lacks(set())  # nobody amends nothing
 
 
+TWO = ("--sign", "north.pem", "--sign", "west.pem")  # of three members
+
+
+def written(file: Path, said: dict[str, Any]) -> None:
+    """Write a charter's file."""
+    file.write_text("\n".join(f"{key} = {toml.inline(value)}" for key, value in said.items()))
+
+
 def amended(folder: Path, *words: str | Path) -> int:
     """Return the exit code of hanse charter amend."""
     with pytest.MonkeyPatch.context() as patch:
@@ -147,15 +156,13 @@ def test_a_quorum_amends_a_run_from_a_round_on(
     of = {"north": ["client 0"], "south": ["client 1", "client 2"], "west": ["client 3"]}  # client 1 changes hands
     moved = {name: {"clients": of[name], "key": keys[name]} for name in MEMBERS}
     changes: tuple[dict[str, Any], ...] = ({"answers": ["Train"], "members": keyed}, {"cap": 0.35, "members": moved})
-    old, new = (experiment(charter(**one)) for one in changes)
-    for name, made in (("old", old), ("new", new)):
-        table = made.sections()["charter"]
-        lines = [f"{key} = {toml.inline(value)}" for key, value in table.items()]
-        (tmp_path / f"{name}.toml").write_text("\n".join(lines))
+    for name, one in zip(("old", "new"), changes, strict=True):
+        written(tmp_path / f"{name}.toml", charter(**one))
+    old = experiment(charter(**changes[0]), run={"rounds": 4, "checkpoint_every": 2})
 
     class Stops:
         def on_round(self, metrics: dict[str, Any], played: Any) -> None:
-            if metrics["round"] == 1:
+            if metrics["round"] == 2:  # behind the checkpoint, so that it is played again
                 raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -170,29 +177,36 @@ def test_a_quorum_amends_a_run_from_a_round_on(
     with Hold(tmp_path / "run") as hold:
         hold.take()
         assert amended(tmp_path, "old.toml", "--run", "run") == 2  # somebody plays it
-    assert (
-        amended(tmp_path, "old.toml", "--sign", "north.pem", "--sign", "west.pem", "-o", "past.txt", "--run", "run")
-        == 2
-    )
-    assert amended(tmp_path, "old.toml", "--run", "run") == 0
+    assert amended(tmp_path, "old.toml", *TWO, "-o", "past.txt", "--run", "run") == 2
+    nobody = {**moved, "west": {"clients": ["client 9"], "key": keys["west"]}}
+    written(tmp_path / "wrong.toml", charter(members=nobody))
+    assert amended(tmp_path, "old.toml", "wrong.toml", "--round", 2, "-o", "wrong.txt") == 0
+    assert amended(tmp_path, "old.toml", *TWO, "-o", "wrong.txt", "--run", "run") == 0
+    with pytest.raises(UserError):
+        hanse.resume(tmp_path / "run")
+    assert amended(tmp_path, "old.toml", "--run", "run") == 0  # in the place of one that cannot be played
+    assert edited_settings(tmp_path / "run") == ""
     (tmp_path / "run" / "amendment-2.txt").rename(tmp_path / "kept")
+    assert edited_settings(tmp_path / "run")
     with pytest.raises(UserError):  # config.toml alone may be forged
         hanse.resume(tmp_path / "run")
     (tmp_path / "kept").rename(tmp_path / "run" / "amendment-2.txt")
-    run = hanse.resume(tmp_path / "run")
+    run = hanse.resume(tmp_path / "run", rounds=3)
     after = charter_of(run.experiment)
     assert [line["agreement"] for line in run.metrics] == [charter_of(old).hash] * 2 + [after.hash]
     assert [line["weigh/largest_member"] for line in run.metrics] == pytest.approx([0.4, 0.4, 0.35])
     assert run.experiment.clients.members["client 1"] == "south"
     assert {name: after.answered_by(name) for name in MEMBERS} == {"north": None, "west": None, "south": ("Train",)}
     assert amended(tmp_path, "old.toml", "-o", "new.toml") == 2  # no amendment
-    more = ("amendment.txt", "-o", "more.txt", "--sign", "north.pem", "--sign", "west.pem")
+    more = ("amendment.txt", "-o", "more.txt", *TWO)
     assert amended(tmp_path, "amendment.txt", "old.toml", "--round", 3, "-o", "more.txt") == 0
     assert amended(tmp_path, *more) == 0
-    with monkeypatch.context() as patch:
-        patch.setattr(amendment, "latest_claim", lambda run: BooksAtCheckpoint(finished=True))
-        with pytest.raises(UserError, match="its last round is settled"):
+    fixed = hanse.Experiment(**{**run.experiment.sections(), "run": {"rounds": 3, "recomputable": True}}).to_toml()
+    for no, why in ({"finished": True}, "its last round is settled"), ({"settings": fixed}, "to be recomputed"):
+        monkeypatch.setattr(amendment, "latest_claim", lambda run, no=no: BooksAtCheckpoint(**no))
+        with pytest.raises(UserError, match=why):
             amendment.go_on(tmp_path / "run", tmp_path / "more.txt")
+    monkeypatch.undo()
     capsys.readouterr()
     assert amended(tmp_path, *more, "--run", "run") == 0
     assert "under it from round 3; go on with 'hanse resume run --rounds 4'" in capsys.readouterr().out

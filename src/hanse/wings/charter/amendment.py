@@ -11,14 +11,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hanse.base import toml
 from hanse.base.errors import UserError
-from hanse.base.files import read_text, write_whole
+from hanse.base.files import going_on, read_text, write_whole
 from hanse.base.lock import Hold
 from hanse.ledger.note import DASH, is_signed, public_of, sign
-from hanse.ledger.run_ledger import latest_claim
+from hanse.ledger.run_ledger import BooksAtCheckpoint, latest_claim
 from hanse.runs.config import Experiment, read_file
-from hanse.runs.round_record import METRICS
-from hanse.runs.run_record import played_lines
 from hanse.wings.charter.charter import Charter, charter_of
 
 if TYPE_CHECKING:
@@ -112,17 +111,17 @@ def go_on(run: Path, amendment: Path) -> str:
         raise UserError(f"--run {run}: is not a run directory (it has no config.toml)")
     with Hold(run) as hold:
         hold.take()
-        old, played = charter_of(Experiment.read(config)), len(played_lines(run, METRICS))
+        claim = latest_claim(run) or BooksAtCheckpoint()
+        # what was played, and not config.toml: so another amendment may replace one that cannot be played
+        before, played = Experiment(**toml.loads(claim.settings or read_text(config))), claim.round or 0
+        old = charter_of(before)
         if new.amends != old.hash:
             raise UserError(f"{amendment}: amends {new.amends[:16]}, and the charter of {run} is {old.hash[:16]}")
-        if (claim := latest_claim(run)) is not None and claim.finished:
-            raise UserError(
-                f"--run {run}: its last round is settled, and it cannot go on: play a new run under {amendment}"
-            )
+        if claim.finished or before.run.recomputable:
+            why = "its last round is settled" if claim.finished else "it is to be recomputed by its settings"
+            raise UserError(f"--run {run}: {why}, and it cannot change: play a new run under {amendment}")
         if new.first_round != played:
-            raise UserError(
-                f"{amendment}: begins at round {new.first_round}: {run} has played {played}: must be its next"
-            )
+            raise UserError(f"{amendment}: begins at round {new.first_round}: must be {played}, where {run} goes on")
         fixed = {name: (getattr(old, name), getattr(new, name)) for name in ("floor", "vests", "sees")}
         if apart := [name for name, (one, other) in fixed.items() if one != other]:
             raise UserError(f"{amendment}: {apart[0]}: cannot change within a run: must stay {fixed[apart[0]][0]!r}")
@@ -130,10 +129,10 @@ def go_on(run: Path, amendment: Path) -> str:
         sections["mechanism"]["weigh"] = sections["mechanism"]["weigh"]["of"]
         del sections["clients"]["members"]
         sections["charter"] = new.model_dump(mode="json")
-        write_whole(kept_at(run, played), read_text(amendment))
         changed = Experiment(**sections)
+        write_whole(kept_at(run, played), read_text(amendment))
         write_whole(config, changed.to_toml())
-    return f"hanse resume {run}" + f" --rounds {played + 1}" * (changed.run.rounds <= played)
+    return going_on(run) + f" --rounds {played + 1}" * (changed.run.rounds <= played)
 
 
 def amended(before: Experiment, after: Experiment, run: Path, played: int) -> tuple[str, ...]:
@@ -148,6 +147,9 @@ def amended(before: Experiment, after: Experiment, run: Path, played: int) -> tu
     old, new = Charter.of(one), Charter.of(other)
     if (new.amends, new.first_round) != (old.hash, played):
         return ()
-    if read(kept_at(run, played)) != new:
-        raise UserError(f"{kept_at(run, played)}: is not the charter in config.toml: let 'hanse charter amend' set it")
+    kept = kept_at(run, played)
+    if not kept.exists() or read(kept) != new:
+        raise UserError(
+            f"{kept}: must have the charter's amendment: 'hanse charter amend ... --run {run}' puts it there"
+        )
     return ("charter", "clients.members", "mechanism.weigh")

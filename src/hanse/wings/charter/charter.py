@@ -16,7 +16,6 @@ from pydantic import Field, ValidationError
 
 from hanse.base.errors import UserError, nearest
 from hanse.base.factories import Count, Positive, Rate, Share, SomeShare, Weight
-from hanse.core.declared import Digest
 from hanse.core.port import Task
 from hanse.data.kinds import alike
 from hanse.runs.config import Experiment, read_file
@@ -24,6 +23,7 @@ from hanse.runs.sections import Section
 
 KINDS = tuple(kind.__name__ for kind in get_args(Task))  # of questions
 Word = Annotated[str, Field(min_length=1, max_length=80)]
+Key = Annotated[str, Field(pattern="^([0-9a-f]{64})?$")]  # or a hash
 
 
 class Member(Section):
@@ -37,7 +37,7 @@ class Member(Section):
     """
 
     clients: tuple[Word, ...] = Field(default=(), strict=False)
-    key: Digest | Literal[""] = ""
+    key: Key = ""
     weight: Weight | None = None
 
 
@@ -81,7 +81,7 @@ class Charter(Section):
     quorum: Quorum = Quorum()
     sees: tuple[Literal["values", "names"], ...] = Field(default=(), strict=False)
     answers: tuple[str, ...] | None = Field(default=None, strict=False)
-    amends: Digest | Literal[""] = ""
+    amends: Key = ""
     first_round: Count = 0
     signed: tuple[Word, ...] = Field(default=(), strict=False)
     before: dict[Word, Annotated[tuple[str, ...], Field(strict=False)]] = Field(default={})
@@ -127,12 +127,8 @@ class Charter(Section):
     @property
     def hash(self) -> str:
         """SHA-256 of the charter as canonical JSON, 64 hexadecimal digits."""
-        return hashlib.sha256(self.text.encode()).hexdigest()
-
-    @property
-    def text(self) -> str:
-        """The charter as canonical JSON, which is signed and hashed."""
-        return json.dumps(self.model_dump(mode="json"), indent=1, sort_keys=True) + "\n"
+        text = json.dumps(self.model_dump(mode="json"), indent=1, sort_keys=True) + "\n"
+        return hashlib.sha256(text.encode()).hexdigest()
 
     def clients_of(self, member: str) -> tuple[str, ...]:
         """Return the names or keys of a member's clients."""

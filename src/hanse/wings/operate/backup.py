@@ -80,8 +80,10 @@ def restore(backup: Path, folder: Path) -> Loopback:
     network = replace(kept, folder=folder, app=folder if kept.app == kept.folder else kept.app)
     network.save()
     mark = network.agreement.with_suffix(".run")
-    if mark.exists():
-        write_whole(mark, f"{folder / Path(mark.read_text().strip()).relative_to(kept.folder)}\n")
+    if mark.exists() and (run := Path(mark.read_text().strip())).is_relative_to(kept.folder):
+        write_whole(mark, f"{folder / run.relative_to(kept.folder)}\n")
+    else:  # of a run outside the project that has not begun: 'back_up' refuses one that has
+        mark.unlink(missing_ok=True)
     try:
         wrong = wrong_in(network.run) if network.run is not None and has_books(network.run) else None
     except UserError as unread:

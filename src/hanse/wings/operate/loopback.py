@@ -327,12 +327,12 @@ class Loopback:
 
     def _refuse_taken(self, nodes: Sequence[int]) -> None:
         """Raise UserError if a port of a process that is to be started is taken: its owner would answer instead; or if
-        a process that runs is to have another address: only its end can give it that.
+        a process that runs is to have another address or wait for others: only its end can give it that.
         """
         kept = self.read(self.folder) if (self.folder / NETWORK).exists() else self
-        at, asked = (f"--port {one.ports[0]} --listen {one.listen}" for one in (kept, self))
+        at, asked = (f"--port {one.ports[0]} --listen {one.listen} --members {one.members}" for one in (kept, self))
         if at != asked and self.processes.pid("superlink") is not None:
-            raise UserError(f"{asked}: it runs with {at}; leave both out, or 'hanse network down {self.folder}' first")
+            raise UserError(f"{asked}: it runs with {at}; leave them out, or 'hanse network down {self.folder}' first")
         needed = {"superlink": self.ports[0], **{f"node{i}": self.ports[1 + i] for i in nodes}}
         if self.listen:
             needed["proxy"] = split(self.listen, "--listen")[1]
