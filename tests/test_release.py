@@ -62,6 +62,7 @@ def run(*command: str | Path, cwd: Path) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.by_turns(3, 0)
 def test_the_wheel_runs_the_readme_without_the_repository(tmp_path: Path) -> None:
     run(sys.executable, "-m", "build", "--no-isolation", "--outdir", tmp_path / "dist", ROOT, cwd=tmp_path)
     made = sorted((tmp_path / "dist").iterdir())

@@ -110,14 +110,6 @@ def test_a_table_that_is_emptied_goes(read: Read, left_out: str, partition: Any)
     assert read(text=text).cells[2].variants[0].sections["data"].get("partition") == partition
 
 
-def test_a_table_without_a_name_gives_options_to_a_name() -> None:
-    named = {"partition": {"name": "iid", "sizes": "power"}}
-    assert tables._laid({"partition": "niid"}, named) == named
-    nameless = {"partition": {"alpha": 0.1}}
-    assert tables._laid({"partition": "niid"}, nameless) == {"partition": {"name": "niid", "alpha": 0.1}}
-    assert tables._laid({"partition": "none"}, nameless) == nameless
-
-
 def test_scales(read: Read) -> None:
     small, smoke = read("small"), read("smoke")
     assert (read().seeds, small.seeds, smoke.seeds) == (5, 5, 2)

@@ -30,13 +30,13 @@ def test_digits_by_fedavg(seed: int) -> None:
     assert reached(experiment)[0] >= 0.85
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("source", "least"),
-    [("mnist", 0.9), ("fashion_mnist", 0.8), ("cifar10", 0.3), ("shakespeare", 0.3), ("loans", 0),
-     pytest.param("flights", 0, marks=pytest.mark.nightly)],
-)  # fmt: skip
-def test_a_source_by_fedavg(source: str, least: float) -> None:
+SOURCES = [("mnist", 0.9), ("cifar10", 0.3), ("fashion_mnist", 0.8), ("shakespeare", 0.3), ("loans", 0)]
+
+
+@pytest.mark.parametrize("case", [*rotating(SOURCES, 5, pytest.mark.slow),
+                                  pytest.param(("flights", 0), marks=pytest.mark.nightly)])  # fmt: skip
+def test_a_source_by_fedavg(case: tuple[str, float]) -> None:
+    source, least = case
     try:
         accuracy, guess = reached(default(source))
     except UserError as wrong:
