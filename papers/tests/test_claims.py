@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from paper_cases import load_claims
 from rich.console import Console
 from scipy import stats
 from typer.testing import CliRunner
@@ -25,7 +26,7 @@ from hanse.lab.kept import KeptFile
 from hanse_papers.catalogue import PAPERS
 from hanse_papers.claims import judge as judging
 from hanse_papers.claims import planner
-from hanse_papers.claims.claim import Claim, load_claims, read_claims
+from hanse_papers.claims.claim import Claim, read_claims
 from hanse_papers.claims.judge import Runs, judge, values
 from hanse_papers.claims.planner import costs, decide, plan
 

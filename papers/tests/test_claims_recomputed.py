@@ -10,9 +10,10 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from paper_cases import load_claims
 
 from hanse.lab.job import key_of
-from hanse_papers.claims.claim import Claim, load_claims
+from hanse_papers.claims.claim import Claim
 from hanse_papers.claims.judge import Runs, jobs_of, judge
 from hanse_papers.ids import IDS
 

@@ -8,10 +8,10 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+from paper_cases import load_claims
 
 from hanse.data.partitions import label_mixes
 from hanse_papers.catalogue import PAPERS, find_table
-from hanse_papers.claims.claim import load_claims
 
 ROOT = Path(__file__).parents[2]
 SCREENS = ROOT / "docs" / "results"

@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
+from paper_cases import load_claims
 
 from hanse.games import market
 from hanse_papers.catalogue import find_table
-from hanse_papers.claims.claim import load_claims
 from hanse_papers.claims.judge import Runs, judge
 from hanse_papers.theorems import counterexamples
 

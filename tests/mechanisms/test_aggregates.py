@@ -17,8 +17,7 @@ from watching import Killed, Watch
 
 import hanse
 from hanse.base.errors import PartError, UserError
-from hanse.core.part import Aggregate, Aggregated, AggregatePart, Group, Settlement, State, View
-from hanse.core.table import Mix
+from hanse.core.part import Aggregate, AggregatePart, Group, Settlement, State, View
 from hanse.mechanisms.fits import tried, unmet_needs
 from hanse.mechanisms.robust import Clipped, Krum, sorted_columns
 from hanse.mechanisms.server_steps import FedAvgM
@@ -312,11 +311,6 @@ class MakesRows(AggregatePart):
         return Aggregate(row=group.old * 2)
 
 
-class MakesNothingFinite(AggregatePart):
-    def aggregate(self, group: Group, state: State) -> Aggregate:
-        return Aggregate(row=group.old * float("nan"))
-
-
 @dataclass(frozen=True)
 class MakesRowsOfMany(AggregatePart):
     """A rule whose form does not show where it is tried, on three updates."""
@@ -341,31 +335,6 @@ def test_a_rule_that_shows_only_in_the_round_what_it_makes_is_refused_there() ->
     assert unmet_needs(mechanism, {"clients", "validation"}) == []
     with pytest.raises(PartError, match=r"MixtureValue in mechanism\.value"):
         play_round(replace(setup, mechanism=mechanism), first_state(setup))
-
-
-def test_a_row_that_is_not_finite_stays_and_its_makers_are_named() -> None:
-    setup = world("samples", value="none")
-    setup = replace(setup, mechanism=replace(setup.mechanism, weigh=MakesNothingFinite()))
-    start = first_state(setup)
-    played = play_round(setup, start)
-    assert torch.equal(played.state.table.rows, start.table.rows)
-    assert [client for client, _ in played.view.refusals] == list(range(M))
-    assert played.view.get(Aggregated) is not None
-    assert played.view.mixed.made == {}
-    assert isinstance(played.view.mixed, Mix)
-
-
-class MakesHuge(AggregatePart):
-    def aggregate(self, group: Group, state: State) -> Aggregate:
-        return Aggregate(row=torch.full_like(group.old, 1e38))
-
-
-def test_a_row_whose_numbers_are_finite_stands_though_their_sum_is_not() -> None:
-    setup = world("samples", value="none")
-    setup = replace(setup, mechanism=replace(setup.mechanism, weigh=MakesHuge()))
-    played = play_round(setup, first_state(setup))
-    assert (played.state.table.rows == 1e38).all()
-    assert played.view.refusals == ()
 
 
 REFUSED: Mapping[str, tuple[dict[str, Any], str]] = {
