@@ -35,11 +35,7 @@ class Halved(BySamples):
         (fedprox(5, 0.2), {"name": "fedprox", "clients_per_round": 5, "mu": 0.2}),
         (
             replace(fedprox(5), value=Exact(utility="accuracy")),
-            {
-                "name": "fedprox",
-                "clients_per_round": 5,
-                "value": {"name": "exact", "utility": "accuracy", "game": "average"},
-            },
+            {"name": "fedprox", "value": {"name": "exact", "utility": "accuracy", "game": "average"}},
         ),
         (
             replace(greedyfed(), value=None, select=fedavg(3).select),

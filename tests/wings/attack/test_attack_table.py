@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import attack_cases
 import numpy as np
 import pytest
 from scipy import stats
@@ -151,11 +152,7 @@ def known(job: Job, step: Step) -> dict[str, Any]:
     gain = 3 + seed / 10 if deviant.get("times") else -1.0 if deviant.get("silent") else 0.0
     for c in deviant.get("clients", ()):
         held[c] += gain
-    return {
-        "key": job.key, "label": job.label, "given": job.sections, "status": "done", "made": {},
-        "experiment": job.experiment.sections(), "measure": "balance" if pays else "nothing", "outcome": held.tolist(),
-        "granted": 100.0, "cpu_seconds": 0.1, "tested": [], "curves": {}, "rounds": 2,
-    }  # fmt: skip
+    return attack_cases.played(job, held.tolist(), "balance" if pays else "nothing")
 
 
 @pytest.mark.parametrize("commit", [None, COMMIT])
