@@ -16,13 +16,7 @@ from hanse_papers.catalogue import find_table
 from hanse_papers.compare import rows
 from hanse_papers.reproduce import reproduce
 from hanse_papers.runner import TableOutcome, run_table
-from hanse_papers.tables import (
-    Measure,
-    PaperTable,
-    Printed,
-    Variant,
-    read_table,
-)
+from hanse_papers.tables import Measure, PaperTable, Printed, Variant, read_table
 
 BASES = ("FedAvg", "FedProx", "FedGen")
 ACCURACY = {
