@@ -1,7 +1,5 @@
 """What a release hands out: it builds from its own source distribution, and its wheel runs without the repository."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

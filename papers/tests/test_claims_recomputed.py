@@ -26,8 +26,6 @@ PAPERS = sorted({claim["paper"] for claim in CLAIMS})
 @pytest.fixture
 def script() -> ModuleType:
     spec = importlib.util.spec_from_file_location("recompute", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -123,7 +123,6 @@ def test_the_claim_about_exploration_is_of_the_tables_weight() -> None:
     usual = table1.variants[0].sections["mechanism"].get("beta", 0.01)
     for name, ours in (("a little exploration", False), ("exploration costs", True)):
         arm = by_name[name].arms[0][1]
-        assert arm.variant is not None
         assert (arm.variant.sections["mechanism"]["beta"] == usual) is not ours
         assert (by_name[name].where == "ours") is ours
 

@@ -1,7 +1,5 @@
 """iPFL's market at posted prices in whole runs: bills by the tariff, offers, hostile answers, what the audit finds."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass

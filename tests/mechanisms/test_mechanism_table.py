@@ -1,7 +1,5 @@
 """A mechanism put together in Python becomes a table that builds it again."""
 
-from __future__ import annotations
-
 import sys
 import types
 from dataclasses import dataclass, replace

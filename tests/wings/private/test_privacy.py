@@ -77,7 +77,6 @@ def test_an_update_is_clipped_and_has_noise_of_the_size_that_is_charged() -> Non
     step = torch.full((WIDTH,), 3.0)
     at, _ = door((update(step, metrics={"secret": 1.0}),))
     [sent] = answer(at, Train(0, 0, START)).results
-    assert isinstance(sent, Trained)
     moved = (sent.row - START).double()
     noise = moved - step.double() / torch.linalg.vector_norm(step.double())
     # a sample standard deviation of 20,000 numbers is within 5 of its own standard errors
@@ -115,7 +114,6 @@ def test_a_request_that_asks_for_many_things_costs_all_of_them() -> None:
     at, _ = door(results)
     reply = answer(at, *tasks)
     assert at.accounts.of(1).releases == ((Release(2.0), 4),)
-    assert isinstance(reply.results[1], port.Derived)
     # each gradient is clipped to the same norm, and the size of the sample is the one that it joined with
     noise = reply.results[1].gradients - 1 / WIDTH**0.5
     assert float(noise.std()) == pytest.approx(2.0, rel=0.03)
@@ -125,7 +123,6 @@ def test_a_request_that_asks_for_many_things_costs_all_of_them() -> None:
 def test_private_rows_and_silence_cost_nothing() -> None:
     at, _ = door((update(torch.ones(WIDTH)),))
     [own] = answer(at, Train(0, 0, START, private=True)).results
-    assert isinstance(own, Trained)
     assert torch.equal(own.row, START + 1)
     assert own.loss is None
     silent, _ = door(refused="ValueError: patient 17 has no label")
@@ -326,7 +323,6 @@ def test_training_that_fails_is_a_step_of_zero_and_tells_nothing(
     for at, home in ((plain, tmp_path / "a"), (mine, tmp_path / "b")):
         reply = asked(at)
         [sent] = reply.results
-        assert isinstance(sent, Trained)
         start = torch.randn(at.problem.layout.size, generator=torch.Generator().manual_seed(0)) / 10
         assert float((sent.row - start).std()) == pytest.approx(2.0, rel=5 / np.sqrt(2 * len(start)))
         assert counts(home) == 1
