@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from scipy.special import log_softmax
 
 from hanse.base.errors import UserError
 from hanse.base.streams import stream
@@ -20,6 +21,7 @@ from hanse.data.partitions import (
     Niid,
     Pathological,
     Skew,
+    _log_softmax,
     client_sizes,
     cluster_of,
     label_mixes,
@@ -303,3 +305,9 @@ def test_classes_of_the_validation_set_that_nobody_trains_on_are_told() -> None:
     (line,) = data.warnings
     assert f"{', '.join(map(str, missing))}" in line
     assert build(DataSpec(partition="pathological", clients=3, validation=0.0)).warnings == ()
+
+
+@pytest.mark.parametrize("alpha", [1e-4, 0.3, 100.0])
+def test_label_mixes_are_normalised_as_scipy_does_it(alpha: float) -> None:
+    mixes = label_mixes(50, 10, alpha, seed=0)
+    assert np.array_equal(_log_softmax(7.0 * mixes), log_softmax(7.0 * mixes, axis=-1))
