@@ -1,7 +1,5 @@
 """Commands of hanse for tests, in this process: importing torch takes longer than most of what they do."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

@@ -4,8 +4,6 @@
 does the same for rounds' files that were changed. Both are for tests and for ``benchmarks/tamperings.py``.
 """
 
-from __future__ import annotations
-
 import base64
 import io
 import json

@@ -1,7 +1,5 @@
 """Run directories as a stranger could hand them on: damaged, or made to do harm."""
 
-from __future__ import annotations
-
 import json
 import os
 import pickle

@@ -1,7 +1,5 @@
 """What the built-in parts that an experiment names say of themselves, for run directories that tests write by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """The decision page: what is chosen is measured apart, the rule without a problem, and pages that are what is kept."""
 
-from __future__ import annotations
-
 import importlib
 import shutil
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The examples on real tables: their files fit together, and what they measure is what the runs say."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 import tomllib

@@ -1,7 +1,5 @@
 """What is installed: every file that the code reads beside its modules is named in pyproject.toml."""
 
-from __future__ import annotations
-
 import tomllib
 from pathlib import Path
 

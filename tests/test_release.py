@@ -1,7 +1,5 @@
 """What a release hands out: it builds from its own source distribution, and its wheel runs without the repository."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -62,6 +60,7 @@ def run(*command: str | Path, cwd: Path) -> str:
 
 
 @pytest.mark.slow
+@pytest.mark.by_turns(3, 0)
 def test_the_wheel_runs_the_readme_without_the_repository(tmp_path: Path) -> None:
     run(sys.executable, "-m", "build", "--no-isolation", "--outdir", tmp_path / "dist", ROOT, cwd=tmp_path)
     made = sorted((tmp_path / "dist").iterdir())

@@ -1,7 +1,5 @@
 """What only looks at a run runs nothing of it, goes nowhere on its word, and says in a line what is wrong with it."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 import socket

@@ -1,7 +1,5 @@
 """Training loops as users write them, reached by import path or as objects."""
 
-from __future__ import annotations
-
 import random
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What tests of whole runs share: an observer that keeps its rounds and may stop it, and lines without their times."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path

@@ -1,10 +1,14 @@
 """A paper of our own with two quick experiments, and jobs that do not train."""
 
 import os
+from functools import cache
 from typing import Any
 
 from hanse.lab.job import Job, Step
+from hanse_papers.claims import claim
 from hanse_papers.tables import Cell, PaperTable, Printed, Variant
+
+load_claims = cache(claim.load_claims)  # a paper's tables take seconds to be made
 
 
 def sections(rounds: int = 3, **mechanism: Any) -> dict[str, Any]:

@@ -1,11 +1,13 @@
 """What a table changes against its recipe: the list against the configurations that it is about."""
 
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from rotation import rotating
 
 from hanse.base.toml import flat
 from hanse.data.sources import split_note
@@ -25,11 +27,9 @@ def settings(variant: Variant) -> dict[str, Any]:
     return {name: value for name, value in found.items() if not name.startswith(UNSAID)}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("recipe", RECIPES)
-@pytest.mark.parametrize("paper", sorted(PAPERS))
-def test_every_setting_that_differs_is_named_with_both_values(paper: str, recipe: str) -> None:
-    compared = 0
+@pytest.mark.parametrize("case", rotating(list(product(RECIPES, sorted(PAPERS))), 4, pytest.mark.slow))
+def test_every_setting_that_differs_is_named_with_both_values(case: tuple[str, str]) -> None:
+    (recipe, paper), compared = case, 0
     for name in PAPERS[paper].tables:
         full = find_table(paper, name, "paper", recipe)
         theirs = {(*c.place, v.name): settings(v) for c in full.cells for v in c.variants}

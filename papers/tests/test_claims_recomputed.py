@@ -10,9 +10,10 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from paper_cases import load_claims
 
 from hanse.lab.job import key_of
-from hanse_papers.claims.claim import Claim, load_claims
+from hanse_papers.claims.claim import Claim
 from hanse_papers.claims.judge import Runs, jobs_of, judge
 from hanse_papers.ids import IDS
 
@@ -25,8 +26,6 @@ PAPERS = sorted({claim["paper"] for claim in CLAIMS})
 @pytest.fixture
 def script() -> ModuleType:
     spec = importlib.util.spec_from_file_location("recompute", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -7,6 +7,7 @@ prints it anew, for a change that is meant.
 import hashlib
 import json
 import os
+from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 from rotation import rotating
 
 from hanse.lab.job import named
+from hanse_papers import figures
 from hanse_papers.catalogue import PAPERS, find_table
 from hanse_papers.ids import IDS
 from hanse_papers.runner import expand
@@ -52,6 +54,13 @@ def digest(table: PaperTable) -> str:
     return hashlib.blake2b(json.dumps(rows, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
+def names_what_a_default_could_change(given: Mapping[str, Any]) -> bool:
+    train, data = given.get("train", {}), given.get("data", {})
+    size = train.keys() & {"batch_size", "batches_per_epoch", "batch_share"}
+    split = "source" in data and ("partition" in data or data["source"] in ("digits", "mnist"))
+    return bool("lr" in train and size and "name" in given.get("model", {}) and split and "rounds" in given["run"])
+
+
 @pytest.mark.parametrize("recipe", RECIPES)
 @pytest.mark.parametrize("case", rotating(list(product(sorted(PAPERS), SCALES)), 3))
 def test_every_table_is_made_of_valid_experiments_in_the_rounds_that_it_reads(
@@ -68,6 +77,9 @@ def test_every_table_is_made_of_valid_experiments_in_the_rounds_that_it_reads(
             assert len(readings) == sum(len(cell.variants) for cell in table.cells)
             assert all(job.experiment.run.rounds >= 1 for job in jobs)
             assert scale != "smoke" or table.seeds == 2 or not jobs  # what is computed has no seeds
+            assert bool(table.figures) == name.startswith("figure")
+            assert all(spec["kind"] in figures.KINDS for spec in table.figures)
+            assert all(names_what_a_default_could_change(v.sections) for cell in table.cells for v in cell.variants)
 
 
 @pytest.mark.parametrize("here", [False, True], ids=["without data", "with data"])

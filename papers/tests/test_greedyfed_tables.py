@@ -7,35 +7,9 @@ from hanse_papers.catalogue import find_table
 from hanse_papers.runner import expand
 from hanse_papers.tables import PaperTable, filtered, on_device, with_seeds
 
-CELLS = {
-    (name, cell.group, cell.column, cell.algorithm): cell.published
-    for name in ("table1", "table2", "table3", "table4")
-    for cell in find_table("greedyfed", name, "paper").cells
-    if cell.published is not None
-}
-
-
-def test_all_cells_are_there_and_the_shared_column_is_the_same() -> None:
-    assert len(CELLS) == 4 * 3 * 3 * 7
-    for (table, group, column, algorithm), printed in CELLS.items():
-        if column == "alpha=1e-4 (clamped)":
-            assert table == "table1"
-            assert printed == CELLS["table3", group, "x=0", algorithm] == CELLS["table4", group, "sigma=0", algorithm]
-
 
 def paper(name: str) -> PaperTable:
     return find_table("greedyfed", name, "paper")
-
-
-def test_tables_share_runs() -> None:
-    clamped = {j.key for j in expand(filtered(paper("table1"), ["clamped"]), 1)[0]}
-    assert {j.key for j in expand(paper("table2"), 1)[0]} == clamped  # one run, read at three times
-    for name, column in (("table3", "x=0"), ("table4", "sigma=0")):
-        keys = {j.key for j in expand(paper(name), 1)[0]}
-        assert {j.key for j in expand(filtered(paper(name), [column]), 1)[0]} == clamped
-        assert len(keys) == 3 * (3 * 13 + 1)
-    true = {j.key for j in expand(filtered(paper("table1"), ["true"]), 1)[0]}
-    assert {j.key for j in expand(paper("table2-true"), 1)[0]} == true
 
 
 def test_small_says_what_it_leaves_out() -> None:

@@ -4,11 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
+from paper_cases import load_claims
 
 from hanse.lab.kept import KeptFile
 from hanse_papers import authors, twins
 from hanse_papers.catalogue import find_table
-from hanse_papers.claims.claim import load_claims
 from hanse_papers.claims.judge import jobs_of
 from hanse_papers.ids import IDS
 from hanse_papers.runner import expand

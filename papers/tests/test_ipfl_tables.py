@@ -6,9 +6,6 @@ from hanse_papers.catalogue import find_table
 from hanse_papers.computed import fit
 from hanse_papers.tables import read_table
 
-NAMES = [f"figure{i}" for i in range(2, 9)] + ["table4", "table5", "table7", "table8", "table9"]
-NAMES += ["table1", "settings"]
-
 
 def published(name: str, group: str) -> dict[str, list[float]]:
     found: dict[str, list[float]] = read_table("ipfl", name, "paper")["published"][group]

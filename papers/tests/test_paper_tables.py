@@ -8,8 +8,7 @@ import pytest
 
 from hanse.base.errors import UserError
 from hanse_papers import tables
-from hanse_papers.catalogue import PAPERS, find_table
-from hanse_papers.tables import SCALES, PaperTable, Printed, Recipe, Scale
+from hanse_papers.tables import PaperTable, Printed, Recipe, Scale
 
 PAPER = """
 citation = "Nobody, 2026"
@@ -110,14 +109,6 @@ def test_a_table_that_is_emptied_goes(read: Read, left_out: str, partition: Any)
     assert read(text=text).cells[2].variants[0].sections["data"].get("partition") == partition
 
 
-def test_a_table_without_a_name_gives_options_to_a_name() -> None:
-    named = {"partition": {"name": "iid", "sizes": "power"}}
-    assert tables._laid({"partition": "niid"}, named) == named
-    nameless = {"partition": {"alpha": 0.1}}
-    assert tables._laid({"partition": "niid"}, nameless) == {"partition": {"name": "niid", "alpha": 0.1}}
-    assert tables._laid({"partition": "none"}, nameless) == nameless
-
-
 def test_scales(read: Read) -> None:
     small, smoke = read("small"), read("smoke")
     assert (read().seeds, small.seeds, smoke.seeds) == (5, 5, 2)
@@ -180,19 +171,3 @@ def test_the_authors_recipe_is_laid_over_the_papers_and_a_tables_own_over_that(r
     assert by.cells[0].variants[0].sections["data"] == {"clients": 4, "source": {"name": "digits", "scale": "unit"}}
     assert by.cells[0].variants[0].sections["train"] == {"lr": 1.0, "momentum": 0.9, "epochs": 3, "steps": 500}
     assert tables.differences("ours")[0]["setting"] == "train.momentum"
-
-
-def test_the_papers_tables_name_what_a_default_could_change() -> None:
-    lacking = set()
-    for paper in PAPERS:
-        for name in PAPERS[paper].tables:
-            for scale in SCALES:
-                for given in (v.sections for cell in find_table(paper, name, scale).cells for v in cell.variants):
-                    train = given.get("train", {})
-                    size = train.keys() & {"batch_size", "batches_per_epoch", "batch_share"}
-                    named = "lr" in train and size and "name" in given.get("model", {})
-                    data = given.get("data", {})
-                    split = "source" in data and ("partition" in data or data["source"] in ("digits", "mnist"))
-                    if not (named and split and "rounds" in given.get("run", {})):
-                        lacking.add((paper, name, scale))
-    assert lacking == set()

@@ -1,55 +1,17 @@
 """What the authors' recipe does otherwise stands in authors.toml, and on the page that people read."""
 
-from collections.abc import Iterator
-
 import pytest
 from rotation import rotating
 
 from hanse_papers import changes
 from hanse_papers.catalogue import PAPERS
-from hanse_papers.tables import Paper, PaperTable, differences
-
-
-def undocumented(paper: Paper) -> list[str]:
-    """Return the settings in which the two recipes differ at full size and that ``authors.toml`` does not name.
-
-    A setting is named as ``setting`` of an entry, or among those that change with it (``also``). A name covers the
-    settings below it: "mechanism.weigh" covers "mechanism.weigh.eps".
-
-    Args:
-        paper: the paper, all of whose tables are compared.
-
-    Returns:
-        Dotted keys in alphabetical order; none if everything is documented.
-    """
-    said = [name for line in differences(paper.name) for name in (line["setting"], *line.get("also", ())) if name]
-    return sorted(name for name in set(_different(paper)) if not any(_covers(line, name) for line in said))
-
-
-def without_effect(paper: Paper) -> list[str]:
-    """Return the settings that ``authors.toml`` names and in which the two recipes do not differ.
-
-    Entries that say why they are not built (``missing``) do not count. Groups whose data are not here have no
-    experiments, so a setting that only they change is returned as well.
-
-    Args:
-        paper: the paper, all of whose tables are compared.
-    """
-    found = set(_different(paper))
-    built = [line["setting"] for line in differences(paper.name) if line["setting"] and "missing" not in line]
-    return sorted(setting for setting in built if not any(_covers(setting, name) for name in found))
+from hanse_papers.tables import PaperTable, differences
 
 
 def _covers(setting: str, name: str) -> bool:
     """Return whether two dotted keys are the same or one lies below the other; "x.name" counts as "x"."""
     setting, name = setting.removesuffix(".name"), name.removesuffix(".name")
     return name == setting or name.startswith(f"{setting}.") or setting.startswith(f"{name}.")
-
-
-def _different(paper: Paper) -> Iterator[str]:
-    """Yield the settings in which the recipes differ, table by table; a setting may come more than once."""
-    for build in paper.tables.values():
-        yield from differing(build("paper", "authors"), build("paper", "paper"))
 
 
 def differing(table: PaperTable, other: PaperTable) -> set[str]:
@@ -73,9 +35,17 @@ def differing(table: PaperTable, other: PaperTable) -> set[str]:
 def test_every_difference_between_the_recipes_is_written_down_and_has_an_effect(
     paper: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A name covers the settings below it: "mechanism.weigh" covers "mechanism.weigh.eps". Entries that say why they
+    are not built (``missing``) need no effect.
+    """
     monkeypatch.setattr("hanse_papers.tables.is_here", lambda source: True)  # with the groups of all data sets
-    assert undocumented(PAPERS[paper]) == []
-    assert without_effect(PAPERS[paper]) == []
+    lines, found = differences(paper), set[str]()
+    for build in PAPERS[paper].tables.values():
+        found |= differing(build("paper", "authors"), build("paper", "paper"))
+    said = [name for line in lines for name in (line["setting"], *line.get("also", ())) if name]
+    assert [name for name in found if not any(_covers(line, name) for line in said)] == []
+    built = [line["setting"] for line in lines if line["setting"] and "missing" not in line]
+    assert [setting for setting in built if not any(_covers(setting, name) for name in found)] == []
 
 
 @pytest.mark.parametrize("paper", sorted(PAPERS))

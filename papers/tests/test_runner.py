@@ -149,7 +149,6 @@ def test_a_real_run_and_a_real_failure(tmp_path: Path) -> None:
     assert len(found["curves"]["test/accuracy"]) == 3
     Store(tmp_path).write(job, found)
     again = Store(tmp_path).read(job)
-    assert again is not None
     assert {**again, "experiment": {}} == json.loads(json.dumps({**found, "experiment": {}}))
     crowd = Variant("", sections(clients_per_round=9))
     failed = play(job_of(cell("a"), crowd, 0), steps.append)

@@ -1,15 +1,13 @@
 """What the papers prove, tried: iPFL's theorems on random markets, GTFLAT's final state, PI-FL's bound."""
 
-from io import StringIO
 from pathlib import Path
 
 import pytest
-from rich.console import Console
+from paper_cases import load_claims
 
 from hanse.games import market
 from hanse_papers.catalogue import find_table
-from hanse_papers.claims.claim import load_claims
-from hanse_papers.claims.judge import Runs, judge, printed_claims
+from hanse_papers.claims.judge import Runs, judge
 from hanse_papers.theorems import counterexamples
 
 
@@ -26,12 +24,6 @@ def test_ipfls_theorems_have_counterexamples_as_printed_and_none_as_repaired_and
     assert len(printed) == 3
     assert len(stated) == 7
     assert [word for name, word in found.items() if name.startswith("truthful")] == ["contradicted"] * 3
-
-
-def test_a_terminal_of_80_columns_shows_the_whole_table_of_claims() -> None:
-    console = Console(width=80, file=StringIO())
-    console.print(printed_claims(judge(load_claims("gtflat")[:3], Runs(Path("nowhere"))), "claims"))
-    assert {line[-1] for line in console.file.getvalue().splitlines()[1:] if line.strip()} <= set("┓┃┩│┘ ")  # type: ignore[attr-defined]
 
 
 def test_a_mechanism_that_breaks_a_theorem_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:

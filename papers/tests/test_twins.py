@@ -109,7 +109,6 @@ def test_capped_shares_are_sample_shares_up_to_the_bound() -> None:
     bound = float(np.sort(whole)[-2])  # of the second largest: only the largest is cut
     cut = np.minimum(whole, bound)
     found = CappedShares(most=bound).aggregate(group, {}).weights
-    assert found is not None
     assert found.tolist() == pytest.approx((cut / cut.sum()).tolist())
     assert found.max() < whole.max()
     with pytest.raises(hanse.UserError, match=r"most"):

@@ -1,7 +1,5 @@
 """Merkle trees against RFC 9162: its definition by recursion, and every proof of every small tree."""
 
-from __future__ import annotations
-
 import hashlib
 
 import pytest

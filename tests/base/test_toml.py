@@ -1,7 +1,5 @@
 """TOML of strangers: deep keys are refused before they cost anything, and everything else is read as it is."""
 
-from __future__ import annotations
-
 import tomllib
 
 import pytest

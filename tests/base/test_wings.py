@@ -1,7 +1,5 @@
 """A wing that was deleted: the core works, and an error about a name of its says how to get it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint
 from pathlib import Path

@@ -104,7 +104,6 @@ def test_inverse_test_mixtures_and_what_the_server_holds() -> None:
     assert list(held) == ["classes 0-4", "classes 5-9"]
     assert held["classes 0-4"].y.max() == 4
     assert held["classes 5-9"].y.min() == 5
-    assert data.server_test is not None
     assert sum(len(s) for s in held.values()) == len(data.server_test)
     same = made({"mix": "10:90"}, clients=10, client_test=0.2, seed=3)
     assert (counts(same, "test").argmax(axis=1) == [0] * 5 + [1] * 5).all()

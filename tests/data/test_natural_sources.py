@@ -76,10 +76,7 @@ def test_natural_clients_test_on_their_own_later_text(plays: Path) -> None:
     )
     whole, data = load("shakespeare", root=plays), build(spec)
     assert data.names == ("BOB", "EVE")
-    assert whole.client_of is not None
-    assert whole.test_client_of is not None
     tests, index = data.pool([0, 1], "test")
-    assert data.server_test is not None
     assert tests is data.server_test
     assert torch.equal(torch.cat(index).sort().values, torch.arange(len(tests)))  # only those who take part
     for client, role in enumerate((1, 3)):
@@ -103,8 +100,6 @@ def test_the_next_character_has_a_window_at_every_position(plays: Path) -> None:
     found, roles = load("shakespeare_next", root=plays), parse_roles((plays / "shakespeare.txt").read_text())
     assert found.client_names == ("ANN", "BOB", "CYD", "EVE")
     assert (found.num_classes, len(LEAF_LETTERS), LEAF_LETTERS.index("\n")) == (80, 80, 0)
-    assert found.client_of is not None
-    assert found.test_client_of is not None
     for client, name in enumerate(found.client_names):
         train, test = np.flatnonzero(found.client_of == client), np.flatnonzero(found.test_client_of == client)
         count = len(roles[name]) - WINDOW
@@ -230,11 +225,9 @@ def test_pacs_is_read_by_domain(pictures: Path) -> None:
     found = load("pacs", root=pictures)
     assert found.input_shape == (3, 64, 64)
     assert len(found.train) + len(found.test) == 7 * (5 + 6 + 7 + 8)
-    assert found.client_of is not None
     domain_of = (found.train.x[:, 0, 0, 0] * 255 / 60).round().numpy()
     assert np.array_equal(domain_of, found.client_of)
     assert torch.equal((found.train.x[:, 1, 5, 5] * 255 / 30).round().long(), found.train.y)
-    assert found.test_client_of is not None
     assert len(found.test) == 36  # a fifth of 182
     assert set(np.unique(found.test_client_of * 7 + found.test.y.numpy())) == set(range(28))  # of every cell
     # iPFL's eight clients: two a domain, and their domain is their cluster
@@ -245,7 +238,6 @@ def test_pacs_is_read_by_domain(pictures: Path) -> None:
     )
     assert data.groups.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
     assert data.names[:3] == ("art_painting 0", "art_painting 1", "cartoon 0")
-    assert found.distributions is not None
     kinds = found.distributions.train
     counts = np.stack([np.bincount(kinds[own], minlength=4) for own in data.pool(range(8))[1]])
     assert (counts.argmax(axis=1) == data.groups).all()

@@ -43,8 +43,6 @@ def test_a_frame_becomes_samples_of_its_clients() -> None:
     found = from_frame(frame(), "ill", "hospital", name="patients")
     assert found.client_names == ("General", "Hope", "St Mary")
     assert (found.name, found.num_classes, found.input_shape) == ("patients", 2, (2,))
-    assert found.client_of is not None
-    assert found.test_client_of is not None
     assert np.bincount(found.client_of).tolist() == [16, 24, 40]  # a fifth of each is held out
     assert np.bincount(found.test_client_of).tolist() == [4, 6, 10]
     rows = torch.cat([found.train.x, found.test.x])[:, 0].long()
@@ -139,7 +137,6 @@ def test_numbers_are_called_by_their_column_and_in_order() -> None:
     assert from_arrays(x, y, [7, 8, 9] * 20).client_names == ("client 7", "client 8", "client 9")
     plain = from_arrays(x, y, np.arange(60) % 3)  # 0, 1, 2 are numbers, not names
     assert plain.client_names == ()
-    assert plain.client_of is not None
     assert np.bincount(plain.client_of).tolist() == [16, 16, 16]
 
 

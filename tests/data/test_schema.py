@@ -101,15 +101,11 @@ def test_no_share_knows_other_sites_or_divides_a_patient_or_trains_on_later_rows
     spec, dataset = with_own(DataSpec(source={"schema": str(tmp_path / "schema.toml"), "files": files}))
     assert (spec.clients, spec.client_test, spec.client_validation) == (3, 0.25, 0.2)
     data = build(spec, dataset)
-    assert dataset is not None
     for client, table in enumerate(tables):
         alone = SiteTable.of(table, schema)
-        assert alone.units is not None
-        assert alone.time is not None
         for share in ("train", "validation", "test"):
             pool, [index] = data.pool([client], share)
             own = alone.share(share)
-            assert own is not None
             np.testing.assert_array_equal(pool.x[index], own.x)
             np.testing.assert_array_equal(pool.y[index], own.y)
         units = [set(alone.units[alone.shares == share].tolist()) for share in range(3)]
@@ -244,7 +240,6 @@ def test_classes_that_sites_call_otherwise_are_told_in_drafts_and_in_a_run(
     (tmp_path / "schema.toml").write_text(made.text)
     source = {"schema": str(tmp_path / "schema.toml"), "files": [str(one) for one in files]}
     dataset = with_own(DataSpec(source=source))[1]
-    assert dataset is not None
     for notes in (made.warnings, merged([draft([one], SAID) for one in tables], SITES).warnings, dataset.notes):
         [note] = notes
         assert all(repr(word) in note for word in (*SITES, "ja", "nein", "ill", "well"))

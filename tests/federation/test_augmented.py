@@ -1,7 +1,5 @@
 """Augmented training: every engine takes the same copies, a resumed run too, and each pass has new ones."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -27,7 +27,6 @@ def reply(client: int) -> Reply:
 
 def work_of(part: Straggler, client: int, round: int, **recipe: Any) -> int | None:
     [task] = part.on_request(me(client, **recipe), round, request(client)).tasks
-    assert isinstance(task, Train)
     return task.work
 
 
@@ -56,7 +55,6 @@ def test_noise_levels_are_a_permutation_of_k_sigma_over_n() -> None:
     found = []
     for client in range(N):
         [result] = part.on_reply(me(client), 0, request(client), reply(client)).results
-        assert isinstance(result, Trained)
         assert torch.equal(result.row[P - 100 :], torch.zeros(100))  # buffers are not parameters
         found.append(float(result.row[: P - 100].std()))
     want = np.arange(N) * 0.5 / N

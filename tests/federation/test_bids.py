@@ -1,7 +1,5 @@
 """What clients bid for."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

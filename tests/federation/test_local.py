@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional
 
 import hanse
-from hanse.core.port import Confused, Confusion, Derived, Gradient, Reply, Request, Score, Train
+from hanse.core.port import Confusion, Gradient, Reply, Request, Score, Train
 from hanse.learning.job import smallest_batch
 from hanse.runs.setup import Session, build
 
@@ -54,7 +54,6 @@ def test_gradients_are_autograds(here: Session) -> None:
     x, y = own(here, 3)
     loss = functional.cross_entropy(output(here, row, x), y)
     want = torch.cat([g.reshape(-1) for g in torch.autograd.grad(loss, list(here.problem.module.parameters()))])
-    assert isinstance(result, Derived)
     torch.testing.assert_close(result.gradients[0], want, rtol=1e-4, atol=1e-6)
 
 
@@ -64,7 +63,6 @@ def test_confusion_counts_every_sample_once(here: Session) -> None:
     x, y = own(here, 0)
     want = np.zeros((10, 10), int)
     np.add.at(want, (y.numpy(), output(here, row, x).argmax(1).numpy()), 1)
-    assert isinstance(result, Confused)
     np.testing.assert_array_equal(result.counts[0].numpy(), want)
 
 

@@ -127,7 +127,6 @@ def test_an_accepted_update_is_the_row_that_is_tested_and_trained_on(owner: Owne
     assert torch.equal(owner.kept.row, owner.first)
     assert owner.tests(0) == before  # the round goes on
     update = owner.kept.pending
-    assert update is not None
     assert not torch.equal(update, owner.first)
     assert owner.tests(1, (ROW, 0)) == owner.loss_of(update) != before
     assert torch.equal(owner.kept.row, update)

@@ -487,7 +487,6 @@ def test_heads_of_books_that_were_not_agreed_are_not_kept(tmp_path: Path, monkey
         for round in range(3):
             books[-1].close_round(round)
         head = Prover(books[-1]).head()
-        assert head is not None
         return {**found, "head": head.note(), "since": 0, "proof": ""}
 
     monkeypatch.setattr(ShownHeads, "to", to)
@@ -549,7 +548,6 @@ def test_an_owner_hands_the_agreement_over_and_the_node_signs_it(tmp_path: Path,
     code, said = join("--operator", tmp_path / "operator.pub", "--agree", file)
     assert (code, made.hash in said, "20 rounds" in said) == (0, True, True)
     bound = Binding.find(tmp_path / "home", made.hash, PINNED)
-    assert bound is not None
     assert bound.agreement.hash == made.hash
     (tmp_path / "home" / AGREEMENTS / f"{'0' * 64}.txt").write_text("of another release")
     code, said = join("--operator", tmp_path / "operator.pub")
@@ -600,7 +598,6 @@ def test_parts_in_the_projects_folder_are_found_wherever_the_command_is_given(
     toml = harvest / "experiment.toml"
     toml.write_text(toml.read_text().replace('"fedavg"\nclients_per_round = 3', '"own_parts:mine"'))
     made = Loopback(harvest, harvest, (9100, 9101)).agree()
-    assert made is not None
     assert made.experiment["mechanism"]["name"] == "own_parts:mine"
 
 
@@ -611,13 +608,11 @@ def test_an_operator_keeps_or_renews_the_agreement(
     toml.write_text(paying(4).to_toml())
     net = Loopback(harvest, harvest, (9100, 9101))
     first = net.agree()
-    assert first is not None
     home = harvest / "participants" / "node0"
     assert (home / AGREEMENTS / f"{first.hash}.txt").exists()
     assert net.agree() == first  # it still fits
     net.agreement.write_text(net.agreement.read_text().replace('"replays": 3', '"replays":  9'))
     edited = net.agree()
-    assert edited is not None
     assert (edited.replays, edited.run) == (9, first.run)
     assert Agreement.read(net.agreement.read_text())[0].hash == edited.hash
     run = tmp_path / "run"
@@ -628,7 +623,6 @@ def test_an_operator_keeps_or_renews_the_agreement(
     (run / "federation.json").write_text(json.dumps({"run": edited.run}))
     toml.write_text(paying(9).to_toml())
     longer = net.agree()
-    assert longer is not None
     assert (longer.rounds, longer.run) == (9, first.run)
     (run / "config.toml").write_text(paying(4).to_toml())
     with monkeypatch.context() as patch:
@@ -637,11 +631,9 @@ def test_an_operator_keeps_or_renews_the_agreement(
             net.agree()
     (harvest / "client_app.py").write_text("app = None\n")
     recoded = net.agree()
-    assert recoded is not None
     assert (recoded.app != longer.app, recoded.run) == (True, first.run)
     (run / "federation.json").unlink()  # it was moved away: another run begins
     again = net.agree()
-    assert again is not None
     assert again.run != first.run
     server.used(net.agreement, tmp_path / "other")
 

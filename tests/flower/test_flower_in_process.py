@@ -180,6 +180,5 @@ def test_a_run_over_flower_is_recomputed_by_an_auditor(name: str, tmp_path: Path
     exp = experiment(name)
     exp = exp.model_copy(update={"run": exp.run.model_copy(update={"recomputable": True})})
     run = over_flower(exp, tmp_path)
-    assert run.path is not None
     found = recompute(run.path)
     assert (found.unlike, found.rounds) == (None, 3)

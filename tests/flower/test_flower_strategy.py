@@ -108,29 +108,26 @@ def test_what_a_plain_app_cannot_do_is_refused_at_once(name: str, options: dict[
     ("reply", "said"),
     [
         ({"metrics": {"train_loss": 1.0}}, "no 'num-examples'"),
+        ({"metrics": {"train_loss": 1.0, "num-examples": -5}}, "'num-examples' is -5"),
+        ({"metrics": {"train_loss": 1.0, "num-examples": float("nan")}}, "'num-examples' is nan"),
         ({"arrays": {"w": np.zeros((2, 3)), "steps": np.array([1])}}, r"'w': has shape \[2, 3\]: must be \[2, 2\]"),
         ({"arrays": {"w": np.zeros((2, 2)), "v": np.zeros(1)}}, r"other arrays than those that were sent \(v\)"),
         ({"arrays": {"w": np.full((2, 2), np.nan), "steps": np.array([1])}}, "NaN or infinite"),
     ],
 )
-def test_a_wrong_reply_costs_its_seat_alone(reply: dict[str, Any], said: str, tmp_path: Path) -> None:
+def test_a_wrong_reply_costs_its_seat_alone_and_is_in_no_figure(
+    reply: dict[str, Any], said: str, tmp_path: Path
+) -> None:
     apps = three() | {1: plain_app(reply)}
-    strategy("fedavg", clients_per_round=3, out=tmp_path / "run").start(grid_of(apps), FIRST, num_rounds=1)
+    ours = strategy("fedavg", clients_per_round=3, out=tmp_path / "run")
+    told = ours.start(grid_of(apps), FIRST, num_rounds=1)
+    if "NaN" not in said:  # which the loop finds, after the figures were taken
+        assert told.train_metrics_clientapp[1]["train_loss"] == pytest.approx((1 * 3.0 + 3 * 9.0) / 4)
     seats = played_lines(tmp_path / "run", SEATS)
     [refused] = [s for s in seats if "refused" in s]
     assert refused["client"] == 1
     assert re.search(said, str(refused["refused"]))
     assert [s["weight"] for s in seats if "refused" not in s] == pytest.approx([0.25, 0.75])
-
-
-@pytest.mark.parametrize("samples", [-5, float("nan")])
-def test_what_is_refused_is_in_no_figure(samples: float, tmp_path: Path) -> None:
-    apps = {**three(), 1: plain_app({"metrics": {"train_loss": 1.0, "num-examples": samples}})}
-    ours = strategy("fedavg", clients_per_round=3, out=tmp_path / "run")
-    told = ours.start(grid_of(apps), FIRST, num_rounds=1)
-    assert told.train_metrics_clientapp[1]["train_loss"] == pytest.approx((1 * 3.0 + 3 * 9.0) / 4)
-    seats = played_lines(tmp_path / "run", SEATS)
-    assert f"'num-examples' is {samples!r}" in str(seats[1]["refused"])
 
 
 def test_forms() -> None:

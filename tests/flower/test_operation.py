@@ -103,7 +103,6 @@ def test_a_backup_whose_books_do_not_hold_leaves_no_project(how: str, network: L
     if how == "damaged":
         damaged(network)
     else:
-        assert network.run is not None
         (network.run / "ledger.json").unlink()
     back_up(network, tmp_path / "damaged")
     with pytest.raises(UserError):
@@ -121,7 +120,6 @@ def test_a_server_and_then_its_nodes_go_over_to_a_release_that_was_agreed_beside
     text = project.agreement.read_text()
     project.agreement.write_text(text.replace(f'"{old}"', f'"{old}", "next": "{new}"'))
     agreed = project.agree()
-    assert agreed is not None
     assert list(agreed.releases.values()) == [old, new]
     experiment = completed(Experiment.read(project.app / "experiment.toml"))
     for here, fits in ((new, True), ("6" * 64, False)):
@@ -225,7 +223,6 @@ def parsed(text: str) -> dict[tuple[str, str], float]:
             seen.append(kind)
         else:
             row = ROW.fullmatch(line)
-            assert row is not None
             assert row["name"] == kind
             found[kind, row["labels"]] = float(row["value"])
     return found

@@ -27,7 +27,6 @@ def noise(secret: bytes, row: torch.Tensor, round: int = 3, start: int = 0) -> t
     me = Me(1, N, 7, Recipe(), P, secret)
     request = Request(1, (Train(0, start, torch.zeros(P)),))
     [sent] = NOISY.on_reply(me, round, request, Reply(1, (Trained(0, row, 10.0, 0.5, 5),))).results
-    assert isinstance(sent, Trained)
     return sent.row - row
 
 

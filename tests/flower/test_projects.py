@@ -216,7 +216,6 @@ def test_what_the_experiment_names_is_beside_it(harvest: Path) -> None:
     with (harvest / "experiment.toml").open("a") as file:
         file.write('[charter]\nfile = "charter.toml"\n')
     agreed = Loopback(harvest, harvest, (9100,)).agree(told.append)
-    assert agreed is not None
     assert [("a, b" in line, "keys" in line) for line in told] == [(True, True)]  # nodes choose their names
     assert agreed.experiment["charter"]["title"] == "Two"
     assert Path.cwd() == harvest.parent

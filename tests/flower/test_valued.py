@@ -170,7 +170,6 @@ def made_again(strategy: Strategy, number: int, replies: list[Message], old: Arr
         np.random.set_state(noise)  # noqa: NPY002
         mine = [copy.deepcopy(reply) for reply in replies if reply.metadata.src_node_id in nodes]
         made = copy.deepcopy(before).aggregate_train(number, mine)[0] if nodes else old
-        assert made is not None
         return -evaluate(made)["loss"]
 
     return worth

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rotation import rotating
 from torch import nn
 
 from hanse.lab.job import folder_of, play_kept, seeded
@@ -28,7 +29,7 @@ def test_a_run_whose_judges_were_left_open_goes_on_in_its_directory(tmp_path: Pa
     assert 'name = "first_order"' in (folder_of(tmp_path, job) / "config.toml").read_text()
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", rotating(list(MODELS), 3))
 def test_a_run_of_a_model_without_batch_norm_is_the_same_under_the_new_default_of_its_statistics(model: str) -> None:
     if model == "lora":
         pytest.importorskip("peft", reason="needs the extra 'llm'")

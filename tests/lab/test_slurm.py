@@ -14,6 +14,7 @@ SCRIPT = ROOT / "examples" / "slurm" / "sweep.sbatch"
 
 
 @pytest.mark.slow
+@pytest.mark.by_turns(3, 1)
 def test_the_parts_are_the_whole_sweep(tmp_path: Path) -> None:
     (tmp_path / "exp.toml").write_text(EXPERIMENT)
     command = tmp_path / "hanse"
@@ -21,16 +22,8 @@ def test_the_parts_are_the_whole_sweep(tmp_path: Path) -> None:
     command.chmod(0o755)
     path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT / "src")}
-    words = [
-        "exp.toml",
-        "--grid",
-        "mechanism.name=fedavg,local",
-        "--set",
-        "run.rounds=2",
-        "--out",
-        "out",
-        "--rows-only",
-    ]
+    words = ["exp.toml", "--grid", "mechanism.name=fedavg,local", "--set", "run.rounds=2", "--out", "out"]
+    words += ["--rows-only"]
 
     def part(number: int) -> None:
         slurm = {"SLURM_ARRAY_TASK_ID": str(number), "SLURM_ARRAY_TASK_COUNT": "2", "SLURM_CPUS_PER_TASK": "1"}

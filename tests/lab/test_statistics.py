@@ -48,7 +48,6 @@ def test_the_shares_of_all_looks_are_the_five_percent() -> None:
 
 def test_an_effect_is_students_t_at_its_looks_share() -> None:
     found = effect(FIVE, margin=0.2, floor=0.0)
-    assert found is not None
     p = stats.ttest_1samp(FIVE, 0.0).pvalue
     assert found.mean == pytest.approx(0.72)
     assert found.up == pytest.approx(p / 0.25)
@@ -56,7 +55,6 @@ def test_an_effect_is_students_t_at_its_looks_share() -> None:
     assert found.small == 1.0
     low = stats.ttest_1samp(FIVE, 5.0, alternative="less").pvalue
     far = effect(FIVE, margin=5.0, floor=0.0)
-    assert far is not None
     assert far.small == pytest.approx(2 * low / 0.25)
     assert effect(FIVE[:4], 0.2, 0.0) is None
     assert effect(np.append(FIVE, [9.0]), 0.2, 0.0) == found  # the sixth seed waits for the tenth
@@ -90,12 +88,10 @@ def test_five_seeds_of_shares_decide_nothing_and_ten_do() -> None:
     yes, no = np.ones((10, 3)), np.zeros((10, 3))
     assert share_effect(yes[:5], no[:5], 20.0) is None
     found = share_effect(yes, no, 20.0)
-    assert found is not None
     assert (found.mean, found.seeds) == (100.0, 10)
     assert found.up == pytest.approx(2 / 2**10 / 0.5)
     assert words([found], [20.0])[0].word == "confirmed"
     same = share_effect(yes, yes, 20.0)
-    assert same is not None
     # thirty equal pairs: Agresti and Min's error is 1 / 32
     assert same.error == pytest.approx(100 / 32)
     assert spread_of_shares(yes[:1, :1], no[:1, :1]) == pytest.approx(math.sqrt(2 - 1 / 3) / 3)
@@ -114,8 +110,6 @@ def test_equality_needs_both_sides_of_the_band() -> None:
 
 def test_a_claim_about_several_differences_needs_them_all() -> None:
     good, bad = effect(FIVE, 0.2, 0.0), effect(-FIVE, 0.2, 0.0)
-    assert good is not None
-    assert bad is not None
     assert together([good, good]).up == good.up
     both = together([good, bad])
     assert (both.mean, both.up) == (bad.mean, 1.0)
@@ -157,9 +151,7 @@ def test_a_word_and_its_interval_agree(seeds: list[float], margin: float, others
 
 def test_the_seeds_that_an_open_claim_needs_would_decide_it() -> None:
     found = effect(np.array([0.1, -0.1, 0.3, 0.0, 0.2]), 1.0, 0.0)
-    assert found is not None
     n = seeds_needed(found, 0.15, ALPHA)
-    assert n is not None
 
     def at(seeds: int) -> float:
         return float(stats.t.isf(ALPHA * 0.5 / 2, seeds - 1)) * 0.1581139 / math.sqrt(seeds)
@@ -167,7 +159,6 @@ def test_the_seeds_that_an_open_claim_needs_would_decide_it() -> None:
     assert n == 20  # 16 would be clear of 0, and the look is after 20
     assert at(16) < 0.1 < at(15)
     more = seeds_needed(replace(found, mean=0.08), 0.1, ALPHA)
-    assert more is not None
     assert at(more) < 0.08 < at(more - 1)
     assert seeds_needed(Effect(0.0, 1.0, 0.25, 5, 1, 1, 1), 1e-6, ALPHA) is None
 

@@ -14,7 +14,8 @@ from hanse.lab.kept import Store
 from hanse.lab.player import play_all
 from hanse.lab.sweep import run_sweep
 
-FORKED = [True, pytest.param(False, marks=pytest.mark.slow)]  # a process that is started anew imports for seconds
+ANEW = (pytest.mark.slow, pytest.mark.by_turns(3, 2))  # a process that is started anew imports for seconds
+FORKED = [True, pytest.param(False, marks=ANEW)]
 
 
 def curves(jobs: list[Job], folder: Path, workers: int) -> list[object]:

@@ -144,7 +144,6 @@ def test_layers_that_are_read_wrongly_are_found_and_the_module_itself_is_run(
 ) -> None:
     problem, row = problem_of(perceptron(nn.ReLU()))
     sound = problem.stack
-    assert sound is not None
     assert [spec.kind for spec in sound] == ["linear", "relu", "linear", "relu", "linear"]
     monkeypatch.setattr(module_layers, "layers_in_order", named_children)  # drops the second of two uses of one layer
     problem = replace(problem)  # its layers are read once

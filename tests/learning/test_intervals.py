@@ -115,9 +115,7 @@ def own_test(right: NDArray[np.bool_]) -> OwnTest:
 def gain(ours: NDArray[np.bool_], alone: NDArray[np.bool_]) -> tuple[float, float]:
     """The interval of the difference of two accuracies on the same samples."""
     accuracy = reading_of("accuracy")
-    assert accuracy is not None
     found = _of_main(accuracy, float(ours.mean()), own_test(ours), float(alone.mean()), own_test(alone))
-    assert found is not None
     return found
 
 

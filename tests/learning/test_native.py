@@ -158,6 +158,7 @@ def test_samples_positions_and_rows_of_any_type_and_order(kind: torch.dtype) -> 
 
 
 @pytest.mark.slow
+@pytest.mark.by_turns(3, 1)
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no compiler")
 @HERE
 def test_tiles_of_sixteen_lanes_on_any_processor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

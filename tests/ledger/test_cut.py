@@ -1,7 +1,5 @@
 """Books that were cut at a head: a run with all its rounds needs its last settlement, whatever else is gone."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path

@@ -4,8 +4,6 @@
 operator's own takes receipts, which it does not hold.
 """
 
-from __future__ import annotations
-
 import copy
 import functools
 import json

@@ -107,7 +107,7 @@ def test_true_receipts_agree(ledger: Ledger, told: list[Receipt]) -> None:
     assert not list(Issuer(ledger, ledger.file.parent, first=7).new())
 
 
-@pytest.mark.parametrize("clients", [1, 2, 40, pytest.param(4096, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("clients", [1, 2, 40, pytest.param(4096, marks=pytest.mark.nightly)])
 def test_a_receipt_has_at_most_two_kilobytes(clients: int, tmp_path: Path) -> None:
     """With 2^20 - 1 lines before the close, the worst that a million can be, and a thousand postings."""
     peaks = tuple(bytes([n]) * 32 for n in range(20))

@@ -116,7 +116,6 @@ def test_a_round_has_one_head_and_rounds_do_not_go_back(tmp_path: Path, more: in
     see(witness, true, 0)
     longer = book(tmp_path / "longer.jsonl", 5 + more)
     seen, head = true.head(), longer.head()
-    assert head is not None
     other = replace(head, round=round).signed(KEY)
     with pytest.raises(SplitViewError, match="has two heads"):
         witness.see(other.note(), seen.count, longer.proof(seen.count), PUBLIC, now=0)

@@ -1,7 +1,5 @@
 """Payment by value: sums of zero, the order of the values' sums, nothing for opposite updates, limits by stakes."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """``pays_when = "sure"``: what the interval supports is paid, and no more; the rest is carried over."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Values under secure sums, in whole runs; and what does not go with them."""
 
-from __future__ import annotations
-
 import pytest
 
 import hanse

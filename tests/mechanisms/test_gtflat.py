@@ -1,7 +1,5 @@
 """GTFLAT's and inverse distance's weights in real rounds: against the game by hand, in groups, on any mechanism."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

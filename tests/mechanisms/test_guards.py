@@ -117,6 +117,25 @@ class Learns(SelectPart):
         return self.learned
 
 
+@dataclass(frozen=True)
+class FillsServer(SharedModel, WeighPart):
+    """Fills the row that the weigh slot's part averages."""
+
+    gives: ClassVar[Named] = frozenset({"groups"})
+    fills: ClassVar[Named] = frozenset({"server"})
+
+    def weigh(self, view: View, state: State) -> tuple[Weighed, State]:
+        return Weighed((Replace(view.at("server"), np.full((1, 3), 1 / 3)),)), state
+
+
+class Figures(Learns):
+    def learn(self, outcome: View, state: State) -> State:
+        return state
+
+    def figures(self, state: State) -> Any:
+        return self.learned
+
+
 def made(case: str) -> Mechanism:
     return CASES[case]
 
@@ -164,6 +183,10 @@ WRONG: dict[str, tuple[Mechanism, str]] = {
         ("an array of the loop's", "settle", Settles(lambda v: Settlement(arrays={"W_row": np.ones(1)})), "'W_row' is"),
         ("keeps a number in itself", "select", Remembers(), "select part Remembers, round 0, changed its own 'last'"),
         ("models for too few", "deploy", Deploys(lambda v: Deployment(np.zeros(2, np.int64))), "Deployment: rows: "),
+        ("a figure of the loop's", "select", Figures({"client": np.ones(3)}),
+         "the select part Figures: its figures returned client: is recorded already"),
+        ("figures of two", "select", Figures({"mine": np.ones(2)}), r"returned mine: is float64 of shape \[2\]"),
+        ("two writers", "train", FillsServer(), "weigh replaced"),
     ]
 } | {
     said: (replace(BASE, train=WithZ(), weigh=Weighs(lambda v, at=row: Weighed((Replace(at, np.ones((1, 3))),)))), line)
@@ -206,31 +229,22 @@ def test_what_is_hardly_meant_is_warned_of(name: str) -> None:
         played(name)
 
 
-def test_two_parts_do_not_record_one_metric() -> None:
-    with pytest.raises(PartError, match="its deploy returned Deployment: metrics: 'x' is recorded already"):
-        played("same metric")
+TWICE = {
+    "same metric": "its deploy returned Deployment: metrics: 'x' is recorded already",
+    "same figures": "FiguresToo: its figures returned x: is recorded already",
+}
+
+
+@pytest.mark.parametrize("case", TWICE)
+def test_two_parts_do_not_record_one_thing(case: str) -> None:
+    with pytest.raises(PartError, match=TWICE[case]):
+        played(case)
 
 
 def test_numbers_of_numpy_are_recorded_as_plain_ones(tmp_path: Path) -> None:
     for case, kind in (("counts", int), ("long", float)):
         line = hanse.run(of_case(case), out=tmp_path / case).metrics[0]
         assert (line["counted"], type(line["counted"])) == (3, kind)
-
-
-@dataclass(frozen=True)
-class FillsServer(SharedModel, WeighPart):
-    """Fills the row that the weigh slot's part averages."""
-
-    gives: ClassVar[Named] = frozenset({"groups"})
-    fills: ClassVar[Named] = frozenset({"server"})
-
-    def weigh(self, view: View, state: State) -> tuple[Weighed, State]:
-        return Weighed((Replace(view.at("server"), np.full((1, 3), 1 / 3)),)), state
-
-
-def test_a_row_that_groups_train_has_one_writer() -> None:
-    with pytest.raises(PartError, match="weigh replaced"):
-        played("two writers")
 
 
 class WritesState(Learns):
@@ -265,14 +279,6 @@ def test_an_array_that_was_reversed_goes_into_a_checkpoint(tmp_path: Path) -> No
     assert len(hanse.resume(tmp_path / "run").metrics) == 2
 
 
-class Figures(Learns):
-    def learn(self, outcome: View, state: State) -> State:
-        return state
-
-    def figures(self, state: State) -> Any:
-        return self.learned
-
-
 class FiguresToo(Deploys):
     def deploy(self, view: View, state: State) -> Any:
         return Deployment(view.home), state
@@ -281,26 +287,9 @@ class FiguresToo(Deploys):
         return {"x": np.ones(3)}
 
 
-def test_two_parts_do_not_record_one_figure() -> None:
-    with pytest.raises(PartError, match="FiguresToo: its figures returned x: is recorded already"):
-        played("same figures")
-
-
 def test_a_class_that_is_no_part_is_refused() -> None:
     with pytest.raises(hanse.UserError, match=r"mechanism.select: object: is no part: .*hanse.core.part.SelectPart"):
         played("no part")
-
-
-FIGURES = {
-    "recorded twice": ({"client": np.ones(3)}, "client: is recorded already"),
-    "figures of two": ({"mine": np.ones(2)}, r"mine: is float64 of shape \[2\]"),
-}
-
-
-@pytest.mark.parametrize("case", FIGURES)
-def test_figures_of_clients_are_looked_at(case: str) -> None:
-    with pytest.raises(PartError, match=f"the select part Figures: its figures returned {FIGURES[case][1]}"):
-        played(case)
 
 
 @dataclass(frozen=True)
@@ -343,9 +332,7 @@ def test_rows_to_fill_must_be_there() -> None:
 CASES: dict[str, Mechanism] = {
     **{name: mechanism for name, (mechanism, _) in WRONG.items()},
     **{name: replace(BASE, **{slot: part}) for name, (slot, part, _) in NOTED.items()},
-    **{name: replace(BASE, select=Figures(figures)) for name, (figures, _) in FIGURES.items()},
     **{name: declared(**said) for name, (said, _) in DECLARED.items()},
-    "two writers": replace(BASE, train=FillsServer()),
     "writes array": replace(BASE, select=WritesState("array")),
     "writes number": replace(BASE, select=WritesState("number")),
     "reversed": replace(BASE, select=Reversed()),

@@ -1,7 +1,5 @@
 """iPFL's market in whole runs: payments, withheld centres, who cannot pay, quitters, a living market."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Isolation at the market: trade brings nobody closer, and who sends what has nothing in common sells nothing."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A mechanism put together in Python becomes a table that builds it again."""
 
-from __future__ import annotations
-
 import sys
 import types
 from dataclasses import dataclass, replace
@@ -35,11 +33,7 @@ class Halved(BySamples):
         (fedprox(5, 0.2), {"name": "fedprox", "clients_per_round": 5, "mu": 0.2}),
         (
             replace(fedprox(5), value=Exact(utility="accuracy")),
-            {
-                "name": "fedprox",
-                "clients_per_round": 5,
-                "value": {"name": "exact", "utility": "accuracy", "game": "average"},
-            },
+            {"name": "fedprox", "value": {"name": "exact", "utility": "accuracy", "game": "average"}},
         ),
         (
             replace(greedyfed(), value=None, select=fedavg(3).select),

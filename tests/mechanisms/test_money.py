@@ -1,7 +1,5 @@
 """Money under absurd declarations: every delivered model is paid for, nothing overflows, and no answer ends a round."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Path values over whole rounds and runs: what they sum to, whose a server's step is, and what they do not carry."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any

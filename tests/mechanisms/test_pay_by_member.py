@@ -1,7 +1,5 @@
 """Clients of one member are one payee: nobody gains by splitting what it sends among several keys."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """PI-FL as a whole: tiers separate, tokens are conserved, personal models fit, and what can go wrong goes right."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """PI-FL's arms beside the default: several bids a client, accounts that run dry, the authors' code's choices."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass

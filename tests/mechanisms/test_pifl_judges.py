@@ -1,7 +1,5 @@
 """Who judges contributions in PI-FL: whoever lies about its gradient is paid for it by the paper's way alone."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -118,7 +116,6 @@ def test_neither_a_long_gradient_nor_a_claim_of_many_samples_outweighs_the_other
     lengths = {c: float(one.gradients.norm()) for c, one in sent.items() if isinstance(one, Derived)}
     longest = max(lengths, key=lengths.__getitem__)
     one = sent[longest]
-    assert isinstance(one, Derived)
     honest = valued(part, view)
     np.testing.assert_array_equal(valued(part, view, {longest: replace(one, gradients=1e9 * one.gradients)}), honest)
     many, most = (valued(part, view, {longest: replace(one, num_samples=n)}) for n in (2**53, 64))  # 64 were asked for

@@ -1,7 +1,5 @@
 """A pot that is shared out at the end: sums, floors, order, proven work, and nothing for nothing."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Run directories written by hand, in the format of hanse.runs.rundir, with numbers that a test can predict."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Answers in a notebook and a terminal: names, estimators, caches, times, and the game of any function."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 import pickle

@@ -1,7 +1,5 @@
 """Each figure as PNG, SVG and CSV, whatever its kind."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

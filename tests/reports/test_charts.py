@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -27,15 +25,3 @@ def test_names_that_every_object_of_javascript_has_are_drawn() -> None:
     for name in ("constructor", "__proto__", "toString"):
         for marks in (Lines((Curve(name, x, x), Curve(name, x, -x))), Bars((name, "a", "b"), (Series(name, x),) * 2)):
             assert to_svg(to_vegalite(Chart("k", "s", "title", name, marks))).count(name) >= 2
-
-
-def test_a_bar_that_nobody_would_see_is_a_tick_and_none_ends_on_the_frame() -> None:
-    values = np.array([1.0, 0.0, -0.001, -1.0])
-    spec = to_vegalite(Chart("k", "s", "", "", Bars(tuple("abcd"), (Series("v", values),))))
-    [small] = [layer for layer in spec["layer"] if layer["mark"]["type"] == "tick"]
-    limit = float(small["transform"][0]["filter"].rpartition(" ")[2])
-    assert [abs(row["v"]) <= limit for row in spec["datasets"]["rows"]] == [False, True, True, False]
-    assert spec["layer"][0]["encoding"]["x"]["scale"]["padding"] > 0
-    all_up = to_vegalite(Chart("k", "s", "", "", Bars(("a",), (Series("v", values[:1]),))))
-    assert [layer["mark"]["type"] for layer in all_up["layer"]] == ["bar"]
-    assert "scale" not in all_up["layer"][0]["encoding"]["x"]

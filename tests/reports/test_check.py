@@ -1,7 +1,5 @@
 """Whoever changes a page that is made of a run is found out (``hanse facts --check``)."""
 
-from __future__ import annotations
-
 import math
 import re
 import sys

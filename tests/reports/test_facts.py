@@ -1,7 +1,5 @@
 """Facts are the numbers of the records, with their errors; notes have codes."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

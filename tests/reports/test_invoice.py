@@ -1,7 +1,5 @@
 """An invoice: the parts sum to the cent, follow from values or books, and say how sure they are."""
 
-from __future__ import annotations
-
 import csv
 import json
 import shutil
@@ -52,7 +50,6 @@ def test_each_gets_its_part_of_the_values_and_the_parts_sum_to_the_cent(valued: 
     assert made.lines[3].amount == 0
     assert made.by == "value"
     for line in made.lines[:3]:
-        assert line.between is not None
         low, high = line.between
         assert 0 <= low <= line.amount <= high <= made.total
         told = statement(valued, line.client).client  # the same part, the same interval

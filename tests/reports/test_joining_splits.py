@@ -1,7 +1,5 @@
 """The interval of a gain over splits that all say the same."""
 
-from __future__ import annotations
-
 import pytest
 
 from hanse.reports.joining import Gain, _mean, _unlike

@@ -20,9 +20,7 @@ def played(folder: Path, **federation: Any) -> Path:
         engine={"train": "sequential", "threads": 1},
         run={"rounds": 5},
     )
-    path = hanse.run(experiment, out=folder).path
-    assert path is not None
-    return path
+    return hanse.run(experiment, out=folder).path
 
 
 def test_late_updates_that_are_mixed_later_are_neither_refused_nor_asked_for_twice(tmp_path: Path) -> None:

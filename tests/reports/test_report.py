@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import struct
 from html.parser import HTMLParser
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a run answers, with and without a directory, and whom joining pays."""
 
-from __future__ import annotations
-
 import inspect
 from pathlib import Path
 from typing import Any
@@ -46,7 +44,6 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> hanse.Run:
 
 
 def test_values_are_the_reports_with_and_without_a_directory(played: hanse.Run) -> None:
-    assert played.path is not None
     record = load_run(played.path)
     found = contribution(SeedGroup("x", (record,)))
     values = played.values()
@@ -92,7 +89,6 @@ def test_a_command_that_plays_what_names_modules_says_trust(tmp_path: Path) -> N
 def test_alone_joining_statement_and_report_agree(played: hanse.Run) -> None:
     with pytest.raises(UserError, match=r"run\.alone"):
         played.joining()
-    assert played.path is not None
     python = f"hanse.load('{played.path}').alone(data=...)"
     with pytest.raises(UserError) as refused:  # the command line has no object of this process
         train_alone(played.path)

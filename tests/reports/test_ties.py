@@ -1,7 +1,5 @@
 """Which clients a ranking cannot tell apart and how sure a share is: by hand."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -93,7 +91,6 @@ def test_a_sum_over_runs_has_the_mean_of_their_blocks(tmp_path: Path) -> None:
         paths.append(path)
     [group] = group_runs(load_runs(paths))
     whole = contribution(group)
-    assert whole is not None
     found = whole.sums
     np.testing.assert_allclose(found.totals, [2, 4])
     np.testing.assert_allclose(found.sampling, [0.25, 0.25])  # sqrt((.09 + .16) / 2) / sqrt(2)

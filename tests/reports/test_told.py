@@ -1,7 +1,5 @@
 """A payment rule and a behaviour that nobody knows speak for themselves: in reports, statements and live."""
 
-from __future__ import annotations
-
 import html
 import shutil
 from dataclasses import dataclass, replace
@@ -214,8 +212,6 @@ def test_a_chart_of_seeds_has_a_band_and_lines_in_natural_order(tmp_path: Path) 
     assert marks.lines[0].x.tolist() == [1.0, 2.0, 3.0]
     np.testing.assert_allclose(marks.lines[0].y, [10.0, 20.0, 30.0])
     low, high = marks.lines[0].low, marks.lines[0].high
-    assert low is not None
-    assert high is not None
     np.testing.assert_allclose(high - low, 2 * 100 * np.std([0.0, 0.2], ddof=1))
     (group,) = group_runs(load_runs(paths))
     assert plotted(group, Plot("T", "nothing/*"), "s", "k") is None

@@ -1,7 +1,5 @@
 """Values of models outside any run: closed forms, every form that updates may have, and what is refused."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -4,8 +4,6 @@ They are those of the audit's checks and of the books: ``hanse audit`` and ``led
 own; it repeats the audit's facts.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import re

@@ -154,7 +154,6 @@ def flying(client: int, round: int, due: float) -> Flight:
     """Return an update of all threes that started from all ones."""
     seats = Seats.at(np.array([client]), np.zeros(1, np.int64))
     sent = training(1, "next", {}).land([reply(0, 9.0), reply(1, 0.5), reply(2, 9.0, 3.0)]).underway.flights[2]
-    assert sent.updates is not None
     return replace(
         sent, round=round, due=due, seats=seats, start=torch.ones(1, P), updates=replace(sent.updates, seats=seats)
     )

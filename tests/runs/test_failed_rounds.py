@@ -1,7 +1,5 @@
 """What a part may not do: make the table infinite, write into what it is shown, or, on a network, end the run."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Sequence
@@ -21,7 +19,7 @@ from hanse.base.errors import InPlaceError, PartError, PartWarning, RunFailedErr
 from hanse.base.lock import Hold
 from hanse.cli import app
 from hanse.core.part import GROUPS, Aggregate, Context, Group, Mechanism, View, Weighed, WeighPart
-from hanse.core.port import ClientInfo, Reply, Request, Roster, Train, Trained
+from hanse.core.port import ClientInfo, Reply, Request, Roster, Trained
 from hanse.core.recipe import Recipe
 from hanse.core.table import Add, Replace
 from hanse.data import build as build_data
@@ -50,7 +48,6 @@ class Constant:
         return [Reply(r.client, tuple(self.result(r.client, task) for task in r.tasks)) for r in requests]
 
     def result(self, client: int, task: Any) -> Trained:
-        assert isinstance(task, Train)
         return Trained(task.seat, torch.full((P,), client + 1.0), float(client), 0.5, 3)
 
 

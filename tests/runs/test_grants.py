@@ -1,7 +1,5 @@
 """Grants in parts: one part when a client joins, one for each round in which its update counted."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import dataclass
 from pathlib import Path

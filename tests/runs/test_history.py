@@ -1,7 +1,5 @@
 """What a client did before: its learning rate, where its batches go on, and the statistics that it keeps."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

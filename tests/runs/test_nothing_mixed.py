@@ -1,7 +1,5 @@
 """A run is a success only if something was mixed: the one test of that, and what says so at every door."""
 
-from __future__ import annotations
-
 import warnings
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What --set changes: keys, whole tables, keys that are left out, options of another mechanism."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """A training loop of the user's own: what it is given, what is taken of it, and what its mistakes cost."""
 
-from __future__ import annotations
-
 import logging
 import math
 import random

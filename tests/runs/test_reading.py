@@ -1,7 +1,5 @@
 """A run read from its directory: what it was, its models as plain modules, and nothing imported unless trusted."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys
@@ -75,7 +73,6 @@ def test_models_of_one_s_own_are_imported_only_if_trusted(tmp_path: Path, monkey
 
 
 def test_a_mechanism_of_one_s_own_is_imported_only_if_trusted(played: hanse.Run, tmp_path: Path) -> None:
-    assert played.path is not None
     folder = shutil.copytree(played.path, tmp_path / "run")
     config = folder / "config.toml"
     config.write_text(config.read_text().replace('name = "ditto"', 'name = "nowhere_at_all:mechanism"'))
@@ -98,7 +95,6 @@ def test_a_mechanism_of_one_s_own_is_imported_only_if_trusted(played: hanse.Run,
     ],
 )
 def test_a_damaged_shape(played: hanse.Run, tmp_path: Path, said: str) -> None:
-    assert played.path is not None
     folder = shutil.copytree(played.path, tmp_path / "run")
     (folder / "shape.json").write_text(said)
     with pytest.raises(UserError, match=r"shape.json: .*; the file must be"):
@@ -106,7 +102,6 @@ def test_a_damaged_shape(played: hanse.Run, tmp_path: Path, said: str) -> None:
 
 
 def test_no_memory_is_taken_on_a_file_s_word(played: hanse.Run, tmp_path: Path) -> None:
-    assert played.path is not None
     folder = shutil.copytree(played.path, tmp_path / "run")
     (folder / "shape.json").write_text(json.dumps({"input_shape": [10**14], "num_classes": 10}))
     with pytest.raises(UserError, match=r"405 numbers.*'mlp'"):

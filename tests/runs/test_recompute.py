@@ -1,7 +1,5 @@
 """A run with ``run.recomputable``: all comes out as recorded, and whatever an operator changed is named."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Callable

@@ -297,7 +297,6 @@ def test_a_second_settlement_sees_that_updates_to_rows_that_broke_were_worth_not
     played = play_round(setup, first_state(setup))
     clients, broke = played.view.trained.seats.client, isinstance(weigh, TooMuch)
     worth = np.where(broke | (played.view.weights == 0), 0.0, clients + 1.0)  # of weight 0: nothing
-    assert played.view.values is not None
     np.testing.assert_array_equal(played.view.values.per_seat, worth)
     if isinstance(settle, Sees):
         np.testing.assert_array_equal(played.state.states["settle"]["seen"], worth)

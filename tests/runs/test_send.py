@@ -1,7 +1,5 @@
 """``model.send = "trainable"``: rows without the frozen parameters, in every engine and on a network."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

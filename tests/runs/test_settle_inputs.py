@@ -1,7 +1,5 @@
 """What a payment rule was shown is recorded, and it is called again with nothing else."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from pathlib import Path

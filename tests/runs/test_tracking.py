@@ -1,7 +1,5 @@
 """Trackers get every number under the name that it has in metrics.jsonl; MLflow and W&B are stood in for here."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

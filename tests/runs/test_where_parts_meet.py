@@ -1,7 +1,5 @@
 """Own loops, losses, metrics, data and models together: in a run, read back from its directory, and gone on with."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

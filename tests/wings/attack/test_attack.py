@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import attack_cases
 import numpy as np
 import pytest
 from typer.testing import CliRunner
@@ -48,11 +49,7 @@ def earning(worth: Any, played: list[Job]) -> Any:
         played.append(job)
         deviant = job.sections["behaviour"].get("deviant", {})
         earned = worth(deviant, job.sections["run"]["seed"])
-        return {
-            "key": job.key, "label": job.label, "given": job.sections, "status": "done", "made": {},
-            "experiment": job.experiment.sections(), "measure": "utility", "outcome": [earned] + [10.0] * 7,
-            "granted": 0.0, "trades_of": {}, "cpu_seconds": 0.1, "tested": [], "curves": {}, "rounds": 8,
-        }  # fmt: skip
+        return attack_cases.played(job, [earned] + [10.0] * 7, "utility", granted=0.0)
 
     return work
 

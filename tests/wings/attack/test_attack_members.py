@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from attack_cases import played
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -103,11 +104,7 @@ def test_a_search_knows_the_owners_of_a_table(owners: Path, tmp_path: Path) -> N
         """Play without training: a cheat gets 3 tokens from the three others; nobody else moves any."""
         deviant = job.sections["behaviour"].get("deviant", {})
         held = [103.0, 99.0, 99.0, 99.0] if deviant.get("silent") else [101.0, 99.0, 101.0, 99.0]
-        return {
-            "key": job.key, "label": job.label, "given": job.sections, "status": "done", "made": {},
-            "experiment": job.experiment.sections(), "measure": "balance", "outcome": held, "granted": 100.0,
-            "cpu_seconds": 0.1, "tested": [], "curves": {}, "rounds": 2,
-        }  # fmt: skip
+        return played(job, held, "balance")
 
     found = search(sections(), [0], tmp_path / "out", tries=25, seeds=2, work=work)
     assert found.scale == 1  # 20 clients, of whom 16 had nothing, had made it 80.8

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import attack_cases
 import numpy as np
 import pytest
 from scipy import stats
@@ -151,11 +152,7 @@ def known(job: Job, step: Step) -> dict[str, Any]:
     gain = 3 + seed / 10 if deviant.get("times") else -1.0 if deviant.get("silent") else 0.0
     for c in deviant.get("clients", ()):
         held[c] += gain
-    return {
-        "key": job.key, "label": job.label, "given": job.sections, "status": "done", "made": {},
-        "experiment": job.experiment.sections(), "measure": "balance" if pays else "nothing", "outcome": held.tolist(),
-        "granted": 100.0, "cpu_seconds": 0.1, "tested": [], "curves": {}, "rounds": 2,
-    }  # fmt: skip
+    return attack_cases.played(job, held.tolist(), "balance" if pays else "nothing")
 
 
 @pytest.mark.parametrize("commit", [None, COMMIT])
@@ -235,6 +232,5 @@ def test_runs_of_a_table_with_drawn_seeds_are_found_again(tmp_path: Path) -> Non
     job, store = seeded(sections, 3, "honest"), KeptOutcomes(KeptFile(tmp_path), 8, [0])
     store.write(job, play_with_outcome(job, lambda *step: None))
     found = KeptOutcomes(KeptFile(tmp_path), 8, [0]).read(job)
-    assert found is not None
     assert found["key"] == job.key
     assert KeptOutcomes(KeptFile(tmp_path), 7, [0]).read(job) is None

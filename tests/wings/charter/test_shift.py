@@ -67,7 +67,6 @@ def test_no_attack_of_a_thousand_passes_the_bound(number: int) -> None:
                 silent += 1
         group = sent(attacked, claimed, came, of)
         moved = group.made(part.aggregate(group, {})).double() - honest.made(part.aggregate(honest, {})).double()
-        assert part.clip is not None
         limit = bound(lengths(honest), place, bad, part.cap, part.clip)
         shares.append(float(moved[: HERE.num_parameters].norm()) / limit)
     assert max(shares) <= 1 + 1e-5

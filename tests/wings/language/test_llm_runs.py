@@ -39,6 +39,7 @@ ROLES = ["trader", "buyer", "seller", "trader", "buyer", "seller"]
 IPFL = {"name": "ipfl", "lam": 5.0, "eta": 50.0, "adapters": "products"}
 
 
+@pytest.mark.by_turns(3, 2)
 def test_adapters_in_the_market_from_training_to_report(llm: None, tmp_path: Path) -> None:
     straight = hanse.run(adapters(IPFL, 3), out=tmp_path / "run")
     last = straight.metrics[-1]
