@@ -162,7 +162,7 @@ WRONG: dict[str, tuple[Mechanism, str]] = {
         ("a negative error", "value", Values_(lambda v: Values(np.ones(3), -np.ones(3))), "standard_errors: has -1.0"),
         ("pay for nobody", "settle", Settles(lambda v: pays("client/3")), "client/3: there are only 3 clients"),
         *(
-            ("an array of the loop's", "settle", Settles(lambda v, n=n: Settlement(arrays={n: np.ones(1)})), f"'{n}' is")
+            (f"the loop's {n}", "settle", Settles(lambda v, n=n: Settlement(arrays={n: np.ones(1)})), f"'{n}' is")
             for n in ("W_row", "home", "value", "test_loss")
         ),
         ("keeps a number in itself", "select", Remembers(), "select part Remembers, round 0, changed its own 'last'"),
