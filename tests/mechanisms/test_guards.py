@@ -180,7 +180,10 @@ WRONG: dict[str, tuple[Mechanism, str]] = {
         ("an infinite value", "value", Values_(lambda v: Values(np.full(3, np.inf))), "per_seat: has inf"),
         ("a negative error", "value", Values_(lambda v: Values(np.ones(3), -np.ones(3))), "standard_errors: has -1.0"),
         ("pay for nobody", "settle", Settles(lambda v: pays("client/3")), "client/3: there are only 3 clients"),
-        ("an array of the loop's", "settle", Settles(lambda v: Settlement(arrays={"W_row": np.ones(1)})), "'W_row' is"),
+        *(
+            (f"the loop's {n}", "settle", Settles(lambda v, n=n: Settlement(arrays={n: np.ones(1)})), f"'{n}' is")
+            for n in ("W_row", "home", "value", "test_loss")
+        ),
         ("keeps a number in itself", "select", Remembers(), "select part Remembers, round 0, changed its own 'last'"),
         ("models for too few", "deploy", Deploys(lambda v: Deployment(np.zeros(2, np.int64))), "Deployment: rows: "),
         ("a figure of the loop's", "select", Figures({"client": np.ones(3)}),

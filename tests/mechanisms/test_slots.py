@@ -151,7 +151,7 @@ def test_a_run_warns_where_nobody_hands_out_what_clients_hold(table: dict[str, A
     given = hanse.Experiment(data={"clients": 4}, mechanism=table, engine={"train": "stacked", "threads": 1})
     said = build(given).said
     assert [line for line in said if line.startswith("warning: mechanism.deploy")] == [
-        f"warning: mechanism.deploy: {line} that clients train to hold" for line in warned
+        f"warning: mechanism.deploy: {line} that clients train" for line in warned
     ]
 
 

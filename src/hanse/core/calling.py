@@ -253,6 +253,10 @@ LARGEST_VALUE = 1e100  # the square of a value is still a number
 # what a round's line has from the loop itself: a part's metrics may not take these names, or begin with these words
 MEASURED = frozenset({"round", "present", "seats", "answered", "refused", "samples", "failed", "clock_s", "test/"})
 MEASURED |= {"client/", "train/", "bytes/", "ledger/", "time/", "memory/", "late/", "rounds/"}
+# what a round's file of arrays may have from the loop: a settle part's arrays, likewise
+FILED = frozenset({"client", "start", "answered", "num_samples", "loss", "steps", "refused", "reason", "present"})
+FILED |= {"staleness", "withheld", "home", "tested", "table_hash", "value", "value_", "W_", "made_", "test_"}
+FILED |= {"training_", "kept_", "settle_"}
 # what every line of clients.jsonl has: a part's figures may not take these names
 RECORDED = frozenset({"round", "client", "start", "refused", "samples", "steps", "loss", "weight", "value"})
 # what a checkpoint can hold
@@ -422,6 +426,8 @@ def _settlement(settled: Settlement, view: View, fills: frozenset[str]) -> None:
     for name, array in settled.arrays.items():
         if not isinstance(array, np.ndarray) or array.dtype == object:
             raise GuardError(f"arrays: '{name}' is {type(array).__name__}: must be an array of numbers or texts")
+        if name in FILED or "".join(name.partition("_")[:2]) in FILED:
+            raise GuardError(f"arrays: '{name}' is what the round's file itself says: take another first word")
 
 
 def _deployment(said: Deployment, view: View, fills: frozenset[str]) -> None:

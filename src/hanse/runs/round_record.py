@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from hanse.base.errors import PartError, UserError
+from hanse.base.errors import UserError
 from hanse.base.files import json_lines, opened
 from hanse.core.entry import Transaction
 from hanse.learning.job import NO_STEP
@@ -336,8 +336,6 @@ def _arrays_of(played: Played) -> dict[str, np.ndarray]:
         if view.values.without_block is not None:
             arrays["value_without_block"] = view.values.without_block
     if view.settlement is not None:
-        if both := sorted(arrays.keys() & view.settlement.arrays):
-            raise PartError(f"the settle part: arrays: '{both[0]}' is in the round's file already: take another name")
         arrays |= view.settlement.arrays
         arrays["withheld"] = np.array(sorted(view.settlement.withheld), np.int64)
     # late: reports read this module, and read without torch

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 import hanse
 from hanse.core.entry import TOKEN
 from hanse.lab.job import Job, Step, seeded
-from hanse.wings.attack.search import Outcome, play_with_outcome, scale_of, search
+from hanse.lab.kept import Store
+from hanse.wings.attack.search import Game, Outcome, play_with_outcome, scale_of, search
 
 MODULE = """
 import json
@@ -109,3 +110,9 @@ def test_a_search_knows_the_owners_of_a_table(owners: Path, tmp_path: Path) -> N
     found = search(sections(), [0], tmp_path / "out", tries=25, seeds=2, work=work)
     assert found.scale == 1  # 20 clients, of whom 16 had nothing, had made it 80.8
     assert found.best.deviation == {"silent": True}
+
+
+def test_a_recomputable_run_is_attacked_without_what_an_auditor_needs(tmp_path: Path) -> None:
+    game = Game(sections(run={"rounds": 2, "recomputable": True}), [0], Store(tmp_path), 1, play_with_outcome)
+    game.honest([3])
+    assert game.measure == "balance"

@@ -462,7 +462,9 @@ class Game:
         behaviour, deviant = dict(self.sections.get("behaviour", {})), dict[str, Any]()
         if one is not None:
             deviant = {"deviant": table_of(one.deviation, self.clients[: one.keys])}
-        return {**self.sections, "behaviour": behaviour | deviant}
+        # what is played here is kept without a directory, as an auditor's answers cannot be
+        settings = {key: one for key, one in self.sections.get("run", {}).items() if key != "recomputable"}
+        return {**self.sections, "run": settings, "behaviour": behaviour | deviant}
 
     def _job(self, one: Try | None, seed: int) -> Job:
         """Return the run with one seed, under the name of what its deviants do."""

@@ -16,6 +16,7 @@ app = typer.Typer(
     epilog="Examples:\n\nhanse charter rehearse exp.toml\n\nhanse charter amend charter.toml new.toml --round 20",
     no_args_is_help=True,
 )
+SAID = {"amends", "first_round", "before", "signed"}  # what an amendment says of itself
 Charters = Annotated[Path, typer.Argument(metavar="CHARTER", help="The charter, or an amendment in force.")]
 
 
@@ -68,6 +69,7 @@ def amend(
         hanse charter amend charter.toml --run runs/exp && hanse resume runs/exp
     """
     from hanse.ledger.note import load_key
+    from hanse.runs.run_record import differences
     from hanse.wings.charter import amendment
     from hanse.wings.charter.charter import Charter
 
@@ -82,6 +84,9 @@ def amend(
     before, after = amendment.both_in(text, str(out))
     if before.hash != charter.hash:
         raise UserError(f"{out}: amends {before.hash[:16]}, and {old} is {charter.hash[:16]}")
+    plain = (one.model_dump(mode="json", exclude=SAID, exclude_none=True) for one in (before, after))
+    for key, was, now in differences(*plain):
+        say(f"{key}: {was}, now {now}", wrap=True)
     if missing := [key for key in sign or () if not key.is_file()]:
         raise UserError(f"--sign {missing[0]}: there is no such file")
     lines = amendment.signed(text, lines, charter, [load_key(key) for key in sign or ()])
