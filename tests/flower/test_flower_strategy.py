@@ -121,8 +121,7 @@ def test_a_wrong_reply_costs_its_seat_alone_and_is_in_no_figure(
     apps = three() | {1: plain_app(reply)}
     ours = strategy("fedavg", clients_per_round=3, out=tmp_path / "run")
     told = ours.start(grid_of(apps), FIRST, num_rounds=1)
-    if "NaN" not in said:  # which the loop finds, after the figures were taken
-        assert told.train_metrics_clientapp[1]["train_loss"] == pytest.approx((1 * 3.0 + 3 * 9.0) / 4)
+    assert told.train_metrics_clientapp[1]["train_loss"] == pytest.approx((1 * 3.0 + 3 * 9.0) / 4)
     seats = played_lines(tmp_path / "run", SEATS)
     [refused] = [s for s in seats if "refused" in s]
     assert refused["client"] == 1

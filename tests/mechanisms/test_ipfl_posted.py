@@ -161,14 +161,15 @@ class Greedy:
 
 @pytest.mark.parametrize(
     ("sellers", "weights"),
-    [*(([2], weights) for weights in ([0.0], [-1.0], [1e300], [5.0, 5.0], "all")),
+    [*(([2], weights) for weights in ([0.0], [-1.0], [1e300], [1e4], [5.0, 5.0], "all")),
      *((sellers, ()) for sellers in ([0], [1], [77], [-1], [2, 2, 1]))],
 )  # fmt: skip
 def test_a_purchase_of_what_is_not_on_offer_is_void_and_told_and_the_round_goes_on(
     sellers: Any, weights: Any, tmp_path: Path
 ) -> None:
     policy = {"name": f"{__name__}:Greedy", "sellers": sellers, "weights": weights}
-    run = hanse.run(experiment(rounds=3, policy=policy), out=tmp_path / "run")
+    unbounded = {"bounded": False, "by": "size", "related": "none"}  # so that everybody's model is on sale to everybody
+    run = hanse.run(experiment(rounds=3, policy=policy, mechanism=unbounded), out=tmp_path / "run")
     assert not any(r["market_graph"].any() for r in records(tmp_path / "run"))
     assert [line["refused"] for line in run.metrics] == [1, 1, 0]  # after the last training there is no market
     assert audit_run(tmp_path / "run").holds

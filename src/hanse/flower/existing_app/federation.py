@@ -22,6 +22,7 @@ from flwr.serverapp import Grid
 from hanse.base.errors import UserError
 from hanse.core.declared import MOST_METRICS
 from hanse.core.port import Closing, Reply, Request, Result, Roster, Task, Test, Tested, Train, Trained
+from hanse.federation.check import refusal
 from hanse.federation.codec import WireError
 from hanse.flower.arrays import ArrayLayout, size_of
 from hanse.flower.members import Members
@@ -95,6 +96,9 @@ class PlainFederation:
     round: int = field(default=-1, init=False)
     trained: dict[int, list[MetricRecord]] = field(default_factory=dict, init=False)
     tested: dict[int, list[MetricRecord]] = field(default_factory=dict, init=False)
+    _figures: dict[int, list[tuple[dict[int, list[MetricRecord]], int, MetricRecord]]] = field(
+        default_factory=dict, init=False
+    )  # by client: metrics of replies that are still to be checked, and where they go
     _samples: dict[int, int] = field(default_factory=dict, init=False)  # client -> what it last said it trained on
 
     def present(self, round: int) -> Roster:
@@ -140,16 +144,20 @@ class PlainFederation:
         found: dict[tuple[int, int], Result | str] = {}  # by client and the task's id(): a result or a refusal
         down, up = Counter[int](), Counter[int]()
         for ((client, task), message), answer in answers(self.grid, waiting, seconds):
-            said = found[client, id(task)] = guarded(self._read, round, client, task, answer)
+            result = found[client, id(task)] = guarded(self._read, round, client, task, answer)
             down[client] += _weight(message)
-            if not isinstance(said, str):
+            if not isinstance(result, str):
                 up[client] += _weight(answer)
-        replies = [_put_together(r, found) for r in requests]
-        return [
-            replace(reply, bytes_down=down[reply.client], bytes_up=up[reply.client])
-            for reply in replies
-            if reply is not None
-        ]
+        replies = []
+        for request in requests:
+            figures = self._figures.pop(request.client, [])
+            if (reply := _put_together(request, found)) is None:
+                continue
+            replies.append(replace(reply, bytes_down=down[reply.client], bytes_up=up[reply.client]))
+            if refusal(request, reply, self.form.layout.size) is None:  # what the loop will refuse is in no figure
+                for kind, number, said in figures:
+                    kind.setdefault(number, []).append(said)
+        return replies
 
     # ---- one message
 
@@ -177,7 +185,7 @@ class PlainFederation:
         if isinstance(task, Train):
             return self._trained(round, client, task, content)
         assert isinstance(task, Test)  # or it was not sent
-        return self._tested(round, task, content)
+        return self._tested(round, client, task, content)
 
     def _trained(self, round: int, client: int, task: Train, content: RecordDict) -> Trained:
         """Return the result of a train task. Raises WireError for a reply that is not a sound update."""
@@ -191,19 +199,19 @@ class PlainFederation:
         if loss is None:
             raise WireError(f"its metrics have no {self.keys.loss!r}")
         self._samples[client] = int(samples)
-        self.trained.setdefault(round + 1, []).append(said)
+        self._figures.setdefault(client, []).append((self.trained, round + 1, said))
         finite = [(n, x) for n, x in numbers.items() if n != self.keys.weighted_by and math.isfinite(x)]
         metrics = dict(finite[:MOST_METRICS])
         return Trained(task.seat, row, samples, None if math.isnan(loss) else loss, 0, metrics=metrics)
 
-    def _tested(self, round: int, task: Test, content: RecordDict) -> Tested:
+    def _tested(self, round: int, client: int, task: Test, content: RecordDict) -> Tested:
         """Return the result of a test task. Raises WireError for a reply without a loss."""
         said = metrics_of(content)
         numbers = numbers_of(said)
         loss, accuracy, samples = loss_of(numbers), accuracy_of(numbers), self._samples_in(said)
         if math.isnan(loss):
             raise WireError("its metrics have no loss, which a test is recorded by")
-        self.tested.setdefault(round, []).append(said)
+        self._figures.setdefault(client, []).append((self.tested, round, said))
         return Tested(task.name, loss, None if math.isnan(accuracy) else accuracy, int(samples))
 
     def _samples_in(self, metrics: MetricRecord) -> float:
