@@ -100,7 +100,7 @@ MANY = ["data.clients=21", "--set", "mechanism.clients_per_round=21", "--set", "
         (["report", "a:one:b"], "a:one:b: there is no such run directory"),  # not a1️⃣b
         (["report", "done", "--out", "exp.toml"], "exp.toml/figures: not a directory; give another path"),
         (["demo", "--seeds", "0"], "Invalid value for '--seeds': 0 is not in the range x>=1 (see 'hanse demo --help')"),
-        (["demo", "--out", "."], "which is not of an earlier demo; give another folder"),
+        (["demo", "--out", "."], "not of an earlier demo; give another folder"),
         (["run", "exp.toml", "--out="], "--out: is empty; must be a word or left out"),
         (["report", ""], "the word after report: is empty"),
         (["new", "../up"], "NAME: '../up': must be lower-case letters, digits and '-', starting with a letter"),

@@ -162,7 +162,7 @@ def test_samples_of_several_inputs_that_cannot_be_are_refused() -> None:
             join(given)
     both = Samples({"a": x}, torch.zeros(3))  # type: ignore[arg-type]
     other = Samples({"b": x}, torch.zeros(3))  # type: ignore[arg-type]
-    with pytest.raises(UserError, match="those of the train samples"):
+    with pytest.raises(UserError, match="the train samples'"):
         Dataset("odd", both, other, None, (2,))
 
 

@@ -56,7 +56,7 @@ def test_heads_are_cosigned_by_everybody_who_was_asked(whole: Any, tmp_path: Pat
     (tmp_path / "run" / COSIGNED).write_text("".join(json.dumps(line) + "\n" for line in lines if line["client"] < 2))
     code, said = command("ledger", "verify", tmp_path / "run", "--witnesses", tmp_path / "witnesses.txt")
     assert code == 1
-    assert "no head is cosigned by more than half of the 5 witnesses; the most that one has is 2" in said
+    assert "no head is cosigned by more than half of the 5 witnesses; the most is 2" in said
 
 
 class Splits:

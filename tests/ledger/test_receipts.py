@@ -359,7 +359,7 @@ def test_two_statements_for_one_client_under_one_head(tmp_path: Path, monkeypatc
     for name, one in (("a", mine), ("b", other)):
         (tmp_path / name).write_text(one.as_json() + "\n")
     code, said = command(tmp_path / "a", tmp_path / "b", "--operator", tmp_path / "operator.pub")
-    assert (code, "client 1 was told two things of round 0: " in said) == (1, True)
+    assert (code, "client 1 heard two things of round 0: " in said) == (1, True)
 
 
 def command(*args: object) -> tuple[int, str]:

@@ -365,5 +365,5 @@ def test_a_decision_without_a_state_is_refused_by_name(slot: str, said: Any, kin
     with pytest.raises(PartError) as refused:
         play(replace(fedavg(), **changed), Scripted())
     assert str(refused.value) == (
-        f"the {slot} part Forgets, round 0: its {slot} returned {kind}: must be a pair, the decision and the next state"
+        f"the {slot} part Forgets, round 0: its {slot} returned {kind}: must be the decision and the next state"
     )

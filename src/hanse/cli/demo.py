@@ -108,7 +108,5 @@ def _clear(folder: Path) -> None:
     ours = ("report.html", "figures", "statements", "invoice.html")
     for entry in folder.iterdir():
         if not (entry.name in ours or entry.name.split("-seed")[0] in ("together", "alone")):
-            raise UserError(
-                f"--out {folder}: holds '{entry.name}', which is not of an earlier demo; give another folder"
-            )
+            raise UserError(f"--out {folder}: holds '{entry.name}', not of an earlier demo; give another folder")
     shutil.rmtree(folder)

@@ -90,9 +90,7 @@ def history(
         _warn(folder)
         account = _account_named(account, folder)
         if account is not None and not ledger.has(account):
-            raise UserError(
-                f"--account: '{account}': the book has no such account{nearest(account, ledger.balances())}"
-            )
+            raise UserError(f"--account: '{account}': no such account{nearest(account, ledger.balances())}")
         records = ledger.history(account, round=round_)
         if as_json:
             lines = (leaf(r.number, r.round, r.transaction).decode() for r in records)
@@ -153,9 +151,7 @@ def verify(
     with counting("checking the books", err), open_ledger(folder) as ledger:
         verdict = verify_run(folder, ledger, kept_receipts, heads)
         if verdict.ok and keys and newest is None:
-            alone = (
-                f"no head is cosigned by more than half of the {len(keys)} witnesses; the most that one has is {most}"
-            )
+            alone = f"no head is cosigned by more than half of the {len(keys)} witnesses; the most is {most}"
             verdict = replace(verdict, wrong=alone)
         if verdict.ok:
             replayed = replay_books(folder, ledger)

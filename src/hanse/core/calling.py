@@ -170,9 +170,7 @@ def decide(
         result: Any = method(view, states[key])
     name = name or SLOT_METHOD.get(slot, slot)
     if not (isinstance(result, tuple) and len(result) == 2):
-        raise PartError(
-            f"{who}: its {name} returned {type(result).__name__}: must be a pair, the decision and the next state"
-        )
+        raise PartError(f"{who}: its {name} returned {type(result).__name__}: must be the decision and the next state")
     decision, after = result
     kind, look = LOOKS[name]
     with guarded(f"{who}: its {name} returned"):
@@ -620,9 +618,7 @@ def _aggregates(
             updates[0, group.at], models[0, group.row] = aggregate_of_group.weights, aggregate_of_group.old
             if abs(updates.sum() + models.sum() - 1) > 1e-6:
                 said = f"the weigh part {type(mechanism.weigh).__name__}: its weights and old do not sum to 1"
-                warnings.warn(
-                    f"{said}, which scales the model, but not the models of coalitions", PartWarning, stacklevel=2
-                )
+                warnings.warn(f"{said}, which scales the model, not those of coalitions", PartWarning, stacklevel=2)
             found.append(Replace(np.array([group.row]), updates, models if aggregate_of_group.old else None))
     reapplied = [group for group in groups if aggregates[group.row].beyond_weights]
     # what the rule makes of some members of a group, with the state from before the round

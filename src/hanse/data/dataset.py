@@ -162,9 +162,7 @@ class Dataset:
         if samples.x.shape[0] != samples.y.shape[0]:
             raise UserError(f"{where} has {samples.x.shape[0]} inputs and {samples.y.shape[0]} targets")
         if samples.inputs != self.inputs:
-            raise UserError(
-                f"{where} inputs are {samples.inputs.shapes}; those of the train samples {self.inputs.shapes}"
-            )
+            raise UserError(f"{where} inputs are {samples.inputs.shapes}, the train samples' {self.inputs.shapes}")
         if tuple(samples.x.shape[1:]) != self.input_shape:
             raise UserError(f"{where} inputs have shape {tuple(samples.x.shape[1:])}; {self.input_shape} was announced")
         if self.num_classes is None:

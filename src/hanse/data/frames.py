@@ -209,9 +209,7 @@ def units_of(values: Any, where: str) -> NDArray[Any]:
         raise UserError(f"{where}: {values!r:.80}: must be a list or an array of one unit for each row")
     given = objects(values)
     if len(gaps := np.flatnonzero([one is None for one in given])):
-        raise UserError(
-            f"{where}: no unit in {rows_of(gaps, None)}: give each of them a value of its own, or drop them"
-        )
+        raise UserError(f"{where}: no unit in {rows_of(gaps, None)}: give each a value of its own, or drop them")
     units = np.array([plain(one) for one in given], dtype=np.str_)
     if both := alike((one, 0) for one in np.unique(units).tolist()):
         raise UserError(f"{where}: the units {both} cannot be told apart reliably: {ALIKE}")
@@ -239,9 +237,7 @@ def _columns(columns: list[Any], asked: Asked, name: str) -> list[Any]:
     if twice := [c for c, count in Counter(columns).items() if count > 1]:
         raise UserError(f"data: {name}: two columns are called {str(twice[0])!r}: rename one, or leave it out")
     if asked.group == NONE and NONE in columns:
-        raise UserError(
-            f"data.source.group: 'none': says that every row is a unit, and {name} has such a column: rename it"
-        )
+        raise UserError(f"data.source.group: 'none': says every row is a unit, and {name} has such a column: rename it")
     if both := alike([(c, 0) for c in columns], case=lambda _: False):
         raise UserError(f"data: {name}: the columns {both} cannot be told apart reliably: rename one, or leave it out")
     others = asked.named

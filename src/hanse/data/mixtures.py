@@ -197,9 +197,7 @@ def by_rotation(dataset: Dataset, count: int, *, seed: int) -> Dataset:
     """
     shape = dataset.input_shape
     if len(shape) != 3 or shape[1] != shape[2]:
-        raise UserError(
-            f"data.partition.distributions = 'rotation': square images are needed; samples have shape {shape}"
-        )
+        raise UserError(f"data.partition.distributions = 'rotation': needs square images; samples have shape {shape}")
     if not 2 <= count <= _TURNS:
         raise UserError(
             f"data.partition.num_distributions = {count} with rotation; allowed: 2 to {_TURNS}, steps of 90 degrees"

@@ -181,9 +181,7 @@ def _any(given: Any, asked: Asked, name: str, client: str | None = None) -> Rows
     its clients.
     """
     if isinstance(given, Dataset) or (_is_hugging_face(given) and isinstance(given, Mapping)):
-        raise UserError(
-            f"data: {name}: is a {type(given).__name__} of several sets; give one of them, such as its test set"
-        )
+        raise UserError(f"data: {name}: is a {type(given).__name__} of several sets; give one, such as its test set")
     if _is_hugging_face(given):
         given = given.to_pandas()
     if is_frame(given):
@@ -193,9 +191,7 @@ def _any(given: Any, asked: Asked, name: str, client: str | None = None) -> Rows
         raise UserError(f"data.source.labels: is for pandas tables and arrays; {name} is a {type(given).__name__}")
     if isinstance(given, Mapping):
         if asked.client is not None:
-            raise UserError(
-                f"data.source.client_column: '{asked.client}': a dictionary already has a key for each client"
-            )
+            raise UserError(f"data.source.client_column: '{asked.client}': a dictionary has a key for each client")
         return _of_clients(given, asked, name)
     keys = asked.named.keys() - {"target"} | ({"features"} if asked.features is not None else set())
     keyed = isinstance(given, torch.utils.data.Dataset | torch.utils.data.DataLoader)  # whose items may be dictionaries

@@ -396,9 +396,7 @@ class Natural:
 
     def __post_init__(self) -> None:
         if self.per_owner_alpha is not None and self.per_owner == 1:
-            raise UserError(
-                f"per_owner_alpha: {self.per_owner_alpha:g}: has no effect with per_owner = 1; leave it out"
-            )
+            raise UserError(f"per_owner_alpha: {self.per_owner_alpha:g}: no effect with per_owner = 1; leave it out")
         if self.per_owner_alpha is None and self.min_samples != 10:
             raise UserError(f"min_samples: {self.min_samples}: has no effect without per_owner_alpha; leave it out")
 

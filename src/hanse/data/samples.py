@@ -299,9 +299,7 @@ def _plain(given: Tensor, what: str) -> Tensor:
     if type(given).__name__ == "MaskedTensor":
         raise UserError(f"{what}: are a masked tensor: give its values where nothing is masked, with gaps filled")
     if given.layout != torch.strided or given.is_quantized or given.is_nested or given.is_meta:
-        raise UserError(
-            f"{what}: are a sparse, quantized, nested or meta tensor: give a dense one, as .to_dense() makes"
-        )
+        raise UserError(f"{what}: are a sparse, quantized, nested or meta tensor: give a dense one, as by .to_dense()")
     return given.detach() if given.requires_grad else given
 
 

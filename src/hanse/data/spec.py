@@ -90,9 +90,7 @@ class DataSpec(BaseModel):
     )
     seed: int = Field(0, ge=0, description="seed of the split and of generated data; run.seed is for the rest")
     # what is kept for testing and validation, by clients and by the server
-    client_test: float = Field(
-        0.0, ge=0, lt=1, description="share of each client's own samples that it keeps for testing"
-    )
+    client_test: float = Field(0.0, ge=0, lt=1, description="share of each client's samples that it keeps for testing")
     client_test_from: Literal["own", "server", "equal", "classes"] = Field(
         "own",
         description="where a client's test share comes from. 'own': cut from its own samples. The others take it from "
@@ -115,9 +113,7 @@ class DataSpec(BaseModel):
         description="share of the source's test set that the server keeps to train on itself (weigh = 'fltrust'); "
         "nobody is valued or tested on it; for clients of this process",
     )
-    validation_seed: int | None = Field(
-        None, ge=0, description="seed of that split of the test set; default: data.seed"
-    )
+    validation_seed: int | None = Field(None, ge=0, description="seed of that split; default: data.seed")
     augment: AugmentName | None = Field(
         None,
         description="changes images each time they are used in training: 'crop-flip' (padded by 4 pixels on each side, "

@@ -256,9 +256,7 @@ class Straggler(Behaviour):
     def tells(self, num_clients: int, seed: int) -> Conduct:
         """Return which clients do less than they are asked to."""
         found = first_places(seed, "stragglers", num_clients, self.fraction * num_clients)
-        return Conduct(
-            sentence="Stragglers complete only a part of the training that they are asked for.", clients=found
-        )
+        return Conduct(sentence="Stragglers complete only a part of the training they are asked for.", clients=found)
 
 
 @dataclass(frozen=True)

@@ -63,9 +63,7 @@ def build_profiles(given: str | Mapping[str, Any] | None, num_clients: int, seed
     make, options = named(given, "clients.profiles", PROFILES)
     found = call(make, options, "clients.profiles", ["name"], (num_clients, stream(seed, "profiles")))
     if len(found) != num_clients:
-        raise UserError(
-            f"clients.profiles: {given}: {len(found)} profiles for {num_clients} clients: must be one for each"
-        )
+        raise UserError(f"clients.profiles: {given}: {len(found)} profiles for {num_clients} clients: must be one each")
     if wrong := [f"clients.profiles: client {i}: {line}" for i, one in enumerate(found) for line in faults(one)]:
         raise UserError(*wrong)
     return [dict(profile) for profile in found]

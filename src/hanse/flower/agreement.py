@@ -549,9 +549,7 @@ def take(home: Path, note: str, operator: bytes, now: float) -> Agreement:
         raise UserError(f"--agree: the agreement ended on {found.expires}; ask the operator for another")
     if code_hash() not in found.releases.values():
         accepted = ", ".join(f"{name} ({digest[:16]})" for name, digest in found.releases.items())
-        raise UserError(
-            f"--agree: this hanse has the code {code_hash()[:16]}; install one that is accepted: {accepted}"
-        )
+        raise UserError(f"--agree: this hanse has the code {code_hash()[:16]}; install an accepted one: {accepted}")
     mine = Witness(home)
     folder = private_folder(home / AGREEMENTS)
     line = cosign(found.text, mine.name, load_key(home / KEY), int(now))

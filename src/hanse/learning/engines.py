@@ -225,9 +225,7 @@ def _kind(
         parameters = problem.layout.num_parameters
         small = parameters <= CACHED or train == "native"
         if no_native is None and not small:
-            unable["native"] = (
-                f"the model has {parameters:,} parameters, more than the {CACHED:,} up to which it is chosen"
-            )
+            unable["native"] = f"it has {parameters:,} parameters, more than the {CACHED:,} up to which it is chosen"
         return "dense" if no_native is None and small else "layers", unable
     return "batched" if tried and "vmapped" not in unable else plain, unable
 

@@ -560,9 +560,7 @@ def split_view(receipts: Iterable[Receipt]) -> str:
         if why := one.note.contradicts(other.note):
             return f"client {one.client} and client {other.client} were told of two: {why}"
         if (one.note.text, one.client) == (other.note.text, other.client) and one.statement != other.statement:
-            return (
-                f"client {one.client} was told two things of round {one.round}: {one.statement}, and {other.statement}"
-            )
+            return f"client {one.client} heard two things of round {one.round}: {one.statement}, and {other.statement}"
     return ""
 
 

@@ -1052,9 +1052,7 @@ def graph_of(view: View, clients: Ints) -> Graph:
 
 # What the market says about itself, in reports and to participants.
 
-UTILITY = Worth(
-    "utility/client/*", "Utility", "What the market has brought each client so far: its utility, in tokens."
-)
+UTILITY = Worth("utility/client/*", "Utility", "What the market has brought each client: its utility, in tokens.")
 
 
 MARKET_TELLING = Telling(

@@ -139,9 +139,7 @@ def part_table(slot: str, part: Any) -> dict[str, Any]:
     table: dict[str, Any] = {"name": name}
     for option in inspect.signature(kind).parameters:
         if not hasattr(part, option):
-            raise UserError(
-                f"{where}.{option}: {kind.__name__} does not keep what it was made with: must be a dataclass"
-            )
+            raise UserError(f"{where}.{option}: {kind.__name__} does not keep its options: must be a dataclass")
         own = getattr(part, option)
         table[option] = part_table(slot, own) if is_rule(own) else _plain(own)
         try:

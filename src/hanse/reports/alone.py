@@ -77,9 +77,7 @@ def train_alone(folder: Path, observers: Sequence[Observer] = ()) -> Path:
 
     place, run = folder / HERE, load_run(folder)
     if (folder / "members.json").exists():
-        raise UserError(
-            f"--train-alone: the data of {folder} are with its participants, who can train alone themselves"
-        )
+        raise UserError(f"--train-alone: the data of {folder} are with participants, who can train alone themselves")
     if python := by_python(run):
         found = find_alone(run)
         if found is not None and found.path == place and not found.unfinished:

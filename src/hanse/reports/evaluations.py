@@ -94,9 +94,7 @@ class Evaluations:
             )
         if self._units is not None and samples != len(self._units):
             returned = f"{samples} numbers" if samples else "one number, and none for each test sample"
-            raise UserError(
-                f"units: {len(self._units)}, but {self._function} returned {returned}: must be one for each"
-            )
+            raise UserError(f"units: {len(self._units)}, but {self._function} returned {returned}: must be one each")
         self.samples = samples
         return answer
 

@@ -415,9 +415,7 @@ def _called(mechanisms: Any) -> dict[str, Any]:
     if len(named_mechanisms) < sum(_name(one) != ALONE for _, one in pairs):
         raise UserError("mechanisms: two are called alike: give a dictionary, by what each is to be called")
     if not named_mechanisms:
-        raise UserError(
-            f"mechanisms: {mechanisms!r}: must have at least one besides '{ALONE}', which clients could join"
-        )
+        raise UserError(f"mechanisms: {mechanisms!r}: must have one besides '{ALONE}', which clients could join")
     return named_mechanisms
 
 

@@ -155,6 +155,4 @@ def _set(sections: Sections, override: str) -> None:
     elif keys[-1] in inside:
         del inside[keys[-1]]
     else:
-        raise UserError(
-            f"--set {override}: there is no such key to leave out{nearest(keys[-1], inside) if inside else ''}"
-        )
+        raise UserError(f"--set {override}: no such key to leave out{nearest(keys[-1], inside) if inside else ''}")

@@ -296,6 +296,4 @@ class ReplayedAnswers(Federation):
     def used_up(self) -> None:
         """Raise UnlikeError if there were further exchanges."""
         if self._exchange < len(self.kept.asked):
-            raise UnlikeError(
-                f"clients {list(self.kept.asked[self._exchange][0])} were asked, and should not have been"
-            )
+            raise UnlikeError(f"clients {list(self.kept.asked[self._exchange][0])} were asked, and should not be")

@@ -240,13 +240,11 @@ def unfit_numbers(experiment: Experiment, problem: Problem, num_clients: int, se
     enough, given = enough_replies(experiment, seats), federation.enough
     if enough is not None and enough < federation.min_replies:
         share = f" ({enough} of {seats} seats)" if isinstance(given, float) else ""
-        lines.append(
-            f"federation.enough: {given}{share}: must be at least federation.min_replies, {federation.min_replies}"
-        )
+        lines.append(f"federation.enough: {given}{share}: must be at least min_replies, {federation.min_replies}")
     size, least = train.batch_size, smallest_batch(problem)
     if train.loop is None and size is not None and size < least:
         lines.append(
-            f"train.batch_size: {size}: the model has batch norm, which trains on at least {least} samples at a time"
+            f"train.batch_size: {size}: the model has batch norm, which needs at least {least} samples at a time"
         )
     return lines
 

@@ -220,9 +220,7 @@ def drawn_seeds(rules: Rules, folder: Path, commit: str | None) -> tuple[list[in
         if commit not in (None, there["commit"]):
             raise UserError(f"--seeds-from {commit}: {note}: the seeds here were drawn from {there['commit']}")
         if there["rules"] != rules.digest:
-            raise UserError(
-                f"{note}: the rules have changed since the seeds were drawn: must be another folder (--out)"
-            )
+            raise UserError(f"{note}: the rules changed since the seeds were drawn: must be another folder (--out)")
         commit = there["commit"]
     elif commit is not None:
         write_whole(note, (json.dumps({"commit": commit, "rules": rules.digest}) + "\n").encode())

@@ -437,9 +437,7 @@ class Game:
             self.outcomes[s] = Outcome.of(done.results[job.key])
             if self.outcomes[s].measure == "nothing":
                 name = self.sections["mechanism"]["name"]
-                raise UserError(
-                    f"mechanism.name: '{name}': pays nobody in this experiment, so nobody can gain by cheating"
-                )
+                raise UserError(f"mechanism.name: '{name}': pays nobody here, so nobody can gain by cheating")
 
     def played_all(self, batch: Sequence[Try], seeds: Sequence[int]) -> list[Try]:
         """Return the tries with what they earned with these seeds added."""

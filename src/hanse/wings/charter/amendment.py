@@ -149,7 +149,5 @@ def amended(before: Experiment, after: Experiment, run: Path, played: int) -> tu
         return ()
     kept = kept_at(run, played)
     if not kept.exists() or read(kept) != new:
-        raise UserError(
-            f"{kept}: must have the charter's amendment: 'hanse charter amend ... --run {run}' puts it there"
-        )
+        raise UserError(f"{kept}: must have the charter's amendment: 'hanse charter amend ... --run {run}' puts it in")
     return ("charter", "clients.members", "mechanism.weigh")

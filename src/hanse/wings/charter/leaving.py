@@ -163,9 +163,7 @@ def _key(book: Ledger, key: Path | None) -> Ed25519PrivateKey | None:
         return None
     found = signing_key(key)
     if public_of(found) != book.public:
-        raise UserError(
-            f"--key: the heads of {book.file} are signed by the key {fingerprint(book.public)}, not by this"
-        )
+        raise UserError(f"--key: the heads of {book.file} are signed by {fingerprint(book.public)}, not by this")
     return found
 
 

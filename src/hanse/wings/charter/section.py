@@ -66,6 +66,6 @@ def _mechanism(given: Any, charter: Charter) -> Any:
         found["settle"] = _agreed("mechanism.settle", settle, {"vests": charter.vests})
     if charter.floor and value not in (None, "path"):
         raise UserError(
-            f"mechanism.value: '{value}': the charter's floor goes by path values: must be 'path', or left out"
+            f"mechanism.value: '{value}': the charter's floor goes by path values: must be 'path' or left out"
         )
     return {**found, "value": "path"} if charter.floor and value is None else found

@@ -508,9 +508,7 @@ def answering(file: AccountFile, own: Privacy | None, asked: Mapping[str, Any] |
     rule = own if own is not None else None if asked is None else call(Privacy, asked, "federation.private")
     if rule is None:
         if account is not None:
-            raise UserError(
-                "this participant answers under its privacy account alone: the run has no federation.private"
-            )
+            raise UserError("this participant answers under its privacy account: the run has no federation.private")
         return None
     if rule.noise is None:
         raise UserError("federation.private.noise: a participant must be told it")
