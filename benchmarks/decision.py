@@ -320,7 +320,7 @@ def crossed(table: Floats, choose: Callable[[Floats], Any]) -> tuple[Floats, lis
         choose: chooses one of the means ``[options]``, such as ``np.nanargmin``.
 
     Returns:
-        ``[J]``, and the columns, each once. NaN everywhere if there are fewer than two splits.
+        ``[J]``, and the columns, each once. NaN everywhere if there are fewer than two splits, or no number.
 
     Examples:
         >>> crossed(np.array([[0.0, 1.0], [3.0, 1.0], [0.0, 1.0], [3.0, 1.0]]), np.nanargmin)
@@ -328,7 +328,7 @@ def crossed(table: Floats, choose: Callable[[Floats], Any]) -> tuple[Floats, lis
     """
     found, columns = np.full(len(table), np.nan), []
     half = np.arange(len(table)) % 2
-    for side in (0, 1) if len(table) > 1 else ():
+    for side in (0, 1) if len(table) > 1 and np.isfinite(table).any() else ():
         columns.append(int(choose(np.nanmean(table[half != side], axis=0))))
         found[half == side] = table[half == side, columns[-1]]
     return found, list(dict.fromkeys(columns))
