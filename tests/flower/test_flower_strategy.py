@@ -193,5 +193,7 @@ def test_an_evaluate_that_fails_undoes_its_round(tmp_path: Path) -> None:
 def test_what_start_cannot_play_is_refused() -> None:
     with pytest.raises(UserError, match="num_rounds: 0"):
         strategy("fedavg").start(grid_of(three()), FIRST, num_rounds=0)
+    with pytest.raises(UserError, match="evaluate: returned nan"):
+        strategy("fedavg", value="exact", evaluate=lambda arrays: float("nan")).start(grid_of(three()), FIRST)
     with pytest.raises(UserError, match=r"clients_per_round: 9.*3 nodes"):
         strategy("fedavg", clients_per_round=9).start(grid_of(three()), FIRST)

@@ -278,8 +278,7 @@ def test_requests_that_others_may_write_are_not_gone_by(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["requests.log", "agreements", "secret.key", "operators", "Secret.Key", ".hidden", "", "a/b"],
+    "name", ["requests.log", "agreements", "secret.key", "operators", "Secret.Key", ".hidden", "", "a/b"]
 )
 def test_a_run_named_like_a_file_of_the_participants_own_is_refused(name: str, tmp_path: Path) -> None:
     mine = ClientData(Samples(torch.zeros(4, 2), torch.tensor([0, 1, 0, 1])), num_classes=2)

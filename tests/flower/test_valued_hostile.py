@@ -13,9 +13,7 @@ import pytest
 from flwr.app import Array, ArrayRecord, Message, MetricRecord
 from flwr.serverapp.strategy import FedAvg, FedMedian, Strategy
 from recorded import RecordedGrid, first_arrays
-from strategies import (
-    Last,
-)
+from strategies import Last
 from test_valued import ROUNDS, evaluate, gaps, plain, watched
 
 import hanse

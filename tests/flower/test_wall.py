@@ -357,8 +357,7 @@ def test_strangers_ask_nothing_members_instruct_no_other_and_honest_nodes_work(n
         with pytest.raises(httpx.HTTPStatusError, match="403"):
             _instruct(net, int(run), attacker, victim, forged)
     until(
-        "both are refused",
-        lambda: net.processes.log("superlink").count("hanse: refused: an instruction to node") == 2,
+        "both are refused", lambda: net.processes.log("superlink").count("hanse: refused: an instruction to node") == 2
     )
     play.join()
 

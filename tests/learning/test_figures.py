@@ -37,7 +37,7 @@ def test_what_a_function_returns_is_read() -> None:
     said = {"loss": np.float32(0.5), "auc": torch.tensor(0.75), "f1": np.array(0.25), "note": "late", "yes": True}
     assert as_figures(said, "evaluate") == {"loss": 0.5, "auc": 0.75, "f1": 0.25}
     assert as_figures(np.int64(3), "evaluate") == {"worth": 3.0}
-    for wrong in (None, "0.5", {}, {"loss": None}, np.zeros(2), True):
+    for wrong in (None, "0.5", {}, {"loss": None}, np.zeros(2), True, 10**400):
         with pytest.raises(UserError, match=r"evaluate: returned"):
             as_figures(wrong, "evaluate")
 
@@ -48,4 +48,12 @@ def test_loss_and_accuracy_under_whatever_names() -> None:
     assert math.isnan(accuracy_of({"accuracy": 87.5}))  # percent is no share
     assert math.isnan(loss_of({"f1": 1.0}))
     with pytest.raises(UserError, match=r"value: 'los'.*'loss'"):
-        worth_of({"loss": 1.0}, "los", "value")
+        worth_of({"loss": 1.0}, "los", "value", {})
+
+
+def test_all_models_are_judged_by_the_same_figure() -> None:
+    known: dict[str | None, str] = {}
+    assert worth_of({"loss": 3.0, "accuracy": 0.5}, None, "value", known) == -3.0
+    for other in ({"worth": 0.5}, {"train_loss": 1.0}, as_figures({"loss": 10**400, "accuracy": 0.5}, "evaluate")):
+        with pytest.raises(UserError, match=r"value: .*'loss'"):
+            worth_of(other, None, "value", known)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, NoReturn, TypeVar
 
 import numpy as np
@@ -221,9 +221,11 @@ class FunctionJudge:
     Attributes:
         evaluate: a function that gets a row ``[P]`` and returns figures by name. None: the user supplied no function,
             and scoring is an error.
+        known: as for :func:`hanse.learning.figures.worth_of`.
     """
 
     evaluate: Evaluate | None = None
+    known: dict[str | None, str] = field(default_factory=dict)
 
     @property
     def engine(self) -> FunctionEngine:
@@ -247,7 +249,7 @@ class FunctionJudge:
     ) -> FunctionCoalitions[Tensor]:
         """Return the game of coalitions of some updates.
 
-        A model is worth WORST if some of its numbers, or its worth, are not finite.
+        A model is worth WORST if some of its numbers, or its worth, are not finite; the base must have a finite worth.
 
         Args:
             updates: ``[S, P]``.
@@ -262,7 +264,9 @@ class FunctionJudge:
         def worth(row: Tensor) -> float:
             if not bool(torch.isfinite(row).all()):
                 return WORST
-            found = worth_of(self._asked(row), utility, "mechanism.value.utility")
+            found = worth_of(self._asked(row), utility, "mechanism.value.utility", self.known)
+            if row is base and not math.isfinite(found):
+                raise UserError(f"evaluate: returned {found} for the model that the round starts from: must be finite")
             return found if math.isfinite(found) else WORST
 
         given = np.asarray(weights, dtype=np.float64)

@@ -61,7 +61,7 @@ def _number(value: object) -> float | None:
         return None
     try:
         return float(value)  # type: ignore[arg-type]  # it has __float__
-    except (TypeError, ValueError, RuntimeError):  # an array of several numbers
+    except (TypeError, ValueError, RuntimeError, OverflowError):  # an array of several numbers; 10**400
         return None
 
 
@@ -121,7 +121,7 @@ def signed(figures: Figures, name: str) -> float:
     return -figures[name] if less_is_better(name) else figures[name]
 
 
-def worth_of(figures: Figures, utility: str | None, where: str) -> float:
+def worth_of(figures: Figures, utility: str | None, where: str, known: dict[str | None, str]) -> float:
     """Return a model's worth from its figures; higher is better.
 
     The figure :data:`WORTH`, if given, is the worth itself.
@@ -130,15 +130,16 @@ def worth_of(figures: Figures, utility: str | None, where: str) -> float:
         figures: the model's figures.
         utility: the figure that counts. None: it is chosen as in :func:`counted`.
         where: the text with which an error message begins.
+        known: the figure by which the function's models are judged, by ``utility``. The first call fills it in.
 
     Raises:
-        UserError: the utility is not among the figures, or none is named and none can be chosen.
+        UserError: the utility is not among the figures, none is named and none can be chosen, or earlier models were
+            judged by another figure: a loss and an accuracy cannot be compared.
     """
-    if list(figures) == [WORTH]:
-        return figures[WORTH]
-    name = counted(figures, utility)
-    if name is not None:
-        return signed(figures, name)
-    if utility is None:
-        raise UserError(f"{where}: must name one of the model's figures: {', '.join(figures)}")
-    raise UserError(f"{where}: {utility!r}: the model has no figure of that name{nearest(utility, figures)}")
+    name = WORTH if list(figures) == [WORTH] else counted(figures, utility)
+    if name is None:
+        said = "must name a figure" if utility is None else f"{utility!r}: the model has no figure of that name"
+        raise UserError(f"{where}: {said}{nearest(utility or '', figures)}")
+    if known.setdefault(utility, name) != name:
+        raise UserError(f"{where}: {name!r}, where earlier models have {known[utility]!r}: must be the same figure")
+    return signed(figures, name)

@@ -20,6 +20,8 @@ from hanse.core.table import Floats, Ints
 from hanse.data.frames import client_name, is_frame
 from hanse.reports.estimators import check_alike, check_own, is_estimator, parameters_of, with_parameters
 
+MOST = float(np.finfo(np.float64).max)  # of a float; for larger whole numbers math.isfinite raises
+
 
 @dataclass(frozen=True)
 class Form:
@@ -273,7 +275,7 @@ def weights_of(weights: Sequence[float] | Mapping[Any, float] | None, given: Giv
             raise TypeError
         weights_given = np.asarray(numbers, dtype=np.float64)
     except (TypeError, ValueError):
-        raise UserError(f"weights: {weights!r}: must be {n} numbers, one for each update") from None
+        raise UserError(f"weights: {weights!r:.80}: must be {n} numbers, one for each update") from None
     if weights_given.shape != (n,):
         raise UserError(f"weights: of shape {weights_given.shape}: must be {n} numbers, one for each update")
     with np.errstate(over="ignore"):
@@ -285,6 +287,11 @@ def weights_of(weights: Sequence[float] | Mapping[Any, float] | None, given: Giv
     return weights_given
 
 
+def is_finite(number: Any) -> bool:
+    """Say whether a real number is finite as a float."""
+    return abs(number) <= MOST if isinstance(number, int) else math.isfinite(number)
+
+
 def start_of(start: Any, given: Given) -> Tensor | float:
     """Return the row ``[P]`` of the model before the updates, or the worth of no update.
 
@@ -293,8 +300,8 @@ def start_of(start: Any, given: Given) -> Tensor | float:
     """
     if start is None:
         return 0.0
-    if isinstance(start, int | float | np.number) and not isinstance(start, bool):
-        if not math.isfinite(start):
-            raise UserError(f"start: {start}: must be a finite number, or a model in the form of one update")
+    if isinstance(start, int | float | np.integer | np.floating) and not isinstance(start, bool):
+        if not is_finite(start):
+            raise UserError(f"start: {start!r:.80}: must be a finite number, or a model in the form of one update")
         return float(start)
     return given.form.row(_plain(given.get(start, "start")), "start").cpu()

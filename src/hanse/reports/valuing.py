@@ -32,7 +32,7 @@ from hanse.games.jackknife import interval_errors
 from hanse.games.mixture import BUDGET
 from hanse.learning.threads import intra_op
 from hanse.reports.evaluations import Answer, Asked, Evaluations, check_n_jobs, progress
-from hanse.reports.forms import Given, given_updates, shown_names, start_of, weights_of
+from hanse.reports.forms import Given, given_updates, is_finite, shown_names, start_of, weights_of
 from hanse.reports.words import said
 from hanse.reports.worths import Worths
 
@@ -281,7 +281,7 @@ def shapley(
     whole_number("seed", seed, 0)
     check_n_jobs(n_jobs)
     if nothing is not None and not _finite(nothing):
-        raise UserError(f"nothing: {nothing!r}: must be a finite number")
+        raise UserError(f"nothing: {nothing!r:.80}: must be a finite number")
     game = partial(_asked_of_sets, worth, tuple(names), nothing)
     drawn = None if units is None else units_of(units, "units")
     plan = _Plan(method, len(names), None, permutations, seed, units=drawn)
@@ -292,17 +292,16 @@ def _check(method: Any, allowed: Sequence[str], function: Any, called: str, take
     """Raise UserError for a method that there is not, an option of another method, or a function that is none."""
     if not isinstance(method, str) or method not in allowed:
         raise UserError(f"method: {method!r}: no such name{nearest(str(method), allowed)}")
-    for name, given in options.items():
-        if given is not None and method not in _OPTION[name]:
+    for name, given in ((name, given) for name, given in options.items() if given is not None):
+        if method not in _OPTION[name]:
             raise UserError(f"{name}: {given}: has no effect: it is for method = '{_OPTION[name][0]}', not '{method}'")
-        if given is not None:
-            whole_number(name, given, 1)
+        whole_number(name, given, 1)
     if not callable(function):
         raise UserError(f"{called}: {function!r}: must be a function that takes {takes} and returns its worth")
 
 
 def _finite(number: Any) -> bool:
-    return isinstance(number, int | float | np.number) and not isinstance(number, bool) and math.isfinite(number)
+    return isinstance(number, int | float | np.number) and not isinstance(number, bool) and is_finite(number)
 
 
 # ---- the plan: which method, from how many evaluations
@@ -551,10 +550,10 @@ def _number(worth: Any, function: str, of: str) -> Answer:
         if np.asarray(plain).dtype.kind in ("SU" if several else "SUb"):  # words and a lone True, which NumPy reads
             raise TypeError
         found = np.asarray(plain, np.float64) if several else float(plain)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise UserError(
-            f"{function}: returned {worth!r:.80} for {of}: must be one number, the more the better, or an array of one "
-            "for each test sample"
+            f"{function}: returned {worth!r:.80} for {of}: must be one finite number, the more the better, or an "
+            "array of one for each test sample"
         ) from None
     if not np.isfinite(found).all():
         shown = "a number that is not finite" if several else found

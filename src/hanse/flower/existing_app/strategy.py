@@ -283,9 +283,7 @@ class MechanismStrategy:
         recipe, slots = experiment.train.recipe, mechanism.slots()
         context = Context(clients, rounds, seed, recipe, form.layout, lambda k: first.clone(), slots)
         evaluate = self.evaluate
-        judge = FunctionJudge(
-            None if evaluate is None else lambda row: as_figures(evaluate(form.arrays(row)), "evaluate")
-        )
+        judge = FunctionJudge(evaluate and (lambda row: as_figures(evaluate(form.arrays(row)), "evaluate")))
         samples = Samples(torch.zeros(1, 1), torch.zeros(1))  # in the place of those that evaluate_fn has
         data = RemoteData.of([1] * clients, (1,), None, None, samples if server.evaluate_fn is not None else None)
         return Session(

@@ -27,7 +27,7 @@ from hanse.learning import slopes
 from hanse.learning.agreement import settle, why_unfit
 from hanse.learning.coalitions import metric_of
 from hanse.learning.engines import EngineChoice
-from hanse.learning.figures import WORTH, as_figures, counted, less_is_better, worth_of
+from hanse.learning.figures import WORTH, as_figures, less_is_better, worth_of
 from hanse.learning.job import Engine, Problem
 from hanse.learning.models import build_problem
 
@@ -42,12 +42,12 @@ class ByFunction:
         evaluate: ``evaluate(arrays)`` returns a number (higher is better), or numbers by name.
         utility: the name of the number that counts. None: the loss, else the accuracy, else the only number
             (:func:`hanse.learning.figures.counted`).
-        known: the name of the number that counts, once it is found, under "utility". The first call fills it in.
+        known: the name of the number that counts, as for :func:`hanse.learning.figures.worth_of`.
     """
 
     evaluate: Evaluate
     utility: str | None = None
-    known: dict[str, str] = field(default_factory=dict)
+    known: dict[str | None, str] = field(default_factory=dict)
 
     def worth(self, arrays: ArrayRecord) -> float:
         """Return a model's worth. Higher is better, so a loss is negated.
@@ -64,17 +64,15 @@ class ByFunction:
             >>> model = ArrayRecord({"w": Array(np.array([3.0, 4.0], np.float32))})
             >>> judge = ByFunction(lambda arrays: {"loss": float((arrays["w"].numpy() ** 2).sum())})
             >>> judge.worth(model), judge.known
-            (-25.0, {'utility': 'loss'})
+            (-25.0, {None: 'loss'})
         """
         with gated("validation"):
             figures = as_figures(self.evaluate(own_copy(arrays)), "validation")
-        if list(figures) != [WORTH]:
-            self.known["utility"] = counted(figures, self.utility) or ""
-        elif self.utility not in (None, WORTH):
+        if list(figures) == [WORTH] and self.utility not in (None, WORTH):
             raise UserError(f"utility: {self.utility!r}: validation returned one number: must be numbers by name")
-        number = worth_of(figures, self.utility, "utility")
+        number = worth_of(figures, self.utility, "utility", self.known)
         if not math.isfinite(number):
-            name = f" as {self.known['utility']!r}" if self.known else ""
+            name = "" if WORTH in figures else f" as {self.known[self.utility]!r}"
             raise UserError(f"validation: returned {abs(number)}{name}: must be finite")
         return number
 
@@ -82,8 +80,8 @@ class ByFunction:
 def counted_in(worth: Worth) -> str:
     """Return a sentence that says what a value of 0.1 means."""
     by = "on the server's validation samples" if isinstance(worth, ByModule) else "by the server's own function"
-    name = worth.utility or worth.known.get("utility", "")
-    what = f"{name[:60]} {'lower' if less_is_better(name) else 'higher'}" if name else "a model better"
+    name = worth.utility or worth.known.get(None, WORTH)
+    what = "a model better" if name == WORTH else f"{name[:60]} {'lower' if less_is_better(name) else 'higher'}"
     return f"A value of 0.1 is {what} by 0.1, {by}."
 
 
@@ -104,7 +102,7 @@ class ByModule:
     samples: Samples
     num_classes: int | None
     utility: str
-    known: Mapping[str, str] = field(default_factory=dict, init=False)
+    known: Mapping[str | None, str] = field(default_factory=dict, init=False)
 
     @staticmethod
     def of(module: nn.Module, validation: Any, utility: str | None, target: str | None) -> ByModule:

@@ -42,8 +42,6 @@ from hanse.wings.private.account import AccountFile, PrivacyAccount, Release, Un
 log = logging.getLogger("hanse.federation")
 
 LEAST_CLIP, MOST_CLIP = 1e-9, 1e6  # below, float32 may round up what is clipped; above, noise outgrows what may be sent
-ClipAt = Annotated[float, Field(ge=LEAST_CLIP, le=MOST_CLIP)]
-Delta = Annotated[float, Field(gt=0, le=0.01)]  # a server says how many clients there are: 1/n alone is no bound
 Noise = Annotated[float, Field(gt=0, le=1e6)]
 Epsilon = Annotated[float, Field(gt=0, le=MOST_EPSILON, allow_inf_nan=False)]
 DROWNED = 1e3  # noise, in multiples of the clip
@@ -87,9 +85,9 @@ class Privacy:
         stricter: clients with a smaller budget.
     """
 
-    clip: ClipAt
+    clip: Annotated[float, Field(ge=LEAST_CLIP, le=MOST_CLIP)]
     epsilon: Epsilon
-    delta: Delta
+    delta: Annotated[float, Field(gt=0, le=0.01)]  # a server says how many clients there are: 1/n alone is no bound
     noise: Noise | None = None
     unit: Unit = "client"
     quantile: Annotated[float, Field(gt=0, lt=1)] | None = None

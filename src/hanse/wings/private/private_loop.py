@@ -113,5 +113,4 @@ def _mean_loss(problem: Problem, output: Tensor, y: Tensor) -> Tensor:
         return problem.objective(output, y).mean()
     if problem.regression:
         return F.mse_loss(output.reshape(y.shape), y)
-    each = F.cross_entropy(output, y, reduction="none", ignore_index=IGNORED)
-    return each.mean()
+    return F.cross_entropy(output, y, reduction="none", ignore_index=IGNORED).mean()
