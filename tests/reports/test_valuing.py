@@ -115,10 +115,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [  # what is given, and how the line
     ({"updates": {1: ROWS[0], "1": ROWS[1]}}, "updates: two are called '1'"),
     ({"updates": [ROWS[0], ROWS[1][:4]]}, "updates[1]: has shape (4,): must be (5,), as updates[0] has"),
     ({"updates": nan_in(2)}, "updates[2], 'bias': has numbers that are not finite"),
-    (
-        {"updates": [*as_states(ROWS)[:2], {"weight": torch.zeros(2, 2)}]},
-        "updates[2]: has other entries than updates[0]",
-    ),
+    ({"updates": [*as_states(ROWS)[:2], {"weight": torch.eye(2)}]}, "updates[2]: has other entries than updates[0]"),
     ({"updates": [nn.Linear(1, 1)]}, "updates[0]: is a module: give its state_dict()"),
     ({"updates": ["a", "b"]}, "updates[0]: str: must be a dense array or tensor of real numbers"),
     ({"weights": [1.0]}, "weights: of shape (1,): must be 7 numbers"),
@@ -130,7 +127,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [  # what is given, and how the line
     ({"evaluate": lambda model: float("nan")}, "evaluate: returned nan for the average of updates "),
     ({"evaluate": lambda model: None}, "evaluate: returned None for the average of updates "),
     ({"evaluate": lambda model: -(10**400)}, "evaluate: returned -1000"),
-    ({"evaluate": lambda model: np.array([10**400, 1])}, "evaluate: returned array("),
     ({"start": 10**400}, "start: 1000"),
     ({"budget": 50, "method": "exact"}, "budget: 50: has no effect"),
     ({"permutations": 50}, "permutations: 50: has no effect"),
@@ -150,10 +146,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [  # what is given, and how the line
     ({"updates": TWO, **SLOPE, "gradient": lambda w: w * 0.0}, "gradient: is 0 all along the way"),
     ({"updates": TWO, **SLOPE, "gradient": lambda w: w[:1]}, "gradient: has shape (1,): must be (2,)"),
     ({"updates": TWO, **SLOPE, "gradient": lambda w: torch.eye(2)[0].to_sparse()}, "gradient: Tensor: must be a dense"),
-    (
-        {"updates": TWO, **SLOPE, "gradient": lambda w: 2 * (w - 1)},
-        "gradient: along the way it adds up to",
-    ),  # the other sign
+    ({"updates": TWO, **SLOPE, "gradient": lambda w: 2 * (w - 1)}, "gradient: along the way it adds up to"),  # its sign
 ]
 
 
