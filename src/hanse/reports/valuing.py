@@ -552,7 +552,7 @@ def _number(worth: Any, function: str, of: str) -> Answer:
         found = np.asarray(plain, np.float64) if several else float(plain)
     except (TypeError, ValueError, OverflowError):
         raise UserError(
-            f"{function}: returned {worth!r:.80} for {of}: must be one finite number, the more the better, or an "
+            f"{function}: returned {worth!r:.80} for {of}: must be one number, finite, the more the better, or an "
             "array of one for each test sample"
         ) from None
     if not np.isfinite(found).all():
