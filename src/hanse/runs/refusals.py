@@ -243,9 +243,7 @@ def unfit_numbers(experiment: Experiment, problem: Problem, num_clients: int, se
         lines.append(f"federation.enough: {given}{share}: must be at least min_replies, {federation.min_replies}")
     size, least = train.batch_size, smallest_batch(problem)
     if train.loop is None and size is not None and size < least:
-        lines.append(
-            f"train.batch_size: {size}: the model has batch norm, which needs at least {least} samples at a time"
-        )
+        lines.append(f"train.batch_size: {size}: the model has batch norm, which needs at least {least} samples")
     return lines
 
 

@@ -145,11 +145,15 @@ class Charter(Section):
         found = {name: member.weight for name, member in self.members.items() if member.weight is not None}
         return found or None
 
+    @property
+    def least(self) -> int:
+        """How many members a quorum has at least."""
+        return max(1, math.ceil(self.quorum.members * len(self.members) - 1e-9))
+
     def lacks(self, members: set[str]) -> str:
         """Return what these members lack for a quorum, or "" if they are one. Nobody is none."""
-        least = max(1, math.ceil(self.quorum.members * len(self.members) - 1e-9))
-        if len(members) < least:
-            return f"{len(members)} of {len(self.members)} members, {least} are needed"
+        if len(members) < self.least:
+            return f"{len(members)} of {len(self.members)} members, {self.least} are needed"
         weights = self.weights or {}
         share = sum(weights.get(name, 0.0) for name in members) / (sum(weights.values()) or 1.0)
         least_weight = self.quorum.weight

@@ -41,7 +41,7 @@ def rehearsed(experiment: Experiment, most: int) -> tuple[str, list[TextTable]]:
         f"The charter '{charter.title}' ({charter.hash}), played for {len(together.metrics)} rounds with "
         f"{len(charter.members)} members. A member weighs at most {charter.cap:g}; the longest update is "
         f"{charter.length or 'of any length'} (median over members: 1). Attacks on a round send up to {FAR:g} times "
-        f"the honest step. To amend it, of {charter.lacks(set()).partition(' of ')[2]}."
+        f"the honest step. At least {charter.least} members must sign an amendment."
         f"{f' It {charter.stuck}.' * bool(charter.stuck)}"
     )
     tables = [_gains(clients, together, alone, watch), _shifts(watch, charter), _attacked(settled, clients, together)]

@@ -65,7 +65,5 @@ def _mechanism(given: Any, charter: Charter) -> Any:
     if settle.get("name") == "pot":
         found["settle"] = _agreed("mechanism.settle", settle, {"vests": charter.vests})
     if charter.floor and value not in (None, "path"):
-        raise UserError(
-            f"mechanism.value: '{value}': the charter's floor goes by path values: must be 'path' or left out"
-        )
+        raise UserError(f"mechanism.value: '{value}': the charter's floor goes by path values: must be 'path' or none")
     return {**found, "value": "path"} if charter.floor and value is None else found
