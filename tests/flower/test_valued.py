@@ -46,6 +46,10 @@ def drawn() -> tuple[Any, ...]:
     return random.getrandbits(64), np.random.bytes(8), torch.randint(2**60, (1,)).item()  # noqa: NPY002
 
 
+def tree_of(folder: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(folder)): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
 def plain(strategy: Strategy, grid: RecordedGrid | None = None) -> Any:
     seed()
     result = strategy.start(grid or RecordedGrid(), first_arrays(), num_rounds=ROUNDS)
@@ -546,6 +550,15 @@ def test_nodes_are_called_what_they_report(says: Any, names: list[str], tmp_path
     watched(FedAvg(), tmp_path / "run", Reporting(says), names="partition-id")
     assert list(load_run(tmp_path / "run").names) == names
     assert plain(FedAvg(), Reporting(says)) == watched(FedAvg(), tmp_path / "b", Reporting(says), names="partition-id")
+
+
+def test_an_apps_run_is_not_played_on_as_a_simulation(tmp_path: Path) -> None:
+    watched(FedAvg(), tmp_path / "run")
+    before = tree_of(tmp_path / "run")
+    for more in ({}, {"rounds": ROUNDS + 1}, {"other_data": True}):
+        with pytest.raises(UserError, match="start the app again"):
+            hanse.resume(tmp_path / "run", **more)
+    assert tree_of(tmp_path / "run") == before
 
 
 def test_the_strategys_own_figures_are_in_the_record(tmp_path: Path) -> None:

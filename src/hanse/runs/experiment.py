@@ -441,9 +441,9 @@ def resume(
         progress: show a bar on standard error.
 
     Raises:
-        UserError: it is not a run directory, or belongs to a federation on a network; another process is playing the
-            run; data, model or settings are not the run's; or ``rounds`` is impossible (fewer than were played, or the
-            last one was already settled).
+        UserError: it is not a run directory, or belongs to a federation on a network or to a Flower app; another
+            process is playing the run; data, model or settings are not the run's; or ``rounds`` is impossible (fewer
+            than were played, or the last one was already settled).
         MachineError: the machine failed, such as a full disk.
 
     Examples:
@@ -474,6 +474,8 @@ def resume(
             f"'{going_on(path)}' goes on with it"
         )
     experiment = Experiment.read(path / "config.toml")
+    if "flower" in experiment.mechanism.table:
+        raise UserError(f"{path}: is the run of a Flower app, which hanse recorded: start the app again instead")
     if rounds is not None:
         experiment = _longer(path, experiment, rounds)
     own = Own(data, model)
