@@ -26,7 +26,11 @@ from hanse.base.wings import absent
 
 
 def _printable(line: str) -> str:
-    """Return a line as one line: what a user gave, such as a path, may have ends of lines or orders to a terminal."""
+    """Return a line as one line of at most 2,000 characters: what a user gave, such as a path or a number, may have any
+    length, ends of lines, or orders to a terminal.
+    """
+    line = re.sub(r"\S{300,}", lambda word: f"{word[0][:100]}...{word[0][-50:]}", line)
+    line = line if len(line) <= 2000 else f"{line[:1500]}...{line[-490:]}"
     return line if line.isprintable() else "".join(c if c.isprintable() else "?" for c in " ".join(line.split()))
 
 
@@ -182,11 +186,8 @@ def of_file(wrong: OSError) -> UserError | MachineError:
     It is a UserError if another path would do, and a MachineError otherwise, as for a full disk.
     """
     kind = UserError if wrong.filename is not None and wrong.errno in _PATHS else MachineError
-    name = "" if wrong.filename is None else str(wrong.filename)
-    if len(name) > 100:
-        name = f"{name[:60]}... ({len(name)} characters)"
     why = (wrong.strerror or str(wrong) or type(wrong).__name__).lower()
-    return kind(f"{name or 'the output'}: {why}{'; give another path' if kind is UserError else ''}")
+    return kind(f"{wrong.filename or 'the output'}: {why}{'; give another path' if kind is UserError else ''}")
 
 
 def nearest(word: str, allowed: Iterable[str]) -> str:

@@ -440,7 +440,7 @@ def build_metric(given: Given, num_classes: int | None, *, text: bool = False, w
     if isinstance(name, str) and name in METRICS and name not in known:
         kind = "numbers" if num_classes is None else "classes"
         raise UserError(f"{where}: '{name}': the targets are {kind}; allowed: {', '.join(known)}, or an import path")
-    if isinstance(given, Mapping) and name in known and len(given) > 1:
+    if isinstance(given, Mapping) and isinstance(name, str) and name in known and len(given) > 1:
         raise UserError(f"{where}: '{name}': takes no options; an import path may name a function that does")
     reading = reading_of(given)
     if isinstance(name, str) and name in known and reading is not None:
@@ -456,7 +456,7 @@ def build_metric(given: Given, num_classes: int | None, *, text: bool = False, w
         raise UserError(f"{where}: '{name}': within is {within!r}; must be [least, greatest], two finite numbers")
     try:
         inspect.signature(function).bind(None, None, **options)
-    except TypeError as wrong:
+    except (TypeError, ValueError) as wrong:  # or none that Python can tell, such as that of ``int``
         raise UserError(
             f"{where}: '{name}': cannot be called with (targets, predictions) and options: {wrong}"
         ) from None

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from hanse.base.errors import UserError
+from hanse.base.errors import UserError, in_python
 from hanse.base.files import table, write_csv
 from hanse.core.entry import TOKEN
 from hanse.flower.members import Orders
@@ -388,6 +388,7 @@ def _cell(value: Any) -> str:
     return "–" if value is None else ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
+@in_python()
 def facts(*runs: str | Path | RunRecord | Any, alone: RunRecord | None = None) -> Facts:
     """Return the facts of runs.
 
@@ -420,7 +421,11 @@ def facts(*runs: str | Path | RunRecord | Any, alone: RunRecord | None = None) -
 def _record(run: Any) -> RunRecord:
     """Return the record of a run that was given as one, as a result of :func:`hanse.run`, or as a directory."""
     found = run if isinstance(run, RunRecord) else getattr(run, "record", None)
-    return found if isinstance(found, RunRecord) else load_run(run)
+    if isinstance(found, RunRecord):
+        return found
+    if not isinstance(run, str | Path):
+        raise UserError(f"facts: {run!r:.80}: must be a run directory, or what hanse.run or hanse.load returns")
+    return load_run(run)
 
 
 @lru_cache(maxsize=256)

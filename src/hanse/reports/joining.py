@@ -324,6 +324,9 @@ def who_gains(
     """
     rounds = RunSection().rounds if rounds is None else rounds
     _check_numbers(test, splits=(splits, 1), rounds=(rounds, 1), seed=(seed, 0))
+    for name, options in (("train", train), ("alone", alone)):
+        if not isinstance(options, Mapping | None):
+            raise UserError(f"{name}: {options!r:.80}: must be a table of settings of [train], such as {{'lr': 0.05}}")
     called = _called(mechanisms)
     given = {"target": target, "client_column": client, "features": features, "statistics": statistics}
     source: dict[str, Any] = {**given, "group": group, "time": time, "cut": cut, "labels": labels}

@@ -418,7 +418,7 @@ class Experiment(BaseModel):
                 lines.append(_line(errors, place, kinds))
         given = sections.get("mechanism") if lines else self.mechanism
         if isinstance(given, Mapping) and isinstance(given.get("name"), str):
-            given = MechanismSection(**given)
+            given = MechanismSection(**{str(key): one for key, one in given.items()})
         if isinstance(given, MechanismSection):  # of anything else the schema has said so already
             with collected(lines):
                 _ = given.built

@@ -1,0 +1,50 @@
+"""What a person may hand to the functions that ``import hanse`` offers: a result, or a UserError of short lines."""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hanse
+
+ROWS = np.random.default_rng(0).normal(size=(80, 2))
+SHOPS = (ROWS, (ROWS.sum(1) > 0).astype(int), np.array(["Bremen", "Visby"] * 40))
+OF_DIGITS = hanse.Experiment(data={"source": "digits", "clients": 4}, mechanism="fedavg", run={"rounds": 1})
+UPDATES = {"a": np.ones(2), "b": np.zeros(2)}
+DOORS: dict[Callable[..., Any], dict[str, Any]] = {
+    hanse.run: {"experiment": OF_DIGITS},
+    hanse.who_gains: {"data": SHOPS, "rounds": 1, "mechanisms": ["fedavg"]},
+    hanse.value: {"updates": UPDATES, "evaluate": lambda w: -float(((w - 1) ** 2).sum()), "start": np.zeros(2)},
+    hanse.shapley: {"worth": len, "names": ["a", "b", "c"]},
+}
+# a path that is none is Python's own TypeError, and so is what a function of the user's own raises
+AT = [
+    (door, name)
+    for door in DOORS
+    for name in inspect.signature(door).parameters
+    if name not in ("out", "gradient", "evaluate", "worth")
+]
+VALUES: list[Any] = [
+    None, True, 10**400, -(10**400), float("nan"), float("inf"), -1, 2.5, "", "x" * 3000, "a\nb", b"x", int, 1j, [], {},
+    [[]], {1: 2}, {"name": []}, {"name": "path", "a": 10**400}, {"name": "fedavg", 1: 2},
+]  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("door", "name"), AT)
+def test_an_odd_argument_is_taken_or_refused_in_short_lines(door: Callable[..., Any], name: str) -> None:
+    lines: list[str] = []
+    for odd in VALUES:
+        try:
+            door(**{**DOORS[door], name: odd})
+        except hanse.UserError as refused:
+            lines += refused.lines
+    assert max(map(len, lines), default=0) <= 2000
+
+
+def test_what_is_no_run_has_no_facts() -> None:
+    for odd in VALUES:
+        with pytest.raises(hanse.UserError):
+            hanse.facts(odd)
