@@ -17,6 +17,7 @@ DOORS: dict[Callable[..., Any], dict[str, Any]] = {
     hanse.run: {"experiment": OF_DIGITS},
     hanse.who_gains: {"data": SHOPS, "rounds": 1, "mechanisms": ["fedavg"]},
     hanse.value: {"updates": UPDATES, "evaluate": lambda w: -float(((w - 1) ** 2).sum()), "start": np.zeros(2)},
+    hanse.Experiment: {"mechanism": "fedavg"},
     hanse.shapley: {"worth": len, "names": ["a", "b", "c"]},
 }
 # a path that is none is Python's own TypeError, and so is what a function of the user's own raises
@@ -24,11 +25,12 @@ AT = [
     (door, name)
     for door in DOORS
     for name in inspect.signature(door).parameters
-    if name not in ("out", "gradient", "evaluate", "worth")
-]
+    if door is not hanse.Experiment and name not in ("out", "gradient", "evaluate", "worth")
+] + [(hanse.Experiment, name) for name in hanse.Experiment.kinds()]
 VALUES: list[Any] = [
     None, True, 10**400, -(10**400), float("nan"), float("inf"), -1, 2.5, "", "x" * 3000, "a\nb", b"x", int, 1j, [], {},
     [[]], {1: 2}, {"name": []}, {"name": "path", "a": 10**400}, {"name": "fedavg", 1: 2},
+    {"name": "fedavg", "source": {1: 2}, "select": {1: 2}},
 ]  # fmt: skip
 
 

@@ -203,7 +203,7 @@ def nearest(word: str, allowed: Iterable[str]) -> str:
         '; allowed: gtflat, samples'
     """
     names = sorted(allowed)
-    close = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(str(word), names, n=1, cutoff=0.5)  # a word may be a number
     return (f"; did you mean '{close[0]}'?" if close else f"; allowed: {', '.join(names) or 'none'}") + absent()
 
 
