@@ -34,6 +34,7 @@ VALUES: list[Any] = [
 ]  # fmt: skip
 
 
+@pytest.mark.by_turns(3)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("door", "name"), AT)
 def test_an_odd_argument_is_taken_or_refused_in_short_lines(door: Callable[..., Any], name: str) -> None:
