@@ -1003,7 +1003,9 @@ class Utilities(SettlePart):
             "market_utility": utility,
         }
         after = _added(state, clients, utility)
-        metrics = {"market/edges": float(graph.sum()), **_metrics(after, utility)}
+        traded = view.get(Trade) is not None  # then the market has said how many
+        metrics = {} if traded else {"market/edges": float(graph.sum())}
+        metrics |= _metrics(after, utility)
         return Settlement(metrics=metrics, arrays=arrays), after
 
     def _over(self, view: View) -> bool:
