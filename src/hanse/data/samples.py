@@ -267,7 +267,7 @@ def array_of(given: Any, what: str) -> Any:
     if hasattr(given, "isna") and given.ndim == 1:  # a pandas column
         return given.to_numpy() if given.dtype.kind in "biuf" and not given.isna().any() else objects(given)
     if isinstance(given, list | tuple):
-        if len({isinstance(one, str) for one in given}) > 1 or len({isinstance(one, bool | np.bool_) for one in given}) > 1:
+        if any(len({isinstance(one, kind) for one in given}) > 1 for kind in (str, bool | np.bool_)):
             return objects(given)  # as an array, numbers would become text and truth values numbers
         try:
             masked = any(isinstance(one, np.ma.MaskedArray) for one in given)
