@@ -55,6 +55,7 @@ def test_it_sets_the_parts_and_stands_in_every_round() -> None:
 HALF = {**MEMBERS, "west": {"clients": ["client 3"], "weight": 1.0}}
 WRONG: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "a question that is none": ({"answers": ["Trane"]}, {}, "charter.answers"),
+    "none is told": ({"sees": ["names"], "answers": ["Train"]}, {}, "charter.answers"),
     "cap": ({"cap": 0.3}, {}, "charter.cap"),
     "quorum": ({"quorum": {"members": 1.5}}, {}, "charter.quorum.members"),
     "quorum of the few": ({}, {"mechanism": {"clients_per_round": 1}}, "charter.quorum"),
