@@ -25,7 +25,9 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import chdir, suppress
 from dataclasses import KW_ONLY, dataclass, replace
 from datetime import UTC, datetime
+from io import BytesIO
 from pathlib import Path
+from zipfile import ZipFile
 
 from flwr.cli.build import build_fab_from_disk
 from pydantic import TypeAdapter
@@ -110,12 +112,17 @@ def app_hash(project: Path) -> str:
     """Return SHA-256 of the Flower app that ``flwr`` makes of a project's folder.
 
     Raises:
-        UserError: the folder's files make no app.
+        UserError: the folder's files make no app, or a run's are among them, which all nodes would be sent.
     """
     try:
-        return hashlib.sha256(build_fab_from_disk(project)).hexdigest()
+        app = build_fab_from_disk(project)
     except ValueError as wrong:
         raise UserError(f"{project}: Flower makes no app of it: {' '.join(str(wrong).split())}") from None
+    for name in map(Path, ZipFile(BytesIO(app)).namelist()):
+        if name.name == FEDERATION:
+            why = "is a run, and would be sent to every node with the app: must be moved elsewhere, or be in .gitignore"
+            raise UserError(f"{project / name.parent}: {why}")
+    return hashlib.sha256(app).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -246,7 +253,7 @@ class Loopback:
             if planned != experiment.run.rounds:
                 raise UserError(
                     f"run.rounds: {experiment.run.rounds}: the last of {planned} rounds in {self.run} was settled, "
-                    f"which cannot be taken back; put {planned} back, or move {self.run.name} away for a new run"
+                    f"which cannot be taken back; put {planned} back, or move it out of the project for a new run"
                 )
         run = uuid.uuid4().hex
         app, operator = app_hash(self.app), public_of(key)
@@ -256,7 +263,7 @@ class Loopback:
             with suppress(ValueError):  # what is damaged is written anew
                 kept, _ = Agreement.read(read_text(self.agreement), edited=True)
                 if begun or not mark.exists():
-                    made = replace(made, run=kept.run)
+                    made = replace(made, run=kept.run, network=kept.network)  # restored, it may have another folder
                 if kept.fits(made) and day <= kept.expires:
                     made = kept
                 other = [name for name, one in vars(kept).items() if one != getattr(made, name)]
