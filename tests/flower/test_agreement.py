@@ -652,13 +652,12 @@ def test_a_project_that_makes_no_app_is_named(tmp_path: Path) -> None:
 
 
 def test_nodes_are_not_sent_a_run_with_the_app(harvest: Path) -> None:
-    (harvest / "run1").mkdir()
-    (harvest / "run1" / "federation.json").write_text("{}")
-    net = Loopback(harvest, harvest, (9100,))
+    kept, net = harvest / "run1" / "federation.json", Loopback(harvest, harvest, (9100,))
+    kept.parent.mkdir()
+    kept.touch()
     with pytest.raises(UserError, match="run1"):
         net.agree()
-    with (harvest / ".gitignore").open("a") as ignored:
-        ignored.write("/run1/\n")
+    (harvest / ".gitignore").write_text("/run1/\n")
     net.agree()
 
 

@@ -118,10 +118,9 @@ def app_hash(project: Path) -> str:
         app = build_fab_from_disk(project)
     except ValueError as wrong:
         raise UserError(f"{project}: Flower makes no app of it: {' '.join(str(wrong).split())}") from None
-    for name in map(Path, ZipFile(BytesIO(app)).namelist()):
-        if name.name == FEDERATION:
-            why = "is a run, and would be sent to every node with the app: must be moved elsewhere, or be in .gitignore"
-            raise UserError(f"{project / name.parent}: {why}")
+    if runs := [name for name in ZipFile(BytesIO(app)).namelist() if Path(name).name == FEDERATION]:
+        why = "is of a run, and would be sent to every node with the app: must be moved out, or be in .gitignore"
+        raise UserError(f"{project / runs[0]}: {why}")
     return hashlib.sha256(app).hexdigest()
 
 
@@ -259,17 +258,16 @@ class Loopback:
         app, operator = app_hash(self.app), public_of(key)
         made = Agreement.of(experiment, run=run, network=self.app.name, operator=operator, day=day, app=app)
         if self.agreement.exists():
-            other = ["damaged"]
+            other = "it was damaged"
             with suppress(ValueError):  # what is damaged is written anew
                 kept, _ = Agreement.read(read_text(self.agreement), edited=True)
                 if begun or not mark.exists():
                     made = replace(made, run=kept.run, network=kept.network)  # restored, it may have another folder
                 if kept.fits(made) and day <= kept.expires:
                     made = kept
-                other = [name for name, one in vars(kept).items() if one != getattr(made, name)]
+                other = ", ".join(name for name, one in vars(kept).items() if one != getattr(made, name))
             if made.text not in self.agreement.read_text():
-                why = ", ".join(other)
-                show(f"{self.agreement.name} is written anew ({why}): members on other machines must be given it")
+                show(f"{self.agreement.name} is written anew ({other}): members on other machines must be given it")
         if not begun:
             mark.unlink(missing_ok=True)
         write_whole(self.agreement, made.note(key), durable=True)
