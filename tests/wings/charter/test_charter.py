@@ -186,6 +186,8 @@ def test_a_quorum_amends_a_run_from_a_round_on(
     with pytest.raises(UserError):
         hanse.resume(tmp_path / "run")
     assert amended(tmp_path, "old.toml", "--run", "run") == 0  # in the place of one that cannot be played
+    with pytest.raises(UserError):  # on a network experiment.toml may not name it
+        amendment.amended(old, old, tmp_path / "run", 2)
     assert edited_settings(tmp_path / "run") == ""
     (tmp_path / "run" / "amendment-2.txt").rename(tmp_path / "kept")
     assert edited_settings(tmp_path / "run")
