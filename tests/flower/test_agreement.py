@@ -5,6 +5,7 @@ import inspect
 import io
 import json
 import os
+import shutil
 import sys
 import time
 import zipfile
@@ -611,6 +612,9 @@ def test_an_operator_keeps_or_renews_the_agreement(
     home = harvest / "participants" / "node0"
     assert (home / AGREEMENTS / f"{first.hash}.txt").exists()
     assert net.agree() == first  # it still fits
+    moved = tmp_path / "moved"
+    shutil.copytree(harvest, moved)
+    assert Loopback(moved, moved, (9100,)).agree() == first
     net.agreement.write_text(net.agreement.read_text().replace('"replays": 3', '"replays":  9'))
     edited = net.agree()
     assert (edited.replays, edited.run) == (9, first.run)
@@ -630,8 +634,10 @@ def test_an_operator_keeps_or_renews_the_agreement(
         with pytest.raises(UserError, match=r"run\.rounds: 9: the last of 4 rounds in .* was settled"):
             net.agree()
     (harvest / "client_app.py").write_text("app = None\n")
-    recoded = net.agree()
+    said = list[str]()
+    recoded = net.agree(said.append)
     assert (recoded.app != longer.app, recoded.run) == (True, first.run)
+    assert [line.partition("(")[2].partition(")")[0] for line in said] == ["app"]
     (run / "federation.json").unlink()  # it was moved away: another run begins
     again = net.agree()
     assert again.run != first.run
@@ -643,6 +649,16 @@ def test_a_project_that_makes_no_app_is_named(tmp_path: Path) -> None:
     make_operator_key(tmp_path / "certs")
     with pytest.raises(UserError, match="makes no app"):
         Loopback(tmp_path, tmp_path, (9100,)).agree()
+
+
+def test_nodes_are_not_sent_a_run_with_the_app(harvest: Path) -> None:
+    kept, net = harvest / "run1" / "federation.json", Loopback(harvest, harvest, (9100,))
+    kept.parent.mkdir()
+    kept.touch()
+    with pytest.raises(UserError, match="run1"):
+        net.agree()
+    (harvest / ".gitignore").write_text("/run1/\n")
+    net.agree()
 
 
 def test_a_node_runs_only_the_app_that_was_agreed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ import http.client
 import json
 import os
 import re
+import resource
 import shutil
 import threading
 from collections.abc import Callable
@@ -27,6 +28,7 @@ from hanse.flower import agreement as agreeing
 from hanse.flower.agreement import agree
 from hanse.flower.members import give
 from hanse.flower.operator_key import signing_key
+from hanse.ledger import run_ledger
 from hanse.runs import recomputable
 from hanse.runs.config import Experiment
 from hanse.runs.guards import completed
@@ -96,6 +98,20 @@ def test_a_copy_during_which_a_round_ends_is_made_again_and_given_up_in_the_end(
     for wrong in (lambda: back_up(network, tmp_path / "twice"), lambda: restore(tmp_path / "twice", tmp_path / "copy")):
         with pytest.raises(UserError):
             wrong()
+
+
+@pytest.mark.parametrize("make", [back_up, lambda made, to: restore(made.folder, to)])
+def test_a_disk_that_is_full_leaves_nothing_and_is_told_in_a_line(
+    make: Callable[[Loopback, Path], Any], network: Loopback, tmp_path: Path
+) -> None:
+    before, (soft, hard) = {*tmp_path.iterdir()}, resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+    try:
+        with pytest.raises(UserError, match=r"too large.{0,200}$"):
+            make(network, tmp_path / "full")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert {*tmp_path.iterdir()} == before
 
 
 @pytest.mark.parametrize("how", ["damaged", "removed"])
@@ -170,6 +186,7 @@ CASES: dict[str, tuple[Callable[[Loopback, pytest.MonkeyPatch], Any], datetime, 
     "books": (lambda n, _: damaged(n), NOW, "books", "failure"),
     "no backup": (lambda n, _: None, NOW, "backup", "warning"),
     "paused": (lambda n, _: give(n.run, "pause", "a disk"), NOW, "run", "warning"),
+    "cut": (lambda n, p: [runs(n, "it"), p.setattr(run_ledger, "latest_claim", lambda _: None)], NOW, "run", "failure"),
     "gone on": (lambda n, _: [give(n.run, order, "a disk") for order in ("pause", "go-on")], NOW, "run", "fine"),
 }  # fmt: skip
 

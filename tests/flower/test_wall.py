@@ -48,7 +48,7 @@ from hanse.flower.message import QUERY, to_records
 from hanse.flower.operator_key import PINNED, make_operator_key
 from hanse.ledger.index import difference
 from hanse.ledger.run_ledger import open_ledger
-from hanse.wings.operate import server_access, warm_process
+from hanse.wings.operate import certificates, server_access, warm_process
 from hanse.wings.operate.certificates import make_certificates, make_node_key, make_outside
 from hanse.wings.operate.loopback import Loopback, flwr
 
@@ -248,8 +248,10 @@ class Counts(http.server.BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def proxy(tmp_path: Path) -> Iterator[tuple[int, int]]:
-    """Yield the port of an nginx as 'hanse network up' starts it, and the process id of its worker."""
+def proxy(tmp_path: Path) -> Iterator[tuple[int, int, Callable[[str], None]]]:
+    """Yield the port of an nginx as 'hanse network up' starts it, the process id of its worker, and what lets the
+    server behind it show another certificate.
+    """
     if server_access.nginx() is None:
         (pytest.fail if os.environ.get("HANSE_TEST_PROXY") else pytest.skip)("needs nginx (.ci/proxy)")
     certs = tmp_path / "certs"
@@ -257,7 +259,11 @@ def proxy(tmp_path: Path) -> Iterator[tuple[int, int]]:
     make_outside(certs, ["localhost"])
     behind = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Counts)
     shown = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    shown.load_cert_chain(certs / "server.crt", certs / "server.key")
+
+    def show(stem: str) -> None:
+        shown.load_cert_chain(certs / f"{stem}.crt", certs / f"{stem}.key")
+
+    show("server")
     behind.socket = shown.wrap_socket(behind.socket, server_side=True)
     threading.Thread(target=behind.serve_forever, daemon=True).start()
     [port] = free_ports(1)
@@ -267,7 +273,7 @@ def proxy(tmp_path: Path) -> Iterator[tuple[int, int]]:
         wrong, url = list[str](), f"https://127.0.0.1:{port}/"
         assert server_access.awaited("nginx", server_access.answers(url, 403, wrong), lambda: started.poll() is None)
         assert wrong == []
-        yield port, int(Path(f"/proc/{started.pid}/task/{started.pid}/children").read_text().split()[0])
+        yield port, int(Path(f"/proc/{started.pid}/task/{started.pid}/children").read_text().split()[0]), show
     finally:
         started.terminate()
         started.wait()
@@ -283,8 +289,8 @@ def _memory(process: int) -> int:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux")
-def test_bodies_that_never_end_are_kept_in_files_and_few_at_once(proxy: tuple[int, int]) -> None:
-    port, worker = proxy
+def test_bodies_that_never_end_are_kept_in_files_and_few_at_once(proxy: tuple[int, int, Any]) -> None:
+    port, worker, _ = proxy
     large = 5 * 1024**2 + 5000  # a piece of an array, as Flower cuts them
     assert _post(port, "push-object", bytes(large)) == (200, str(large).encode())
     assert [_post(port, name, bytes(large))[0] for name in ("push-messages", "pull-object")] == [413, 413]
@@ -302,6 +308,18 @@ def test_bodies_that_never_end_are_kept_in_files_and_few_at_once(proxy: tuple[in
     finally:
         for one in held:
             one.close()
+
+
+def test_the_proxy_forgets_a_certificate_that_has_run_out_once_there_is_another(
+    proxy: tuple[int, int, Callable[[str], None]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port, _, show = proxy
+    certs = tmp_path / "certs"
+    monkeypatch.setattr(certificates, "DAYS", -1e-3)
+    certificates._make_server(certs, "old", [])
+    for stem, status in (("old", 502), ("server", 200)):
+        show(stem)
+        assert [_post(port, "pull-messages", b"x")[0] for _ in range(3)] == [status] * 3
 
 
 @pytest.fixture

@@ -425,7 +425,7 @@ def joined(sites: Sequence[SiteTable], name: str, notes: Sequence[str] = (), dou
 
 def same_words(column: str) -> str:
     """Return how to say that sites call the same otherwise in a column, as the end of a note."""
-    return f""" If so, say under [sites] in the schema: SITE = {{ {column} = {{ WORD = "the others' word" }} }}"""
+    return f""" If so, in [sites]: SITE = {{ {column} = {{ WORD = "the others' word" }} }}, and no WORD in its list"""
 
 
 def fitted(tables: Sequence[CsvTable], schema: Schema) -> list[SiteTable]:

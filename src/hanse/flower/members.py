@@ -221,14 +221,16 @@ class Members:
 
         Args:
             new: ``(key, hello)`` for each newcomer; ids follow this order. A known key keeps its id (with account and
-                grant) and its expulsion, and gets the new description.
+                grant) and its expulsion, and gets the new description. A name that another has gets a number.
         """
         for key, said in new:
             known = self.by_key.get(key)
             number = 1 + max((m.id for m in self.by_key.values()), default=-1) if known is None else known.id
             expelled = None if known is None else known.expelled
-            named = {**vars(said), "name": said.name or f"client {number}"}
-            self.by_key[key] = Member(**named, id=number, key=key, expelled=expelled)
+            name = said.name or f"client {number}"
+            if name.casefold().strip() in {m.name.casefold().strip() for m in self.by_key.values() if m.key != key}:
+                name = f"{name[: NAME - 20]} ({number})"  # pages call members by name: nobody passes for another
+            self.by_key[key] = Member(**{**vars(said), "name": name}, id=number, key=key, expelled=expelled)
         if new:
             self._write()
 

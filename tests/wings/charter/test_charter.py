@@ -55,6 +55,7 @@ def test_it_sets_the_parts_and_stands_in_every_round() -> None:
 HALF = {**MEMBERS, "west": {"clients": ["client 3"], "weight": 1.0}}
 WRONG: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "a question that is none": ({"answers": ["Trane"]}, {}, "charter.answers"),
+    "none is told": ({"sees": ["names"], "answers": ["Train"]}, {}, "charter.answers"),
     "cap": ({"cap": 0.3}, {}, "charter.cap"),
     "quorum": ({"quorum": {"members": 1.5}}, {}, "charter.quorum.members"),
     "quorum of the few": ({}, {"mechanism": {"clients_per_round": 1}}, "charter.quorum"),
@@ -185,6 +186,8 @@ def test_a_quorum_amends_a_run_from_a_round_on(
     with pytest.raises(UserError):
         hanse.resume(tmp_path / "run")
     assert amended(tmp_path, "old.toml", "--run", "run") == 0  # in the place of one that cannot be played
+    with pytest.raises(UserError):  # on a network experiment.toml may not name it
+        amendment.amended(old, old, tmp_path / "run", 2)
     assert edited_settings(tmp_path / "run") == ""
     (tmp_path / "run" / "amendment-2.txt").rename(tmp_path / "kept")
     assert edited_settings(tmp_path / "run")

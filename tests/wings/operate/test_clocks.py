@@ -33,6 +33,7 @@ from hanse.wings.operate.clocks import (
     ACTIVATE,
     APART_S,
     ARRAYS,
+    PUBLIC_KEY,
     ClockGate,
     check_certificates,
     name_refusals,
@@ -88,6 +89,19 @@ def test_the_servers_log_names_a_nodes_clock_once_in_a_while(off: int, capsys: p
     [line] = capsys.readouterr().out.splitlines()
     assert ("ahead" if off > 0 else "behind") in line
     assert len(passed) == len(odd) + 5  # Flower answers them
+
+
+def test_a_node_that_was_let_in_once_shows_its_clock_when_it_is_refused() -> None:
+    codes = iter((200, 401, 401))
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"status": next(codes)})
+
+    gate = ClockGate(app)
+    for off, key in ((0, b"aaaa"), (45, b"aaaa"), (45, b"bbbb")):
+        stamp = (datetime.now(UTC) + timedelta(seconds=off)).isoformat().encode()
+        through(gate, [(b"flwr-timestamp", stamp), (PUBLIC_KEY, key)])
+    assert [round(ahead) for _, ahead in gate._heard.values()] == [45]
 
 
 @pytest.fixture

@@ -139,15 +139,20 @@ def amended(before: Experiment, after: Experiment, run: Path, played: int) -> tu
     """Return the settings that a run may change after so many rounds since an amendment says so, which it keeps.
 
     Raises:
-        UserError: the amendment is not there, says something else, or no quorum has signed it.
+        UserError: the amendment is not there, says something else, or no quorum has signed it; or a quorum has signed
+            one, and the experiment is without it.
     """
     one, other = ((experiment.model_extra or {}).get("charter") for experiment in (before, after))
     if one is None or other is None:
         return ()
     old, new = Charter.of(one), Charter.of(other)
-    if (new.amends, new.first_round) != (old.hash, played):
-        return ()
     kept = kept_at(run, played)
+    if (new.amends, new.first_round) != (old.hash, played):
+        if kept.exists():
+            raise UserError(
+                f"charter: {new.hash[:16]}: a quorum has amended it for round {played}: must be that of {kept}"
+            )
+        return ()
     if not kept.exists() or read(kept) != new:
         raise UserError(f"{kept}: must have the charter's amendment: 'hanse charter amend ... --run {run}' puts it in")
     return ("charter", "clients.members", "mechanism.weigh")

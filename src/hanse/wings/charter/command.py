@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from hanse.base.errors import UserError
-from hanse.base.files import write_whole
+from hanse.base.files import on_network, write_whole
 from hanse.cli.options import Changes, ExperimentFile, err, say
 
 app = typer.Typer(
@@ -96,4 +96,5 @@ def amend(
     say(f"{out}: from round {after.first_round}, signed by {', '.join(by) or 'nobody'}: {lack or 'it holds'}")
     if run is not None:
         command = amendment.go_on(run, out)
-        say(f"{run}: is under it from round {after.first_round}; go on with '{command}'")
+        anew = f"name {out} in experiment.toml, 'hanse network up', hand out agreement.txt; " * on_network(run)
+        say(f"{run}: is under it from round {after.first_round}; {anew}go on with '{command}'")

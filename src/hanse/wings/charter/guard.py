@@ -67,6 +67,8 @@ class CharterGuard(Guard):
         super().__init__(experiment)
         self.charter = charter_of(experiment)
         self.agreement, self.answers = self.charter.hash, self.charter.answers
+        if self.charter.sees and "Ask" not in (self.answers or ("Ask",)):
+            raise UserError("charter.answers: sees is told in a question: must have 'Ask', or sees be left out")
 
     def settle(self, sizes: Ints | None) -> None:
         """Raise UserError if no round could have a quorum."""

@@ -6,8 +6,8 @@ import json
 import shutil
 import sqlite3
 import time
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -40,24 +40,26 @@ def back_up(network: Loopback, to: Path) -> None:
     run, part = network.run, to.with_name(f".{to.name}.part")
     if run is not None and not run.is_relative_to(network.folder):
         raise UserError(f"{run}: lies outside {network.folder}: must be copied by hand, while it is paused")
-    for _ in range(TRIES):
-        before = _checkpoints(run)
-        shutil.rmtree(part, ignore_errors=True)
-        try:
-            shutil.copytree(network.folder, part, ignore=shutil.ignore_patterns(*LEFT))
-        except shutil.Error:  # an old checkpoint or a temporary file is gone meanwhile
-            continue
-        if _checkpoints(run) == before:
-            break
-    else:
-        shutil.rmtree(part, ignore_errors=True)
-        raise UserError(f"{run}: rounds end faster than they are copied; 'hanse network pause {run}' first")
-    if (network.folder / STATE).exists():
-        (part / STATE).parent.mkdir(mode=0o700)
-        with closing(sqlite3.connect(network.folder / STATE)) as old, closing(sqlite3.connect(part / STATE)) as new:
-            old.backup(new)
-    part.chmod(0o700)  # it holds keys
-    part.rename(to)
+    with _whole(part, f"{to}: no backup was made"):
+        for _ in range(TRIES):
+            before = _checkpoints(run)
+            shutil.rmtree(part, ignore_errors=True)
+            try:
+                shutil.copytree(network.folder, part, ignore=shutil.ignore_patterns(*LEFT))
+            except shutil.Error as failed:
+                if any(Path(one).exists() for one, *_ in failed.args[0]):
+                    raise
+                continue  # an old checkpoint or a temporary file is gone meanwhile
+            if _checkpoints(run) == before:
+                break
+        else:
+            raise UserError(f"{run}: rounds end faster than they are copied; 'hanse network pause {run}' first")
+        if (network.folder / STATE).exists():
+            (part / STATE).parent.mkdir(mode=0o700)
+            with closing(sqlite3.connect(network.folder / STATE)) as old, closing(sqlite3.connect(part / STATE)) as new:
+                old.backup(new)
+        part.chmod(0o700)  # it holds keys
+        part.rename(to)
     write_whole(network.folder / BACKUP, json.dumps({"at": time.time(), "to": str(to.absolute())}))
 
 
@@ -76,22 +78,29 @@ def restore(backup: Path, folder: Path) -> Loopback:
     kept = Loopback.read(backup)
     if folder.exists():
         raise UserError(f"{folder}: is there already; give a new folder")
-    shutil.copytree(backup, folder)
-    network = replace(kept, folder=folder, app=folder if kept.app == kept.folder else kept.app)
-    network.save()
-    mark = network.agreement.with_suffix(".run")
-    if mark.exists() and (run := Path(mark.read_text().strip())).is_relative_to(kept.folder):
-        write_whole(mark, f"{folder / run.relative_to(kept.folder)}\n")
-    else:  # of a run outside the project that has not begun: 'back_up' refuses one that has
-        mark.unlink(missing_ok=True)
-    try:
-        wrong = wrong_in(network.run) if network.run is not None and has_books(network.run) else None
-    except UserError as unread:
-        wrong = str(unread)
-    if wrong:
-        shutil.rmtree(folder)
-        raise UserError(f"{backup}: nothing was restored: its books do not hold: {wrong}")
+    with _whole(folder, f"{backup}: nothing was restored"):
+        shutil.copytree(backup, folder)
+        network = replace(kept, folder=folder, app=folder if kept.app == kept.folder else kept.app)
+        network.save()
+        mark = network.agreement.with_suffix(".run")
+        if mark.exists() and (run := Path(mark.read_text().strip())).is_relative_to(kept.folder):
+            write_whole(mark, f"{folder / run.relative_to(kept.folder)}\n")
+        else:  # of a run outside the project that has not begun: 'back_up' refuses one that has
+            mark.unlink(missing_ok=True)
+        if network.run is not None and has_books(network.run) and (wrong := wrong_in(network.run)):
+            raise UserError(f"its books do not hold: {wrong}")
     return network
+
+
+@contextmanager
+def _whole(made: Path, what: str) -> Iterator[None]:
+    """Remove the folder that the block makes if that fails (a disk is full), and say what was not done and why."""
+    try:
+        yield
+    except (UserError, OSError, sqlite3.Error) as wrong:
+        shutil.rmtree(made, ignore_errors=True)
+        why = wrong.args[0][0][2] if isinstance(wrong, shutil.Error) else wrong
+        raise UserError(f"{what}: {why}") from None
 
 
 def _checkpoints(run: Path | None) -> Sequence[str]:

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from hanse.base.errors import UserError
-from hanse.base.files import MEMBERS, json_lines, read_json, read_text
+from hanse.base.files import MEMBERS, going_on, json_lines, read_json, read_text
+from hanse.base.lock import LOCK, flock
 from hanse.wings.operate.clocks import APART_S, NODES, SOON_D, Finding, State, judged
 from hanse.wings.operate.loopback import HOST, Loopback
 
@@ -38,7 +39,7 @@ def findings(network: Loopback, now: datetime) -> list[Finding]:
     """
     run = network.run
     looks = (judged(network.folder / "certs", now), _agreement(network, now), _processes(network), _nodes(network, run),
-             _disks(network, run), _run(run), _backup(network, now))  # fmt: skip
+             _disks(network, run), _run(network, run), _backup(network, now))  # fmt: skip
     return [found for look in looks for found in look]
 
 
@@ -140,10 +141,10 @@ def _disks(network: Loopback, run: Path | None) -> Iterator[Finding]:
             yield Finding("disk", str(folder), "warning" if free < FREE else "fine", said, {"free": free})
 
 
-def _run(run: Path | None) -> Iterator[Finding]:
-    """Look at a pause, the run's last round, clients whose last answer was refused, and its books."""
+def _run(network: Loopback, run: Path | None) -> Iterator[Finding]:
+    """Look at a pause, the run's last round and process, clients whose last answer was refused, and its books."""
     from hanse.flower.members import Orders
-    from hanse.ledger.run_ledger import has_books, reading, wrong_in
+    from hanse.ledger.run_ledger import has_books, latest_claim, reading, wrong_in
     from hanse.runs.round_record import METRICS, SEATS
 
     if run is not None and (why := Orders.read(run).paused) is not None:
@@ -155,6 +156,8 @@ def _run(run: Path | None) -> Iterator[Finding]:
     said = f"{last['round'] + 1} are played; in the last one {last['answered']} of {last['seats']} seats answered"
     state: State = "failure" if "failed" in last else "warning" if last["answered"] < last["seats"] else "fine"
     yield Finding("run", "rounds", state, said, {"played": last["round"] + 1, "answered": last["answered"]})
+    if network.processes.names() and not (_in_use(run) or ((claim := latest_claim(run)) and claim.finished)):
+        yield Finding("run", "process", "failure", f"nobody plays it; '{going_on(run)}' goes on")
     seats: dict[int, dict[str, Any]] = {seat["client"]: seat for seat in json_lines(run / SEATS, ("round", "client"))}
     for client, seat in sorted(seats.items()):
         if "refused" in seat:
@@ -170,6 +173,16 @@ def _run(run: Path | None) -> Iterator[Finding]:
     else:
         said = f"{count} transactions, head {head}" + (f"; {wrong}" if wrong else "")
         yield Finding("books", "log", "failure" if wrong else "fine", said, {"transactions": count})
+
+
+def _in_use(run: Path) -> bool:
+    """Return whether a process holds a run's lock, which plays it."""
+    try:
+        with (run / LOCK).open("rb") as file:
+            flock(file, wait=False, shared=True)
+    except OSError as wrong:
+        return isinstance(wrong, BlockingIOError)
+    return False
 
 
 def _backup(network: Loopback, now: datetime) -> Iterator[Finding]:

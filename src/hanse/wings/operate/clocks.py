@@ -98,9 +98,13 @@ class ClockGate:
             key = sha256(b64decode(headers[PUBLIC_KEY])).hexdigest()
 
         async def noted(said: Any) -> None:
-            """Note a node that the application has let in by its key, and pass its answer on."""
+            """Note a node that the application has let in by its key, or its clock if it was let in before, and pass
+            the answer on.
+            """
             if key and said.get("status") == 200:
                 self._heard[key] = (time.monotonic(), ahead)
+            elif key in self._heard:
+                self._heard[key] = (self._heard[key][0], ahead)
             await send(said)
 
         await self.app(scope, receive, noted)

@@ -25,7 +25,9 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import chdir, suppress
 from dataclasses import KW_ONLY, dataclass, replace
 from datetime import UTC, datetime
+from io import BytesIO
 from pathlib import Path
+from zipfile import ZipFile
 
 from flwr.cli.build import build_fab_from_disk
 from pydantic import TypeAdapter
@@ -49,6 +51,7 @@ HOST = "127.0.0.1"
 NETWORK = "network.json"  # in a project: how its federation was brought up
 FIRST = (18000, 18101, 18102, 18103)  # ports of a trial: the SuperLink's, and those of three nodes
 POLL_S = 0.25  # seconds between two looks of Flower's executor for a message; its own default is 1 s
+GOES_ON = "'hanse network run {}' goes on after the last finished round"
 # beginnings of lines that say why a run ended: they go into the exception and are not shown before
 TOLD_AT_THE_END = ("mistake: ", "error: ", "asked last: ")
 
@@ -109,12 +112,16 @@ def app_hash(project: Path) -> str:
     """Return SHA-256 of the Flower app that ``flwr`` makes of a project's folder.
 
     Raises:
-        UserError: the folder's files make no app.
+        UserError: the folder's files make no app, or a run's are among them, which all nodes would be sent.
     """
     try:
-        return hashlib.sha256(build_fab_from_disk(project)).hexdigest()
+        app = build_fab_from_disk(project)
     except ValueError as wrong:
         raise UserError(f"{project}: Flower makes no app of it: {' '.join(str(wrong).split())}") from None
+    if runs := [name for name in ZipFile(BytesIO(app)).namelist() if Path(name).name == FEDERATION]:
+        why = "is of a run, and would be sent to every node with the app: must be moved out, or be in .gitignore"
+        raise UserError(f"{project / runs[0]}: {why}")
+    return hashlib.sha256(app).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -245,20 +252,22 @@ class Loopback:
             if planned != experiment.run.rounds:
                 raise UserError(
                     f"run.rounds: {experiment.run.rounds}: the last of {planned} rounds in {self.run} was settled, "
-                    f"which cannot be taken back; put {planned} back, or move {self.run.name} away for a new run"
+                    f"which cannot be taken back; put {planned} back, or move it out of the project for a new run"
                 )
         run = uuid.uuid4().hex
         app, operator = app_hash(self.app), public_of(key)
         made = Agreement.of(experiment, run=run, network=self.app.name, operator=operator, day=day, app=app)
         if self.agreement.exists():
+            other = "it was damaged"
             with suppress(ValueError):  # what is damaged is written anew
                 kept, _ = Agreement.read(read_text(self.agreement), edited=True)
                 if begun or not mark.exists():
-                    made = replace(made, run=kept.run)
+                    made = replace(made, run=kept.run, network=kept.network)  # restored, it may have another folder
                 if kept.fits(made) and day <= kept.expires:
                     made = kept
+                other = ", ".join(name for name, one in vars(kept).items() if one != getattr(made, name))
             if made.text not in self.agreement.read_text():
-                show(f"{self.agreement.name} is written anew: members on other machines must be given it")
+                show(f"{self.agreement.name} is written anew ({other}): members on other machines must be given it")
         if not begun:
             mark.unlink(missing_ok=True)
         write_whole(self.agreement, made.note(key), durable=True)
@@ -479,7 +488,8 @@ class Loopback:
             )  # a stream begins with the log's first line; _new leaves out the lines that were shown
         status, details = ended
         if status != "finished:completed":
-            why = [line for line in heard if line.startswith(TOLD_AT_THE_END)] or details.splitlines()[:1]
+            why = [line for line in heard if line.startswith(TOLD_AT_THE_END)]
+            why = why or [*details.splitlines()[:1], GOES_ON.format(self.folder)]
             lines = (f"the run did not complete ({status})", *why, f"its log: {log}")
             raise UserError(*lines) if any(line.startswith("mistake: ") for line in why) else RunFailedError(*lines)
         return log.read_text(errors="replace")
@@ -503,7 +513,7 @@ class Loopback:
         except (ValueError, KeyError) as wrong:  # UserError is a ValueError: the command failed
             raise self._lost(
                 f"the SuperLink does not say how the run goes: {str(wrong)[:300]}",
-                f"'hanse network run {self.folder}' goes on after the last finished round",
+                GOES_ON.format(self.folder),
             ) from None
         return str(found["status"]), str(found["status-details"])
 
