@@ -126,7 +126,7 @@ def shown(top: Iterable[tuple[str, str]], **more: Any) -> str:
     Args:
         top: bold words, and what they are of.
         more: what ``shown.html.j2`` shows besides: a ``picture``, ``headings`` and ``rows`` of a table, the ``rest`` of
-            the lines, the ``link`` to a page.
+            the lines.
     """
     return environment().get_template("shown.html.j2").render(top=top, **more)
 

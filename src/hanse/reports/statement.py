@@ -8,6 +8,7 @@ allow: each says how sure it is, or that this is not known. Rounds are numbered 
 
 from __future__ import annotations
 
+import html
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from hanse.base.errors import UserError
-from hanse.base.files import MEMBERS, table
+from hanse.base.files import MEMBERS, table, write_whole
 from hanse.core.telling import Measure
 from hanse.games.jackknife import SURE
 from hanse.learning.intervals import wilson
@@ -62,7 +63,7 @@ class ClientRound:
         return SURE * self.error if self.value is not None and self.error else None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Statement:
     """What a run did for one client, and what the client did for the run.
 
@@ -147,6 +148,18 @@ class Statement:
         """What a terminal or a notebook shows of it: the verdict, the text below it, and which files are lost."""
         name = "" if self.client.name == str(self.client.client) else f"{self.client.name}: "
         return [f"{name}{self.headline}.", *(f"{about}: {told}" for about, told in self.short.items()), *self.missing]
+
+    def save(self, path: str | Path) -> None:
+        """Write the page."""
+        write_whole(Path(path), render(self))
+
+    def __repr__(self) -> str:
+        first, *rest = self.lines
+        return "\n".join([first, *self.doubts, *rest])
+
+    def _repr_html_(self) -> str:
+        page = html.escape(render(self))
+        return f'<iframe style="width:100%;height:640px;border:0" srcdoc="{page}"></iframe>'
 
     def as_json(self) -> dict[str, Any]:
         """Return everything as plain values."""
