@@ -17,12 +17,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from hanse.base.errors import UserError
 from hanse.base.files import read_arrays, read_json, run_folder, table
-from hanse.core.entry import TOKEN
-from hanse.core.table import Floats
 from hanse.core.telling import ABOUT, Check, Fact, describe
 from hanse.ledger.run_ledger import has_books, movements, reading, verify_run
 from hanse.mechanisms import market_checks
@@ -189,21 +185,6 @@ def _made_rows(folder: Path) -> Check | Fact | None:
     if not wrong and not len(record.get("made_row", ())):
         return Fact("models", f"{said} none of them: none could be compared", True)
     return Check("models", not wrong, wrong or f"{said} those of round {state.round - 1}")
-
-
-def traded(rounds: Sequence[MarketRound]) -> tuple[tuple[int, ...], Floats, Floats]:
-    """Return who traded what in some markets.
-
-    The three arrays are the clients ``[m]``, the tokens ``[m, m]`` that i paid j, and ``[m, m]`` the share of the
-    markets in which i imported j's model.
-    """
-    who = np.unique(np.concatenate([r.clients for r in rounds]))
-    money, imports = np.zeros((len(who), len(who))), np.zeros((len(who), len(who)))
-    for r in rounds:
-        at = np.searchsorted(who, r.clients)
-        money[np.ix_(at, at)] += r.money / TOKEN
-        imports[np.ix_(at, at)] += (r.realised != 0) / len(rounds)
-    return tuple(who.tolist()), money, imports
 
 
 def _records(folder: Path) -> Check:
