@@ -54,7 +54,7 @@ def test_what_cheats_earn_and_lose_is_what_the_books_say(folder: Path) -> None:
     np.testing.assert_array_equal(np.round(held.held[-1] * TOKEN), units)
     [lines] = [c.marks.lines for c in token_charts(groups, books) if c.key.startswith("balances")]
     assert {line.x[-1] for line in lines} == {5}
-    means = [units[who].mean() / TOKEN for who in kinds_of(run, cheats=True).values()]
+    means = [units[who].mean() / TOKEN for who in kinds_of(run).values()]
     table = kinds_table(groups[0])
     at = table.headings.index("tokens a client, beyond its grant")
     assert [figures(row[at])[0] + 100 for row in table.rows] == pytest.approx(means, abs=0.1)

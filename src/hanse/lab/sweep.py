@@ -2,8 +2,7 @@
 
 This is the implementation of ``hanse sweep``, and can be used from Python. :func:`grid_of` reads an experiment's file
 and the axes, and returns the checked :class:`GridPoint` of every run. :func:`run_sweep` plays those without a result,
-and keeps a table with a row for each run (:func:`rows_of`). :class:`SweepPart` is a share of the runs for one of several
-machines.
+and keeps a table with a row for each run (:func:`rows_of`). :class:`SweepPart` is one machine's share of the runs.
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ def surely(gains: Sequence[tuple[float, float, float]], freedom: float = math.in
     return signs
 
 
-def fits_of(run: RunRecord, alone: RunRecord | None = None, clients: Collection[int] | None = None) -> dict[int, Fit]:
+def fits_of(run: RunRecord, alone: RunRecord | None = None) -> dict[int, Fit]:
     """Return the fit of each client, by its last test in the run and its last one alone.
 
     A round's file that is lost is not replaced by an earlier round's: then nothing is known. Where rows look like
@@ -136,15 +136,14 @@ def fits_of(run: RunRecord, alone: RunRecord | None = None, clients: Collection[
     Args:
         run: the run.
         alone: the run of clients that train alone. None: that which :func:`hanse.reports.alone.find_alone` finds.
-        clients: their numbers. None: all.
     """
-    asked = set(range(run.num_clients) if clients is None else clients)
+    asked = range(run.num_clients)
     ours, lost = _last_tests(run, asked)
     other = find_alone(run) if alone is None else alone
     unsaid = Note("units_unsaid", "warning") if run.about.doubt else None
     theirs = {} if other is None else _last_tests(other, asked)[0]
     found = {}
-    for client in sorted(asked):
+    for client in asked:
         test, beside = ours.get(client), theirs.get(client)
         if test is None:
             found[client] = Fit(why=lost or _why_untested(run))
