@@ -19,7 +19,7 @@ from hanse.reports.alone import alone_experiment, train_alone
 from hanse.reports.answers import answers_of
 from hanse.reports.facts import facts
 from hanse.reports.groups import group_runs
-from hanse.reports.money import books_of, money_of
+from hanse.reports.money import money_of, token_charts
 from hanse.reports.statement import render, statement
 from hanse.reports.words import policy
 from hanse.runs.run_record import load_run
@@ -233,9 +233,9 @@ def test_books_that_do_not_hold_make_no_statement(auction: Path, tmp_path: Path)
     tampered = run.rename(tmp_path / "tampered")
     with pytest.raises(UserError, match="transactions 1 to "):
         statement(tampered, 1)
-    books, notes = books_of(group_runs([load_run(tampered)]))  # what a report shows of them
-    assert books == {}
-    assert "transactions 1 to " in notes[0]
+    [group] = group_runs([load_run(tampered)])  # a report has the doubt, and no figures of them
+    assert "transactions 1 to " in group.runs[0].doubts[0]
+    assert not [chart for chart in token_charts([group]) if chart.key.startswith("balances")]
 
 
 def test_a_statement_walks_its_book_twice(auction: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ from hanse.learning.metrics import ACCURACY, LOSS, reading_of
 from hanse.reports.chart import Floats, Ints
 from hanse.reports.fits import own_mean
 from hanse.reports.groups import SeedGroup, different_settings, group_runs
-from hanse.reports.paired import paired
+from hanse.reports.paired import holm, paired
 from hanse.reports.text_table import TextTable
 from hanse.reports.words import Note
 from hanse.runs.run_record import RunRecord, load_runs
@@ -196,7 +196,7 @@ def difference_rows(groups: Sequence[SeedGroup]) -> list[dict[str, Any]]:
                 rows.append(names | asdict(test))
         same = [row["sd"] <= _ROUNDING * max(map(abs, base.values())) for row in rows]  # no if it is not a number
         varying = [row for row, equal in zip(rows, same, strict=True) if not equal]
-        for row, corrected in zip(varying, _holm([row["p"] for row in varying]), strict=True):
+        for row, corrected in zip(varying, holm([row["p"] for row in varying]), strict=True):
             row["p_holm"] = corrected
         unknown = dict.fromkeys(("low", "high", "p", "p_holm"))
         found += [row if "p_holm" in row else row | unknown for row in rows]
@@ -206,15 +206,6 @@ def difference_rows(groups: Sequence[SeedGroup]) -> list[dict[str, Any]]:
 def _by_seeds(group: SeedGroup, figure: str) -> dict[Any, float]:
     """Return a figure of each run that has it, by the seeds of the run and of the split."""
     return {run.seeds: float(v) for run in group.runs if (v := run_row(run).get(figure)) is not None}
-
-
-def _holm(p: Sequence[float]) -> list[float]:
-    """Return p-values with Holm's correction, which limits the probability of any false alarm to that of one test."""
-    corrected, least = [0.0] * len(p), 0.0
-    for rank, i in enumerate(np.argsort(p, kind="stable").tolist()):
-        least = max(least, min(1.0, (len(p) - rank) * p[i]))
-        corrected[i] = least
-    return corrected
 
 
 def _effective(run: RunRecord, base: RunRecord, epsilon: float) -> dict[str, float | None]:

@@ -15,6 +15,7 @@ from hanse.learning.metrics import ACCURACY, LOSS, MetricStyle
 from hanse.reports.alone import by_python, find_alone
 from hanse.reports.chart import Floats
 from hanse.reports.groups import honest_of
+from hanse.reports.paired import holm
 from hanse.reports.words import Note
 from hanse.runs.run_record import OwnTests, RunRecord
 
@@ -119,11 +120,10 @@ def surely(gains: Sequence[tuple[float, float, float]], freedom: float = math.in
     near = [gain - (low if gain > 0 else high) for gain, low, high in gains]
     errors = [abs(gain / half) if half else math.inf * abs(gain) for (gain, *_), half in zip(gains, near, strict=True)]
     chances = [2 * float(stdtr(freedom, -t_quantile(freedom) * error)) for error in errors]
-    signs, left = [0] * len(gains), sum(map(math.isfinite, chances))
-    for i in sorted(range(len(gains)), key=lambda i: (math.isnan(chances[i]), chances[i])):
-        if not chances[i] * left <= 1 - LEVEL:
-            break
-        signs[i], left = (1 if gains[i][0] > 0 else -1), left - 1
+    known = [i for i, chance in enumerate(chances) if math.isfinite(chance)]
+    signs = [0] * len(gains)
+    for i, chance in zip(known, holm([chances[i] for i in known]), strict=True):
+        signs[i] = 0 if chance > 1 - LEVEL else 1 if gains[i][0] > 0 else -1
     return signs
 
 
