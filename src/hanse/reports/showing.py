@@ -21,7 +21,7 @@ _MOST_ROWS = 40  # of a table in a notebook or a terminal; pandas has the rest
 
 
 class Displayed:
-    """An answer that displays itself. Subclasses implement the four methods below that raise NotImplementedError."""
+    """An answer that displays itself. Subclasses implement the three methods below that raise NotImplementedError."""
 
     def sentences(self) -> Sequence[str]:
         """Return the answer in sentences. The first must make sense on its own."""
@@ -33,10 +33,6 @@ class Displayed:
 
     def plot(self) -> Chart:
         """Return the answer's picture, which a notebook displays and ``.save("chart.svg")`` writes."""
-        raise NotImplementedError
-
-    def to_pandas(self) -> pd.DataFrame:
-        """Return the answer as a pandas DataFrame. Raises UserError if pandas is not installed."""
         raise NotImplementedError
 
     def __str__(self) -> str:

@@ -1,8 +1,8 @@
 """``hanse network``: a federation on this machine for a trial, and the operator's orders to a run on any network.
 
 ``up``, ``run`` and ``down`` play a project of ``hanse new`` on one machine. For real participants, the operator uses
-``admit`` and each participant ``join``. ``pause``, ``go-on``, ``expel`` and ``orders`` write into a run directory,
-where the server reads them before its next exchange.
+``admit`` and each participant ``join``. ``pause``, ``go-on`` and ``expel`` write into a run directory, where the server
+reads them before its next exchange.
 
 The work is done in :mod:`hanse.flower`, most of it in ``loopback.py``.
 """
@@ -457,22 +457,3 @@ def log(
         proved = f"holds: the first {seen} of {len(lines)} lines had the root {root}"
         typer.echo(f"{proved}; of the {len(lines) - seen} since then only a root that is noted now says more")
     typer.echo(f"root: {mine.root()}")
-
-
-@app.command()
-def orders(folder: RunDir) -> None:
-    """Show the orders given so far, with their reasons.
-
-    One line for each pause, go-on and expulsion, oldest first; nothing if there was none. The folder is the run
-    directory of a run on a network.
-
-    Examples:
-        hanse network orders run
-    """
-    from hanse.flower.members import FILE, check_on_network
-
-    check_on_network(folder)
-    for line in (folder / FILE).read_text().splitlines() if (folder / FILE).exists() else []:
-        order = json.loads(line)
-        who = f" {order['client']} ({order['name']})" if "client" in order else ""
-        typer.echo(f"{order['time']}  {order['order']}{who}: {order['reason']}")
