@@ -64,7 +64,7 @@ def test_a_run_shows_itself(played: hanse.Run) -> None:
     assert "St Mary" in played._repr_html_()
     plain = hanse.run(EXPERIMENT, data=frame())
     assert "Mary" not in str(plain)
-    assert plain.plot().title == "Accuracy at the clients"
+    assert plain.plot().chart.title == "Accuracy at the clients"
     with pytest.raises(UserError, match="run valued"):
         plain.values()
     for ask in (lambda: plain.statement(0), plain.report):

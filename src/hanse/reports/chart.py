@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import io
-import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hanse.base.errors import UserError
-from hanse.base.files import write_csv, write_whole
+from hanse.base.files import write_csv
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -97,17 +94,16 @@ class Bars:
         return all(bool((s.values == np.round(s.values)).all()) for s in self.series)
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Chart:
-    """One figure, which a notebook displays and :meth:`save` writes.
+    """One figure: ``key`` is its file name, ``caption`` says how to read it, ``x`` and ``y`` name the axes.
 
-    ``key`` is its file name, ``caption`` says how to read it, ``x`` and ``y`` name the axes. Without a ``title`` the
-    picture has none either.
+    Without a ``title`` the picture has none either.
 
     Examples:
         >>> line = Curve("FedAvg", np.arange(3), np.array([0.5, 0.7, 0.8]))
-        >>> Chart("accuracy", "Quality", "Test accuracy", "Higher is better.", Lines((line,)), x="round")
-        <a chart, 'Test accuracy': shown in a notebook, or written by .save('chart.svg')>
+        >>> Chart("accuracy", "Quality", "Test accuracy", "Higher is better.", Lines((line,)), x="round").key
+        'accuracy'
     """
 
     key: str
@@ -118,35 +114,6 @@ class Chart:
     _: KW_ONLY
     x: str = ""
     y: str = ""
-
-    def save(self, path: str | Path) -> Path:
-        """Write the chart as SVG, PNG, CSV (its numbers) or JSON (its Vega-Lite specification), by the file's name.
-
-        Raises:
-            UserError: the name has another ending.
-            OSError: the file cannot be written.
-        """
-        from hanse.reports.vega import to_png, to_svg, to_vegalite  # late: the drawing library takes time to load
-
-        file = Path(path)
-        writers: Mapping[str, Callable[[], str | bytes]] = {
-            ".svg": lambda: to_svg(to_vegalite(self)),
-            ".png": lambda: to_png(to_svg(to_vegalite(self))),
-            ".csv": lambda: to_csv(self),
-            ".json": lambda: json.dumps(to_vegalite(self), indent=1),
-        }
-        if file.suffix not in writers:
-            raise UserError(f"{file}: must end in one of {', '.join(writers)}")
-        write_whole(file, writers[file.suffix]())
-        return file
-
-    def __repr__(self) -> str:
-        return f"<a chart, '{self.title}': shown in a notebook, or written by .save('chart.svg')>"
-
-    def _repr_svg_(self) -> str:
-        from hanse.reports.vega import to_svg, to_vegalite
-
-        return to_svg(to_vegalite(self))
 
 
 def looks(items: Sequence[Curve | Series]) -> list[int]:

@@ -39,7 +39,7 @@ from hanse.reports.chart import Chart, Curve, Lines, slug
 from hanse.reports.evaluations import progress as shown
 from hanse.reports.facts import RunOf
 from hanse.reports.fits import fits_of, surely
-from hanse.reports.showing import Displayed, frame
+from hanse.reports.showing import Displayed, Picture, frame
 from hanse.reports.words import Note, said
 from hanse.runs import experiment as running
 from hanse.runs.chance import NEAR_ALL, Guess
@@ -204,7 +204,7 @@ class Joining(Displayed):
         ends = [self.reading.show_difference(end).removesuffix(" points") for end in (gain.low, gain.high)]
         return words if np.isnan(gain.low) else f"{words} ({ends[0]} to {ends[1]})"
 
-    def plot(self) -> Chart:
+    def plot(self) -> Picture:
         """Return a picture of all clients' gains with their 95 % intervals, one colour per mechanism."""
         factor, many = self.reading.factor, len(self.mechanisms)
         lines = []
@@ -217,7 +217,7 @@ class Joining(Displayed):
         caption = said("gains_caption", self.reading.title)
         marks = Lines(tuple(lines), zero=True, whole=False, places=self.clients, named=True)
         axis = f"gain in {self.reading.title}{f' ({unit})' if unit else ''}"
-        return Chart("who-gains", "", "Whom does joining pay?", caption, marks, y=axis)
+        return Picture(Chart("who-gains", "", "Whom does joining pay?", caption, marks, y=axis))
 
     def to_pandas(self) -> pd.DataFrame:
         """Return a DataFrame with a row for each client and mechanism: joined, alone, gain, low, high, samples, units.

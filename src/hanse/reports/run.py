@@ -22,7 +22,7 @@ from hanse.base.errors import UserError, in_python
 from hanse.base.factories import OBJECT
 from hanse.core.telling import About
 from hanse.learning.models import Factory
-from hanse.reports.showing import Displayed
+from hanse.reports.showing import Displayed, Picture
 from hanse.reports.worths import Worths
 from hanse.runs import experiment as running
 from hanse.runs import played_run
@@ -31,7 +31,6 @@ from hanse.runs.played_run import PlayedRun
 from hanse.runs.run_record import Registered, RunRecord, Seat, client_of, load_run
 
 if TYPE_CHECKING:
-    from hanse.reports.chart import Chart
     from hanse.reports.statement import Statement
 
 P = ParamSpec("P")
@@ -166,7 +165,7 @@ class Run(PlayedRun, Displayed):
         """Return the table of :meth:`values`, or an empty one if no updates were valued."""
         return ((), ()) if self._valued is None else self._valued.shown_table()
 
-    def plot(self) -> Chart:
+    def plot(self) -> Picture:
         """Return the clients' values as bars, or without values the curve of the main metric."""
         if self._valued is not None:
             return self._valued.plot()
@@ -176,7 +175,7 @@ class Run(PlayedRun, Displayed):
         charts = curve_charts(group_runs([self.record]))
         if not charts:
             raise UserError("plot: nothing was tested in this run, so there is no curve")
-        return charts[0]
+        return Picture(charts[0])
 
     @property
     def _valued(self) -> Contributions | None:

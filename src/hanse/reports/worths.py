@@ -14,12 +14,10 @@ import numpy as np
 from hanse.core.table import Floats
 from hanse.games.jackknife import SURE
 from hanse.reports.digits import ends, listed, number, rounded
-from hanse.reports.showing import Displayed, frame
+from hanse.reports.showing import Displayed, Picture, frame
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from hanse.reports.chart import Chart
 
 TIE = 1e-9
 """Values closer than this share of the largest one are equal up to rounding."""
@@ -104,7 +102,7 @@ class Worths(Displayed):
             return number(self.values[i])
         return rounded(self.values[i], self._bears(i))
 
-    def plot(self) -> Chart:
+    def plot(self) -> Picture:
         """Return the values as bars with their 95 % intervals, the highest on top.
 
         If there are more than 30, it shows only both ends.
@@ -119,7 +117,7 @@ class Worths(Displayed):
         caption += f" The {left_out} between the highest and the lowest 15 are left out." if left_out else ""
         series = Series(self.unit, self.values[kept], half if sure else None)
         marks = Bars(tuple(self.names[i] for i in kept), (series,))
-        return Chart("worth", "", self.title, caption, marks, x=self.unit)
+        return Picture(Chart("worth", "", self.title, caption, marks, x=self.unit))
 
     def to_pandas(self) -> pd.DataFrame:
         """Return a DataFrame with a row for each name, in the order given: value, low, high, standard_error.
