@@ -9,7 +9,6 @@ The work is done in :mod:`hanse.flower`, most of it in ``loopback.py``.
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from datetime import UTC, datetime
@@ -281,10 +280,7 @@ def down(folder: Folder = Path()) -> None:
 
 
 @app.command()
-def check(
-    folder: Folder = Path(),
-    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
-) -> None:
+def check(folder: Folder = Path()) -> None:
     """Say how a network is: certificates, processes, nodes and their clocks, disk, the run and its books, backups.
 
     It looks at the operator's machine alone and changes nothing. For a monitor, the exit code is 0 if all is well and 1
@@ -294,16 +290,11 @@ def check(
     Examples:
         hanse network check harvest
     """
-    from dataclasses import asdict
-
     from hanse.wings.operate.checks import findings, worst
 
     found = findings(_network(folder), datetime.now(UTC))
-    if as_json:
-        typer.echo(json.dumps([asdict(one) for one in found], indent=1))
-    else:
-        for one in found:
-            typer.echo(one.line)
+    for one in found:
+        typer.echo(one.line)
     raise typer.Exit(worst(found) != "fine")
 
 
