@@ -12,7 +12,7 @@ from paper_cases import cell, made_up, sections, table
 
 from hanse.reports.chart import Chart, Curve, to_csv
 from hanse_papers import figures
-from hanse_papers.runner import TableOutcome, expand, run_table
+from hanse_papers.runner import TableOutcome, run_table
 from hanse_papers.tables import Cell, Variant
 
 Curves = Callable[[float, int], Mapping[str, list[float]]]
@@ -108,17 +108,3 @@ def test_bars_have_the_papers_beside_ours(tmp_path: Path) -> None:
     assert ours.values == pytest.approx([55, 15])
     assert ours.errors == pytest.approx([50**0.5, 50**0.5])
     assert (theirs.values[0], np.isnan(theirs.values[1])) == (60, True)
-
-
-def test_imports_stand_side_by_side_as_means_over_the_seeds() -> None:
-    cells = [cell(name, of(lr)) for name, lr in (("a", 0.5), ("b", 0.25))]
-    wanted = table(*cells, figures=({"kind": "imports"},))
-    jobs, readings = expand(wanted, 2)
-    results = {
-        job.key: {"key": job.key, "given": job.sections, "tested": [1, 2, 3], "curves": {"test/accuracy": [0, 0, 0.5]}}
-        | {"trades": {"clients": [0, 1], "imports": [[0, job.sections["train"]["lr"]], [0, 0]]}}
-        for job in jobs
-    }
-    [heat] = figures.charts(TableOutcome(wanted, 2, tuple(jobs), tuple(readings), results, failures={}, played=0), "f")
-    assert heat.marks.columns == ("a: 1", "a: 2", "", "b: 1", "b: 2")
-    np.testing.assert_array_equal(heat.marks.z, [[0, 0.5, np.nan, 0, 0.25], [0, 0, np.nan, 0, 0]])

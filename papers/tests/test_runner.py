@@ -88,7 +88,7 @@ def test_a_result_of_another_run_under_a_jobs_name_does_not_count(tmp_path: Path
         {"cpu_seconds": None}, {"cpu_seconds": float("inf")}, {"cpu_seconds": 10**400}, {"cpu_seconds": -1.0},
         {"curves": {"test/accuracy": [1e308] * 3}}, {"curves": {}}, {"tested": []},
         {"tested": [1, 2], "curves": {"test/accuracy": [0.1, 0.2]}}, {"tested": [1, 3]}, {"tested": [1, 2, 4]},
-        {"rounds": 9}, {"rounds": "3"}, {"clients": 7}, {"audit": 7}, {"trades": 7},
+        {"rounds": 9}, {"rounds": "3"}, {"clients": 7}, {"audit": 7},
         {"clients": {"0": 57.0}}, {"clients": {"0": -0.5}},
         *({"curves": {name: [0.1, 57.0, 0.3]}} for name in (
             "test/accuracy", "client/test_accuracy", "client/test_accuracy_min", "client/3/test_accuracy",
@@ -110,8 +110,7 @@ def test_a_run_that_ended_at_a_limit_has_fewer_tests(tmp_path: Path) -> None:
     found = json.loads(store.path(job).read_text())
     ended = {"rounds": 2, "tested": [1, 2], "curves": {"test/accuracy": [0.1, 0.2]}}
     audit = {"rounds": 1, "the ledger verifies": {"holds": True, "said": ""}}
-    trades = {"clients": [0, 1], "money": [[0.0, 1.0], [0, 0]], "imports": [[0, 1], [1, 0]]}
-    store.path(job).write_text(json.dumps(found | ended | {"audit": audit, "trades": trades}))
+    store.path(job).write_text(json.dumps(found | ended | {"audit": audit}))
     assert store.read(job) is not None
     # nor has one whose data have no test set
     store.path(job).write_text(json.dumps(found | {"tested": [], "curves": {}}))

@@ -357,8 +357,6 @@ def test_a_doubt_is_the_first_line_and_withholds_answers(tmp_path):
     with pytest.raises(UserError):
         invoice(tmp_path / "run", "100", "EUR")
     run.alone()
-    with pytest.raises(UserError):
-        run.joining()
     rows = facts(tmp_path / "run").clients
     assert [(row.paid_to_join, row.gain) for row in rows] == [("unknown", None)] * 3
     assert [note.code for note in answers_of(tmp_path / "run").joining] == ["joining_withheld"]

@@ -21,7 +21,7 @@ def test_a_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
     HOOK["run"](notebook)
     said = HOOK["to_markdown"](notebook)
     for words in {
-        "hospitals": ("Hungary has the highest value", "Switzerland: Not known whether joining paid", "4 open"),
+        "hospitals": ("No client clearly contributed most", "Switzerland: Not known whether joining paid", "4 open"),
         "flower": ("site 4 is suspect", "<td>5</td>"),
         "null-twin": ("idea against its twin:", "95 % interval"),
     }[path.stem]:

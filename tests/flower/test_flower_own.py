@@ -26,7 +26,6 @@ from hanse.federation.node import Assignment, ClientData, Node, PrivateRow
 from hanse.flower import link, server
 from hanse.flower.members import Orders, give
 from hanse.mechanisms.registry import build_mechanism
-from hanse.wings.operate.network import orders
 
 
 def own(folder: Path, client: int, name: str) -> Any:
@@ -178,8 +177,6 @@ def test_a_paused_server_waits_until_it_may_go_on(
 def test_orders_need_a_run_a_reason_and_a_member(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is not a run on a network"):
         give(tmp_path, "pause", "why")
-    with pytest.raises(UserError, match="is not a run on a network"):
-        orders(tmp_path / "mistyped")
     play(experiment("fedavg", rounds=1), tmp_path)
     with pytest.raises(UserError, match="--reason"):
         give(tmp_path / "run", "pause", "  ")

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hanse.reports.chart import Bars, Chart, Curve, Heat, Lines, Series, to_csv
+from hanse.reports.chart import Bars, Chart, Curve, Lines, Series, to_csv
 from hanse.reports.vega import save, to_vegalite
 
 BAD = "=1+1 <b>$x$</b>"
@@ -20,7 +20,6 @@ MARKS = {
     "lines": Lines((Curve(BAD, X, X**2, X - 1, X + 1), Curve("dots", X, np.array([np.nan, 3.0]), dots=True))),
     "bars": Bars(("a", "b"), (Series("s", X, np.array([0.5, np.nan])), Series("t", -X))),
     "upright": Bars(("a", "b"), (Series("s", X),), upright=True),
-    "heat": Heat(("r",), ("c", "d"), np.array([[2.0, 3.0]]), "samples"),
 }  # fmt: skip
 HALF = "half of 95 % interval"
 TABLES = {
@@ -29,7 +28,6 @@ TABLES = {
     "bars": [["series", "value", "rounds", HALF], ["s", "a", "1", "0.5"], ["s", "b", "2", ""], ["t", "a", "-1", ""],
              ["t", "b", "-2", ""]],
     "upright": [["series", "rounds", "value", HALF], ["s", "a", "1", ""], ["s", "b", "2", ""]],
-    "heat": [["value", "rounds", "samples"], ["r", "c", "2"], ["r", "d", "3"]],
 }  # fmt: skip
 
 

@@ -16,7 +16,6 @@ from hanse.reports.compare import (
     as_text,
     cautions,
     compare_runs,
-    compare_tables,
     difference_rows,
     experiments_table,
     with_baseline,
@@ -57,9 +56,9 @@ def test_final_best_time_bytes_refusals(tmp_path: Path) -> None:
 
 def test_virtual_time_is_compared(tmp_path: Path) -> None:
     timed = write_run(tmp_path / "a", [metric(r, 0.2, clock_s=seconds) for r, seconds in enumerate((1.5, 2.0, 4.5))])
-    rows = compare_runs([timed, write_run(tmp_path / "b", [metric(0, 0.5)])])
-    assert [row["virtual_seconds"] for row in rows] == [4.5, None]
-    assert "virtual seconds in all" in compare_tables(rows)[-1].headings
+    paths = [timed, write_run(tmp_path / "b", [metric(0, 0.5)], changes={"mechanism": {"name": "fedavg"}})]
+    assert [row["virtual_seconds"] for row in compare_runs(paths)] == [4.5, None]
+    assert "virtual seconds in all" in experiments_table(group_runs(load_runs(paths))).headings
 
 
 def test_several_seeds_get_mean_and_deviation(tmp_path: Path) -> None:
@@ -181,17 +180,17 @@ def test_another_baseline_turns_the_differences_around(tmp_path: Path) -> None:
 
 def test_tables_for_papers_and_programs(tmp_path: Path) -> None:
     paths = [accuracies(tmp_path / f"a{seed}", [0.5 + 0.1 * seed], {"run": {"seed": seed}}) for seed in range(2)]
-    groups, rows = group_runs(load_runs(paths)), compare_runs(paths)
-    markdown = as_text("markdown", groups, rows).splitlines()
+    markdown = as_text("markdown", paths).splitlines()
     assert markdown[2].startswith("| greedyfed | 2 | 1 | 55.00 ± 7.07 |")
-    latex = as_text("latex", groups, rows)
+    assert "| as good after | fewer % |" in markdown[0]
+    latex = as_text("latex", paths)
     assert r"greedyfed & 2 & 1 & 55.00 $\pm$ 7.07 &" in latex
     assert r"test accuracy \%" in latex
-    table = list(csv.DictReader(as_text("csv", groups, rows).splitlines()))
+    table = list(csv.DictReader(as_text("csv", paths).splitlines()))
     assert [(row["run"], float(row["test_accuracy"])) for row in table[:2]] == [("a0", 0.5), ("a1", 0.6)]
-    assert json.loads(as_text("json", groups, rows)) == rows
+    assert json.loads(as_text("json", paths)) == compare_runs(paths)
     with pytest.raises(UserError, match="--format: 'cvs'"):
-        as_text("cvs", groups, rows)
+        as_text("cvs", paths)
 
 
 @pytest.mark.parametrize(("value", "shown"), [(0.0, "0.0"), (0.06, "0.1"), (0.004, "0.004"), (-0.004, "-0.004")])

@@ -11,9 +11,9 @@ from scipy import stats
 from typer.testing import CliRunner
 
 from hanse.cli import app
-from hanse.reports.compare import _holm, difference_rows, differences_tables
+from hanse.reports.compare import difference_rows, differences_tables
 from hanse.reports.groups import group_runs
-from hanse.reports.paired import paired
+from hanse.reports.paired import holm, paired
 from hanse.runs.run_record import load_runs
 
 numbers = st.floats(-100, 100).map(lambda x: round(x, 3))
@@ -51,9 +51,9 @@ def test_known_numbers() -> None:
 
 
 def test_holm() -> None:
-    assert _holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
-    assert _holm([0.5, 0.9]) == [1.0, 1.0]
-    assert _holm([]) == []
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert holm([0.5, 0.9]) == [1.0, 1.0]
+    assert holm([]) == []
 
 
 def test_compare_tests_seed_by_seed(tmp_path: Path) -> None:

@@ -67,9 +67,7 @@ def test_a_run_shows_itself(played: hanse.Run) -> None:
     assert plain.plot().chart.title == "Accuracy at the clients"
     with pytest.raises(UserError, match="run valued"):
         plain.values()
-    with pytest.raises(UserError, match="joining: "):
-        plain.joining(plain)
-    for ask in (lambda: plain.statement(0), plain.report, plain.joining):
+    for ask in (lambda: plain.statement(0), plain.report):
         with pytest.raises(UserError, match=r"hanse\.run"):
             ask()
 
@@ -86,9 +84,7 @@ def test_a_command_that_plays_what_names_modules_says_trust(tmp_path: Path) -> N
     assert before.fit.why.fields["command"].endswith("--client 0 --train-alone --trust")
 
 
-def test_alone_joining_statement_and_report_agree(played: hanse.Run) -> None:
-    with pytest.raises(UserError, match=r"run\.alone"):
-        played.joining()
+def test_alone_facts_statement_and_report_agree(played: hanse.Run) -> None:
     python = f"hanse.load('{played.path}').alone(data=...)"
     with pytest.raises(UserError) as refused:  # the command line has no object of this process
         train_alone(played.path)
@@ -104,21 +100,17 @@ def test_alone_joining_statement_and_report_agree(played: hanse.Run) -> None:
     assert train_alone(played.path) == alone.path  # finished: it stays as it is
     assert alone.path == played.path / "alone"  # type: ignore[operator]
     assert played.alone().metrics == alone.metrics  # read again, not played
-    joining = played.joining()
-    for client, gain in enumerate(joining.gains):
-        fit = statement(played.path, client).fit  # type: ignore[arg-type]
-        assert (gain.joined, gain.alone) == (fit.last, fit.alone)
-        assert (gain.low, gain.high) == fit.between
-        assert gain.gain == pytest.approx(gain.joined - gain.alone)
-    assert "eval.metrics" in str(joining)
+    for row in hanse.facts(played.path).clients:
+        fit = statement(played.path, row.client).fit  # type: ignore[arg-type]
+        assert (row.joined, row.alone) == (fit.last, fit.alone)
+        assert (row.gain_low, row.gain_high) == fit.between
+        assert row.gain == pytest.approx(row.joined - row.alone)
     with pytest.raises(UserError, match=r"^client 9: no such client.* 0 to 3"):
         played.statement(9)
     page = played.statement("Hope")
-    assert page.headline.startswith("Hope: ")
+    assert repr(page).startswith(f"Hope: {page.headline}.")
     assert "iframe" in page._repr_html_()
     again = hanse.load(played.path)  # type: ignore[arg-type]
-    assert again.joining().gains == again.joining(alone).gains == joining.gains  # no bit of it lives in memory alone
-    assert str(again.joining()) == str(joining)
     with pytest.raises(UserError, match=r"alone: "):
         again.alone()
     assert again.alone(frame()).metrics == alone.metrics
@@ -142,11 +134,10 @@ def test_whom_joining_harms_is_found(tmp_path: Path) -> None:
     assert found.clients == ("Bremen", "Kiel", "Visby")
     kept = load_run(tmp_path / "runs" / "1-fedavg")
     assert kept.mechanism == "fedavg"
-    again = hanse.load(kept.path).joining(hanse.load(tmp_path / "runs" / "local"))
-    assert again.gains == hanse.load(kept.path).joining().gains == found.gains  # found next to it
-    assert again.sentences()[-1] == found.sentences()[-1]
+    rows = hanse.facts(kept.path).clients  # the run of clients alone is found next to it
+    assert [(row.name, row.gain, row.gain_low) for row in rows] == [(g.client, g.gain, g.low) for g in found.gains]
     assert "Played with model logistic, 10 rounds, lr 0.1, 1 epoch a round, and 30 % of each client's" in str(found)
-    verdicts = [statement(kept.path, client).client.paid_to_join for client in range(3)]
+    verdicts = [row.paid_to_join for row in rows]
     assert verdicts == [{1: "yes", -1: "no", 0: "even"}[found.sign(gain)] for gain in found.gains]
     first = answers_of(kept.path, tmp_path / "runs" / "local").joining[0]
     assert (verdicts, first.code, first.fields["no"], first.fields["of"]) == (["no"] * 3, "joining_paid", 3, 3)
@@ -196,7 +187,7 @@ def test_gains_are_named_by_what_was_measured(tmp_path: Path) -> None:
     experiment = hanse.Experiment(data={"client_test": 0.3}, model="logistic", mechanism="fedavg", run={"rounds": 2})
     run = hanse.run(experiment, data=data, out=tmp_path / "run")
     run.alone()
-    assert (run.joining().reading.title, run.joining().unit) == ("loss", "unit")
+    assert {(row.metric, row.unit) for row in hanse.facts(run).clients} == {("loss", "unit")}
     rare = (draw.random(400) < 0.05).astype(int)
     told = hanse.who_gains((x, rare, who), train={"lr": 1e-3}, **few).notes[0]  # accuracy shows nothing of such models
     assert told.startswith("warning: No model is better than guessing")
@@ -217,7 +208,7 @@ def test_the_same_question_has_the_same_answer_from_a_run(tmp_path: Path) -> Non
     )
     run = hanse.run(experiment, data=frame(), out=tmp_path / "run")
     run.alone()
-    assert run.joining().gains == found.gains
+    assert [row.gain for row in hanse.facts(run).clients] == [gain.gain for gain in found.gains]
     assert "Played with model mlp, 3 rounds, lr 0.1, 1 epoch a round, and 30 %" in str(found)
 
 

@@ -32,7 +32,7 @@ import numpy as np
 
 from hanse.base.toml import flat
 from hanse.core.table import Floats
-from hanse.reports.chart import Bars, Chart, Curve, Heat, Lines, Series, slug
+from hanse.reports.chart import Bars, Chart, Curve, Lines, Series, slug
 from hanse_papers.compare import Row, curves, factor_of, finished, rows
 from hanse_papers.computed import fit
 from hanse_papers.runner import TableOutcome
@@ -72,7 +72,7 @@ def charts(outcome: TableOutcome, stem: str) -> list[Chart]:
     return [replace(chart, key=f"{stem}-{chart.key}" if many else stem) for chart in drawn]
 
 
-def _chart(outcome: TableOutcome, here: Here, spec: Spec, marks: Lines | Bars | Heat, **more: str) -> Chart:
+def _chart(outcome: TableOutcome, here: Here, spec: Spec, marks: Lines | Bars, **more: str) -> Chart:
     """Return a chart of a group.
 
     ``also`` tells it from other charts of the same group and figure; the other words go to :class:`Chart` as they are.
@@ -256,28 +256,6 @@ def _bars(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
         yield _chart(outcome, here, spec, marks, x=x, also=str(spec.get("also", "")))
 
 
-def _imports(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
-    """Yield the "imports" of a group: a square for each algorithm, row i and column j the share in which i took j's."""
-    panels: list[Floats] = []
-    columns: list[str] = []
-    for algorithm in _algorithms(here):
-        row = next(row for (_, name), row in here.items() if name == algorithm)
-        runs = [run["trades"] for run in finished(outcome, row) if "trades" in run]
-        if not runs:
-            continue
-        clients = runs[0]["clients"]
-        share = np.mean([run["imports"] for run in runs if run["clients"] == clients], axis=0)
-        if panels:  # a gap between two panels
-            panels.append(np.full((len(clients), 1), np.nan))
-            columns.append("")
-        panels.append(share)
-        columns += [f"{algorithm}: {c + 1}" for c in clients]
-    if panels:
-        rows_of = tuple(str(place + 1) for place in range(len(panels[0])))
-        marks = Heat(rows_of, tuple(columns), np.concatenate(panels, axis=1), "share of the markets")
-        yield _chart(outcome, here, spec, marks, x="model of", y="client")
-
-
 def _fit(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
     """Yield the "fit" of a group, ours with the published points and the published curve."""
     points, printed = [], []
@@ -312,6 +290,5 @@ def _root(name: str, p: Sequence[float], x: Floats, look: int) -> Curve:
 
 KINDS: Mapping[str, Callable[[TableOutcome, Here, Spec], Iterator[Chart]]] = {
     "curves": _curves, "cdf": _cdf, "scatter": _scatter, "bars": _bars, "fit": _fit,
-    "imports": _imports,
 }  # fmt: skip
 """What draws each ``kind`` of a ``[[figure]]``."""

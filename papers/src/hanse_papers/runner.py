@@ -187,10 +187,7 @@ def play_audited(job: Job, step: Step) -> dict[str, Any]:
 
     Returns:
         The result that :func:`hanse.lab.job.attempt` describes. If money moved, it also has ``audit`` (for each check
-            ``{"holds", "said"}``, by the check's name) and ``rounds``, the number of markets that were replayed. A
-            market of at most 40 clients also has ``trades``, over the whole run: ``clients [m]``; ``money [m, m]``, the
-            tokens that client i paid client j; and ``imports [m, m]``, the share of the markets in which i imported j's
-            model.
+            ``{"holds", "said"}``, by the check's name) and ``rounds``, the number of markets that were replayed.
     """
     from hanse.runs.experiment import run
 
@@ -203,7 +200,7 @@ def play_audited(job: Job, step: Step) -> dict[str, Any]:
         def go(observers: Sequence[Any]) -> PlayedRun:
             result = run(job.experiment, out=folder, observers=observers)
             if not result.interrupted and (folder / "ledger.json").exists():
-                books.update({"audit": _audit(folder)}, **_trades(folder))
+                books["audit"] = _audit(folder)
             return result
 
         found = attempt(job, step, go)
@@ -217,21 +214,6 @@ def _marked(found: dict[str, Any]) -> dict[str, Any]:
     if not changed or made["commit"] is None or made["commit"].endswith("+"):
         return found
     return found | {"made": made | {"commit": f"{made['commit']}+"}}
-
-
-MOST_TRADERS = 40  # whose trades are kept pair by pair
-
-
-def _trades(folder: Path) -> dict[str, Any]:
-    """Return ``trades`` of a run directory, as :func:`play_audited` describes it; nothing without a small market."""
-    from hanse.reports.audit import traded
-    from hanse.runs.replay import recorded_markets
-
-    rounds = list(recorded_markets(folder))
-    if not rounds or len(rounds[0].clients) > MOST_TRADERS:
-        return {}
-    clients, money, imports = traded(rounds)
-    return {"trades": {"clients": clients, "money": money.round(6).tolist(), "imports": imports.round(6).tolist()}}
 
 
 def _audit(folder: Path) -> dict[str, Any]:

@@ -25,7 +25,6 @@ from hanse.cli.options import RunFolder, Trust, err, out, say, trusting
 if TYPE_CHECKING:
     from hanse.reports.audit import Audit
     from hanse.runs.recompute import Recomputed
-    from hanse.runs.run_record import RunRecord
 
 
 class RunByDefault(TyperGroup):
@@ -56,13 +55,13 @@ def audit(
     trust: Trust = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")] = False,
 ) -> None:
-    """Check a run that pays: whether books and records are right, and for a market who lost and whether a lie pays.
+    """Check a run that pays: whether books and records are right, and whether a market kept its rules.
 
     The payment rule is called again with what it was shown in each round, and must post what the ledger has. Checks
     that do not use it look at prices, deliveries, sums and limits. Only the run directory is needed; a payment rule of
     your own is imported only with --trust. It prints a line for each check, also where it could not be made ("not
-    checked"), a line for each further fact (who traded nothing), and a row for each client. It exits with 1 if a check
-    fails.
+    checked"), and a line for each further fact (who traded nothing). It exits with 1 if a check fails. What each client
+    paid and gained says 'hanse facts'.
 
     Use 'hanse attack' to search for cheats that would have paid.
 
@@ -71,14 +70,13 @@ def audit(
     """
     from hanse.reports.audit import audit_run
     from hanse.runs.observers import counting
-    from hanse.runs.run_record import load_run
 
     with counting("checks", err) as told, trusting(trust):
         result = audit_run(folder, told, trust)
     if as_json:
         print(json.dumps(result.as_json(), indent=1, allow_nan=False))
     else:
-        _print(result, load_run(folder))
+        _print(result, folder.resolve().name)
     if not result.holds:
         raise typer.Exit(1)
 
@@ -143,19 +141,12 @@ def _tell(found: Recomputed) -> None:
     say(f"Taken as clients sent it: {', '.join(sorted(found.taken)) or 'nothing'}.")
 
 
-def _print(found: Audit, run: RunRecord) -> None:
-    """Print the checks, the facts, and each client's sums over all markets in tokens."""
-    title = f"{found.markets} markets of {run.name}" if found.markets else run.name
+def _print(found: Audit, name: str) -> None:
+    """Print the checks and the facts."""
+    title = f"{found.markets} markets of {name}" if found.markets else name
     table = RichTable("", "check", "", title=title, title_justify="left")
     for check in found.checks:
         table.add_row(Text("holds", "green") if check.holds else Text("FAILS", "red"), check.name, check.said)
     for fact in found.facts:
         table.add_row(Text("not checked" * fact.unchecked, "yellow"), fact.name, fact.said)
     out.print(table)
-    if not found.clients:
-        return
-    sums = RichTable("client", "utility", "bought", "sold", "rounds traded", "rounds withheld")
-    for c in found.clients:
-        tokens = (f"{amount:.3f}" for amount in (c.utility, c.bought, c.sold))
-        sums.add_row(run.client_label(c.client), *tokens, str(c.rounds_traded), str(c.rounds_withheld))
-    out.print(sums)

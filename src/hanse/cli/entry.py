@@ -277,27 +277,26 @@ def compare(
 ) -> None:
     """Put runs side by side: accuracy, time, bytes; over several seeds also paired tests.
 
-    For each run it prints the final and best accuracy, the rounds needed to match the baseline's best, seconds per
-    round, and megabytes. Runs that differ only in their seeds are averaged. Their differences from the baseline, over
-    common seeds, get confidence intervals.
+    For each experiment it prints the final and best accuracy, the rounds needed to match the baseline's best, seconds
+    per round, and megabytes: means and deviations over runs that differ only in their seeds, which --format csv lists
+    one by one. Differences from the baseline, over common seeds, get confidence intervals.
 
     Examples:
         hanse compare runs/greedyfed runs/fedavg
         hanse compare runs/sweep-exp/runs/* --baseline theirs --format latex
     """
     from hanse.reports.answers import doubts_of
-    from hanse.reports.compare import as_text, cautions, compare_runs, compare_tables, differences_tables, with_baseline
+    from hanse.reports.compare import as_text, cautions, differences_tables, experiments_table, with_baseline
     from hanse.reports.groups import group_runs
     from hanse.runs.run_record import load_runs
 
     form = "json" if as_json else form
-    rows = compare_runs(dirs, epsilon, baseline)
     groups = with_baseline(group_runs(load_runs(dirs)), baseline)
     for line in doubts_of(groups):
         say(f"warning: {line}", out if form == "table" else err, style="bold yellow", wrap=True)
     if form != "table":
-        return print(as_text(form, groups, rows), end="")
-    for table in (*compare_tables(rows), *differences_tables(groups)):
+        return print(as_text(form, dirs, epsilon, baseline), end="")
+    for table in (experiments_table(groups, epsilon), *differences_tables(groups)):
         out.print(table)
     for note in cautions(groups):
         say(note.said, wrap=True)

@@ -7,12 +7,10 @@ This module reads the options and prints a summary. :mod:`hanse.reports.statemen
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table as RichTable
 
 from hanse.base.errors import UserError
 from hanse.base.files import write_whole
@@ -79,7 +77,7 @@ def statement(
 
 
 def _made(folder: Path, client: str | None, train_alone: bool, page: Path | None, as_json: bool) -> None:
-    """Write a client's page and print its verdict, or a page for each and a table; or print JSON alone."""
+    """Write a client's page and print its verdict, or a page and a line for each; or print JSON alone."""
     from hanse.reports.alone import train_alone as play
     from hanse.reports.statement import render, statements
     from hanse.runs.observers import ProgressBar, counting
@@ -104,28 +102,13 @@ def _made(folder: Path, client: str | None, train_alone: bool, page: Path | None
         return
     warn(made[0].doubts)
     if client is None:
-        _table(made, run.main.title)
-        say(f"wrote {len(made)} pages in {folder / 'statements'}")
+        for line in (*made[0].missing, *(f"{one.client.name}: {one.headline}." for one in made)):
+            say(line, wrap=True)
+        say(f"wrote {len(made)} pages in {folder / 'statements'}; 'hanse facts {folder}' has their numbers")
         return
     for line in made[0].lines:
         say(line, wrap=True)
     say(f"The whole of it: {page or folder / 'statements' / f'client-{clients[0]}.html'}")
-
-
-def _table(made: Sequence[Statement], metric: str) -> None:
-    """Print a row for each participant, and what is missing in the run's records."""
-    from hanse.reports.words import said
-
-    for line in made[0].missing:
-        say(line, wrap=True)
-    table = RichTable("client", "did joining pay?", f"its model's {metric}", "alone", said("worth_head", made[0]))
-    for found in made:
-        table.add_row(found.client.name, *(said(cell, found, found.client) for cell in _CELLS))
-    say(table, wrap=True)
-    say("In brackets: 95 % intervals.")
-
-
-_CELLS = ("verdict_cell", "model_cell", "alone_cell", "worth_cell")  # sentences of a statement, a few words each
 
 
 def _before(file: Path, client: str, as_json: bool) -> None:

@@ -1,6 +1,6 @@
 """``hanse sweep``: one experiment with many settings.
 
-This module checks the options and prints the table. :mod:`hanse.lab.sweep` has grids, seeds and rows, and
+This module checks the options and prints the comparison. :mod:`hanse.lab.sweep` has grids, seeds and rows, and
 :mod:`hanse.lab.player` plays runs in parallel.
 """
 
@@ -64,14 +64,14 @@ def sweep(
     Finished runs are kept: repeat the command to continue.
 
     Each --grid gives the values of one key. All combinations are played, each with --seeds seeds. The table (table.csv
-    in the sweep's folder) has a row per run with its settings and final figures. With several seeds, means and standard
-    deviations are printed too.
+    in the sweep's folder) has a row per run with its settings and final figures. What is printed is the comparison of
+    'hanse compare': means and standard deviations over the seeds.
 
     Runs are played in parallel, one thread each. Use --part to divide a sweep among machines that share a folder, and
     --ray to play it on a cluster. A failed run does not stop the others. The exit code is then 1.
 
-    Each run leaves a run directory that you can report on and resume. --rows-only saves space if there are thousands of
-    short runs. Try --dry-run first to see what would be played.
+    Each run leaves a run directory that you can report on and resume. --rows-only leaves table.csv alone, which saves
+    space if there are thousands of short runs. Try --dry-run first to see what would be played.
 
     Examples:
         hanse sweep exp.toml --grid train.lr=0.1,0.01 --grid mechanism.name=fedavg,greedyfed --seeds 3
@@ -79,7 +79,10 @@ def sweep(
         hanse sweep exp.toml --grid mechanism.name=fedavg,local,greedyfed --seeds 20 --part 2/8
     """
     from hanse.lab.player import cores
-    from hanse.lab.sweep import TABLE, SweepPart, grid_of, means, printed, rows_of, run_sweep, without_effect
+    from hanse.lab.sweep import TABLE, SweepPart, grid_of, rows_of, run_sweep, without_effect
+    from hanse.reports.compare import experiments_table
+    from hanse.reports.groups import group_runs
+    from hanse.runs.run_record import load_runs
 
     _check(bool(grid) or seeds is not None, ray, workers, gpus)
     share = None if part is None else SweepPart.read(part)
@@ -108,16 +111,15 @@ def sweep(
             rows_only=rows_only,
             console=err,
         )
-    rows = rows_of(points, done)
-    averages = means(points, rows) if seeds is not None and seeds > 1 else []
     if as_json:
-        print(json.dumps({"rows": rows, "means": averages}, indent=1))
+        print(json.dumps({"rows": rows_of(points, done)}, indent=1))
     else:
-        out.print(printed(points, rows))
-        if averages:
-            out.print(printed(points, averages))
+        places = [found.get("folder") for found in done.results.values()]
+        kept = [place for place in places if place is not None and Path(place).is_dir()]
+        if kept:
+            out.print(experiments_table(group_runs(load_runs(kept))))
         say(f"{len(points)} runs, {done.played} of them now; {folder / table}")
-        if not rows_only and len(done.failures) < len(points):
+        if kept:
             place = shlex.quote(str(folder))
             say(f"a picture of them: hanse report {place}/runs/* --out {place}")
     for why in dict.fromkeys(done.failures.values()):

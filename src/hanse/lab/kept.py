@@ -56,14 +56,6 @@ class _Check(TypedDict):
     said: str
 
 
-class _Trades(TypedDict):
-    """Who traded in a run's markets, and two numbers for each pair of them."""
-
-    clients: Annotated[list[Count], Field(min_length=1)]
-    money: list[list[Number]]
-    imports: list[list[Number]]
-
-
 class _Finished(TypedDict):
     """What is used of a finished line. The file may have been edited or cut and still be valid JSON."""
 
@@ -75,12 +67,11 @@ class _Finished(TypedDict):
     curves: dict[str, list[Number | None]]
     clients: NotRequired[dict[str, Accuracy | None]]
     audit: NotRequired[dict[str, Count | _Check]]
-    trades: NotRequired[_Trades]
 
 
 def _together(found: _Finished) -> _Finished:
-    """Hold the curves against the tests, and trades against the clients. hanse's own accuracies are shares; a user's
-    metric may be any number. Of an audit, only "rounds" is a number.
+    """Hold the curves against the tests. hanse's own accuracies are shares; a user's metric may be any number. Of an
+    audit, only "rounds" is a number.
     """
     tested = found["tested"]
     shares = [value for name, curve in found["curves"].items() if _ACCURACY.fullmatch(name) for value in curve]
@@ -88,14 +79,9 @@ def _together(found: _Finished) -> _Finished:
         raise ValueError("curves: must have a point for each of the tests, which must be in order")
     if not all(value is None or 0 <= value <= 1 for value in shares):
         raise ValueError("curves: accuracies must be from 0 to 1")
-    audit, trades = found.get("audit"), found.get("trades")
+    audit = found.get("audit")
     if audit is not None and [name for name, one in audit.items() if isinstance(one, int)] != ["rounds"]:
         raise ValueError("audit: must be checks by name, beside the number of rounds")
-    if trades is not None:
-        clients, tables = trades["clients"], (trades["money"], trades["imports"])
-        square = [len(clients)] * len(clients)
-        if len(set(clients)) < len(clients) or any([len(row) for row in table] != square for table in tables):
-            raise ValueError("trades: must have a number for each pair of clients")
     return found
 
 

@@ -2,9 +2,7 @@
 
 This is the implementation of ``hanse sweep``, and can be used from Python. :func:`grid_of` reads an experiment's file
 and the axes, and returns the checked :class:`GridPoint` of every run. :func:`run_sweep` plays those without a result,
-and keeps a table with a row for each run. :func:`rows_of` makes these rows, :func:`means` averages them over the seeds,
-:func:`printed` shows both on a terminal. :class:`SweepPart` is a share of the runs for one
-of several machines.
+and keeps a table with a row for each run (:func:`rows_of`). :class:`SweepPart` is one machine's share of the runs.
 """
 
 from __future__ import annotations
@@ -14,7 +12,6 @@ import io
 import itertools
 import math
 import re
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,15 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table as RichTable
-from rich.text import Text
 
 from hanse.base.errors import UserError
 from hanse.base.files import write_whole
 from hanse.lab.job import Job, folder_of, play, play_kept, seeded
 from hanse.lab.kept import Store
 from hanse.lab.player import PlayedJobs, Work, play_all
-from hanse.learning.metrics import readings_of
 from hanse.reports.groups import CALLED
 from hanse.runs.config import read_file
 from hanse.runs.overrides import NAMED, changed_by, fitting, name_of, replaced
@@ -467,34 +461,6 @@ def _figures(found: Mapping[str, Any]) -> Row:
     return row
 
 
-def means(points: Sequence[GridPoint], rows: Sequence[Row]) -> list[Row]:
-    """Return one row for each combination of the grid, averaged over its finished seeds.
-
-    Args:
-        points: the runs, at least one.
-        rows: the rows of these runs, in the same order.
-
-    Returns:
-        Rows with the value of each axis and ``n``, the number of finished seeds. For each tested figure they also have
-        its mean and, under its name with " sd", the sample standard deviation (None for one seed).
-    """
-    groups: dict[tuple[str, ...], list[Row]] = {}
-    for point, row in zip(points, rows, strict=True):
-        groups.setdefault(tuple(point.at.values()), []).append(row)
-    keys = list(points[0].at)
-    averages = []
-    for values, group in groups.items():
-        ended = [row for row in group if row["status"] == "done"]
-        mean: Row = {**dict(zip(keys, values, strict=True)), "n": len(ended)}
-        for name in dict.fromkeys(name for row in ended for name in row if "/" in name):
-            numbers = [row[name] for row in ended if row.get(name) is not None]
-            if numbers:
-                mean[name] = statistics.fmean(numbers)
-                mean[f"{name} sd"] = statistics.stdev(numbers) if len(numbers) > 1 else None
-        averages.append(mean)
-    return averages
-
-
 def _write_rows(path: Path, rows: Sequence[Row]) -> None:
     """Write the rows as a CSV file, whole or not at all, so a reader never sees half a table.
 
@@ -513,55 +479,3 @@ def _columns(rows: Sequence[Row]) -> list[str]:
     """Return the columns of all rows in order of appearance, with ``error`` and ``key`` last."""
     every = dict.fromkeys(name for row in rows for name in row)
     return [name for name in every if name not in ("error", "key")] + ["error", "key"]
-
-
-def _asked(points: Sequence[GridPoint], rows: Sequence[Row]) -> set[str]:
-    """Return the names of the figures to print, on the server's test set and as the mean over the clients' own.
-
-    They are the metrics that the experiments name (``[eval] metrics``); without any, the accuracy and its best value;
-    without classes, and so without an accuracy, the loss.
-    """
-    named = {r.key for p in points for r in readings_of(p.job.sections.get("eval", {}).get("metrics"))}
-    best = {"best test/accuracy"}
-    if not named:
-        of_classes = _said(rows, "test/accuracy") or _said(rows, "client/test_accuracy")
-        named, best = ({"accuracy"}, best) if of_classes else ({"loss"}, set())
-    elif "accuracy" not in named:
-        best = set()
-    return {figure for key in named for figure in (f"test/{key}", f"client/test_{key}")} | best
-
-
-def _said(rows: Sequence[Row], name: str) -> bool:
-    """Return whether any row has a value in this column."""
-    return any(row.get(name) is not None for row in rows)
-
-
-def printed(points: Sequence[GridPoint], rows: Sequence[Row]) -> RichTable:
-    """Return the rows of runs, or their means, as a table for a terminal, with only the most important columns.
-
-    These are the varied settings, the status, the requested figures, with a standard deviation after a plus-minus sign
-    where there is one, and the time per round. Everything else is in the CSV file. Headings are as short as they can be
-    without two being the same.
-
-    Args:
-        points: the runs.
-        rows: the rows of these runs, or what :func:`means` returned.
-    """
-    hidden = {"key", "error", "folder", "rounds", "best after rounds", "megabytes", "seconds"}
-    asked = _asked(points, rows)
-    names = [name for name in _columns(rows) if ("/" not in name and name not in hidden) or name in asked]
-    columns = [name for name in names if _said(rows, name)]
-    shorts = [name.rpartition(".")[2] for name in columns]  # "lr" of "train.lr"
-    table = RichTable()
-    for name, short in zip(columns, shorts, strict=True):
-        heading = (short if shorts.count(short) == 1 else name).replace("_", " ").replace("/", " ")
-        table.add_column(heading, overflow="fold")  # narrow terminals break at words
-    for row in rows:
-        table.add_row(*(_cell(row.get(name), row.get(f"{name} sd")) for name in columns))
-    return table
-
-
-def _cell(value: object, sd: float | None) -> Text:
-    text = "-" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
-    # as Text, or rich would take a bracket for the start of its markup
-    return Text(text if sd is None else f"{text} ± {sd:.2g}")

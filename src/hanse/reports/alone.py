@@ -13,7 +13,7 @@ from hanse.runs.run_record import RunRecord, load_run
 
 if TYPE_CHECKING:
     from hanse.runs.config import Experiment
-    from hanse.runs.experiment import Observer
+    from hanse.runs.experiment import Observer, PlayedRun
 
 
 ALONE = "local"  # the mechanism of clients that train alone
@@ -59,6 +59,23 @@ def by_python(run: RunRecord) -> str:
     return f"hanse.load({str(run.path)!r}{', model=...' * model}).alone({'data=...' * data})"
 
 
+def play_alone(experiment: Experiment, place: Path | None, *, data: Any = None, **how: Any) -> PlayedRun:
+    """Play an experiment with every client alone, or go on with that run if it is there, and return it.
+
+    Args:
+        experiment: the experiment that the clients joined.
+        place: the run directory. None: it is not kept.
+        data: the data, if they were given as an object.
+        how: other arguments that :func:`hanse.run` and :func:`hanse.resume` share.
+    """
+    from hanse.runs import experiment as running  # imported here, since most statements play nothing
+
+    if place is not None and (place / "config.toml").is_file():
+        own = data if experiment.data.source.name == OBJECT else None
+        return running.resume(place, data=own, rounds=experiment.run.rounds, **how)
+    return running.run(alone_experiment(experiment), data=data, out=place, **how)
+
+
 def train_alone(folder: Path, observers: Sequence[Observer] = ()) -> Path:
     """Train every client of a run by itself, and return the directory of that run, ``folder/alone``.
 
@@ -72,8 +89,7 @@ def train_alone(folder: Path, observers: Sequence[Observer] = ()) -> Path:
         UserError: there is no run; its data or model were objects of Python; or it was a federation on a network, whose
             participants have the data.
     """
-    from hanse.runs import experiment as running  # imported here, since most statements play nothing
-    from hanse.runs.config import Experiment
+    from hanse.runs.config import Experiment  # imported here, since most statements play nothing
 
     place, run = folder / HERE, load_run(folder)
     if (folder / "members.json").exists():
@@ -85,11 +101,7 @@ def train_alone(folder: Path, observers: Sequence[Observer] = ()) -> Path:
         raise UserError(
             f"--train-alone: {folder}: data or model were objects in Python, which can also play this: {python}"
         )
-    experiment = alone_experiment(Experiment.read(folder / "config.toml"))
-    if (place / "config.toml").is_file():
-        running.resume(place, observers=observers, rounds=experiment.run.rounds)
-    else:
-        running.run(experiment, out=place, observers=observers)
+    play_alone(Experiment.read(folder / "config.toml"), place, observers=observers)
     return place
 
 

@@ -1,9 +1,9 @@
 """The audit of a finished run: payments are made again from the records, and records are compared with the books.
 
 :func:`audit_run` returns what ``hanse audit`` prints, an :class:`Audit`. It has one :class:`Check` for each property
-that a run must have, a :class:`Fact` for each other finding, and what each client traded in a market. What must hold of
-its payments is named by the payment rule itself. :func:`load_market` returns the recorded markets for other uses. An
-audit needs nothing but the run directory, so a federation on a network is audited in the same way as a simulation.
+that a run must have, and a :class:`Fact` for each other finding. What must hold of its payments is named by the payment
+rule itself. :func:`load_market` returns the recorded markets for other uses. An audit needs nothing but the run
+directory, so a federation on a network is audited in the same way as a simulation.
 
 Some aggregation rules, such as medians, return a row instead of weights. For these the records have only hashes. In any
 run, the audit compares the rows of the last checkpoint with them.
@@ -17,12 +17,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from hanse.base.errors import UserError
 from hanse.base.files import read_arrays, read_json, run_folder, table
-from hanse.core.entry import TOKEN
-from hanse.core.table import Floats
 from hanse.core.telling import ABOUT, Check, Fact, describe
 from hanse.ledger.run_ledger import has_books, movements, reading, verify_run
 from hanse.mechanisms import market_checks
@@ -39,27 +35,6 @@ from hanse.runs.run_record import RunRecord, edited_settings, load_run
 MOST = 1 << 32  # bytes of all markets of a run, which are in memory at once: a small file may unpack to a huge one
 
 
-@dataclass(frozen=True, kw_only=True)
-class ClientSums:
-    """One client's sums over the markets of a run.
-
-    Attributes:
-        client: the client's number.
-        utility: the client's utility over these markets, in tokens, by its true numbers (iPFL eq. 1).
-        bought: what the client paid, in tokens.
-        sold: what the client was paid, in tokens.
-        rounds_traded: the number of rounds in which the client bought or sold something that was delivered.
-        rounds_withheld: the number of rounds in which its imports were withheld because it did not pay.
-    """
-
-    client: int
-    utility: float
-    bought: float
-    sold: float
-    rounds_traded: int
-    rounds_withheld: int
-
-
 @dataclass(frozen=True)
 class Audit:
     """What an audit found.
@@ -67,13 +42,11 @@ class Audit:
     Attributes:
         markets: how many markets were replayed, one for each round that had any.
         checks: the properties.
-        clients: the sums of every client that took part, by its number.
         facts: what else was found.
     """
 
     markets: int
     checks: tuple[Check, ...]
-    clients: tuple[ClientSums, ...]
     facts: tuple[Fact, ...] = ()
 
     @property
@@ -135,7 +108,7 @@ def audit_run(folder: Path, told: ProgressCallback = untold, trust: bool = False
     pays = (folder / "ledger.json").exists()
     market = next(recorded_markets(folder), None) is not None
     rounds = load_market(folder) if market or (made is None and not pays) else []
-    clients, run = client_sums(rounds) if rounds else (), load_run(folder)
+    run = load_run(folder)
     found: list[Check | Fact | None] = [records]
     if edited := edited_settings(folder):
         found.append(Check("config.toml", False, edited))
@@ -156,9 +129,9 @@ def audit_run(folder: Path, told: ProgressCallback = untold, trust: bool = False
             replace(c, said=c.said + of) if isinstance(c, Check) and c.holds and c.name not in whole else c
             for c in found
         ]
-    found += [made, no_trade(run, clients) if rounds else _ranking(run)]
+    found += [made, no_trade(run, rounds) if rounds else _ranking(run)]
     checks = tuple(one for one in found if isinstance(one, Check))
-    return Audit(len(rounds), checks, clients, tuple(one for one in found if isinstance(one, Fact)))
+    return Audit(len(rounds), checks, tuple(one for one in found if isinstance(one, Fact)))
 
 
 def _described(run: RunRecord, parts: Mapping[str, Any]) -> Check | Fact | None:
@@ -214,39 +187,6 @@ def _made_rows(folder: Path) -> Check | Fact | None:
     return Check("models", not wrong, wrong or f"{said} those of round {state.round - 1}")
 
 
-def client_sums(rounds: Sequence[MarketRound]) -> tuple[ClientSums, ...]:
-    """Return each client's sums over some markets, by its number."""
-    who = np.unique(np.concatenate([r.clients for r in rounds]))
-    utility, bought, sold = np.zeros((3, len(who)))
-    traded, withheld = np.zeros((2, len(who)), np.int64)
-    for r in rounds:
-        at = np.searchsorted(who, r.clients)
-        utility[at] += r.utility
-        bought[at] += r.money.sum(axis=1) / TOKEN
-        sold[at] += r.money.sum(axis=0) / TOKEN
-        traded[at] += r.realised.any(axis=0) | r.realised.any(axis=1)
-        withheld[at] += ~r.paid
-    columns = {"client": who, "utility": utility, "bought": bought, "sold": sold}
-    columns |= {"rounds_traded": traded, "rounds_withheld": withheld}
-    lines = zip(*(column.tolist() for column in columns.values()), strict=True)
-    return tuple(ClientSums(**dict(zip(columns, line, strict=True))) for line in lines)
-
-
-def traded(rounds: Sequence[MarketRound]) -> tuple[tuple[int, ...], Floats, Floats]:
-    """Return who traded what in some markets.
-
-    The three arrays are the clients ``[m]``, the tokens ``[m, m]`` that i paid j, and ``[m, m]`` the share of the
-    markets in which i imported j's model.
-    """
-    who = np.unique(np.concatenate([r.clients for r in rounds]))
-    money, imports = np.zeros((len(who), len(who))), np.zeros((len(who), len(who)))
-    for r in rounds:
-        at = np.searchsorted(who, r.clients)
-        money[np.ix_(at, at)] += r.money / TOKEN
-        imports[np.ix_(at, at)] += (r.realised != 0) / len(rounds)
-    return tuple(who.tolist()), money, imports
-
-
 def _records(folder: Path) -> Check:
     """Return whether every round's file exists and is unchanged."""
     lost = [f"round {number}: {why}" for number, why in lost_rounds(folder).items()]
@@ -291,13 +231,10 @@ def _payments(folder: Path, parts: Mapping[str, Any], why_not: str) -> Iterator[
         yield Fact("settled again", f"{some}: {again.why_not}", unchecked=True)
 
 
-def no_trade(run: RunRecord, clients: Sequence[ClientSums]) -> Fact:
-    """Return who traded nothing.
-
-    Args:
-        run: the run.
-        clients: the sums of the run's clients over all markets.
-    """
-    alone = [run.client_label(c.client) for c in clients if not c.rounds_traded]
+def no_trade(run: RunRecord, rounds: Sequence[MarketRound]) -> Fact:
+    """Return who traded nothing in the markets of a run."""
+    there = {c for r in rounds for c in r.clients.tolist()}
+    traded = {c for r in rounds for c in r.clients[r.realised.any(axis=0) | r.realised.any(axis=1)].tolist()}
+    alone = [run.client_label(c) for c in sorted(there - traded)]
     nothing = f"client{'s' if len(alone) > 1 else ''} {', '.join(alone)} bought and sold nothing in any round"
     return Fact("no trade", nothing if alone else "nobody: every client bought or sold in some round")

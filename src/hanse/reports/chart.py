@@ -19,7 +19,7 @@ Ints = NDArray[np.int64]
 # Okabe and Ito's colours without yellow, which a white page swallows, and three more; the dash of a curve and its
 # markers carry the same difference for print and for eyes that do not see these colours. Looks are places in this tuple
 # (also in answers.py, the live page and the papers' figures.py): add colours at its end. The first one is also that of
-# links in report.html.j2 and live.css. Heat maps have theirs in vega.py.
+# links in report.html.j2 and live.css.
 COLOURS = (
     "#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9", "#000000", "#6A3D9A", "#8B4513", "#7D7D00",
 )  # fmt: skip
@@ -95,19 +95,6 @@ class Bars:
 
 
 @dataclass(frozen=True)
-class Heat:
-    """Shades ``z [rows, columns]``, with a label for each row (first on top) and column; the lighter, the more.
-
-    ``scale`` names the unit of the shades, which begin at 0, or at the smallest number below it. NaN: an empty cell.
-    """
-
-    rows: tuple[str, ...]
-    columns: tuple[str, ...]
-    z: Floats
-    scale: str
-
-
-@dataclass(frozen=True)
 class Chart:
     """One figure: ``key`` is its file name, ``caption`` says how to read it, ``x`` and ``y`` name the axes.
 
@@ -123,7 +110,7 @@ class Chart:
     section: str
     title: str
     caption: str
-    marks: Lines | Bars | Heat
+    marks: Lines | Bars
     _: KW_ONLY
     x: str = ""
     y: str = ""
@@ -186,18 +173,14 @@ def _rows_of(chart: Chart) -> Iterator[list[Any]]:
     marks = chart.marks
     if isinstance(marks, Lines):
         yield from _line_rows(chart, marks)
-    elif isinstance(marks, Bars):
-        label, value = (chart.x, chart.y) if marks.upright else (chart.y, chart.x)
-        yield ["series", label or "label", value or "value", "half of 95 % interval"]
-        for series in marks.series:
-            errors = np.full(len(series.values), np.nan) if series.errors is None else series.errors
-            rows = zip(marks.labels, series.values, errors, strict=True)
-            # of stacked series a place without a number belongs to another one
-            yield from ([series.name, *row] for row in rows if not (marks.stacked and np.isnan(row[1])))
-    else:
-        yield [chart.y or "row", chart.x or "column", marks.scale]
-        for name, numbers in zip(marks.rows, marks.z, strict=True):
-            yield from ([name, column, number] for column, number in zip(marks.columns, numbers, strict=True))
+        return
+    label, value = (chart.x, chart.y) if marks.upright else (chart.y, chart.x)
+    yield ["series", label or "label", value or "value", "half of 95 % interval"]
+    for series in marks.series:
+        errors = np.full(len(series.values), np.nan) if series.errors is None else series.errors
+        rows = zip(marks.labels, series.values, errors, strict=True)
+        # of stacked series a place without a number belongs to another one
+        yield from ([series.name, *row] for row in rows if not (marks.stacked and np.isnan(row[1])))
 
 
 def _line_rows(chart: Chart, marks: Lines) -> Iterator[list[Any]]:

@@ -1,9 +1,9 @@
 """Runs side by side: as plain rows, and as tables for a terminal, a report, LaTeX and Markdown.
 
 :func:`compare_runs` returns the rows that ``hanse compare --json`` prints, :func:`difference_rows` the paired tests of
-each experiment against the first. :func:`compare_tables` lays both out for a terminal, :func:`as_text` writes them for
-other programs. For the report, :func:`experiments_table` and :func:`differences_tables` lay them
-out. :func:`effective_round` and :func:`improvement` are GTFLAT's measure of speed; the papers' tables use them as well.
+each experiment against the first. :func:`experiments_table` and :func:`differences_tables` lay them out,
+:func:`as_text` writes them for other programs. :func:`effective_round` and :func:`improvement` are GTFLAT's measure of
+speed; the papers' tables use them as well.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from hanse.learning.metrics import ACCURACY, LOSS, reading_of
 from hanse.reports.chart import Floats, Ints
 from hanse.reports.fits import own_mean
 from hanse.reports.groups import SeedGroup, different_settings, group_runs
-from hanse.reports.paired import paired
+from hanse.reports.paired import holm, paired
 from hanse.reports.text_table import TextTable
 from hanse.reports.words import Note
 from hanse.runs.run_record import RunRecord, load_runs
@@ -129,16 +129,25 @@ def compare_runs(
         UserError: a directory holds no run or a damaged one, ``epsilon`` is out of range, or no experiment is the
             baseline.
     """
-    if not 0 <= epsilon < 1:
-        raise UserError(f"--epsilon {epsilon}: must be at least 0 and below 1")
     runs = load_runs(dirs)
     groups = with_baseline(group_runs(runs), baseline)
+    rows = _rows(runs, groups, epsilon)
+    of = {id(run): row for run, row in zip(runs, rows, strict=True)}
+    means = [row for group in groups for row in _group_rows(group.label, [of[id(run)] for run in group.runs])]
+    return [*rows, *means]
+
+
+def _rows(runs: Sequence[RunRecord], groups: Sequence[SeedGroup], epsilon: float) -> list[dict[str, Any]]:
+    """Return a row for each run, all with the same keys: its figures, and how fast it was beside the first experiment.
+
+    Raises UserError if ``epsilon`` is out of range.
+    """
+    if not 0 <= epsilon < 1:
+        raise UserError(f"--epsilon {epsilon}: must be at least 0 and below 1")
     first = {run.seeds: run for run in groups[0].runs}
-    rows = {id(run): run_row(run) | _effective(run, first.get(run.seeds, groups[0].runs[0]), epsilon) for run in runs}
-    every = dict.fromkeys(key for row in rows.values() for key in row)
-    rows = {run: {key: row.get(key) for key in every} for run, row in rows.items()}
-    means = [row for group in groups for row in _group_rows(group.label, [rows[id(run)] for run in group.runs])]
-    return [*rows.values(), *means]
+    rows = [run_row(run) | _effective(run, first.get(run.seeds, groups[0].runs[0]), epsilon) for run in runs]
+    every = dict.fromkeys(key for row in rows for key in row)
+    return [{key: row.get(key) for key in every} for row in rows]
 
 
 def with_baseline(groups: Sequence[SeedGroup], name: str | None) -> list[SeedGroup]:
@@ -187,7 +196,7 @@ def difference_rows(groups: Sequence[SeedGroup]) -> list[dict[str, Any]]:
                 rows.append(names | asdict(test))
         same = [row["sd"] <= _ROUNDING * max(map(abs, base.values())) for row in rows]  # no if it is not a number
         varying = [row for row, equal in zip(rows, same, strict=True) if not equal]
-        for row, corrected in zip(varying, _holm([row["p"] for row in varying]), strict=True):
+        for row, corrected in zip(varying, holm([row["p"] for row in varying]), strict=True):
             row["p_holm"] = corrected
         unknown = dict.fromkeys(("low", "high", "p", "p_holm"))
         found += [row if "p_holm" in row else row | unknown for row in rows]
@@ -197,15 +206,6 @@ def difference_rows(groups: Sequence[SeedGroup]) -> list[dict[str, Any]]:
 def _by_seeds(group: SeedGroup, figure: str) -> dict[Any, float]:
     """Return a figure of each run that has it, by the seeds of the run and of the split."""
     return {run.seeds: float(v) for run in group.runs if (v := run_row(run).get(figure)) is not None}
-
-
-def _holm(p: Sequence[float]) -> list[float]:
-    """Return p-values with Holm's correction, which limits the probability of any false alarm to that of one test."""
-    corrected, least = [0.0] * len(p), 0.0
-    for rank, i in enumerate(np.argsort(p, kind="stable").tolist()):
-        least = max(least, min(1.0, (len(p) - rank) * p[i]))
-        corrected[i] = least
-    return corrected
 
 
 def _effective(run: RunRecord, base: RunRecord, epsilon: float) -> dict[str, float | None]:
@@ -333,7 +333,7 @@ def cautions(groups: Sequence[SeedGroup]) -> list[Note]:
     return found + [Note("one_seed", "warning")] * all(len(group.runs) == 1 for group in groups)
 
 
-# ---- tables: of a report, of a terminal, in LaTeX and Markdown
+# ---- tables
 
 
 _MOST_NAMED = 4  # settings in a line
@@ -348,16 +348,15 @@ class Column(NamedTuple):
     factor: float = 1.0
     digits: int = 0
 
-    def cell(self, row: Mapping[str, Any], deviation: Mapping[str, Any] | None = None, *, of: str = "run") -> str:
+    def cell(self, row: Mapping[str, Any], deviation: Mapping[str, Any] | None = None) -> str:
         """Return a row's number, with its ``deviation`` over the seeds if there is one; a dash for none.
 
-        A mean or deviation (the kind that the row is ``of``) of counts is not a count, and has a digit more. What is
-        not 0 is not shown as 0.
+        A mean of counts is not a count, and has a digit more. What is not 0 is not shown as 0.
         """
         value, sd = row.get(self.key), None if self.key in _SURE else (deviation or {}).get(self.key)
         if value is None:
             return "–"
-        digits = self.digits if of == "run" and sd is None else max(self.digits, 1)
+        digits = self.digits if sd is None else max(self.digits, 1)
         told = self.told(value, digits)
         if value and not told.strip("-0."):
             told = f"{value * self.factor:.1g}"
@@ -407,32 +406,6 @@ def _own_columns(rows: Sequence[Mapping[str, Any]]) -> list[Column]:
     return [_column(key) for key in dict.fromkeys(key for row in rows for key in row) if key not in usual]
 
 
-def compare_tables(rows: Sequence[Mapping[str, Any]]) -> list[TextTable]:
-    """Return the comparison for a terminal: what was learned, and what it cost.
-
-    Args:
-        rows: what :func:`compare_runs` returned.
-    """
-    explained = ""
-    if any(row["effective_round"] is not None for row in rows):
-        explained = (
-            "as good after: rounds until within --epsilon of the baseline's best accuracy;\n"
-            "fewer %: how many fewer than it took itself."
-        )
-    learned = _shown("What was learned", (*_own_columns(rows), *_LEARNED), rows)
-    return [learned, _shown("What it cost", (_ROUNDS, *_SPEED, *_COST), rows, explained)]
-
-
-def _shown(title: str, columns: Sequence[Column], rows: Sequence[Mapping[str, Any]], caption: str = "") -> TextTable:
-    """Return a table of the columns that any row has a number in, with a row for each mean and each deviation."""
-    shown, body = _known(columns, rows), []
-    for row in rows:
-        known = {**row, "rounds": None} if row["kind"] == "sd" else row
-        name = "  ± deviation" if row["kind"] == "sd" else row["run"]
-        body.append((name, *(column.cell(known, of=row["kind"]) for column in shown)))
-    return TextTable(("run", *(column.title for column in shown)), tuple(body), title, caption)
-
-
 def _difference(row: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the cells of a paired difference: pairs, mean, 95 % interval and the three p-values."""
     column = _column(row["figure"])
@@ -445,16 +418,20 @@ def _difference(row: Mapping[str, Any]) -> tuple[str, ...]:
     return (str(row["pairs"]), mean, between, *p)
 
 
-def experiments_table(groups: Sequence[SeedGroup]) -> TextTable:
+def experiments_table(groups: Sequence[SeedGroup], epsilon: float | None = None) -> TextTable:
     """Return one row for each experiment: mean ± sample standard deviation over its seeds.
 
     Args:
         groups: the experiments. Columns in which none of them has a number are left out.
+        epsilon: as for :func:`compare_runs`, for the columns on speed. None: without these.
+
+    Raises:
+        UserError: ``epsilon`` is out of range.
     """
-    found = [(group.label, [run_row(run) for run in group.runs]) for group in groups]
-    rows = [_group_rows(label, each) or each for label, each in found]
+    of = [[run_row(run) for run in g.runs] if epsilon is None else _rows(g.runs, groups, epsilon) for g in groups]
+    rows = [_group_rows(group.label, each) or each for group, each in zip(groups, of, strict=True)]
     every = [row for pair in rows for row in pair]
-    shown = _known((*_own_columns(every), _ROUNDS, *_LEARNED, *_COST), every)
+    shown = _known((*_own_columns(every), _ROUNDS, *_LEARNED, *_SPEED, *_COST), every)
     shown = [column for column in shown if column.key != "refused" or any(row["refused"] for row in every)]
     body = [
         (group.label, str(len(group.runs)), *(column.cell(first, *sd[:1]) for column in shown))
@@ -488,23 +465,25 @@ def _known(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> list
 # ---- the comparison in other forms
 
 
-def as_text(form: str, groups: Sequence[SeedGroup], rows: Sequence[Mapping[str, Any]]) -> str:
+def as_text(form: str, dirs: Sequence[str | Path], epsilon: float = EPSILON, baseline: str | None = None) -> str:
     """Return a comparison as one text.
 
     Args:
         form: "json" and "csv" have all rows with all digits, "latex" and "markdown" the means with their deviations.
-        groups: the experiments, the baseline first.
-        rows: what :func:`compare_runs` returned for them.
+        dirs: the run directories.
+        epsilon: as for :func:`compare_runs`.
+        baseline: as for :func:`compare_runs`.
 
     Raises:
-        UserError: there is no such form.
+        UserError: there is no such form; or as :func:`compare_runs`.
     """
     if form not in FORMS:
         raise UserError(f"--format: '{form}': no such format{nearest(form, FORMS)}")
+    groups = with_baseline(group_runs(load_runs(dirs)), baseline)
     if form in ("latex", "markdown"):
-        tables = [experiments_table(groups), *differences_tables(groups)]
+        tables = [experiments_table(groups, epsilon), *differences_tables(groups)]
         return "\n".join(table.latex() if form == "latex" else table.markdown() for table in tables)
-    every = [*rows, *difference_rows(groups)]
+    every = [*compare_runs(dirs, epsilon, baseline), *difference_rows(groups)]
     if form == "json":
         return json.dumps(every, indent=1) + "\n"
     out, keys = io.StringIO(), list(dict.fromkeys(key for row in every for key in row))

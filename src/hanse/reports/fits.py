@@ -15,6 +15,7 @@ from hanse.learning.metrics import ACCURACY, LOSS, MetricStyle
 from hanse.reports.alone import by_python, find_alone
 from hanse.reports.chart import Floats
 from hanse.reports.groups import honest_of
+from hanse.reports.paired import holm
 from hanse.reports.words import Note
 from hanse.runs.run_record import OwnTests, RunRecord
 
@@ -119,15 +120,14 @@ def surely(gains: Sequence[tuple[float, float, float]], freedom: float = math.in
     near = [gain - (low if gain > 0 else high) for gain, low, high in gains]
     errors = [abs(gain / half) if half else math.inf * abs(gain) for (gain, *_), half in zip(gains, near, strict=True)]
     chances = [2 * float(stdtr(freedom, -t_quantile(freedom) * error)) for error in errors]
-    signs, left = [0] * len(gains), sum(map(math.isfinite, chances))
-    for i in sorted(range(len(gains)), key=lambda i: (math.isnan(chances[i]), chances[i])):
-        if not chances[i] * left <= 1 - LEVEL:
-            break
-        signs[i], left = (1 if gains[i][0] > 0 else -1), left - 1
+    known = [i for i, chance in enumerate(chances) if math.isfinite(chance)]
+    signs = [0] * len(gains)
+    for i, chance in zip(known, holm([chances[i] for i in known]), strict=True):
+        signs[i] = 0 if chance > 1 - LEVEL else 1 if gains[i][0] > 0 else -1
     return signs
 
 
-def fits_of(run: RunRecord, alone: RunRecord | None = None, clients: Collection[int] | None = None) -> dict[int, Fit]:
+def fits_of(run: RunRecord, alone: RunRecord | None = None) -> dict[int, Fit]:
     """Return the fit of each client, by its last test in the run and its last one alone.
 
     A round's file that is lost is not replaced by an earlier round's: then nothing is known. Where rows look like
@@ -136,15 +136,14 @@ def fits_of(run: RunRecord, alone: RunRecord | None = None, clients: Collection[
     Args:
         run: the run.
         alone: the run of clients that train alone. None: that which :func:`hanse.reports.alone.find_alone` finds.
-        clients: their numbers. None: all.
     """
-    asked = set(range(run.num_clients) if clients is None else clients)
+    asked = range(run.num_clients)
     ours, lost = _last_tests(run, asked)
     other = find_alone(run) if alone is None else alone
     unsaid = Note("units_unsaid", "warning") if run.about.doubt else None
     theirs = {} if other is None else _last_tests(other, asked)[0]
     found = {}
-    for client in sorted(asked):
+    for client in asked:
         test, beside = ours.get(client), theirs.get(client)
         if test is None:
             found[client] = Fit(why=lost or _why_untested(run))

@@ -215,14 +215,13 @@ def _without_seeds(config: Mapping[str, Any]) -> dict[str, Any]:
 OTHERS = "the others"
 
 
-def kinds_of(run: RunRecord, *, cheats: bool = False) -> dict[str, Ints]:
+def kinds_of(run: RunRecord) -> dict[str, Ints]:
     """Return the kind of each client of a run, which its behaviours and its policy determine.
 
     A client with several behaviours counts as the one of the lowest rank.
 
     Args:
         run: the run.
-        cheats: whether only kinds that cheat are told apart.
 
     Returns:
         Clients' numbers ``[n]`` by kind, as in ``{"honest": ..., "free riders": ...}``. The remaining clients come
@@ -230,7 +229,7 @@ def kinds_of(run: RunRecord, *, cheats: bool = False) -> dict[str, Ints]:
         are alike.
     """
     n = run.num_clients
-    told = [c for c in run.about.conducts if c.label and (c.cheats or not cheats)]
+    told = [c for c in run.about.conducts if c.label]
     taken, kinds = np.zeros(n, bool), dict[str, Ints]()
     for conduct in sorted(told, key=lambda c: c.rank):
         here = np.zeros(n, bool)

@@ -88,28 +88,6 @@ class Books:
     head: str = ""
 
 
-def books_of(groups: Sequence[SeedGroup]) -> tuple[dict[str, Books], list[str]]:
-    """Return the books of each group's first run.
-
-    Args:
-        groups: the experiments.
-
-    Returns:
-        Two results: the books of those groups in which somebody pays, by the groups' labels; and a sentence for each
-        run whose books cannot be read or do not verify.
-    """
-    found, notes = {}, []
-    for group in groups:
-        try:
-            books = read_books(group.runs[0])
-        except UserError as wrong:
-            notes.append(f"The figures of the books of {group.runs[0].name} are left out: {wrong}")
-            continue
-        if books is not None:
-            found[group.label] = books
-    return found, notes
-
-
 @lru_cache(maxsize=16)
 def read_books(run: RunRecord) -> Books | None:
     """Return a run's books, or None if nobody pays in it or nothing was posted.
@@ -333,18 +311,16 @@ TIERS = Plot(
 )
 
 
-def token_charts(groups: Sequence[SeedGroup], books: Mapping[str, Books]) -> list[Chart]:
-    """Return the charts of balances and of the models of tiers on each distribution.
+def token_charts(groups: Sequence[SeedGroup]) -> list[Chart]:
+    """Return the charts of balances and of the models of tiers on each distribution; none on books that do not hold.
 
     Args:
         groups: the experiments.
-        books: the books of those in which somebody pays, by the group's label.
     """
     charts: list[Chart] = []
     for group in groups:
-        held = books.get(group.label)
-        tiers = plotted(group, TIERS, "Tiers", "tiers")
-        found = (None if held is None else _balance_chart(group, held), tiers)
+        books = None if group.runs[0].wrong_in_books else read_books(group.runs[0])
+        found = (None if books is None else _balance_chart(group, books), plotted(group, TIERS, "Tiers", "tiers"))
         charts += [chart for chart in found if chart is not None]
     return charts
 

@@ -20,9 +20,8 @@ from hanse.reports.compare import cautions, differences_tables, experiments_tabl
 from hanse.reports.contributions import contribution, contribution_charts
 from hanse.reports.facts import MISSING, facts_of
 from hanse.reports.groups import SeedGroup, group_runs
-from hanse.reports.honesty import kinds_table
 from hanse.reports.market import gains_charts
-from hanse.reports.money import Books, books_of, token_charts
+from hanse.reports.money import token_charts
 from hanse.reports.part_charts import part_charts
 from hanse.reports.vega import DrawingError, image, save, to_svg, to_vegalite
 from hanse.reports.words import Note, differences, page, policy, said
@@ -33,19 +32,17 @@ TOP = "In short"  # the section of the one picture that stands above everything 
 # ---- all charts of a report, in reading order
 
 
-def figures(groups: Sequence[SeedGroup], books: Mapping[str, Books] | None = None) -> list[Chart]:
+def figures(groups: Sequence[SeedGroup]) -> list[Chart]:
     """Return the charts of what these experiments recorded, each with a key of its own.
 
-    ``books`` are those of :func:`hanse.reports.money.books_of`, read here if they are not given.
     :mod:`hanse.reports.vega` draws the charts, and :func:`hanse.reports.chart.to_csv` has their numbers.
     """
-    books = books_of(groups)[0] if books is None else books
     charts = [
         *curve_charts(groups),
         *own_charts(groups),
         *contribution_charts(groups),
         *gains_charts(groups),
-        *token_charts(groups, books),
+        *token_charts(groups),
         *part_charts(groups),
     ]
     keys: set[str] = set()
@@ -133,8 +130,7 @@ def _words(dirs: Sequence[str | Path]) -> dict[str, Any]:
     """Return what the page says and shows of runs."""
     runs = load_runs(dirs)
     groups = group_runs(runs)
-    books, unread = books_of(groups)
-    charts = figures(groups, books)
+    charts = figures(groups)
     first = answers(groups)
     # the picture on top: who contributed, or else the first of the others, which then does not stand below again
     key = charts[0].key if first.picture is None and charts else getattr(first.picture, "key", "")
@@ -148,9 +144,7 @@ def _words(dirs: Sequence[str | Path]) -> dict[str, Any]:
         "answers": first,
         "summary": others,
         "warnings": warnings(groups, runs),
-        "told": unread,
         "experiments": experiments_table(groups),
-        "kinds": [(g.label, table) for g in groups if (table := kinds_table(g)) is not None],
         "differences": differences_tables(groups),
         "measures": list(dict.fromkeys(found.measure for _, found in valued)),
         "base": groups[0].label,

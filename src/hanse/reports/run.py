@@ -1,17 +1,15 @@
 """A run that answers questions: :class:`Run` is what ``hanse.run``, ``hanse.resume`` and ``hanse.load`` return.
 
 It adds answers to the usual questions to the run of :mod:`hanse.runs.played_run`: who contributed (:meth:`Run.values`),
-who gained by joining (:meth:`Run.joining`), how the run compares with others (:meth:`Run.compare`), and what a
-participant's statement says (:meth:`Run.statement`). The numbers are those of the report and the statements, from the
-same functions.
+and what a participant's statement says (:meth:`Run.statement`). Numbers and sentences are those of the report and the
+statements, from the same functions.
 """
 
 from __future__ import annotations
 
-import html
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from functools import cached_property, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec
@@ -24,9 +22,7 @@ from hanse.base.errors import UserError, in_python
 from hanse.base.factories import OBJECT
 from hanse.core.telling import About
 from hanse.learning.models import Factory
-from hanse.reports.digits import listed
-from hanse.reports.showing import Displayed, Picture, shown
-from hanse.reports.words import said
+from hanse.reports.showing import Displayed, Picture
 from hanse.reports.worths import Worths
 from hanse.runs import experiment as running
 from hanse.runs import played_run
@@ -35,8 +31,6 @@ from hanse.runs.played_run import PlayedRun
 from hanse.runs.run_record import Registered, RunRecord, Seat, client_of, load_run
 
 if TYPE_CHECKING:
-    from hanse.reports.contributions import Standings
-    from hanse.reports.joining import Joining
     from hanse.reports.statement import Statement
 
 P = ParamSpec("P")
@@ -72,29 +66,26 @@ class Run(PlayedRun, Displayed):
         Raises:
             UserError: the run valued no updates.
         """
+        from hanse.reports.answers import contributed
         from hanse.reports.facts import MISSING, facts_of
 
-        found = facts_of(self.record)
+        found, doubts = facts_of(self.record), tuple(self.record.doubts)
         sums = found.valued
         if sums is None:
             raise UserError(
                 "values: this run valued no updates: hanse.run(..., value=True) does, or a mechanism with a value part"
             )
-        told = [note.said for note in found.notes if note.code in MISSING]
-        if self.path is None and not np.isfinite(sums.errors).any():
-            told.append("How sure these sums are is not known.")
         names = tuple(label if self.names else f"client {label}" for label in sums.labels)
         words = f"Sums over {len(self.metrics)} rounds of each update's {sums.measure.name}. {sums.measure.sentence}"
-        called = dict(zip(sums.clients.tolist(), names, strict=True))
-        told = [words.strip(), *told]
-        return Contributions(
-            sums.totals, sums.errors, names, sums.seats, sums.ranked, called, tuple(told), tuple(self.record.doubts)
-        )
+        answer = " ".join(note.said for note in contributed(sums, "", doubtful=bool(doubts)))
+        told = (answer, words.strip(), *(note.said for note in found.notes if note.code in MISSING))
+        return Contributions(sums.totals, sums.errors, names, sums.seats, told, doubts)
 
+    @in_python()
     def alone(self, data: Any = None, *, progress: bool = False) -> Run:
         """Play the same experiment with every client alone, and return that run.
 
-        If there is a run directory, it is kept in its folder ``alone``, where statements and :meth:`joining` find it.
+        If there is a run directory, it is kept in its folder ``alone``, where facts, statements and reports find it.
 
         Args:
             data: the data, if they were given as an object and this run was read with ``hanse.load``.
@@ -104,7 +95,7 @@ class Run(PlayedRun, Displayed):
             UserError: the data or the model were given as Python objects and must be given again, or the clients' data
                 are with the participants.
         """
-        from hanse.reports.alone import HERE, alone_experiment
+        from hanse.reports.alone import HERE, play_alone
 
         if self._remote:
             raise UserError("alone: the clients' data are with the participants, who can train alone themselves")
@@ -114,43 +105,14 @@ class Run(PlayedRun, Displayed):
         if self.given_model is None and self.experiment.model.name == OBJECT:
             raise UserError("alone: the model was given as an object: hanse.load(..., model=...) with it first")
         place = None if self.path is None else self.path / HERE
-        if place is not None and (place / "config.toml").is_file():
-            own = data if self.experiment.data.source.name == OBJECT else None
-            return resume(place, data=own, model=self.given_model, rounds=self.experiment.run.rounds)
-        experiment = alone_experiment(self.experiment)
-        return run(experiment, data=data, model=self.given_model, out=place, progress=progress)
-
-    def joining(self, alone: Run | None = None) -> Joining:
-        """Return who gained by joining: each client's model compared with one trained alone, with 95 % intervals.
-
-        Args:
-            alone: the run that :meth:`alone` returns. None: the run in the folder ``alone`` of the run directory, or
-                next to it.
-
-        Raises:
-            UserError: a run has no directory, or there is no run alone.
-        """
-        from hanse.reports.alone import ALONE, HERE, find_alone
-        from hanse.reports.joining import Joining, counted_in, gains_of, settings_of
-
-        if self.path is None and alone is not None:
-            raise UserError(
-                "joining: it compares two run directories, and this run has none: hanse.run(..., out='runs/first'), "
-                "whose run.alone() is kept in it"
-            )
-        path = self._path("joining")
-        by_itself = find_alone(self.record) if alone is None else load_run(alone._path("joining: alone"))
-        if by_itself is None:
-            raise UserError(f"joining: {path / HERE}: there is no run of clients alone yet: run.alone() plays it")
-        if by_itself.mechanism != ALONE:
-            raise UserError(f"joining: alone: its mechanism is '{by_itself.mechanism}'; it must be '{ALONE}'")
-        gains = tuple(gains_of(self.record, by_itself, self.record.mechanism))
-        reading, unit = counted_in(self.record)
-        return Joining(gains, reading, played=settings_of(self.record, by_itself), unit=unit)
+        played = play_alone(self.experiment, place, data=data, model=self.given_model, progress=progress)
+        return _answering(played, given_data=data, given_model=self.given_model)
 
     @in_python()
-    def statement(self, client: int | str) -> HtmlPage:
+    def statement(self, client: int | str) -> Statement:
         """Return one participant's statement: what it gave, what it gained, whether joining paid.
+
+        A notebook shows its page, which ``.save("client-3.html")`` writes.
 
         Args:
             client: the participant's number or name.
@@ -158,15 +120,13 @@ class Run(PlayedRun, Displayed):
         Raises:
             UserError: there is no such client, or the run has no directory.
         """
-        from hanse.reports.statement import render, statement
+        from hanse.reports.statement import statement
 
         path = self._path("statement")
-        found = statement(path, client_of(client, self.names, "client") if isinstance(client, str) else client)
-        headline, *rest = found.lines
-        return HtmlPage(headline, (*found.doubts, *rest), render(found), found)
+        return statement(path, client_of(client, self.names, "client") if isinstance(client, str) else client)
 
-    def report(self, out: str | Path | None = None) -> HtmlPage:
-        """Write the report, one HTML page with all figures, and return it.
+    def report(self, out: str | Path | None = None) -> Path:
+        """Write the report, one HTML page with all figures, and return its file.
 
         Args:
             out: the folder for the page. None: the run directory.
@@ -174,13 +134,10 @@ class Run(PlayedRun, Displayed):
         Raises:
             UserError: the run has no directory, or ``out`` cannot be written.
         """
-        from hanse.reports.answers import answers_of
         from hanse.reports.report import write_report
 
         path = self._path("report")
-        file, first = write_report([path], path if out is None else out), answers_of(path)
-        headline, *rest = [*first.doubts, *(f"{question} {answer}" for question, answer in first.lines.items())]
-        return HtmlPage(headline, tuple(rest), None, None, file)
+        return write_report([path], path if out is None else out)
 
     def sentences(self) -> Sequence[str]:
         """Return the result in plain English, one paragraph per entry.
@@ -198,8 +155,7 @@ class Run(PlayedRun, Displayed):
         heading += f": {what} {tested[-1]}" if tested else ""
         heading += f" ({tested[0]} after the first round)" if len(tested) > 1 else ""
         stopped = ["It was stopped before its last round."] if self.interrupted else []
-        values = self._valued
-        sentences = list(replace(values, doubts=()).sentences()) if values is not None else []
+        sentences = () if self._valued is None else self._valued.told
         warned = [line for line in self.said if line.startswith("warning: ")]
         warned += [f"warning: {line}" for line in mostly_refused(self.clients, self.names)]
         full = [line for line in [nothing_left(self.metrics)] if line and sentences]
@@ -246,84 +202,20 @@ class Contributions(Worths):
             known.
         names: ``[n]``, the clients' names.
         updates: ``[n]``, how many of each client's updates were valued.
-        standings: the sums for clients with more than one update, for comparing them.
-        called: the clients' names by number.
-        told: sentences that explain the values.
+        told: who contributed, as a report says it, and what the values mean.
         doubts: sentences to show before the values, such as that the model is no better than chance.
     """
 
     updates: NDArray[np.int64]
-    standings: Standings
-    called: Mapping[int, str]
     told: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
 
     title = "Who contributed"
     unit = "value over all rounds"
 
-    @property
-    def ranked(self) -> list[int]:
-        """The positions of the clients with more than one valued update, from the highest value to the lowest."""
-        return [i for i in self.order if self.updates[i] > 1]
-
     def sentences(self) -> Sequence[str]:
-        """Return who was worth most and least among those that can be ranked, as a report says it."""
-        if len(self.ranked) < 2:
-            first, *rest = [said("too_few_rounds", "", False), *self.notes()]
-        else:
-            first, *rest = super().sentences()
-            few = int((self.updates == 1).sum())
-            first += f" {said('not_ranked', few)}" if few else ""
-        return [" ".join([*self.doubts, first]), *rest]
-
-    def notes(self) -> Sequence[str]:
-        """Return which clients cannot be distinguished from the first and the last, and what the values mean."""
-        return [*self._ties(), *self.told]
-
-    def _ties(self) -> list[str]:
-        ranked = self.standings
-        if not ranked.known or len(ranked.clients) < 2:
-            return []
-        order = ranked.clients[np.argsort(-ranked.totals, kind="stable")].tolist()
-        tied = {client: [self.called[c] for c in ranked.tied(client).tolist()] for client in (order[0], order[-1])}
-        return [f"{self.called[c]} cannot be told apart from {listed(names)}." for c, names in tied.items() if names]
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class HtmlPage:
-    """An HTML page, displayed in a notebook.
-
-    Attributes:
-        headline: the page's first sentence.
-        lines: further sentences.
-        text: the page (HTML). None: it is at ``path``.
-        statement: the figures of a statement.
-        path: the file of the page. None: :meth:`save` writes it.
-    """
-
-    headline: str
-    lines: tuple[str, ...]
-    text: str | None = None
-    statement: Statement | None = None
-    path: Path | None = None
-
-    def save(self, path: str | Path) -> Path:
-        """Write the page into a file, and return its path."""
-        from hanse.base.files import write_whole
-
-        text = self.text if self.text is not None or self.path is None else self.path.read_text("utf-8")
-        write_whole(Path(path), text or "")
-        return Path(path)
-
-    def __str__(self) -> str:
-        return "\n".join([self.headline, *self.lines, *([f"The page is {self.path}"] if self.path else [])])
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        if self.text is not None:
-            return f'<iframe style="width:100%;height:640px;border:0" srcdoc="{html.escape(self.text)}"></iframe>'
-        return shown([(self.headline, "")], rest=self.lines, link=str(self.path))
+        """Return who was worth most and is suspect, as a report says it, after what to mind before that."""
+        return [" ".join([*self.doubts, *self.told[:1]]), *self.told[1:]]
 
 
 def _many(count: int, what: str) -> str:

@@ -87,7 +87,7 @@ class Picture:
 
 
 class Displayed:
-    """An answer that displays itself. Subclasses implement the four methods below that raise NotImplementedError."""
+    """An answer that displays itself. Subclasses implement the three methods below that raise NotImplementedError."""
 
     def sentences(self) -> Sequence[str]:
         """Return the answer in sentences. The first must make sense on its own."""
@@ -99,10 +99,6 @@ class Displayed:
 
     def plot(self) -> Picture:
         """Return the answer's picture, which a notebook displays and ``.save("chart.svg")`` writes."""
-        raise NotImplementedError
-
-    def to_pandas(self) -> pd.DataFrame:
-        """Return the answer as a pandas DataFrame. Raises UserError if pandas is not installed."""
         raise NotImplementedError
 
     def __str__(self) -> str:
@@ -126,7 +122,7 @@ def shown(top: Iterable[tuple[str, str]], **more: Any) -> str:
     Args:
         top: bold words, and what they are of.
         more: what ``shown.html.j2`` shows besides: a ``picture``, ``headings`` and ``rows`` of a table, the ``rest`` of
-            the lines, the ``link`` to a page.
+            the lines.
     """
     return environment().get_template("shown.html.j2").render(top=top, **more)
 

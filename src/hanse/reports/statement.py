@@ -8,6 +8,7 @@ allow: each says how sure it is, or that this is not known. Rounds are numbered 
 
 from __future__ import annotations
 
+import html
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from hanse.base.errors import UserError
-from hanse.base.files import MEMBERS, table
+from hanse.base.files import MEMBERS, table, write_whole
 from hanse.core.telling import Measure
 from hanse.games.jackknife import SURE
 from hanse.learning.intervals import wilson
@@ -41,8 +42,6 @@ class ClientRound:
         value: what the client's update was worth. If it had several seats, their sum.
         error: the standard error of the value, from the sampling of coalitions and the draw of the validation samples
             together.
-        share: the client's part of the total of all values above zero. The shares of a round sum to 1. A client whose
-            own value is not above zero has share 0.
         weight: the weight that the update had in the model that it trained.
         late: how many rounds the update came after the one in which the client was asked.
         refused: why there was no usable update. None: there was one.
@@ -51,7 +50,6 @@ class ClientRound:
     round: int
     value: float | None
     error: float | None
-    share: float | None
     weight: float | None
     late: int
     refused: str | None
@@ -62,7 +60,7 @@ class ClientRound:
         return SURE * self.error if self.value is not None and self.error else None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Statement:
     """What a run did for one client, and what the client did for the run.
 
@@ -147,6 +145,18 @@ class Statement:
         """What a terminal or a notebook shows of it: the verdict, the text below it, and which files are lost."""
         name = "" if self.client.name == str(self.client.client) else f"{self.client.name}: "
         return [f"{name}{self.headline}.", *(f"{about}: {told}" for about, told in self.short.items()), *self.missing]
+
+    def save(self, path: str | Path) -> None:
+        """Write the page."""
+        write_whole(Path(path), render(self))
+
+    def __repr__(self) -> str:
+        first, *rest = self.lines
+        return "\n".join([first, *self.doubts, *rest])
+
+    def _repr_html_(self) -> str:
+        page = html.escape(render(self))
+        return f'<iframe style="width:100%;height:640px;border:0" srcdoc="{page}"></iframe>'
 
     def as_json(self) -> dict[str, Any]:
         """Return everything as plain values."""
@@ -260,17 +270,7 @@ def _rounds(run: RunRecord, client: int) -> tuple[ClientRound, ...]:
     seats, lines = run.seats, dict[int, list[int]]()
     for at in np.flatnonzero(seats.client == client).tolist():
         lines.setdefault(int(seats.round[at]), []).append(at)
-    positive = _positive_by_round(run)
-    return tuple(_round(run, number, at, float(positive[number])) for number, at in sorted(lines.items()))
-
-
-def _positive_by_round(run: RunRecord) -> Floats:
-    """Return for each round the sum of the values above zero, ``[R]``; the seats of a client are added up first."""
-    seats, width = run.seats, run.num_clients
-    some = np.isfinite(seats.value)
-    pairs, place = np.unique(seats.round[some] * width + seats.client[some], return_inverse=True)
-    values = np.maximum(np.bincount(place, weights=seats.value[some], minlength=len(pairs)), 0.0)
-    return np.bincount(pairs // width, weights=values, minlength=1 + int(run.metrics[-1]["round"])).astype(np.float64)
+    return tuple(_round(run, number, at) for number, at in sorted(lines.items()))
 
 
 def _sum(numbers: Floats) -> Floats:
@@ -279,11 +279,8 @@ def _sum(numbers: Floats) -> Floats:
     return np.asarray(known.sum() if len(known) else np.nan)
 
 
-def _round(run: RunRecord, number: int, at: list[int], positive: float) -> ClientRound:
-    """Return one round of a client.
-
-    ``at`` are the positions of its seats, ``positive`` is the sum of the round's values above zero.
-    """
+def _round(run: RunRecord, number: int, at: list[int]) -> ClientRound:
+    """Return one round of a client; ``at`` are the positions of its seats."""
     seats, values = run.seats, run.seats.value[at]
     # Sampling errors of several seats are independent and add as squares. Errors of the draw are not: the seats share
     # the validation samples, so these add as they are, which is the worst case.
@@ -295,7 +292,6 @@ def _round(run: RunRecord, number: int, at: list[int], positive: float) -> Clien
         round=number,
         value=value,
         error=None if value is None else finite_or_none(float(error)),
-        share=None if value is None or positive <= 0 else max(value, 0.0) / positive,
         weight=float(sum(weights)) if weights else None,
         late=max(run.clients[i].staleness for i in at),
         refused=reasons[0] if len(reasons) == len(at) else None,

@@ -25,13 +25,11 @@ class TextTable:
         headings: ``[n]``.
         rows: ``[n]`` texts each: a name, and then numbers.
         title: what stands above it, if anything.
-        caption: what stands below it, if anything.
     """
 
     headings: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     title: str = ""
-    caption: str = ""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Print it on a terminal. Where that is narrow, names fold, and columns that have no room follow below."""
@@ -46,11 +44,8 @@ class TextTable:
             blocks[-1].append(column)
             left -= width
         for block in blocks:
-            caption = self.caption if block is blocks[-1] else ""
-            table = Table(
-                title=self.title if block is blocks[0] else "", caption=caption or None, title_justify="left",
-                caption_justify="left", box=SIMPLE_HEAD, pad_edge=False,
-            )  # fmt: skip
+            title = self.title if block is blocks[0] else ""
+            table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
             table.add_column(self.headings[0], overflow="fold", min_width=_LEAST)
             for column in block:
                 table.add_column(fill(self.headings[column], 10), justify="right", no_wrap=True)

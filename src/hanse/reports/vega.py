@@ -22,7 +22,7 @@ from markupsafe import Markup
 
 from hanse.base.errors import MachineError, first_line
 from hanse.base.files import write_whole
-from hanse.reports.chart import DASHES, MARKERS, Bars, Chart, Curve, Heat, Lines, Series, colour, looks, ticks
+from hanse.reports.chart import DASHES, MARKERS, Bars, Chart, Curve, Lines, Series, colour, looks, ticks
 
 Spec = dict[str, Any]
 
@@ -64,10 +64,7 @@ CONFIG: Spec = {
 def to_vegalite(chart: Chart) -> Spec:
     """Return a chart as a Vega-Lite specification: plain data, ready for ``json.dumps``."""
     marks = chart.marks
-    if isinstance(marks, Heat):
-        spec = _heat(chart, marks)
-    else:
-        spec = _lines(chart, marks) if isinstance(marks, Lines) else _bars(chart, marks)
+    spec = _lines(chart, marks) if isinstance(marks, Lines) else _bars(chart, marks)
     title = {"text": textwrap.wrap(chart.title, _TITLE, break_on_hyphens=False), **spec.get("title", {})}
     whole: Spec = {
         "$schema": "https://vega.github.io/schema/vega-lite/v6.json",
@@ -302,32 +299,6 @@ def _legend(names: Sequence[str], shown: Sequence[int]) -> Spec:
     """Return the settings of one legend: the series that are shown, in as many columns as have room."""
     each = 7 * min(60, max((len(names[i]) for i in shown), default=1)) + 46
     return {"values": list(shown), "columns": max(1, WIDTH // each), "labelExpr": "names[datum.value]"}
-
-
-# ---- heat maps
-
-
-def _heat(chart: Chart, marks: Heat) -> Spec:
-    """Draw shades as cells, each a rectangle."""
-    known = marks.z[np.isfinite(marks.z)]
-    low, high = float(known.min(initial=0.0)), float(known.max(initial=0.0))
-    columns = ticks(marks.columns, 16)
-    angle = 0 if _fits([marks.columns[i] for i in columns]) else -90
-    x = {"values": columns, "labelAngle": angle, "labelExpr": "names[datum.value]"}
-    y = {"values": ticks(marks.rows, 24), "labelOverlap": False, "labelExpr": "labels[datum.value]"}
-    bar = {"title": marks.scale, "orient": "right", "direction": "vertical", "gradientLength": {"expr": "height"}}
-    shades = {"scheme": "cividis", "domain": [low, high if high > low else low + 1.0]}
-    rows = [{"x": j, "y": i, "z": _number(z)} for i, line in enumerate(marks.z.tolist()) for j, z in enumerate(line)]
-    return {
-        "height": float(np.clip(19 * len(marks.rows), 90, 430)),
-        **_data(rows, marks.columns, [_folded(label) for label in marks.rows]),
-        "mark": {"type": "rect"},
-        "encoding": {
-            "x": {"field": "x", "type": "ordinal", "title": chart.x or None, "axis": x},
-            "y": {"field": "y", "type": "ordinal", "title": chart.y or None, "axis": y},
-            "color": {"field": "z", "type": "quantitative", "scale": shades, "legend": bar},
-        },
-    }
 
 
 # ---- names and numbers

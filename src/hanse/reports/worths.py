@@ -55,18 +55,13 @@ class Worths(Displayed):
         """The positions ``[n]`` from the highest value to the lowest."""
         return [int(i) for i in np.argsort(-self.values, kind="stable")]
 
-    @property
-    def ranked(self) -> list[int]:
-        """The positions of the values among which sentences name the highest and the lowest, from highest to lowest."""
-        return self.order
-
     def notes(self) -> Sequence[str]:
         """Return sentences on how the numbers were computed, to show below the table."""
         return ()
 
     def sentences(self) -> Sequence[str]:
         """Return who was worth most and least, who may be above or below 0, and how the numbers were computed."""
-        order, (low, high) = self.ranked, self.intervals.T
+        order, (low, high) = self.order, self.intervals.T
         best, worst = order[0], order[-1]
         level = TIE * np.abs(self.values[order]).max()
         ahead = [self.names[i] for i in order if self.values[best] - self.values[i] <= level]

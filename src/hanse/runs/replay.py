@@ -267,8 +267,8 @@ class Again:
 
 
 def checked(rounds: Posted, parts: Mapping[str, Any], why_not: str) -> tuple[tuple[Check, ...], Again]:
-    """Return the checks that a run's payment rule names, or of a rule that is not known here those of markets, and what
-    came of calling it again.
+    """Return the checks that a run's payment rule names, or of a rule that is not known here those of markets, those of
+    proofs of training, and what came of calling the rule again.
 
     Args:
         rounds: the rounds of the run.
@@ -286,6 +286,9 @@ def checked(rounds: Posted, parts: Mapping[str, Any], why_not: str) -> tuple[tup
         file = round_file(rounds.folder, rounds.reached)
         raise UserError(f"{file}: the record of the round cannot be read: {first_line(wrong)}") from None
     deque(following, maxlen=0)  # those that no check has asked for
+    config = read_toml(rounds.folder / "config.toml")
+    if "training" in table(config, "evidence") and "training" in REPLAYS:
+        checks += tuple(REPLAYS["training"](rounds, config))
     return checks, again
 
 
@@ -401,8 +404,5 @@ def replay_books(folder: Path, ledger: Ledger, trust: bool = False) -> Replayed:
     if wrong := against_rules(folder, rounds.history, kinds_of(parts)):
         return Replayed(wrong=wrong)
     checks, again = checked(rounds, parts, why_not)
-    config = read_toml(folder / "config.toml")
-    if "training" in table(config, "evidence") and "training" in REPLAYS:
-        checks += tuple(REPLAYS["training"](rounds, config))
     error = next((check.said for check in checks if not check.holds), "") or again.wrong
     return Replayed(again.rounds, again.why_not, checks, error or None, beyond=beyond_the_book(rounds.beyond))

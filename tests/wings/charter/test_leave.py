@@ -261,7 +261,8 @@ def test_a_run_goes_on_as_if_the_client_had_left_by_itself(tmp_path, half):
 
 def test_what_the_others_lose_is_measured_before_it_leaves(tmp_path, half):
     run = copied(half, tmp_path / "run")
-    assert run_hanse("leave", run, "--client", 1, "--retrain")[0] == 0
+    assert run_hanse("report", run, "--retrain", "--without", 1)[0] == 0
+    assert run_hanse("leave", run, "--client", 1)[0] == 0
     said = LeaveReceipt.read(run / "leaving" / "client-1.json").said["retrained"]
     kept = harms_of(load_run(run))[1]
     assert (said["mean"], said["low"], said["high"], said["starts"]) == (kept.mean, kept.low, kept.high, 5)
@@ -306,7 +307,7 @@ def killed(run, at):
 
         for name in ("fsync", "replace", "ftruncate"):
             setattr(os, name, dies(getattr(os, name)))
-        leave_run(run, "1", None, lambda client: None)
+        leave_run(run, "1", None)
         os._exit(0)
     os.waitpid(child, 0)
 

@@ -15,6 +15,7 @@ from hanse.core.port import Ask
 from hanse.data.commitment import SampleCommitment
 from hanse.federation.local import NoAnswerError
 from hanse.ledger.run_ledger import open_ledger
+from hanse.reports.audit import audit_run
 from hanse.runs.replay import Posted, replay_books
 from hanse.runs.setup import build
 from hanse.wings.evidence.training import (
@@ -130,6 +131,7 @@ def test_what_is_not_proved_is_worth_nothing_and_an_audit_holds_it_against_the_r
     assert any(one["training_unproved"].any() for one in lost)
     for one in lost:
         assert (one["value"][one["training_unproved"]] <= 0).all()
+    assert "training" in {check.name for check in audit_run(tmp_path / "run").checks if check.holds}
     with open_ledger(tmp_path / "run") as ledger:
         assert replay_books(tmp_path / "run", ledger).wrong is None
         rounds = list(Posted.of(tmp_path / "run", ledger))

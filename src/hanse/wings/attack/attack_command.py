@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,11 +12,10 @@ from click.core import ParameterSource
 
 from hanse.base.errors import UserError
 from hanse.cli.options import Changes, Workers, err, out, resumable, say
-from hanse.reports.text_table import TextTable
 
 if TYPE_CHECKING:
     from hanse.wings.attack.cheat_table import AttackTable
-    from hanse.wings.attack.search import Attacked, Try
+    from hanse.wings.attack.search import Attacked
 
 What = Annotated[
     str | None,
@@ -86,7 +85,6 @@ def attack(
     if as_json:
         print(json.dumps(_json(found), indent=1))
         return
-    out.print(_best(found))
     for line in sentences(found):
         say(line, wrap=True)
     say(f"hanse run {folder / 'attack.toml'} plays it")
@@ -132,9 +130,7 @@ def _on_table(
     else:
         for line in table_sentences(found):
             say(line, wrap=True)
-        from rich.markdown import Markdown  # late: its parser of Markdown takes time, and no other command has any
-
-        out.print(Markdown(found.shown.markdown()))
+        out.print(found.shown)
         say(f"{folder / 'table.md'} has the intervals, {folder / 'table.json'} everything; the same command goes on")
     if found.failed or not found.cells:
         raise typer.Exit(1)
@@ -193,49 +189,18 @@ def _yardstick(found: Attacked) -> str:
     return "the mean amount by which honest clients' balances end above or below their grant"
 
 
-def _best(found: Attacked) -> TextTable:
-    """Return a table of the deviations that looked best, with what they earned in the search's seeds."""
-    seeds = ", ".join(map(str, found.searched))
-    who = " and ".join(map(str, found.clients))
-    title = f"client {who}: {len(found.tries)} deviations; {_yardstick(found)}: {found.scale:.3f} tokens"
-    heads = (f"deviation (seeds {seeds})", "gain, tokens", "gain, %")
-    raced = [one for one in found.tries if len(one.gains) >= len(found.searched) and one.failed is None]
-    gains = {one.said: one.gain(found.searched)[0] for one in raced}
-    best = sorted(gains.items(), key=lambda item: -item[1])[:8]
-    rows = tuple((said, f"{gain:+.3f}", f"{100 * gain / found.scale:+.1f}") for said, gain in best)
-    return TextTable(heads, rows, title)
-
-
 def sentences(found: Attacked) -> list[str]:
     """Return what a search says, in sentences."""
     fresh = f"seeds {found.fresh[0]} to {found.fresh[-1]}"
     nothing = f"Found nothing that pays surely in {len(found.tries)} tries; best"
-    lines = [f"{'Pays' if found.pays else nothing}: {_told(found, found.best)} ({fresh})."]
+    gain, low, high = (100 * value / found.scale for value in found.best.gain(found.fresh))
+    of = f"gains {gain:.1f} % (95 % interval {low:.1f} to {high:.1f}) of {_yardstick(found)}: {found.scale:.3f} tokens"
+    lines = [f"{'Pays' if found.pays else nothing}: {found.best.said}. It {of} ({fresh})."]
     if failed := [one for one in found.tries if one.failed is not None]:
         lines.append(f"{len(failed)} could not be played; the first, {failed[0].said}: {failed[0].failed}")
     return [*lines, *["Every deviation was tried."] * (found.ended == "space")]
 
 
-def _told(found: Attacked, one: Try) -> str:
-    """Return what a deviation earned with the fresh seeds, in words."""
-    gain, low, high = (100 * value / found.scale for value in one.gain(found.fresh))
-    return f"{one.said}. It gains {gain:.1f} % (95 % interval {low:.1f} to {high:.1f}) of {_yardstick(found)}"
-
-
 def _json(found: Attacked) -> dict[str, Any]:
     """Return a search's result as plain values."""
-
-    def one(tried: Try) -> dict[str, Any]:
-        return {
-            "deviation": dict(tried.deviation),
-            "said": tried.said,
-            "gains": dict(tried.gains),
-            "failed": tried.failed,
-        }
-
-    return {
-        "clients": list(found.clients), "measure": found.measure, "honest": found.scale, "pays": found.pays,
-        "best": one(found.best),
-        "interval": list(found.best.gain(found.fresh)), "fresh": list(found.fresh), "searched": list(found.searched),
-        "ended": found.ended, "tries": [one(tried) for tried in found.tries],
-    }  # fmt: skip
+    return asdict(found) | {"pays": found.pays, "interval": found.best.gain(found.fresh)}

@@ -31,7 +31,6 @@ from hanse.core.port import Answered, Ask, Derived, Reply, Request, Scored, Trai
 from hanse.federation.local import server_sets
 from hanse.federation.wrapped import Wrapped
 from hanse.games.jackknife import t_quantile
-from hanse.games.market import utilities_of
 from hanse.games.market_posted import APART
 from hanse.lab.job import Job, Step, attempt, seeded
 from hanse.lab.kept import Results, Store
@@ -609,15 +608,13 @@ class _Watched:
                 rounds.append([])
             return
         paid, clients = arrays["market_paid"][:, None], arrays["market_client"]
-        graph, money = arrays["market_graph"] * paid, arrays["market_units"] * paid / TOKEN
-        sizes, costs, eagerness = (arrays[f"market_true_{name}"] for name in ("size", "cost", "eagerness"))
-        eagerness = np.where(sizes > 0, eagerness, 0.0)  # papers.md I13
+        graph, sizes = arrays["market_graph"] * paid, arrays["market_true_size"]
         # who may not trade, since nothing is alike, counts as at a right angle
         distance = np.where(arrays["market_distance"] >= APART, 1.0, arrays["market_distance"])
         weight = float(arrays["market_lam"]) * sizes[None, :] / np.maximum(sizes, 1)[:, None]
         weight = np.where((graph != 0) & (sizes[:, None] > 0), graph * weight, 0.0)
         far = (weight * distance).sum(axis=1)
-        np.add.at(self.traded, clients, utilities_of(graph, money, sizes, costs, eagerness) - far)
+        np.add.at(self.traded, clients, arrays["market_utility"] - far)
         for c, rounds in self.trades.items():
             imports, apart = np.zeros(self.members), np.full(self.members, np.nan)
             for i in np.flatnonzero(clients == c):

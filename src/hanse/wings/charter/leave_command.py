@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hanse.cli.options import RunFolder, Trust, err, say, trusting
+from hanse.cli.options import RunFolder, say
 
 if TYPE_CHECKING:
     from hanse.wings.charter.leaving import Leaving
@@ -21,13 +21,9 @@ def leave(
     folder: RunFolder,
     client: Annotated[str, typer.Option("--client", "-c", help="Its number, or its name.", show_default=False)],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what it would leave behind; change nothing.")] = False,
-    retrain: Annotated[
-        bool, typer.Option("--retrain", help="First train a simulation anew without it, to tell what the others lose.")
-    ] = False,
     key: Annotated[
         Path | None, typer.Option("--key", help="The operator's private key, where heads of the book are signed.")
     ] = None,
-    trust: Trust = False,
     as_json: AsJson = False,
 ) -> None:
     """Let a client leave a run: ask nothing more of it, state its account, say which models hold its updates.
@@ -38,21 +34,13 @@ def leave(
     A run that somebody plays is refused, except on a network: there the server is told to ask the client nothing more,
     and the same command settles once the run has ended.
 
-    --retrain plays the run five times with all clients and five times without this one (kept in DIR/without, and
-    continued if stopped), and the receipt has the difference.
+    What the others lose is in the receipt if 'hanse report DIR --retrain --without N' has measured it before.
 
     Examples:
         hanse leave runs/market --client 3 --dry-run
         hanse leave runs/market --client 3
     """
-    from hanse.reports.harm import retrain as play
-    from hanse.runs.observers import ProgressBar
     from hanse.wings.charter.leaving import expelled, leave_run, named, place_of, would_leave
-
-    def measure(number: int) -> None:
-        if retrain:
-            with trusting(trust):
-                play([folder], [str(number)], observers=lambda label: [ProgressBar(err, label, figure=False)])
 
     run, number = named(folder, client)
     if dry_run:
@@ -60,7 +48,7 @@ def leave(
     if expelled(run, number):
         who, then = run.client_label(number), "once the run has ended, this command with --key makes its receipt"
         return say(f"Client {who} is asked nothing more from the next exchange on; {then}.")
-    _say(leave_run(folder, client, key, measure), place_of(folder, number), as_json)
+    _say(leave_run(folder, client, key), place_of(folder, number), as_json)
 
 
 def _say(leaving: Leaving, file: Path | None, as_json: bool) -> None:

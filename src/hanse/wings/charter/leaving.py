@@ -10,7 +10,6 @@ has ended, it is the line of the log as well.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -95,14 +94,13 @@ def would_leave(run: RunRecord, client: int) -> Leaving:
     return _stated(run, client, _newest(run.path)[1])
 
 
-def leave_run(folder: Path, name: str, key: Path | None, measure: Callable[[int], None]) -> Leaving:
+def leave_run(folder: Path, name: str, key: Path | None) -> Leaving:
     """Make a client leave a run, or complete a leave that was killed in the middle.
 
     Args:
         folder: the run directory. Nobody may be playing the run.
         name: the client's number or name.
         key: the operator's private key. None: the file that ``HANSE_OPERATOR_KEY`` names, if heads are signed.
-        measure: called with the client's number before anything is changed; it may train the run without the client.
 
     Raises:
         UserError: there is no such client, it has left already, the run has no ledger or none that holds, somebody
@@ -127,7 +125,6 @@ def leave_run(folder: Path, name: str, key: Path | None, measure: Callable[[int]
             place, snapshot = _newest(folder)
             _complete(ledger, snapshot)
             if number not in snapshot.state.left:
-                measure(number)
                 leaving = _stated(run, number, snapshot)
                 snapshot = _left(leaving, snapshot, ledger)
                 write_whole(place_of(folder, number, "-lineage.jsonl"), b"\n".join([*leaving.lineage.lines, b""]))

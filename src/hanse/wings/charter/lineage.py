@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from hanse.base.errors import UserError
 from hanse.base.files import json_lines, read_arrays
 from hanse.base.merkle import Tree
 from hanse.core.table import SERVER, Ints
+from hanse.reports.digits import stretches
 from hanse.runs.round_record import HASH, METRICS, Arrays, lost_rounds, round_file
 
 NAMES = (
@@ -170,11 +171,5 @@ def ranges(rows: Marks) -> str:
         >>> ranges(np.array([True, True, True, False, True]))
         '0-2,4'
     """
-    return ",".join(f"{a}-{b}" if b > a else str(a) for a, b in _runs(np.flatnonzero(rows)))
-
-
-def _runs(numbers: Ints) -> Iterator[tuple[int, int]]:
-    """Yield the first and the last of each run of consecutive numbers."""
-    if len(numbers):
-        for run in np.split(numbers, np.flatnonzero(np.diff(numbers) > 1) + 1):
-            yield int(run[0]), int(run[-1])
+    found = stretches(np.flatnonzero(rows).tolist())
+    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in found)

@@ -1,15 +1,14 @@
 """``hanse network``: a federation on this machine for a trial, and the operator's orders to a run on any network.
 
 ``up``, ``run`` and ``down`` play a project of ``hanse new`` on one machine. For real participants, the operator uses
-``admit`` and each participant ``join``. ``pause``, ``go-on``, ``expel`` and ``orders`` write into a run directory,
-where the server reads them before its next exchange.
+``admit`` and each participant ``join``. ``pause``, ``go-on`` and ``expel`` write into a run directory, where the server
+reads them before its next exchange.
 
 The work is done in :mod:`hanse.flower`, most of it in ``loopback.py``.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from datetime import UTC, datetime
@@ -281,10 +280,7 @@ def down(folder: Folder = Path()) -> None:
 
 
 @app.command()
-def check(
-    folder: Folder = Path(),
-    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
-) -> None:
+def check(folder: Folder = Path()) -> None:
     """Say how a network is: certificates, processes, nodes and their clocks, disk, the run and its books, backups.
 
     It looks at the operator's machine alone and changes nothing. For a monitor, the exit code is 0 if all is well and 1
@@ -294,16 +290,11 @@ def check(
     Examples:
         hanse network check harvest
     """
-    from dataclasses import asdict
-
     from hanse.wings.operate.checks import findings, worst
 
     found = findings(_network(folder), datetime.now(UTC))
-    if as_json:
-        typer.echo(json.dumps([asdict(one) for one in found], indent=1))
-    else:
-        for one in found:
-            typer.echo(one.line)
+    for one in found:
+        typer.echo(one.line)
     raise typer.Exit(worst(found) != "fine")
 
 
@@ -457,22 +448,3 @@ def log(
         proved = f"holds: the first {seen} of {len(lines)} lines had the root {root}"
         typer.echo(f"{proved}; of the {len(lines) - seen} since then only a root that is noted now says more")
     typer.echo(f"root: {mine.root()}")
-
-
-@app.command()
-def orders(folder: RunDir) -> None:
-    """Show the orders given so far, with their reasons.
-
-    One line for each pause, go-on and expulsion, oldest first; nothing if there was none. The folder is the run
-    directory of a run on a network.
-
-    Examples:
-        hanse network orders run
-    """
-    from hanse.flower.members import FILE, check_on_network
-
-    check_on_network(folder)
-    for line in (folder / FILE).read_text().splitlines() if (folder / FILE).exists() else []:
-        order = json.loads(line)
-        who = f" {order['client']} ({order['name']})" if "client" in order else ""
-        typer.echo(f"{order['time']}  {order['order']}{who}: {order['reason']}")

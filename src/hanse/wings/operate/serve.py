@@ -45,9 +45,9 @@ _POLICY = (
 
 def statement_page(folder: Path, client: int) -> str:
     """Return a client's statement of a run, a page that participants are sent at its end."""
-    import hanse
+    from hanse.reports.statement import render, statement
 
-    return hanse.load(folder).statement(client).text or ""
+    return render(statement(folder, client))
 
 
 def serve(
