@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 SCHEMA = 2  # of the JSON; it grows when a column is renamed or changes its meaning
 _MOST_LOST = 5  # rounds with a note each
 _MOST_REASONS = 5  # for which updates were refused, the most frequent ones
+_MISSED = 0.25  # of what the rounds changed: in honest runs path values miss up to .01 of it
 VERY_FEW = 30  # test units: with fewer, a difference in one run is no ground for a decision
 
 MISSING = ("lost_round", "more_lost", "beyond_the_book", "no_values")  # notes on what is missing in the records
@@ -626,6 +627,11 @@ class RunOf:
             add("beyond_the_book", "warning", said=run.beyond)
         for why, rounds in run.gaps.items():
             add("no_values", "warning", rounds=list(rounds), of=len(run.metrics), why=why)
+        gain, rest, carried = (
+            float(np.abs(run.series(f"value/{of}")[1]).sum()) for of in ("gain", "residual", "carried")
+        )
+        if gain and rest - carried > _MISSED * gain:
+            add("values_apart", "doubt", share=(rest - carried) / gain)
         if run.unfinished:
             add("unfinished", "warning", rounds=len(run.metrics), planned=run.rounds_planned)
         elif run.ended_early is not None:
