@@ -7,8 +7,8 @@ the book, a receipt therefore proves what the operator has said of the round. A 
 book. Participants keep their receipts where the operator cannot write.
 
 :class:`hanse.ledger.store.Issuer` makes the receipts of a run from its log, and :func:`write_receipts` stores them.
-Later :func:`read_receipts` reads a folder of them, and :class:`ReceiptCheck` (used by ``hanse ledger verify`` and
-``hanse statement``) compares each receipt with the book at the place that it names.
+Later :func:`read_receipts` reads a folder of them, and :meth:`hanse.ledger.store.Ledger.verify` looks for the head of
+each in the book.
 
 A round's close is one line of the log that moves nothing. Its memo has two hashes. The first is that of the round's
 record: its line of ``metrics.jsonl`` without clock, memory and bytes sent (it has the hash of the round's file in
@@ -601,50 +601,3 @@ def read_file(path: Path) -> Iterator[Receipt]:
                 raise UserError(f"{path}: line {number}: is not a receipt ({wrong})") from None
     if not number:
         raise UserError(f"{path}: has no whole receipt")
-
-
-class ReceiptCheck:
-    """Compares receipts with a book while somebody walks along the book.
-
-    Call :meth:`wrong` for each transaction in order. Each receipt is compared as soon as the walk reaches the number of
-    transactions that it names, so a single pass over the history serves all receipts. At the end, :meth:`unmet` speaks
-    of those that name more transactions than the book has.
-    """
-
-    def __init__(self, receipts: Iterable[Receipt]) -> None:
-        self._waiting: dict[int, list[Receipt]] = {}  # not compared yet, by the number of transactions they saw
-        self._round, self._new = -1, list[Transaction]()
-        for receipt in receipts:
-            self._waiting.setdefault(receipt.count, []).append(receipt)
-
-    def wrong(self, record: Record, tally: MutableBook) -> str:
-        """Take in the next transaction, and return the first difference between the book and its receipts, or "".
-
-        Args:
-            record: the transaction.
-            tally: the book with this transaction.
-        """
-        if record.round != self._round:
-            self._round, self._new = record.round, []
-        self._new.append(record.transaction)
-        ending = self._waiting.pop(record.number, [])
-        moved = moved_in(self._new) if ending else {}
-        for receipt in ending:
-            lines, told, held = moved.get(receipt.client, []), receipt.postings, tally.balances
-            there = {
-                "root": tally.head,
-                "balance": held.get(client(receipt.client), 0),
-                "escrow": held.get(escrow(receipt.client), 0),
-                "postings": tuple(lines) if isinstance(told, tuple) else shortened(lines),
-            }
-            for name, found in there.items():
-                if (said := getattr(receipt, name)) != found:
-                    where = f"{receipt.who}: {name} after transaction {tally.count}"
-                    return f"{where}: it says {said}, the book {found}: the book was written anew"
-        return ""
-
-    def unmet(self, count: int) -> str:
-        """Return what the first receipt says that names more transactions than the ``count`` of the book, or ""."""
-        for receipt in self._waiting[min(self._waiting)] if self._waiting else ():
-            return f"{receipt.who}: saw {receipt.count} transactions, the book has {count}: its tail is cut"
-        return ""
