@@ -947,10 +947,7 @@ class TrainPart(Part, Protocol):
         return 1
 
     def sends(self, view: View, state: State) -> Payload | None:
-        """Return the payload of this round's training tasks; None, the default, for nothing.
-
-        Its name selects the client's half that uses it (:mod:`hanse.core.port`).
-        """
+        """Return the payload of this round's training tasks; None, the default, for nothing."""
         return None
 
 

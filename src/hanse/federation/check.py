@@ -14,13 +14,11 @@ from collections.abc import Mapping, Sequence
 from hanse.base.pytorch import Tensor, torch
 from hanse.core import port
 from hanse.core.declared import Declared, UnsoundError
-from hanse.core.port import Like, mismatch
 from hanse.data.commitment import num_shown
 from hanse.federation.codec import Room, WireError
 from hanse.federation.mask_steps import SAID, num_words
 from hanse.federation.policy import ANSWERS
 from hanse.learning.blocks import BLOCKS, UNITS
-from hanse.learning.client_payloads import declaration
 
 log = logging.getLogger("hanse.federation")
 
@@ -36,6 +34,7 @@ LINE = 200
 HEADER = 1 << 18
 
 _REPLY = Declared[port.Reply](port.Reply)
+_EXTRAS = Declared[Mapping[str, Tensor]](Mapping[str, port.Counts])
 _KIND: Mapping[type[port.Question], type[port.Answer]] = {
     port.Score: port.Scored,
     port.Nearest: port.Counted,
@@ -138,7 +137,9 @@ def room(request: port.Request) -> Room:
 def _tensors(task: port.Task) -> int:
     """Return the most bytes that the tensors of a sound answer to a task have."""
     if isinstance(task, port.Train):
-        return task.start.numel() * task.start.element_size() + sum(like.num_bytes for like in _asked(task).values())
+        return task.start.numel() * task.start.element_size() + 8 * (
+            0 if task.payload is None else task.payload.classes
+        )
     if isinstance(task, port.Ask | port.CommitSize):
         return 0
     if isinstance(task, port.AuditSize):
@@ -177,12 +178,9 @@ def _training(task: port.Train, result: port.Result, size: int) -> str | None:
         if not bool(torch.isfinite(result.row).all()):
             return "update has NaN or infinite entries"
         return f"update of norm {float(torch.linalg.vector_norm(result.row.double())):.3g}: at most {LONGEST:g}"
-    return mismatch("extra", result.extras, _asked(task))
-
-
-def _asked(task: port.Train) -> Mapping[str, Like]:
-    """Return the extras that a sound update has, by name."""
-    return {} if task.payload is None else declaration(task.payload).extras
+    due = {} if task.payload is None else {port.MET: task.payload.classes}
+    found = {name: len(counts) for name, counts in _EXTRAS.check(result.extras).items()}
+    return None if found == due else f"extras {found}: must be {due}"
 
 
 def _answer(task: port.Question, result: port.Result) -> str | None:
