@@ -78,8 +78,9 @@ def test_a_round_is_written_while_the_next_is_played_and_told_from_the_disk(
         return attempt(session, state)
 
     def written(folder: RunDir, done: Any) -> None:
-        if done.round < ROUNDS - 1:
-            assert begun[done.round + 1].wait(100), "the next round waited for this one"
+        number = done.played.view.round
+        if number < ROUNDS - 1:
+            assert begun[number + 1].wait(100), "the next round waited for this one"
         append(folder, done)
 
     monkeypatch.setattr(play, "attempt", played)

@@ -61,7 +61,7 @@ from hanse.runs.checkpoint import CorruptCheckpointError, LoopState, Snapshot
 from hanse.runs.config import Experiment
 from hanse.runs.recomputable import FILE as COMMITTED
 from hanse.runs.recomputable import Commitment, answers_file, audit_folder, validation_file
-from hanse.runs.round_record import LINES, METRICS, ROUNDS, SHAPE, PackedRound, lost_rounds, round_file
+from hanse.runs.round_record import LINES, METRICS, ROUNDS, SHAPE, RoundRecord, lost_rounds, round_file
 from hanse.runs.run_record import LEFT_OUT, LENGTH, changeable, differences, may_change, model_made_for, played_lines
 from hanse.runs.setup import Session
 
@@ -268,7 +268,7 @@ class RunDir:
         >>> small = rehearse("fedavg")
         >>> with Hold(Path("run")) as hold:
         ...     folder = RunDir.create(small.setup, hold)
-        ...     folder.append(RoundRecord.of(small.played, Figures(), {}).packed())
+        ...     folder.append(RoundRecord.of(small.played, Figures(), {}).filed())
         ...     folder.checkpoint(small.played.state)
         ...     folder.close()
         >>> len((Path("run") / "metrics.jsonl").read_text().splitlines())
@@ -406,22 +406,24 @@ class RunDir:
             raise MachineError(f'{file}: is gone; it must be {{"book": NAME}}, with the name that receipts give')
         self._files = {name: (self.path / name).open("ab") for name in LINES}
 
-    def write(self, done: PackedRound, state: LoopState | None) -> None:
+    def write(self, done: RoundRecord, state: LoopState | None) -> None:
         """Write one finished round, and a checkpoint of the state after it, if one is due."""
         self.append(done)
         if state is not None:
             self.checkpoint(state)
 
-    def append(self, done: PackedRound) -> None:
-        """Write one finished round's arrays and lines. They count once the next checkpoint is written."""
+    def append(self, done: RoundRecord) -> None:
+        """Write one finished round's file and lines. They count once the next checkpoint is written."""
+        view = done.played.view
+        assert done.file is not None
         with self._storing():
-            round_file(self.path, done.round).write_bytes(done.arrays)
+            round_file(self.path, view.round).write_bytes(done.file[0])
             if done.answers is not None:
-                self.keep(done.round, done.answers)
+                self.keep(view.round, done.answers.packed())
             for name, lines in done.lines.items():
                 self._files[name].write(lines)
                 self._files[name].flush()  # through to the operating system: a page that follows the run sees it
-        self.owe(done.round, done.posted)
+        self.owe(view.round, view.posted)
 
     def keep(self, round: int, answers: bytes) -> None:
         """Write the clients' answers of a round, or of the final settlement, next to the run."""
