@@ -25,7 +25,7 @@ from pydantic import AfterValidator, Field
 
 from hanse.base.errors import UserError
 from hanse.base.files import FEDERATION, MEMBERS, json_lines, write_whole
-from hanse.core.declared import LARGEST_COUNT, Count, Declared, Digest
+from hanse.core.declared import LARGEST_COUNT, Count, Declared, Digest, Figure
 from hanse.core.port import ClientInfo
 
 LONGEST = 64_000  # the most characters of a hello, as JSON
@@ -39,11 +39,10 @@ def _printable(text: str) -> str:
     return text
 
 
-Finite = Annotated[float, Field(allow_inf_nan=False)]
 Size = Annotated[int, Field(ge=1, le=2**31)]
 Word = Annotated[str, Field(max_length=NAME), AfterValidator(_printable)]
 Kind = Literal["plain", "penalty"]  # of a participant's own training loop; "penalty": it takes pulls and tilts
-Plain = bool | Annotated[int, Field(ge=-LARGEST_COUNT, le=LARGEST_COUNT)] | Finite | Word
+Plain = bool | Annotated[int, Field(ge=-LARGEST_COUNT, le=LARGEST_COUNT)] | Figure | Word
 
 
 @dataclass(frozen=True)

@@ -30,9 +30,8 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, NotRequired
+from typing import Any, NotRequired
 
-from pydantic import Field
 from pydantic_core import from_json
 from typing_extensions import TypedDict
 
@@ -40,7 +39,7 @@ from hanse.base.errors import UserError
 from hanse.base.files import LONGEST, cut_torn, opened
 from hanse.base.merkle import Tree, as_text, hashes_of, path_length, root_from
 from hanse.core.book import Book, MutableBook
-from hanse.core.declared import Declared, Digest
+from hanse.core.declared import Declared, Digest, Int64, Units
 from hanse.core.entry import CLOSE, Transaction, client, escrow, leaf, owner_of
 from hanse.ledger.log import LogHead, Record
 from hanse.ledger.note import fingerprint
@@ -300,14 +299,12 @@ class Closes:
 
 
 MOST_BYTES = 4096  # bytes of a receipt; a longer one is none
-_Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]
-_Count = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 class _Short(TypedDict):
     """What stands for postings that have no room in a receipt."""
 
-    count: _Count
+    count: Units
     sha256: str
 
 
@@ -320,11 +317,11 @@ class ClosingStatement(TypedDict):
     what participants on a network agreed to.
     """
 
-    round: _Count
-    client: _Count
-    balance: _Whole
-    escrow: _Whole
-    postings: list[tuple[str, str, _Whole]] | _Short
+    round: Units
+    client: Units
+    balance: Int64
+    escrow: Int64
+    postings: list[tuple[str, str, Int64]] | _Short
     value: NotRequired[float]
     epsilon: NotRequired[float]
     agreement: NotRequired[Digest]
@@ -360,8 +357,8 @@ class Receipt:
     """
 
     statement: str
-    index: _Count
-    of: _Count
+    index: Units
+    of: Units
     path: str
     record: str
     proof: str

@@ -268,8 +268,7 @@ class RunDir:
         >>> small = rehearse("fedavg")
         >>> with Hold(Path("run")) as hold:
         ...     folder = RunDir.create(small.setup, hold)
-        ...     folder.append(RoundRecord.of(small.played, Figures(), {}).filed())
-        ...     folder.checkpoint(small.played.state)
+        ...     folder.append(RoundRecord.of(small.played, Figures(), {}).filed(), small.played.state)
         ...     folder.close()
         >>> len((Path("run") / "metrics.jsonl").read_text().splitlines())
         1
@@ -406,14 +405,10 @@ class RunDir:
             raise MachineError(f'{file}: is gone; it must be {{"book": NAME}}, with the name that receipts give')
         self._files = {name: (self.path / name).open("ab") for name in LINES}
 
-    def write(self, done: RoundRecord, state: LoopState | None) -> None:
-        """Write one finished round, and a checkpoint of the state after it, if one is due."""
-        self.append(done)
-        if state is not None:
-            self.checkpoint(state)
-
-    def append(self, done: RoundRecord) -> None:
-        """Write one finished round's file and lines. They count once the next checkpoint is written."""
+    def append(self, done: RoundRecord, state: LoopState | None) -> None:
+        """Write one finished round's file and lines, and a checkpoint of the state after it, if one is due: the round
+        counts once a checkpoint is written.
+        """
         view = done.played.view
         assert done.file is not None
         with self._storing():
@@ -424,6 +419,8 @@ class RunDir:
                 self._files[name].write(lines)
                 self._files[name].flush()  # through to the operating system: a page that follows the run sees it
         self.owe(view.round, view.posted)
+        if state is not None:
+            self.checkpoint(state)
 
     def keep(self, round: int, answers: bytes) -> None:
         """Write the clients' answers of a round, or of the final settlement, next to the run."""
