@@ -77,7 +77,7 @@ def test_through_messages_a_node_makes_the_same_bits(here: Session, tmp_path: Pa
     assert want.extras["label_counts"].sum() == 6 * 16
     assert not torch.equal(want.row, plain.row)
     assert plain.extras == {}
-    assert refusal(request, reply, 650) is None
+    assert refusal(request, reply) is None
     assert room(request).tensors == 650 * 4 + 10 * 8
 
 

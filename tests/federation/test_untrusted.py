@@ -51,7 +51,7 @@ for _ in range(2000):
 
 
 def said(task: Any, result: Any, **more: Any) -> str | None:
-    return refusal(Request(1, (task,)), Reply(1, (result,), **more), P)
+    return refusal(Request(1, (task,)), Reply(1, (result,), **more))
 
 
 SOUNDS: list[tuple[Any, Any]] = [
@@ -186,7 +186,7 @@ def test_an_answer_of_another_kind_type_shape_or_range_is_refused(task: Any, res
     ],
 )
 def test_a_reply_of_another_form_is_refused(changes: dict[str, Any], reason: str) -> None:
-    found = refusal(Request(1, (TRAIN,)), replace(Reply(1, (SOUND,)), **changes), P)
+    found = refusal(Request(1, (TRAIN,)), replace(Reply(1, (SOUND,)), **changes))
     assert found is not None
     assert reason in found
     assert len(found) <= 200
@@ -211,7 +211,7 @@ def test_refusals_are_logged_with_name_and_key(caplog: pytest.LogCaptureFixture)
     roster = Roster([ClientInfo(0, "Ann", "key a", 3), ClientInfo(1, "Bob\nround 9", "key b", 3)])
     requests = [Request(c, (TRAIN,)) for c in (0, 1)]
     with caplog.at_level(logging.INFO, "hanse.federation"):
-        sound, refused = heard(4, requests, [Reply(1, (5,)), Reply(0, (SOUND,)), Reply(9)], P, roster)  # type: ignore[arg-type]
+        sound, refused = heard(4, requests, [Reply(1, (5,)), Reply(0, (SOUND,)), Reply(9)], roster)  # type: ignore[arg-type]
     assert list(sound) == [0]
     assert [c for c, _ in refused] == [1, 9]
     assert "round 4: client 1 (Bob?round 9, key key b): refused: Reply.results.0: 5" in caplog.text
@@ -224,7 +224,7 @@ def test_who_is_not_waited_for_is_not_called_refused(caplog: pytest.LogCaptureFi
         Reply(0, refused="no reply yet", arrival=Arrival(open=True)),
     )
     with caplog.at_level(logging.INFO, "hanse.federation"):
-        _, refused = heard(4, [Request(0, (TRAIN,))], [later], P, roster)
+        _, refused = heard(4, [Request(0, (TRAIN,))], [later], roster)
     assert refused == [(0, "no reply yet")]
     assert "round 4: client 0 (Ann, key key a): no reply yet" in caplog.text
 

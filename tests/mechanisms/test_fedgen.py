@@ -106,5 +106,5 @@ def test_wrong_label_counts_are_refused(counts: torch.Tensor | None) -> None:
     [played] = play(build(experiment()), 1)
     task = Train(0, 0, torch.zeros(5), payload=FedGen().sends(played.view, state_of(played)))
     trained = Trained(0, torch.zeros(5), 3.0, 0.1, 2, {} if counts is None else {"label_counts": counts})
-    reason = refusal(Request(1, (task,)), Reply(1, (trained,)), 5)
+    reason = refusal(Request(1, (task,)), Reply(1, (trained,)))
     assert reason is None if counts is not None and counts[-1] == 9 else "label_counts" in str(reason)

@@ -49,7 +49,7 @@ _KIND: Mapping[type[port.Question], type[port.Answer]] = {
 
 
 def heard(
-    round: int, requests: Sequence[port.Request], replies: Sequence[port.Reply], size: int, roster: port.Roster
+    round: int, requests: Sequence[port.Request], replies: Sequence[port.Reply], roster: port.Roster
 ) -> tuple[dict[int, port.Reply], list[tuple[int, str]]]:
     """Return the sound replies of an exchange, and why the others are refused.
 
@@ -59,7 +59,6 @@ def heard(
         round: the round, for the log.
         requests: what was asked.
         replies: what came back; if a client replies twice, the first sound reply counts.
-        size: P, the columns of a model.
         roster: the present clients, for their names.
 
     Returns:
@@ -75,7 +74,7 @@ def heard(
         if client not in asked:
             reason: str | None = "was not asked"
         else:
-            reason = "answered twice" if client in sound else refusal(asked[client], reply, size)
+            reason = "answered twice" if client in sound else refusal(asked[client], reply)
         if reason is None:
             sound[client] = reply
         else:
@@ -91,7 +90,7 @@ def heard(
     return sound, refusals
 
 
-def refusal(request: port.Request, reply: port.Reply, size: int) -> str | None:
+def refusal(request: port.Request, reply: port.Reply) -> str | None:
     """Return why a reply to ``request`` must be refused, or None if the reply is sound.
 
     Any exception raised while reading the reply becomes the reason.
@@ -99,11 +98,10 @@ def refusal(request: port.Request, reply: port.Reply, size: int) -> str | None:
     Args:
         request: what the client was asked.
         reply: what came back; nothing in it is trusted.
-        size: P, the columns of a model.
     """
     try:
         _REPLY.check(reply)
-        reason = reply.refused if reply.refused is not None else _mismatch(request, reply, size)
+        reason = reply.refused if reply.refused is not None else _mismatch(request, reply)
         return None if reason is None else one_line(reason)
     except Exception as wrong:  # of whatever class: it was raised by what a client sent
         return reading(wrong)
@@ -153,23 +151,23 @@ def _tensors(task: port.Task) -> int:
     return 8 * len(task.models) * (CLASSES**2 if isinstance(task, port.Confusion) else 2)
 
 
-def _mismatch(request: port.Request, reply: port.Reply, size: int) -> str | None:
+def _mismatch(request: port.Request, reply: port.Reply) -> str | None:
     """Return why the results do not fit the tasks, or None."""
     if len(reply.results) != len(request.tasks):
         return f"{len(reply.results)} results for {len(request.tasks)} tasks"
     for task, result in zip(request.tasks, reply.results, strict=True):
-        reason = _training(task, result, size) if isinstance(task, port.Train) else _answer(task, result)
+        reason = _training(task, result) if isinstance(task, port.Train) else _answer(task, result)
         if reason is not None:
             return reason
     return None
 
 
-def _training(task: port.Train, result: port.Result, size: int) -> str | None:
+def _training(task: port.Train, result: port.Result) -> str | None:
     """Return what is wrong with a seat's update: its seat, shape, type, size, or extras; None if it is sound."""
     if not isinstance(result, port.Trained) or result.seat != task.seat:
         return f"no update for seat {task.seat}"
-    if tuple(result.row.shape) != (size,):
-        return f"update of shape {tuple(result.row.shape)} instead of ({size},)"
+    if result.row.shape != task.start.shape:
+        return f"update of shape {tuple(result.row.shape)} instead of {tuple(task.start.shape)}"
     if result.row.dtype != torch.float32:
         return f"update of type {result.row.dtype} instead of float32"
     # NaN and infinite entries show in the norm, as does a sum of squares that overflows: a sound row costs one pass

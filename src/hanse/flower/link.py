@@ -341,7 +341,8 @@ class FlowerFederation:
                     group |= self._ask([one], max(0.0, seconds - (time.monotonic() - begun)), closing)
                 elif one.request is not None:
                     found.append(reply)
-                    sound += closing is not None and one.round >= closing.since and _sound(one.request, reply)
+                    counts = closing is not None and one.round >= closing.since
+                    sound += counts and refusal(one.request, reply) is None
             # while this waits anyway, newcomers' answers are heard too
             self.newcomers.poll()
             if _closed(closing, waiting, old, sound, alone=not asked and not found):
@@ -462,9 +463,3 @@ def _closed(
         if any(one.round >= closing.since for one in old.values()):
             return False
     return not waiting and not (alone and old)
-
-
-def _sound(request: Request, reply: Reply) -> bool:
-    """Say whether a reply passes all checks against its training request."""
-    size = max((task.start.numel() for task in request.tasks if isinstance(task, Train)), default=0)
-    return refusal(request, reply, size) is None

@@ -108,7 +108,7 @@ class Exchange(Federation):
         if not questions:
             return view
         replies = self.exchange(self.round, questions, self.deadline_s, None)
-        sound, refused = heard(self.round, questions, replies, view.context.layout.size, view.roster)
+        sound, refused = heard(self.round, questions, replies, view.roster)
         return _knowing(view, sound, refused)
 
     def train(
@@ -134,7 +134,7 @@ class Exchange(Federation):
                 asked = (self.round, requests, seats, view.table, view.roster)
                 landed = Training(*asked, before, waiting, self.deadline_s).land(came)
             else:  # everybody was waited for, and no clock runs: nothing can be late
-                sound, refused = heard(self.round, requests, came, view.table.rows.shape[1], view.roster)
+                sound, refused = heard(self.round, requests, came, view.roster)
                 landed = replace(landed, replies=sound, refusals=tuple(refused))
         view = _knowing(view, landed.replies, landed.refusals)
         found = {one.seat: one for reply in landed.replies.values() for one in updates_in(reply)}

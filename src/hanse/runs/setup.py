@@ -488,9 +488,9 @@ def _guarded(
         half = experiment.federation.half_precision
         federation = Believed(federation, terms, context.recipe, size, half, weighed)
     if refuse is not None:
-        federation = Bounded(federation, refuse, size, context.layout.num_parameters)
+        federation = Bounded(federation, refuse, context.layout.num_parameters)
     for guard in guards.values():
-        federation = guard.server(federation, remote, size)
+        federation = guard.server(federation, remote)
     return federation
 
 

@@ -96,7 +96,7 @@ def ask_tests(
     replies = federation.exchange(state.round, requests, None, None) if requests else ()
     arrays: dict[str, NDArray[Any]] = {}
     if remote:  # what comes from this process is as sound as its engine, also where a model has diverged
-        sound, refusals = heard(state.round, requests, replies, table.rows.shape[1], roster)
+        sound, refusals = heard(state.round, requests, replies, roster)
         replies = list(sound.values())
         if refusals:
             arrays["test_refused"] = np.array([c for c, _ in refusals], np.int64)

@@ -154,7 +154,7 @@ class PlainFederation:
             if (reply := _put_together(request, found)) is None:
                 continue
             replies.append(replace(reply, bytes_down=down[reply.client], bytes_up=up[reply.client]))
-            if refusal(request, reply, self.form.layout.size) is None:  # what the loop will refuse is in no figure
+            if refusal(request, reply) is None:  # what the loop will refuse is in no figure
                 for kind, number, said in figures:
                     kind.setdefault(number, []).append(said)
         return replies
