@@ -31,7 +31,7 @@ from hanse.base.factories import Positive, Share, Weight, call
 from hanse.base.streams import stream
 from hanse.core.declared import Declared, Int64, Samples
 from hanse.core.entry import TOKEN
-from hanse.core.part import Scores
+from hanse.core.part import ModelScores
 from hanse.core.telling import Conduct
 from hanse.federation.behaviour import Me, first_places, place
 from hanse.games.market_posted import best_purchase
@@ -205,7 +205,7 @@ def fit(loss: float, accuracy: float) -> float:
     return 1 / (1 + loss) if math.isfinite(loss) and loss >= 0 else 0.0
 
 
-def fits(scores: Scores) -> list[float]:
+def fits(scores: ModelScores) -> list[float]:
     """Return :func:`fit` of each scored model, a list of length C."""
     return [fit(float(loss), float(right)) for loss, right in zip(scores.loss, scores.accuracy, strict=True)]
 

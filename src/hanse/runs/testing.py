@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from hanse.base.errors import UserError
 from hanse.base.pytorch import Tensor, torch
-from hanse.core.part import Deployment, OwnMix
+from hanse.core.part import Deployment, ModelScores, OwnMix
 from hanse.core.port import Federation, Mixture, Request, Roster, Test, Tested
 from hanse.core.table import SERVER, Floats, Ints, Table, Updates, mix
 from hanse.federation.answers import measured
@@ -28,7 +28,6 @@ from hanse.federation.check import heard
 from hanse.federation.policy import fits
 from hanse.games.jackknife import jackknife_errors
 from hanse.learning.blocks import BLOCKS, UNITS, errors_without
-from hanse.learning.job import ModelScores
 from hanse.learning.metrics import OF_TEXTS, Metric
 from hanse.learning.sequences import is_text, perplexity
 from hanse.runs.checkpoint import LoopState
