@@ -352,7 +352,7 @@ class Receipt:
         >>> _ = ledger.post(0, [Transaction("grant/0", "grant", ((MINT, -5), ("client/0", 5)))])
         >>> _ = ledger.close_round(0)
         >>> [receipt] = Issuer(ledger, Path()).new()
-        >>> receipt.client, receipt.balance, receipt.wrong("mine")
+        >>> receipt.client, receipt.said["balance"], receipt.wrong("mine")
         (0, 5, None)
     """
 
@@ -420,22 +420,6 @@ class Receipt:
     def root(self) -> str:
         """The root of the tree over the book's transactions, 64 hexadecimal digits."""
         return self.note.root.hex()
-
-    @property
-    def balance(self) -> int:
-        """Units in the client's account."""
-        return self.said["balance"]
-
-    @property
-    def escrow(self) -> int:
-        """Units in the client's escrow account."""
-        return self.said["escrow"]
-
-    @property
-    def postings(self) -> tuple[Line, ...] | Mapping[str, Any]:
-        """The round's postings to the client's account and escrow, or their number and hash."""
-        told = self.said["postings"]
-        return tuple(told) if isinstance(told, list) else {**told}
 
     def holds(self) -> bool:
         """Return whether the hashes lead from the statement to the head; the signature is not checked."""

@@ -97,7 +97,7 @@ def _first_wrong(
         if first.count > tally.count:
             return f"{first.who}: saw {first.count} transactions, the book has {tally.count}: its tail is cut"
         return f"{first.who}: root after transaction {first.count}: is not the book's, which was written anew"
-    after = tally.copy()
+    after = MutableBook.of(tally.book())
     with suppress(LedgerError):  # if they cannot follow, the heads after them are left over
         for round, transaction in lacking(tally.count):
             after.add(round, transaction)
@@ -238,7 +238,7 @@ class Ledger:
             known = self._known(walk.tally, round, wanted)
             fresh = [t for step, t in wanted.items() if step not in known]
             if fresh:
-                tally = walk.tally.copy()
+                tally = MutableBook.of(walk.tally.book())
                 lines = b"".join(tally.add(round, t) + b"\n" for t in fresh)
                 head = LogHead(self.book, tally.count, root_of(tally.peaks), round).signed(self._key)
                 note = head.note().encode()
