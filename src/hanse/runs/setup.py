@@ -215,7 +215,7 @@ def build(
             lines.extend(section + line for line in wrong.lines)
 
     device = tried(lambda: pick_device(experiment.engine.device), "engine.") or torch.device("cpu")
-    misfit = refusals.one_answer(experiment, data) or refusals.unfit_model(experiment, data, problem, device)
+    misfit = refusals.unfit_model(experiment, data, problem, device)
     lines += misfit
     loop = None if (given := experiment.train.loop) is None else tried(lambda: Loop.of(given, "train.loop"))
     acting = {name: tried(partial(_behaviour, name, options)) for name, options in experiment.behaviour.items()}
