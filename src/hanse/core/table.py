@@ -405,6 +405,7 @@ class Updates:
         metrics: numbers that clients' own training loops report, one mapping per seat; empty if no loop reports any.
         staleness: ``[S]`` int64, by how many rounds each update is late; 0 for an update of this round. A late update
             is rebased: ``U' = M[start now] + (U - start then)``. If left out, all are 0.
+        raw: late updates before rebasing, by position.
 
     Examples:
         >>> rows = torch.tensor([[1.0, 2.0], [5.0, 6.0]])
@@ -422,6 +423,7 @@ class Updates:
     extras: Mapping[str, Tensor] = field(default_factory=dict)
     metrics: Sequence[Mapping[str, float]] = ()
     staleness: Ints = field(default_factory=lambda: np.zeros(0, np.int64))  # no entries: all are this round's
+    raw: Mapping[int, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if len(self.staleness) != len(self.seats):

@@ -340,7 +340,7 @@ def joined(fresh: Updates, late: Sequence[Flight], round: int, table: Table) -> 
         fresh: the updates of this round.
         late: the late updates that arrived.
         round: this round's number. An update's staleness is how many rounds ago it was asked for.
-        table: the current models, onto which late updates are rebased.
+        table: the current models, onto which late updates are rebased. ``raw`` of the result has the originals.
     """
     if not late:
         return fresh
@@ -363,4 +363,5 @@ def joined(fresh: Updates, late: Sequence[Flight], round: int, table: Table) -> 
         extras={name: torch.cat([updates.extras[name] for updates in every]) for name in common},
         metrics=[one for updates in every for one in updates.metrics or [{}] * len(updates)] if any_metrics else (),
         staleness=np.concatenate([np.zeros(len(fresh), np.int64), *stale]),
+        raw={len(fresh) + i: raw[i] for i in range(len(raw))},
     )
