@@ -154,23 +154,20 @@ class _Writer(Writer):
 
     def array(self, array: NDArray[Any]) -> Any:
         """Take a copy of an array, as two names may stand for one."""
-        return {"$array": self._put(torch.tensor(array))}
+        return {"$array": self.tensor(torch.tensor(array))["$tensor"]}
 
     def tensor(self, tensor: Tensor) -> Any:
         """Take a tensor, or a copy of one that shares its memory with another."""
-        stored = tensor.detach().cpu().contiguous()
-        shared = stored.untyped_storage().data_ptr() in self._met
-        return {"$tensor": self._put(stored.clone() if shared else stored)}
+        stored, name = tensor.detach().cpu().contiguous(), str(len(self.tensors))
+        if stored.untyped_storage().data_ptr() in self._met:
+            stored = stored.clone()
+        self._met.add(stored.untyped_storage().data_ptr())
+        self.tensors[name] = stored
+        return {"$tensor": name}
 
     def other(self, value: Any) -> Any:
         """Raise TypeError: nothing is lost in silence."""
         raise TypeError(f"a state holds tensors, arrays, numbers and texts, not a {type(value).__name__}")
-
-    def _put(self, tensor: Tensor) -> str:
-        self._met.add(tensor.untyped_storage().data_ptr())
-        name = str(len(self.tensors))
-        self.tensors[name] = tensor
-        return name
 
 
 class _Reader(Reader):

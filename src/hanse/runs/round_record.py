@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
 import math
 import os
 import sys
@@ -130,13 +129,6 @@ class RoundRecord:
         np.savez(archive, **dict[str, Any](self.arrays))  # in memory: it goes back and forth in its file
         blob = archive.getvalue()
         return replace(self, file=(blob, file_hash(io.BytesIO(blob))))
-
-    @property
-    def lines(self) -> dict[str, bytes]:
-        """The text to append to each line file, by name, in the order of writing; of a record with its file."""
-        assert self.file is not None
-        said = {SEATS: self.seats, METRICS: [{**self.metrics, HASH: self.file[1]}]}
-        return {name: "".join(json.dumps(line) + "\n" for line in of).encode() for name, of in said.items()}
 
 
 def round_file(folder: Path, round: int) -> Path:

@@ -61,7 +61,7 @@ from hanse.runs.checkpoint import CorruptCheckpointError, LoopState, Snapshot
 from hanse.runs.config import Experiment
 from hanse.runs.recomputable import FILE as COMMITTED
 from hanse.runs.recomputable import Commitment, answers_file, audit_folder, validation_file
-from hanse.runs.round_record import LINES, METRICS, ROUNDS, SHAPE, RoundRecord, lost_rounds, round_file
+from hanse.runs.round_record import HASH, LINES, METRICS, ROUNDS, SEATS, SHAPE, RoundRecord, lost_rounds, round_file
 from hanse.runs.run_record import LEFT_OUT, LENGTH, changeable, differences, may_change, model_made_for, played_lines
 from hanse.runs.setup import Session
 
@@ -415,8 +415,8 @@ class RunDir:
             round_file(self.path, view.round).write_bytes(done.file[0])
             if done.answers is not None:
                 self.keep(view.round, done.answers.packed())
-            for name, lines in done.lines.items():
-                self._files[name].write(lines)
+            for name, lines in ((SEATS, done.seats), (METRICS, [{**done.metrics, HASH: done.file[1]}])):
+                self._files[name].write("".join(json.dumps(line) + "\n" for line in lines).encode())
                 self._files[name].flush()  # through to the operating system: a page that follows the run sees it
         self.owe(view.round, view.posted)
         if state is not None:
