@@ -163,7 +163,7 @@ def play_rounds(session: Session, state: LoopState, folder: RunDir | None, obser
             if folder is not None:
                 # a part that writes into arrays of its old state must not write into a checkpoint
                 kept = own_copy(state) if last or state.round % limits.checkpoint_every == 0 else None
-                done = thread.submit(folder.write, record.packed(), kept)
+                done = thread.submit(folder.append, record.filed(), kept)
             writing.append((record, done))
             # on a network the next round tells its members what became of this one
             if last or folder is None or session.remote or metrics["time/round_s"] > LONG_S:
