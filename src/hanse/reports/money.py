@@ -327,9 +327,10 @@ MOST_LINES = 12  # clients with a line each; of more, quantiles are drawn
 TIERS = Plot(
     "Each tier on each distribution",
     "test/tier */distribution *",
-    "accuracy",
+    "accuracy (%)",
     "tier * on distribution *",
     "Each tier's accuracy on held-out data of each distribution; tier d is the one that serves distribution d best.",
+    factor=100.0,
 )
 
 
