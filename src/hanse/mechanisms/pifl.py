@@ -575,8 +575,7 @@ class TokenManager(SettlePart):
                 ),
                 Plot(
                     "How much goes back to those who paid", "tokens/tier */theta", "% of the payments", "tier *",
-                    "The share of each tier's payments that goes back. The better the tier became, the smaller it is.",
-                    factor=100.0,
+                    "What goes back of each tier's payments. The better it became, the less.", factor=100.0,
                 ),
                 Plot("Bids in escrow", "tokens/bids", "bids", "bids", "Bids that were accepted, each for one seat."),
             ),
