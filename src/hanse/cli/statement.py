@@ -105,7 +105,7 @@ def _made(folder: Path, client: str | None, train_alone: bool, page: Path | None
     warn(made[0].doubts)
     if client is None:
         _table(made, run.main.title)
-        say(f"wrote {len(made)} page{'s' * (len(made) > 1)} in {folder / 'statements'}")
+        say(f"wrote {len(made)} pages in {folder / 'statements'}")
         return
     for line in made[0].lines:
         say(line, wrap=True)
