@@ -502,7 +502,7 @@ class Attacker(OfSome):
     """
 
     kind: Attack = "random"
-    scale: Rate = 1.0
+    scale: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
     since: Count = 0
     of: Literal["update", "model"] = "update"
     start: Literal["own", "sent"] = "own"

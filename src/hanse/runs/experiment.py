@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hanse.base.errors import InPlaceError, MachineError, RunFailedError, UserError
-from hanse.base.factories import MOST, OBJECT
+from hanse.base.factories import MOST_COUNT, OBJECT
 from hanse.base.files import going_on, on_network, read_toml, table, write_whole
 from hanse.base.lock import Hold
 from hanse.base.pytorch import nn
@@ -497,7 +497,7 @@ def resume(
 def _longer(path: Path, experiment: Experiment, rounds: int) -> Experiment:
     """Return the experiment with this many rounds. Raises UserError if they are fewer than were played."""
     played = len(played_lines(path, METRICS))
-    if isinstance(rounds, bool) or not isinstance(rounds, int) or not played <= rounds <= MOST:
+    if isinstance(rounds, bool) or not isinstance(rounds, int) or not played <= rounds <= MOST_COUNT:
         raise UserError(f"--rounds {rounds}: must be a whole number, at least the {played} rounds already played")
     section = RunSection(**{**experiment.run.model_dump(), "rounds": rounds})
     longer: Experiment = experiment.model_copy(update={"run": section})
