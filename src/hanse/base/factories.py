@@ -21,8 +21,6 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from hanse.base.errors import UserError, gated, nearest
 
-MOST = 1e30  # far beyond any sensible option, and still a number in single precision
-
 # the bounds that most options share; numbers are never NaN or infinite
 MOST = 10**12
 """The largest whole number that a setting or an argument may be."""
@@ -32,6 +30,8 @@ Weight = Annotated[float, Field(ge=0, le=MOST, allow_inf_nan=False)]
 Rate = Annotated[float, Field(gt=0, le=MOST, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
 SomeShare = Annotated[float, Field(gt=0, le=1)]
+PartShare = Annotated[float, Field(ge=0, lt=1)]
+TokenAmount = Annotated[float, Field(ge=1e-6, le=1e9)]  # in tokens, at least the smallest unit
 
 
 def defaults(make: Callable[..., Any]) -> dict[str, Any]:
