@@ -13,13 +13,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Literal
 
 import numpy as np
-from pydantic import Field
 
 from hanse.base.factories import PartShare, Positive, Rate, Share, SomeShare, Weight
 from hanse.base.streams import stream
+from hanse.core.declared import Figure
 from hanse.core.part import Choice, Context, Most, SelectPart, Size, State, View
 from hanse.core.port import Request, Score, Scored
 from hanse.core.table import Floats, Ints
@@ -428,7 +428,7 @@ class SFedAvg(SelectPart):
     alpha: Share = 0.75
     beta: Weight = 0.25
     temperature: Rate = 1.0
-    start: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    start: Figure | None = None
     averages: Literal["round", "mean"] = "round"
 
     def init(self, context: Context) -> State:
