@@ -324,7 +324,7 @@ class PretrainedTiers(Tiers):
         f1 = games.f1_scores(outcome.judge.confusion(updates.rows).numpy())
         rho = min(self.rho or max(1, f1.shape[1] // 2), f1.shape[1])
         seed = int(draw.integers(2**31))
-        label[updates.seats.client] = games.first_tiers(f1, rho, tiers, seed=seed).labels
+        label[updates.seats.client] = games.first_tiers(f1, rho, tiers, seed=seed).labels_
         return label
 
 
