@@ -500,16 +500,16 @@ class Kept:
 # ---- what the page says
 
 MEASURES = {
-    "gain": ("mean gain", 100, "{:+.1f} ± {:.1f}"),
+    "gain": ("mean gain", 100, "{:+z.1f} ± {:.1f}"),
     "better": ("better off, %", 100, "{:.0f}"),
-    "worst": ("worst-off member", 100, "{:+.1f} ± {:.1f}"),
-    "under": ("the others under the worst cheat", 100, "{:+.1f} ± {:.1f}"),
-    "keeps": ("the best cheat gains, %", 100, "{:+.0f} ± {:.0f}"),
-    "worth": ("pay and retrained share", 1, "{:+.2f} ± {:.2f}"),
+    "worst": ("worst-off member", 100, "{:+z.1f} ± {:.1f}"),
+    "under": ("the others under the worst cheat", 100, "{:+z.1f} ± {:.1f}"),
+    "keeps": ("the best cheat gains, %", 100, "{:+z.0f} ± {:.0f}"),
+    "worth": ("pay and retrained share", 1, "{:+z.2f} ± {:.2f}"),
     "shift": ("largest shift", 1, "{:.2f}"),
     "any shift": ("by a cheat", 1, "{:.2f}"),
-    "sum": ("sum of money", 1, "{:+.2f}"),
-    "least": ("least money", 1, "{:+.2f}"),
+    "sum": ("sum of money", 1, "{:+z.2f}"),
+    "least": ("least money", 1, "{:+z.2f}"),
     "main": ("metric", 100, "{:.1f}"),
     "models": ("models", 1, "{:.0f}"),
     "megabytes": ("MB", 1, "{:.2f}"),

@@ -27,6 +27,7 @@ import json
 import math
 import re
 import subprocess
+import textwrap
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -62,7 +63,7 @@ PLANNED, MADE = "planned.json", "made.json"
 TITLES = {"greedyfed": "GreedyFed", "gtflat": "GTFLAT", "ipfl": "iPFL", "pifl": "PI-FL"}
 SHOWN = ("paper", "small")  # scales; a smoke test is no result
 HEAD = "<!-- made by benchmarks/pages.py from benchmarks/results and page.toml: change those -->\n"
-PANEL = 330  # pixels of each half of a picture
+PANEL, LETTERS = 330, 44  # of each half of a picture: its pixels, and letters in a line of its title
 
 find_table = cache(catalogue.find_table)
 
@@ -151,30 +152,27 @@ def _plain(value: Any) -> Any:
 
 
 def unit_of(claim: Claim) -> str:
-    """Return the unit of a claim's effect; "" where its table says it column by column."""
+    """Return the unit of a claim's effect; "" for points of accuracy."""
     arm = claim.arms[0][0] if claim.arms else None
-    if arm is not None and arm.variant is None:
-        return "" if arm.table.unit == "as named" else arm.table.unit
     if claim.kind == "share":
-        return "% of the seeds"
+        return "% of the runs"
     if claim.reading.kind in ("rounds", "faster"):
         return "rounds" if claim.reading.kind == "rounds" else "% of the rounds"
-    if arm is None or factor_of(arm.cell, arm.table) != 100:
-        return ""
-    return "points"
+    points = arm is None or (arm.variant is not None and factor_of(arm.cell, arm.table) == 100)
+    return "" if arm is None or points else _unit(arm.cell, arm.table)
 
 
 def ours_of(verdict: Verdict) -> str:
     """Return a claim's effect with its interval, and without one what the kept seeds show so far; "–" without any."""
-    claim, judged, so_far = verdict.claim, verdict.judged, verdict.so_far
+    judged, so_far, unit = verdict.judged, verdict.so_far, f" {unit_of(verdict.claim)}".rstrip()
     if judged.effect is None:
         if so_far is None:
             return "–"
         spread = f" ± {_number(so_far.sd).lstrip('+')}" if so_far.sd else ""
-        return f"{_number(so_far.mean)}{spread}, kept, not counted"
+        return f"{_number(so_far.mean)}{spread}{unit}, kept, not counted"
     if not judged.effect.error:
-        return f"{judged.effect.mean:.3g} {unit_of(claim)}".rstrip()
-    return f"{_number(judged.effect.mean)} [{_number(judged.low)}, {_number(judged.high)}]"
+        return f"{judged.effect.mean:.3g}{unit}"
+    return f"{_number(judged.effect.mean)} [{_number(judged.low)}, {_number(judged.high)}]{unit}"
 
 
 def _number(value: float) -> str:
@@ -197,11 +195,11 @@ def answer_of(verdict: Verdict) -> str:
 
 
 def seeds_of(verdict: Verdict) -> str:
-    """Return how many seeds a claim has, what they share, and whether it was registered after some of them."""
+    """Return of how many seeds a claim's number is, what they share, and whether it was registered after some."""
     if verdict.computed:
         return "computed"
-    claim = verdict.claim
-    n = verdict.so_far.seeds if verdict.so_far is not None and verdict.judged.effect is None else verdict.seeds
+    claim, of = verdict.claim, verdict.judged.effect or verdict.so_far
+    n = verdict.seeds if of is None else of.seeds
     shared = [] if "split" in claim.drawn_anew else ["one split"]
     late = [f"registered after {claim.seen}"] if claim.seen else []
     first = [f"counts from seed {claim.first}"] if claim.first else []
@@ -252,9 +250,8 @@ def _half(paper: str, spec: Mapping[str, Any], place: int, runs: Runs) -> Chart:
         return Chart(
             key, "", spec["title"], caption, Lines(tuple(curves), named=True), x="rounds", y=spec.get("y", table.unit)
         )
-    return Chart(
-        key, "", spec["title"], caption, Bars(tuple(spec["groups"]), tuple(series)), x=spec.get("y", table.unit)
-    )
+    bars = Bars(tuple(spec["groups"]), tuple(series), whiskers="standard deviation")
+    return Chart(key, "", spec["title"], caption, bars, x=spec.get("y", table.unit))
 
 
 def _tests(table: PaperTable, cell: Cell, spec: Mapping[str, Any], runs: Runs) -> tuple[Floats, Floats]:
@@ -269,7 +266,8 @@ def _tests(table: PaperTable, cell: Cell, spec: Mapping[str, Any], runs: Runs) -
 
 def side_by_side(charts: Sequence[Chart]) -> str:
     """Return one drawing of charts beside each other."""
-    drawn = [to_svg({**to_vegalite(chart), "width": PANEL}) for chart in charts]
+    panel = [{"width": PANEL, "title": {"text": textwrap.wrap(chart.title, LETTERS)}} for chart in charts]
+    drawn = [to_svg({**to_vegalite(chart), **own}) for chart, own in zip(charts, panel, strict=True)]
     sizes = [
         tuple(float(svg.split(f'{word}="', 1)[1].split('"', 1)[0]) for word in ("width", "height")) for svg in drawn
     ]
@@ -305,13 +303,16 @@ stood before the runs:
   smallest effect that matters (half of the printed one, or as the claim says)
 * **contradicted**: it lies below 0
 * **no such effect**: it contains 0 and lies below that smallest effect
+* where a number should be the printed one (a theorem's counterexamples: 0): **confirmed** within the margin of it,
+  **contradicted** outside
 * **open**: none of these yet; it *needs* so many seeds if mean and spread stay as they are
 * **not run**: no counted seed is kept; **not testable at this scale**: in its runs there is hardly a market;
   **cannot be decided here**: the reason is in the claims' file
 
 Effects are points of accuracy unless they say otherwise, ours less the other's, paired over seeds. Intervals (95 %) are
-corrected over a table's claims and hold however often we look; before the first look (5 seeds, of shares 10) the mean ±
-deviation of the kept seeds stands in their place and decides nothing. Of several differences the weakest is shown.
+corrected over a table's claims and hold however often we look: in the claims' files, `mean` ± `error` × Student's t of
+`looked` - 1 degrees at 1 - `level` × `share` / 2. Before the first look (5 seeds, of shares 10) the mean ± deviation of
+the kept seeds stands in their place and decides nothing. Of several differences the least certain is shown.
 """
 
 
@@ -374,16 +375,10 @@ def _screen(paper: str, page: Mapping[str, Any], verdicts: Sequence[Verdict], ha
         row = (line["asks"], printed_of(v), ours_of(v), seeds_of(v), scale_of(v.claim), said)
         lines.append(f"| {' | '.join(text.replace('|', '/') for text in row)} |")
     lines += ["", "</div>", "", f"[Every claim]({paper}-claims.csv), [every number]({paper}-cells.csv), or again:", ""]
-    lines += [
-        '```bash not-run="plays runs for hours"',
-        page["command"],
-        "```",
-        "",
-        "## What differs from the paper",
-        "",
-    ]
+    lines += ['```bash not-run="plays runs for hours"', page["command"], "```", ""]
     readings = f"* Beside [how we read the paper](../papers.md#{TITLES[paper].lower()})."
-    lines += [*(f"* {text}" for text in page["texts"]["differs"]), readings, "", "## Not tested", ""]
+    lines += ["## What differs from the paper", "", *(f"* {text}" for text in page["texts"]["differs"])]
+    lines += [readings, "", "## Not tested", ""]
     lines += [f"* {text}" for text in page["texts"]["untested"]]
     return "\n".join(lines) + "\n"
 

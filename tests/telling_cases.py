@@ -40,6 +40,5 @@ def built_in_words(config: Mapping[str, Any], num_clients: int, seed: object) ->
         found = describe(built_in_parts(config), behaviours, made, None, num_clients, seed if type(seed) is int else 0)
     rules = [make().tells(frozenset({"settle"})) for make in PARTS["settle"].values()]
     kinds = {kind.kind: kind for telling in rules for kind in telling.kinds}
-    worth = next(telling.worth for telling in rules if telling.worth is not None)
-    general = PartDescription("settle", "any", Telling(kinds=tuple(kinds.values()), worth=worth))
+    general = PartDescription("settle", "any", Telling(kinds=tuple(kinds.values())))
     return replace(found, parts=(*found.parts, general))

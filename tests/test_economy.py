@@ -50,7 +50,7 @@ def test_grants_fees_refunds_and_the_last_word(tmp_path: Path) -> None:
         ledger.head() == book.head != run.metrics[-1]["ledger/head"]
     )  # the closing exchange came after the last round
     receipts = list(read_receipts(tmp_path / "run" / "receipts"))
-    assert [(r.client, r.balance) for r in receipts] == [(c, book.balance(client(c))) for c in range(5)]
+    assert [(r.client, r.said["balance"]) for r in receipts] == [(c, book.balance(client(c))) for c in range(5)]
     assert ledger.verify(receipts).ok
     assert not ledger.verify([replace(receipts[0], record=receipts[0].record[::-1])]).ok
     with np.load(tmp_path / "run" / "rounds" / "00002.npz") as record:

@@ -51,7 +51,7 @@ def folder(sound: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def run_hanse(monkeypatch: pytest.MonkeyPatch) -> Hanse:
     def words(given: Mapping[str, Any], *_: Any) -> str:
-        return "\n".join(map(str, [*given["told"], *given["warnings"]]))
+        return "\n".join(map(str, [*given["doubts"], *given["warnings"]]))
 
     monkeypatch.setattr("hanse.reports.report.save", lambda chart, folder: "")  # to draw takes seconds
     monkeypatch.setattr("hanse.reports.report._page", words)

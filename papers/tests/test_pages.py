@@ -9,6 +9,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 from paper_cases import load_claims
+from scipy import stats
 
 from hanse.data.partitions import label_mixes
 from hanse_papers.catalogue import PAPERS, find_table
@@ -45,6 +46,12 @@ def mean(paper: str, table: str, scale: str, column: str, row: str, group: str =
         and r["variant"] in ("", "mean")
     ]
     return float(np.mean(here))
+
+
+def printed(paper: str, table: str, row: str) -> dict[str, float]:
+    """What the paper's table prints for a row, by group and column."""
+    cells = find_table(paper, table, "paper").cells
+    return {f"{c.group}, {c.column}": c.published.mean for c in cells if c.algorithm == row and c.published}
 
 
 # ---- whether they are what is kept gives
@@ -181,3 +188,44 @@ def test_what_is_ours_is_not_said_of_the_paper(pages: ModuleType) -> None:
         for line in asked:
             ours = claims(paper)[line["claim"]]["where"] == "ours"
             assert (paper_says[line["asks"]] == "says nothing") == ours
+
+
+def test_numbers_that_are_written_as_printed_are_the_tables() -> None:
+    for row, name in (("FedAvg", "trajectory: FedAvg"), ("UCB", "trajectory: UCB")):
+        ours, theirs = (printed("greedyfed", "table2", one) for one in ("GreedyFed", row))
+        gap = np.mean([ours[at] - theirs[at] for at in ours if "MNIST" in at])
+        assert float(claims("greedyfed")[name]["printed"]) == pytest.approx(gap, abs=0.006)
+    apart = {}
+    for table, row in (("table2", "PI-FL"), ("table5", "FedSoft")):  # in how many settings each tier is best at its own
+        found = np.reshape([*printed("pifl", table, row).values()], (-1, 4))
+        apart[row] = 100 * (found[:, [0, 3]].min(axis=1) > found[:, 1:3].max(axis=1)).mean()
+    assert float(claims("pifl")["tiers separate: FedSoft"]["printed"]) == apart["PI-FL"] - apart["FedSoft"] == 75
+
+
+def test_local_epochs_are_the_kept_runs(pages: ModuleType) -> None:
+    kept = pages.KeptFile(pages.RESULTS / "pifl", pages.IDS).lines().values()
+    trained = [lines[0]["given"]["train"] for lines in kept]
+    assert {train["epochs"] for train in trained if "epochs" in train} == {2}
+    assert "Two local epochs" in text("pifl.md")
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_a_number_has_its_unit_its_place_and_its_interval(paper: str) -> None:
+    asked = tomllib.loads((ROOT / "papers/src/hanse_papers" / paper / "page.toml").read_text())["questions"]
+    for line, (_, _, ours, *_) in zip(asked, questions(paper), strict=True):
+        row = claims(paper)[line["claim"]]
+        unit = {"percent fewer rounds": "% of the rounds", "share": "% of the runs", "utility": "utility"}
+        assert all(unit.get(row[key], "") in ours for key in ("reading", "kind", "name") if ours != "–")
+        assert not row["printed"] or row["where"] != "Abstract"
+    for row in (row for row in claims(paper).values() if row["mean"] and float(row["error"])):
+        level = 1 - float(row["level"]) * float(row["share"]) / 2
+        half = stats.t.ppf(level, int(row["looked"]) - 1) * float(row["error"])
+        assert float(row["high"]) - float(row["mean"]) == pytest.approx(half, rel=1e-3)
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_a_pictures_titles_are_not_wider_than_its_halves(paper: str, pages: ModuleType) -> None:
+    titles = re.findall(r'font-size="14px" font-weight="bold"[^>]*>(.*?)</text>', text(f"{paper}.svg"))
+    lines = [line.split(">")[-1] for title in titles for line in title.removesuffix("</tspan>").split("</tspan>")]
+    assert len(lines) >= 2
+    assert all(0 < len(line) <= pages.LETTERS for line in lines)

@@ -14,10 +14,9 @@ from commands import run_hanse
 import hanse
 from hanse.base.errors import UserError
 from hanse.cli import app
-from hanse.data import build as build_data
+from hanse.data.dataset import Dataset
 from hanse.data.samples import Samples
 from hanse.runs.config import Experiment
-from hanse.runs.setup import build
 
 Command = tuple[tuple[str, ...], click.Command]
 
@@ -124,13 +123,11 @@ def test_the_version() -> None:
     assert run_hanse("--version")[:2] == (0, "hanse 0.1.0\n")
 
 
-def test_a_model_with_one_answer_a_sample_is_refused_on_texts(monkeypatch: pytest.MonkeyPatch) -> None:
-    experiment = Experiment(data={"clients": 3}, mechanism={"name": "fedavg"})
-    data = build_data(experiment.data)
-    texts = Samples(torch.zeros(5, 8, dtype=torch.int64), torch.zeros(5, 8, dtype=torch.int64))
-    object.__setattr__(data, "server_test", texts)
-    with pytest.raises(UserError, match=r"'mlp'.*data\.source"):
-        build(experiment, data)
+def test_a_model_with_one_answer_a_sample_is_refused_on_texts() -> None:
+    x = torch.arange(320).reshape(40, 8) % 5
+    texts = Dataset("texts", Samples(x[:30], x[:30]), Samples(x[30:], x[30:]), 5, (8,))
+    with pytest.raises(UserError, match=r"model\.name: 'mlp': .*tokens"):
+        hanse.run(Experiment(data={"clients": 3, "partition": "iid"}, mechanism="fedavg"), data=texts)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ def asked(engine: Any, task: Nearest, client: int) -> Counted:
     federation = LocalFederation(DATA, PROBLEM, engine, Recipe(), seed=5)
     [reply] = federation.exchange(0, [Request(client, (task,))], None, None)
     [result] = reply.results
-    assert refusal(Request(client, (task,)), reply, len(INITIAL)) is None
+    assert refusal(Request(client, (task,)), reply) is None
     assert reply.bytes_down == MODELS.numel() * 4
     return result
 

@@ -243,8 +243,8 @@ ROW = torch.zeros(3)
 # what an agreement leaves free: which model it is, its names, and what the recipe or the policy makes of it
 FREE = {"name", "values", "model", "seat", "row", "start", "centre", "before", "last", "clip", "scored", "normalised"}
 OTHER = {
-    "mu": 20.0, "tilt": ROW, "work": 9, "private": True, "payload": Payload("generator"), "share": "test", "limit": 1,
-    "models": torch.zeros(2, 3), "beside": ROW, "mixture": Mixture(ROW[None], "test"),
+    "mu": 20.0, "tilt": ROW, "work": 9, "private": True, "payload": Payload(ROW, ROW, 1, 1, 1, 1, 1, 0.0, 0.0),
+    "share": "test", "limit": 1, "models": torch.zeros(2, 3), "beside": ROW, "mixture": Mixture(ROW[None], "test"),
 }  # fmt: skip
 
 

@@ -86,7 +86,7 @@ def test_receipts_survive_the_death_of_the_server(when: str, whole: hanse.Run, t
     assert {receipts[-1].root for receipts in after.values()} == {again.book.head}
     assert holds(again, tmp_path)
     assert whole.book.head == again.book.head
-    assert [r.postings for r in kept(whole.path.parent)[2]] == [r.postings for r in after[2]]
+    assert [r.said["postings"] for r in kept(whole.path.parent)[2]] == [r.said["postings"] for r in after[2]]
 
 
 def test_a_receipt_is_written_once_by_a_node_that_has_it_and_sent_again_to_one_that_refused_it(

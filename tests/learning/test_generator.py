@@ -13,7 +13,6 @@ from hanse.core.table import Layout
 from hanse.data.samples import Samples
 from hanse.learning.generator import (
     Ensemble,
-    FromGenerator,
     Generator,
     LastLayer,
     Tutor,
@@ -168,7 +167,7 @@ def test_models_without_a_head_are_told_apart(module: nn.Module, reason: str) ->
 
 def a_payload(alpha: float = 2.0, beta: float = 3.0) -> Payload:
     labels = torch.tensor([0.1, 0.6, 0.3], dtype=torch.float64)
-    return FromGenerator.payload(SHAPE, a_row(), labels, alpha, beta, batch=6)
+    return Payload(a_row(), labels, **vars(SHAPE), batch=6, alpha=alpha, beta=beta)
 
 
 def test_the_two_terms_and_their_gradients_by_hand() -> None:
@@ -178,9 +177,9 @@ def test_the_two_terms_and_their_gradients_by_hand() -> None:
     got_gradients = torch.autograd.grad(got, [weight, bias, logits])
 
     draw = stream(9, "guide", round=2, client=7, start=0)
-    drawn = torch.from_numpy(draw.choice(3, 6, p=payload.tensors["labels"].numpy()))
+    drawn = torch.from_numpy(draw.choice(3, 6, p=payload.labels.numpy()))
     noise = torch.from_numpy(draw.random((10, 4), dtype=np.float32))
-    module = AsModule(payload.tensors["row"]).eval()
+    module = AsModule(payload.row).eval()
     with torch.no_grad():
         same, other = module(noise[:4], y), module(noise[4:], drawn)
     answers = torch.log_softmax(other @ weight.t() + bias, 1)

@@ -15,7 +15,6 @@ import pytest
 from commands import run_hanse
 from ledger_cases import book_of, closed, flat, history, line_of, play
 
-from hanse.base.merkle import Tree
 from hanse.core.book import Book
 from hanse.core.entry import LOG, TOKEN, Transaction, client, tokens
 from hanse.core.telling import describe, write_about
@@ -149,8 +148,6 @@ def test_a_round_without_a_close_is_found(folder: Path) -> None:
 
 
 def test_exports(folder: Path, tmp_path: Path) -> None:
-    _, out, _ = run_hanse("ledger", "export", folder, "-f", "json")
-    assert Tree([line.encode() for line in out.splitlines()]).root().hex() == book_of(TOLD).head
     assert run_hanse("ledger", "export", folder, "-f", "csv", "-o", tmp_path / "all.csv")[0] == 0
     rows = list(csv.DictReader((tmp_path / "all.csv").open()))
     assert len(rows) == sum(len(t.postings) for _, t in flat(TOLD))

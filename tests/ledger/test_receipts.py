@@ -91,9 +91,9 @@ def test_what_a_receipt_says(tmp_path: Path) -> None:
         ledger.close_round(2, RecordDigest.of({"round": 2, "time/s": 9}, seats))
         (receipt,) = Issuer(ledger, tmp_path).new()
         assert (receipt.count, receipt.root) == (3, ledger.head())
-    lines = (("grant/3", "client/3", 9), ("bid/3", "client/3", -4), ("bid/3", "escrow/3", 4))
-    said = (receipt.book, receipt.round, receipt.client, receipt.balance, receipt.escrow, receipt.postings)
-    assert said == ("run", 2, 3, 5, 4, lines)
+    lines = [("grant/3", "client/3", 9), ("bid/3", "client/3", -4), ("bid/3", "escrow/3", 4)]
+    assert (receipt.book, receipt.round, receipt.client) == ("run", 2, 3)
+    assert (receipt.said["balance"], receipt.said["escrow"], receipt.said["postings"]) == (5, 4, lines)
     assert (receipt.said["value"], receipt.said["epsilon"]) == (0.25, 1.5)  # the operator has signed both
     assert receipt.wrong("run", public_of(KEY)) is None
     assert "is not signed by the operator's key" in (receipt.wrong("run", public_of(OTHER)) or "")
@@ -124,7 +124,7 @@ def test_a_receipt_has_at_most_two_kilobytes(clients: int, tmp_path: Path) -> No
     head = LogHead("f" * 32, 2**20, bytes(32), 10**5).signed(KEY)
     found = receipts_of(Closed(10**5, line, facts.record, said, peaks), head)
     assert max(len(r.as_json().encode()) for r in found) <= 2000
-    assert found[-1].postings == shortened(moved[clients - 1])
+    assert found[-1].said["postings"] == shortened(moved[clients - 1])
 
 
 def test_a_cut_tail_is_found(tmp_path: Path, told: list[Receipt]) -> None:
@@ -147,7 +147,7 @@ def test_a_book_written_anew_is_found(tmp_path: Path, told: list[Receipt]) -> No
 
 
 CHANGES: dict[str, Callable[[Receipt], Receipt]] = {
-    "balance": lambda r: replace(r, statement=r.statement.replace(f'"balance":{r.balance}', f'"balance":{r.balance}1')),
+    "balance": lambda r: replace(r, statement=r.statement.replace(',"escrow":', '1,"escrow":')),
     "client": lambda r: replace(r, statement=r.statement.replace('"client":1', '"client":2')),
     "place": lambda r: replace(r, index=r.index + 1),
     "record": lambda r: replace(r, record=base64.b64encode(bytes(32)).decode()),
@@ -383,7 +383,7 @@ def test_the_command_needs_no_book(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     code, said = command(mine, "--json")
     assert (code, [r["balance"] for r in json.loads(said)["receipts"]]) == (
         0,
-        [r.balance for r in receipts if r.client == 1],
+        [r.said["balance"] for r in receipts if r.client == 1],
     )
     pub.write_text(public_of(OTHER).hex())
     code, said = command(mine, "--operator", pub)

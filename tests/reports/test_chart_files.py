@@ -19,7 +19,7 @@ X = np.array([1.0, 2.0])
 MARKS = {
     "lines": Lines((Curve(BAD, X, X**2, X - 1, X + 1), Curve("dots", X, np.array([np.nan, 3.0]), dots=True))),
     "bars": Bars(("a", "b"), (Series("s", X, np.array([0.5, np.nan])), Series("t", -X))),
-    "upright": Bars(("a", "b"), (Series("s", X),), upright=True),
+    "upright": Bars(("a", "b"), (Series("s", X),), upright=True, whiskers="standard deviation"),
 }  # fmt: skip
 HALF = "half of 95 % interval"
 TABLES = {
@@ -27,7 +27,7 @@ TABLES = {
               [f"'{BAD}", "2", "4", "1", "3"], ["dots", "1", "", "", ""], ["dots", "2", "3", "", ""]],
     "bars": [["series", "value", "rounds", HALF], ["s", "a", "1", "0.5"], ["s", "b", "2", ""], ["t", "a", "-1", ""],
              ["t", "b", "-2", ""]],
-    "upright": [["series", "rounds", "value", HALF], ["s", "a", "1", ""], ["s", "b", "2", ""]],
+    "upright": [["series", "rounds", "value", "standard deviation"], ["s", "a", "1", ""], ["s", "b", "2", ""]],
 }  # fmt: skip
 
 

@@ -1,4 +1,5 @@
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -172,6 +173,10 @@ def test_a_page_without_scripts_that_works_offline(auction: Path) -> None:
     assert "unsafe-inline" not in allowed
     assert allowed.replace("'", "&#39;") in text
     assert page.tags.count("img") == 1
+    nets = [float(n) for n in re.findall(r"<td>([+-][\d.]+|0)</td><td class=.text.>", text)]
+    total = float(re.search(r"all but the grant</th>(?:<td>[\d.]*</td>){2}<td>([+-][\d.]+)", text)[1])
+    assert sum(nets[1:]) == pytest.approx(total, abs=0.02)  # whoever adds the rows has the last one
+    assert "(" in re.search("put into escrow</th><td>(.)", text)[1]
 
 
 def test_the_command_that_checks_a_page(auction: Path, tmp_path: Path) -> None:

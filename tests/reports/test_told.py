@@ -26,7 +26,6 @@ from hanse.core.telling import (
     Plot,
     Telling,
     Terms,
-    Worth,
     describe,
     read_about,
     write_about,
@@ -71,7 +70,6 @@ class Toll(SettlePart):
             "The bridge",
             (Plot("Tolls at each gate", "toll/gate */tokens", "tokens", "gate *", "East and west.", "bars"),),
             (Kind("toll", "tolls at the bridge"),),
-            Worth("calm/client/*", "Calm", "How calm each client is."),
         )
 
     def terms(self, joining: BeforeJoining) -> Terms:
@@ -247,9 +245,7 @@ def test_words_of_a_stranger_are_text_wherever_they_stand(folder: Path, tmp_path
     evil = "<script>alert(1)</script>"
     path = tmp_path / "run"
     shutil.copytree(folder, path)
-    said = Telling(
-        evil, evil, evil, (Plot(evil, "toll/gate */tokens", evil, evil, evil),), (Kind("toll", evil),), Worth("a", evil)
-    )
+    said = Telling(evil, evil, evil, (Plot(evil, "toll/gate */tokens", evil, evil, evil),), (Kind("toll", evil),))
     write_about(
         path, About((PartDescription("settle", evil, said),), (Conduct(evil, evil, (1,), cheats=True, rest=evil),))
     )

@@ -77,10 +77,11 @@ def test_a_round_is_written_while_the_next_is_played_and_told_from_the_disk(
         begun[state.round].set()
         return attempt(session, state)
 
-    def written(folder: RunDir, done: Any) -> None:
-        if done.round < ROUNDS - 1:
-            assert begun[done.round + 1].wait(100), "the next round waited for this one"
-        append(folder, done)
+    def written(folder: RunDir, done: Any, state: LoopState | None) -> None:
+        number = done.played.view.round
+        if number < ROUNDS - 1:
+            assert begun[number + 1].wait(100), "the next round waited for this one"
+        append(folder, done, state)
 
     monkeypatch.setattr(play, "attempt", played)
     monkeypatch.setattr(RunDir, "append", written)

@@ -252,7 +252,7 @@ def _bars(outcome: TableOutcome, here: Here, spec: Spec) -> Iterator[Chart]:
         if len(columns) == 1 < len(asked):  # bars of one kind have no legend, and the axis is called after all of them
             x = columns[0]
         names = tuple(_named(outcome, here, algorithm) for algorithm in labels)
-        marks = Bars(names, tuple(series), stacked=spec.get("stacked", False))
+        marks = Bars(names, tuple(series), stacked=spec.get("stacked", False), whiskers="standard deviation")
         yield _chart(outcome, here, spec, marks, x=x, also=str(spec.get("also", "")))
 
 

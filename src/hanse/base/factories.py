@@ -21,11 +21,13 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from hanse.base.errors import UserError, gated, nearest
 
+MOST = 1e30  # far beyond any sensible option, and still a number in single precision
+
 # the bounds that most options share; numbers are never NaN or infinite
-MOST = 10**12
+MOST_COUNT = 10**12
 """The largest whole number that a setting or an argument may be."""
-Count = Annotated[int, Field(ge=0, le=MOST)]
-Positive = Annotated[int, Field(ge=1, le=MOST)]
+Count = Annotated[int, Field(ge=0, le=MOST_COUNT)]
+Positive = Annotated[int, Field(ge=1, le=MOST_COUNT)]
 Weight = Annotated[float, Field(ge=0, le=MOST, allow_inf_nan=False)]
 Rate = Annotated[float, Field(gt=0, le=MOST, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -41,8 +43,8 @@ def defaults(make: Callable[..., Any]) -> dict[str, Any]:
 
 
 def whole_number(name: str, given: Any, least: int) -> None:
-    """Raise UserError, naming the argument, unless this is a whole number from ``least`` to ``MOST``."""
-    if isinstance(given, bool) or not isinstance(given, Integral) or not least <= int(given) <= MOST:
+    """Raise UserError, naming the argument, unless this is a whole number from ``least`` to ``MOST_COUNT``."""
+    if isinstance(given, bool) or not isinstance(given, Integral) or not least <= int(given) <= MOST_COUNT:
         raise UserError(f"{name}: {given!r:.80}: must be a whole number, at least {least} and at most 1e12")
 
 

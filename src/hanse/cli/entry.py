@@ -60,7 +60,8 @@ Out = Annotated[
     Path | None, typer.Option("--out", "-o", help="Run directory to make; default runs/<name of the file>.")
 ]
 Track = Annotated[
-    list[str] | None, typer.Option("--track", help="Also log to tensorboard, mlflow or wandb; may be repeated.")
+    list[str] | None,
+    typer.Option("--track", help="Also log to tensorboard, or to an observer (module:function); may be repeated."),
 ]
 # what runs an experiment, on the user's word; every other command only looks, and imports nothing that files name
 RUNS = ("run", "resume", "sweep", "list", "demo")

@@ -216,10 +216,10 @@ def _tell(
 @app.command()
 def export(
     folder: RunFolder,
-    form: Annotated[str, typer.Option("--format", "-f", help="hledger, csv or json (JSON lines).")] = "hledger",
+    form: Annotated[str, typer.Option("--format", "-f", help="hledger or csv.")] = "hledger",
     out: Annotated[Path | None, typer.Option("--out", "-o", help="File; default: print.")] = None,
 ) -> None:
-    """Export all transactions as a journal for hledger, as CSV, or as JSON lines.
+    """Export all transactions as a journal for hledger, or as CSV.
 
     Programs for plain-text accounting, such as hledger, read the journal. Without --out it is printed.
 

@@ -149,10 +149,6 @@ class MutableBook:
         """The root of the tree over all transactions, 64 hexadecimal digits."""
         return root_of(self.peaks).hex()
 
-    def copy(self) -> MutableBook:
-        """Return a copy that can be added to without changing this one."""
-        return MutableBook.of(self.book())
-
     def book(self) -> Book:
         """Return the tally's present state as a book."""
         steps = frozenset(self.steps)

@@ -49,47 +49,22 @@ from hanse.games.jackknife import jackknife_errors
 from hanse.games.mixture import Game
 
 
-class Scores(Protocol):
-    """How good each of C models is: ``loss [C]`` and ``accuracy [C]``, which is NaN for regression."""
+@dataclass(frozen=True)
+class ModelScores:
+    """How good each of C models is.
 
-    @property
-    def loss(self) -> Floats:
-        """The mean losses."""
+    Attributes:
+        loss: ``[C]``, the mean loss.
+        accuracy: ``[C]``, the share of right answers; NaN for regression.
+        count: int64 ``[C]``, how many samples were scored.
+        loss_error: ``[C]``, the standard error of the mean loss, computed from the spread of losses over the samples.
+            None: it is not known.
+    """
 
-    @property
-    def accuracy(self) -> Floats:
-        """The shares of right answers."""
-
-
-class Coalitions(Protocol):
-    """The utilities of coalitions of S updates; see :class:`hanse.learning.coalitions.UpdateGame`."""
-
-    again: Any
-    evaluated: int
-    floor: float
-    below_floor: int
-    keep_outputs: bool
-    shares: Floats
-
-    @property
-    def players(self) -> int:
-        """The number of updates, S."""
-
-    @property
-    def without_block(self) -> Floats:
-        """The utilities with one of B blocks of the samples left out, ``[evaluated, B]``."""
-
-    def __call__(self, coalition: frozenset[int]) -> float:
-        """Return the utility of one coalition."""
-
-    def many(self, coalitions: Sequence[frozenset[int]]) -> list[float]:
-        """Return the utility of each coalition, in order."""
-
-    def update_gram(self) -> Floats:
-        """Return the inner products ``[S, S]`` of the updates' steps from the base."""
-
-    def output_gram(self) -> Floats | None:
-        """Return the inner products ``[S, S]`` of the outputs of single players' models; None if they are not known."""
+    loss: Floats
+    accuracy: Floats
+    count: Ints
+    loss_error: Floats | None = None
 
 
 class Judge(Protocol):
@@ -102,7 +77,7 @@ class Judge(Protocol):
     def trained(self, row: Tensor, round: int, number: int) -> Tensor:
         """Return ``row [P]`` trained on the root set."""
 
-    def score(self, rows: Tensor) -> Scores:
+    def score(self, rows: Tensor) -> ModelScores:
         """Score ``rows [C, P]``."""
 
     def gradient(self, rows: Tensor) -> Tensor:
@@ -137,8 +112,10 @@ class Judge(Protocol):
         affine: tuple[float, float] = (1.0, 0.0),
         again: Callable[[Ints], Any] | None = None,
         game: Game = "average",
-    ) -> Coalitions:
-        """Return the game of coalitions of some updates."""
+    ) -> Any:
+        """Return the game of coalitions of some updates, a :class:`hanse.learning.coalitions.UpdateGame` or one like it
+        (:class:`hanse.learning.by_function.FunctionCoalitions`).
+        """
 
 
 FINISHED = "finished rows"  # given by a part whose ``weigh`` finishes rows that groups train
@@ -947,10 +924,7 @@ class TrainPart(Part, Protocol):
         return 1
 
     def sends(self, view: View, state: State) -> Payload | None:
-        """Return the payload of this round's training tasks; None, the default, for nothing.
-
-        Its name selects the client's half that uses it (:mod:`hanse.core.port`).
-        """
+        """Return the payload of this round's training tasks; None, the default, for nothing."""
         return None
 
 

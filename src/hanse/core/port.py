@@ -15,16 +15,12 @@ Values from outside are checked against the annotated types of the fields (:mod:
 bounds: a ``Count`` is a whole number from 0 to 2^53, and a ``Loss`` is a number that float32 can represent. In the
 shapes, P is the length of a model's row, and C is the number of models that the question is about.
 
-A mechanism may send its clients a :class:`Payload` with their training: tensors and numbers by name. The *client's
-half* (:class:`ClientHalf`) turns it into an extra loss term for each batch, and reports results along with the update.
-A :class:`Declaration` fixes the form of payload and report, and server and client both check them against it. The
-client's half is registered by name in :mod:`hanse.learning.client_payloads`.
+FedGen sends its clients a :class:`Payload` with their training, by which they add a term to the loss of each batch.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, Union, get_args
@@ -34,7 +30,7 @@ from numpy.typing import NDArray
 from pydantic import Discriminator, Field, Tag
 from pydantic_core import PydanticCustomError, core_schema
 
-from hanse.base.pytorch import Tensor, nn, torch
+from hanse.base.pytorch import Tensor, torch
 from hanse.core.declared import (
     LARGEST_COUNT,
     MOST_METRICS,
@@ -50,171 +46,8 @@ from hanse.core.declared import (
     Samples,
     Units,
 )
-from hanse.core.table import Layout
 
 CROSSING = ("float32", "float64", "int64")  # the types that a message carries
-
-Term = Callable[[Tensor, Tensor], Tensor]
-"""A batch's extra loss (a number): from the model's outputs ``[n, ...]`` and the targets ``y [n, ...]``."""
-
-
-@dataclass(frozen=True)
-class Payload:
-    """Extra inputs that the server sends with a training task.
-
-    Attributes:
-        name: the client's half that uses it.
-        tensors: tensors by name, of float32, float64 or int64.
-        numbers: numbers by name.
-
-    Examples:
-        What FedGen sends with its training tasks:
-
-        >>> from hanse.runs.rehearsal import rehearse
-        >>> part, view, state = rehearse("fedgen", model={"name": "mlp", "hidden": [8]}, rounds=2).before("train")
-        >>> payload = part.sends(view, state)
-        >>> payload.name, sorted(payload.tensors)
-        ('generator', ['labels', 'row'])
-    """
-
-    name: str
-    tensors: Mapping[str, Tensor] = field(default_factory=dict)
-    numbers: Mapping[str, int | float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Like:
-    """The required shape, type and range of a tensor. Entries must be finite and from ``low`` to ``high``.
-
-    Attributes:
-        shape: the tensor's shape.
-        dtype: float32, float64 or int64, the types that a message can carry.
-        low: the smallest entry allowed; an integer for int64. None: no bound.
-        high: the largest entry. None: no bound.
-
-    Raises:
-        ValueError: a type that cannot be sent.
-    """
-
-    shape: tuple[int, ...]
-    dtype: torch.dtype = field(default_factory=lambda: torch.float32)
-    low: float | None = None
-    high: float | None = None
-
-    def __post_init__(self) -> None:
-        if _short(self.dtype) not in CROSSING:
-            raise ValueError(f"type {_short(self.dtype)}: must be float32, float64 or int64: no other can be sent")
-
-    @property
-    def num_bytes(self) -> int:
-        """How many bytes such a tensor takes."""
-        return math.prod(self.shape) * self.dtype.itemsize
-
-    def wrong(self, tensor: Any) -> str | None:
-        """Return why a value is not a tensor of this kind, or None if it is one."""
-        if not isinstance(tensor, Tensor) or tuple(tensor.shape) != self.shape or tensor.dtype != self.dtype:
-            is_one = isinstance(tensor, Tensor)
-            came = f"{_short(tensor.dtype)} of shape {tuple(tensor.shape)}" if is_one else type(tensor).__name__
-            return f"{came}: must be {_short(self.dtype)} of shape {self.shape}"
-        if not bool(torch.isfinite(tensor).all()):
-            return "has NaN or infinite entries"
-        if self.low is not None and bool((tensor < self.low).any()):
-            return f"must be at least {self.low:g} everywhere"
-        if self.high is not None and bool((tensor > self.high).any()):
-            return f"must be at most {self.high:g} everywhere"
-        return None
-
-
-@dataclass(frozen=True)
-class Between:
-    """The required range of a number. It must be finite and from ``low`` to ``high``.
-
-    Attributes:
-        low: the least value.
-        high: the largest value.
-        whole: whether it must be an integer.
-    """
-
-    low: float = -math.inf
-    high: float = math.inf
-    whole: bool = False
-
-    def wrong(self, value: Any) -> str | None:
-        """Return why a value is not a number within these bounds, or None if it is one."""
-        kinds = int if self.whole else (int, float)
-        if not isinstance(value, kinds) or isinstance(value, bool) or not math.isfinite(value):
-            return f"{value!r}: must be a {'whole' if self.whole else 'finite'} number"
-        if not self.low <= value <= self.high:
-            return f"{value!r}: must be from {self.low:g} to {self.high:g}"
-        return None
-
-
-@dataclass(frozen=True)
-class Declaration:
-    """The tensors that belong to a payload with given numbers.
-
-    Attributes:
-        tensors: the tensors that the payload must have.
-        extras: the tensors that every answer must report, called extras.
-    """
-
-    tensors: Mapping[str, Like] = field(default_factory=dict)
-    extras: Mapping[str, Like] = field(default_factory=dict)
-
-
-class ClientHalf(Protocol):
-    """How a client uses one kind of payload.
-
-    All methods are pure; random numbers come from a stream with the seat's key.
-    """
-
-    @property
-    def numbers(self) -> Mapping[str, Between]:
-        """The numbers that the payload must have, with their bounds."""
-
-    def declares(self, numbers: Mapping[str, int | float]) -> Declaration:
-        """Return the tensors and extras for these numbers, which were checked against their bounds."""
-
-    def unfit(self, payload: Payload, layout: Layout) -> str | None:
-        """Return why a payload that fits its declaration does not suit a model of this layout, or None if it does."""
-
-    def term(self, payload: Payload, key: tuple[int, int, int, int], module: nn.Module, layout: Layout) -> Term | None:
-        """Return the extra loss of one seat's batches, or None for plain training.
-
-        Args:
-            payload: what was sent.
-            key: the seat's ``(seed, round, client, start row)``, for its random streams.
-            module: the model during training. Its parameters change with each step.
-            layout: where each tensor of the model is in a row.
-        """
-
-    def reports(self, payload: Payload, y: Tensor, plan: NDArray[Any]) -> Mapping[str, Tensor]:
-        """Return what the client reports with a seat's update, as declared.
-
-        Args:
-            payload: what was sent.
-            y: ``[n, ...]``, the seat's targets.
-            plan: which samples the seat's batches took, as positions in ``y``. There is one row per step, padded with
-                -1.
-        """
-
-
-def mismatch(what: str, given: Mapping[str, Any], declared: Mapping[str, Like | Between]) -> str | None:
-    """Return the first way in which values by name differ from what is declared, or None if they fit.
-
-    Args:
-        what: the word for one of these values in messages, such as ``"extra"``.
-        given: the values by name.
-        declared: what each value must be.
-    """
-    if unknown := sorted(set(given) - set(declared)):
-        return f"{what} '{unknown[0]}': not one of those declared ({', '.join(sorted(declared)) or 'none'})"
-    for name, like in declared.items():
-        if name not in given:
-            return f"{what} '{name}': missing"
-        if (wrong := like.wrong(given[name])) is not None:
-            return f"{what} '{name}': {wrong}"
-    return None
 
 
 def _short(dtype: torch.dtype) -> str:
@@ -259,6 +92,49 @@ class Shaped:
 Losses = Annotated[Tensor, Shaped(1)]
 Accuracies = Annotated[Tensor, Shaped(1, low=0, high=1)]
 Counts = Annotated[Tensor, Shaped(1, ("int64",), 0, LARGEST_COUNT)]
+
+
+_Whole = Annotated[int, Field(ge=1, le=2**31 - 1)]
+_Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+@dataclass(frozen=True)
+class Payload:
+    """A generator that the server sends with a training task (FedGen, :mod:`hanse.learning.generator`).
+
+    The client draws latents from it, on which it trains its model's last layer, too, and reports with its update how
+    often each label was met, as the extra :data:`MET`.
+
+    Attributes:
+        row: the generator's numbers, ``[size]``.
+        labels: the probabilities by which a client draws labels, ``[classes]``.
+        classes: how many labels there are.
+        latent: the width of a latent.
+        noise: how many numbers of noise go in.
+        hidden: the width between the generator's layers.
+        batch: how many latents are drawn at each step.
+        alpha: the weight of the term that trains the last layer.
+        beta: the weight of the term that pulls the model's answers. With both 0, training is plain.
+
+    Examples:
+        >>> from hanse.runs.rehearsal import rehearse
+        >>> part, view, state = rehearse("fedgen", model={"name": "mlp", "hidden": [8]}, rounds=2).before("train")
+        >>> part.sends(view, state).labels.shape
+        torch.Size([10])
+    """
+
+    row: Annotated[Tensor, Shaped(1, ("float32",))]
+    labels: Annotated[Tensor, Shaped(1, ("float64",), 0, 1)]
+    classes: _Whole
+    latent: _Whole
+    noise: _Whole
+    hidden: _Whole
+    batch: _Whole
+    alpha: _Weight
+    beta: _Weight
+
+
+MET = "label_counts"
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,8 +214,7 @@ class Train:
         tilt: ``[P]``, a linear term of the loss. None: no such term.
         work: how many local epochs (or steps, if the recipe counts steps) to train. None: as the recipe says.
         private: whether the row is the client's own. If so, neither the row nor the update leaves the client.
-        payload: tensors and numbers for an extra loss term (:mod:`hanse.core.port`). The client's half with the
-            payload's name adds the term, and the answer must have the extras that this half declares.
+        payload: what adds a term to the loss. The update must then come with the extra :data:`MET`.
         before: the client's optimiser steps so far, for recipes that depend on them (:mod:`hanse.core.recipe`).
         last: the last round in which the client trained. None: it has not.
         clip: the norm to which a client with a privacy account clips its update. None: the account's own.
@@ -514,7 +389,7 @@ class Trained:
         num_samples: how many samples the client *reports*.
         loss: the mean training loss of the last epoch. None: the client's own training loop reports none.
         steps: the optimiser steps taken.
-        extras: tensors by name, exactly those that the task's payload declares.
+        extras: tensors by name: :data:`MET` if the task has a payload, else none.
         metrics: numbers by name that a training loop of the client's own reports.
     """
 

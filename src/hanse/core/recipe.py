@@ -9,11 +9,10 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from hanse.base.factories import Positive, Rate, Share, Weight
+from hanse.base.factories import Positive, Rate, Share, SomeShare, Weight
 from hanse.base.pytorch import Tensor, torch
 from hanse.core.table import Ints, Layout, Updates
 
-PositiveShare = Annotated[float, Field(gt=0, le=1)]
 Optimizer = Literal["sgd", "adamw", "adadelta"]
 REMEMBERING = {"lr_decay_by": "last", "order": "by_class", "statistics": "own"}
 """The settings that make training depend on a client's earlier rounds, each with the value by which it does."""
@@ -68,14 +67,14 @@ class Recipe:
     batch_size: Positive | None = 10
     batches_per_epoch: Positive | None = None
     steps: Positive | None = None
-    batch_share: PositiveShare | None = None
+    batch_share: SomeShare | None = None
     lr: Rate = 0.1
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     weight_decay: Weight = 0.0
-    lr_decay: PositiveShare = 1.0
+    lr_decay: SomeShare = 1.0
     optimizer: Optimizer = "sgd"
     rho: Share = 0.9
-    eps: PositiveShare = 1e-6
+    eps: SomeShare = 1e-6
     lr_decay_by: Literal["round", "last"] = "round"
     order: Literal["shuffled", "by_class"] = "shuffled"
     statistics: Literal["anew", "averaged", "own"] = "anew"

@@ -76,21 +76,6 @@ class Kind:
 
 
 @dataclass(frozen=True)
-class Worth:
-    """A number per client that the live page shows instead of contributions.
-
-    Attributes:
-        metric: the metric's name with one ``*`` for the client's number, such as "utility/client/*".
-        label: the heading of its column.
-        sentence: what the number is.
-    """
-
-    metric: Pattern
-    label: Label
-    sentence: Sentence = ""
-
-
-@dataclass(frozen=True)
 class Measure:
     """What a value part measures.
 
@@ -132,7 +117,6 @@ class Telling:
         section: the heading above its charts.
         charts: the charts that the part wants.
         kinds: the part's kinds of transactions, with their names.
-        worth: a number about each client, for the live page.
         measures: what the part's values mean, if it values updates.
         warning: a sentence to show before a run's results, wherever they appear.
     """
@@ -142,7 +126,6 @@ class Telling:
     section: Words = ""
     charts: Annotated[tuple[Plot, ...], Field(max_length=20)] = ()
     kinds: Annotated[tuple[Kind, ...], Field(max_length=50)] = ()
-    worth: Worth | None = None
     measures: Measure | None = None
     warning: Sentence = ""
 
@@ -370,11 +353,6 @@ class About:
     def posted(self) -> frozenset[str]:
         """The kinds of transactions that the parts declare; empty if no part declares any."""
         return frozenset(kind.kind for said in self.parts for kind in said.telling.kinds)
-
-    @property
-    def worth(self) -> Worth | None:
-        """The first per-client number that a part describes; None if no part does."""
-        return next((said.telling.worth for said in self.parts if said.telling.worth is not None), None)
 
     @property
     def measure(self) -> Measure:

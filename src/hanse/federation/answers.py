@@ -17,6 +17,7 @@ import numpy as np
 
 from hanse.base.pytorch import Tensor, nn, torch
 from hanse.base.streams import stream
+from hanse.core.part import ModelScores
 from hanse.core.port import Confused, Confusion, Counted, Derived, Gradient, Mixture, Nearest, Score, Test, Tested
 from hanse.core.table import Floats, mix
 from hanse.data.federated import FederatedData
@@ -24,7 +25,7 @@ from hanse.data.samples import Samples
 from hanse.federation.policy import fits
 from hanse.games.tiers import mixture
 from hanse.learning.blocks import UNITS, count_units, unit_error
-from hanse.learning.job import Engine, ModelOutputs, ModelScores, Problem
+from hanse.learning.job import Engine, ModelOutputs, Problem
 from hanse.learning.local import gradients_of
 from hanse.learning.losses import classes_of
 from hanse.learning.metrics import Predictions

@@ -18,6 +18,7 @@ import numpy as np
 from pydantic import Field
 
 from hanse.base.errors import UserError
+from hanse.base.factories import Count, Positive, Rate, Share, SomeShare, Weight
 from hanse.base.pytorch import Tensor, torch
 from hanse.base.streams import places, stream
 from hanse.base.wings import Names
@@ -26,9 +27,6 @@ from hanse.core.recipe import Recipe
 from hanse.core.telling import Conduct
 from hanse.data.commitment import Committed
 from hanse.data.samples import Samples
-
-Fraction = Annotated[float, Field(ge=0, le=1)]
-Ratio = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 @dataclass(frozen=True)
@@ -241,7 +239,7 @@ class Straggler(Behaviour):
         redraw: how often the amount is drawn: in every "round", or "once" per client, as in the authors' code.
     """
 
-    fraction: Fraction = 0.5
+    fraction: Share = 0.5
     redraw: Literal["round", "once"] = "round"
 
     def on_request(self, me: Me, round: int, request: Request) -> Request:
@@ -272,7 +270,7 @@ class Noisy(Behaviour):
         levels: "spread" as above, or "same": every such client adds N(0, sigma^2).
     """
 
-    sigma: Annotated[float, Field(ge=0)] = 0.1
+    sigma: Weight = 0.1
     levels: Literal["spread", "same"] = "spread"
 
     def on_reply(self, me: Me, round: int, request: Request, reply: Reply) -> Reply:
@@ -338,7 +336,7 @@ class DropOut(Behaviour):
         rate: the probability, from 0 to 1, that a client is silent in a round. It is drawn anew each round.
     """
 
-    rate: Fraction = 0.1
+    rate: Share = 0.1
 
     def on_request(self, me: Me, round: int, request: Request) -> Request | None:
         """Return the request, or None in a round in which the client is silent."""
@@ -360,14 +358,12 @@ class Speed(Behaviour):
         median: the median of that distribution, in seconds.
         sigma: the standard deviation of the time's logarithm, from 0 to 10. With 0.9, the slowest tenth of the clients
             take more than ten times as long as any of the fastest tenth.
-        jitter: the sigma of a log-normal factor, which is drawn each round. 0: no such factor.
         per: whether the time is for a training "request", or for each optimiser "step" in it.
     """
 
-    seconds: Sequence[Annotated[float, Field(gt=0, allow_inf_nan=False)]] = ()
-    median: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    seconds: Sequence[Rate] = ()
+    median: Rate = 1.0
     sigma: Annotated[float, Field(ge=0, le=10)] = 0.5
-    jitter: Annotated[float, Field(ge=0, le=10)] = 0.0
     per: Literal["request", "step"] = "request"
 
     def __post_init__(self) -> None:
@@ -376,14 +372,12 @@ class Speed(Behaviour):
     def takes(self, me: Me, round: int, request: Request, reply: Reply) -> float:
         """Return the client's time for this request, in seconds."""
         one = self.time_of(me.id, me.seed)
-        if self.jitter:
-            one *= float(np.exp(self.jitter * stream(me.seed, "jitter", round=round, client=me.id).standard_normal()))
         if self.per == "request":
             return one
         return one * sum(result.steps for result in reply.results if isinstance(result, Trained))
 
     def time_of(self, client: int, seed: int) -> float:
-        """Return how long a client takes in a round without jitter, in seconds."""
+        """Return how long a client takes in a round, in seconds."""
         if self.seconds:
             return self.seconds[client]
         return self.median * float(np.exp(self.sigma * stream(seed, "speed", client=client).standard_normal()))
@@ -412,7 +406,7 @@ class Joiner(OfSome):
         at: the first round in which they are present.
     """
 
-    at: Annotated[int, Field(ge=0)] = 1
+    at: Count = 1
 
     def present(self, me: Me, round: int) -> bool:
         """Return whether the client has joined."""
@@ -432,7 +426,7 @@ class Leaver(OfSome):
         at: the first round in which they are gone.
     """
 
-    at: Annotated[int, Field(ge=0)] = 1
+    at: Count = 1
 
     def present(self, me: Me, round: int) -> bool:
         """Return whether the client is still there."""
@@ -456,8 +450,8 @@ class Drift(OfSome):
         rounds: how many rounds the window takes to reach the other end.
     """
 
-    share: Annotated[float, Field(gt=0, le=1)] = 0.5
-    rounds: Annotated[int, Field(ge=1)] = 10
+    share: SomeShare = 0.5
+    rounds: Positive = 10
 
     def holds(self, me: Me, round: int, targets: Tensor, index: Tensor) -> Tensor:
         """Return the samples in the window.
@@ -509,7 +503,7 @@ class Attacker(OfSome):
 
     kind: Attack = "random"
     scale: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
-    since: Annotated[int, Field(ge=0)] = 0
+    since: Count = 0
     of: Literal["update", "model"] = "update"
     start: Literal["own", "sent"] = "own"
 
@@ -585,7 +579,7 @@ class FreeRider(Behaviour):
         fraction: the share of clients that are free riders, from 0 to 1.
     """
 
-    fraction: Fraction = 0.2
+    fraction: Share = 0.2
 
     def on_reply(self, me: Me, round: int, request: Request, reply: Reply) -> Reply:
         """Return the reply with the received model instead of the update, if the client is a free rider."""
@@ -613,10 +607,10 @@ class Liar(OfSome):
         says: fixed numbers to declare. For example, the free riders of iPFL's figure 5 share at no cost and declare 1.
     """
 
-    size: Ratio = 1.0
-    cost: Ratio = 1.0
-    eagerness: Ratio = 1.0
-    says: Mapping[Literal["cost", "eagerness"], Ratio] = field(default_factory=dict)
+    size: Weight = 1.0
+    cost: Weight = 1.0
+    eagerness: Weight = 1.0
+    says: Mapping[Literal["cost", "eagerness"], Weight] = field(default_factory=dict)
 
     def on_reply(self, me: Me, round: int, request: Request, reply: Reply) -> Reply:
         """Return the reply with the client's reports changed."""

@@ -14,13 +14,11 @@ from collections.abc import Mapping, Sequence
 from hanse.base.pytorch import Tensor, torch
 from hanse.core import port
 from hanse.core.declared import Declared, UnsoundError
-from hanse.core.port import Like, mismatch
 from hanse.data.commitment import num_shown
 from hanse.federation.codec import Room, WireError
 from hanse.federation.mask_steps import SAID, num_words
 from hanse.federation.policy import ANSWERS
 from hanse.learning.blocks import BLOCKS, UNITS
-from hanse.learning.client_payloads import declaration
 
 log = logging.getLogger("hanse.federation")
 
@@ -36,6 +34,7 @@ LINE = 200
 HEADER = 1 << 18
 
 _REPLY = Declared[port.Reply](port.Reply)
+_EXTRAS = Declared[Mapping[str, Tensor]](Mapping[str, port.Counts])
 _KIND: Mapping[type[port.Question], type[port.Answer]] = {
     port.Score: port.Scored,
     port.Nearest: port.Counted,
@@ -50,7 +49,7 @@ _KIND: Mapping[type[port.Question], type[port.Answer]] = {
 
 
 def heard(
-    round: int, requests: Sequence[port.Request], replies: Sequence[port.Reply], size: int, roster: port.Roster
+    round: int, requests: Sequence[port.Request], replies: Sequence[port.Reply], roster: port.Roster
 ) -> tuple[dict[int, port.Reply], list[tuple[int, str]]]:
     """Return the sound replies of an exchange, and why the others are refused.
 
@@ -60,7 +59,6 @@ def heard(
         round: the round, for the log.
         requests: what was asked.
         replies: what came back; if a client replies twice, the first sound reply counts.
-        size: P, the columns of a model.
         roster: the present clients, for their names.
 
     Returns:
@@ -76,7 +74,7 @@ def heard(
         if client not in asked:
             reason: str | None = "was not asked"
         else:
-            reason = "answered twice" if client in sound else refusal(asked[client], reply, size)
+            reason = "answered twice" if client in sound else refusal(asked[client], reply)
         if reason is None:
             sound[client] = reply
         else:
@@ -92,7 +90,7 @@ def heard(
     return sound, refusals
 
 
-def refusal(request: port.Request, reply: port.Reply, size: int) -> str | None:
+def refusal(request: port.Request, reply: port.Reply) -> str | None:
     """Return why a reply to ``request`` must be refused, or None if the reply is sound.
 
     Any exception raised while reading the reply becomes the reason.
@@ -100,11 +98,10 @@ def refusal(request: port.Request, reply: port.Reply, size: int) -> str | None:
     Args:
         request: what the client was asked.
         reply: what came back; nothing in it is trusted.
-        size: P, the columns of a model.
     """
     try:
         _REPLY.check(reply)
-        reason = reply.refused if reply.refused is not None else _mismatch(request, reply, size)
+        reason = reply.refused if reply.refused is not None else _mismatch(request, reply)
         return None if reason is None else one_line(reason)
     except Exception as wrong:  # of whatever class: it was raised by what a client sent
         return reading(wrong)
@@ -138,7 +135,9 @@ def room(request: port.Request) -> Room:
 def _tensors(task: port.Task) -> int:
     """Return the most bytes that the tensors of a sound answer to a task have."""
     if isinstance(task, port.Train):
-        return task.start.numel() * task.start.element_size() + sum(like.num_bytes for like in _asked(task).values())
+        return task.start.numel() * task.start.element_size() + 8 * (
+            0 if task.payload is None else task.payload.classes
+        )
     if isinstance(task, port.Ask | port.CommitSize):
         return 0
     if isinstance(task, port.AuditSize):
@@ -152,23 +151,23 @@ def _tensors(task: port.Task) -> int:
     return 8 * len(task.models) * (CLASSES**2 if isinstance(task, port.Confusion) else 2)
 
 
-def _mismatch(request: port.Request, reply: port.Reply, size: int) -> str | None:
+def _mismatch(request: port.Request, reply: port.Reply) -> str | None:
     """Return why the results do not fit the tasks, or None."""
     if len(reply.results) != len(request.tasks):
         return f"{len(reply.results)} results for {len(request.tasks)} tasks"
     for task, result in zip(request.tasks, reply.results, strict=True):
-        reason = _training(task, result, size) if isinstance(task, port.Train) else _answer(task, result)
+        reason = _training(task, result) if isinstance(task, port.Train) else _answer(task, result)
         if reason is not None:
             return reason
     return None
 
 
-def _training(task: port.Train, result: port.Result, size: int) -> str | None:
+def _training(task: port.Train, result: port.Result) -> str | None:
     """Return what is wrong with a seat's update: its seat, shape, type, size, or extras; None if it is sound."""
     if not isinstance(result, port.Trained) or result.seat != task.seat:
         return f"no update for seat {task.seat}"
-    if tuple(result.row.shape) != (size,):
-        return f"update of shape {tuple(result.row.shape)} instead of ({size},)"
+    if result.row.shape != task.start.shape:
+        return f"update of shape {tuple(result.row.shape)} instead of {tuple(task.start.shape)}"
     if result.row.dtype != torch.float32:
         return f"update of type {result.row.dtype} instead of float32"
     # NaN and infinite entries show in the norm, as does a sum of squares that overflows: a sound row costs one pass
@@ -177,12 +176,9 @@ def _training(task: port.Train, result: port.Result, size: int) -> str | None:
         if not bool(torch.isfinite(result.row).all()):
             return "update has NaN or infinite entries"
         return f"update of norm {float(torch.linalg.vector_norm(result.row.double())):.3g}: at most {LONGEST:g}"
-    return mismatch("extra", result.extras, _asked(task))
-
-
-def _asked(task: port.Train) -> Mapping[str, Like]:
-    """Return the extras that a sound update has, by name."""
-    return {} if task.payload is None else declaration(task.payload).extras
+    due = {} if task.payload is None else {port.MET: task.payload.classes}
+    found = {name: len(counts) for name, counts in _EXTRAS.check(result.extras).items()}
+    return None if found == due else f"extras {found}: must be {due}"
 
 
 def _answer(task: port.Question, result: port.Result) -> str | None:

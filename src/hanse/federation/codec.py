@@ -359,6 +359,6 @@ def _tensors(values: Iterable[object]) -> Iterable[Tensor]:
         elif isinstance(value, _PLAIN):
             continue  # most values are: they are not held against what takes longer to say
         elif isinstance(value, Payload):
-            yield from value.tensors.values()
+            yield from _tensors(vars(value).values())
         elif isinstance(value, Mapping):  # the extras of an update
             yield from _tensors(value.values())

@@ -33,7 +33,7 @@ from hanse.federation.answers import Share, answer_tests, confusion, gradient, n
 from hanse.federation.behaviour import Behaviour, Me
 from hanse.federation.codec import Traffic
 from hanse.federation.policy import Loyal, answer
-from hanse.learning.client_payloads import half_of, unsound
+from hanse.learning.generator import labels_met, unsound
 from hanse.learning.job import Drawn, Engine, Problem, SeatJob, TrainedRows, batch_plan, plan_of, smallest_batch
 
 # what wings answer: by the name of an Ask, or of another task's class, answer(federation, client, task), which may
@@ -259,10 +259,10 @@ class LocalFederation:
             if math.isnan(loss):
                 return "ended with NaN or infinite numbers: train.lr or targets are too large, or the model returns NaN"
             extras: Mapping[str, Tensor] = {}
-            if job.payload is not None:  # what the client's half of the mechanism reports with the update
+            if job.payload is not None:
                 least = smallest_batch(self.problem)
                 plan = batch_plan(len(job.index), self.recipe, job.key, job.work, least, job.before)
-                extras = half_of(job.payload.name).reports(job.payload, held.y[job.index], plan)
+                extras = {port.MET: labels_met(held.y[job.index], plan, job.payload.classes)}
             return port.Trained(seat, done.rows[k], count, loss, steps, extras)
         said = done.said[k]
         if said.refused is not None:

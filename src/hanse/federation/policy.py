@@ -27,13 +27,13 @@ from pydantic import AfterValidator, Field
 from typing_extensions import TypedDict
 
 from hanse.base.errors import UserError, blamed, named, nearest
-from hanse.base.factories import call
+from hanse.base.factories import Positive, Share, Weight, call
 from hanse.base.streams import stream
 from hanse.core.declared import Declared, Int64, Samples
 from hanse.core.entry import TOKEN
-from hanse.core.part import Scores
+from hanse.core.part import ModelScores
 from hanse.core.telling import Conduct
-from hanse.federation.behaviour import Fraction, Me, first_places, place
+from hanse.federation.behaviour import Me, first_places, place
 from hanse.games.market_posted import best_purchase
 
 Profile = Mapping[str, Any]
@@ -205,7 +205,7 @@ def fit(loss: float, accuracy: float) -> float:
     return 1 / (1 + loss) if math.isfinite(loss) and loss >= 0 else 0.0
 
 
-def fits(scores: Scores) -> list[float]:
+def fits(scores: ModelScores) -> list[float]:
     """Return :func:`fit` of each scored model, a list of length C."""
     return [fit(float(loss), float(right)) for loss, right in zip(scores.loss, scores.accuracy, strict=True)]
 
@@ -253,7 +253,7 @@ class BestTier:
         ({'tiers': [0]}, {'tiers': [0, 1]})
     """
 
-    threshold: Fraction = 1.0
+    threshold: Share = 1.0
     rule: Literal["relative", "absolute", "printed"] = "relative"
     start_rounds: Annotated[int, Field(ge=0)] = 5
 
@@ -289,8 +289,8 @@ class RewardSeeking:
         fit: the factor of the importance weight. With 0, only rewards count.
     """
 
-    weight: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.5
-    fit: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
+    weight: Weight = 0.5
+    fit: Weight = 1.0
 
     def bid(self, me: Me, round: int, told: Told) -> Mapping[str, Any]:
         """Return ``{"tiers": [tier]}``, or no tier if the balance is less than the price.
@@ -333,7 +333,7 @@ class NeverBids:
         fraction: the share of clients that never bid, from 0 to 1.
     """
 
-    fraction: Fraction = 1.0
+    fraction: Share = 1.0
 
     def bid(self, me: Me, round: int, told: Told) -> Mapping[str, Any]:
         """Return no tier for a client that never bids.
@@ -373,7 +373,7 @@ class Trader:
         3000000
     """
 
-    most: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    most: Weight | None = None
     patience: Annotated[int, Field(ge=0)] | None = None
 
     def declare(self, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -476,7 +476,7 @@ class QuitsWhenWorthless:
     """
 
     below: Annotated[float, Field(allow_inf_nan=False)] = 0.0
-    rounds: Annotated[int, Field(ge=1)] = 2
+    rounds: Positive = 2
 
     def stay(self, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return whether it stays.

@@ -152,19 +152,17 @@ class Bounded(Wrapped):
 
     Attributes:
         bound: the rule, such as :class:`NormBound`, or any object with such a method ``refusals``.
-        size: P, the columns of a model.
         width: how many columns are parameters. Norms are taken over these, relative to the row that was sent.
     """
 
     bound: Any
-    size: int
     width: int
 
     def heard(
         self, round: int, asked: Mapping[int, Request], replies: Sequence[Reply], deadline_s: float | None
     ) -> Sequence[Reply]:
         """Return the replies. Those over the bound are replaced by the reason."""
-        sound = [r for r in replies if r.client in asked and refusal(asked[r.client], r, self.size) is None]
+        sound = [r for r in replies if r.client in asked and refusal(asked[r.client], r) is None]
         norms = {r.client: self._norms(asked[r.client], r) for r in sound}
         over = self.bound.refusals({client: mine for client, mine in norms.items() if mine})
         return [replace(r, results=(), refused=over[r.client]) if r.client in over else r for r in replies]
@@ -223,7 +221,7 @@ class Believed(Wrapped):
 
     def _believed(self, round: int, request: port.Request, reply: port.Reply) -> port.Reply:
         """Return one reply as it is believed."""
-        if reply.refused is not None or refusal(request, reply, self.size) is not None:
+        if reply.refused is not None or refusal(request, reply) is not None:
             return reply  # the exchange's own check refuses it
         results, rule = list[port.Result](), None if self.rule is None else self.rule.of(request.client)
         for task, result in zip(request.tasks, reply.results, strict=True):

@@ -56,9 +56,8 @@ class Open:
         client: the client's id.
         message: the request as hanse packs it, with all of its models.
         request: what was asked. None: the message only carries receipts.
-        node: Flower's id of the node that the message went to.
+        node: Flower's id of the node that the message went to, and when that node last came online, as of the message.
         again: whether the message was sent a second time, with all models.
-        since: when that node last came online, as of the message.
         away: whether the node has been offline since the message was sent.
         down: bytes sent for the message so far.
         letters: how many receipts travel with the message.
@@ -78,8 +77,7 @@ class Open:
     client: int
     message: Message
     request: Request | None = None
-    node: int = 0
-    since: str = ""
+    node: tuple[int, str] = (0, "")
     again: bool = False
     away: bool = False
     down: int = 0
@@ -155,8 +153,7 @@ class FlowerFederation:
     newcomers: Newcomers = field(init=False)
     online: dict[str, Any] = field(default_factory=dict, init=False)
     silent: dict[int, str] = field(default_factory=dict, init=False)
-    _nodes: dict[int, int] = field(default_factory=dict, init=False)  # client -> node that is online
-    _since: dict[int, str] = field(default_factory=dict, init=False)  # client -> when that node came online
+    _nodes: dict[int, tuple[int, str]] = field(default_factory=dict, init=False)  # client -> node, online since when
     _failed: set[int] = field(default_factory=set, init=False)  # nodes whose failure was logged
     _held: dict[int, list[str]] = field(default_factory=dict, init=False)  # client -> hashes it keeps, oldest first
     _open: dict[str, Open] = field(default_factory=dict, init=False)  # messages of earlier rounds, by Flower's id
@@ -186,7 +183,7 @@ class FlowerFederation:
         fitting = {m.id for m in self.members.fitting(self.check)}
         for name, one in list(self._open.items()):
             # a node that comes back at once is never seen offline: only the time at which it came online tells
-            one.away |= self._nodes.get(one.client) != one.node or self._since.get(one.client) != one.since
+            one.away |= self._nodes.get(one.client) != one.node
             if one.client not in fitting or (one.away and one.client in self._nodes):
                 reason = AWAY if one.client in fitting else OUT
                 self._lost.append(Reply(one.client, refused=reason, arrival=Arrival(round=self._open.pop(name).round)))
@@ -250,8 +247,7 @@ class FlowerFederation:
         fitting = self.members.fitting(self.check) if members is None else members
         room = self.capacity or len(self.members.by_key)
         here = [m for m in fitting if m.key in self.online and m.id < room and m.id not in self.silent]
-        self._nodes = {m.id: int(self.online[m.key].node_id) for m in here}
-        self._since = {m.id: self._came(m) for m in here}
+        self._nodes = {m.id: (int(self.online[m.key].node_id), self._came(m)) for m in here}
         return here
 
     def _came(self, member: Member) -> str:
@@ -302,8 +298,8 @@ class FlowerFederation:
         """
         members, records, by_node = self.members.by_id(), {}, {}
         for one in due:
-            one.node, one.since = self._nodes[one.client], self._since[one.client]
-            by_node[one.node], records[one.node] = one, self._packed(one, members)
+            node, _ = one.node = self._nodes[one.client]
+            by_node[node], records[node] = one, self._packed(one, members)
         life = max(1.0, seconds, 0.0 if closing is None else LASTING_S)
         names = sent(self.grid, self.key, records, life, str(due[0].round)) if due else {}
         return {name: by_node[node] for node, name in names.items()}
@@ -341,7 +337,8 @@ class FlowerFederation:
                     group |= self._ask([one], max(0.0, seconds - (time.monotonic() - begun)), closing)
                 elif one.request is not None:
                     found.append(reply)
-                    sound += closing is not None and one.round >= closing.since and _sound(one.request, reply)
+                    counts = closing is not None and one.round >= closing.since
+                    sound += counts and refusal(one.request, reply) is None
             # while this waits anyway, newcomers' answers are heard too
             self.newcomers.poll()
             if _closed(closing, waiting, old, sound, alone=not asked and not found):
@@ -416,14 +413,14 @@ class FlowerFederation:
             return
         if reply.error.code in GONE:
             self._missed(one, "did not take its message in time")
-        elif one.node not in self._failed:
-            self._failed.add(one.node)
+        elif one.node[0] not in self._failed:
+            self._failed.add(one.node[0])
             LOG.warning("%s: its node failed: %s", self.who(one.client), one_line(str(reply.error.reason)))
 
     def _missed(self, one: Open, what: str) -> None:
         """Ask a client nothing more for now, because its node let a request pass, and say what helps."""
         if one.request is not None and one.client not in self.silent:
-            self.silent[one.client] = one.since
+            self.silent[one.client] = one.node[1]
             LOG.warning("%s: %s; %s", self.who(one.client), what, HELPS)
 
     def who(self, client: int) -> str:
@@ -462,9 +459,3 @@ def _closed(
         if any(one.round >= closing.since for one in old.values()):
             return False
     return not waiting and not (alone and old)
-
-
-def _sound(request: Request, reply: Reply) -> bool:
-    """Say whether a reply passes all checks against its training request."""
-    size = max((task.start.numel() for task in request.tasks if isinstance(task, Train)), default=0)
-    return refusal(request, reply, size) is None

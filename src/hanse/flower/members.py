@@ -25,10 +25,9 @@ from pydantic import AfterValidator, Field
 
 from hanse.base.errors import UserError
 from hanse.base.files import FEDERATION, MEMBERS, json_lines, write_whole
-from hanse.core.declared import LARGEST_COUNT, Count, Declared, Digest
+from hanse.core.declared import LARGEST_COUNT, Count, Declared, Digest, Figure, UnsoundError
 from hanse.core.port import ClientInfo
 
-LONGEST = 64_000  # the most characters of a hello, as JSON
 NAME = 80  # the most characters of a participant's name
 
 
@@ -39,11 +38,10 @@ def _printable(text: str) -> str:
     return text
 
 
-Finite = Annotated[float, Field(allow_inf_nan=False)]
 Size = Annotated[int, Field(ge=1, le=2**31)]
 Word = Annotated[str, Field(max_length=NAME), AfterValidator(_printable)]
 Kind = Literal["plain", "penalty"]  # of a participant's own training loop; "penalty": it takes pulls and tilts
-Plain = bool | Annotated[int, Field(ge=-LARGEST_COUNT, le=LARGEST_COUNT)] | Finite | Word
+Plain = bool | Annotated[int, Field(ge=-LARGEST_COUNT, le=LARGEST_COUNT)] | Figure | Word
 
 
 @dataclass(frozen=True)
@@ -98,12 +96,12 @@ class Hello:
     witness: Digest | Literal[""] = ""
 
     @staticmethod
-    def of(said: object) -> Hello:
+    def of(said: str) -> Hello:
         """Return the hello (a newcomer's description of itself) in a JSON text, which is untrusted input.
 
         Raises:
-            ValueError: the text is too long or not JSON, a field is missing, unknown or out of bounds, or the name
-                looks like a key. The message names the field.
+            UnsoundError: the text is not JSON, a field is missing, unknown or out of bounds, or the name looks like a
+                key. The message names the field.
 
         Examples:
             >>> Hello.of('{"num_samples": 120, "input_shape": [8], "num_classes": 2, "name": "clinic"}').num_samples
@@ -112,11 +110,9 @@ class Hello:
             Traceback (most recent call last):
             hanse.core.declared.UnsoundError: Hello.num_samples: -1: must be at least 0
         """
-        if not isinstance(said, str) or len(said) > LONGEST:
-            raise ValueError(f"hello: must be JSON of at most {LONGEST} characters")
         hello = _HELLO.read(said)
         if _KEY.fullmatch(hello.name):
-            raise ValueError(f"Hello.name: {hello.name}: must not look like a key, since lists name clients by both")
+            raise UnsoundError(f"Hello.name: {hello.name}: must not look like a key, since lists name clients by both")
         return hello
 
 

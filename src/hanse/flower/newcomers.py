@@ -15,15 +15,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from flwr.app import ConfigRecord
 from flwr.app import Message as FlowerMessage
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
-from hanse.federation.check import one_line
-from hanse.federation.codec import Message
+from hanse.federation.check import HEADER, one_line, reading
+from hanse.federation.codec import Message, WireError
 from hanse.flower.members import Hello
-from hanse.flower.message import to_records
+from hanse.flower.message import from_records, said_beside, to_records
 from hanse.flower.nodes import named, pulled, sent
 
 LOG = logging.getLogger("hanse.network")
@@ -173,13 +172,12 @@ class Newcomers:
                 self.refuse(key, f"its node failed: {failed}")
             return
         try:
-            config = reply.content.get("hanse")
-            said = dict(config) if isinstance(config, ConfigRecord) else {}
-            if isinstance(refused := said.get("refused"), str):
-                raise ValueError(f"its node refuses: {refused}")
-            one.hello = Hello.of(said.get("hello"))
-        except ValueError as wrong:
-            self.refuse(key, str(wrong))
+            said = said_beside(from_records(reply.content, HEADER)[1])
+            if "refused" in said:
+                raise WireError(f"its node refuses: {said['refused']}")
+            one.hello = Hello.of(said.get("hello", ""))
+        except Exception as wrong:  # of whatever class: it was raised by what a stranger sent
+            self.refuse(key, reading(wrong))
 
     @staticmethod
     def _again(one: _Asked, now: float) -> None:

@@ -237,6 +237,6 @@ class Teller:
         """Add the new receipts to the letters: of a round that was watched those of whoever was there or was paid."""
         if self._issuer is None:
             return
-        new = [r for r in self._issuer.new() if r.postings or r.client in self._here.get(r.round, (r.client,))]
+        new = [r for r in self._issuer.new() if r.said["postings"] or r.client in self._here.get(r.round, (r.client,))]
         self.letters.add(((r.client, r.as_json()) for r in new), rounds)
         self._here = {}

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from hanse.base.errors import UserError
 from hanse.base.pytorch import Tensor, torch
+from hanse.core.part import ModelScores
 from hanse.core.recipe import Recipe
 from hanse.core.table import Floats, Ints, mix
 from hanse.data.samples import Samples
@@ -25,7 +26,7 @@ from hanse.games.jackknife import t_factor
 from hanse.games.mixture import Game
 from hanse.learning.coalitions import WORST, Rule, members_of, mixtures
 from hanse.learning.figures import Figures, accuracy_of, loss_of, worth_of
-from hanse.learning.job import ModelOutputs, ModelScores, SeatJob, TrainedRows
+from hanse.learning.job import ModelOutputs, SeatJob, TrainedRows
 
 Evaluate = Callable[[Tensor], Figures]
 _PROBES = 32  # random worths

@@ -2,8 +2,8 @@
 
 The generator turns a label and noise into a *latent*, an input for a classifier's head (its last linear layer). The
 server trains it by :func:`train_generator` against the heads of the clients' models (:class:`Ensemble`), and sends it
-as a payload. :class:`FromGenerator` is the client's half, and :class:`Tutor` computes the client's extra loss terms in
-training. The mechanism is ``mechanisms/fedgen.py``.
+as a payload. A client checks it with :func:`unsound`, and :class:`Tutor` computes its extra loss terms in training. The
+mechanism is ``mechanisms/fedgen.py``.
 
 Zhu, Hong, Zhou: Data-Free Knowledge Distillation for Heterogeneous Federated Learning, ICML 2021. Where the paper and
 its published code differ, this follows the code, which produced GTFLAT's tables. Noise is uniform on [0, 1) (the paper:
@@ -14,16 +14,17 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hanse.base.pytorch import F, Tensor, nn, torch
 from hanse.base.streams import stream
-from hanse.core.port import Between, Declaration, Like, Payload, Term
+from hanse.core.declared import Declared
+from hanse.core.port import Payload
 from hanse.core.table import Layout
 
 
@@ -326,85 +327,53 @@ def train_generator(
     return Schooled(row, moments, steps_before + steps, losses.numpy())
 
 
-@dataclass(frozen=True)
-class FromGenerator:
-    """The client's half of FedGen's payload.
+_PAYLOAD = Declared[Payload](Payload)
 
-    The head is also trained on the generator's latents, and the model's answers on real samples are pulled towards the
-    head's answers on latents of the same labels.
 
-    The payload has two tensors: "row" ``[generator.size]``, the generator's numbers, and "labels" float64
-    ``[classes]``, the probabilities by which a client draws labels. It also has numbers: the generator's shape; "alpha"
-    and "beta", this round's weights of the two terms (both 0: plain training); and "batch", how many latents are drawn
-    at each step. The answer has the tensor "label_counts" ``[classes]``, how often each label was met in training.
+def generator_of(payload: Payload) -> Generator:
+    """Return the shape of a payload's generator."""
+    return Generator(payload.classes, payload.latent, payload.noise, payload.hidden)
+
+
+def unsound(payload: Payload, layout: Layout) -> str | None:
+    """Return why a payload must not be used to train a model of this layout, or None.
+
+    Its fields must have their types, the labels be probabilities, and the latents as wide as the input of the model's
+    last layer.
     """
-
-    name: ClassVar[str] = "generator"
-    numbers: ClassVar[Mapping[str, Between]] = {
-        **dict.fromkeys(("classes", "latent", "noise", "hidden", "batch"), Between(1, 2**31 - 1, whole=True)),
-        **dict.fromkeys(("alpha", "beta"), Between(0)),
-    }
-
-    @staticmethod
-    def payload(generator: Generator, row: Tensor, labels: Tensor, alpha: float, beta: float, batch: int) -> Payload:
-        """Return what the server sends.
-
-        Args:
-            generator: the generator's shape.
-            row: the generator's numbers ``[size]``.
-            labels: float64 ``[classes]``, the probabilities by which a client draws labels.
-            alpha: the weight of the term that trains the head.
-            beta: the weight of the term that pulls the model's answers.
-            batch: how many latents are drawn at each step.
-        """
-        numbers = {name: getattr(generator, name) for name in ("classes", "latent", "noise", "hidden")}
-        more = {"alpha": alpha, "beta": beta, "batch": batch}
-        return Payload(FromGenerator.name, {"row": row, "labels": labels}, numbers | more)
-
-    @staticmethod
-    def generator(numbers: Mapping[str, int | float]) -> Generator:
-        """Return the shape of the generator that a payload's numbers describe.
-
-        Args:
-            numbers: a mapping with the keys ``classes``, ``latent``, ``noise`` and ``hidden`` of :class:`Generator`.
-        """
-        return Generator(*(int(numbers[name]) for name in ("classes", "latent", "noise", "hidden")))
-
-    def declares(self, numbers: Mapping[str, int | float]) -> Declaration:
-        """Return the tensors of a payload with these numbers, and of its answer."""
-        made, classes = self.generator(numbers), (int(numbers["classes"]),)
-        return Declaration(
-            {"row": Like((made.size,)), "labels": Like(classes, torch.float64, 0, 1)},
-            {"label_counts": Like(classes, torch.int64, 0, _MOST_SAMPLES)},
-        )
-
-    def unfit(self, payload: Payload, layout: Layout) -> str | None:
-        """Return why a payload cannot be used on a model of this layout, or None.
-
-        The labels must be probabilities, and the latents as wide as the input of the model's head.
-        """
-        if not math.isclose(float(payload.tensors["labels"].sum()), 1, abs_tol=1e-9):
-            return "tensor 'labels': must have the sum 1"
-        made = self.generator(payload.numbers)
-        try:
-            head = LastLayer.of(layout)
-        except ValueError as wrong:
-            return str(wrong)
-        if (head.classes, head.latent) == (made.classes, made.latent):
-            return None
-        return f"made for {made.classes} classes and a latent of {made.latent}: here are {head.classes}, {head.latent}"
-
-    def term(self, payload: Payload, key: tuple[int, int, int, int], module: nn.Module, layout: Layout) -> Term | None:
-        """Return the function that adds the two terms to a batch's loss, or None if both have the weight 0."""
-        if payload.numbers["alpha"] == 0 and payload.numbers["beta"] == 0:
-            return None
+    try:
+        _PAYLOAD.check(payload)
         head = LastLayer.of(layout)
-        bias = None if head.bias is None else module.get_parameter(head.bias)
-        return Tutor(payload, key, module.get_parameter(head.weight), bias).loss
+    except ValueError as wrong:
+        return str(wrong)
+    made, sizes = generator_of(payload), (len(payload.row), len(payload.labels))
+    if sizes != (made.size, made.classes):
+        return f"Payload.row and labels: of {sizes[0]} and {sizes[1]} numbers: must be {made.size} and {made.classes}"
+    if not bool(torch.isfinite(payload.row).all()):
+        return "Payload.row: has NaN or infinite entries"
+    if not math.isclose(float(payload.labels.sum()), 1, abs_tol=1e-9):
+        return "Payload.labels: must have the sum 1"
+    if (head.classes, head.latent) == (made.classes, made.latent):
+        return None
+    return f"Payload: for {made.classes} classes and a latent of {made.latent}: here are {head.classes}, {head.latent}"
 
-    def reports(self, payload: Payload, y: Tensor, plan: NDArray[np.int64]) -> Mapping[str, Tensor]:
-        """Return "label_counts": how often each label was met in training."""
-        return {"label_counts": labels_met(y, plan, int(payload.numbers["classes"]))}
+
+def term_of(
+    payload: Payload, key: tuple[int, int, int, int], module: nn.Module, layout: Layout
+) -> Callable[[Tensor, Tensor], Tensor] | None:
+    """Return the function that adds the two terms to a batch's loss, or None if both have the weight 0.
+
+    Args:
+        payload: what was sent.
+        key: the seat's ``(seed, round, client, start row)``, for its random stream.
+        module: the model during training. Its parameters change with each step.
+        layout: where each tensor of the model is in a row.
+    """
+    if payload.alpha == 0 and payload.beta == 0:
+        return None
+    head = LastLayer.of(layout)
+    bias = None if head.bias is None else module.get_parameter(head.bias)
+    return Tutor(payload, key, module.get_parameter(head.weight), bias).loss
 
 
 class Tutor:
@@ -421,9 +390,9 @@ class Tutor:
         seed, round, client, start = key
         self.payload, self.weight, self.bias = payload, weight, bias
         self._draw = stream(seed, "guide", round=round, client=client, start=start)
-        self._generator = FromGenerator.generator(payload.numbers)
-        self._row = payload.tensors["row"].detach().to(weight)
-        self._labels = payload.tensors["labels"].cpu().numpy()
+        self._generator = generator_of(payload)
+        self._row = payload.row.detach().to(weight)
+        self._labels = payload.labels.cpu().numpy()
 
     def loss(self, logits: Tensor, y: Tensor) -> Tensor:
         """Return the two terms for one batch, a scalar with gradients (FedGen eq. 6 and its published code).
@@ -436,17 +405,16 @@ class Tutor:
             logits: the model's outputs on real samples, ``[n, classes]``.
             y: the samples' labels, int64 ``[n]``.
         """
-        numbers, n = self.payload.numbers, len(y)
-        batch = int(numbers["batch"])
-        drawn = torch.from_numpy(self._draw.choice(len(self._labels), batch, p=self._labels)).to(y)
-        noise = self._generator.draw_noise(self._draw, n + batch).to(self.weight)
+        sent, n = self.payload, len(y)
+        drawn = torch.from_numpy(self._draw.choice(len(self._labels), sent.batch, p=self._labels)).to(y)
+        noise = self._generator.draw_noise(self._draw, n + sent.batch).to(self.weight)
         with torch.no_grad():
             latents = self._generator.latents(self._row, noise, torch.cat([y, drawn]))
         answers = F.linear(latents, self.weight, self.bias)
         taught = F.cross_entropy(answers[n:], drawn)
         target = F.softmax(answers[:n].detach(), 1)
         pulled = F.kl_div(F.log_softmax(logits, 1), target, reduction="batchmean")
-        return numbers["alpha"] * taught + numbers["beta"] * pulled
+        return sent.alpha * taught + sent.beta * pulled
 
 
 def labels_met(y: Tensor, plan: NDArray[np.int64], classes: int) -> Tensor:

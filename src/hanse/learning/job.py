@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from hanse.base.pytorch import Tensor, nn, torch
 from hanse.base.streams import stream
+from hanse.core.part import ModelScores
 from hanse.core.port import Payload
 from hanse.core.recipe import Recipe
 from hanse.core.table import Layout
@@ -245,24 +246,6 @@ class TrainedRows:
             np.concatenate([part.steps for part in parts])[at],
             [said[k] for k in order] if said else (),
         )
-
-
-@dataclass(frozen=True)
-class ModelScores:
-    """How good each of C models is.
-
-    Attributes:
-        loss: ``[C]``, the mean loss.
-        accuracy: ``[C]``, the share of right answers; NaN for regression.
-        count: int64 ``[C]``, how many samples were scored.
-        loss_error: ``[C]``, the standard error of the mean loss, computed from the spread of losses over the samples.
-            None: it is not known.
-    """
-
-    loss: NDArray[np.float64]
-    accuracy: NDArray[np.float64]
-    count: NDArray[np.int64]
-    loss_error: NDArray[np.float64] | None = None
 
 
 @dataclass(frozen=True)

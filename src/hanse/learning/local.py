@@ -20,7 +20,7 @@ from hanse.base.pytorch import F, Tensor, nn, torch
 from hanse.base.streams import torch_seed
 from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
-from hanse.learning.client_payloads import half_of
+from hanse.learning.generator import term_of
 from hanse.learning.job import Problem, SeatJob, plan_of, smallest_batch
 
 
@@ -208,7 +208,7 @@ class Trainer:
         pull = self._parts(job.centre) if job.centre is not None and job.mu else None
         tilt = self._parts(job.tilt) if job.tilt is not None else None
         sent = job.payload
-        term = None if sent is None else half_of(sent.name).term(sent, job.key, self.module, self.layout)
+        term = None if sent is None else term_of(sent, job.key, self.module, self.layout)
         take = stepper(recipe, parameters, lr)
         decay = recipe.weight_decay if recipe.optimizer != "adamw" else 0.0  # AdamW's step decays weights itself
         total = torch.zeros((), dtype=torch.float64, device=self.device)

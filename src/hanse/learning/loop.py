@@ -398,9 +398,7 @@ class LoopEngine(SequentialEngine):
         """Train one seat on a copy of the module; whatever the loop does wrong becomes the reason why it is refused."""
         problem, device = self.problem, self.device
         if job.payload is not None:
-            return self._refused(
-                f"a training loop of one's own does not add the loss of the payload {job.payload.name!r}"
-            )
+            return self._refused("a training loop of one's own does not add the loss of FedGen's payload")
         if not self.loop.takes_penalty and (job.tilt is not None or (job.centre is not None and job.mu)):
             return self._refused(f"{LOOP} takes no penalty for the seat's pull: must be {WITH_PENALTY}")
         round = TrainingRound.of(job, recipe, lr, device)

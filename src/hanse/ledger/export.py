@@ -1,7 +1,6 @@
-"""The transactions of a book in other formats: a journal for hledger, CSV, and JSON lines.
+"""The transactions of a book in other formats: a journal for hledger, and CSV; the log itself is JSON lines.
 
-``FORMATS`` maps the names that ``hanse ledger export --format`` takes to the writers. The JSON lines are the lines of
-the log itself.
+``FORMATS`` maps the names that ``hanse ledger export --format`` takes to the writers.
 """
 
 from __future__ import annotations
@@ -12,22 +11,11 @@ from itertools import chain
 from typing import TextIO
 
 from hanse.base import files
-from hanse.core.entry import MINT, leaf, tokens
+from hanse.core.entry import MINT, tokens
 from hanse.ledger.log import Record
 from hanse.ledger.store import Ledger
 
 FIRST_DAY = date(2000, 1, 1)  # the date of round 0 in an hledger journal, which knows days but no rounds
-
-
-def write_jsonl(ledger: Ledger, records: Iterable[Record], out: TextIO) -> None:
-    """Write one JSON object on a line for each transaction, with amounts in units.
-
-    Args:
-        ledger: the open ledger.
-        records: which transactions, such as ``ledger.history()``.
-        out: a text file to write into.
-    """
-    out.writelines(leaf(r.number, r.round, r.transaction).decode() + "\n" for r in records)
 
 
 def write_csv(ledger: Ledger, records: Iterable[Record], out: TextIO) -> None:
@@ -83,4 +71,4 @@ def _journal_account(name: str) -> str:
     return f"{'liabilities' if kind == 'pool' else 'assets'}:{kind}:{_plain(rest)}"
 
 
-FORMATS = {"hledger": write_journal, "csv": write_csv, "json": write_jsonl}
+FORMATS = {"hledger": write_journal, "csv": write_csv}

@@ -7,8 +7,8 @@ the book, a receipt therefore proves what the operator has said of the round. A 
 book. Participants keep their receipts where the operator cannot write.
 
 :class:`hanse.ledger.store.Issuer` makes the receipts of a run from its log, and :func:`write_receipts` stores them.
-Later :func:`read_receipts` reads a folder of them, and :class:`ReceiptCheck` (used by ``hanse ledger verify`` and
-``hanse statement``) compares each receipt with the book at the place that it names.
+Later :func:`read_receipts` reads a folder of them, and :meth:`hanse.ledger.store.Ledger.verify` looks for the head of
+each in the book.
 
 A round's close is one line of the log that moves nothing. Its memo has two hashes. The first is that of the round's
 record: its line of ``metrics.jsonl`` without clock, memory and bytes sent (it has the hash of the round's file in
@@ -30,9 +30,8 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, NotRequired
+from typing import Any, NotRequired
 
-from pydantic import Field
 from pydantic_core import from_json
 from typing_extensions import TypedDict
 
@@ -40,7 +39,7 @@ from hanse.base.errors import UserError
 from hanse.base.files import LONGEST, cut_torn, opened
 from hanse.base.merkle import Tree, as_text, hashes_of, path_length, root_from
 from hanse.core.book import Book, MutableBook
-from hanse.core.declared import Declared, Digest
+from hanse.core.declared import Declared, Digest, Int64, Units
 from hanse.core.entry import CLOSE, Transaction, client, escrow, leaf, owner_of
 from hanse.ledger.log import LogHead, Record
 from hanse.ledger.note import fingerprint
@@ -300,14 +299,12 @@ class Closes:
 
 
 MOST_BYTES = 4096  # bytes of a receipt; a longer one is none
-_Whole = Annotated[int, Field(ge=-(2**63), lt=2**63)]
-_Count = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 class _Short(TypedDict):
     """What stands for postings that have no room in a receipt."""
 
-    count: _Count
+    count: Units
     sha256: str
 
 
@@ -320,11 +317,11 @@ class ClosingStatement(TypedDict):
     what participants on a network agreed to.
     """
 
-    round: _Count
-    client: _Count
-    balance: _Whole
-    escrow: _Whole
-    postings: list[tuple[str, str, _Whole]] | _Short
+    round: Units
+    client: Units
+    balance: Int64
+    escrow: Int64
+    postings: list[tuple[str, str, Int64]] | _Short
     value: NotRequired[float]
     epsilon: NotRequired[float]
     agreement: NotRequired[Digest]
@@ -355,13 +352,13 @@ class Receipt:
         >>> _ = ledger.post(0, [Transaction("grant/0", "grant", ((MINT, -5), ("client/0", 5)))])
         >>> _ = ledger.close_round(0)
         >>> [receipt] = Issuer(ledger, Path()).new()
-        >>> receipt.client, receipt.balance, receipt.wrong("mine")
+        >>> receipt.client, receipt.said["balance"], receipt.wrong("mine")
         (0, 5, None)
     """
 
     statement: str
-    index: _Count
-    of: _Count
+    index: Units
+    of: Units
     path: str
     record: str
     proof: str
@@ -423,22 +420,6 @@ class Receipt:
     def root(self) -> str:
         """The root of the tree over the book's transactions, 64 hexadecimal digits."""
         return self.note.root.hex()
-
-    @property
-    def balance(self) -> int:
-        """Units in the client's account."""
-        return self.said["balance"]
-
-    @property
-    def escrow(self) -> int:
-        """Units in the client's escrow account."""
-        return self.said["escrow"]
-
-    @property
-    def postings(self) -> tuple[Line, ...] | Mapping[str, Any]:
-        """The round's postings to the client's account and escrow, or their number and hash."""
-        told = self.said["postings"]
-        return tuple(told) if isinstance(told, list) else {**told}
 
     def holds(self) -> bool:
         """Return whether the hashes lead from the statement to the head; the signature is not checked."""
@@ -601,50 +582,3 @@ def read_file(path: Path) -> Iterator[Receipt]:
                 raise UserError(f"{path}: line {number}: is not a receipt ({wrong})") from None
     if not number:
         raise UserError(f"{path}: has no whole receipt")
-
-
-class ReceiptCheck:
-    """Compares receipts with a book while somebody walks along the book.
-
-    Call :meth:`wrong` for each transaction in order. Each receipt is compared as soon as the walk reaches the number of
-    transactions that it names, so a single pass over the history serves all receipts. At the end, :meth:`unmet` speaks
-    of those that name more transactions than the book has.
-    """
-
-    def __init__(self, receipts: Iterable[Receipt]) -> None:
-        self._waiting: dict[int, list[Receipt]] = {}  # not compared yet, by the number of transactions they saw
-        self._round, self._new = -1, list[Transaction]()
-        for receipt in receipts:
-            self._waiting.setdefault(receipt.count, []).append(receipt)
-
-    def wrong(self, record: Record, tally: MutableBook) -> str:
-        """Take in the next transaction, and return the first difference between the book and its receipts, or "".
-
-        Args:
-            record: the transaction.
-            tally: the book with this transaction.
-        """
-        if record.round != self._round:
-            self._round, self._new = record.round, []
-        self._new.append(record.transaction)
-        ending = self._waiting.pop(record.number, [])
-        moved = moved_in(self._new) if ending else {}
-        for receipt in ending:
-            lines, told, held = moved.get(receipt.client, []), receipt.postings, tally.balances
-            there = {
-                "root": tally.head,
-                "balance": held.get(client(receipt.client), 0),
-                "escrow": held.get(escrow(receipt.client), 0),
-                "postings": tuple(lines) if isinstance(told, tuple) else shortened(lines),
-            }
-            for name, found in there.items():
-                if (said := getattr(receipt, name)) != found:
-                    where = f"{receipt.who}: {name} after transaction {tally.count}"
-                    return f"{where}: it says {said}, the book {found}: the book was written anew"
-        return ""
-
-    def unmet(self, count: int) -> str:
-        """Return what the first receipt says that names more transactions than the ``count`` of the book, or ""."""
-        for receipt in self._waiting[min(self._waiting)] if self._waiting else ():
-            return f"{receipt.who}: saw {receipt.count} transactions, the book has {count}: its tail is cut"
-        return ""

@@ -14,16 +14,15 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, NotRequired
+from typing import Any, NotRequired
 
-from pydantic import Field
 from typing_extensions import TypedDict
 
 from hanse.base.errors import UserError
 from hanse.base.files import going_on, json_lines, opened, read_json, read_toml, run_folder, table
 from hanse.base.merkle import EMPTY, root_of
 from hanse.core.book import DamagedError, LedgerError
-from hanse.core.declared import Declared
+from hanse.core.declared import Declared, Units
 from hanse.core.entry import CLOSE, LOG, TOKEN, UNMOVING, Transaction
 from hanse.ledger.log import Record
 from hanse.ledger.receipts import METRICS, SEATS, Closes, Receipt, Records
@@ -32,18 +31,17 @@ from hanse.ledger.store import Ledger, VerifyResult
 COSIGNED = "cosigned.jsonl"  # in a run directory: the heads that witnesses have cosigned
 HOW_TO_PAY = "a run with payments has one: --set mechanism=ipfl, --set mechanism=pifl, or a part in mechanism.settle"
 NOTES = 1 << 28  # bytes (256 MiB) that a checkpoint's header may have; a longer one is taken for damage
-_Whole = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 class _Books(TypedDict):
     """The state of the books in a checkpoint: the peaks of the tree, and the number of transactions."""
 
     peaks: list[str]
-    count: _Whole
+    count: Units
 
 
 # in functional form, because the key is no identifier; the lengths are bytes
-_Lengths = TypedDict("_Lengths", {"metrics.jsonl": _Whole})
+_Lengths = TypedDict("_Lengths", {"metrics.jsonl": Units})
 
 
 class _Notes(TypedDict):
@@ -52,10 +50,10 @@ class _Notes(TypedDict):
     A pending transaction is (round, step, kind, memo, postings).
     """
 
-    round: _Whole
+    round: Units
     book: _Books
     lengths: _Lengths
-    pending: list[tuple[_Whole, str, str, str, list[tuple[str, int]]]]
+    pending: list[tuple[Units, str, str, str, list[tuple[str, int]]]]
     finished: NotRequired[bool]
     settings: NotRequired[str]
 

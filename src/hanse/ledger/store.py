@@ -34,7 +34,7 @@ from hanse.core.book import Book, DamagedError, LedgerError, MutableBook
 from hanse.core.entry import Transaction, is_account
 from hanse.ledger.log import LogHead, Record, Walk, heads_of
 from hanse.ledger.note import public_of
-from hanse.ledger.receipts import NOTHING, Closed, Closes, Receipt, ReceiptCheck, RecordDigest, Records, close
+from hanse.ledger.receipts import NOTHING, Closed, Closes, Receipt, RecordDigest, Records, close
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -82,18 +82,22 @@ def _first_wrong(
     something that the book does not have.
     """
     faults = [(receipt, receipt.wrong(walk.book, walk.public)) for receipt in receipts]
-    check, tally = ReceiptCheck(receipt for receipt, fault in faults if fault is None), walk.tally
+    told, tally = {receipt.root: receipt for receipt, fault in reversed(faults) if fault is None}, walk.tally
     for record in walk.records():
-        if heads and tally.count == walk.count:  # heads are those of whole postings
+        if (heads or told) and tally.count == walk.count:  # heads are those of whole postings
             heads.pop(tally.head, None)
+            told.pop(tally.head, None)
         if closes and (wrong := closes.wrong(record, tally, walk.before)):
-            return wrong
-        if wrong := check.wrong(record, tally):
             return wrong
     for receipt, fault in faults:  # after faults in rows
         if fault is not None:
             return f"{receipt.who}: {fault}"
-    after = tally.copy()
+    if told:
+        first = min(told.values(), key=lambda receipt: receipt.count)
+        if first.count > tally.count:
+            return f"{first.who}: saw {first.count} transactions, the book has {tally.count}: its tail is cut"
+        return f"{first.who}: root after transaction {first.count}: is not the book's, which was written anew"
+    after = MutableBook.of(tally.book())
     with suppress(LedgerError):  # if they cannot follow, the heads after them are left over
         for round, transaction in lacking(tally.count):
             after.add(round, transaction)
@@ -101,7 +105,7 @@ def _first_wrong(
     lost = (
         f"{who}: head {head} is not in the book: its tail is cut, or it was written anew" for head, who in heads.items()
     )
-    return check.unmet(tally.count) or next(lost, "")
+    return next(lost, "")
 
 
 LONGEST_NAME = 100  # characters of a book's name, which stands twice in each head and receipt
@@ -234,7 +238,7 @@ class Ledger:
             known = self._known(walk.tally, round, wanted)
             fresh = [t for step, t in wanted.items() if step not in known]
             if fresh:
-                tally = walk.tally.copy()
+                tally = MutableBook.of(walk.tally.book())
                 lines = b"".join(tally.add(round, t) + b"\n" for t in fresh)
                 head = LogHead(self.book, tally.count, root_of(tally.peaks), round).signed(self._key)
                 note = head.note().encode()
@@ -390,7 +394,8 @@ class Ledger:
         Memory grows with the number of accounts and receipts, not with the length of the history.
 
         Args:
-            receipts: what participants were told. Each must agree with the book at the place that it names.
+            receipts: what participants were told. The head of each must be in the book, whose close it proves. That
+                the close follows from the book is for ``closes`` to find.
             heads: heads that the book must have had after one of its postings. Each comes with who names it, such as a
                 checkpoint, for the message.
             lacking: a function of a number of transactions. It returns the transactions, each with its round, that may

@@ -137,10 +137,6 @@ class Witness:
                 os.fsync(file.fileno())
         return line
 
-    def knows(self, head: LogHead) -> bool:
-        """Return whether a head of this log was seen before."""
-        return self._seen(head).exists()
-
     def compare(self, head: LogHead) -> None:
         """Compare a head that arrived in another way, for instance in a receipt, with those already seen.
 

@@ -20,7 +20,7 @@ from hanse.base.streams import stream
 from hanse.core.part import Context, Mechanism, State, View
 from hanse.core.port import Payload
 from hanse.core.table import Floats
-from hanse.learning.generator import Ensemble, FromGenerator, Generator, LastLayer, train_generator
+from hanse.learning.generator import Ensemble, Generator, LastLayer, train_generator
 from hanse.learning.threads import intra_op
 from hanse.mechanisms.baselines import fedavg
 from hanse.mechanisms.gtflat import GTFLAT
@@ -56,8 +56,8 @@ class FedGen(SharedModel):
         >>> from hanse.runs.rehearsal import rehearse
         >>> part, view, state = rehearse("fedgen").before("train")
         >>> seats, state = part.seats(view, state)
-        >>> part.sends(view, state).name
-        'generator'
+        >>> part.sends(view, state).classes
+        10
     """
 
     adds = (("payload", ""),)
@@ -98,13 +98,13 @@ class FedGen(SharedModel):
             state: as :meth:`init` makes it.
         """
         fade = self.generative_decay**view.round if state["steps"] else 0.0
-        return FromGenerator.payload(
-            self._generator(view.context),
+        return Payload(
             state["generator"],
             torch.from_numpy(self._shares(state["counts"])),
-            self.generative_alpha * fade,
-            self.generative_beta * fade,
-            self.latents,
+            **vars(self._generator(view.context)),
+            batch=self.latents,
+            alpha=self.generative_alpha * fade,
+            beta=self.generative_beta * fade,
         )
 
     def learn(self, outcome: View, state: State) -> State:

@@ -51,7 +51,7 @@ from hanse.core.part import (
 )
 from hanse.core.port import Ask, ClientInfo, Request, Score, Scored
 from hanse.core.table import PER_CLIENT, Block, Floats, Ints, Replace, Seats
-from hanse.core.telling import FREE, BeforeJoining, Check, Fact, Kind, Plot, Telling, Terms, Worth
+from hanse.core.telling import FREE, BeforeJoining, Check, Fact, Kind, Plot, Telling, Terms
 from hanse.federation.policy import MOST, amount
 from hanse.games.gram import inner_products
 from hanse.games.market import Graph, Market, best_imports, gain, gains, local_optimality, utilities_of
@@ -1054,9 +1054,6 @@ def graph_of(view: View, clients: Ints) -> Graph:
 
 # What the market says about itself, in reports and to participants.
 
-UTILITY = Worth("utility/client/*", "Utility", "What the market has brought each client: its utility, in tokens.")
-
-
 MARKET_TELLING = Telling(
     "It pays for every model that is imported for it, at most what its policy agrees to, and is paid for every "
     "import of its own. Who does not pay its bill gets nothing.",
@@ -1069,13 +1066,11 @@ MARKET_TELLING = Telling(
         ),
     ),
     (Kind("market", "models bought and sold"),),
-    UTILITY,
 )  # fmt: skip
 UTILITIES_TELLING = Telling(
     report="Nobody pays; what the others' models were worth to each client, less its cost of sharing, is accounted "
     "as in a market at a price of nothing.",
     section="The market",
-    worth=UTILITY,
 )
 
 

@@ -568,12 +568,12 @@ class TokenManager(SettlePart):
             "Tiers",
             (
                 Plot(
-                    "How good each tier was when it was settled", "tokens/tier */accuracy", "accuracy", "tier *",
-                    "The tier's accuracy by which the round before was settled.",
+                    "How good each tier was when it was settled", "tokens/tier */accuracy", "accuracy (%)", "tier *",
+                    "The tier's accuracy by which the round before was settled.", factor=100.0,
                 ),
                 Plot(
-                    "How much goes back to those who paid", "tokens/tier */theta", "share of the payments", "tier *",
-                    "The share of each tier's payments that goes back. The better the tier became, the smaller it is.",
+                    "How much goes back to those who paid", "tokens/tier */theta", "% of the payments", "tier *",
+                    "What goes back of each tier's payments. The better it became, the less.", factor=100.0,
                 ),
                 Plot("Bids in escrow", "tokens/bids", "bids", "bids", "Bids that were accepted, each for one seat."),
             ),

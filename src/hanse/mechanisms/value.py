@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import AfterValidator, Field
@@ -26,7 +26,7 @@ from pydantic import AfterValidator, Field
 from hanse.base.errors import UserError, nearest
 from hanse.base.factories import Positive, Weight
 from hanse.base.pytorch import Tensor, torch
-from hanse.core.part import Aggregated, Coalitions, Context, Most, Size, State, ValuePart, Values, View, in_slots
+from hanse.core.part import Aggregated, Context, Most, Size, State, ValuePart, Values, View, in_slots
 from hanse.core.port import Derived, Gradient, Request
 from hanse.core.table import Floats, Ints, Mix, mix
 from hanse.core.telling import Measure, Telling
@@ -34,7 +34,7 @@ from hanse.games import group_sums, mixture, path, shapley
 from hanse.games.first_order import impartial_places
 from hanse.games.gtg import Stop
 from hanse.learning.by_function import FunctionCoalitions
-from hanse.learning.coalitions import WEIGHED, WORST
+from hanse.learning.coalitions import WEIGHED, WORST, UpdateGame
 from hanse.learning.metrics import METRICS, WORSE
 from hanse.mechanisms.weigh import noise_of, sample_shares
 
@@ -49,6 +49,7 @@ def _utility(name: str) -> str:
 Utility = Annotated[str, AfterValidator(_utility)]
 """What coalitions are judged by: "loss", "accuracy", "balanced", or a metric by name or import path."""
 VALIDATION = frozenset({"validation"})
+Coalitions = UpdateGame | FunctionCoalitions[Any]  # of updates: by the samples of a judge, or by a function
 
 
 @dataclass(frozen=True)
@@ -197,7 +198,7 @@ def _counted(view: View, seats: Ints, kind: mixture.Game) -> Ints:
     return seats[~((weights <= 0) if kind == "average" else (weights == 0))]
 
 
-def _game(view: View, row: int, group: Ints, utility: str, kind: mixture.Game) -> Coalitions:
+def _game(view: View, row: int, group: Ints, utility: str, kind: mixture.Game) -> Any:
     """Return the game of the seats at positions ``group [m]``, which train the table's row ``row``."""
     told = view.get(Aggregated)
     again = None if told is None else told.again.get(row)

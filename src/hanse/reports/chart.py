@@ -81,12 +81,15 @@ class Series:
 
 @dataclass(frozen=True)
 class Bars:
-    """One bar per label, the first on top (or left if ``upright``); several series are stacked or side by side."""
+    """One bar per label, the first on top (or left if ``upright``); several series are stacked or side by side.
+    ``whiskers`` says what half of a whisker is.
+    """
 
     labels: tuple[str, ...]
     series: tuple[Series, ...]
     stacked: bool = False
     upright: bool = False
+    whiskers: str = "half of 95 % interval"
 
     @property
     def counts(self) -> bool:
@@ -175,7 +178,7 @@ def _rows_of(chart: Chart) -> Iterator[list[Any]]:
         yield from _line_rows(chart, marks)
         return
     label, value = (chart.x, chart.y) if marks.upright else (chart.y, chart.x)
-    yield ["series", label or "label", value or "value", "half of 95 % interval"]
+    yield ["series", label or "label", value or "value", marks.whiskers]
     for series in marks.series:
         errors = np.full(len(series.values), np.nan) if series.errors is None else series.errors
         rows = zip(marks.labels, series.values, errors, strict=True)

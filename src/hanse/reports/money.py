@@ -303,12 +303,10 @@ MOST_ROUNDS = 200  # points of a line
 MOST_LINES = 12  # clients with a line each; of more, quantiles are drawn
 # The loop itself tests server rows on each distribution, under any mechanism, so no part asks for this chart.
 TIERS = Plot(
-    "Each tier on each distribution",
-    "test/tier */distribution *",
-    "accuracy",
-    "tier * on distribution *",
+    "Each tier on each distribution", "test/tier */distribution *", "accuracy (%)", "tier * on distribution *",
     "Each tier's accuracy on held-out data of each distribution; tier d is the one that serves distribution d best.",
-)
+    factor=100.0,
+)  # fmt: skip
 
 
 def token_charts(groups: Sequence[SeedGroup]) -> list[Chart]:

@@ -93,5 +93,5 @@ def _bars(curves: Sequence[tuple[str, SeedCurve]], factor: float) -> Bars:
     """Return the curves' last values as bars, with whiskers of one standard deviation over the seeds."""
     last = np.array([curve.mean[-1] for _, curve in curves]) * factor
     spread = [np.nan if curve.sd is None else curve.sd[-1] * abs(factor) for _, curve in curves]
-    errors = np.array(spread) if np.isfinite(spread).any() else None
-    return Bars(tuple(name for name, _ in curves), (Series("after the last round", last, errors),), upright=True)
+    series = Series("after the last round", last, np.array(spread) if np.isfinite(spread).any() else None)
+    return Bars(tuple(name for name, _ in curves), (series,), upright=True, whiskers="standard deviation")

@@ -199,7 +199,7 @@ class Training:
         # on a network an exchange may hand over answers to requests of earlier rounds
         earlier = {r.client: r for r in replies if r.arrival is not None and r.arrival.round is not None}
         now = [r for r in replies if r.arrival is None or r.arrival.round is None]
-        sound, refused = heard(self.round, self.requests, now, self._size, self.roster)
+        sound, refused = heard(self.round, self.requests, now, self.roster)
         asked = {r.client for r in self.requests}
         old = {c: self._answered(f, earlier.get(c)) for c, f in self.before.flights.items() if c not in asked}
         due = {r.client: self._due(r) for r in now}
@@ -226,11 +226,6 @@ class Training:
             tuple(f for f in landed if f.client not in wrong),
             Underway(clock, dict(sorted(left.items()))),
         )
-
-    @property
-    def _size(self) -> int:
-        """How many numbers a model has, P."""
-        return self.table.rows.shape[1]
 
     def _due(self, reply: Reply) -> float:
         """Return the virtual time at which a reply comes: never in this round, if the client is still at work."""
@@ -281,7 +276,7 @@ class Training:
         arrival, request = None if reply is None else reply.arrival, flight.request
         if reply is None or arrival is None or arrival.round != flight.round or request is None:
             return flight
-        reason = refusal(request, reply, self._size)
+        reason = refusal(request, reply)
         flight = replace(flight, due=self.before.clock, refused=reason)
         if reason is not None:
             return flight

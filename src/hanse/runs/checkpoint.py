@@ -1,21 +1,22 @@
 """Checkpoints: everything needed to resume a run, in one safetensors file with a checksum, written atomically.
 
 :func:`store` writes a :class:`Snapshot` and :func:`load` reads it back, bit for bit. Arrays and tensors are the file's
-tensors. Everything else is JSON in the file's header ("notes"). Nothing is pickled, so a stranger's checkpoint cannot
-run code. It also has the settings that were played, so :func:`edited_settings` can say whether ``config.toml`` still
-has them.
+tensors. Everything else is JSON in the file's header ("notes", :mod:`hanse.runs.written`). Nothing is pickled, so a
+stranger's checkpoint cannot run code. It also has the settings that were played, so :func:`edited_settings` can say
+whether ``config.toml`` still has them.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from hanse.base.errors import UserError
@@ -24,18 +25,15 @@ from hanse.base.pytorch import Tensor, torch
 from hanse.core.book import Book
 from hanse.core.calling import States
 from hanse.core.entry import Transaction
-from hanse.core.part import State
 from hanse.core.recipe import History
 from hanse.core.table import Block, Floats, Ints, Seats, Table, Updates
 from hanse.runs.arrivals import Flight, Underway
 from hanse.runs.guards import restored
+from hanse.runs.written import Reader, Writer
 
-ARRAYS = {  # of a state, by their names in the file; few states have the last three
-    "home": "table/home", "moved": "table/moved", "held": "table/held",
-    "personal": "personal", "on_server": "on_server",
-}  # fmt: skip
-HISTORY = ("steps", "last", "statistics")
-VERSION = 4  # of the format; a checkpoint of any other is refused
+VERSION = 5  # of the format; a checkpoint of any other is refused
+KINDS = {one.__name__: one for one in (Table, Block, Seats, Updates, History, Underway, Flight)}
+NOTED = ("round", "finished", "book", "left", "accounts")  # of a state: they are read without PyTorch, or by a wing
 
 
 class CorruptCheckpointError(Exception):
@@ -147,93 +145,61 @@ def _digest(tensors: Mapping[str, Tensor | np.ndarray], notes: str) -> str:
     return hasher.hexdigest()
 
 
-def _stored(value: Tensor | np.ndarray) -> Tensor:
-    """Return a tensor or an array as a file takes it. Arrays are copied, as two names may stand for one array."""
-    return torch.tensor(value) if isinstance(value, np.ndarray) else value.detach().cpu().contiguous()
+class _Writer(Writer):
+    """Writes values for a checkpoint, whose ``tensors`` are their arrays and tensors, by number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tensors, self._met = dict[str, Tensor](), set[int]()
+
+    def array(self, array: NDArray[Any]) -> Any:
+        """Take a copy of an array, as two names may stand for one."""
+        return {"$array": self.tensor(torch.tensor(array))["$tensor"]}
+
+    def tensor(self, tensor: Tensor) -> Any:
+        """Take a tensor, or a copy of one that shares its memory with another."""
+        stored, name = tensor.detach().cpu().contiguous(), str(len(self.tensors))
+        if stored.untyped_storage().data_ptr() in self._met:
+            stored = stored.clone()
+        self._met.add(stored.untyped_storage().data_ptr())
+        self.tensors[name] = stored
+        return {"$tensor": name}
+
+    def other(self, value: Any) -> Any:
+        """Raise TypeError: nothing is lost in silence."""
+        raise TypeError(f"a state holds tensors, arrays, numbers and texts, not a {type(value).__name__}")
 
 
-def _split(states: Mapping[str, State]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the states' arrays and tensors by "state/slot/name", and their plain values by the same names.
+class _Reader(Reader):
+    """Reads what :class:`_Writer` wrote; models and the parts' tensors are put on a device."""
 
-    An array is marked by "numpy:" and its name, so it is not read back as a tensor.
-    """
-    tensors: dict[str, Tensor] = {}
-    plain: dict[str, Any] = {}
-    for slot, state in states.items():
-        for name, value in state.items():
-            key = f"state/{slot}/{name}"
-            if isinstance(value, Tensor | np.ndarray):
-                tensors[key] = _stored(_copied(value))
-                plain |= {f"numpy:{key}": True} if isinstance(value, np.ndarray) else {}
-            elif value is None or isinstance(value, bool | int | float | str):
-                plain[key] = value
-            else:
-                raise TypeError(f"{key}: a state holds tensors, arrays, numbers, strings, not {type(value).__name__}")
-    return tensors, plain
+    def __init__(self, whole: Any, tensors: Mapping[str, Tensor], device: torch.device) -> None:
+        super().__init__(whole)
+        self._tensors, self._device = tensors, device
 
+    def leaf(self, tag: str, said: Any) -> Any:
+        """Return an array or a tensor."""
+        return self._tensors[said].numpy() if tag == "$array" else self._tensors[said].to(self._device)
 
-def _split_flights(underway: Underway) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
-    """Return what clients still train, as tensors by "flight/place/name" and as plain values in the same order.
-
-    A flight's request is not kept: after a restart nobody can match an answer to it (:attr:`Flight.lost`).
-    """
-    tensors: dict[str, Tensor] = {}
-    plain: list[dict[str, Any]] = []
-    for place, flight in enumerate(underway.flights.values()):
-        key, seats, updates = f"flight/{place}", flight.seats, flight.updates
-        known = {name: getattr(seats, name).tolist() for name in ("client", "start", "target")}
-        plain.append({"round": flight.round, "due": flight.due, "refused": flight.refused, **known})
-        if updates is None:
-            continue
-        tensors[f"{key}/start"] = _stored(flight.start)
-        for name in ("rows", "num_samples", "loss", "steps"):
-            tensors[f"{key}/{name}"] = _stored(getattr(updates, name))
-        plain[-1]["metrics"] = [dict(one) for one in updates.metrics]
-        tensors |= {f"{key}/extras/{name}": _stored(extra) for name, extra in updates.extras.items()}
-    return tensors, plain
-
-
-def _flights(
-    tensors: Mapping[str, Tensor], plain: Sequence[Mapping[str, Any]], device: torch.device
-) -> dict[int, Flight]:
-    """Return what clients still train, by client, as :func:`_split_flights` took it apart."""
-    flights: dict[int, Flight] = {}
-    for place, known in enumerate(plain):
-        key = f"flight/{place}"
-        client, begun, target = (np.array(known[name], np.int64) for name in ("client", "start", "target"))
-        seats = Seats(client, begun, target)
-        updates, start = None, torch.zeros(0, device=device)
-        if f"{key}/rows" in tensors:
-            start, rows = (tensors[f"{key}/{name}"].to(device) for name in ("start", "rows"))
-            samples, loss, steps = (tensors[f"{key}/{name}"].numpy() for name in ("num_samples", "loss", "steps"))
-            mine = f"{key}/extras/"
-            extras = {n.removeprefix(mine): x.to(device) for n, x in tensors.items() if n.startswith(mine)}
-            updates = Updates(seats, rows, samples, loss, steps, extras, known["metrics"])
-        flight = Flight(known["round"], seats, start, known["due"], updates, known["refused"])
-        flights[flight.client] = flight
-    return flights
+    def made(self, name: str, fields: dict[str, Any], kind: type[Any] | None) -> Any:
+        """Return an object of one of the few classes that a state has."""
+        return KINDS[name](**fields)
 
 
 def store(path: Path, snapshot: Snapshot) -> None:
-    """Write a snapshot to ``path``, atomically and flushed to the disk. Raises OSError."""
-    state = snapshot.state
-    tensors, plain = _split(state.states)
-    tensors |= {f"table/{name}": _stored(getattr(state.table, name)) for name in ("rows", "owner", "block")}
-    arrays = {key: getattr(state, name) for name, key in ARRAYS.items()}
-    tensors |= {key: _stored(array) for key, array in arrays.items() if array is not None}
-    if state.history is not None:
-        tensors |= {f"history/{name}": _stored(getattr(state.history, name)) for name in HISTORY}
-    flights, underway = _split_flights(state.underway)
-    tensors |= flights
-    book = state.book
+    """Write a snapshot to ``path``, atomically and flushed to the disk. Raises OSError.
+
+    A request that a client still has to answer is not kept: after a restart nobody can match an answer to it
+    (:attr:`Flight.lost`).
+    """
+    state, book, writer = snapshot.state, snapshot.state.book, _Writer()
+    flights = {client: replace(flight, request=None) for client, flight in state.underway.flights.items()}
+    state = replace(state, underway=replace(state.underway, flights=flights))
     known = {
         "version": VERSION,
         "round": state.round,
         "finished": state.finished,
         "left": sorted(state.left),
-        "slots": list(state.states),
-        "blocks": [asdict(block) for block in state.table.blocks],
-        "plain": plain,
         "lengths": dict(snapshot.lengths),
         "book": {
             "peaks": [peak.hex() for peak in book.peaks],
@@ -241,16 +207,15 @@ def store(path: Path, snapshot: Snapshot) -> None:
         },
         "pending": [[r, t.step, t.kind, t.memo, t.postings] for r, t in snapshot.pending],
         "settings": snapshot.settings,
+        "state": writer.write({f.name: getattr(state, f.name) for f in fields(state) if f.name not in NOTED}),
     }
     if state.accounts is not None:
         known["accounts"] = {client: asdict(account) for client, account in sorted(state.accounts.items())}
-    if underway or state.underway.clock:
-        known |= {"clock": state.underway.clock, "flights": underway}
-    notes = json.dumps(known, sort_keys=True)
+    notes = json.dumps(known)
     from safetensors.torch import save  # late: it imports torch
 
     with whole_file(path, durable=True) as file:
-        file.write(save(tensors, {"notes": notes, "digest": _digest(tensors, notes)}))
+        file.write(save(writer.tensors, {"notes": notes, "digest": _digest(writer.tensors, notes)}))
 
 
 def _read(path: Path, form: Literal["pt", "np"] = "pt") -> tuple[dict[str, Any], str]:
@@ -299,31 +264,12 @@ def load(path: Path, device: torch.device) -> Snapshot:
             f"{path}: written by another version of hanse (format {known['version']}, this is {VERSION}): go on "
             "with it in the version that environment.json names, or play its config.toml again with 'hanse run'"
         )
-    states: dict[str, dict[str, Any]] = {slot: {} for slot in known["slots"]}
-    for key, value in known["plain"].items():
-        if not key.startswith("numpy:"):
-            _, slot, name = key.split("/", 2)
-            states[slot][name] = value
-    for key, tensor in tensors.items():
-        if key.startswith("state/"):
-            _, slot, name = key.split("/", 2)
-            states[slot][name] = tensor.numpy() if f"numpy:{key}" in known["plain"] else tensor.to(device)
-    blocks = tuple(Block(**block) for block in known["blocks"])
-    table = Table(
-        tensors["table/rows"].to(device), tensors["table/owner"].numpy(), tensors["table/block"].numpy(), blocks
-    )
-    arrays: dict[str, Any] = {name: tensors[key].numpy() for name, key in ARRAYS.items() if key in tensors}
-    history = None
-    if "history/steps" in tensors:
-        steps, last, statistics = (tensors[f"history/{name}"] for name in HISTORY)
-        history = History(steps.numpy(), last.numpy(), statistics.to(device))
+    said = _Reader(known["state"], tensors, device).read(known["state"])
     book = Book(**known["book"] | {"peaks": tuple(map(bytes.fromhex, known["book"]["peaks"]))})
     kept = known.get("accounts")
-    underway = Underway(known.get("clock", 0.0), _flights(tensors, known.get("flights", ()), device))
     state = LoopState(
-        known["round"], table, states=states, book=book,
-        finished=known["finished"], history=history, underway=underway, **arrays,
-        accounts=None if kept is None else restored(kept), left=frozenset(known.get("left", ())),
+        known["round"], book=book, finished=known["finished"], left=frozenset(known["left"]),
+        accounts=None if kept is None else restored(kept), **said,
     )  # fmt: skip
     pending = tuple(
         (r, Transaction(step, kind, tuple((account, units) for account, units in rows), memo))

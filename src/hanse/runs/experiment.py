@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hanse.base.errors import InPlaceError, MachineError, RunFailedError, UserError
-from hanse.base.factories import MOST, OBJECT
+from hanse.base.factories import MOST_COUNT, OBJECT
 from hanse.base.files import going_on, on_network, read_toml, table, write_whole
 from hanse.base.lock import Hold
 from hanse.base.pytorch import nn
@@ -163,7 +163,7 @@ def play_rounds(session: Session, state: LoopState, folder: RunDir | None, obser
             if folder is not None:
                 # a part that writes into arrays of its old state must not write into a checkpoint
                 kept = own_copy(state) if last or state.round % limits.checkpoint_every == 0 else None
-                done = thread.submit(folder.write, record.packed(), kept)
+                done = thread.submit(folder.append, record.filed(), kept)
             writing.append((record, done))
             # on a network the next round tells its members what became of this one
             if last or folder is None or session.remote or metrics["time/round_s"] > LONG_S:
@@ -497,7 +497,7 @@ def resume(
 def _longer(path: Path, experiment: Experiment, rounds: int) -> Experiment:
     """Return the experiment with this many rounds. Raises UserError if they are fewer than were played."""
     played = len(played_lines(path, METRICS))
-    if isinstance(rounds, bool) or not isinstance(rounds, int) or not played <= rounds <= MOST:
+    if isinstance(rounds, bool) or not isinstance(rounds, int) or not played <= rounds <= MOST_COUNT:
         raise UserError(f"--rounds {rounds}: must be a whole number, at least the {played} rounds already played")
     section = RunSection(**{**experiment.run.model_dump(), "rounds": rounds})
     longer: Experiment = experiment.model_copy(update={"run": section})

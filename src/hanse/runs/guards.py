@@ -83,8 +83,8 @@ class Guard:
         """
         return inner
 
-    def server(self, inner: Federation, remote: bool, size: int) -> Federation:
-        """Return the federation as the server sees it: wrapped last; ``size`` is P, the numbers of an update."""
+    def server(self, inner: Federation, remote: bool) -> Federation:
+        """Return the federation as the server sees it: wrapped last."""
         return inner
 
     def judge(self, judge: Judge, round: int) -> Judge:

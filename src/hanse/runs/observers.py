@@ -1,8 +1,7 @@
-"""Observers of a run: a progress bar, and optional trackers for TensorBoard, MLflow and Weights & Biases.
+"""Observers of a run: a progress bar, and a tracker for TensorBoard.
 
 They also serve as examples of :class:`hanse.runs.played_run.Observer`. :func:`make_trackers` makes those that
-``--track`` names. Trackers log a round's numbers under their names in ``metrics.jsonl``, and settings as
-``section.key``.
+``--track`` names. TensorBoard gets a round's numbers under their names in ``metrics.jsonl``.
 
 The functions :func:`mostly_refused` and :func:`valued_otherwise` check a finished run and return warnings.
 """
@@ -10,10 +9,8 @@ The functions :func:`mostly_refused` and :func:`valued_otherwise` check a finish
 from __future__ import annotations
 
 import importlib
-import os
 import threading
 import time
-import uuid
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,9 +22,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from hanse.base.errors import UserError, library, nearest
+from hanse.base.errors import import_path, library
 from hanse.base.terminal import Terminal
-from hanse.base.toml import flat
 from hanse.learning.metrics import ACCURACY, main_of
 from hanse.runs.chance import NAMED, told_used_up, used_up
 from hanse.runs.round_record import figure_of
@@ -245,14 +241,6 @@ class ProgressBar:
         self._progress.stop()
 
 
-_AT_ONCE = 100  # parameters that MLflow takes in one call
-
-
-def scalars(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """Return a round's numbers by name, for a tracker, without those not measured."""
-    return {name: v for name, v in metrics.items() if name != "round" and isinstance(v, int | float)}
-
-
 class TensorBoard:
     """Writes event files into ``folder/tensorboard``, for ``tensorboard --logdir``.
 
@@ -272,123 +260,27 @@ class TensorBoard:
         self._writer.add_text("experiment", f"```\n{experiment.to_toml()}\n```", first_round)
 
     def on_round(self, metrics: Mapping[str, Any], played: Played) -> None:
-        """Write the round's scalars."""
-        for name, value in scalars(metrics).items():
-            self._writer.add_scalar(name, value, metrics["round"])
+        """Write the round's numbers; what was not measured is None."""
+        for name, value in metrics.items():
+            if name != "round" and isinstance(value, int | float):
+                self._writer.add_scalar(name, value, metrics["round"])
 
     def on_end(self, result: PlayedRun) -> None:
         """Flush to disk."""
         self._writer.close()
 
 
-class MLflow:
-    """Logs to an MLflow server, or into a file of the run directory.
-
-    The server is the one that ``MLFLOW_TRACKING_URI`` names. Without it everything goes into ``folder/mlflow.db``,
-    which ``mlflow ui --backend-store-uri sqlite:///folder/mlflow.db`` shows. A resumed run continues its MLflow run,
-    whose id is in ``folder/mlflow.run``.
-
-    Raises:
-        UserError: MLflow is not installed.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._mlflow = library("mlflow", "--track mlflow: is not installed; pip install mlflow-skinny")
-        self._entities = importlib.import_module("mlflow.entities")
-
-    def on_start(self, experiment: Experiment, first_round: int, said: Sequence[str]) -> None:
-        """Make or find the MLflow run, and log the experiment's settings as parameters of a new one.
-
-        Raises:
-            UserError: the server cannot be reached or refuses.
-        """
-        place = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{(self._folder / 'mlflow.db').resolve()}"
-        try:
-            self._open(self._mlflow.MlflowClient(tracking_uri=place), experiment)
-        except self._mlflow.MlflowException as wrong:  # no such server, not allowed there
-            raise UserError(f"--track mlflow: {str(wrong).strip().splitlines()[0]}") from None
-
-    def _open(self, client: Any, experiment: Experiment) -> None:
-        """Continue the MLflow run of this directory, or make one."""
-        self._client = client
-        mark = self._folder / "mlflow.run"
-        if mark.exists():
-            self._run = mark.read_text().strip()
-            self._client.update_run(self._run, status="RUNNING")
-            return
-        known = self._client.get_experiment_by_name("hanse")
-        files = None if os.environ.get("MLFLOW_TRACKING_URI") else (self._folder / "mlflow").resolve().as_uri()
-        number = self._client.create_experiment("hanse", files) if known is None else known.experiment_id
-        self._run = self._client.create_run(number, run_name=self._folder.name).info.run_id
-        mark.write_text(self._run + "\n")
-        # MLflow refuses longer values, and more parameters in one call
-        settings = [self._entities.Param(key, str(value)[:500]) for key, value in flat(experiment.sections())]
-        for start in range(0, len(settings), _AT_ONCE):
-            self._client.log_batch(self._run, params=settings[start : start + _AT_ONCE])
-
-    def on_round(self, metrics: Mapping[str, Any], played: Played) -> None:
-        """Log the round's numbers, in one call."""
-        now = int(time.time() * 1000)
-        made = [self._entities.Metric(name, float(v), now, metrics["round"]) for name, v in scalars(metrics).items()]
-        self._client.log_batch(self._run, metrics=made)
-
-    def on_end(self, result: PlayedRun) -> None:
-        """Mark the MLflow run as finished or killed."""
-        self._client.set_terminated(self._run, "KILLED" if result.interrupted else "FINISHED")
-
-
-class WandB:
-    """Logs to Weights & Biases.
-
-    Settings and variables of ``wandb`` itself decide the account and the project. ``WANDB_MODE=offline`` keeps
-    everything on this machine, and ``WANDB_PROJECT`` names the project (default "hanse"). A resumed run continues its
-    W&B run, whose id is in ``folder/wandb.run``.
-
-    Raises:
-        UserError: wandb is not installed.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._wandb = library("wandb", "--track wandb: is not installed; pip install wandb")
-
-    def on_start(self, experiment: Experiment, first_round: int, said: Sequence[str]) -> None:
-        """Open the W&B run. Raises UserError with wandb's own message if that fails."""
-        mark = self._folder / "wandb.run"
-        if not mark.exists():
-            mark.write_text(uuid.uuid4().hex[:12] + "\n")
-        try:
-            self._run = self._wandb.init(
-                project=os.environ.get("WANDB_PROJECT", "hanse"), name=self._folder.name, id=mark.read_text().strip(),
-                dir=str(self._folder), config=experiment.sections(), resume="allow",
-            )  # fmt: skip
-        except self._wandb.Error as wrong:  # not logged in, no network
-            raise UserError(f"--track wandb: {str(wrong).strip().splitlines()[0]}") from None
-
-    def on_round(self, metrics: Mapping[str, Any], played: Played) -> None:
-        """Log the round's numbers."""
-        self._run.log(scalars(metrics), step=metrics["round"])
-
-    def on_end(self, result: PlayedRun) -> None:
-        """Close the W&B run."""
-        self._run.finish(exit_code=1 if result.interrupted else 0)
-
-
-TRACKERS: Mapping[str, Callable[[Path], Observer]] = {"tensorboard": TensorBoard, "mlflow": MLflow, "wandb": WandB}
+TRACKERS: Mapping[str, Callable[[Path], Observer]] = {"tensorboard": TensorBoard}
 
 
 def make_trackers(names: Sequence[str], folder: Path) -> list[Observer]:
     """Return the trackers that ``--track`` names, each once.
 
     Args:
-        names: "tensorboard", "mlflow" or "wandb".
+        names: "tensorboard", or the import path of a function ``(folder)`` that returns an observer.
         folder: the run directory.
 
     Raises:
-        UserError: a name does not exist, or its library is not installed.
+        UserError: a name does not exist, or TensorBoard is not installed.
     """
-    for name in names:
-        if name not in TRACKERS:
-            raise UserError(f"--track {name}: no such tracker{nearest(name, TRACKERS)}")
-    return [TRACKERS[name](folder) for name in dict.fromkeys(names)]
+    return [(TRACKERS.get(name) or import_path(name, "--track", TRACKERS))(folder) for name in dict.fromkeys(names)]

@@ -416,7 +416,7 @@ def last_state(path: Path) -> LoopState | None:
             return load_checkpoint(file, torch.device("cpu")).state
         except CorruptCheckpointError:
             continue
-        except (KeyError, ValueError, TypeError, AttributeError) as wrong:
+        except (LookupError, ValueError, TypeError, AttributeError, RecursionError) as wrong:
             if isinstance(wrong, UserError):
                 raise
             raise UserError(f"{file}: cannot be read: {type(wrong).__name__}: {wrong}") from None

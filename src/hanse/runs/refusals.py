@@ -284,19 +284,6 @@ def no_utility(data: FederatedData, problem: Problem, mechanism: Mechanism) -> l
     return []
 
 
-def one_answer(experiment: Experiment, data: FederatedData) -> list[str]:
-    """Return a line if the model gives one answer per sample, but the samples are texts, which need one per
-    position."""
-    name, tested = experiment.model.name, data.server_test or data.server_validation
-    samples = data.pool([0])[0] if tested is None else tested
-    if name not in ("logistic", "mlp") or not is_text(samples):
-        return []
-    return [
-        f"model.name: '{name}': gives one answer per sample, and data.source '{experiment.data.source.name}' asks for "
-        "one at each position: must be 'lstm', 'lora' or an import path"
-    ]
-
-
 def unfit_model(experiment: Experiment, data: FederatedData, problem: Problem, device: torch.device) -> list[str]:
     """Return a line if the model cannot take the samples, or its outputs are not what their labels need."""
     few = few_samples(data)

@@ -36,7 +36,7 @@ from hanse.core.recipe import NEVER, History
 from hanse.core.table import Floats, Ints, Mix, Seats, Table, Updates, copies, mix, outsized
 from hanse.federation.check import heard
 from hanse.federation.wrapped import TellsOwners
-from hanse.learning.client_payloads import unsound
+from hanse.learning.generator import unsound
 from hanse.mechanisms.feedback import gone
 from hanse.mechanisms.weigh import noise_of
 from hanse.runs.arrivals import Landed, Training, Underway, Waiting, joined, updates_in, updates_of
@@ -108,7 +108,7 @@ class Exchange(Federation):
         if not questions:
             return view
         replies = self.exchange(self.round, questions, self.deadline_s, None)
-        sound, refused = heard(self.round, questions, replies, view.context.layout.size, view.roster)
+        sound, refused = heard(self.round, questions, replies, view.roster)
         return _knowing(view, sound, refused)
 
     def train(
@@ -134,7 +134,7 @@ class Exchange(Federation):
                 asked = (self.round, requests, seats, view.table, view.roster)
                 landed = Training(*asked, before, waiting, self.deadline_s).land(came)
             else:  # everybody was waited for, and no clock runs: nothing can be late
-                sound, refused = heard(self.round, requests, came, view.table.rows.shape[1], view.roster)
+                sound, refused = heard(self.round, requests, came, view.roster)
                 landed = replace(landed, replies=sound, refusals=tuple(refused))
         view = _knowing(view, landed.replies, landed.refusals)
         found = {one.seat: one for reply in landed.replies.values() for one in updates_in(reply)}
@@ -555,7 +555,7 @@ class _Round:
             with called("train", part.sends, self.view, own) as who:
                 payload = part.sends(self.view, own)
             if payload is not None and (wrong := unsound(payload, self.view.context.layout)) is not None:
-                raise PartError(f"{who}, cannot send its {wrong}")
+                raise PartError(f"{who}, cannot send this: {wrong}")
             asked = training(seats, self.view.table, payload, self.history)
             clipping = session.of_guards("clipping")
             asked = asked if clipping is None else clipping.sent(asked, self.states["clipping"])

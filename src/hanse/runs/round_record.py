@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
 import math
 import os
 import sys
@@ -24,7 +23,6 @@ from numpy.typing import NDArray
 
 from hanse.base.errors import UserError
 from hanse.base.files import json_lines, opened
-from hanse.core.entry import Transaction
 from hanse.learning.job import NO_STEP
 from hanse.learning.metrics import ACCURACY, MetricStyle
 from hanse.ledger import receipts
@@ -59,7 +57,7 @@ class RoundRecord:
             refused.
         played: the round itself.
         tested: what the round's test found.
-        file: the content of the round's file in ``rounds/`` and its hash, if already made.
+        file: the content of the round's file in ``rounds/`` and its hash, once :meth:`filed` made it.
         answers: what clients answered, if answers are kept.
 
     Examples:
@@ -116,46 +114,21 @@ class RoundRecord:
 
     def closed(self) -> RoundRecord:
         """Return the record with the transaction that closes the round (:mod:`hanse.ledger.receipts`) posted."""
-        file = self.file or self._file()
-        view, state = self.played.view, self.played.state
+        file, view, state = self.filed().file, self.played.view, self.played.state
+        assert file is not None
         facts = receipts.RecordDigest.of({**self.metrics, HASH: file[1]}, self.seats)
         line = receipts.close(view.round, view.book, view.posted, facts)
         after = replace(view, book=view.book.post(view.round, [line]), posted=(*view.posted, line))
         return replace(self, file=file, played=replace(self.played, view=after, state=replace(state, book=after.book)))
 
-    def packed(self) -> PackedRound:
-        """Return the round as bytes to write, independent of anything that the next round does."""
-        view, (blob, hashed) = self.played.view, self.file or self._file()
-        said = {SEATS: self.seats, METRICS: [{**self.metrics, HASH: hashed}]}
-        lines = {name: "".join(json.dumps(line) + "\n" for line in of).encode() for name, of in said.items()}
-        answers = None if self.answers is None else self.answers.packed()
-        return PackedRound(view.round, blob, lines, tuple(view.posted), answers)
-
-    def _file(self) -> tuple[bytes, str]:
-        """Return the content of the round's file in ``rounds/``, and the hash of it."""
+    def filed(self) -> RoundRecord:
+        """Return the record with its file made: it can then be written while the next round is played."""
+        if self.file is not None:
+            return self
         archive = io.BytesIO()
         np.savez(archive, **dict[str, Any](self.arrays))  # in memory: it goes back and forth in its file
         blob = archive.getvalue()
-        return blob, file_hash(io.BytesIO(blob))
-
-
-@dataclass(frozen=True)
-class PackedRound:
-    """A round as bytes, to be written by another thread.
-
-    Attributes:
-        round: the round's number.
-        arrays: the content of ``rounds/NNNNN.npz``.
-        lines: the text to append to each line file, by name, in the order of writing.
-        posted: the round's transactions.
-        answers: what clients answered. None: answers are not kept.
-    """
-
-    round: int
-    arrays: bytes
-    lines: Mapping[str, bytes]
-    posted: tuple[Transaction, ...]
-    answers: bytes | None = None
+        return replace(self, file=(blob, file_hash(io.BytesIO(blob))))
 
 
 def round_file(folder: Path, round: int) -> Path:

@@ -206,7 +206,7 @@ def registered(folder: Path, config: Mapping[str, Any]) -> int | None:
         UserError: the register of members is damaged.
     """
     if (folder / MEMBERS).is_file():
-        return 1 + max(read_members(folder / MEMBERS), default=-1)
+        return 1 + max(read_members(folder), default=-1)
     data = table(config, "data")
     count = 1 if named_choice(data.get("partition"), "dirichlet") == "pooled" else data.get("clients")
     return count if isinstance(count, int) else None
@@ -224,8 +224,7 @@ def client_names(path: Path) -> dict[int, str]:
         told = read_about(path).names
     except UserError:  # numbers do instead; what reads more of it says what is wrong
         told = ()
-    members = read_members(path / MEMBERS) if (path / MEMBERS).is_file() else {}
-    named = dict(enumerate(told)) | {i: name for i, member in members.items() if (name := member.get("name"))}
+    named = dict(enumerate(told)) | {i: name for i, one in read_members(path).items() if (name := one.get("name"))}
     return {i: "".join(c for c in name if c.isprintable()) for i, name in named.items()}
 
 
@@ -260,8 +259,13 @@ def client_of(name: str, names: Sequence[str], where: str = "--client") -> int:
     return called[0]
 
 
-def read_members(file: Path) -> Mapping[int, Registered]:
-    """Return the register of a federation on a network, by client number. Raises UserError if it is damaged."""
+def read_members(folder: Path) -> Mapping[int, Registered]:
+    """Return the register of a federation on a network, by client number; empty for a simulation. Raises UserError if
+    it is damaged.
+    """
+    file = folder / MEMBERS
+    if not file.is_file():
+        return {}
     try:
         listed = _REGISTER.check(read_json(file))
     except UnsoundError as wrong:
@@ -516,8 +520,7 @@ class RunRecord:
         """The register of a federation on a network, by client; empty for a simulation. Raises UserError for a damaged
         one.
         """
-        file = self.path / MEMBERS
-        return read_members(file) if file.is_file() else {}
+        return read_members(self.path)
 
     @cached_property
     def about(self) -> About:

@@ -61,7 +61,7 @@ from hanse.runs.checkpoint import CorruptCheckpointError, LoopState, Snapshot
 from hanse.runs.config import Experiment
 from hanse.runs.recomputable import FILE as COMMITTED
 from hanse.runs.recomputable import Commitment, answers_file, audit_folder, validation_file
-from hanse.runs.round_record import LINES, METRICS, ROUNDS, SHAPE, PackedRound, lost_rounds, round_file
+from hanse.runs.round_record import HASH, LINES, METRICS, ROUNDS, SEATS, SHAPE, RoundRecord, lost_rounds, round_file
 from hanse.runs.run_record import LEFT_OUT, LENGTH, changeable, differences, may_change, model_made_for, played_lines
 from hanse.runs.setup import Session
 
@@ -268,8 +268,7 @@ class RunDir:
         >>> small = rehearse("fedavg")
         >>> with Hold(Path("run")) as hold:
         ...     folder = RunDir.create(small.setup, hold)
-        ...     folder.append(RoundRecord.of(small.played, Figures(), {}).packed())
-        ...     folder.checkpoint(small.played.state)
+        ...     folder.append(RoundRecord.of(small.played, Figures(), {}).filed(), small.played.state)
         ...     folder.close()
         >>> len((Path("run") / "metrics.jsonl").read_text().splitlines())
         1
@@ -406,22 +405,22 @@ class RunDir:
             raise MachineError(f'{file}: is gone; it must be {{"book": NAME}}, with the name that receipts give')
         self._files = {name: (self.path / name).open("ab") for name in LINES}
 
-    def write(self, done: PackedRound, state: LoopState | None) -> None:
-        """Write one finished round, and a checkpoint of the state after it, if one is due."""
-        self.append(done)
+    def append(self, done: RoundRecord, state: LoopState | None) -> None:
+        """Write one finished round's file and lines, and a checkpoint of the state after it, if one is due: the round
+        counts once a checkpoint is written.
+        """
+        view = done.played.view
+        assert done.file is not None
+        with self._storing():
+            round_file(self.path, view.round).write_bytes(done.file[0])
+            if done.answers is not None:
+                self.keep(view.round, done.answers.packed())
+            for name, lines in ((SEATS, done.seats), (METRICS, [{**done.metrics, HASH: done.file[1]}])):
+                self._files[name].write("".join(json.dumps(line) + "\n" for line in lines).encode())
+                self._files[name].flush()  # through to the operating system: a page that follows the run sees it
+        self.owe(view.round, view.posted)
         if state is not None:
             self.checkpoint(state)
-
-    def append(self, done: PackedRound) -> None:
-        """Write one finished round's arrays and lines. They count once the next checkpoint is written."""
-        with self._storing():
-            round_file(self.path, done.round).write_bytes(done.arrays)
-            if done.answers is not None:
-                self.keep(done.round, done.answers)
-            for name, lines in done.lines.items():
-                self._files[name].write(lines)
-                self._files[name].flush()  # through to the operating system: a page that follows the run sees it
-        self.owe(done.round, done.posted)
 
     def keep(self, round: int, answers: bytes) -> None:
         """Write the clients' answers of a round, or of the final settlement, next to the run."""

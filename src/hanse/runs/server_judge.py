@@ -18,6 +18,7 @@ import numpy as np
 
 from hanse.base.errors import UserError
 from hanse.base.pytorch import Tensor, torch
+from hanse.core.part import ModelScores
 from hanse.core.port import Confusion, Gradient
 from hanse.core.recipe import Recipe
 from hanse.core.table import SERVER, Floats
@@ -26,7 +27,7 @@ from hanse.federation.answers import Share, confusion, gradient
 from hanse.games.mixture import Game
 from hanse.learning.blocks import sample_blocks
 from hanse.learning.coalitions import Rule, UpdateGame
-from hanse.learning.job import Engine, ModelScores, Problem, SeatJob
+from hanse.learning.job import Engine, Problem, SeatJob
 from hanse.learning.slopes import Slopes
 
 

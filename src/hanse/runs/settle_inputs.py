@@ -14,7 +14,7 @@ import dataclasses
 import json
 import math
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, is_dataclass
 from types import SimpleNamespace
 from typing import Any, cast
@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from hanse.base.pytorch import Tensor, torch
 from hanse.core import part, port, table
 from hanse.core.part import Context, Judge, State, View
+from hanse.runs.written import Reader, Writer
 
 Arrays = Mapping[str, NDArray[Any]]
 Method = Callable[[View, State], Any]
@@ -160,47 +161,34 @@ def packed(inputs: SettleInputs | None, context: Context, arrays: Arrays) -> dic
     return {NAME: np.frombuffer(text.encode(), np.uint8), **writer.more}
 
 
-class _Writer:
-    """Writes values as JSON; arrays that are not small go into ``more``, unless the record has them."""
+class _Writer(Writer):
+    """Writes values for a record; arrays that are not small go into ``more``, unless the record has them."""
 
     def __init__(self, arrays: Arrays, widths: set[int]) -> None:
+        super().__init__()
         self.more: dict[str, NDArray[Any]] = {}
         self._there = {_print(array): name for name, array in arrays.items()}
-        self._widths, self._memo = widths, dict[int, tuple[int, Any]]()  # what was written, so that it is not twice
+        self._widths = widths
 
-    def write(self, value: Any) -> Any:
-        if value is None or isinstance(value, bool | int | float | str):
-            return value
-        if isinstance(value, np.generic):
-            return value.item()
-        if isinstance(value, np.ndarray):
-            return self._array(value)
-        if isinstance(value, Tensor):
-            if value.numel() > MOST or (value.ndim and value.shape[-1] in self._widths):
-                return {"$model": [str(value.dtype).removeprefix("torch."), list(value.shape)]}
-            return {"$tensor": self._array(value.detach().cpu().numpy())}
-        if id(value) in self._memo:
-            return {"$again": self._memo[id(value)][0]}
-        if is_dataclass(value) and not isinstance(value, type):
-            fields = {f.name: self.write(getattr(value, f.name)) for f in dataclasses.fields(value) if f.init}
-            said: Any = {"$kind": type(value).__name__, "fields": fields}
-        elif isinstance(value, Mapping):
-            said = {"$map": [[self.write(k), self.write(v)] for k, v in value.items()]}
-        elif isinstance(value, tuple | list):
-            said = {"$list": [self.write(one) for one in value]}
-        else:
-            return {"$none": type(value).__name__}
-        self._memo[id(value)] = len(self._memo), value
-        return said
+    def tensor(self, tensor: Tensor) -> Any:
+        """Return the numbers of a tensor, but only the shape of models."""
+        if tensor.numel() > MOST or (tensor.ndim and tensor.shape[-1] in self._widths):
+            return {"$model": [str(tensor.dtype).removeprefix("torch."), list(tensor.shape)]}
+        return {"$tensor": self.array(tensor.detach().cpu().numpy())}
 
-    def _array(self, array: NDArray[Any]) -> Any:
+    def other(self, value: Any) -> Any:
+        """Return the name of a type that is not recorded."""
+        return {"$none": type(value).__name__}
+
+    def array(self, array: NDArray[Any]) -> Any:
+        """Return an array's numbers, or the name of the array that the record has of them."""
         if array.dtype.kind not in "biufU":
             return {"$none": str(array.dtype)}
         if array.size <= SMALL and array.dtype.kind in "biuf":
             return {"$array": [array.dtype.str, list(array.shape), array.reshape(-1).tolist()]}
         if array.ndim == 2 and array.size > MOST and np.count_nonzero(array) * 3 < array.size:
             row, column = np.nonzero(array)
-            parts = [self._array(one) for one in (row, column, array[row, column])]
+            parts = [self.array(one) for one in (row, column, array[row, column])]
             return {"$sparse": [array.dtype.str, list(array.shape), parts]}
         print_ = _print(array)
         if print_ not in self._there:
@@ -326,34 +314,17 @@ class _Model(_Missing, NDArrayOperatorsMixin):
     __getitem__ = __array__ = __array_ufunc__ = __float__ = __int__ = __bool__ = _unknown
 
 
-_INSIDE: Mapping[str, Callable[[Any], Iterable[Any]]] = {  # what a written value is made of, by its tag
-    "$kind": dict.values,
-    "$map": lambda pairs: (one for pair in pairs for one in pair),
-    "$list": iter,
-}
-
-
-class _Reader:
+class _Reader(Reader):
     """Reads what :class:`_Writer` wrote. A class is looked up by its name, and only among dataclasses of the port, of
     the decisions, and of the module of the type that the part asks for.
     """
 
     def __init__(self, arrays: Arrays, calls: Any) -> None:
-        self._arrays, self._written, self.asked = arrays, list[Any](), list[str]()
-        self._memo = dict[tuple[int, type[Any] | None], Any]()  # a few names could unfold into any number of values
-        self._number(calls)
+        super().__init__(calls)
+        self._arrays, self.asked = arrays, list[str]()
 
-    def _number(self, value: Any) -> None:
-        """List what was written once in the order of writing, so that "$again" can name it."""
-        if isinstance(value, dict) and (inside := _INSIDE.get(tag := next(iter(value)))):
-            for one in inside(value["fields"] if tag == "$kind" else value[tag]):
-                self._number(one)
-            self._written.append(value)
-
-    def read(self, value: Any, kind: type[Any] | None = None) -> Any:
-        if not isinstance(value, dict):
-            return value
-        ((tag, said), *_) = value.items()
+    def leaf(self, tag: str, said: Any) -> Any:
+        """Return an array or a tensor, or what stands for a model or for what was not recorded."""
         match tag:
             case "$record":
                 return self._arrays[said]
@@ -371,19 +342,10 @@ class _Reader:
                 return torch.from_numpy(np.array(self.read(said)))
             case "$model":
                 return _Model(tuple(said[1]), self.asked)
-            case "$kind":
-                return self._made(said, {name: self.read(one, kind) for name, one in value["fields"].items()}, kind)
-            case "$map":
-                return {self.read(key, kind): self.read(one, kind) for key, one in said}
-            case "$again":
-                if (said, kind) not in self._memo:
-                    self._memo[said, kind] = self.read(self._written[said], kind)
-                return self._memo[said, kind]
-            case "$list":
-                return tuple(self.read(one, kind) for one in said)
         return _Missing(str(said))
 
-    def _made(self, name: str, fields: dict[str, Any], kind: type[Any] | None) -> Any:
+    def made(self, name: str, fields: dict[str, Any], kind: type[Any] | None) -> Any:
+        """Return an object of the class of this name, or of none with these fields."""
         modules = [vars(sys.modules[kind.__module__])] if kind else []
         for names in (*modules, vars(port), vars(table), vars(part)):
             if is_dataclass(names.get(name)):

@@ -215,7 +215,7 @@ def build(
             lines.extend(section + line for line in wrong.lines)
 
     device = tried(lambda: pick_device(experiment.engine.device), "engine.") or torch.device("cpu")
-    misfit = refusals.one_answer(experiment, data) or refusals.unfit_model(experiment, data, problem, device)
+    misfit = refusals.unfit_model(experiment, data, problem, device)
     lines += misfit
     loop = None if (given := experiment.train.loop) is None else tried(lambda: Loop.of(given, "train.loop"))
     acting = {name: tried(partial(_behaviour, name, options)) for name, options in experiment.behaviour.items()}
@@ -488,9 +488,9 @@ def _guarded(
         half = experiment.federation.half_precision
         federation = Believed(federation, terms, context.recipe, size, half, weighed)
     if refuse is not None:
-        federation = Bounded(federation, refuse, size, context.layout.num_parameters)
+        federation = Bounded(federation, refuse, context.layout.num_parameters)
     for guard in guards.values():
-        federation = guard.server(federation, remote, size)
+        federation = guard.server(federation, remote)
     return federation
 
 

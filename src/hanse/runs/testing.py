@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from hanse.base.errors import UserError
 from hanse.base.pytorch import Tensor, torch
-from hanse.core.part import Deployment, OwnMix
+from hanse.core.part import Deployment, ModelScores, OwnMix
 from hanse.core.port import Federation, Mixture, Request, Roster, Test, Tested
 from hanse.core.table import SERVER, Floats, Ints, Table, Updates, mix
 from hanse.federation.answers import measured
@@ -28,7 +28,6 @@ from hanse.federation.check import heard
 from hanse.federation.policy import fits
 from hanse.games.jackknife import jackknife_errors
 from hanse.learning.blocks import BLOCKS, UNITS, errors_without
-from hanse.learning.job import ModelScores
 from hanse.learning.metrics import OF_TEXTS, Metric
 from hanse.learning.sequences import is_text, perplexity
 from hanse.runs.checkpoint import LoopState
@@ -96,7 +95,7 @@ def ask_tests(
     replies = federation.exchange(state.round, requests, None, None) if requests else ()
     arrays: dict[str, NDArray[Any]] = {}
     if remote:  # what comes from this process is as sound as its engine, also where a model has diverged
-        sound, refusals = heard(state.round, requests, replies, table.rows.shape[1], roster)
+        sound, refusals = heard(state.round, requests, replies, roster)
         replies = list(sound.values())
         if refusals:
             arrays["test_refused"] = np.array([c for c, _ in refusals], np.int64)

@@ -158,7 +158,7 @@ def network(folder: Path, data: Sequence[ClientData], **more: Any) -> Network:
 def asked(here: Network, round: int, model: torch.Tensor, beside: tuple[Any, ...] = ()) -> list[Reply]:
     requests = [Request(c, (Train(c, 0, model), *beside)) for c in here.nodes]
     rule = SecureSums(3, regroup=False)
-    return list(MaskedSums(here, rule, SEED, model.numel()).exchange(round, requests, None, None))
+    return list(MaskedSums(here, rule, SEED).exchange(round, requests, None, None))
 
 
 @pytest.mark.parametrize("beside", [(), (Ask("stay", {}),)], ids=["alone", "beside a question"])
@@ -212,7 +212,7 @@ def test_differences_of_sums_give_an_update_only_if_groups_change(clients: int) 
         """Return how far the updates are that solve the sums of 20 rounds, as a share of their spread."""
         rule, rows, sums = SecureSums(3, regroup), [], []
         ids = np.arange(clients)
-        port = Secured(Repeated(updates), rule, SEED, 4)
+        port = Secured(Repeated(updates), rule, SEED)
         for round in range(20):
             replies = port.exchange(round, [Request(c, (Train(c, 0, start),)) for c in ids.tolist()], None, None)
             for group in rule.groups(SEED, ids, round):

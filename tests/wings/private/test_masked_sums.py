@@ -93,7 +93,7 @@ def asked(clients: int, start: torch.Tensor = START) -> list[Request]:
 
 
 def played(here: Nodes, clients: int, round: int = 0, group: int = 3, **more: Any) -> list[Reply]:
-    return list(MaskedSums(here, SecureSums(group), SEED, P).exchange(round, asked(clients, **more), None, None))
+    return list(MaskedSums(here, SecureSums(group), SEED).exchange(round, asked(clients, **more), None, None))
 
 
 def plain(clients: int, without: set[int], round: int = 0, group: int = 3) -> dict[int, torch.Tensor]:
@@ -104,7 +104,7 @@ def plain(clients: int, without: set[int], round: int = 0, group: int = 3) -> di
             return [update(c, round) for c in range(clients) if c not in without]
 
     inner: Any = Answers()
-    return rows(list(Secured(inner, SecureSums(group), SEED, P).exchange(round, asked(clients), None, None)))
+    return rows(list(Secured(inner, SecureSums(group), SEED).exchange(round, asked(clients), None, None)))
 
 
 def rows(replies: Sequence[Reply]) -> dict[int, torch.Tensor]:
@@ -218,7 +218,7 @@ def test_a_server_that_hands_each_member_shares_of_others_opens_nothing(tmp_path
         return {what: {i: one for i, one in of.items() if int(i) in dealers[client]} for what, of in values.items()}
 
     here = nodes(tmp_path, 8, relay=relayed("sum", some), lost=dict.fromkeys(range(8), "open"))
-    MaskedSums(here, Crowd(3), SEED, P).exchange(0, asked(8), None, None)
+    MaskedSums(here, Crowd(3), SEED).exchange(0, asked(8), None, None)
     assert len(here.trained) == 8
     opened = list[Masked]()
     for client, survivors in enumerate(told):
@@ -258,7 +258,7 @@ def test_a_node_masks_as_one_client_of_a_run(tmp_path: Path) -> None:
     assert len(rows(played(here, 3))) == 3
     here.maskers[3] = replace(here.maskers[0], client=3)  # the same node under another number, for a second sum
     requests = [Request(c, (Train(c, 0, START),)) for c in (3, 4, 5)]
-    got = refusals(list(MaskedSums(here, SecureSums(3), SEED, P).exchange(0, requests, None, None)))
+    got = refusals(list(MaskedSums(here, SecureSums(3), SEED).exchange(0, requests, None, None)))
     assert got[3] == "client 3: this node is client 0 of the run"
     assert len(got) == 3
 

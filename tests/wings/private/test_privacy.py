@@ -157,7 +157,7 @@ def test_tests_say_nothing_on_a_network_and_measure_in_a_simulation() -> None:
     task = port.Test("t", START)
     reply = answer(own, task)
     assert reply.results == (port.Tested("t", None, None, 0),)
-    assert refusal(Request(1, (task,)), reply, WIDTH) is None
+    assert refusal(Request(1, (task,)), reply) is None
     assert answer(own, task, Train(0, 0, START)).refused == "a test is asked for alone"
     assert inner.asked == 0
 

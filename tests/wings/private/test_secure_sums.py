@@ -33,7 +33,7 @@ def update(client: int, samples: int = 10, seed: int | None = None) -> Reply:
 
 def seen(replies: list[Reply], deadline: float | None = None, clients: int | None = None) -> list[Reply]:
     asked = [Request(c, (Train(c, 0, START),)) for c in range(len(replies) if clients is None else clients)]
-    return list(Secured(Answers(replies), SecureSums(3), 7, 5).exchange(0, asked, deadline, None))
+    return list(Secured(Answers(replies), SecureSums(3), 7).exchange(0, asked, deadline, None))
 
 
 def rows(replies: list[Reply]) -> dict[int, torch.Tensor]:
@@ -130,7 +130,7 @@ def test_what_does_not_fit_is_refused_and_the_others_are_summed(changed: dict[st
 
 def test_members_that_start_from_different_models_are_refused() -> None:
     asked = [Request(c, (Train(c, 0, START + c),)) for c in range(3)]
-    got = Secured(Answers([update(c) for c in range(3)]), SecureSums(3), 7, 5).exchange(0, asked, None, None)
+    got = Secured(Answers([update(c) for c in range(3)]), SecureSums(3), 7).exchange(0, asked, None, None)
     assert all("different models" in str(r.refused) for r in got)
 
 

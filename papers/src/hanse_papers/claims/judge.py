@@ -463,7 +463,7 @@ def counted(verdicts: Sequence[Verdict], *, ours: bool = False) -> dict[str, lis
 
 
 def as_rows(verdicts: Sequence[Verdict]) -> list[dict[str, Any]]:
-    """Return the claims as plain values. An effect, if there is one, has ``mean``, ``low`` and ``high``.
+    """Return the claims as plain values. An effect has ``mean``, ``low``, ``high`` and the seeds that it ``looked`` at.
 
     Args:
         verdicts: the claims.
@@ -481,13 +481,11 @@ def _as_row(verdict: Verdict) -> dict[str, Any]:
     row |= {"margin": claim.margin if math.isfinite(claim.margin) else None, "reading": claim.reading.said}
     row |= {"condition": condition_of(claim), "rows": list(claim.rows), "drawn_anew": list(claim.drawn_anew)}
     row |= {name: getattr(judged, name) for name in ("lesser", "needed", "level")}
-    row |= {
-        "floor": verdict.floor,
-        "same_as": verdict.same_as,
-        "scale": claim.arms[0][0].table.scale if claim.arms else "",
-    }
+    row |= {"floor": verdict.floor, "same_as": verdict.same_as}
+    row |= {"scale": claim.arms[0][0].table.scale if claim.arms else ""}
     if effect is not None:
-        row |= {name: getattr(effect, name) for name in EFFECT} | {"low": judged.low, "high": judged.high}
+        row |= {name: getattr(effect, name) for name in EFFECT}
+        row |= {"low": judged.low, "high": judged.high, "looked": effect.seeds}
     so_far = verdict.so_far
     return row if so_far is None else row | {"kept": so_far.seeds, "kept_mean": so_far.mean, "kept_sd": so_far.sd}
 

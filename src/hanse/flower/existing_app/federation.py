@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any
 
-from flwr.app import ConfigRecord, MessageType, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, MessageType, MetricRecord, RecordDict
 from flwr.app import Message as FlowerMessage
 from flwr.serverapp import Grid
 
@@ -28,6 +28,8 @@ from hanse.flower.arrays import ArrayLayout, size_of
 from hanse.flower.members import Members
 from hanse.flower.nodes import answers, arrays_of, content_of, guarded, key_of, metrics_of, numbers_of, samples_of
 from hanse.learning.figures import accuracy_of, loss_of
+
+Said = tuple[Result, MetricRecord]  # the result of a task, and all that came with it
 
 
 @dataclass(frozen=True)
@@ -96,9 +98,6 @@ class PlainFederation:
     round: int = field(default=-1, init=False)
     trained: dict[int, list[MetricRecord]] = field(default_factory=dict, init=False)
     tested: dict[int, list[MetricRecord]] = field(default_factory=dict, init=False)
-    _figures: dict[int, list[tuple[dict[int, list[MetricRecord]], int, MetricRecord]]] = field(
-        default_factory=dict, init=False
-    )  # by client: metrics of replies that are still to be checked, and where they go
     _samples: dict[int, int] = field(default_factory=dict, init=False)  # client -> what it last said it trained on
 
     def present(self, round: int) -> Roster:
@@ -141,22 +140,27 @@ class PlainFederation:
         messages = [self._message(round, task, nodes[client], seconds) for client, task in due]
         ids = list(self.grid.push_messages(messages)) if messages else []
         waiting = {name: out for name, out in zip(ids, zip(due, messages, strict=True), strict=False) if name}
-        found: dict[tuple[int, int], Result | str] = {}  # by client and the task's id(): a result or a refusal
+        found: dict[tuple[int, int], Said | str] = {}  # by client and the task's id(): what came, or a refusal
         down, up = Counter[int](), Counter[int]()
         for ((client, task), message), answer in answers(self.grid, waiting, seconds):
-            result = found[client, id(task)] = guarded(self._read, round, client, task, answer)
+            said = found[client, id(task)] = guarded(self._read, client, task, answer)
             down[client] += _weight(message)
-            if not isinstance(result, str):
+            if not isinstance(said, str):
                 up[client] += _weight(answer)
         replies = []
         for request in requests:
-            figures = self._figures.pop(request.client, [])
-            if (reply := _put_together(request, found)) is None:
+            came = [found.get((request.client, id(task))) for task in request.tasks]
+            wrong = next((one for one in came if isinstance(one, str)), None)
+            sound = [one for one in came if isinstance(one, tuple)]
+            if wrong is None and len(sound) < len(came):  # something of it was not answered
                 continue
-            replies.append(replace(reply, bytes_down=down[reply.client], bytes_up=up[reply.client]))
-            if refusal(request, reply, self.form.layout.size) is None:  # what the loop will refuse is in no figure
-                for kind, number, said in figures:
-                    kind.setdefault(number, []).append(said)
+            results = () if wrong is not None else tuple(result for result, _ in sound)
+            reply = Reply(request.client, results, wrong, bytes_down=down[request.client], bytes_up=up[request.client])
+            replies.append(reply)
+            if refusal(request, reply) is None:  # what the loop will refuse is in no figure
+                for task, (_, metrics) in zip(request.tasks, sound, strict=True):
+                    kind, number = (self.trained, round + 1) if isinstance(task, Train) else (self.tested, round)
+                    kind.setdefault(number, []).append(metrics)
         return replies
 
     # ---- one message
@@ -179,17 +183,17 @@ class PlainFederation:
         life = max(1.0, seconds)
         return FlowerMessage(content, dst_node_id=node, message_type=kind, ttl=life, group_id=str(round + 1))
 
-    def _read(self, round: int, client: int, task: Task, answer: FlowerMessage | Exception) -> Result:
-        """Return a task's result. This may raise anything, and :func:`guarded` turns that into a refusal."""
+    def _read(self, client: int, task: Task, answer: FlowerMessage | Exception) -> Said:
+        """Return what came of a task. This may raise anything, and :func:`guarded` turns that into a refusal."""
         content = content_of(answer, "its app")
+        metrics = metrics_of(content)
         if isinstance(task, Train):
-            return self._trained(round, client, task, content)
+            return self._trained(client, task, metrics, arrays_of(content)), metrics
         assert isinstance(task, Test)  # or it was not sent
-        return self._tested(round, client, task, content)
+        return self._tested(task, metrics), metrics
 
-    def _trained(self, round: int, client: int, task: Train, content: RecordDict) -> Trained:
+    def _trained(self, client: int, task: Train, said: MetricRecord, arrays: ArrayRecord) -> Trained:
         """Return the result of a train task. Raises WireError for a reply that is not a sound update."""
-        said, arrays = metrics_of(content), arrays_of(content)
         numbers, row = numbers_of(said), self.form.row(arrays)
         # an array more than were sent would be lost in the mix without a word
         if odd := sorted(set(arrays) - {*self.form.names, *self.form.fixed})[:3]:
@@ -199,19 +203,16 @@ class PlainFederation:
         if loss is None:
             raise WireError(f"its metrics have no {self.keys.loss!r}")
         self._samples[client] = int(samples)
-        self._figures.setdefault(client, []).append((self.trained, round + 1, said))
         finite = [(n, x) for n, x in numbers.items() if n != self.keys.weighted_by and math.isfinite(x)]
         metrics = dict(finite[:MOST_METRICS])
         return Trained(task.seat, row, samples, None if math.isnan(loss) else loss, 0, metrics=metrics)
 
-    def _tested(self, round: int, client: int, task: Test, content: RecordDict) -> Tested:
+    def _tested(self, task: Test, said: MetricRecord) -> Tested:
         """Return the result of a test task. Raises WireError for a reply without a loss."""
-        said = metrics_of(content)
         numbers = numbers_of(said)
         loss, accuracy, samples = loss_of(numbers), accuracy_of(numbers), self._samples_in(said)
         if math.isnan(loss):
             raise WireError("its metrics have no loss, which a test is recorded by")
-        self._figures.setdefault(client, []).append((self.tested, round, said))
         return Tested(task.name, loss, None if math.isnan(accuracy) else accuracy, int(samples))
 
     def _samples_in(self, metrics: MetricRecord) -> float:
@@ -220,16 +221,6 @@ class PlainFederation:
         if found is None:
             raise WireError(f"its metrics have no {self.keys.weighted_by!r}, the number of its samples")
         return found
-
-
-def _put_together(request: Request, found: Mapping[tuple[int, int], Result | str]) -> Reply | None:
-    """Return the reply to a request; None if something of it was not answered."""
-    said = [found.get((request.client, id(task))) for task in request.tasks]
-    refused = next((one for one in said if isinstance(one, str)), None)
-    if refused is not None:
-        return Reply(request.client, refused=refused)
-    results = tuple(one for one in said if one is not None and not isinstance(one, str))
-    return Reply(request.client, results) if len(results) == len(said) else None
 
 
 def _weight(message: FlowerMessage | Exception) -> int:

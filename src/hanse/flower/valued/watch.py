@@ -359,8 +359,7 @@ class Valued(Generic[S]):
         record = self._played(now, self._session, self.state)
         if self._session.books:
             record = record.closed()
-        self._folder.append(record.packed())
-        self._folder.checkpoint(record.played.state)
+        self._folder.append(record.filed(), record.played.state)
         self.state = record.played.state
 
     def close(self) -> None:

@@ -16,7 +16,7 @@ from pydantic import Field
 from torch import Tensor
 
 from hanse.base.errors import UserError
-from hanse.base.factories import Count
+from hanse.base.factories import Count, Weight
 from hanse.base.streams import stream
 from hanse.base.toml import flat
 from hanse.core.port import Answered, Ask, Derived, Gradient, Reply, Request, Result, Scored, Train, Trained
@@ -27,7 +27,6 @@ from hanse.federation.behaviour import (
     Attacker,
     Me,
     OfSome,
-    Ratio,
     from_centres,
     updates,
     with_training,
@@ -91,15 +90,15 @@ class Deviant(OfSome):
     """
 
     sends: Literal["trained", "nothing", "copied", "last", "echo"] | Attack = "trained"
-    adds: Mapping[Literal["copied", "noise"], Ratio] = field(default_factory=dict)
+    adds: Mapping[Literal["copied", "noise"], Weight] = field(default_factory=dict)
     trains_on: Literal["own", "judge", "public"] = "own"
     longer: Annotated[int, Field(ge=1, le=1000)] = 1
     of: Literal["update", "model"] = "update"
     start: Literal["own", "sent", "kept"] = "own"
     scale: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
-    times: Mapping[str, Ratio] = field(default_factory=dict)
+    times: Mapping[str, Weight] = field(default_factory=dict)
     says: Mapping[str, Said] = field(default_factory=dict)
-    gradient: Ratio = 0.0
+    gradient: Weight = 0.0
     silent: bool = False
     since: Count = 0
     leaves: Count | None = None

@@ -22,12 +22,10 @@ class Chartered(Wrapped):
 
     Attributes:
         charter: the charter.
-        size: P, the numbers of an update.
         members: the member of each client that was present so far, by the client's number.
     """
 
     charter: Charter
-    size: int
     members: dict[int, str] = field(default_factory=dict)
 
     def present(self, round: int) -> Roster:
@@ -46,7 +44,7 @@ class Chartered(Wrapped):
         replies = [*super().exchange(round, asked, deadline_s, closing)]
         replies += [Reply(client, refused=why) for client, why in barred.items()]
         train = {r.client: r for r in asked if any(isinstance(task, Train | Mask) for task in r.tasks)}
-        sound = {r.client for r in replies if r.client in train and refusal(train[r.client], r, self.size) is None}
+        sound = {r.client for r in replies if r.client in train and refusal(train[r.client], r) is None}
         lack = self.charter.lacks({self.members[client] for client in sound & self.members.keys()})
         return [
             replace(r, results=(), refused=f"no quorum: {lack}") if lack and r.client in sound else r for r in replies
@@ -85,9 +83,9 @@ class CharterGuard(Guard):
             raise UserError(*out)
         return inner
 
-    def server(self, inner: Federation, remote: bool, size: int) -> Federation:
+    def server(self, inner: Federation, remote: bool) -> Federation:
         """Return the federation under the charter."""
-        return Chartered(inner, self.charter, size)
+        return Chartered(inner, self.charter)
 
     def warns(self, sizes: Ints) -> list[str]:
         """Return a note with the charter's hash, and whether it can be amended."""

@@ -257,7 +257,7 @@ class SizesGuard(Guard):
         if bond > grant:
             raise UserError(f"sizes.bond: {bond:g}: nobody can pay it: must be at most the grant of {grant:g} tokens")
 
-    def server(self, inner: Federation, remote: bool, size: int) -> Federation:
+    def server(self, inner: Federation, remote: bool) -> Federation:
         """Return the federation itself, now that it is known where its clients are."""
         said = self.experiment.of_wing("sizes")
         bond = round(said.bond * TOKEN)

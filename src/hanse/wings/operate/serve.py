@@ -35,7 +35,7 @@ REST = 3  # times as long as a page took to make, it is shown before it is made 
 _POLL = """<script>setInterval(function () { fetch(location.pathname + "?now").then(function (answer) {
 return answer.text(); }).then(function (now) { if (now !== "STAMP") location.reload(); }); }, 2000);</script>"""
 _PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<title>hanse</title><body style="font: 16px/1.5 system-ui, sans-serif; max-width: 46rem; margin: 2rem auto">
+<title>hanse</title><body style="font: 16px/1.5 system-ui, sans-serif; max-width: 46rem; padding: 0 1rem; margin: auto">
 """
 _POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; connect-src 'self'; "

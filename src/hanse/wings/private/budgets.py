@@ -173,10 +173,10 @@ class SecureGuard(Guard):
             "in every round"
         ]
 
-    def server(self, inner: Federation, remote: bool, size: int) -> Federation:
+    def server(self, inner: Federation, remote: bool) -> Federation:
         """Return the federation whose updates are sums; on a network, of what members send under masks."""
         if not remote:
-            return Secured(inner, self.terms, self.experiment.run.seed, size)
+            return Secured(inner, self.terms, self.experiment.run.seed)
         from hanse.wings.private.masked_sums import MaskedSums  # here, since it takes the package cryptography
 
-        return MaskedSums(inner, self.terms, self.experiment.run.seed, size)
+        return MaskedSums(inner, self.terms, self.experiment.run.seed)

@@ -162,12 +162,10 @@ class MaskedSums(Wrapped):
     Attributes:
         rule: which updates are summed together.
         seed: the run's seed.
-        size: P, the columns of a model.
     """
 
     rule: SecureSums
     seed: int
-    size: int
 
     def exchange(
         self, round: int, requests: Sequence[Request], deadline_s: float | None, closing: Closing | None
@@ -323,7 +321,7 @@ class _RoundUnderMasks:
                 continue
             down, up = self.traffic.get(reply.client, (0, 0))
             self.traffic[reply.client] = down + reply.bytes_down, up + reply.bytes_up
-            wrong = refusal(mine[reply.client], reply, self.port.size)
+            wrong = refusal(mine[reply.client], reply)
             if wrong is not None:
                 self._of(reply.client).refused[reply.client] = wrong
             elif reply.client not in found:

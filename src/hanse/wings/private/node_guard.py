@@ -122,7 +122,7 @@ class PrivateNodeGuard:
         if not fresh and reply.refused is None:
             return dataclasses.replace(reply, results=(masker.sum(round, task, None, 0), *reply.results))
         beside = reply.results if failed else reply.results[1:]
-        found = failed or reply.refused or summand(asked, reply, node.problem.layout.size, None)
+        found = failed or reply.refused or summand(asked, reply, None)
         if not isinstance(found, Summand):  # a reason may be made of samples, unless it comes from the account
             LOG.warning("round %d: nothing of this node is summed: %s", round, found)
             if reply.refused is not None:

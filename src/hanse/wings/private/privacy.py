@@ -35,7 +35,6 @@ from hanse.core.recipe import Recipe
 from hanse.federation.behaviour import secret_stream
 from hanse.federation.codec import pack
 from hanse.federation.wrapped import BUDGET, DELTA, EPSILON, MOST_EPSILON, NOISE, SURELY, WITHIN, Wrapped
-from hanse.learning.client_payloads import declaration
 from hanse.learning.job import LOOP
 from hanse.wings.private.account import AccountFile, PrivacyAccount, Release, Unit, library, noise_for
 
@@ -251,7 +250,7 @@ class Privacy:
     def refuses(self, task: port.Task) -> bool:
         """Return whether a task asks for something that gets no noise and so does not leave the client."""
         if isinstance(task, port.Train):
-            return task.payload is not None and bool(declaration(task.payload).extras)
+            return task.payload is not None
         if isinstance(task, port.Gradient):
             return self.unit == "sample"  # a gradient's mean is over samples that are not drawn by the client
         if isinstance(task, port.Ask):

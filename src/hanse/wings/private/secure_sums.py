@@ -100,12 +100,10 @@ class Secured(Wrapped):
     Attributes:
         rule: which updates are summed together.
         seed: the run's seed.
-        size: P, the columns of a model.
     """
 
     rule: SecureSums
     seed: int
-    size: int
 
     def heard(
         self, round: int, asked: Mapping[int, Request], replies: Sequence[Reply], deadline_s: float | None
@@ -116,7 +114,7 @@ class Secured(Wrapped):
         for reply in replies:
             if reply.client not in asked:
                 continue
-            found = summand(asked[reply.client], reply, self.size, deadline_s)
+            found = summand(asked[reply.client], reply, deadline_s)
             if isinstance(found, Summand):
                 came[reply.client] = found
             else:  # what is not summed is not seen either
@@ -176,16 +174,15 @@ class Summand:
         return replace(self.reply, results=results)
 
 
-def summand(request: Request, reply: Reply, size: int, deadline_s: float | None) -> Summand | str:
+def summand(request: Request, reply: Reply, deadline_s: float | None) -> Summand | str:
     """Return a reply to a training request as a summand, or the reason why it cannot be one.
 
     Args:
         request: what was asked.
         reply: the answer.
-        size: P, the columns of a model.
         deadline_s: the number of seconds after which an answer is too late. None: it is never too late.
     """
-    if (wrong := refusal(request, reply, size)) is not None:
+    if (wrong := refusal(request, reply)) is not None:
         return wrong
     if deadline_s is not None and reply.arrival is not None and reply.arrival.seconds > deadline_s:
         return f"it came after {reply.arrival.seconds:g} s, and its group is summed after {deadline_s:g}"
