@@ -16,13 +16,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
+
+from hanse.games.gram import Floats, Ints
 
 if TYPE_CHECKING:
     from sklearn.cluster import KMeans
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 def _array(name: str, values: Any, ndim: int) -> Floats:
