@@ -10,6 +10,7 @@ from hanse.data import Dataset, Samples
 from hanse.data.federated import SplitData
 from hanse.data.fingerprint import differences, fingerprint
 from hanse.data.partitions import Partition
+from hanse.data.shares import Cuts
 from hanse.data.synthetic import GeneratedData, Synthetic
 
 
@@ -19,7 +20,7 @@ def made(seed: int = 0) -> SplitData:
     x, y = torch.randn(160, 3, generator=draw), torch.randint(0, 3, (160,), generator=draw)
     dataset = Dataset("made", Samples(x[:100], y[:100]), Samples(x[100:], y[100:]), 3, (3,))
     parts = tuple(part.numpy() for part in torch.arange(100).split(25))
-    return SplitData.of(dataset, Partition(parts), client_test=0.2, client_validation=0.2)
+    return SplitData.of(dataset, Partition(parts), Cuts(client_test=0.2, client_validation=0.2))
 
 
 def flip_a_label(data: SplitData) -> SplitData:
@@ -75,7 +76,8 @@ def test_samples_of_any_type_and_layout_have_one() -> None:
 
 
 def test_generated_clients_are_not_made_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    data, other, many = (GeneratedData.of(Synthetic(1.0, 1.0, s), n) for s, n in ((0, 500), (1, 500), (0, 10_001)))
+    several = ((0, 500), (1, 500), (0, 10_001))
+    data, other, many = (GeneratedData.of(Synthetic(1.0, 1.0, seed), n, Cuts()) for seed, n in several)
     monkeypatch.setattr(Synthetic, "client", None)  # making one would fail
     assert len(fingerprint(data)["train"]) == 500
     said = differences(fingerprint(data), fingerprint(other))

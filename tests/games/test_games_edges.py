@@ -112,12 +112,12 @@ def test_first_tiers_are_the_best_of_ten_starts_run_to_the_end() -> None:
     f1 = np.random.default_rng(6).uniform(0, 1, (60, 5))
     found = first_tiers(f1, 5, 6)
     by_hand = KMeans(6, n_init=10, tol=0.0, algorithm="lloyd", random_state=0).fit(f1[:, most_varying(f1, 5)])
-    np.testing.assert_array_equal(found.labels, by_hand.labels_)
-    np.testing.assert_allclose(found.centres, by_hand.cluster_centers_)
-    assert found.inertia == pytest.approx(by_hand.inertia_)
+    np.testing.assert_array_equal(found.labels_, by_hand.labels_)
+    np.testing.assert_allclose(found.cluster_centers_, by_hand.cluster_centers_)
+    assert found.inertia_ == pytest.approx(by_hand.inertia_)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert first_tiers(np.ones((4, 3)), 2, 3).inertia == 0.0  # more tiers than different clients
+        assert first_tiers(np.ones((4, 3)), 2, 3).inertia_ == 0.0  # more tiers than different clients
 
 
 def test_a_small_purchase_of_a_distant_model_leaves_the_limit_of_another() -> None:

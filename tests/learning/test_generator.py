@@ -15,9 +15,9 @@ from hanse.learning.generator import (
     Ensemble,
     Generator,
     LastLayer,
-    Tutor,
     diversity,
     ensemble_loss,
+    guided,
     train_generator,
     why_no_head,
 )
@@ -173,7 +173,7 @@ def a_payload(alpha: float = 2.0, beta: float = 3.0) -> Payload:
 def test_the_two_terms_and_their_gradients_by_hand() -> None:
     weight, bias, logits = (t.requires_grad_() for t in (tensor(3, 5, seed=1), tensor(3, seed=2), tensor(4, 3, seed=5)))
     payload, key, y = a_payload(), (9, 2, 7, 0), torch.tensor([2, 0, 1, 1])
-    got = Tutor(payload, key, weight, bias).loss(logits, y)
+    got = guided(payload, key, weight, bias)(logits, y)
     got_gradients = torch.autograd.grad(got, [weight, bias, logits])
 
     draw = stream(9, "guide", round=2, client=7, start=0)
@@ -211,7 +211,7 @@ def test_training_with_it_is_sgd_on_the_sum_and_reports_the_loss_on_samples() ->
     for seat, job in enumerate(jobs):
         module = build_problem("mlp", (6,), 3, 0, hidden=[5])[0].module
         problem.layout.load(module, job.start)
-        tutor = Tutor(a_payload(), job.key, module[-1].weight, module[-1].bias)  # type: ignore[index]
+        terms = guided(a_payload(), job.key, module[-1].weight, module[-1].bias)  # type: ignore[index]
         optimiser = torch.optim.SGD(module.parameters(), lr=0.05)
         met = []
         for batch in batch_plan(len(job.index), RECIPE, job.key):
@@ -219,7 +219,7 @@ def test_training_with_it_is_sgd_on_the_sum_and_reports_the_loss_on_samples() ->
             logits = module(pool.x[taken])
             met.append(F.cross_entropy(logits, pool.y[taken], reduction="none").detach())
             optimiser.zero_grad()
-            (F.cross_entropy(logits, pool.y[taken]) + tutor.loss(logits, pool.y[taken])).backward()
+            (F.cross_entropy(logits, pool.y[taken]) + terms(logits, pool.y[taken])).backward()
             optimiser.step()
         torch.testing.assert_close(got.rows[seat], problem.layout.flatten(module))
         last = met[3:] if seat == 0 else met  # 40 samples are used up after three batches

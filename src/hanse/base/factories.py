@@ -32,6 +32,8 @@ Weight = Annotated[float, Field(ge=0, le=MOST, allow_inf_nan=False)]
 Rate = Annotated[float, Field(gt=0, le=MOST, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
 SomeShare = Annotated[float, Field(gt=0, le=1)]
+PartShare = Annotated[float, Field(ge=0, lt=1)]
+TokenAmount = Annotated[float, Field(ge=1e-6, le=1e9)]  # in tokens, at least the smallest unit
 
 
 def defaults(make: Callable[..., Any]) -> dict[str, Any]:

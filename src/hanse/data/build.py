@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from hanse.data.own import as_dataset
 from hanse.data.partitions import Iid, Natural, Partition, Pooled
 from hanse.data.samples import Samples
 from hanse.data.schema import Schema, digest, doubts, fitted, joined, read_sites
+from hanse.data.shares import Cuts
 from hanse.data.sources import imported, load
 from hanse.data.spec import DataSpec
 from hanse.data.synthetic import GeneratedData, Synthetic
@@ -140,18 +141,17 @@ def build(spec: DataSpec, dataset: Dataset | None = None) -> FederatedData:
     if dataset is None:
         spec, dataset = with_own(spec)
     chosen = spec.source
-    shares = {key: getattr(spec, key) for key in ("client_test", "client_validation", "validation", "root")}
+    cuts = Cuts(**{one.name: getattr(spec, one.name) for one in fields(Cuts)})
     if isinstance(chosen, Generated):
         source = Synthetic(chosen.alpha, chosen.beta, spec.seed, chosen.samples_per_client)
-        return GeneratedData.of(source, spec.clients, **shares)
+        return GeneratedData.of(source, spec.clients, cuts)
     if dataset is None:
         root = Path(spec.path).expanduser() if spec.path else None
         scale = chosen.scale if isinstance(chosen, Images) else "standard"
         dataset = load(chosen.name, root=root, seed=spec.seed, download=spec.download, scale=scale, options=chosen)
     dataset = prepared(dataset, spec)
     partition = split(dataset, spec)
-    seeds: dict[str, Any] = {"seed": spec.seed, "validation_seed": spec.validation_seed}
-    data = SplitData.of(dataset, partition, **seeds, **shares, test_from=spec.client_test_from)
+    data = SplitData.of(dataset, partition, cuts)
     if spec.augment is not None:
         if len(dataset.input_shape) != 3:
             raise UserError(f"data.augment = '{spec.augment}': source '{chosen.name}' has no images; leave augment out")

@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from hanse.base.errors import UserError, gated, named
-from hanse.base.factories import OBJECT, Positive, Weight, call
+from hanse.base.factories import OBJECT, PartShare, Positive, Weight, call
 from hanse.base.wings import Names
 from hanse.data.kinds import Column
 from hanse.data.mixtures import MixturePartition
 from hanse.data.partitions import Cluster, Dealt, Dirichlet, Iid, Natural, Niid, Pathological, Pooled, Skew
 from hanse.data.preparing import Statistics
-from hanse.data.schema import Part, digest
+from hanse.data.schema import digest
 from hanse.data.sources import GENERATED, IMAGES, SOURCES, Scale
 from hanse.data.units import Cut
 
@@ -104,7 +104,7 @@ class OwnData:
     target: Column | list[Column] | None = None
     client_column: Column | None = None
     features: list[Column] | None = None
-    test: Part = 0.2
+    test: PartShare = 0.2
     min_samples: Positive = 10
     prepare: str | None = None
     statistics: Statistics = "own"

@@ -23,7 +23,7 @@ from hanse.data.dataset import Dataset
 from hanse.data.kinds import first_few
 from hanse.data.partitions import Partition
 from hanse.data.samples import Inputs, Samples, unfinite
-from hanse.data.shares import borrowed, client_shares, server_cut, taken
+from hanse.data.shares import Cuts, borrowed, client_shares, server_cut, taken
 from hanse.data.units import FEW_UNITS, SHARES
 
 Share = Literal["train", "validation", "test"]
@@ -171,18 +171,7 @@ class SplitData(FederatedData):
     lent: tuple[Samples, tuple[Tensor, ...]] | None = None
 
     @staticmethod
-    def of(
-        dataset: Dataset,
-        partition: Partition,
-        *,
-        seed: int = 0,
-        client_test: float = 0.0,
-        client_validation: float = 0.0,
-        validation: float = 0.5,
-        validation_seed: int | None = None,
-        root: float = 0.0,
-        test_from: Literal["own", "server", "equal", "classes"] = "own",
-    ) -> SplitData:
+    def of(dataset: Dataset, partition: Partition, cuts: Cuts) -> SplitData:
         """Split each client's samples into shares, and the source's test set into the server's sets.
 
         A client's shares are disjoint. They are cut from a random order keyed by ``(seed, client)``, or from the end if
@@ -192,33 +181,21 @@ class SplitData(FederatedData):
         Args:
             dataset: the samples, and the source's test set.
             partition: which train samples each client has.
-            seed: the seed of all draws.
-            client_test: the part of a client's samples that becomes its test share.
-            client_validation: the part that becomes the client's validation share; together with ``client_test`` it is
-                below 1.
-            validation: the part of the source's test set that becomes the server's validation set.
-            validation_seed: the seed of the cut of the test set; None for ``seed``.
-            root: the part of the source's test set on which the server itself trains.
-            test_from: "own" cuts test shares from the clients' samples. All other values take them from the server's
-                test set; see :func:`hanse.data.shares.borrowed`.
+            cuts: the parts.
 
         Raises:
             UserError: the server's test set has no samples for a client that needs some.
         """
-        cut_off = client_test if test_from == "own" else 0.0
-        shares = client_shares(partition, cut_off, client_validation, seed, dataset)
+        shares = client_shares(partition, dataset, cuts)
         lengths = np.array([[len(part) for part in own] for own in shares], dtype=np.int64)
         ends = np.cumsum(lengths, axis=1)
         starts = np.concatenate([[0], np.cumsum(ends[:, -1])[:-1]])
-        dists, of = dataset.distributions, dataset.test_client_of
-        cut_seed = seed if validation_seed is None else validation_seed
-        held, cut, kept = server_cut(dataset.test, dataset.num_classes, validation, cut_seed, dists, of, root)
+        dists = dataset.distributions
+        held, cut, kept = server_cut(dataset.test, dataset.num_classes, cuts, dists, dataset.test_client_of)
         server_test = taken(dataset.test, cut)
-        lent, weights = None, None
-        if test_from in ("equal", "classes") or (test_from == "server" and client_test > 0):
-            own = [parts[0] for parts in shares]
-            held_out, index, weights = borrowed(server_test, dataset, partition, cut, own, test_from, client_test, seed)
-            lent = held_out, index
+        index, weights, way = None, None, cuts.client_test_from
+        if way in ("equal", "classes") or (way == "server" and cuts.client_test > 0):
+            index, weights = borrowed(server_test, dataset, partition, cut, [parts[0] for parts in shares], cuts)
         data = SplitData(
             name=dataset.name,
             num_classes=dataset.num_classes,
@@ -236,7 +213,7 @@ class SplitData(FederatedData):
             train=dataset.train,
             order=torch.from_numpy(np.concatenate([part for own in shares for part in own])),
             bounds=np.concatenate([starts[:, None], starts[:, None] + ends], axis=1),
-            lent=lent,
+            lent=None if server_test is None or index is None else (server_test, index),
             test_weights=weights,
         )
         if dists is not None:

@@ -19,15 +19,15 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, TypeAdapter
+from pydantic import TypeAdapter
 
 from hanse.base import toml
 from hanse.base.errors import UserError
-from hanse.base.factories import Count, call
+from hanse.base.factories import Count, PartShare, call
 from hanse.base.pytorch import torch
 from hanse.data.dataset import Dataset
 from hanse.data.doubts import Coded, of_clients, of_column, of_columns, of_near_rows
@@ -39,7 +39,6 @@ from hanse.data.units import NONE, SHARES, Divisible, at_several, numbered
 _GROUP = "--group {0!r} of hanse schema, or group = {0!r} in the schema,"
 _ROWS = "Say what each row is of (--group of hanse schema, or group in the schema), or group = 'none'"
 _GAP = "name it with --gap of hanse schema, or under gaps in the schema"
-Part = Annotated[float, Field(ge=0, lt=1)]
 
 
 class UnfitTableError(UserError):
@@ -157,8 +156,8 @@ class Schema:
     time: str = ""
     gaps: list[str] = field(default_factory=lambda: [""])
     sites: dict[str, dict[str, dict[str, str]]] = field(default_factory=dict)
-    test: Part = 0.2
-    validation: Part = 0.0
+    test: PartShare = 0.2
+    validation: PartShare = 0.0
     seed: Count = 0
     warnings: list[str] = field(default_factory=list)
 

@@ -8,6 +8,7 @@ test shares from the server's test set instead. ``[data] client_test_from`` choo
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -22,9 +23,33 @@ from hanse.data.samples import Samples
 from hanse.data.units import Divisible, split_units
 
 
-def client_shares(
-    partition: Partition, client_test: float, client_validation: float, seed: int, dataset: Dataset
-) -> list[tuple[NDArray[np.int64], ...]]:
+@dataclass(frozen=True)
+class Cuts:
+    """How data are cut into shares: the settings of these names in ``[data]``.
+
+    Attributes:
+        client_test: the part of a client's samples that is its test share, rounded down.
+        client_validation: the part that is its validation share, rounded down; together with ``client_test`` below 1.
+        client_test_from: "own" cuts test shares from the clients' samples. All others take them from the server's test
+            set: "equal" distributes it over the clients, each class evenly. "server": a client has its owner's samples
+            if the source names owners, else ``client_test`` times as many as it trains on, drawn with its class
+            mixture. "classes": a client has the whole set, or its owner's samples, weighted by :func:`class_weights`.
+        validation: the part of the source's test set that is the server's validation set; the rest is its test set.
+        root: the part of it on which the server itself trains.
+        seed: the seed of all draws.
+        validation_seed: the seed of the cut of the test set; None for ``seed``.
+    """
+
+    client_test: float = 0.0
+    client_validation: float = 0.0
+    client_test_from: Literal["own", "server", "equal", "classes"] = "own"
+    validation: float = 0.5
+    root: float = 0.0
+    seed: int = 0
+    validation_seed: int | None = None
+
+
+def client_shares(partition: Partition, dataset: Dataset, cuts: Cuts) -> list[tuple[NDArray[np.int64], ...]]:
     """Return each client's sorted (train, validation, test) indices.
 
     The split is random, keyed by ``(seed, client)``, or in the given order. Shares drawn by the partition, or by who
@@ -32,31 +57,30 @@ def client_shares(
 
     Args:
         partition: the samples of each client.
-        client_test: the part of a client's samples that is its test share, rounded down.
-        client_validation: the part that is its validation share, rounded down.
-        seed: the seed of the random order.
         dataset: the samples, with their units and times. If they are in order of time, the last ones are for
             validation and test.
+        cuts: the parts.
     """
+    client_test = cuts.client_test if cuts.client_test_from == "own" else 0.0
     if partition.kept is not None:
         return [(own, *kept) for own, kept in zip(partition.train, partition.kept, strict=True)]
     if (share_of := dataset.shares) is not None:
         return [tuple(own[share_of[own] == share] for share in range(3)) for own in partition.train]
     if dataset.train.units is not None or dataset.time is not None:
-        return _shares_of_units(partition, client_test, client_validation, seed, dataset)
-    ends = share_ends(partition.sizes, client_test, client_validation)
+        return _shares_of_units(partition, dataset, client_test, cuts)
+    ends = share_ends(partition.sizes, client_test, cuts.client_validation)
     shares: list[tuple[NDArray[np.int64], ...]] = []
     for client, index in enumerate(partition.train):
         order = index
         # a client of which nothing is cut keeps its order and needs no draw
         if ends[client, 0] < len(index) and not dataset.ordered:
-            order = stream(seed, "shares", client=client).permutation(index)
+            order = stream(cuts.seed, "shares", client=client).permutation(index)
         shares.append(tuple(np.sort(part) for part in np.split(order, ends[client, :2])))
     return shares
 
 
 def _shares_of_units(
-    partition: Partition, client_test: float, client_validation: float, seed: int, dataset: Dataset
+    partition: Partition, dataset: Dataset, client_test: float, cuts: Cuts
 ) -> list[tuple[NDArray[np.int64], ...]]:
     """Return the same for samples with units or times. Each client trains on at least one sample.
 
@@ -68,7 +92,7 @@ def _shares_of_units(
     units = None if dataset.train.units is None else dataset.train.units.numpy()
     labels = dataset.train.y.numpy() if dataset.num_classes is not None and dataset.train.y.ndim == 1 else None
     of = Divisible(owner, labels, units, dataset.time, dataset.cut).take(rows)
-    share_of = of.shares(client_test, client_validation, seed)
+    share_of = of.shares(client_test, cuts.client_validation, cuts.seed)
     shares = [
         tuple(np.sort(rows[(of.owner == client) & (share_of == share)]) for share in range(3))
         for client in range(len(partition.train))
@@ -97,11 +121,9 @@ def share_ends(sizes: NDArray[np.int64], client_test: float, client_validation: 
 def server_cut(
     test: Samples,
     num_classes: int | None,
-    validation: float,
-    seed: int,
+    cuts: Cuts,
     distributions: Distributions | None = None,
     owner_of: NDArray[np.int64] | None = None,
-    root: float = 0.0,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Return the sorted positions of the server's (validation, test, root) sets in a source's test set.
 
@@ -111,26 +133,25 @@ def server_cut(
     Args:
         test: the source's test samples.
         num_classes: None for regression, where the cut is random.
-        validation: the part that becomes the validation set, from 0 to below 1.
-        seed: the seed of the draws.
+        cuts: the parts.
         distributions: the distribution of each test sample, if there are several.
         owner_of: ``[n]``, the client of each test sample, if it is known.
-        root: the part that becomes the root set, on which the server itself trains.
     """
-    size = round(len(test) * validation)
+    validation, seed = cuts.validation, cuts.seed if cuts.validation_seed is None else cuts.validation_seed
     labels = None if num_classes is None else owner_of if test.y.ndim > 1 else test.y.numpy()
     if test.units is not None:
         units, none = test.units.numpy(), np.zeros(len(test), np.int64)
         classes = labels if test.y.ndim == 1 else None
         rest, cut = split_units(none, classes, validation, stream(seed, "server-validation"), units)
-        own, share = None if classes is None else classes[rest], root / (1 - validation)
+        own, share = None if classes is None else classes[rest], cuts.root / (1 - validation)
         kept, trained = split_units(none[rest], own, share, stream(seed, "server-root"), units[rest])
         return cut, rest[kept], rest[trained]
     if distributions is not None:
         labels = distributions.test if labels is None else labels * len(distributions.names) + distributions.test
+    size, held = round(len(test) * validation), round(len(test) * cuts.root)
     rest, cut = stratified_split(labels, len(test), size, stream(seed, "server-validation"))
     own = None if labels is None else labels[rest]
-    kept, trained = stratified_split(own, len(rest), round(len(test) * root), stream(seed, "server-root"))
+    kept, trained = stratified_split(own, len(rest), held, stream(seed, "server-root"))
     return cut, rest[kept], rest[trained]
 
 
@@ -235,10 +256,8 @@ def borrowed(
     partition: Partition,
     cut: NDArray[np.int64],
     train: Sequence[NDArray[np.int64]],
-    test_from: Literal["own", "server", "equal", "classes"],
-    share: float,
-    seed: int,
-) -> tuple[Samples, tuple[Tensor, ...], tuple[NDArray[np.float64], ...] | None]:
+    cuts: Cuts,
+) -> tuple[tuple[Tensor, ...], tuple[NDArray[np.float64], ...] | None]:
     """Return which of the server's test samples each client is tested on.
 
     Args:
@@ -247,30 +266,27 @@ def borrowed(
         partition: the clients' samples and owners.
         cut: the positions of ``tests`` in the source's test set, ``[m]``.
         train: the train indices of each client.
-        test_from: "equal": the set is distributed over the clients, each class evenly. "server": a client has its
-            owner's samples if the source names owners. Otherwise it has samples drawn with its class mixture.
-            "classes": a client has the whole set, or its owner's samples, weighted by :func:`class_weights`.
-        share: for "server", the number of test samples for each train sample of a client.
-        seed: the seed of the draws.
+        cuts: where test shares come from: not from the clients' "own" samples.
 
     Returns:
-        Three results: the set ``tests`` itself; the positions of each client's test share in it; and the weights of
-        these samples (None: all count alike).
+        The positions of each client's test share in ``tests``, and the weights of these samples (None: all count
+        alike).
 
     Raises:
         UserError: the server has no test set, or there is nothing in it for a client.
     """
+    test_from = cuts.client_test_from
     if tests is None:
         raise UserError(f"data.client_test_from = '{test_from}': the server has no test set; lower data.validation")
     if test_from == "equal":
-        return tests, _equal_tests(tests, dataset, len(train), seed), None
+        return _equal_tests(tests, dataset, len(train), cuts.seed), None
     owned = None
     if partition.owners is not None and dataset.test_client_of is not None:
         owned = own_tests(dataset.test_client_of[cut], partition.owners, test_from)
     if test_from == "classes":
         everything = tuple(torch.arange(len(tests)) for _ in train)
-        return tests, *class_weights(tests, dataset, train, everything if owned is None else owned)
-    return tests, _lend_tests(tests, dataset, train, share, seed) if owned is None else owned, None
+        return class_weights(tests, dataset, train, everything if owned is None else owned)
+    return _lend_tests(tests, dataset, train, cuts.client_test, cuts.seed) if owned is None else owned, None
 
 
 def _equal_tests(test: Samples, dataset: Dataset, clients: int, seed: int) -> tuple[Tensor, ...]:

@@ -20,7 +20,7 @@ data set.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -31,7 +31,7 @@ from hanse.base.streams import stream
 from hanse.data.dataset import Dataset, Distributions
 from hanse.data.federated import FederatedData
 from hanse.data.samples import Samples
-from hanse.data.shares import server_cut, share_ends, taken
+from hanse.data.shares import Cuts, server_cut, share_ends, taken
 from hanse.data.units import SHARES
 
 DIMENSION = 60
@@ -148,7 +148,7 @@ class GeneratedData(FederatedData):
         ends: ``[clients, 3]``, the ends of each client's train, validation and test samples among its draws.
 
     Examples:
-        >>> data = GeneratedData.of(Synthetic(alpha=1.0, beta=1.0), clients=5, client_test=0.2)
+        >>> data = GeneratedData.of(Synthetic(alpha=1.0, beta=1.0), 5, Cuts(client_test=0.2))
         >>> data.num_clients, data.pool([3])[0].x.shape[1]
         (5, 60)
     """
@@ -157,29 +157,17 @@ class GeneratedData(FederatedData):
     ends: NDArray[np.int64]
 
     @staticmethod
-    def of(
-        source: Synthetic,
-        clients: int,
-        *,
-        client_test: float = 0.0,
-        client_validation: float = 0.0,
-        validation: float = 0.5,
-        root: float = 0.0,
-    ) -> GeneratedData:
+    def of(source: Synthetic, clients: int, cuts: Cuts) -> GeneratedData:
         """Register ``clients`` clients without making their samples, and make the server's sets.
 
         Args:
             source: the generator, which says how many samples each client has.
             clients: how many clients there are.
-            client_test: the part of a client's samples that is its test share, rounded down.
-            client_validation: the part that is its validation share, rounded down.
-            validation: the part of the global test set that becomes the server's validation set. The rest is its test
-                set.
-            root: the part of the global test set that the server itself trains on.
+            cuts: the parts; draws go by the generator's seed.
         """
-        ends = share_ends(source.sizes(clients), client_test, client_validation)
+        ends = share_ends(source.sizes(clients), cuts.client_test, cuts.client_validation)
         test = source.test(clients)
-        held, rest, kept = server_cut(test, CLASSES, validation, source.seed, root=root)
+        held, rest, kept = server_cut(test, CLASSES, replace(cuts, seed=source.seed, validation_seed=None))
         return GeneratedData(
             name=f"synthetic({source.alpha:g}, {source.beta:g})",
             num_classes=CLASSES,

@@ -13,10 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hanse.base.pytorch import torch
-from hanse.games.gram import as_models
+from hanse.games.gram import Floats, as_models
 from hanse.games.gram import distances as euclidean
 
-Floats = NDArray[np.float64]
 Kind = Literal["cosine", "squared_l2"]
 
 _BLOCK = 1 << 22  # numbers at a time

@@ -28,13 +28,10 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hanse.base.pytorch import torch
-from hanse.games.gram import as_models, distances
+from hanse.games.gram import Floats, as_models, distances
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 Time = Literal["discrete", "continuous"]
 
 

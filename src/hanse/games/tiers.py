@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
+from hanse.games.gram import Floats, Ints
+
+if TYPE_CHECKING:
+    from sklearn.cluster import KMeans
 
 
 def _array(name: str, values: Any, ndim: int) -> Floats:
@@ -156,27 +156,11 @@ def most_varying(f1: Any, rho: int) -> Ints:
     return np.argsort(-variance, kind="stable")[:rho].astype(np.int64)
 
 
-@dataclass(frozen=True)
-class FirstTiers:
-    """The result of K-means over clients.
-
-    Attributes:
-        labels: ``[n]`` int64, the tier of each client.
-        centres: ``[K, rho]``, the tiers' mean F1 scores on ``classes``.
-        inertia: the sum of squared distances of clients from their tier's centre.
-        classes: ``[rho]`` int64, the classes used.
-    """
-
-    labels: Ints
-    centres: Floats
-    inertia: float
-    classes: Ints
-
-
-def first_tiers(f1: Any, rho: int, tiers: int, *, seed: int = 0, initial_centres: Any = None) -> FirstTiers:
+def first_tiers(f1: Any, rho: int, tiers: int, *, seed: int = 0, initial_centres: Any = None) -> KMeans:
     """Group clients into tiers by the F1 scores of their local models, PI-FL sec. 3.1 (pre-training).
 
-    This is scikit-learn's K-means (Lloyd) on the classes whose F1 scores vary most, eq. (5).
+    This is scikit-learn's K-means (Lloyd) on the classes whose F1 scores vary most, eq. (5), which is returned as it
+    was fitted: its ``labels_ [n]`` are the clients' tiers, its ``cluster_centers_ [K, rho]`` the tiers' mean scores.
 
     Args:
         f1: ``[n, C]``, F1 scores.
@@ -194,8 +178,7 @@ def first_tiers(f1: Any, rho: int, tiers: int, *, seed: int = 0, initial_centres
     scores = _array("f1", f1, 2)
     if not 1 <= tiers <= len(scores):
         raise ValueError(f"tiers: {tiers}: allowed: 1 to {len(scores)}, the number of clients")
-    classes = most_varying(scores, rho)
-    features = scores[:, classes]
+    features = scores[:, most_varying(scores, rho)]
     given = initial_centres is not None
     start = _array("initial_centres", initial_centres, 2) if given else "k-means++"
     # tol 0: Lloyd's steps end only when no client changes its tier
@@ -203,4 +186,4 @@ def first_tiers(f1: Any, rho: int, tiers: int, *, seed: int = 0, initial_centres
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # fewer distinct clients than tiers: some stay empty
         model.fit(features)
-    return FirstTiers(model.labels_.astype(np.int64), model.cluster_centers_, float(model.inertia_), classes)
+    return model

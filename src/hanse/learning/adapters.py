@@ -13,12 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hanse.base.pytorch import Tensor, torch
-from hanse.core.table import Layout
-
-Floats = NDArray[np.float64]
+from hanse.core.table import Floats, Layout
 
 
 def _pairs(layout: Layout, rows: Tensor) -> Iterator[tuple[Tensor, Tensor]]:

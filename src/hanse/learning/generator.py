@@ -373,48 +373,40 @@ def term_of(
         return None
     head = LastLayer.of(layout)
     bias = None if head.bias is None else module.get_parameter(head.bias)
-    return Tutor(payload, key, module.get_parameter(head.weight), bias).loss
+    return guided(payload, key, module.get_parameter(head.weight), bias)
 
 
-class Tutor:
-    """A payload's generator for one seat.
+def guided(
+    payload: Payload, key: tuple[int, int, int, int], weight: Tensor, bias: Tensor | None
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return the two terms of a seat, a function of a batch (FedGen eq. 6 and its published code).
+
+    It gets the model's outputs ``[n, classes]`` on real samples and their labels, int64 ``[n]``, and returns the scalar
+    ``alpha CE(head(G(e, y')), y') + beta KL(softmax head(G(e, y)), softmax outputs)``, with fresh noise e and drawn
+    labels y'. No gradient flows into the target of the second term.
 
     Args:
-        payload: the generator and the weights of the two loss terms.
+        payload: the generator and the weights of the two terms.
         key: the seat's ``(seed, round, client, start row)``; noise and labels come from its stream "guide".
         weight: the head's weight ``[classes, latent]``, which is trained.
         bias: the head's bias ``[classes]``, or None.
     """
+    seed, round, client, start = key
+    draw, generator = stream(seed, "guide", round=round, client=client, start=start), generator_of(payload)
+    row, labels = payload.row.detach().to(weight), payload.labels.cpu().numpy()
 
-    def __init__(self, payload: Payload, key: tuple[int, int, int, int], weight: Tensor, bias: Tensor | None) -> None:
-        seed, round, client, start = key
-        self.payload, self.weight, self.bias = payload, weight, bias
-        self._draw = stream(seed, "guide", round=round, client=client, start=start)
-        self._generator = generator_of(payload)
-        self._row = payload.row.detach().to(weight)
-        self._labels = payload.labels.cpu().numpy()
-
-    def loss(self, logits: Tensor, y: Tensor) -> Tensor:
-        """Return the two terms for one batch, a scalar with gradients (FedGen eq. 6 and its published code).
-
-        The terms are ``alpha CE(head(G(e, y')), y') + beta KL(softmax head(G(e, y))
-
-        softmax logits)``, with fresh noise e and drawn labels y'. No gradient flows into the target of the second term.
-
-        Args:
-            logits: the model's outputs on real samples, ``[n, classes]``.
-            y: the samples' labels, int64 ``[n]``.
-        """
-        sent, n = self.payload, len(y)
-        drawn = torch.from_numpy(self._draw.choice(len(self._labels), sent.batch, p=self._labels)).to(y)
-        noise = self._generator.draw_noise(self._draw, n + sent.batch).to(self.weight)
+    def loss(logits: Tensor, y: Tensor) -> Tensor:
+        n = len(y)
+        drawn = torch.from_numpy(draw.choice(len(labels), payload.batch, p=labels)).to(y)
+        noise = generator.draw_noise(draw, n + payload.batch).to(weight)
         with torch.no_grad():
-            latents = self._generator.latents(self._row, noise, torch.cat([y, drawn]))
-        answers = F.linear(latents, self.weight, self.bias)
-        taught = F.cross_entropy(answers[n:], drawn)
+            latents = generator.latents(row, noise, torch.cat([y, drawn]))
+        answers = F.linear(latents, weight, bias)
         target = F.softmax(answers[:n].detach(), 1)
         pulled = F.kl_div(F.log_softmax(logits, 1), target, reduction="batchmean")
-        return sent.alpha * taught + sent.beta * pulled
+        return payload.alpha * F.cross_entropy(answers[n:], drawn) + payload.beta * pulled
+
+    return loss
 
 
 def labels_met(y: Tensor, plan: NDArray[np.int64], classes: int) -> Tensor:

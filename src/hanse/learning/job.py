@@ -236,6 +236,17 @@ class TrainedRows:
     steps: NDArray[np.int64]
     said: Sequence[LoopResult] = ()
 
+    @staticmethod
+    def joined(parts: Sequence[TrainedRows], order: Sequence[int]) -> TrainedRows:
+        """Return the seats of one or more parts in this ``order`` of their places, of all parts one after another."""
+        said, at = [one for part in parts for one in part.said], np.array(order, np.int64)
+        return TrainedRows(
+            torch.cat([part.rows for part in parts])[torch.from_numpy(at)],
+            np.concatenate([part.loss for part in parts])[at],
+            np.concatenate([part.steps for part in parts])[at],
+            [said[k] for k in order] if said else (),
+        )
+
 
 @dataclass(frozen=True)
 class ModelOutputs:

@@ -326,23 +326,6 @@ class Loop:
         return self.fit(model, data, round, penalty=penalty) if self.takes_penalty else self.fit(model, data, round)
 
 
-@dataclass(frozen=True)
-class _Seat:
-    """What came of a seat.
-
-    Attributes:
-        row: ``[P]``; None: it is refused.
-        loss: the mean training loss; NaN: the loop did not say.
-        steps: optimiser steps.
-        said: what else the loop said, or why the seat is refused.
-    """
-
-    row: Tensor | None
-    loss: float
-    steps: int
-    said: LoopResult
-
-
 class LoopEngine(SequentialEngine):
     """Trains seats by a user's loop, one after another or on worker threads.
 
@@ -377,7 +360,7 @@ class LoopEngine(SequentialEngine):
             recipe: the recipe, which is passed on to the loop.
             lr: the learning rate, passed on to the loop.
         """
-        done: dict[int, _Seat] = {}
+        done: dict[int, TrainedRows] = {}
 
         def one(worker: int, seat: int) -> None:
             done[seat] = self._train_seat(pool, jobs[seat], recipe, lr)
@@ -396,7 +379,7 @@ class LoopEngine(SequentialEngine):
                 # if some drew, then in no order that could be repeated: all of them are trained once more, in order
                 left = left if self._draws else []
             self._in_order(one, left, jobs)
-        return self._rows([done[seat] for seat in range(len(jobs))])
+        return TrainedRows.joined([*done.values()], np.argsort([*done]).tolist())
 
     def _in_order(
         self, one: Callable[[int, int], None], seats: Sequence[int], jobs: Sequence[SeatJob], *, watched: bool = False
@@ -411,22 +394,13 @@ class LoopEngine(SequentialEngine):
             drew = drew or (watched and drawn_so_far(device) != before)
         return drew
 
-    def _rows(self, done: Sequence[_Seat]) -> TrainedRows:
-        """Return what the seats left, as the rows of an engine."""
-        rows = torch.full((len(done), self.problem.layout.size), math.nan, device=self.device)
-        for s, seat in enumerate(done):
-            if seat.row is not None:
-                rows[s] = seat.row
-        losses, steps = np.array([seat.loss for seat in done]), np.array([seat.steps for seat in done], np.int64)
-        return TrainedRows(rows, losses, steps, [seat.said for seat in done])
-
-    def _train_seat(self, pool: Samples, job: SeatJob, recipe: Recipe, lr: float) -> _Seat:
+    def _train_seat(self, pool: Samples, job: SeatJob, recipe: Recipe, lr: float) -> TrainedRows:
         """Train one seat on a copy of the module; whatever the loop does wrong becomes the reason why it is refused."""
         problem, device = self.problem, self.device
         if job.payload is not None:
-            return _refused("a training loop of one's own does not add the loss of FedGen's payload")
+            return self._refused("a training loop of one's own does not add the loss of FedGen's payload")
         if not self.loop.takes_penalty and (job.tilt is not None or (job.centre is not None and job.mu)):
-            return _refused(f"{LOOP} takes no penalty for the seat's pull: must be {WITH_PENALTY}")
+            return self._refused(f"{LOOP} takes no penalty for the seat's pull: must be {WITH_PENALTY}")
         round = TrainingRound.of(job, recipe, lr, device)
         data = TrainingData(pool, job.index, round, smallest_batch(problem))
         module = copy.deepcopy(problem.module)
@@ -441,25 +415,30 @@ class LoopEngine(SequentialEngine):
             seat = _seat_of(row, returned, self._counts.steps, len(data))
             if not torch.equal(row, job.start.to(row)):
                 return seat
-            if not seat.steps:
-                return _refused(
+            if not seat.steps[0]:
+                return self._refused(
                     f"{LOOP} {NO_STEP} on its {len(data)} samples: its optimiser's step() was never called, or no "
                     "batch was full (a batch_size above their number, with drop_last)"
                 )
             if self._counts.steps and all(parameter.grad is None for parameter in module.parameters()):
-                return _refused(
+                return self._refused(
                     f"{LOOP} trained something else: {self._counts.steps} steps, and the model that it was given "
                     "is as it was, without a gradient: train this model, not a copy or a new one"
                 )
             return seat
         except LoopError as wrong:
-            return _refused(f"{LOOP} {wrong}")
+            return self._refused(f"{LOOP} {wrong}")
         except (*RAISED, GeneratorExit) as wrong:
             reason = first_line(wrong)
             if reason not in self._logged:  # the traceback once, not in every round
                 self._logged.add(reason)
                 log.warning("round %d: the training loop of %s raised", round.number, round.name, exc_info=wrong)
-            return _refused(f"{LOOP} raised {reason}")
+            return self._refused(f"{LOOP} raised {reason}")
+
+    def _refused(self, reason: str) -> TrainedRows:
+        """Return a seat whose row is not used, for a reason."""
+        row = torch.full((1, self.problem.layout.size), math.nan, device=self.device)
+        return TrainedRows(row, np.full(1, math.nan), np.zeros(1, np.int64), [LoopResult(refused=reason)])
 
     @contextmanager
     def _counting(self) -> Iterator[None]:
@@ -473,10 +452,6 @@ class LoopEngine(SequentialEngine):
             yield
         finally:
             handle.remove()
-
-
-def _refused(reason: str) -> _Seat:
-    return _Seat(None, math.nan, 0, LoopResult(refused=reason))
 
 
 def _row_of(module: nn.Module, problem: Problem, start: Tensor) -> Tensor:
@@ -513,7 +488,7 @@ _RETURNED = Declared[dict[str, float]](
 )
 
 
-def _seat_of(row: Tensor, found: Any, steps: int, n: int) -> _Seat:
+def _seat_of(row: Tensor, found: Any, steps: int, n: int) -> TrainedRows:
     """Return a seat with what its loop returned.
 
     "loss" is the seat's mean training loss; "samples" and "steps" take the place of the client's ``n`` samples and of
@@ -535,7 +510,8 @@ def _seat_of(row: Tensor, found: Any, steps: int, n: int) -> _Seat:
     loss = told.pop("loss", math.nan)
     if abs(loss) > LARGEST_LOSS:
         raise LoopError(f"returned loss {loss:g}: must be at most {LARGEST_LOSS:g}")
-    return _Seat(row, loss, int(took), LoopResult(told, None if samples is None else int(samples)))
+    said = LoopResult(told, None if samples is None else int(samples))
+    return TrainedRows(row[None], np.array([loss]), np.array([int(took)]), [said])
 
 
 def _number(value: Any) -> Any:

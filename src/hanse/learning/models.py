@@ -302,23 +302,10 @@ def lstm(
     return CharacterLSTM(num_classes, embedding, hidden, layers, last, padding)
 
 
-MODELS: Mapping[str, Callable[..., nn.Module]] = Names(
-    {
-        "logistic": logistic,
-        "mlp": mlp,
-        "cnn": cnn,
-        "cnn_pifl": cnn_pifl,
-        "cnn_greedyfed": cnn_greedyfed,
-        "cnn_small": cnn_small,
-        "cnn_fedgen": cnn_fedgen,
-        "cnn_gtflat": cnn_gtflat,
-        "cnn_femnist": cnn_femnist,
-        "lenet": lenet,
-        "resnet20": resnet20,
-        "lstm": lstm,
-    },
-    "models",
-)
+_MAKERS = (
+    logistic, mlp, cnn, cnn_pifl, cnn_greedyfed, cnn_small, cnn_fedgen, cnn_gtflat, cnn_femnist, lenet, resnet20, lstm,
+)  # fmt: skip
+MODELS: Mapping[str, Callable[..., nn.Module]] = Names({make.__name__: make for make in _MAKERS}, "models")
 
 
 def build_module(

@@ -118,14 +118,7 @@ class RayEngine:
             worker.train.remote([held], [jobs[s] for s in seats], recipe, lr)
             for worker, seats in zip(self._workers, places, strict=False)
         ])  # fmt: skip
-        order = np.argsort(np.concatenate([list(seats) for seats in places]))
-        said = [one for some in done for one in some.said]
-        return TrainedRows(
-            torch.cat([some.rows for some in done])[torch.from_numpy(order)],
-            np.concatenate([some.loss for some in done])[order],
-            np.concatenate([some.steps for some in done])[order],
-            [said[k] for k in order] if said else (),
-        )
+        return TrainedRows.joined(done, np.argsort(np.concatenate([list(seats) for seats in places])).tolist())
 
     def close(self) -> None:
         """End the workers, and the cluster if it was started here."""

@@ -7,11 +7,8 @@ a part: ``dataclasses.replace(fedavg(20), weigh=Median())`` is FedAvg with anoth
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated
 
-from pydantic import Field
-
-from hanse.base.factories import Positive, Weight
+from hanse.base.factories import Positive, SomeShare, Weight
 from hanse.core.part import Mechanism
 from hanse.mechanisms.deploy import ServerModel
 from hanse.mechanisms.select import Everyone, Oort, PowerOfChoice, TheOne, Uniform
@@ -38,7 +35,7 @@ def fedprox(clients_per_round: Positive = 10, mu: Weight = 0.1) -> Mechanism:
     return replace(fedavg(clients_per_round), name="fedprox", train=Proximal(mu))
 
 
-def power_of_choice(clients_per_round: Positive = 10, decay: Annotated[float, Field(gt=0, le=1)] = 0.9) -> Mechanism:
+def power_of_choice(clients_per_round: Positive = 10, decay: SomeShare = 0.9) -> Mechanism:
     """Power-of-Choice (Cho et al. 2022): FedAvg, but of some clients asked, those with the largest losses train.
 
     Args:

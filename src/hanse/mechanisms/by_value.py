@@ -18,11 +18,11 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
-from pydantic import Field
 
+from hanse.base.factories import TokenAmount
 from hanse.core.entry import TOKEN, Transaction, escrow
 from hanse.core.entry import client as account
 from hanse.core.entry import tokens as say
@@ -31,8 +31,6 @@ from hanse.core.table import Floats, Ints
 from hanse.core.telling import BeforeJoining, Check, Kind, Telling, Terms
 from hanse.mechanisms.carried import Carried, CarriedValues, sure_transfers
 from hanse.mechanisms.value_checks import Payments
-
-Tokens = Annotated[float, Field(ge=1e-6, le=1e9)]
 
 
 @dataclass(frozen=True)
@@ -73,8 +71,8 @@ class ByValue(SettlePart):
 
     needs = frozenset({"values", "weights"})
     accepts = frozenset({"sums"})
-    rate: Tokens = 10.0
-    stake: Tokens = 1.0
+    rate: TokenAmount = 10.0
+    stake: TokenAmount = 1.0
     pays_when: Literal["always", "sure"] = "always"
 
     def init(self, context: Context) -> State:

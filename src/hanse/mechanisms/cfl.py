@@ -9,12 +9,11 @@ is the whole mechanism.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Literal
 
 import numpy as np
-from pydantic import Field
 
-from hanse.base.factories import Count
+from hanse.base.factories import Count, Weight
 from hanse.base.pytorch import torch
 from hanse.core.part import GROUPS, Group, Mechanism, State, View, Weighed, WeighPart
 from hanse.core.table import Add, Floats, Ints, Replace
@@ -24,7 +23,6 @@ from hanse.mechanisms.select import Seated, who
 from hanse.mechanisms.train import SharedModel
 
 Linkage = Literal["single", "complete"]
-Length = Annotated[float, Field(ge=0)]
 
 
 def bipartition(similarity: Floats, method: Linkage = "single") -> np.ndarray:
@@ -101,8 +99,8 @@ class CFL(WeighPart):
 
     needs = frozenset({"clients", "groups"})
     fills = frozenset({GROUPS})
-    eps1: Length = 2.0
-    eps2: Length = 2.5
+    eps1: Weight = 2.0
+    eps2: Weight = 2.5
     linkage: Linkage = "single"
     first_round: Count = 0
 
@@ -144,7 +142,7 @@ class CFL(WeighPart):
 
 
 def cfl(
-    clients_per_round: Seated = None, eps1: Length = 2.0, eps2: Length = 2.5, linkage: Linkage = "single"
+    clients_per_round: Seated = None, eps1: Weight = 2.0, eps2: Weight = 2.5, linkage: Linkage = "single"
 ) -> Mechanism:
     """CFL (Sattler et al. 2020): clusters that split when their members' updates are long and their mean is short.
 

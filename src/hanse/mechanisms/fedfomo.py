@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Literal
 
 import numpy as np
-from pydantic import Field
 
-from hanse.base.factories import Positive, Share
+from hanse.base.factories import Positive, Rate, Share, Weight
 from hanse.base.pytorch import torch
 from hanse.core.part import Context, Mechanism, Most, State, TrainPart, View, Weighed, WeighPart, by_slot
 from hanse.core.port import Request, Score, Scored
@@ -109,11 +108,11 @@ class FedFomo(TrainPart, WeighPart):
     fills = by_slot(weigh={"model"})
     models: Positive = 6
     exploration: Share = 0.3
-    decay: Annotated[float, Field(ge=0)] = 0.05
+    decay: Weight = 0.05
     score_samples: Positive | None = None
     sent: Literal["best", "drawn"] = "best"
     share: Literal["validation", "train"] = "validation"
-    entry: Annotated[float, Field(gt=0)] | None = None
+    entry: Rate | None = None
 
     def __post_init__(self) -> None:
         """Drop the need for validation shares if losses are measured on the training data."""
@@ -262,7 +261,7 @@ def fedfomo(
     models: Positive = 6,
     sent: Literal["best", "drawn"] = "best",
     share: Literal["validation", "train"] = "validation",
-    entry: Annotated[float, Field(gt=0)] | None = None,
+    entry: Rate | None = None,
     score_samples: Positive | None = None,
 ) -> Mechanism:
     """FedFomo (Zhang et al. 2021): each client mixes what helps it most of up to ``models`` other clients' updates.

@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from hanse.base.factories import Positive, Rate, Weight
+from hanse.base.factories import Positive, Rate, SomeShare, Weight
 from hanse.base.pytorch import torch
 from hanse.base.streams import stream
 from hanse.core.part import Context, Mechanism, State, View
@@ -67,7 +67,7 @@ class FedGen(SharedModel):
     # names of their own: an option of a mechanism carries over to a replaced part that has one of the same name
     generative_alpha: Weight = 10.0
     generative_beta: Weight = 10.0
-    generative_decay: Annotated[float, Field(gt=0, le=1)] = 0.98
+    generative_decay: SomeShare = 0.98
     diversity: Weight = 1.0
     generator_lr: Rate = 3e-4
     generator_steps: Positive = 50

@@ -16,13 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from typing import Literal
 
 import numpy as np
-from pydantic import Field
 
 from hanse.base.errors import UserError
-from hanse.base.factories import Count, Positive, Weight
+from hanse.base.factories import Count, Positive, Share, Weight
 from hanse.base.streams import stream
 from hanse.core.part import Aggregate, AggregatePart, Choice, Context, Group, Mechanism, SelectPart, Size, State, View
 from hanse.core.table import Floats
@@ -58,7 +57,7 @@ class GTFLAT(AggregatePart):
     population: Positive | None = None
     scale: Scale = "paper"
     start: Literal["equal", "random"] = "equal"
-    eps: Annotated[float, Field(ge=0, le=1)] = 0.0
+    eps: Share = 0.0
 
     def __post_init__(self) -> None:
         """Raise UserError for a random start without individuals that could choose."""

@@ -8,20 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated
 
 import numpy as np
-from pydantic import Field
 
 from hanse.base.factories import Positive
 from hanse.core.part import Context, Deployment, DeployPart, Mechanism, Most, State, TrainPart, View, by_slot
 from hanse.core.port import Request, Score, Scored
 from hanse.core.table import Block, Ints, Seats
+from hanse.mechanisms.fedsoft import Clusters
 from hanse.mechanisms.select import Seated, who
 from hanse.mechanisms.train import chosen_seats
 from hanse.mechanisms.weigh import BySamples
-
-Clusters = Annotated[int, Field(ge=2, le=10_000)]
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Literal
 
 import numpy as np
-from pydantic import Field
 
-from hanse.base.factories import Count, Rate, Weight
+from hanse.base.factories import Count, Rate, SomeShare, Weight
 from hanse.base.pytorch import torch
 from hanse.core.part import Context, Mechanism, State, TrainPart, View, Weighed, WeighPart
 from hanse.core.table import PER_CLIENT, Block, Floats, Ints, Seats, Table
@@ -129,7 +128,7 @@ class PFedGraph(WeighPart):
     needs = frozenset({"clients", "rows centre"})
     fills = frozenset({"centre"})
     alpha: Rate = 0.8
-    snap: Annotated[float, Field(gt=0, le=1)] | None = None
+    snap: SomeShare | None = None
 
     def weigh(self, view: View, state: State) -> tuple[Weighed, State]:
         """Return the new centres; ``weigh/edges`` counts the pairs of different models with a weight above 0.

@@ -18,13 +18,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
-from hanse.base.factories import Count, Positive, Share
+from hanse.base.factories import Count, Positive, Share, TokenAmount
 from hanse.base.streams import stream
 from hanse.core.book import Book
 from hanse.core.declared import LARGEST_COUNT
@@ -59,7 +58,6 @@ from hanse.mechanisms.train import SharedModel
 from hanse.mechanisms.value import SELF_JUDGED, FirstOrder, FirstOrderAtClients
 from hanse.mechanisms.weigh import BySamples
 
-Price = Annotated[float, Field(ge=1e-6, le=1e9)]
 SCHEDULED = frozenset({"clients", "values", "bids"})
 VALUED = frozenset({"clients", "groups", "values", "schedule"})
 QUESTION = "tier accuracy"
@@ -326,7 +324,7 @@ class PretrainedTiers(Tiers):
         f1 = games.f1_scores(outcome.judge.confusion(updates.rows).numpy())
         rho = min(self.rho or max(1, f1.shape[1] // 2), f1.shape[1])
         seed = int(draw.integers(2**31))
-        label[updates.seats.client] = games.first_tiers(f1, rho, tiers, seed=seed).labels
+        label[updates.seats.client] = games.first_tiers(f1, rho, tiers, seed=seed).labels_
         return label
 
 
@@ -381,7 +379,7 @@ class TokenManager(SettlePart):
 
     needs = VALUED | {"answers", "scores"}
     gives = frozenset({"bids"})
-    price: Price = 1.0
+    price: TokenAmount = 1.0
     eta: Share = 0.5
     gamma: Share = 0.1
     score_samples: Positive | None = 64
@@ -841,7 +839,7 @@ def pifl(
     tiers: Positive = 2,
     by_contribution: Count = 8,
     at_random: Count = 2,
-    price: Price = 1.0,
+    price: TokenAmount = 1.0,
     eta: Share = 0.5,
     gamma: Share = 0.1,
     score_samples: Positive | None = 64,
@@ -884,7 +882,7 @@ def pifl(
 def tiff(
     by_contribution: Count = 8,
     at_random: Count = 2,
-    price: Price = 1.0,
+    price: TokenAmount = 1.0,
     eta: Share = 0.5,
     gamma: Share = 0.1,
     score_samples: Positive | None = 64,

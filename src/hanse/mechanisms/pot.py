@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hanse.base.factories import Positive, Share
+from hanse.base.factories import Positive, Share, TokenAmount
 from hanse.core.entry import MINT, TOKEN, Transaction, pool
 from hanse.core.entry import client as account
 from hanse.core.entry import tokens as say
@@ -24,7 +24,7 @@ from hanse.core.table import Floats
 from hanse.core.telling import BeforeJoining, Kind, Telling, Terms
 from hanse.games.jackknife import interval_errors
 from hanse.games.shares import shares
-from hanse.mechanisms.by_value import Tokens, payees, rounded, valued_seats
+from hanse.mechanisms.by_value import payees, rounded, valued_seats
 from hanse.mechanisms.carried import Carried, CarriedValues
 
 POT = pool("pot")
@@ -58,7 +58,7 @@ class Pot(SettlePart):
 
     needs = frozenset({"values", "weights"})
     accepts = frozenset({"sums"})
-    tokens: Tokens = 100.0
+    tokens: TokenAmount = 100.0
     for_work: Share = 0.0
     vests: Positive = 1
 

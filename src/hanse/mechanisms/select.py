@@ -13,13 +13,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Literal
 
 import numpy as np
-from pydantic import Field
 
-from hanse.base.factories import Positive, Share, Weight
+from hanse.base.factories import PartShare, Positive, Rate, Share, SomeShare, Weight
 from hanse.base.streams import stream
+from hanse.core.declared import Figure
 from hanse.core.part import Choice, Context, Most, SelectPart, Size, State, View
 from hanse.core.port import Request, Score, Scored
 from hanse.core.table import Floats, Ints
@@ -217,7 +217,7 @@ def without_replacement(probabilities: Floats, m: int, draw: np.random.Generator
 
 
 # options of the selectors by value: see ByValue
-Averaging = Literal["mean"] | Annotated[float, Field(ge=0, lt=1)]
+Averaging = Literal["mean"] | PartShare
 Start = Literal["first", "zero"]
 Order = Literal["random", "id", "never"]
 
@@ -427,8 +427,8 @@ class SFedAvg(SelectPart):
     clients_per_round: Positive = 10
     alpha: Share = 0.75
     beta: Weight = 0.25
-    temperature: Annotated[float, Field(gt=0)] = 1.0
-    start: Annotated[float, Field(allow_inf_nan=False)] | None = None
+    temperature: Rate = 1.0
+    start: Figure | None = None
     averages: Literal["round", "mean"] = "round"
 
     def init(self, context: Context) -> State:
@@ -508,7 +508,7 @@ class PowerOfChoice(SelectPart):
 
     needs = CLIENTS | {"scores"}
     clients_per_round: Positive = 10
-    decay: Annotated[float, Field(gt=0, le=1)] = 0.9
+    decay: SomeShare = 0.9
     score_samples: Positive | None = None
 
     def init(self, context: Context) -> State:
@@ -594,7 +594,7 @@ class Oort(SelectPart):
     needs = CLIENTS | {"losses"}
     clients_per_round: Positive = 10
     exploration: Share = 0.9
-    cutoff: Annotated[float, Field(gt=0, le=1)] = 0.95
+    cutoff: SomeShare = 0.95
 
     def init(self, context: Context) -> State:
         """Return the state in which nobody has trained."""

@@ -15,7 +15,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from hanse.base.factories import Rate, Weight
+from hanse.base.factories import PartShare, Rate, Weight
 from hanse.base.pytorch import Tensor, torch
 from hanse.core.part import Aggregate, Aggregated, AggregatePart, Along, Context, Group, Most, State, View
 from hanse.core.port import Request, Score, Scored
@@ -24,7 +24,6 @@ from hanse.mechanisms.scaffold import step_sum
 from hanse.mechanisms.weigh import GROUPED, sample_shares
 
 Floor = Annotated[float, Field(ge=1e-12, allow_inf_nan=False)]  # not smaller, so its square is not 0 in float32
-Decay = Annotated[float, Field(ge=0, lt=1)]
 
 
 @dataclass(frozen=True)
@@ -143,7 +142,7 @@ class FedAvgM(ServerStep):
     """
 
     lr: Rate = 1.0
-    momentum: Decay = 0.9
+    momentum: PartShare = 0.9
 
     def first(self, size: int) -> Mapping[str, Tensor]:
         """Return a velocity of 0, ``[size]``."""
@@ -173,7 +172,7 @@ class Adaptive(ServerStep):
     """
 
     lr: Rate = 0.03
-    beta1: Decay = 0.9
+    beta1: PartShare = 0.9
     tau: Floor = 1e-3
 
     def first(self, size: int) -> Mapping[str, Tensor]:
@@ -206,7 +205,7 @@ class FedAdam(Adaptive):
         beta2: decay of the second moment, at least 0 and below 1. The other options are those of :class:`Adaptive`.
     """
 
-    beta2: Decay = 0.99
+    beta2: PartShare = 0.99
 
     def second(self, v: Tensor, square: Tensor) -> Tensor:
         """Return the moving average of the squares, ``[size]``."""
@@ -222,7 +221,7 @@ class FedYogi(Adaptive):
             square.
     """
 
-    beta2: Decay = 0.99
+    beta2: PartShare = 0.99
 
     def second(self, v: Tensor, square: Tensor) -> Tensor:
         """Return ``v [size]`` moved towards the square, by a share of the square."""
@@ -237,7 +236,7 @@ class FedAdagrad(Adaptive):
         beta1: decay of the first moment; 0 as in the paper.
     """
 
-    beta1: Decay = 0.0
+    beta1: PartShare = 0.0
 
     def second(self, v: Tensor, square: Tensor) -> Tensor:
         """Return the sum of the squares, ``[size]``."""

@@ -19,12 +19,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated
 
 import numpy as np
-from pydantic import Field
 
-from hanse.base.factories import Positive, Weight
+from hanse.base.factories import PartShare, Positive, Weight
 from hanse.base.pytorch import Tensor
 from hanse.core.part import Choice, Context, SelectPart, Size, State, View
 from hanse.core.table import Floats, Ints
@@ -179,7 +177,7 @@ class SetAware(SelectPart):
     emphasis: Weight = 1.0
     rest: Weight = 0.02
     worth: Weight = 0.02
-    memory: Annotated[float, Field(ge=0, lt=1)] = 0.5
+    memory: PartShare = 0.5
     caution: Weight = 1.0
     class_samples: Positive = 100
 

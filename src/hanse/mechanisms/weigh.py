@@ -11,13 +11,12 @@ centre is new. :class:`Received` says which models were sent to whom.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
-from hanse.base.factories import Count, Rate
+from hanse.base.factories import Count, Rate, SomeShare
 from hanse.base.pytorch import Tensor, torch
 from hanse.core.declared import LARGEST_COUNT
 from hanse.core.part import Aggregate, AggregatePart, Group, State, View, Weighed
@@ -165,7 +164,7 @@ class InverseDistance(AggregatePart):
     """
 
     needs = GROUPED
-    epsilon: Annotated[float, Field(gt=0, le=1)] = 1e-3
+    epsilon: SomeShare = 1e-3
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
         """Return the weights ``[m]``; ``weigh/distance`` records the mean distance to the mean."""
