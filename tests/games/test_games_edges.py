@@ -35,11 +35,7 @@ def test_gtg_standard_errors_are_those_of_the_sweeps() -> None:
     def value(coalition: frozenset[int]) -> float:
         return float(worth[sum(1 << i for i in coalition)])
 
-    sweeps = [
-        [[0, 1, 2], [1, 0, 2], [2, 0, 1]],
-        [[0, 2, 1], [1, 2, 0], [2, 1, 0]],
-        [[0, 1, 2], [1, 2, 0], [2, 1, 0]],
-    ]
+    sweeps = [[[0, 1, 2], [1, 0, 2], [2, 0, 1]], [[0, 2, 1], [1, 2, 0], [2, 1, 0]], [[0, 1, 2], [1, 2, 0], [2, 1, 0]]]
     found = shapley.gtg(value, 3, eps=0.0, sweeps=sweeps)
     # the variance of a sweep's mean is that of its three permutations, each drawn by itself; 4.303: Student's t
     each = np.array([[shapley.monte_carlo(value, 3, [order]) for order in sweep] for sweep in sweeps])

@@ -43,10 +43,7 @@ def test_a_key_is_left_out() -> None:
     [
         ("train", "--set train: must be section.key=value"),
         ("train=5", "--set train=5: "),
-        (
-            "train.batch_sizes=",
-            "--set train.batch_sizes=: no such key to leave out; did you mean 'batch_size'",
-        ),
+        ("train.batch_sizes=", "--set train.batch_sizes=: no such key to leave out; did you mean 'batch_size'"),
         ("run.rounds.x=1", "--set run.rounds.x=1: 'rounds' is 3"),
     ],
 )
