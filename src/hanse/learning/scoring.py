@@ -200,23 +200,22 @@ class Resident:
 class Scorer:
     """Scores rows of one problem; engines in this process are scorers that train, too.
 
-        Args:
-            problem: the models and their loss (:class:`hanse.learning.job.Problem`).
-            device: where models are run.
-            dtype: the type of weights and outputs.
-            precision: "bf16" for forward passes in bfloat16, where the module itself is run.
-            crew: threads that share the work. None: only the caller's thread works.
-            rights: whether right answers are counted, too.
-            native: compiled code for the outputs of models on the same samples. None: PyTorch alone is used.
-            threads: intra-op threads. None: PyTorch's setting is kept.
+    Args:
+        problem: the models and their loss (:class:`hanse.learning.job.Problem`).
+        device: where models are run.
+        dtype: the type of weights and outputs.
+        precision: "bf16" for forward passes in bfloat16, where the module itself is run.
+        crew: threads that share the work. None: only the caller's thread works.
+        rights: whether right answers are counted, too.
+        native: compiled code for the outputs of models on the same samples. None: PyTorch alone is used.
+        threads: intra-op threads. None: PyTorch's setting is kept.
 
-        Examples:
-            >>> from hanse.core.part import ModelScores
-    from hanse.core.table import Layout
-            >>> module = torch.nn.Linear(3, 2)
-            >>> scorer = Scorer(Problem(module, Layout.of(module)), torch.device("cpu"))
-            >>> scorer.score(torch.zeros(2, 8), Samples(torch.randn(4, 3), torch.tensor([0, 1, 0, 1]))).accuracy
-            array([0.5, 0.5])
+    Examples:
+        >>> from hanse.core.table import Layout
+        >>> module = torch.nn.Linear(3, 2)
+        >>> scorer = Scorer(Problem(module, Layout.of(module)), torch.device("cpu"))
+        >>> scorer.score(torch.zeros(2, 8), Samples(torch.randn(4, 3), torch.tensor([0, 1, 0, 1]))).accuracy
+        array([0.5, 0.5])
     """
 
     def __init__(
