@@ -26,6 +26,7 @@ from unittest.mock import patch
 
 from commands import hanse
 
+from hanse.base.wings import absent
 from hanse.runs.config import Experiment
 from hanse.runs.setup import build
 
@@ -168,7 +169,7 @@ class Session:
         self.write(block)
         sections = tomllib.loads(block.text)
         if strange := sections.keys() - SECTIONS:
-            raise WrongPageError(f"{block.place}: {', '.join(strange)}: not a section of an experiment")
+            raise WrongPageError(f"{block.place}: {', '.join(strange)}: not a section of an experiment{absent()}")
         cut = self.cut
         experiment = Experiment(**({"mechanism": {"name": "fedavg"}} | sections))
         self.cut = cut  # nothing has run
