@@ -180,17 +180,17 @@ def test_another_baseline_turns_the_differences_around(tmp_path: Path) -> None:
 
 def test_tables_for_papers_and_programs(tmp_path: Path) -> None:
     paths = [accuracies(tmp_path / f"a{seed}", [0.5 + 0.1 * seed], {"run": {"seed": seed}}) for seed in range(2)]
-    markdown = as_text("markdown", paths).splitlines()
+    markdown = as_text("markdown", load_runs(paths)).splitlines()
     assert markdown[2].startswith("| greedyfed | 2 | 1 | 55.00 ± 7.07 |")
     assert "| as good after | fewer % |" in markdown[0]
-    latex = as_text("latex", paths)
+    latex = as_text("latex", load_runs(paths))
     assert r"greedyfed & 2 & 1 & 55.00 $\pm$ 7.07 &" in latex
     assert r"test accuracy \%" in latex
-    table = list(csv.DictReader(as_text("csv", paths).splitlines()))
+    table = list(csv.DictReader(as_text("csv", load_runs(paths)).splitlines()))
     assert [(row["run"], float(row["test_accuracy"])) for row in table[:2]] == [("a0", 0.5), ("a1", 0.6)]
-    assert json.loads(as_text("json", paths)) == compare_runs(paths)
+    assert json.loads(as_text("json", load_runs(paths))) == compare_runs(paths)
     with pytest.raises(UserError, match="--format: 'cvs'"):
-        as_text("cvs", paths)
+        as_text("cvs", load_runs(paths))
 
 
 @pytest.mark.parametrize(("value", "shown"), [(0.0, "0.0"), (0.06, "0.1"), (0.004, "0.004"), (-0.004, "-0.004")])

@@ -292,11 +292,12 @@ def compare(
     from hanse.runs.run_record import load_runs
 
     form = "json" if as_json else form
-    groups = with_baseline(group_runs(load_runs(dirs)), baseline)
+    runs = load_runs(dirs)
+    groups = with_baseline(group_runs(runs), baseline)
     for line in doubts_of(groups):
         say(f"warning: {line}", out if form == "table" else err, style="bold yellow", wrap=True)
     if form != "table":
-        return print(as_text(form, dirs, epsilon, baseline), end="")
+        return print(as_text(form, runs, epsilon, baseline), end="")
     for table in (experiments_table(groups, epsilon), *differences_tables(groups)):
         out.print(table)
     for note in cautions(groups):

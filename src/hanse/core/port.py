@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from pydantic import Discriminator, Field, Tag
 from pydantic_core import PydanticCustomError, core_schema
 
+from hanse.base.factories import Weight
 from hanse.base.pytorch import Tensor, torch
 from hanse.core.declared import (
     LARGEST_COUNT,
@@ -95,7 +96,6 @@ Counts = Annotated[Tensor, Shaped(1, ("int64",), 0, LARGEST_COUNT)]
 
 
 _Whole = Annotated[int, Field(ge=1, le=2**31 - 1)]
-_Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 @dataclass(frozen=True)
@@ -130,11 +130,11 @@ class Payload:
     noise: _Whole
     hidden: _Whole
     batch: _Whole
-    alpha: _Weight
-    beta: _Weight
+    alpha: Weight
+    beta: Weight
 
 
-MET = "label_counts"
+MET = "label_counts"  # an extra of an update: how often each label was met in training, int64 ``[classes]``
 
 
 @dataclass(frozen=True, slots=True)

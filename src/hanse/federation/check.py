@@ -135,9 +135,8 @@ def room(request: port.Request) -> Room:
 def _tensors(task: port.Task) -> int:
     """Return the most bytes that the tensors of a sound answer to a task have."""
     if isinstance(task, port.Train):
-        return task.start.numel() * task.start.element_size() + 8 * (
-            0 if task.payload is None else task.payload.classes
-        )
+        counts = 0 if task.payload is None else task.payload.classes
+        return task.start.numel() * task.start.element_size() + 8 * counts
     if isinstance(task, port.Ask | port.CommitSize):
         return 0
     if isinstance(task, port.AuditSize):

@@ -2,7 +2,7 @@
 
 The generator turns a label and noise into a *latent*, an input for a classifier's head (its last linear layer). The
 server trains it by :func:`train_generator` against the heads of the clients' models (:class:`Ensemble`), and sends it
-as a payload. A client checks it with :func:`unsound`, and :class:`Tutor` computes its extra loss terms in training. The
+as a payload. A client checks it with :func:`unsound`, and :func:`guided` computes its extra loss terms in training. The
 mechanism is ``mechanisms/fedgen.py``.
 
 Zhu, Hong, Zhou: Data-Free Knowledge Distillation for Heterogeneous Federated Learning, ICML 2021. Where the paper and

@@ -130,7 +130,11 @@ def compare_runs(
             baseline.
     """
     runs = load_runs(dirs)
-    groups = with_baseline(group_runs(runs), baseline)
+    return _compared(runs, with_baseline(group_runs(runs), baseline), epsilon)
+
+
+def _compared(runs: Sequence[RunRecord], groups: Sequence[SeedGroup], epsilon: float) -> list[dict[str, Any]]:
+    """Return the rows of :func:`compare_runs`, of runs that are also given as ``groups``."""
     rows = _rows(runs, groups, epsilon)
     of = {id(run): row for run, row in zip(runs, rows, strict=True)}
     means = [row for group in groups for row in _group_rows(group.label, [of[id(run)] for run in group.runs])]
@@ -465,12 +469,12 @@ def _known(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> list
 # ---- the comparison in other forms
 
 
-def as_text(form: str, dirs: Sequence[str | Path], epsilon: float = EPSILON, baseline: str | None = None) -> str:
+def as_text(form: str, runs: Sequence[RunRecord], epsilon: float = EPSILON, baseline: str | None = None) -> str:
     """Return a comparison as one text.
 
     Args:
         form: "json" and "csv" have all rows with all digits, "latex" and "markdown" the means with their deviations.
-        dirs: the run directories.
+        runs: the runs.
         epsilon: as for :func:`compare_runs`.
         baseline: as for :func:`compare_runs`.
 
@@ -479,11 +483,11 @@ def as_text(form: str, dirs: Sequence[str | Path], epsilon: float = EPSILON, bas
     """
     if form not in FORMS:
         raise UserError(f"--format: '{form}': no such format{nearest(form, FORMS)}")
-    groups = with_baseline(group_runs(load_runs(dirs)), baseline)
+    groups = with_baseline(group_runs(runs), baseline)
     if form in ("latex", "markdown"):
         tables = [experiments_table(groups, epsilon), *differences_tables(groups)]
         return "\n".join(table.latex() if form == "latex" else table.markdown() for table in tables)
-    every = [*compare_runs(dirs, epsilon, baseline), *difference_rows(groups)]
+    every = [*_compared(runs, groups, epsilon), *difference_rows(groups)]
     if form == "json":
         return json.dumps(every, indent=1) + "\n"
     out, keys = io.StringIO(), list(dict.fromkeys(key for row in every for key in row))

@@ -40,6 +40,10 @@ class CorruptCheckpointError(Exception):
     """The file was truncated or changed. The checkpoint before it may still be intact."""
 
 
+UNREADABLE = (LookupError, ValueError, TypeError, AttributeError, RecursionError)
+"""What reading a checkpoint raises that somebody wrote otherwise than hanse does."""
+
+
 @dataclass(frozen=True)
 class LoopState:
     """Everything that changes over a run; a checkpoint holds exactly this.
