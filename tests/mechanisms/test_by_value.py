@@ -46,7 +46,7 @@ def paid(
     state: Any = rule.init(Context.tiny(worth.shape[1]))
     state["rounds"][: len(earlier)] = earlier
     for r, values in enumerate(worth):
-        units, state = rule.amounts(everybody, grant + found.sum(0), everybody, {"value": values}, state)
+        units, state = rule.amounts(everybody, grant + found.sum(0), values, state)
         found[r] = units
     return found
 
