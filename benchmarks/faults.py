@@ -60,9 +60,11 @@ def plays(part: str) -> list[hanse.Experiment]:
         ]
     if part == "by_value":
         tight = {"name": "by_value", "rate": 300.0, "stake": 0.2}
+        sure = {"name": "by_value", "pays_when": "sure", "rate": 100.0}
         return [
             play(FEDAVG | {"settle": "by_value"}),
             play(FEDAVG | {"settle": tight}, clients={"grant": 0.5}),
+            play(FEDAVG | {"settle": sure}),
         ]
     posted = {"name": "ipfl_posted", "flat": 2.0, "related": "none"}
     market = {"data": SHARES | {"partition": "cluster"}, "clients": ROLES}

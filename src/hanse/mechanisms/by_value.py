@@ -18,7 +18,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -30,7 +30,7 @@ from hanse.core.part import Context, PostedRound, Settlement, SettlePart, State,
 from hanse.core.table import Floats, Ints
 from hanse.core.telling import BeforeJoining, Check, Kind, Telling, Terms
 from hanse.mechanisms.value_checks import Payments
-from hanse.mechanisms.value_sums import summed, valued_seats
+from hanse.mechanisms.value_sums import ValueSums, matched, valued_seats
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,9 @@ class ByValue(SettlePart):
     Attributes:
         rate: tokens per unit of utility, such as a fall of the validation loss by 1.
         stake: the most tokens that anybody can gain or lose over the run for each round in which it trains.
+        pays_when: "always", or "sure". "sure" pays only what the 95 % interval of a member's value above the mean
+            supports, over all rounds so far. The rest is carried over, and stays unpaid if it never becomes sure.
+            Values whose error from the draw of samples is not recorded are never sure.
 
     Examples:
         >>> from hanse.runs.rehearsal import rehearse
@@ -70,16 +73,23 @@ class ByValue(SettlePart):
     accepts = frozenset({"sums"})
     rate: TokenAmount = 10.0
     stake: TokenAmount = 1.0
+    pays_when: Literal["always", "sure"] = "always"
 
     def init(self, context: Context) -> State:
         """Return the state in which nobody was paid.
 
         It has ``paid [N]``, the units that each client was paid over all rounds; ``rounds [N]``, in how many it was
         asked to train and had a stake; ``over [N]``, the units by which the limit changed what it was paid, below 0 if
-        it owes. Where clients have members, it also has who is paid for whom (:func:`payees`).
+        it owes. If only what is sure is paid, it also has what is carried over (:class:`ValueSums`); where clients
+        have members, who is paid for whom (:func:`payees`).
         """
         n = context.num_clients
-        return {"paid": np.zeros(n, np.int64), "rounds": np.zeros(n, np.int64), "over": np.zeros(n)}
+        carried = {} if self.pays_when == "always" else ValueSums.nothing(n).state()
+        return {"paid": np.zeros(n, np.int64), "rounds": np.zeros(n, np.int64), "over": np.zeros(n), **carried}
+
+    def figures(self, state: State) -> dict[str, Floats]:
+        """Return the tokens that are carried over, ``[N]``."""
+        return {"by_value_carried": state["worth"] * self.rate} if "worth" in state else {}
 
     @property
     def units(self) -> int:
@@ -107,7 +117,8 @@ class ByValue(SettlePart):
         floor = view.book.floor
         held = np.array([view.book.balance(account(c)) - floor + self.units for c in players.tolist()], np.int64)
         clients, values = valued_seats(view)
-        units, state = self.amounts(players, held, summed(players, payee[clients], values["value"]), state)
+        valued = ValueSums.of_round(payee[clients], values, len(payee))
+        units, state = self.amounts(players, held, valued, state)
         paid = dict(zip(players.tolist(), units, strict=True))
         total = sum(amount for amount in units if amount > 0) / TOKEN
         arrays = {"by_value_client": players, "by_value_units": np.array(units, np.int64)}
@@ -116,22 +127,28 @@ class ByValue(SettlePart):
         done = given_back(staked_here.clients.tolist(), paid, self.units)
         return Settlement(transactions=(done,), metrics={"by_value/paid": total}, arrays=arrays), state
 
-    def amounts(self, players: Ints, held: Ints, worth: Floats, state: State) -> tuple[list[int], State]:
+    def amounts(self, players: Ints, held: Ints, valued: ValueSums, state: State) -> tuple[list[int], State]:
         """Return what each of the ``players [m]`` gets, in units, and the next state.
 
         Args:
             players: the clients that were asked to train and have a stake, ascending.
             held: ``[m]``, the units that each of them has, its stake included.
-            worth: ``[m]``, what their updates were worth.
+            valued: what each client's updates were worth.
             state: the part's state.
         """
-        scale = self.rate * TOKEN
+        scale, worth, left = self.rate * TOKEN, valued.worth[players], np.zeros(len(players))
         rounds, paid, over = (state[name].copy() for name in ("rounds", "paid", "over"))
         rounds[players] += 1
         most, so_far = rounds[players] * self.units, paid[players]
         low = np.minimum(0, np.maximum(-most - so_far, -held)).astype(float)
         high = (most - so_far).astype(float)
-        exact, left = over[players] + scale * (worth - worth.mean()) if len(players) else worth, np.zeros(len(players))
+        if self.pays_when == "sure":
+            due = ValueSums.of(state).plus(valued.above_mean(players))
+            units = rounded((matched(due.sure()[players], low / scale, high / scale) * scale).tolist())
+            paid[players] += np.array(units, np.int64)
+            left_due = due.less(players, np.array(units) / scale)
+            return units, {**state, "rounds": rounds, "paid": paid, **left_due.state()}
+        exact = over[players] + scale * (worth - worth.mean()) if len(players) else worth
         if bool((exact < low).any() | (exact > high).any()) or over[players].any():
             # one huge value moves the mean so far that the others' differences would be lost in rounding
             wanted = over[players] + scale * (worth - np.median(worth))
@@ -145,9 +162,10 @@ class ByValue(SettlePart):
     def tells(self, slots: frozenset[str]) -> Telling:
         """Return what stakes and payments are called in reports."""
         stake = f"{self.stake:g} token{'s' if self.stake != 1 else ''}"
+        sure = " Only what is sure is paid; the rest is carried over." if self.pays_when == "sure" else ""
         return Telling(
             f"It puts up {stake} a round and gets back the stake with what its update was worth: more if that was more "
-            f"than the mean, less if less, and over the rounds at most {stake} a round more or less.",
+            f"than the mean, less if less, and over the rounds at most {stake} a round more or less.{sure}",
             "Those who train pay one another by how far their updates' worth is from the mean.",
             "Payment by value",
             (),
@@ -156,7 +174,7 @@ class ByValue(SettlePart):
 
     def checks(self, rounds: Iterable[PostedRound], parts: Mapping[str, Any]) -> Iterator[Check]:
         """Yield whether stakes and payments follow from the recorded values, within the limits."""
-        payments = Payments(self.rate, self.units)
+        payments = Payments(self.rate, self.units, self.pays_when == "sure")
         wrong = ((r.number, payments.wrong(r)) for r in rounds)
         yield Check.of("by value", "every payment follows from the recorded values", wrong)
 

@@ -91,7 +91,7 @@ class Pot(SettlePart):
             unproved = view.get(Unproved)
             proved = clients if unproved is None else np.setdiff1d(clients, unproved.clients)
             everyone = np.arange(len(state["work"]))
-            sums = ValueSums.of(state).plus(payee[clients], values)
+            sums = ValueSums.of(state).plus(ValueSums.of_round(payee[clients], values, len(payee)))
             worked = np.unique(payee[proved])
             work = state["work"] + np.isin(everyone, worked)
             return Settlement(arrays={"pot_work": worked}), {**state, **sums.state(), "work": work}

@@ -121,7 +121,8 @@ class Capped(OfRule):
         """Add the round's values to each client's, and note which members are below the floor."""
         if not self.floor or outcome.values is None:
             return state
-        sums = ValueSums.of(state).plus(*valued_seats(outcome))
+        valued = ValueSums.of_round(*valued_seats(outcome), outcome.context.num_clients)
+        sums = ValueSums.of(state).plus(valued)
         below = state["below"].copy()
         for member in set((of := outcome.members).values()):
             mine = [c for c, name in of.items() if name == member]
