@@ -1,4 +1,4 @@
-"""What sampling and batching must not change; axioms follow from the definition, which test_shapley_games holds."""
+"""The axioms of the Shapley value, and what sampling and batching must not change."""
 
 from __future__ import annotations
 
@@ -20,6 +20,50 @@ def tables(draw: st.DrawFn, min_players: int = 1, max_players: int = 5) -> list[
 
 def size(v: list[float]) -> int:
     return len(v).bit_length() - 1
+
+
+@given(tables())
+def test_efficiency(v: list[float]) -> None:
+    assert close(shapley.exact(game(v), size(v)).sum(), v[-1] - v[0], 1e-10)
+
+
+@given(tables(min_players=2), st.data())
+def test_symmetry(v: list[float], data: st.DataObject) -> None:
+    i, j = data.draw(st.permutations(range(size(v))))[:2]
+
+    def swap(mask: int) -> int:
+        a, b = mask >> i & 1, mask >> j & 1
+        return mask & ~(1 << i) & ~(1 << j) | b << i | a << j
+
+    even = [(v[mask] + v[swap(mask)]) / 2 for mask in range(len(v))]
+    for values in (shapley.exact(game(even), size(v)), shapley.banzhaf(game(even), size(v))):
+        assert close(values[i], values[j], 1e-10)
+
+
+@given(tables(), st.data())
+def test_null_player(v: list[float], data: st.DataObject) -> None:
+    i = data.draw(st.integers(0, size(v) - 1))
+    without = [v[mask & ~(1 << i)] for mask in range(len(v))]
+    for rule in (shapley.exact, shapley.banzhaf, shapley.leave_one_out):
+        assert rule(game(without), size(v))[i] == 0
+
+
+@given(tables(), numbers, numbers, st.integers(0, 2**32))
+def test_linearity(v: list[float], a: float, b: float, seed: int) -> None:
+    n = size(v)
+    w = np.random.default_rng(seed).normal(size=len(v))
+    mixed = (a * np.array(v) + b * w).tolist()
+    for rule in (shapley.exact, shapley.banzhaf, shapley.leave_one_out):
+        apart = a * rule(game(v), n) + b * rule(game(w.tolist()), n)
+        assert np.abs(rule(game(mixed), n) - apart).max() < 1e-8
+
+
+@given(tables(), st.data())
+def test_anonymity(v: list[float], data: st.DataObject) -> None:
+    n = size(v)
+    names = data.draw(st.permutations(range(n)))
+    renamed = shapley.exact(lambda c: game(v)(frozenset(names[i] for i in c)), n)
+    assert close(renamed, shapley.exact(game(v), n)[list(names)], 1e-10)
 
 
 @given(tables(), st.data())
