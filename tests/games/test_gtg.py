@@ -119,6 +119,21 @@ def test_one_call_a_level_for_all_sweeps_that_are_sure_to_be_needed() -> None:
     assert [sorted(map(len, batch)) for batch in value.batches] == [[0, 3], [1, 1, 1], [2, 2, 2]]
 
 
+def test_exact_and_monte_carlo_batches() -> None:
+    value = Batched(additive)
+    shapley.exact(value, 5)
+    assert [len(batch) for batch in value.batches] == [32]
+    value = Batched(additive)
+    shapley.exact(value, 13)
+    assert [len(batch) for batch in value.batches] == [4096, 4096]
+    value = Batched(additive)
+    shapley.leave_one_out(value, 5)
+    assert [len(batch) for batch in value.batches] == [6]
+    value = Batched(additive)
+    shapley.monte_carlo(value, 4, 500)
+    assert [len(batch) for batch in value.batches] == [2, 4, 6, 4]
+
+
 @pytest.mark.parametrize(("n", "used"), [(3, 21), (7, 21), (20, 20)])
 def test_the_mean_over_clients_settles_at_the_first_check(n: int, used: int) -> None:
     """As the authors' code stops: a permutation's values sum to v(N) - v({}), so their mean never moves."""

@@ -105,6 +105,19 @@ def test_weights_are_the_best_by_brute_force(tariff: Tariff) -> None:
     assert parts > 2
 
 
+def test_at_one_price_for_all_no_claim_of_less_finds_a_buyer() -> None:
+    """A buyer may import less than a model's size, so a smaller size only takes choices from it."""
+    for seed in range(8):
+        truth, tariff = wide_market(np.random.default_rng(seed)), Tariff(0.75, 0.0)
+        sold = (posted_imports(truth, tariff) > 0).sum(axis=0)
+        for who in range(6):
+            for factor in (0.1, 0.3, 0.5, 0.8, 0.95):
+                said = replace(truth, sizes=np.where(np.arange(6) == who, factor * truth.sizes, truth.sizes))
+                graph = posted_imports(said, tariff) > 0
+                graph[who] = False
+                assert graph[:, who].sum() <= sold[who]
+
+
 def test_a_budget_is_kept_and_the_best_for_the_money_stays() -> None:
     bought = best_purchase(100, 1e4, [300, 300], [2.0, 1.0], [0.0, 0.0], 1.0, budget=2.5)
     assert bought.tolist() == [0.0, 300.0]

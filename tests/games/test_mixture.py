@@ -142,6 +142,16 @@ def with_a_far_player(far: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.n
     return -np.log1p(np.exp(x[:, 0] - 1)) - np.abs(np.tanh(x[:, 1])), weights, places
 
 
+def test_intervals_hold_where_one_player_is_far_from_all_others() -> None:
+    """Only few sampled pairs have it on their smaller side, and these are missed by many times as much as the rest."""
+    v, weights, places = with_a_far_player(3, seed=0)
+    exact = shapley.shapley_from_table(v)
+    found = [mixture(Counting(v), 10, weights, [places @ places.T], seed=seed) for seed in range(40)]
+    inside = np.array([np.abs(one.values - exact) <= 1.96 * one.standard_errors for one in found])
+    assert 0.95 <= inside.mean() <= 0.99  # pairs taken as equals: 0.93
+    assert inside.mean(axis=0).min() >= 0.9  # 0.85
+
+
 def test_the_pair_of_a_far_player_and_the_lightest_one_is_always_known() -> None:
     """Nothing else shows what a surrogate misses there; most designs that do not know the far player lack it."""
     n, gains = 10, np.linspace(0, 1, 10)
@@ -173,6 +183,14 @@ def test_few_coalitions_of_a_far_player_give_true_intervals_or_none(budget: int)
     assert inside.mean() >= 0.93
 
 
+def test_one_player_is_far_if_its_worth_is_apart_from_the_median_by_four_times_what_half_are() -> None:
+    assert far_player([0.0, 1.0, 2.0, 3.0, 6.1]) == 4  # apart: 2, 1, 0, 1, 4.1; their median is 1
+    assert far_player([0.0, 1.0, 2.0, 3.0, 6.0]) is None
+    assert far_player([-2.1, 1.0, 2.0, 3.0, 4.0]) == 0
+    assert far_player([1.0, 1.0, 1.0]) is None
+    assert far_player([1.0]) is None
+
+
 @pytest.mark.parametrize("n", [1, 2, 4, 5, 6, 7, 10, 13])
 def test_a_design_has_the_far_player_s_pairs_as_strata_of_their_own(n: int) -> None:
     far, biggest = n // 2, min(3, (n - 1) // 2)
@@ -202,6 +220,17 @@ def test_a_design_has_the_far_player_s_pairs_as_strata_of_their_own(n: int) -> N
     assert len(known) == 2**n
     with pytest.raises(ValueError, match=f"far is {n}; allowed: None or a player, 0 to {n - 1}"):
         design(n, far=n)
+
+
+def test_the_cross_fitted_values_are_unbiased_with_a_far_player() -> None:
+    """Over many designs their mean is the exact value, found by enumeration, within four of its standard errors."""
+    n, draw = 6, np.random.default_rng(5)
+    v = draw.normal(size=2**n)
+    v[1] = 20.0
+    weights, exact = draw.uniform(0.5, 2, n), shapley.shapley_from_table(v)
+    found = np.array([mixture(Counting(v), n, weights, budget=40, seed=seed).cross_fitted for seed in range(120)])
+    noise = found.std(axis=0, ddof=1) / np.sqrt(len(found))
+    assert np.abs(found.mean(axis=0) - exact).max() <= 4 * noise.max()
 
 
 def test_rough_games_are_valued_less_exactly_and_the_intervals_say_so() -> None:

@@ -226,6 +226,16 @@ def test_the_papers_form_depends_on_the_scale() -> None:
     assert np.allclose(steep, [0, 2 / 3, 1 / 3])
 
 
+@settings(max_examples=40, deadline=None)
+@given(matrices())
+def test_a_game_of_distances_is_symmetric_and_its_rest_is_nash(models: np.ndarray) -> None:
+    phi = replicator.payoff_matrix(models)
+    assert np.array_equal(phi, phi.T)
+    assert (np.diag(phi) == 0).all()
+    assert (phi <= 0).all()
+    assert replicator.nash_gap(phi, nearest(phi)) <= 1e-9
+
+
 def test_few_and_equal_players() -> None:
     assert replicator.weights(replicator.equilibrium([[0.0]])).tolist() == [1.0]
     assert replicator.equilibrium([[0.0]], population=100).tolist() == [[1.0]]

@@ -8,6 +8,7 @@ import torch.nn.functional as F  # noqa: N812
 from rotation import rotating
 
 from hanse.core.recipe import Recipe
+from hanse.learning.batches import SeatPlan, group_seats
 from hanse.learning.job import Drawn, batch_plan
 from hanse.learning.models import build_problem
 from hanse.learning.sequential import SequentialEngine
@@ -95,6 +96,13 @@ def test_seats_on_threads_give_the_same_bits() -> None:
     expected = oracle(problem, pool, jobs, recipe)
     assert torch.equal(got.rows, expected.rows)
     np.testing.assert_array_equal(got.loss, expected.loss)
+
+
+def test_seats_train_together_until_padding_costs_more_than_another_group() -> None:
+    plans = [SeatPlan(s, np.zeros((9, w), np.int64), 0, 0) for s, w in enumerate([60, 10, 59, 11])]
+    assert [[plan.seat for plan in group] for group in group_seats(plans, 10)] == [[0, 1, 2, 3]]
+    assert [[plan.seat for plan in group] for group in group_seats(plans, 1_000_000)] == [[0, 2], [1, 3]]
+    assert [len(group) for group in group_seats(plans, 40_000_000)] == [1] * 4  # the memory of one
 
 
 @pytest.mark.parametrize(("name", "shape"), [("mlp", (12,)), ("cnn_small", (1, 28, 28))])

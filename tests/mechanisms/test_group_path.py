@@ -29,12 +29,19 @@ def test_the_run_is_the_same_but_for_what_the_server_sees() -> None:
     ("table", "line"),
     [
         ({"mechanism": {"value": "gtg"}}, "mechanism.value: 'gtg' needs single updates"),
+        ({"mechanism": {"weigh": "median"}}, "mechanism.weigh: 'median' needs single updates"),
+        ({"mechanism": {"name": "scaffold"}}, "mechanism.train: 'scaffold' needs single updates"),
         ({"federation": {"secure": {"group": 2}}}, "federation.secure.group: 2"),
         ({"federation": {"secure": {"groups": 3}}}, "federation.secure.groups"),
         ({"federation": {"refuse": "norm_bound"}}, "federation.refuse: 'norm_bound': not with federation.secure"),
+        ({"federation": {"enough": 3}}, "federation.enough: 3: not with federation.secure"),
+        ({"federation": {"late": "next"}}, "federation.late: 'next': not with federation.secure"),
+        ({"sizes": {"proved": True}}, "sizes.proved: true: not with federation.secure"),
     ],
 )
 def test_what_needs_single_updates_is_refused_before_round_0(table: dict[str, dict[str, object]], line: str) -> None:
+    if "sizes" in table:
+        pytest.importorskip("hanse.wings.evidence")
     with pytest.raises(hanse.UserError) as refused:
         hanse.run(experiment({"group": 3}, None, **table))
     assert any(line in one for one in refused.value.lines), refused.value.lines

@@ -134,6 +134,11 @@ def test_opposite_groups_are_told_apart_and_the_larger_one_comes_first(linkage: 
     assert bipartition(np.outer(signs, signs), linkage).tolist() == [True, False, False, True, False]
 
 
+def test_halves_of_equal_size_keep_the_lowest_position_first() -> None:
+    signs = np.array([-1.0, 1.0, 1.0, -1.0])
+    assert bipartition(np.outer(signs, signs)).tolist() == [False, True, True, False]
+
+
 def test_one_model_cannot_be_split() -> None:
     with pytest.raises(ValueError, match="at least two can be split"):
         bipartition(np.ones((1, 1)))

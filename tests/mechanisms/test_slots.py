@@ -48,9 +48,12 @@ def test_a_part_in_several_slots_is_there_once_by_its_first_slot() -> None:
 @pytest.mark.parametrize(
     "slots",
     [
+        {"train": {"global_lr": 0.5}},
         {"weigh": {"global_lr": 0.5}},
         {"train": {"global_lr": 0.5}, "weigh": {"global_lr": 0.5}},
         {"train": {"name": "scaffold", "global_lr": 0.5}},
+        {"train": "scaffold", "weigh": {"name": "scaffold", "global_lr": 0.5}},
+        {"train": {"name": "scaffold", "global_lr": 0.5}, "weigh": "scaffold"},
         {"global_lr": 0.5},
     ],
 )

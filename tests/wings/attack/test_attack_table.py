@@ -12,12 +12,13 @@ from typer.testing import CliRunner
 
 import hanse
 from hanse.cli import app
-from hanse.lab.job import Job, Step
+from hanse.lab.job import Job, Step, seeded
+from hanse.lab.kept import KeptFile
 from hanse.wings.attack import cheat_table
 from hanse.wings.attack.attack_command import table_sentences
 from hanse.wings.attack.cheat_table import CheatCell, CheatColumn, drawn_seeds, judged, play_table, possible, read_rules
 from hanse.wings.attack.deviant import Deviant
-from hanse.wings.attack.search import Outcome, gained, table_of
+from hanse.wings.attack.search import KeptOutcomes, Outcome, gained, play_with_outcome, table_of
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 GAINS = {"flat": [0.0] * 4, "same": [0.5] * 4, "short": [0.9, 1.0, 1.1], "good": [0.9, 1.0, 1.1, 1.0]}
@@ -224,3 +225,12 @@ def test_what_a_cheat_buys_is_as_far_as_for_its_honest_self() -> None:
     # it bought twice as much, and looked .4 nearer than it is
     assert gained(outcome(12.0, [0, 2.0], [0, 0.1]), honest, [0]) == pytest.approx(2 - 2 * 0.4)
     assert gained(outcome(12.0, [0, 2.0], [0, 0.1]), outcome(10.0, [0, 0], [0, np.nan]), [0]) == pytest.approx(2)
+
+
+def test_runs_of_a_table_with_drawn_seeds_are_found_again(tmp_path: Path) -> None:
+    sections = {**read_rules(smoke=True).columns["path values"], "run": {"rounds": 1}}
+    job, store = seeded(sections, 3, "honest"), KeptOutcomes(KeptFile(tmp_path), 8, [0])
+    store.write(job, play_with_outcome(job, lambda *step: None))
+    found = KeptOutcomes(KeptFile(tmp_path), 8, [0]).read(job)
+    assert found["key"] == job.key
+    assert KeptOutcomes(KeptFile(tmp_path), 7, [0]).read(job) is None

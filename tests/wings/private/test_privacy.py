@@ -280,6 +280,13 @@ def test_what_a_participant_decides_itself_goes_before_the_run(tmp_path: Path) -
     assert (account.epsilon, account.delta) == (3.0, 1e-6)
 
 
+def test_a_damaged_account_answers_nothing(tmp_path: Path) -> None:
+    asked(node(tmp_path, GIVEN))
+    (tmp_path / "privacy.json").write_text("{")
+    with pytest.raises(UserError, match="cannot be read"):
+        node(tmp_path, GIVEN)
+
+
 def test_the_rest_is_spent_by_another_process_while_one_trains(tmp_path: Path) -> None:
     slow, other = node(tmp_path, GIVEN), node(tmp_path, GIVEN)
     inner = slow.federation.inner  # type: ignore[attr-defined]
@@ -489,7 +496,12 @@ def test_noise_that_is_left_out_follows_from_the_budget_and_the_rounds() -> None
     ("sections", "said"),
     [
         ({"mechanism": "ifca"}, "'ifca'"),
+        ({"mechanism": "pifl"}, "'tokens'"),
+        ({"mechanism": "ipfl", "data": {"client_validation": 0.1}}, "'ipfl'"),
+        ({"mechanism": "fedgen"}, "label counts"),
+        ({"mechanism": "oort"}, "'oort'"),
         ({"behaviour": {"noisy": {}}}, "behaviour.noisy"),
+        ({"sizes": {"proved": True}}, "not with sizes.proved"),
         (
             {"train": {"loss": {"name": "cross_entropy", "weights": "balanced"}}},
             "not with train.loss.weights 'balanced'",
@@ -681,3 +693,9 @@ def test_dp_sgd_that_is_longer_than_its_steps_and_noise_can_be_is_refused() -> N
     assert noises(replies) == [pytest.approx(level), TOO_LONG, pytest.approx(5 * level)]
     decay = dataclasses.replace(recipe, weight_decay=0.1)
     assert rule.longest(33, decay, 0.1, task) == np.inf
+
+
+def test_what_a_client_says_follows_the_clip_that_the_server_sent() -> None:
+    rule = dataclasses.replace(RULE, quantile=0.5)
+    replies = believed(rule, Train(0, 0, START, clip=0.1), c0=(torch.zeros(WIDTH), 0.0))
+    assert noises(replies) == [pytest.approx(0.2)]

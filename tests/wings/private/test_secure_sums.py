@@ -117,7 +117,6 @@ def test_who_is_late_is_not_in_the_sum() -> None:
     [
         ({"row": START + MOST_CHANGE * 1.01}, "changes by 64.64; a sum takes at most 64"),
         ({"num_samples": MOST_SAMPLES + 1}, "8388609 samples; a sum takes at most 8388608"),
-        ({"row": START * float("nan")}, ""),
     ],
 )
 def test_what_does_not_fit_is_refused_and_the_others_are_summed(changed: dict[str, object], why: str) -> None:
@@ -133,6 +132,17 @@ def test_members_that_start_from_different_models_are_refused() -> None:
     asked = [Request(c, (Train(c, 0, START + c),)) for c in range(3)]
     got = Secured(Answers([update(c) for c in range(3)]), SecureSums(3), 7).exchange(0, asked, None, None)
     assert all("different models" in str(r.refused) for r in got)
+
+
+def test_nothing_is_seen_of_a_reply_that_is_not_summed() -> None:
+    sent = [update(c) for c in range(5)]
+    sent[1] = replace(sent[1], arrival=Arrival(seconds=9.0))
+    got = seen(sent, deadline=5.0)
+    assert [r.client for r in got if r.refused] == [1]
+    sent[2] = replace(sent[2], results=(replace(sent[2].results[0], row=START * float("nan")),))
+    got = seen(sent, deadline=5.0)
+    assert [r.client for r in got if r.refused] == [0, 1, 2, 3, 4]  # 3 of 5 are too few: see SecureSums.least
+    assert all(not r.results for r in got if r.refused)
 
 
 @pytest.mark.parametrize("size", range(3, 64))

@@ -10,7 +10,7 @@ from torch import nn
 
 import hanse
 from hanse.base.errors import UserError
-from hanse.mechanisms.weigh import _by_variance
+from hanse.mechanisms.weigh import _beyond, _by_variance
 from hanse.reports.contributions import clearly_harmful
 from hanse.runs.round import first_state, play_round
 from hanse.runs.setup import build
@@ -139,6 +139,15 @@ def test_weights_are_the_sample_shares_where_there_is_little_noise() -> None:
     view, _ = weighed(1e-3)
     shares = view.trained.num_samples / view.trained.num_samples.sum()
     np.testing.assert_allclose(view.mixed.W[0, :8], shares, rtol=0.02)
+
+
+@pytest.mark.parametrize("tau2", [0.0, 0.5, 4.0])
+def test_what_makes_clients_differ_beyond_their_noise_is_found_by_moments(tau2: float) -> None:
+    rng = np.random.default_rng(3)
+    variance, unit = rng.uniform(0.5, 3, 12), rng.uniform(0.3, 2, 12)
+    spread = np.sqrt(variance + tau2 * unit)[:, None]
+    found = [_beyond(torch.from_numpy(rng.normal(5, spread, (12, 4000))), variance, unit) for _ in range(20)]
+    assert float(np.mean(found)) == pytest.approx(tau2, rel=0.02, abs=0.01)
 
 
 def test_an_update_without_samples_takes_no_weight_and_leaves_the_others_theirs() -> None:
