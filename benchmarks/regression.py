@@ -142,7 +142,7 @@ JOBS: Mapping[str, Mapping[str, Any]] = {
     "centralised": _job({"name": "centralised"}, data={"partition": "pooled"}),
     "synthetic, logistic": _job(_of("fedprox"), data={"source": "synthetic", "partition": "natural"},
                                 model={"name": "logistic"}),
-    "batch norm": _job(_of("gtfedavg"), model={"name": "mlp", "batch_norm": True}, engine={"train": "sequential"}),
+    "batch norm": _job(_of("gtfedavg"), model={"name": "mlp", "hidden": [16], "batch_norm": True}),
     "norm bound, drop-outs": _job(
         _of("fedavg", select="everyone"),
         behaviour={"dropout": {"rate": 0.4}}, federation={"refuse": "norm_bound"},

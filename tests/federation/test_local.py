@@ -83,9 +83,13 @@ def test_bytes_count_each_model_once_a_round_and_private_rows_never(here: Sessio
 
 def test_a_client_with_too_few_samples_refuses_and_the_others_train() -> None:
     here = world(
-        data={"source": "digits", "partition": {"name": "pathological", "classes_per_client": 1}, "clients": 5},
+        data={
+            "source": "digits",
+            "partition": {"name": "pathological", "classes_per_client": 1},
+            "clients": 5,
+            "client_test": 0.0,
+        },
         model={"name": "mlp", "hidden": [6], "batch_norm": True},
-        engine={"threads": 1},
     )
     assert smallest_batch(here.problem) == 2
     here.data.sizes[3] = 1

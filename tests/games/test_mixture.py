@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from typing import Any
 
@@ -22,6 +22,7 @@ from hanse.games.mixture import (
     far_player,
     fit,
     mixture,
+    ranking_settled,
 )  # fmt: skip
 from hanse.games.mixture_kernel import kernel_values, shapley_weights, sum_kernel_values
 
@@ -233,6 +234,25 @@ def test_the_cross_fitted_values_are_unbiased_with_a_far_player() -> None:
     assert np.abs(found.mean(axis=0) - exact).max() <= 4 * noise.max()
 
 
+def test_a_ranking_is_sure_when_neighbours_are_apart_or_alike() -> None:
+    sure = ranking_settled(0.95)
+    values, small = np.array([3.0, 1.0, 2.0]), np.full(3, 0.1)
+    assert sure(values, small)
+    assert not sure(values, np.full(3, 0.5))  # 1 apart, and 1.96 errors of a difference are 1.39
+    assert not sure(values, np.array([0.1, np.nan, 0.1]))
+    twins = np.array([3.0, 1.0, 1.0])
+    assert sure(twins, np.full(3, 0.01))  # 0.028 of 5 apart at most
+    assert not sure(twins, np.full(3, 0.1))
+    assert ranking_settled(0.9)(np.ones(1), np.ones(1))
+    # of three neighbours each may be wrong in a third of 5 %: 2.13 errors
+    four = np.arange(4.0)
+    assert sure(four, np.full(4, 1 / 2.12 / math.sqrt(2) * 0.99))
+    assert not sure(four, np.full(4, 1 / 2.13 / math.sqrt(2) * 1.01))
+    for wrong in (0.5, 1.0, True):
+        with pytest.raises(ValueError, match=r"sure is .*; allowed: a number above 0\.5 and below 1"):
+            ranking_settled(wrong)
+
+
 def test_rough_games_are_valued_less_exactly_and_the_intervals_say_so() -> None:
     names = [path.name for path in TABLES if "accuracy" in path.name and "n10" in path.name]
     medians = {}
@@ -295,6 +315,29 @@ def test_the_estimator_is_linear_in_the_worths_so_that_other_utilities_of_the_sa
     both = one.values(np.stack([one.worth, other, one.worth + 2 * other], axis=1))
     assert both[:, 0] == pytest.approx(one.estimate().values, abs=1e-12)
     assert both[:, 2] == pytest.approx(both[:, 0] + 2 * both[:, 1], rel=1e-6)
+
+
+def test_it_ends_when_the_intervals_are_short_enough() -> None:
+    table = loaded("mnist_a01_r20_n10_i2000_loss.npz")
+
+    def spent(enough: Callable[[Any, Any], bool] | None) -> int:
+        game = Counting(table["v"])
+        found = mixture(game, 10, table["weights"], lambda: grams_of(table), 400, 1, enough=enough)
+        assert len(game.asked) == found.distinct
+        assert len(set(game.asked)) == found.distinct  # none twice, though the designs have them again
+        assert set(game.asked) == set(found.fit.design.coalitions())
+        return found.distinct
+
+    assert spent(None) == 400
+    assert spent(lambda values, errors: bool(errors.max() < 0.25 * values.clip(0).sum())) == 50
+    assert spent(ranking_settled(0.95)) == 400  # two of the ten are too near each other
+
+    def line(coalition: frozenset[int]) -> float:
+        return 1 - 4 * (sum(coalition) / 7 / len(coalition) - 0.5) ** 2 if coalition else 0.0
+
+    ranked = mixture(line, 8, np.ones(8), budget=200, enough=ranking_settled(0.95))
+    assert ranked.distinct < 200
+    assert ranked.values == pytest.approx(shapley.exact(line, 8), abs=1e-3)
 
 
 def test_players_of_no_weight_and_equal_worths() -> None:

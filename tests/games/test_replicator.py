@@ -127,7 +127,7 @@ def test_closed_form_is_fifty_steps_of_the_dynamics() -> None:
     assert np.allclose(replicator.equilibrium(phi), step, rtol=1e-10, atol=1e-14)
 
 
-def test_small_steps_come_near_the_flow_of_eq_7() -> None:
+def test_continuous_time_solves_eq_7() -> None:
     phi = replicator.payoff_matrix(np.random.default_rng(3).normal(size=(4, 3)))
     own = np.eye(4, dtype=bool)
 
@@ -138,6 +138,8 @@ def test_small_steps_come_near_the_flow_of_eq_7() -> None:
 
     start = np.where(own, 0.0, 1 / 3)
     solved = solve_ivp(flow, (0, 5), start.ravel(), rtol=1e-10, atol=1e-12).y[:, -1].reshape(4, 4)
+    assert np.allclose(replicator.equilibrium(phi, 5, time="continuous"), solved, atol=1e-8)
+    # small steps of discrete time come near it
     fine = replicator.equilibrium(phi, 50_000, 0.8 / 10_000)
     assert np.allclose(fine, solved, atol=1e-4)
 
@@ -196,12 +198,12 @@ def test_rows_stay_on_the_simplex(models: np.ndarray, population: int | None, sc
 
 
 @settings(max_examples=60, deadline=None)
-@given(matrices(), st.integers(0, 10**6))
-def test_the_order_of_players_does_not_matter(models: np.ndarray, seed: int) -> None:
+@given(matrices(), st.integers(0, 10**6), st.sampled_from(["discrete", "continuous"]))
+def test_the_order_of_players_does_not_matter(models: np.ndarray, seed: int, time: Any) -> None:
     order = np.random.default_rng(seed).permutation(len(models))
     phi = replicator.payoff_matrix(models)
-    here = replicator.equilibrium(phi)
-    there = replicator.equilibrium(phi[np.ix_(order, order)])
+    here = replicator.equilibrium(phi, time=time)
+    there = replicator.equilibrium(phi[np.ix_(order, order)], time=time)
     assert np.allclose(there, here[np.ix_(order, order)], atol=1e-12)
     assert np.allclose(replicator.payoff_matrix(models[order]), phi[np.ix_(order, order)], rtol=1e-10, atol=1e-12)
 

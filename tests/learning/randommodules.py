@@ -127,7 +127,7 @@ def _block(draw: random.Random, act: nn.Module, tied: nn.Linear, stackable: bool
         lambda: [weight_norm(nn.Linear(WIDTH, WIDTH)), act],
         lambda: [fresh, nn.Dropout(0.2), act],
     ]
-    return draw.choice(kinds if not stackable else [kinds[0], kinds[0], kinds[1]])()
+    return draw.choice(kinds if not stackable else [kinds[0], kinds[0], kinds[1], kinds[5]])()
 
 
 def drawn(input_shape: tuple[int, ...], num_classes: int, which: int = 0) -> nn.Module:

@@ -107,10 +107,12 @@ class OneDevice(TorchDispatchMode):
         return found
 
 
-@pytest.mark.parametrize("model", ["logistic", "mlp"])
+@pytest.mark.parametrize("model", ["logistic", "mlp", "mlp with batch norm"])
 def test_a_step_needs_nothing_of_the_processor(model: str) -> None:
     """No operator of a step has a tensor elsewhere or asks for a value: neither could be recorded."""
-    problem, row = build_problem(model, (6,), 4, 0, **({"hidden": [5]} if model == "mlp" else {}))
+    options = {"hidden": [5]} if "mlp" in model else {}
+    options |= {"batch_norm": True} if "norm" in model else {}
+    problem, row = build_problem(model.split()[0], (6,), 4, 0, **options)
     recipe, meta = Recipe(epochs=1, batch_size=10, momentum=0.5), torch.device("meta")
     jobs = jobs_of(row, [30, 30], mu=0.3)
     batches = Batches.of(plan_seats(jobs, recipe, 2), meta, torch.float32)
@@ -123,7 +125,8 @@ def test_a_step_needs_nothing_of_the_processor(model: str) -> None:
     taken = batches.samples[begin:end].reshape(end - begin, -1)
     weights, tally = (part[begin:end].unsqueeze(2) for part in (batches.weights, batches.tally))
     with torch.no_grad(), OneDevice():
-        stacked.take_steps(bound, x, Segment(taken, y, weights, tally, batches.reports), 0.5, 0.1)
+        paces = batches.paces[begin:end, :, None, None]
+        stacked.take_steps(bound, x, Segment(taken, y, weights, tally, paces, batches.reports), 0.5, 0.1)
     assert any(batches.reports)
 
 

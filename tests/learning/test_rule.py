@@ -49,7 +49,7 @@ def chosen(problem: Problem, row: torch.Tensor, seats: int = 10, **given: Any) -
 
 @pytest.mark.parametrize(
     ("name", "engine"),
-    [("mlp", DENSE), (USER + "normalised", "sequential"), ("cnn_femnist", "sequential"), ("cnn_small", CONV),
+    [("mlp", DENSE), (USER + "normalised", "stacked"), ("cnn_femnist", "sequential"), ("cnn_small", CONV),
      (USER + "residual", "vmapped"), (USER + "dropping", "sequential")],
 )  # fmt: skip
 @pytest.mark.parametrize("recipe", [RECIPE, Recipe(epochs=1, batch_size=None, batches_per_epoch=3)])

@@ -189,6 +189,13 @@ def test_a_budget_too_small_for_the_seats_is_raised_to_the_least(view: View) -> 
     assert value(view, name="mixture", budget=2).metrics["value/models_evaluated"] == 10
 
 
+def test_a_ranking_that_is_sure_ends_the_evaluation(view: View) -> None:
+    """Five seats have 32 coalitions: a bar that is low is met before all are known, one that is high never."""
+    low, high = (value(view, name="mixture", sure=sure) for sure in (0.51, 1 - 1e-12))
+    assert low.metrics["value/models_evaluated"] <= high.metrics["value/models_evaluated"] <= 32
+    assert low.per_seat == pytest.approx(value(view, name="exact").per_seat, abs=0.02)
+
+
 @pytest.mark.parametrize(
     ("name", "options", "key"),
     [

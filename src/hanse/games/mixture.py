@@ -56,12 +56,14 @@ R = TypeVar("R")
 BUDGET = 10  # coalitions a player by default: errors of 1 to 2 % on real games of 10 to 20 players
 _OFFSETS = (0.3, 1.0, 3.0)  # the kernel's constant c, beside Gram matrices whose mean diagonal is 1
 _NOISES = (1e-7, 1e-5, 1e-3, 1e-2)  # as a share of the kernel's mean diagonal
+_FIRST = 5  # coalitions a player before it is asked whether they are enough
 _POINTS = 200  # the kernel is chosen on at most so many coalitions
 _FOLDS = 5
 _LEAST = 3  # pairs of each size, if the budget allows
 _FAR = 4.0  # times the median distance from the median worth: from there on a player is far from the others
 _FAR_SIZES = 3  # up to this size of the smaller side, the far player's pairs are strata of their own
 _ENUMERATED = 20_000  # pairs: strata up to here are listed and shuffled, larger ones drawn
+_ALIKE = 0.01  # of the sum of the positive values: players that differ by less need no ranking
 _SMALLEST = 1e-6  # a weight below this share of the mean weight counts as this share
 _ROUNDING = 1e-8  # how far a Gram matrix may be from symmetric and positive semidefinite, relative to its largest entry
 
@@ -689,6 +691,7 @@ def mixture(
     budget: int | None = None,
     seed: int | np.random.Generator = 0,
     *,
+    enough: Callable[[Floats, Floats], bool] | None = None,
     game: Game = "average",
 ) -> MixtureEstimate:
     """Estimate the Shapley value of a game whose coalitions are averages or sums, from at most ``budget`` coalitions.
@@ -704,6 +707,9 @@ def mixture(
             gave errors of 1 to 2 % of the values on real games of 10 to 20 players. If the budget covers all ``2**n``,
             values are exact.
         seed: the seed of the draws, or a numpy generator to use.
+        enough: a function that decides whether values ``[n]`` with standard errors ``[n]`` are exact enough, such as
+            :func:`hanse.games.mixture.ranking_settled`. It is called when 5 coalitions per player have been evaluated,
+            and whenever that number has doubled. Default: the whole budget is used.
         game: "average", or "increment" where coalitions are sums of weighted steps.
 
     Raises:
@@ -724,10 +730,46 @@ def mixture(
         _grams(grams, n)
     most = whole_number("budget", BUDGET * n if budget is None else budget)
     _check_budget(n, most)
+    # one key for all sizes: the designs are nested, so that a doubled budget evaluates only what is new
     key, memo = int(generator(seed, "mixture").integers(2**62)), Memo(value)
-    plan = design(n, most, key, far_player(memo.many([frozenset({i}) for i in range(n)])))
-    worth = memo.many(plan.coalitions())
-    return fit(plan, worth, weights, grams() if callable(grams) else grams, game).estimate()
+    size = most if enough is None else min(most, max(_FIRST * n, 2 * n + 2))
+    far = far_player(memo.many([frozenset({i}) for i in range(n)]))
+    while True:
+        plan = design(n, size, key, far)
+        worth = memo.many(plan.coalitions())
+        estimate = fit(plan, worth, weights, grams() if callable(grams) else grams, game).estimate()
+        if size >= most or plan.complete or (enough is not None and enough(estimate.values, estimate.standard_errors)):
+            return estimate
+        size = min(most, 2 * size)
+
+
+def ranking_settled(sure: float) -> Callable[[Floats, Floats], bool]:
+    """Return a rule for ``enough``: stop once the whole ranking of the players is right with probability ``sure``.
+
+    Every two neighbours in the ranking must be distinguishable, or known to differ by less than a hundredth of the sum
+    of the positive values. (Twins can never be distinguished.) The probability is divided among the neighbours
+    (Bonferroni).
+
+    Args:
+        sure: the probability, above 0.5 and below 1.
+
+    Raises:
+        ValueError: ``sure`` is out of range.
+    """
+    if isinstance(sure, bool) or not 0.5 < sure < 1:
+        raise ValueError(f"sure is {sure!r}; allowed: a number above 0.5 and below 1")
+
+    def settled(values: Floats, errors: Floats) -> bool:
+        """Whether all neighbours are distinguishable or practically equal."""
+        from scipy.special import ndtri
+
+        order = np.argsort(-values, kind="stable")
+        apart, error = -np.diff(values[order]), np.hypot(errors[order][1:], errors[order][:-1])
+        reach = float(ndtri(1 - (1 - sure) / max(1, len(apart)))) * error
+        alike = apart + reach <= _ALIKE * np.maximum(values, 0.0).sum()
+        return bool(((apart >= reach) | alike).all())
+
+    return settled
 
 
 def _shares(weights: ArrayLike, n: int) -> Floats:

@@ -32,6 +32,8 @@ import numpy as np
 from hanse.base.pytorch import torch
 from hanse.games.gram import Floats, as_models, distances
 
+Time = Literal["discrete", "continuous"]
+
 
 def payoff_matrix(params: Any, eps: float = 0.0) -> Floats:
     """Return GTFLAT's payoffs ``-|theta_i - theta_j|``, eq. (10), ``[k, k]``.
@@ -91,6 +93,7 @@ def equilibrium(
     strength: float = 0.8,
     population: int | None = None,
     *,
+    time: Time = "discrete",
     start: Any = None,
 ) -> Floats:
     """Return the state ``X [k, k]`` after some generations, eq. (6). Row i has the shares of player i's population.
@@ -106,6 +109,8 @@ def equilibrium(
         strength: the selection strength, at least 0.
         population: None for shares. With a number, each population has that many individuals. Each generation is then
             rounded by largest remainder, as in the paper's Example 1.
+        time: "discrete" generations, or "continuous" time: the flow of eq. (7), which multiplies by ``exp(strength (u_a
+            - mean_b u_b))`` per generation.
         start: ``[k, k]``, how many individuals choose each action at first, if there is a ``population`` (see
             :func:`drawn`). Default: equal shares.
 
@@ -117,7 +122,7 @@ def equilibrium(
         >>> equilibrium(payoff, population=100).tolist()  # models 1 and 2 are near each other
         [[0.0, 0.5, 0.5], [0.13, 0.0, 0.87], [0.12, 0.88, 0.0]]
     """
-    phi = _checked(payoff, generations, strength, population)
+    phi = _checked(payoff, generations, strength, population, time)
     if len(phi) == 1:
         return np.ones((1, 1))
     lead = _lead(phi)
@@ -125,7 +130,7 @@ def equilibrium(
         return _individuals(lead, generations, strength, population, start)
     if start is not None:
         raise ValueError("start: needs a population of individuals")
-    return _closed(lead, generations, strength)
+    return _closed(lead, generations, strength, time)
 
 
 def _finite(array: Any, name: str) -> Floats:
@@ -136,7 +141,7 @@ def _finite(array: Any, name: str) -> Floats:
     return square
 
 
-def _checked(payoff: Any, generations: int, strength: float, population: int | None) -> Floats:
+def _checked(payoff: Any, generations: int, strength: float, population: int | None, time: str) -> Floats:
     """Return the payoffs as float64. Raises ValueError for options out of range."""
     phi = _finite(payoff, "payoff")
     if generations < 0:
@@ -145,6 +150,10 @@ def _checked(payoff: Any, generations: int, strength: float, population: int | N
         raise ValueError(f"strength is {strength}; allowed: 0 or more")
     if population is not None and population < 1:
         raise ValueError(f"population is {population}; allowed: 1 or more individuals, or None for shares")
+    if time not in ("discrete", "continuous"):
+        raise ValueError(f"time is {time!r}; allowed: 'discrete', 'continuous'")
+    if population is not None and time != "discrete":
+        raise ValueError("population: individuals revise their choice in discrete time only")
     return phi
 
 
@@ -161,11 +170,14 @@ def _lead(phi: Floats) -> Floats:
     return np.asarray(relative - np.nansum(relative, axis=1, keepdims=True) / (k - 1))
 
 
-def _closed(lead: Floats, generations: int, strength: float) -> Floats:
+def _closed(lead: Floats, generations: int, strength: float, time: Time) -> Floats:
     """Return the shares after so many generations at once: powers of one generation's factors, taken as logarithms."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        # the mean over a of the factor is 1, so that one of them is above 0
-        logs = generations * np.log1p(np.maximum(strength * lead, -1.0)) if generations else 0.0 * lead
+        if time == "continuous":
+            logs = strength * generations * lead
+        else:
+            # the mean over a of the factor is 1, so that one of them is above 0
+            logs = generations * np.log1p(np.maximum(strength * lead, -1.0)) if generations else 0.0 * lead
     logs = np.where(np.isnan(lead), -np.inf, logs)
     logs = logs - logs.max(axis=1, keepdims=True)
     shares = np.exp(logs)

@@ -72,6 +72,7 @@ class Segment:
         targets: ``[T, a, k, B]``.
         weights: ``[T, a, 1, B]``, each sample's weight in its batch's mean; 0 for padding.
         tally: ``[T, a, 1, B]``, each sample's weight in the reported mean loss.
+        paces: ``[T, a, 1, 1]``, one over how many steps, with this one, a seat has taken in its last pass.
         counted: ``[T]``, whether any loss of that step is reported.
     """
 
@@ -79,12 +80,13 @@ class Segment:
     targets: Tensor
     weights: Tensor
     tally: Tensor
+    paces: Tensor
     counted: Sequence[bool]
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
         """All but ``counted``, in order."""
-        return self.taken, self.targets, self.weights, self.tally
+        return self.taken, self.targets, self.weights, self.tally, self.paces
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,7 @@ class Batches:
         samples: int64 ``[T, S, B]``, positions in the pool. Padding repeats a sample of the same seat.
         weights: ``[T, S, B]``, each sample's weight in its batch's mean; 0 for padding.
         tally: ``[T, S, B]``, each sample's weight in the mean loss that its seat reports.
+        paces: ``[T, S]``, one over how many steps, with this one, a seat has taken in its last pass; 1 before it.
         reports: ``[T]``, whether some seat reports losses of that step.
         segments: ``(begin, end, active, width)`` for each run of steps in which the first ``active`` seats train, with
             batches up to ``width``.
@@ -103,6 +106,7 @@ class Batches:
     samples: Tensor
     weights: Tensor
     tally: Tensor
+    paces: Tensor
     reports: list[bool]
     segments: list[tuple[int, int, int, int]]
 
@@ -128,6 +132,7 @@ class Batches:
             samples=torch.from_numpy(np.where(valid, taken, spare[None, :, None])).to(device),
             weights=torch.from_numpy(weights).to(device=device, dtype=dtype),
             tally=torch.from_numpy(tally).to(device=device, dtype=dtype),
+            paces=torch.from_numpy(1 / np.maximum(reported.cumsum(0), 1)).to(device),
             reports=[bool(step.any()) for step in reported],
             segments=[(a, b, int(active[a]), int(widest[a])) for a, b in pairwise(cuts) if b > a],
         )

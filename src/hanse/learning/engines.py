@@ -18,7 +18,7 @@ from hanse.base.errors import UserError
 from hanse.base.pytorch import Tensor, nn, torch
 from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
-from hanse.learning.job import Engine, Problem, has_buffers
+from hanse.learning.job import Engine, Problem
 from hanse.learning.local import Precision, has_convolutions
 from hanse.learning.native.engine import NativeEngine
 from hanse.learning.native.library import CACHED, why_not_native, worth_for_images
@@ -205,7 +205,7 @@ def _kind(
     plain: Kind = "images" if has_convolutions(module) else "texts" if texts else "other"
     if unfit:
         return plain, {"native": unfit, "stacked": unfit, "vmapped": unfit}
-    unable, stacks = {}, problem.stack is not None and not has_buffers(problem)  # batch norm is the module's own
+    unable, stacks = {}, problem.stack is not None
     no_native = why_not_native(problem) if device == "cpu" else "it trains on the CPU"
     if no_native is not None and (stacks or train == "native"):
         unable["native"] = no_native

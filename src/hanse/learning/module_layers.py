@@ -22,6 +22,7 @@ class Spec:
         inputs: how many numbers go in per sample.
         outputs: how many numbers come out per sample.
         bias: whether a linear layer has a bias.
+        decay: PyTorch's ``momentum`` of a batch norm: how far the running statistics move towards a batch's.
         eps: the number that a batch norm adds to the variance.
 
     Examples:
@@ -36,6 +37,7 @@ class Spec:
     inputs: int
     outputs: int
     bias: bool = True
+    decay: float = 0.1
     eps: float = 1e-5
 
 
@@ -85,7 +87,7 @@ def read_layers(layers: Sequence[tuple[str, nn.Module]]) -> list[Spec] | None:
                 specs.append(Spec("relu" if isinstance(layer, nn.ReLU) else "tanh", name, width, width))
             case nn.BatchNorm1d(affine=True, track_running_stats=True) if layer.momentum is not None:
                 width = layer.num_features
-                specs.append(Spec("batch_norm", name, width, width, eps=layer.eps))
+                specs.append(Spec("batch_norm", name, width, width, decay=float(layer.momentum), eps=layer.eps))
             case _:
                 return None
     return specs or None

@@ -34,7 +34,7 @@ from torch import Tensor
 from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
 from hanse.learning.batches import Batches, GroupEngine, SeatPlan, Segment, flat
-from hanse.learning.job import Problem, SeatJob, constant_of, has_buffers, pull_of
+from hanse.learning.job import Problem, SeatJob, constant_of, pull_of
 from hanse.learning.losses import Objective
 
 # ---- layers
@@ -69,7 +69,7 @@ class Linear:
         self.transposed = self.weight.transpose(1, 2)
         self.x = self.out
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, weights: Tensor) -> Tensor:
         """Return ``W x + b`` by one batched product, for inputs ``x [S, in, B]``."""
         self.x = x
         if self.bias is None:
@@ -98,7 +98,7 @@ class Activation:
         self.relu, self.out = kind == "relu", out
         self.y: Tensor | None = None
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, weights: Tensor) -> Tensor:
         """Apply the function to ``x [S, d, B]``, in place if that is allowed."""
         if self.out is not None:
             x = self.out.copy_(x)
@@ -110,6 +110,71 @@ class Activation:
         if self.relu:
             return _relu_backward(grad, self.y, 0, grad_input=grad)  # type: ignore[no-any-return]
         return _tanh_backward(grad, self.y, grad_input=grad)  # type: ignore[no-any-return]
+
+
+@dataclass(eq=False)
+class BatchNorm:
+    """Batch normalisation over each model's own batch without padding. Running statistics are updated as in PyTorch.
+
+    Attributes:
+        scale: PyTorch's ``weight``; all tensors but ``normal`` and ``out`` are ``[S, features, 1]``.
+        shift: PyTorch's ``bias``.
+        scale_velocity: the velocity of ``scale``.
+        shift_velocity: the velocity of ``shift``.
+        mean: the running mean.
+        var: the running variance.
+        pace: PyTorch's ``momentum``, how far the running statistics move towards the batch's in one step: a number, or
+            a buffer ``[S, 1, 1]`` that has each step's.
+        eps: the number added to the variance.
+        normal: buffer of the normalised inputs ``[S, features, B]``.
+        out: buffer of the outputs ``[S, features, B]``.
+    """
+
+    scale: Tensor
+    shift: Tensor
+    scale_velocity: Tensor
+    shift_velocity: Tensor
+    mean: Tensor
+    var: Tensor
+    pace: Tensor | float
+    eps: float
+    normal: Tensor
+    out: Tensor
+
+    def __post_init__(self) -> None:
+        self.rstd = torch.empty_like(self.scale)
+        self.weights = self.out
+
+    def forward(self, x: Tensor, weights: Tensor) -> Tensor:
+        """Return the normalised, scaled and shifted inputs, and move the running statistics.
+
+        The running variance moves towards the unbiased variance, ``n / (n - 1)`` times the batch's, where ``n = 1 /
+        weight``.
+        """
+        self.weights = weights
+        column = weights.transpose(1, 2)
+        mean = torch.bmm(x, column)
+        torch.sub(x, mean, out=self.normal)
+        var = torch.bmm(torch.mul(self.normal, self.normal, out=self.out), column)
+        torch.rsqrt(var + self.eps, out=self.rstd)
+        self.normal.mul_(self.rstd)
+        unbiased = var / (1 - weights.amax(2, keepdim=True))
+        self.mean.lerp_(mean, self.pace)
+        self.var.lerp_(unbiased, self.pace)
+        return torch.addcmul(self.shift, self.normal, self.scale, out=self.out)
+
+    def backward(self, grad: Tensor, momentum: float) -> Tensor:
+        """Return ``scale rstd (g - w sum(g) - normal w sum(g normal))``, w being the weights.
+
+        Padding, whose weight is 0, keeps the gradient 0.
+        """
+        sum_grad = grad.sum(2, keepdim=True)
+        product = torch.mul(grad, self.normal, out=self.out)  # nobody needs the outputs any longer
+        sum_product = product.sum(2, keepdim=True)
+        self.shift_velocity.mul_(momentum).add_(sum_grad)
+        self.scale_velocity.mul_(momentum).add_(sum_product)
+        correction = torch.mul(self.normal, sum_product, out=self.out).add_(sum_grad).mul_(self.weights)
+        return grad.sub_(correction).mul_(self.scale * self.rstd)
 
 
 class Loss:
@@ -158,7 +223,7 @@ class Loss:
         return self.out.copy_(slope.view(seats, width, outputs).transpose(1, 2))
 
 
-Layer = Linear | Activation
+Layer = Linear | Activation | BatchNorm
 """What passes activations forward, and gradients back into its velocities."""
 
 
@@ -174,6 +239,7 @@ class ActiveProgram:
         columns: their view ``[a, d, b]``, which the first layer reads.
         layers: the layers, in the order of the forward pass.
         loss: the last element of the stack.
+        pace: ``[a, 1, 1]``, destination of a step's paces. None: the batch norms have paces of their own.
         parameters: the parameters of the a seats, layer by layer. They are one flat tensor if a is the number of all
             seats.
         velocity: the momentum buffers, in the form of ``parameters``.
@@ -187,6 +253,7 @@ class ActiveProgram:
     columns: Tensor
     layers: list[Layer]
     loss: Loss
+    pace: Tensor | None
     parameters: list[Tensor]
     velocity: list[Tensor]
     pull: list[Tensor] | float
@@ -252,10 +319,12 @@ class Program:
         self.inputs = self._empty(samples * specs[0].inputs)
         self.outputs = [self._empty(samples * spec.outputs) for spec in specs]
         self.gradients = [self._empty(samples * spec.inputs) for spec in specs]
+        self.normals = {s.name: self._empty(samples * s.outputs) for s in specs if s.kind == "batch_norm"}
         self.loss_out = self._empty(samples * specs[-1].outputs)
         self.ones = torch.ones(samples, dtype=dtype, device=device)
         self.pull: Tensor | float = 0.0
         self.constant: Tensor | None = None
+        self.pace: Tensor | None = None
         self._bound: dict[tuple[int, int], ActiveProgram] = {}  # no cache of a method: a cycle would hold buffers
 
     def _empty(self, count: int) -> Tensor:
@@ -284,6 +353,7 @@ class Program:
         self._spread([job.start for job in jobs], self.flat)
         self.velocity.zero_()
         self.total.zero_()
+        self.pace = self._empty(self.seats).view(-1, 1, 1) if self.normals and recipe.statistics == "anew" else None
         self._bound.clear()  # they hold the pull and the constant of the round before
         pulls = [pull_of(job, recipe) for job in jobs]
         if all(pull == pulls[0] for pull in pulls):
@@ -331,11 +401,25 @@ class Program:
                 bias_velocity = column(self.velocity_blocks, f"{name}.bias") if spec.bias else None
                 grad_in = shaped(grad_buffer, spec.inputs) if trains_below else None
                 layers.append(Linear(weight, velocity, bias, bias_velocity, out, grad_in, ones))
+            elif spec.kind == "batch_norm":
+                layers.append(
+                    BatchNorm(
+                        scale=column(self.blocks, f"{name}.weight"),
+                        shift=column(self.blocks, f"{name}.bias"),
+                        scale_velocity=column(self.velocity_blocks, f"{name}.weight"),
+                        shift_velocity=column(self.velocity_blocks, f"{name}.bias"),
+                        mean=column(self.blocks, f"{name}.running_mean"),
+                        var=column(self.blocks, f"{name}.running_var"),
+                        pace=spec.decay if self.pace is None else self.pace[:active],
+                        eps=spec.eps,
+                        normal=shaped(self.normals[name], spec.outputs),
+                        out=out,
+                    )
+                )
             else:
                 layers.append(Activation(spec.kind, None if overwrite else out))
-            overwrite = (
-                spec.kind == "linear"
-            )  # an activation may overwrite what that put out: it does not need it again
+            # an activation may overwrite what a linear layer or batch norm put out: they do not need it again
+            overwrite = spec.kind in ("linear", "batch_norm")
             trains_below = trains_below or overwrite
         last = shaped(self.loss_out, self.specs[-1].outputs)
         return ActiveProgram(
@@ -343,6 +427,7 @@ class Program:
             columns=inputs.transpose(1, 2),
             layers=layers,
             loss=Loss(self.problem, last, self.total[:active]),
+            pace=None if self.pace is None else self.pace[:active],
             parameters=self._prefix(self.flat[: self.trained], active),
             velocity=self._prefix(self.velocity, active),
             pull=self._prefix(self.pull, active) if isinstance(self.pull, Tensor) else self.pull,
@@ -368,8 +453,10 @@ def take_steps(bound: ActiveProgram, x: Tensor, segment: Segment, momentum: floa
     for step, (index, y, w) in enumerate(parts):
         torch.index_select(x, 0, index, out=gathered)
         value = bound.columns
+        if bound.pace is not None:
+            bound.pace.copy_(segment.paces[step])
         for layer in layers:
-            value = layer.forward(value)
+            value = layer.forward(value, w)
         grad = loss.gradient(value, y, w, segment.tally[step] if segment.counted[step] else None)
         for layer in backwards:
             grad = layer.backward(grad, momentum)
@@ -424,7 +511,7 @@ class Graphs:
         new = [*bound.pulls, *segment.tensors]
         shapes = tuple((part.shape, part.dtype) for part in new)
         numbers = None if isinstance(bound.pull, list) else bound.pull, tuple(segment.counted), momentum, lr
-        key = (x.data_ptr(), x.shape, shapes, bound.constant is None, *numbers)
+        key = (x.data_ptr(), x.shape, shapes, bound.constant is None, bound.pace is None, *numbers)
         if key not in self._kept:
             if len(self._kept) >= _MOST:
                 self._kept.clear()
@@ -433,8 +520,8 @@ class Graphs:
             return
         recorded = self._kept[key]
         if recorded is None:
-            taken, targets, weights, tally = (part.clone() for part in segment.tensors)
-            still = Segment(taken, targets, weights, tally, segment.counted)
+            taken, targets, weights, tally, paces = (part.clone() for part in segment.tensors)
+            still = Segment(taken, targets, weights, tally, paces, segment.counted)
             replay = self.capture(lambda: take_steps(bound, x, still, momentum, lr))
             recorded = self._kept[key] = _Recorded(replay, bound, x, still)
         # also right after it was recorded: recording does not run anything
@@ -448,8 +535,7 @@ class Graphs:
 
 
 class StackedEngine(GroupEngine):
-    """Trains all seats as one stack, for models without batch norm that
-    :func:`hanse.learning.module_layers.read_stack` can read.
+    """Trains all seats as one stack, for models that :func:`hanse.learning.module_layers.read_stack` can read.
 
     Args:
         problem: the model and its loss (:class:`hanse.learning.job.Problem`).
@@ -473,7 +559,7 @@ class StackedEngine(GroupEngine):
         graphs: bool = False,
     ) -> None:
         super().__init__(problem, torch.device(device), dtype, threads=threads)
-        if problem.stack is None or has_buffers(problem):
+        if problem.stack is None:
             raise ValueError("the model is not a sequence of layers that can be stacked")
         self._program = lru_cache(maxsize=8)(self._made)  # seats may come in ever new shapes: buffers fill the memory
         self._graphs = graphs
@@ -508,6 +594,7 @@ class StackedEngine(GroupEngine):
             targets = y.index_select(0, taken.reshape(-1)).view(end - begin, active, width, -1).transpose(2, 3)
             weights = batches.weights[begin:end, :active, :width].unsqueeze(2).contiguous()
             tally = batches.tally[begin:end, :active, :width].unsqueeze(2)
-            segment = Segment(taken, targets.contiguous(), weights, tally, batches.reports[begin:end])
+            paces = batches.paces if bound.pace is None else batches.paces[begin:end, :active, None, None]
+            segment = Segment(taken, targets.contiguous(), weights, tally, paces, batches.reports[begin:end])
             steps(bound, x, segment, recipe.momentum, lr)
         return program.columns(), program.total.view(-1).double().cpu().numpy().copy()

@@ -328,6 +328,9 @@ class _Among:
         return self.game.many(self.named(coalitions))
 
 
+_SURE = 40  # models for each seat at most, where the ranking is to be sure and no budget is given
+
+
 @dataclass(frozen=True)
 class MixtureValue(GameValue):
     """Shapley values from a function fitted to the utilities of mixtures of updates (:mod:`hanse.games.mixture`).
@@ -337,13 +340,17 @@ class MixtureValue(GameValue):
     group.
 
     Attributes:
-        budget: the most models of a group that are evaluated. None: 10 for each seat. If all
+        budget: the most models of a group that are evaluated. None: 10 for each seat, or 40 with ``sure``. If all
             coalitions fit, the values are exact. If a budget is too small for the number of seats, it is raised to the
             least that works.
+        sure: evaluation stops as soon as the ranking of the seats is right with this probability, such as 0.95. None:
+            all models are used. Seats that differ by less than a hundredth of the sum of the positive values need not
+            be ranked.
     """
 
     accepts = frozenset()  # the surrogate is one of mixtures
     budget: Positive | None = None
+    sure: Annotated[float, Field(gt=0.5, lt=1)] | None = None
 
     def solve(self, game: Coalitions, n: int, view: View) -> Solved:
         """Return estimated values ``[n]`` with their standard errors.
@@ -376,9 +383,11 @@ class MixtureValue(GameValue):
             return [gram[np.ix_(sound, sound)] for gram in both if gram is not None]
 
         m = len(sound)
-        budget = None if self.budget is None else max(self.budget, min(2**m, 2 * m + 2))
+        most = self.budget if self.budget is not None or self.sure is None else _SURE * m
+        budget = None if most is None else max(most, min(2**m, 2 * m + 2))
         among, seed = _Among(memo, sound), _seed(view)
-        return mixture.mixture(among, m, game.shares[sound], grams, budget, seed, game=self.game)
+        enough = None if self.sure is None else mixture.ranking_settled(self.sure)
+        return mixture.mixture(among, m, game.shares[sound], grams, budget, seed, enough=enough, game=self.game)
 
 
 @dataclass(frozen=True)
