@@ -8,7 +8,6 @@ import torch
 
 import hanse
 from hanse.games import market
-from hanse.mechanisms.weigh import Received
 from hanse.reports.audit import audit_run
 from tests.mechanisms.test_ipfl import experiment, records, rounds_of
 
@@ -52,8 +51,6 @@ def test_who_imports_nothing_is_pulled_to_its_own_last_model() -> None:
 
 
 def test_utilities_count_what_was_received() -> None:
-    received = Received(np.array([0, 2, 3]), np.array([[1, 1, 0], [0, 0, 1], [1, 0, 0]], np.int8))
-    assert received.among(np.array([0, 1, 2, 3])).tolist() == [[0, 0, 1, 0], [0] * 4, [0, 0, 0, 1], [1, 0, 0, 0]]
     counted = []
     for count in ("mixed", "received"):
         given = experiment(clients=8, profiles={"name": "uniform", "cost": 0.0, "eagerness": 1e4}).sections()

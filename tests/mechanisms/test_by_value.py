@@ -21,6 +21,7 @@ from hanse.federation.behaviour import Behaviour
 from hanse.ledger.run_ledger import movements, reading
 from hanse.mechanisms.by_value import ByValue
 from hanse.mechanisms.fits import WARNS, clashes
+from hanse.mechanisms.value_sums import ValueSums
 from hanse.reports.audit import audit_run
 from hanse.runs.refusals import surroundings
 from hanse.runs.replay import Posted, checked, replay_books, rule_of
@@ -46,7 +47,8 @@ def paid(
     state: Any = rule.init(Context.tiny(worth.shape[1]))
     state["rounds"][: len(earlier)] = earlier
     for r, values in enumerate(worth):
-        units, state = rule.amounts(everybody, grant + found.sum(0), everybody, {"value": values}, state)
+        valued = ValueSums.of_round(everybody, {"value": values}, len(everybody))
+        units, state = rule.amounts(everybody, grant + found.sum(0), valued, state)
         found[r] = units
     return found
 

@@ -27,7 +27,7 @@ def experiment(**mechanism: Any) -> hanse.Experiment:
         model={"name": "mlp", "hidden": [6], "batch_norm": True},
         mechanism={"name": "fedavg", "clients_per_round": M, **mechanism},
         train={"lr": 0.1, "epochs": 2},
-        engine={"train": "stacked", "threads": 1},
+        engine={"train": "sequential", "threads": 1},
         run={"rounds": 4},
     )
 

@@ -30,7 +30,14 @@ class Halved(BySamples):
 @pytest.mark.parametrize(
     ("mechanism", "table"),
     [
-        (fedprox(5, 0.2), {"name": "fedprox", "clients_per_round": 5, "mu": 0.2}),
+        (
+            fedprox(5, 0.2),
+            {
+                "name": "fedprox",
+                "select": {"name": "uniform", "clients_per_round": 5},
+                "train": {"name": "proximal", "mu": 0.2},
+            },
+        ),
         (
             replace(fedprox(5), value=Exact(utility="accuracy")),
             {"name": "fedprox", "value": {"name": "exact", "utility": "accuracy", "game": "average"}},
@@ -41,7 +48,7 @@ class Halved(BySamples):
         ),
         (
             Mechanism("mine", fedavg(4).select, Proximal(0.5), UniformWeights()),
-            {"name": "fedavg", "clients_per_round": 4, "train": {"name": "proximal", "mu": 0.5}},
+            {"name": "fedavg", "train": {"name": "proximal", "mu": 0.5}, "weigh": {"name": "uniform"}},
         ),
         (replace(local(), name="alone"), {"name": "fedavg", "train": {"name": "own"}}),
     ],

@@ -81,18 +81,16 @@ def test_the_largest_eagerness_that_is_allowed_is_a_bill_that_cannot_be_paid(tmp
     assert audit_run(tmp_path / "run").holds
 
 
-def test_a_price_below_a_unit_is_a_unit_and_only_a_price_of_nothing_is_nothing() -> None:
-    bills = settling._bills(np.array([[0.0, 1e-30, 0.0], [3e-7, 0.0, 2.5e-6]]), np.array([[0, 1, 1], [1, 0, 1]]))
-    assert bills == [{1: 1, 2: 0}, {0: 1, 2: 2}]
-
-
-def test_a_bill_that_no_account_can_hold_is_unpaid_and_never_nothing() -> None:
-    bills = settling._bills(np.array([[0.0, 1e300, 1e300], [math.inf, 0.0, math.nan], [0.25, 0.0, 0.0]]),
-                            np.array([[0, 1, 1], [1, 0, 1], [1, 0, 0]]))  # fmt: skip
-    assert bills[0] == {1: int(1e300 * TOKEN), 2: int(1e300 * TOKEN)}
-    assert bills[1] == {0: 2**63, 2: 2**63}
-    assert bills[2] == {0: TOKEN // 4}
-    assert settling._recorded(bills).sum(axis=1).min() > 0  # the record's sums do not overflow
+def test_a_price_above_nothing_is_at_least_a_unit_and_what_no_account_can_hold_is_unpayable() -> None:
+    due = np.array([[0.0, 1e-30, 0.0], [3e-7, 0.0, 2.5e-6], [0.25, 0.0, 0.0]])
+    units, payable = settling._billed(due, due > 0)
+    assert units.tolist() == [[0, 1, 0], [1, 0, 2], [TOKEN // 4, 0, 0]]
+    assert payable.all()
+    most = (2**63 - 1) // 3  # three sum to no more than an account can hold
+    due = np.array([[0.0, 1e300, 1.0], [math.inf, 0.0, math.nan], [0.25, 0.0, 0.0]])
+    units, payable = settling._billed(due, due != 0)
+    assert units.tolist() == [[0, most, TOKEN], [most, 0, most], [TOKEN // 4, 0, 0]]
+    assert payable.tolist() == [False, False, True]
 
 
 def test_units_are_the_floor_of_tokens_at_any_size() -> None:
@@ -113,12 +111,14 @@ def test_verify_replays_what_models_cost_and_finds_a_free_one(tmp_path: Path, mo
     hanse.run(experiment({"name": "ipfl"}), out=tmp_path / "sound")
     code, said = verified(tmp_path / "sound")
     assert (code, said["ok"], said["settled_again"]) == (0, True, 3)
-    real = settling._bills
+    real = settling._billed
 
-    def free(due: np.ndarray, graph: np.ndarray) -> list[dict[int, int]]:
-        return [{} if i == 2 else bill for i, bill in enumerate(real(due, graph))]  # client 2 is never billed
+    def free(due: np.ndarray, graph: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        units, payable = real(due, graph)
+        units[2] = 0  # client 2 is never billed
+        return units, payable
 
-    monkeypatch.setattr(settling, "_bills", free)
+    monkeypatch.setattr(settling, "_billed", free)
     run = hanse.run(experiment({"name": "ipfl"}), out=tmp_path / "free")
     assert run.book.balance(account(2)) > 50 * TOKEN
     code, said = verified(tmp_path / "free")

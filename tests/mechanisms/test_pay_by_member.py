@@ -20,7 +20,7 @@ from hanse.mechanisms.pot import Pot
 from hanse.reports.audit import audit_run
 
 NORTH = {"client 0": "north", "client 3": "north"}
-RULES = Pot(), ByValue(), ByValue(stake=0.1), ByValue(pays_when="sure")
+RULES = Pot(), ByValue(), ByValue(stake=0.1)
 
 
 def pay(rule: Any, worth: np.ndarray, members: dict[str, str]) -> np.ndarray:

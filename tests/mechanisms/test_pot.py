@@ -37,7 +37,7 @@ def test_shares_are_whole_units_that_sum_to_the_pot_and_keep_the_order_of_equall
 ) -> None:
     n, part = len(values), Pot(tokens=7.0, for_work=for_work, vests=vests)
     worth, drawn = np.array(values), np.stack([np.array(values)] * 2, axis=1)
-    state = {**part.init(Context.tiny()), "due": worth, "without": drawn, "variance": np.full(n, error**2),
+    state = {**part.init(Context.tiny()), "worth": worth, "without": drawn, "variance": np.full(n, error**2),
              "work": np.ones(n, np.int64), "filled": 1}  # fmt: skip
     out = part.paid_out(state)
     assert all(sum(units for _, units in one.postings) == 0 for one in out)

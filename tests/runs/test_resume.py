@@ -328,7 +328,7 @@ def test_a_run_goes_on_with_the_settings_that_it_was_played_with(market: Path) -
     before = contents(market)
     other = "the 2 rounds until now were played with another"
     for key, value, line in (
-        ("by", '"size"', f'mechanism.by: "size": {other}; put "weight" back, or play it as a new run: hanse run'),
+        ("start", '"own"', f'mechanism.start: "own": {other}; put "centre" back, or play it as a new run: hanse run'),
         ("grant", "50.0", f"clients.grant: 50.0: {other}; put 100.0 back"),
         ("lr", "0.2", f"train.lr: 0.2: {other}; put 0.1 back"),
         ("rounds", "1", "run.rounds: 1: 2 of 4 rounds were played already; put 4 back"),

@@ -141,7 +141,9 @@ class AuthorsUtilities(Utilities):
 
     def _graph(self, view: View, clients: Ints) -> Graph:
         received = view.get(Received) if self.count == "received" else None
-        return graph_of(view, clients) if received is None else received.among(clients)
+        if received is None:
+            return graph_of(view, clients)
+        return received.sent * (1 - np.eye(len(clients), dtype=np.int8))
 
 
 @dataclass(frozen=True)

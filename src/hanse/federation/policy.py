@@ -390,18 +390,17 @@ class Trader:
     def offer(self, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return whether the client sells its model at a posted price. It does if the price covers its cost of sharing.
 
-        Prices may depend on the weight with which a model is imported. Then it also returns its cost as ``least``, the
-        lowest price at which it sells.
+        It also returns its cost as ``least``, the lowest price at which it sells.
 
         Args:
             me: the client.
             round: the round's number.
             told: the ``price`` in tokens, the client's own ``profile``, and the ``cost`` of clients whose profile has
-                none. If prices depend on weight, ``price`` is the highest, and ``flat`` the part that is always paid.
+                none. ``price`` is the highest, for all its samples, and ``flat`` the part that is always paid.
         """
         cost = told.get("profile", {}).get("cost", told["cost"])
         sells = cost <= told["price"]
-        return {"sell": sells, "least": cost} if sells and "flat" in told else {"sell": sells}
+        return {"sell": sells, "least": cost} if sells else {"sell": sells}
 
     def buy(self, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return ``sellers``, whose models the client buys, and ``weights``, with which it imports them, in samples.

@@ -3,14 +3,14 @@
 No paper has it: it is hanse's own, in the place of iPFL's eqs (9) and (10). Gains stay those of its eq. (2).
 
 Under iPFL's eq. (10) a price depends on what buyer and seller say of themselves, and saying something false pays
-(benchmarks/RESULTS.md, "Does a lie pay?"). Here a model of ``n`` samples costs ``flat + per_thousand n / 1000`` tokens,
-whoever buys it, or ``flat + per_thousand w / 1000`` of who imports it with the weight ``w``. A seller offers its model
-or does not. A buyer takes the set of offers that is best for itself, so nobody asks for its eagerness or its own size.
-For a single trade, posted prices are essentially all that is truthful, voluntary and balanced at once (Hagerty and
-Rogerson 1987). The seller's size remains something to lie about. :mod:`hanse.data.commitment` lets an auditor count it.
+(benchmarks/RESULTS.md, "Does a lie pay?"). Here whoever imports a model with the weight ``w``, at most its number of
+samples, pays ``flat + per_thousand w / 1000`` tokens. A seller offers its model or does not. A buyer takes the set of
+offers that is best for itself, so nobody asks for its eagerness or its own size. For a single trade, posted prices are
+essentially all that is truthful, voluntary and balanced at once (Hagerty and Rogerson 1987). The seller's size remains
+something to lie about. :mod:`hanse.data.commitment` lets an auditor count it.
 
-A price by size lets a seller find one more buyer by claiming less. By weight it cannot: who takes ``w`` samples of a
-model pays the same whatever its size. Nor is anything gained by splitting, as long as ``flat`` is no more than a sale
+A price by size would let a seller find one more buyer by claiming less. By weight it cannot: who takes ``w`` samples of
+a model pays the same whatever its size. Nor is anything gained by splitting, as long as ``flat`` is no more than a sale
 costs. A sale may then bring less than it costs. So sellers say the lowest price at which they sell, and buyers leave
 what would bring less. Buyers do not take more of it instead, because asking for more than a sale costs would then pay.
 """
@@ -31,7 +31,6 @@ __all__ = ["APART", "Tariff", "best_purchase", "due", "on_sale", "sold"]
 APART = 1e9
 """The distance from which on two clients do not trade."""
 
-By = Literal["size", "weight"]
 Pricing = Literal["marginal", "posted"]
 """A market's price rule: iPFL's eq. (10), or a tariff."""
 
@@ -45,9 +44,7 @@ class Tariff:
 
     Attributes:
         flat: tokens for any model.
-        per_thousand: tokens for each thousand samples.
-        by: which samples count: those on which the model was trained ("size"), or those with which its buyer imports it
-            ("weight").
+        per_thousand: tokens for each thousand samples of the weight with which its buyer imports it.
 
     Examples:
         >>> Tariff().price([0, 1000, 5000]).tolist()
@@ -56,36 +53,25 @@ class Tariff:
 
     flat: Weight = 0.5
     per_thousand: Weight = 0.1
-    by: By = "size"
 
     @property
     def per_sample(self) -> float:
-        """Tokens for each sample of the weight with which a buyer imports a model. It is 0 if prices go by size."""
-        return self.per_thousand / 1000 if self.by == "weight" else 0.0
+        """Tokens for each sample of the weight with which a buyer imports a model."""
+        return self.per_thousand / 1000
 
-    def price(self, sizes: ArrayLike) -> Floats:
-        """Return the price in tokens of models trained on so many samples, of the shape of ``sizes``.
-
-        If prices go by weight, it is the highest price that anybody pays.
-        """
-        return np.asarray(self.flat + self.per_thousand * np.asarray(sizes, np.float64) / 1000)
+    def price(self, weights: ArrayLike) -> Floats:
+        """Return the price in tokens of models imported with so many samples, of the shape of ``weights``."""
+        return np.asarray(self.flat + self.per_thousand * np.asarray(weights, np.float64) / 1000)
 
     def due(self, graph: NDArray[np.generic], sizes: ArrayLike) -> Floats:
         """Return what i pays j, ``[m, m]`` in tokens.
 
         Args:
-            graph: ``[m, m]``, who (row) imports whose model, and with what share of its size.
+            graph: ``[m, m]``, with what share of its size who (row) imports whose model.
             sizes: ``[m]``, the numbers of samples behind the models.
         """
-        shares, n = np.asarray(graph, np.float64), np.asarray(sizes, np.float64)[None, :]
-        return np.where(shares != 0, self.price(shares * n if self.by == "weight" else n), 0.0)
-
-    def asked(self, sizes: ArrayLike) -> Floats:
-        """Return what a model costs whatever its weight, of the shape of ``sizes``.
-
-        :attr:`per_sample` is added to this.
-        """
-        return np.full(np.shape(sizes), self.flat) if self.by == "weight" else self.price(sizes)
+        shares = np.asarray(graph, np.float64)
+        return np.where(shares != 0, self.price(shares * np.asarray(sizes, np.float64)[None, :]), 0.0)
 
 
 def due(market: Market, graph: NDArray[np.generic], tariff: Tariff | None) -> Floats:

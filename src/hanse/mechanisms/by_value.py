@@ -29,8 +29,8 @@ from hanse.core.entry import tokens as say
 from hanse.core.part import Context, PostedRound, Settlement, SettlePart, State, View
 from hanse.core.table import Floats, Ints
 from hanse.core.telling import BeforeJoining, Check, Kind, Telling, Terms
-from hanse.mechanisms.carried import Carried, CarriedValues, sure_transfers
 from hanse.mechanisms.value_checks import Payments
+from hanse.mechanisms.value_sums import ValueSums, matched, valued_seats
 
 
 @dataclass(frozen=True)
@@ -80,16 +80,16 @@ class ByValue(SettlePart):
 
         It has ``paid [N]``, the units that each client was paid over all rounds; ``rounds [N]``, in how many it was
         asked to train and had a stake; ``over [N]``, the units by which the limit changed what it was paid, below 0 if
-        it owes. If only what is sure is paid, it also has what is carried over (:class:`Carried`); where clients have
-        members, who is paid for whom (:func:`payees`).
+        it owes. If only what is sure is paid, it also has what is carried over (:class:`ValueSums`); where clients
+        have members, who is paid for whom (:func:`payees`).
         """
         n = context.num_clients
-        carried = {} if self.pays_when == "always" else Carried.nothing(n).state()
+        carried = {} if self.pays_when == "always" else ValueSums.nothing(n).state()
         return {"paid": np.zeros(n, np.int64), "rounds": np.zeros(n, np.int64), "over": np.zeros(n), **carried}
 
     def figures(self, state: State) -> dict[str, Floats]:
         """Return the tokens that are carried over, ``[N]``."""
-        return {"by_value_carried": state["due"] * self.rate} if "due" in state else {}
+        return {"by_value_carried": state["worth"] * self.rate} if "worth" in state else {}
 
     @property
     def units(self) -> int:
@@ -102,7 +102,7 @@ class ByValue(SettlePart):
         Args:
             view: the round. The method reads ``stage``, ``present``, ``members``, ``seats``, ``trained``, ``values``,
                 ``get(Staked)`` and ``book``.
-            state: the part's state: what is carried over from earlier rounds, or ``{}``.
+            state: as :meth:`init` makes it.
         """
         payee, state = payees(view, state)
         if view.stage == "open":
@@ -117,7 +117,8 @@ class ByValue(SettlePart):
         floor = view.book.floor
         held = np.array([view.book.balance(account(c)) - floor + self.units for c in players.tolist()], np.int64)
         clients, values = valued_seats(view)
-        units, state = self.amounts(players, held, payee[clients], values, state)
+        valued = ValueSums.of_round(payee[clients], values, len(payee))
+        units, state = self.amounts(players, held, valued, state)
         paid = dict(zip(players.tolist(), units, strict=True))
         total = sum(amount for amount in units if amount > 0) / TOKEN
         arrays = {"by_value_client": players, "by_value_units": np.array(units, np.int64)}
@@ -126,45 +127,42 @@ class ByValue(SettlePart):
         done = given_back(staked_here.clients.tolist(), paid, self.units)
         return Settlement(transactions=(done,), metrics={"by_value/paid": total}, arrays=arrays), state
 
-    def amounts(
-        self, players: Ints, held: Ints, clients: Ints, arrays: Mapping[str, Any], state: State
-    ) -> tuple[list[int], State]:
+    def amounts(self, players: Ints, held: Ints, valued: ValueSums, state: State) -> tuple[list[int], State]:
         """Return what each of the ``players [m]`` gets, in units, and the next state.
 
         Args:
             players: the clients that were asked to train and have a stake, ascending.
             held: ``[m]``, the units that each of them has, its stake included.
-            clients: ``[S]``, who is paid for each of the seats that were valued.
-            arrays: ``value [S]`` and, where they are known, ``value_error [S]`` and ``value_without_block [S, B]``.
+            valued: what each client's updates were worth.
             state: the part's state.
         """
-        valued, scale = CarriedValues.of(players, clients, arrays), self.rate * TOKEN
+        scale, worth, left = self.rate * TOKEN, valued.worth[players], np.zeros(len(players))
         rounds, paid, over = (state[name].copy() for name in ("rounds", "paid", "over"))
         rounds[players] += 1
         most, so_far = rounds[players] * self.units, paid[players]
         low = np.minimum(0, np.maximum(-most - so_far, -held)).astype(float)
         high = (most - so_far).astype(float)
-        after, left = dict(state), np.zeros(len(players))
-        if self.pays_when == "sure" and len(players):
-            exact, carried = sure_transfers(Carried.of(state), players, valued, scale, low, high)
-            units = rounded(exact.tolist())
-            after |= carried.paid(players, np.array(units) / scale).state()
-        else:
-            exact = over[players] + scale * (valued.worth - valued.worth.mean()) if len(players) else valued.worth
-            if bool((exact < low).any() | (exact > high).any()) or over[players].any():
-                # one huge value moves the mean so far that the others' differences would be lost in rounding
-                wanted = over[players] + scale * (valued.worth - np.median(valued.worth))
-                exact, shift = within(wanted, low, high)
-                left = wanted - shift - exact
-            units = rounded(exact.tolist())
+        if self.pays_when == "sure":
+            due = ValueSums.of(state).plus(valued.above_mean(players))
+            units = rounded((matched(due.sure()[players], low / scale, high / scale) * scale).tolist())
+            paid[players] += np.array(units, np.int64)
+            left_due = due.less(players, np.array(units) / scale)
+            return units, {**state, "rounds": rounds, "paid": paid, **left_due.state()}
+        exact = over[players] + scale * (worth - worth.mean()) if len(players) else worth
+        if bool((exact < low).any() | (exact > high).any()) or over[players].any():
+            # one huge value moves the mean so far that the others' differences would be lost in rounding
+            wanted = over[players] + scale * (worth - np.median(worth))
+            exact, shift = within(wanted, low, high)
+            left = wanted - shift - exact
+        units = rounded(exact.tolist())
         paid[players] += np.array(units, np.int64)
         over[players] = left
-        return units, {**after, "rounds": rounds, "paid": paid, "over": over}
+        return units, {**state, "rounds": rounds, "paid": paid, "over": over}
 
     def tells(self, slots: frozenset[str]) -> Telling:
         """Return what stakes and payments are called in reports."""
         stake = f"{self.stake:g} token{'s' if self.stake != 1 else ''}"
-        sure = _SURE if self.pays_when == "sure" else ""
+        sure = " Only what is sure is paid; the rest is carried over." if self.pays_when == "sure" else ""
         return Telling(
             f"It puts up {stake} a round and gets back the stake with what its update was worth: more if that was more "
             f"than the mean, less if less, and over the rounds at most {stake} a round more or less.{sure}",
@@ -197,9 +195,6 @@ class ByValue(SettlePart):
         )
 
 
-_SURE = " Only what is sure is paid; the rest is carried over."
-
-
 def payees(view: View, state: State) -> tuple[Ints, State]:
     """Return which client is paid for each client's updates, ``[N]``, and the next state, which remembers that.
 
@@ -223,16 +218,6 @@ def payees(view: View, state: State) -> tuple[Ints, State]:
     for client, member in joined.items():
         payee[int(client)] = first.setdefault(member, int(client))
     return payee, {**state, "payee": payee, "joined": json.dumps(joined)}
-
-
-def valued_seats(view: View) -> tuple[Ints, dict[str, Floats]]:
-    """Return the clients of the seats that were valued, and what the round's record will have of their values."""
-    values = view.values
-    if values is None:
-        return np.zeros(0, np.int64), {"value": np.zeros(0)}
-    found = {"value_error": values.standard_errors, "value_without_block": values.without_block}
-    known = {name: array for name, array in found.items() if array is not None}
-    return view.trained.seats.client, {"value": values.per_seat, **known}
 
 
 def put_up(clients: Sequence[int], units: int) -> Transaction:

@@ -188,7 +188,7 @@ class FedFomo(TrainPart, WeighPart):
         received = np.zeros((count, count), np.int8)  # for parts that account for transfers
         for s, whose in enumerate(sent):
             received[s, whose] = 1
-        return Weighed((mixes,), metrics=metrics, found=(Received(client, received),)), {"affinity": affinity}
+        return Weighed((mixes,), metrics=metrics, found=(Received(received),)), {"affinity": affinity}
 
     def _sent(self, view: View, state: State, s: int) -> Ints:
         """Return which updates the client of seat ``s`` is sent, as positions in ascending order.

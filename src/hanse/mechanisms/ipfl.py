@@ -65,7 +65,7 @@ from hanse.games.market_models import (
     within_reach,
     within_shares,
 )
-from hanse.games.market_posted import APART, By, Pricing, Tariff, due, on_sale, sold
+from hanse.games.market_posted import APART, Pricing, Tariff, due, on_sale, sold
 from hanse.learning.adapters import has_adapters, travel_gram
 from hanse.mechanisms import market_checks
 from hanse.mechanisms.deploy import ServerModel
@@ -78,11 +78,9 @@ Eagerness = Annotated[float, Field(ge=0, le=MOST)]
 Of = Literal["travel", "models", "updates", "first"]
 Start = Literal["own", "centre"]
 CosineGram = tuple[Floats, Floats]  # cosines [m, m] and lengths [m]
-Bill = dict[int, int]  # what a buyer owes: units by the seller's place at the market
 
 OWN = "own model"  # the question for a model's validation score
 FAR = 1e9  # longer models are left out of the market; up to this, squares of squared lengths fit into float32
-UNPAYABLE = LARGEST + 1  # units: more than any account can hold
 _MEMO = {"marginal": "iPFL eq. (10)", "posted": "posted price"}
 ONE_BY_ONE = 64  # up to this many clients have metrics of their own; of more, the figures are only in the records
 
@@ -129,7 +127,7 @@ class Trade:
         graph: ``[m, m]``; ``graph[i, j]`` is 1 if client i imports the model of j. At posted prices it is the share of
             j's size with which i imports it.
         truth: the clients' true traits.
-        least: ``[m]``, the lowest price in tokens at which each client would sell; 0 where prices go by size.
+        least: ``[m]``, the lowest price in tokens at which each client would sell; 0 under eq. (10).
     """
 
     clients: Ints
@@ -147,7 +145,7 @@ class Offers:
         market: what clients declared or offer, and the distances between their models.
         gram: the cosines and lengths from which centres are made. None: the centres do not need them.
         out: the reason for each that was left out, by its place.
-        least: ``[m]``, the lowest price in tokens at which each client would sell; 0 where prices go by size.
+        least: ``[m]``, the lowest price in tokens at which each client would sell; 0 under eq. (10).
     """
 
     market: Market
@@ -224,11 +222,9 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
             hold.
         mu: strength of the pull of eq. (7). None: ``lam / eta``.
         flat: tokens for any model, at posted prices.
-        per_thousand: tokens for each thousand samples, at posted prices.
-        by: which samples are paid for: those that a model was trained on ("size"), or those with which its buyer
-            imports it ("weight"). By weight, a seller also names the lowest price at which it sells, and buyers are
-            shown this. A buyer may also buy only a share of a model's size; the model then moves the centre at most
-            that share of the way towards itself.
+        per_thousand: tokens for each thousand samples with which its buyer imports a model, at posted prices. A seller
+            names the lowest price at which it sells, and buyers are shown this. A buyer may buy only a share of a
+            model's size; the model then moves the centre at most that share of the way towards itself.
         start: what a client that imports models trains from: its "own" model or its "centre". The minimum of eq. (7) is
             the same.
 
@@ -265,7 +261,6 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
     per_thousand: Weight = Tariff.per_thousand
     related: Weight | None = None
     start: Start = "own"
-    by: By = "size"
 
     def __post_init__(self) -> None:
         """Fill in the default of ``mu``. Raises UserError for a tariff without effect."""
@@ -273,13 +268,13 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
             object.__setattr__(self, "mu", self.lam / self.eta)
         if self.related is not None and self.distance != "cosine":
             raise UserError(f"related: {self.related:g}: needs distance = 'cosine'; must be 'none'")
-        if self.tariff is None and Tariff(self.flat, self.per_thousand, self.by) != Tariff():
-            raise UserError("flat, per_thousand, by: of no effect without pricing = 'posted'")
+        if self.tariff is None and Tariff(self.flat, self.per_thousand) != Tariff():
+            raise UserError("flat, per_thousand: of no effect without pricing = 'posted'")
 
     @property
     def tariff(self) -> Tariff | None:
         """The posted prices, or None under another pricing rule."""
-        return Tariff(self.flat, self.per_thousand, self.by) if self.pricing == "posted" else None
+        return Tariff(self.flat, self.per_thousand) if self.pricing == "posted" else None
 
     def init(self, context: Context) -> State:
         """Return the state in which everyone is present and nothing has been traded.
@@ -340,7 +335,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         if self.tariff is None:
             return Request(info.id, (Ask("declare", told),))
         told |= {"price": float(self.tariff.price(min(info.num_samples, LARGEST_COUNT))), "cost": self.cost}
-        return Request(info.id, (Ask("offer", told | ({"flat": self.flat} if self.by == "weight" else {})),))
+        return Request(info.id, (Ask("offer", {**told, "flat": self.flat}),))
 
     def _shop_windows(self, view: View, offers: Offers) -> list[Request]:
         """Return the offers that each buyer is asked to choose from. Who reports no samples is not asked (papers.md
@@ -361,7 +356,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
                 "lam": self.lam,
                 "sellers": clients[shown].tolist(),
                 "sizes": market.sizes[shown].tolist(),
-                "prices": self.tariff.asked(market.sizes[shown]).tolist(),
+                "prices": [self.flat] * len(shown),
                 "per_sample": self.tariff.per_sample,
                 "least": offers.least[shown].tolist(),
                 "distances": market.distance[i, shown].tolist(),
@@ -505,12 +500,12 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         return Offers(market, gram, out, least)
 
     def _least(self, view: View) -> Floats:
-        """Return the least that each would sell for, ``[m]`` in tokens: 0 unless prices go by weight.
+        """Return the least that each would sell for, ``[m]`` in tokens: 0 without posted prices.
 
         Who says no amount sells to nobody.
         """
         clients = view.trained.seats.client.tolist()
-        if self.by != "weight":
+        if self.tariff is None:
             return np.zeros(len(clients))
         said = [amount((view.said(c, "offer") or {}).get("least", 0.0), infinite=True) for c in clients]
         return np.array([_known(least, math.inf) for least in said], np.float64)
@@ -623,10 +618,10 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         return Replace(rows, inner, models)
 
     def _limited(self, W: Floats, gram: Floats, graph: Graph | Floats) -> Floats:
-        """Return weights of centres ``[m, m]`` within reach of what is imported; at prices by weight, each import's own
+        """Return weights of centres ``[m, m]`` within reach of what is imported; at posted prices, each import's own
         part too is limited by its share.
         """
-        if self.by != "weight":
+        if self.tariff is None:
             return within_reach(W, gram, graph != 0)
         return within_reach(within_shares(W, gram, np.asarray(graph, np.float64), self.distance), gram, graph)
 
@@ -646,10 +641,9 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         if trade is None:
             return Settlement(metrics=_metrics(state, None)), state
         market = trade.market
-        bills = _bills(due(market, trade.graph, self.tariff), trade.graph)  # eq. (10), or the tariff
+        owed, payable = _billed(due(market, trade.graph, self.tariff), trade.graph)  # eq. (10), or the tariff
         authorised = [_limit(view.authorised.get(c)) for c in trade.clients.tolist()]
-        paid, transactions = _clear(view, trade.clients, bills, authorised, _MEMO[self.pricing])
-        owed = _recorded(bills)
+        paid, transactions = _clear(view, trade.clients, owed, payable, authorised, _MEMO[self.pricing])
         realised = np.where(paid[:, None], trade.graph, 0)
         money = np.where(paid[:, None], owed, 0)
         utility = _utilities(realised, money / TOKEN, trade.truth)
@@ -745,7 +739,8 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         if self.tariff is not None:
             gains.append(
                 f"Each time another client takes its model it is paid the posted price: {self.flat:g} tokens "
-                f"and {self.per_thousand:g} for each thousand {_SAMPLES[self.by]}, if that covers its cost, {cost:g}."
+                f"and {self.per_thousand:g} for each thousand samples as which the buyer takes it, if that covers its "
+                f"cost, {cost:g}."
             )
         elif np.isfinite(cost):
             gains.append(
@@ -756,9 +751,6 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         most_round = min(caps) if caps else None
         least = joining.at_stake if most_round is None else min(joining.at_stake, most_round * markets)
         return Terms(tuple(pays), tuple(gains), tuple(unknown), least, most_round)
-
-
-_SAMPLES = {"size": "of its samples", "weight": "samples as which the buyer takes it"}
 
 
 def _without_rows(rows: Tensor, out: Mapping[int, str]) -> Tensor:
@@ -788,25 +780,20 @@ def _mean_distance(distance: Floats) -> float:
     return float(distance[pairs].mean()) if pairs.any() else 0.0
 
 
-def _bills(due: Floats, graph: NDArray[np.generic]) -> list[Bill]:
-    """Return what each buyer owes at prices ``due [m, m]`` (tokens).
+def _billed(due: Floats, graph: NDArray[np.generic]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Return what each buyer owes each seller at prices ``due [m, m]`` (tokens), in units ``[m, m]``, and whose bill an
+    account could hold, ``[m]``.
 
-    A price that is not finite cannot be paid. A price above 0 is at least one unit: a buyer that overstates its size
-    pushes prices towards 0, and rounding them down to nothing would reward it.
+    What nobody could pay is cut, so that sums fit into the record. A price above 0 is at least one unit: a buyer that
+    overstates its size pushes prices towards 0, and rounding them down to nothing would reward it.
     """
-    found: list[Bill] = []
-    for i in range(len(due)):
-        sellers = np.flatnonzero(graph[i])
-        tokens = zip(sellers.tolist(), due[i, sellers].tolist(), strict=True)
-        found.append({j: _owed(price) for j, price in tokens})
-    return found
-
-
-def _owed(price: float) -> int:
-    """Return a price in units."""
-    if not math.isfinite(price):
-        return UNPAYABLE
-    return max(1, units_of(price)) if price > 0 else 0
+    most = LARGEST // max(1, len(due))
+    units, payable = np.zeros(due.shape, np.int64), np.ones(len(due), bool)
+    for i, j in np.argwhere(graph).tolist():
+        price = float(due[i, j])
+        owed = most + 1 if not math.isfinite(price) else max(1, units_of(price)) if price > 0 else 0
+        units[i, j], payable[i] = min(owed, most), payable[i] and owed <= most
+    return units, payable
 
 
 def _limit(authorised: object) -> int | None:
@@ -816,39 +803,34 @@ def _limit(authorised: object) -> int | None:
     return max(0, min(authorised, LARGEST)) if type(authorised) is int else 0
 
 
-def _recorded(bills: Sequence[Bill]) -> NDArray[np.int64]:
-    """Return the bills as an array ``[m, m]`` for the record, cut where nobody could pay so that sums fit."""
-    units = np.zeros((len(bills), len(bills)), np.int64)
-    for i, bill in enumerate(bills):
-        units[i, list(bill)] = [min(owed, LARGEST // len(bills)) for owed in bill.values()]
-    return units
-
-
 def _clear(
-    view: View, clients: Ints, bills: Sequence[Bill], authorised: Sequence[int | None], memo: str
+    view: View,
+    clients: Ints,
+    units: NDArray[np.int64],
+    payable: NDArray[np.bool_],
+    authorised: Sequence[int | None],
+    memo: str,
 ) -> tuple[NDArray[np.bool_], tuple[Transaction, ...]]:
     """Return who pays, ``[m]``, and the transactions, in an order in which no account falls below its floor.
 
     A client that authorised its bill pays as soon as its account can bear it. What it pays may enable others to pay, so
     the clients are gone through until nobody else can. A bill of 0 is paid without a transaction.
     """
-    book, owed = view.book, [sum(bill.values()) for bill in bills]
+    book, owed = view.book, units.sum(axis=1).tolist()
     kept = view.mixed.keeps(view.table, view.at("centre", clients))  # nothing would be delivered for their money
-    willing = [
-        not kept[i] and units <= (LARGEST if most is None else most)
-        for i, (units, most) in enumerate(zip(owed, authorised, strict=True))
-    ]
-    paid = [ready and units == 0 for ready, units in zip(willing, owed, strict=True)]
+    within = [most is None or bill <= most for bill, most in zip(owed, authorised, strict=True)]
+    willing = payable & ~np.asarray(kept) & within
+    paid = (willing & (units.sum(axis=1) == 0)).tolist()
     posted: list[Transaction] = []
     progress = True
     while progress:
         progress = False
-        for i in range(len(bills)):
+        for i in range(len(owed)):
             if paid[i] or not willing[i] or not book.can_pay(account(int(clients[i])), owed[i]):
                 continue
-            buyer, units = int(clients[i]), bills[i]
+            buyer = int(clients[i])
             postings = [(account(buyer), -owed[i])]
-            postings += [(account(int(clients[j])), price) for j, price in units.items() if price]
+            postings += [(account(int(clients[j])), price) for j, price in enumerate(units[i].tolist()) if price]
             entry = Transaction(f"market/{buyer}", "market", tuple(postings), memo)
             book = book.post(view.round, [entry])  # a trial of what the loop posts later
             posted.append(entry)
@@ -895,9 +877,7 @@ def _arrays(trade: Trade, pricing: Pricing, tariff: Tariff | None) -> dict[str, 
     market, truth = trade.market, trade.truth
     rule: dict[str, NDArray[Any]] = {}
     if tariff is not None:
-        rule = {"market_tariff": np.array([tariff.flat, tariff.per_thousand])}
-    if tariff is not None and tariff.by == "weight":
-        rule |= {"market_least": trade.least}
+        rule = {"market_tariff": np.array([tariff.flat, tariff.per_thousand]), "market_least": trade.least}
     return rule | {
         "market_client": trade.clients,
         "market_graph": trade.graph,
@@ -1129,7 +1109,6 @@ def ipfl_posted(
     adapters: Literal["factors", "products"] = "factors",
     related: Weight | None = 3.0,
     start: Start = "centre",
-    by: By = "weight",
 ) -> Mechanism:
     """iPFL's market at posted prices, hanse's own: nobody gains by misreporting its cost or its eagerness.
 
@@ -1142,7 +1121,7 @@ def ipfl_posted(
     Args:
         flat: the price of any model, in tokens, before its size counts. The best choice is the lowest cost that sharing
             a model has for anybody.
-        per_thousand: tokens for each thousand samples.
+        per_thousand: tokens for each thousand samples as which the buyer takes it.
         lam: see :class:`IPFL`, as for all further options.
         eta: the step with which centres are made.
         cost: the true cost, in tokens, of clients whose profile has none. A price below it sells nothing.
@@ -1154,7 +1133,5 @@ def ipfl_posted(
         adapters: "factors" or "products".
         related: how much two clients' changes must have in common for them to trade. "none": nothing.
         start: whether a client with imports trains from its "own" model or from its "centre".
-        by: which samples ``per_thousand`` counts: all samples of the model's owner ("size"), or only as many as the
-            buyer's weight for the model stands for ("weight").
     """
     return market_of("ipfl_posted", IPFL(pricing="posted", **locals()))

@@ -142,7 +142,7 @@ def wrong_clearing(r: MarketRound | None, posted: PostedRound) -> str:
 
 def _not_on_sale(r: MarketRound) -> str:
     """Return who bought something that was not offered, or not offered at the tariff's price; "" if nobody."""
-    if r.tariff is None:
+    if r.tariff is None or r.least is None:
         return "it has no tariff, and other rounds have one"
     offered = np.isfinite(r.market.costs)
     wrong = np.flatnonzero(offered & ~np.isclose(r.market.costs, r.tariff.price(r.market.sizes), rtol=1e-12))
@@ -152,8 +152,6 @@ def _not_on_sale(r: MarketRound) -> str:
     if len(bad):
         i, j = bad[0]
         return f"client {r.clients[i]} bought the model of client {r.clients[j]}, which was not on sale to it"
-    if r.least is None:
-        return ""
     graph = np.asarray(r.graph, np.float64)
     cheap = np.flatnonzero((graph != sold(graph, r.market.sizes, r.tariff, r.least)).any(axis=0))
     return f"client {r.clients[cheap[0]]} sold for less than the least that it sells for" if len(cheap) else ""

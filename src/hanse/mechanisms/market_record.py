@@ -56,7 +56,7 @@ class MarketRound:
         stop: how iPFL's Algorithm 2 treated sellers that do not pay.
         tariff: the posted prices, if ``pricing`` is "posted". The market's costs are then prices (infinite for a model
             that is not on sale), and no eagerness was declared.
-        least: ``[m]``, the lowest price at which each client sold, in tokens. None: prices depend on size.
+        least: ``[m]``, the lowest price at which each client sold, in tokens, if prices are posted.
 
     Examples:
         The market that a small round of iPFL records:
@@ -139,7 +139,7 @@ def _checked_market(number: int, record: Arrays) -> MarketRound:
         withheld=withheld,
         stop="break" if str(record.get("market_stop", "skip")) == "break" else "skip",
         tariff=_tariff(record) if pricing == "posted" else None,
-        least=record.get("market_least"),
+        least=record["market_least"] if pricing == "posted" else None,
     )
 
 
@@ -149,4 +149,4 @@ def _tariff(record: Arrays) -> Tariff:
     if numbers.shape != (2,) or not (np.isfinite(numbers) & (numbers >= 0)).all():
         raise ValueError(f"market_tariff is {numbers.tolist()}")
     flat, per_thousand = numbers.tolist()
-    return Tariff(flat, per_thousand, "weight" if "market_least" in record else "size")
+    return Tariff(flat, per_thousand)

@@ -1,8 +1,8 @@
 """Writes a mechanism that was put together in Python as an experiment's ``[mechanism]`` table.
 
 With that table in ``config.toml``, the mechanism's run can be resumed and repeated like one that came from a file. The
-table names the published mechanism from which this one was made (or else FedAvg), its options, and the parts that
-differ. A part is given by name or, if it is the user's own, by import path. :func:`table_of` is the inverse of
+table names the published mechanism from which this one was made (or else FedAvg), and the parts that differ from its
+own. A part is given by name or, if it is the user's own, by import path. :func:`table_of` is the inverse of
 :func:`hanse.mechanisms.registry.build_mechanism`.
 
 :func:`judged` and :func:`who_judges` complete a table that leaves open who judges contributions.
@@ -11,7 +11,7 @@ differ. A part is given by name or, if it is the user's own, by import path. :fu
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sized
+from collections.abc import Mapping, Sized
 from dataclasses import replace
 from typing import Any
 
@@ -37,17 +37,12 @@ def table_of(mechanism: Mechanism) -> dict[str, Any]:
         >>> from hanse.mechanisms.baselines import fedavg
         >>> from hanse.mechanisms.robust import Krum
         >>> table_of(replace(fedavg(clients_per_round=5), weigh=Krum(f=1)))
-        {'name': 'fedavg', 'clients_per_round': 5, 'weigh': {'name': 'krum', 'f': 1}}
+        {'name': 'fedavg', 'select': {'name': 'uniform', 'clients_per_round': 5}, 'weigh': {'name': 'krum', 'f': 1}}
     """
     if mechanism.deploy is None:  # which hands out the same models
         mechanism = replace(mechanism, deploy=ServerModel())
-    make = MECHANISMS[mechanism.name if mechanism.name in MECHANISMS else "fedavg"]
-    options = _options(make, mechanism)
-    base = make(**options).slots()
-    changed = {k: v for k, v in options.items() if v != inspect.signature(make).parameters[k].default}
-    table: dict[str, Any] = {"name": make.__name__, **{k: _plain(v) for k, v in changed.items()}}
-    lines: list[str] = []
-    slots = mechanism.slots()
+    table: dict[str, Any] = {"name": mechanism.name if mechanism.name in MECHANISMS else "fedavg"}
+    base, slots, lines = MECHANISMS[table["name"]]().slots(), mechanism.slots(), list[str]()
     for slot in SLOTS:
         if _same(base.get(slot), slots.get(slot)):
             continue
@@ -83,26 +78,6 @@ def without_effect(table: Mapping[str, Any]) -> list[str]:
         and all(option not in part or part[option] != table[option] for part in repeated)
         and _same(built, build_mechanism({key: value for key, value in table.items() if key != option}))
     ]
-
-
-def _options(make: Callable[..., Mechanism], mechanism: Mechanism) -> dict[str, Any]:
-    """Return the options of a published mechanism with which its parts are most like the given ones.
-
-    An option takes its value from the first part that has a field of the same name and is of the same class in both
-    mechanisms.
-    """
-    own, given = make().slots(), mechanism.slots()
-    found = {}
-    for name in inspect.signature(make).parameters:
-        for slot, part in own.items():
-            if type(given.get(slot)) is type(part) and hasattr(part, name):
-                found[name] = getattr(given[slot], name)
-                break
-    try:
-        make(**found)
-    except (UserError, ValueError, TypeError):  # an option of the same name means something else in this mechanism
-        return {}
-    return found
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -24,8 +24,8 @@ from hanse.core.table import Floats
 from hanse.core.telling import BeforeJoining, Kind, Telling, Terms
 from hanse.games.jackknife import interval_errors
 from hanse.games.shares import shares
-from hanse.mechanisms.by_value import payees, rounded, valued_seats
-from hanse.mechanisms.carried import Carried, CarriedValues
+from hanse.mechanisms.by_value import payees, rounded
+from hanse.mechanisms.value_sums import ValueSums, valued_seats
 
 POT = pool("pot")
 
@@ -73,12 +73,11 @@ class Pot(SettlePart):
         return round(self.tokens * TOKEN)
 
     def init(self, context: Context) -> State:
-        """Return the state in which nobody was worth anything: the sums of values (:class:`Carried`), ``work [N]`` and
-        whether the pot is ``filled``; where clients have members, who is paid for whom
-        (:func:`hanse.mechanisms.by_value.payees`).
+        """Return the state in which nobody was worth anything: :class:`ValueSums`, ``work [N]`` and whether the pot is
+        ``filled``; where clients have members, who is paid for whom (:func:`hanse.mechanisms.by_value.payees`).
         """
         n = context.num_clients
-        return {**Carried.nothing(n).state(), "work": np.zeros(n, np.int64), "filled": 0}
+        return {**ValueSums.nothing(n).state(), "work": np.zeros(n, np.int64), "filled": 0}
 
     def settle(self, view: View, state: State) -> tuple[Settlement, State]:
         """Return what fills the pot ("open" of the first round) or shares it out ("end"); "close" adds up values."""
@@ -92,7 +91,7 @@ class Pot(SettlePart):
             unproved = view.get(Unproved)
             proved = clients if unproved is None else np.setdiff1d(clients, unproved.clients)
             everyone = np.arange(len(state["work"]))
-            sums = Carried.of(state).plus(everyone, CarriedValues.of(everyone, payee[clients], values))
+            sums = ValueSums.of(state).plus(ValueSums.of_round(payee[clients], values, len(payee)))
             worked = np.unique(payee[proved])
             work = state["work"] + np.isin(everyone, worked)
             return Settlement(arrays={"pot_work": worked}), {**state, **sums.state(), "work": work}
@@ -107,7 +106,7 @@ class Pot(SettlePart):
         if not state["filled"]:
             return ()
         work, for_work = state["work"], round(self.for_work * self.units)
-        worth = shares(state["due"], errors_of(state)) * np.minimum(1.0, work / self.vests)
+        worth = shares(state["worth"], errors_of(state)) * np.minimum(1.0, work / self.vests)
         parts = {
             "shares": (self.units - for_work, worth, "by what updates were worth"),
             "work": (for_work, work / max(1, work.sum()), "for proven work"),
@@ -156,7 +155,7 @@ def errors_of(state: State) -> Floats:
     difference from the mean of those above 0; or the value's own, where that is smaller: who sends next to nothing has
     next to none. Infinite: not known.
     """
-    without, worth = state["without"], state["due"]
+    without, worth = state["without"], state["worth"]
     if without.shape[1] < 2:
         return np.full(len(worth), np.inf)
     known = np.isfinite(without).all(axis=1)

@@ -2,8 +2,8 @@
 
 Stakes come back to those who put them up. What those who trained get sums to zero, stays within the limits on their
 sums over the rounds, and is otherwise their value less one number that is the same for all. Where only what is sure is
-paid, :func:`hanse.mechanisms.carried.sure_transfers` says how much that is. The stakes that were put up are taken from
-the ledger.
+paid, :func:`hanse.mechanisms.value_sums.matched` says how much that is. The stakes that were put up are taken from the
+ledger.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from hanse.core.entry import TOKEN, escrow
 from hanse.core.entry import client as account
 from hanse.core.part import PostedRound
 from hanse.core.table import Floats
-from hanse.mechanisms.carried import RECORDED, Carried, CarriedValues, sure_transfers
 from hanse.mechanisms.token_checks import unlike
+from hanse.mechanisms.value_sums import RECORDED, ValueSums, matched
 
 
 @dataclass
@@ -42,7 +42,7 @@ class Payments:
     paid: Counter[int] = field(default_factory=Counter)
     rounds: Counter[int] = field(default_factory=Counter)
     over: dict[int, float] = field(default_factory=dict)
-    carried: Carried = field(default_factory=lambda: Carried.nothing(0))
+    carried: ValueSums = field(default_factory=lambda: ValueSums.nothing(0))
 
     def wrong(self, r: PostedRound) -> str:
         """Return the first difference between a round's postings and its record, or "", and add the round.
@@ -72,21 +72,16 @@ class Payments:
         held = np.array([r.book.balance(account(c)) - r.book.floor for c in names])
         low = np.minimum(0, np.maximum(-most * self.stake - so_far, -held)).astype(float)
         high = (most * self.stake - so_far).astype(float)
-        values = {name: r.arrays[name] for name in RECORDED if name in r.arrays} if "value" in r.arrays else {}
+        values = {name: r.arrays[name] for name in RECORDED if name in r.arrays and "value" in r.arrays}
         clients = _paid_for(r, "answered") if values else np.zeros(0, np.int64)
-        valued = CarriedValues.of(players, clients, values or {"value": np.zeros(0)})
-        scale = self.rate * TOKEN
-        if self.sure and names:
-            exact, carried = sure_transfers(self.carried, players, valued, scale, low, high)
-            self.carried = carried.paid(players, units / scale)
+        count, scale = 1 + max(players.max(initial=-1), clients.max(initial=-1)), self.rate * TOKEN
+        valued = ValueSums.of_round(clients, values or {"value": np.zeros(0)}, count)
+        if self.sure:
+            due = self.carried.plus(valued.above_mean(players))
+            exact = matched(due.sure()[players], low / scale, high / scale) * scale
+            self.carried = due.less(players, units / scale)
         else:
-            before = np.array([self.over.get(c, 0.0) for c in names])
-            centred = before + scale * (valued.worth - (np.median(valued.worth) if names else 0.0))
-            first, span = level(centred, low, high), float(np.max(high - low.min(initial=0), initial=0))
-            near_by = np.clip(centred - first, low - span, high + span)  # huge numbers would hide what the rest sums to
-            second = level(near_by, low, high)
-            exact = np.clip(near_by - second, low, high)
-            self.over |= dict(zip(names, (centred - (first + second) - exact).tolist(), strict=True))
+            exact = self._within_limits(names, scale, valued.worth[players], low, high)
         self.paid.update(dict(zip(names, units.tolist(), strict=True)))
         near = 1e-3 + 1e-9 * float(np.abs(exact).max(initial=0))
         up = units - exact  # what rounding added: the largest remainders are rounded up
@@ -96,6 +91,17 @@ class Payments:
         if len(up) and up.max() - up.min() > 1 + 2 * near:
             return f"'by value' rounds what client {names[int(up.argmax())]} gets up, and others were nearer to it"
         return ""
+
+    def _within_limits(self, names: list[int], scale: float, worth: Floats, low: Floats, high: Floats) -> Floats:
+        """Return the units that the named clients are due, ``[m]``, and remember what a limit cuts."""
+        before = np.array([self.over.get(c, 0.0) for c in names])
+        centred = before + scale * (worth - (np.median(worth) if names else 0.0))
+        first, span = level(centred, low, high), float(np.max(high - low.min(initial=0), initial=0))
+        near_by = np.clip(centred - first, low - span, high + span)  # huge numbers would hide what the rest sums to
+        second = level(near_by, low, high)
+        exact = np.clip(near_by - second, low, high)
+        self.over |= dict(zip(names, (centred - (first + second) - exact).tolist(), strict=True))
+        return exact
 
 
 def _paid_for(r: PostedRound, name: str) -> NDArray[np.int64]:

@@ -109,24 +109,10 @@ class Received:
     """Tells later parts whose models each client was sent in this round.
 
     Attributes:
-        clients: the clients, ``[m]``.
-        sent: ``[m, m]``; ``sent[i, j]`` is 1 if ``clients[i]`` was sent the model of ``clients[j]``.
+        sent: ``[m, m]``, by the clients that trained, in ascending order: 1 if i was sent the model of j.
     """
 
-    clients: Ints
     sent: NDArray[np.int8]
-
-    def among(self, clients: Ints) -> NDArray[np.int8]:
-        """Return the array ``sent`` for other clients ``[n]``, as ``[n, n]``: 0 where nothing is known, and on the
-        diagonal.
-        """
-        found = np.zeros((len(clients), len(clients)), np.int8)
-        at = {c: i for i, c in enumerate(self.clients.tolist())}
-        known = [k for k, c in enumerate(clients.tolist()) if c in at]
-        places = [at[int(clients[k])] for k in known]
-        found[np.ix_(known, known)] = self.sent[np.ix_(places, places)]
-        np.fill_diagonal(found, 0)
-        return found
 
 
 def mixed_centres(view: View, A: Floats, metrics: dict[str, float]) -> Weighed:

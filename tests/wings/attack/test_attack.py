@@ -19,16 +19,12 @@ from hanse.wings.attack.search import Try, search, small, space_of
 SECTIONS = small("ipfl")
 
 
-def space(mechanism: str) -> dict[str, tuple[Any, ...]]:
-    return {knob.key: knob.values for knob in space_of(hanse.Experiment(**small(mechanism)))}
-
-
 def test_the_space_is_read_off_what_the_mechanism_asks() -> None:
     always = {"sends", "of", "scale", "times.samples", "times.steps", "times.loss", "silent", "since", "leaves"}
     always |= {"adds.copied", "adds.noise", "longer", "trains_on"}
     market = {"times.declare.cost", "times.declare.eagerness", "says.declare.cost", "says.declare.eagerness"}
     scores = {"times.accuracy"}  # each has its own model scored
-    spaces = {name: space(name) for name in ("ipfl", "ipfl_posted", "pifl", "fedavg")}
+    spaces = {name: space_of(hanse.Experiment(**small(name))) for name in ("ipfl", "ipfl_posted", "pifl", "fedavg")}
     assert spaces["ipfl"].keys() == always | scores | market | {"start"}
     sale = {"says.offer.sell", "times.offer.least", "says.offer.least", "says.buy.sellers", "times.buy.weights"}
     assert spaces["ipfl_posted"].keys() == always | scores | sale | {"start"}
@@ -37,7 +33,7 @@ def test_the_space_is_read_off_what_the_mechanism_asks() -> None:
     assert ["echo" in found["sends"] for found in spaces.values()] == [True, True, False, False]  # who buys models
     assert spaces["pifl"].keys() == always | scores | {"says.bid.tiers"}
     assert spaces["fedavg"].keys() == always
-    assert (spaces["fedavg"]["since"], spaces["fedavg"]["leaves"]) == ((1, 4), (1, 4, 7))  # from round 1 on, too
+    assert (spaces["fedavg"]["since"], spaces["fedavg"]["leaves"]) == ([1, 4], [1, 4, 7])  # from round 1 on, too
     assert spaces["fedavg"]["trains_on"] == ("judge", "public")
     assert {3.0, 10.0, 50.0} <= set(spaces["fedavg"]["scale"])
 

@@ -14,7 +14,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ from hanse.wings.attack.search import (
     Deviation,
     Game,
     KeptOutcomes,
-    Knob,
+    Space,
     Try,
     Work,
     play_with_outcome,
@@ -85,7 +85,7 @@ class CheatColumn:
     name: str
     sections: Mapping[str, Any]
     members: int = 0
-    space: Sequence[Knob] = ()
+    space: Space = field(default_factory=dict)
     why: str | None = None
 
 
@@ -241,10 +241,10 @@ def column_of(name: str, sections: Mapping[str, Any]) -> CheatColumn:
 
 def possible(cheat: Deviation, column: CheatColumn) -> bool:
     """Return whether a mechanism gives occasion to a cheat, and leaves somebody honest."""
-    known = {knob.key: knob.values for knob in column.space}
     asked = {key: value for key, value in cheat.items() if key not in ("keys", "second")}
     return column.members > cheat.get("keys", 1) and all(
-        key in known and (not isinstance(value, str) or value in known[key]) for key, value in asked.items()
+        key in column.space and (not isinstance(value, str) or value in column.space[key])
+        for key, value in asked.items()
     )
 
 

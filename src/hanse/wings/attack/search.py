@@ -3,9 +3,8 @@
 The experiment is played twice: honestly, and with one client, or a pair, as
 :class:`hanse.wings.attack.deviant.Deviant`. Data, models and draws are the same, so the difference in the outcome is
 the deviation's gain. The possible deviations follow from the types of the questions that the client is asked
-(:func:`space_of`). Deviations are tried one by one, then in combinations drawn at random or derived from the best so
-far. The most promising ones are played with more seeds. The best is confirmed with fresh seeds, which avoids selection
-bias.
+(:func:`space_of`). Deviations are tried one by one; then the best grows by one at a time. The most promising ones are
+played with more seeds. The best is confirmed with fresh seeds, which avoids selection bias.
 """
 
 from __future__ import annotations
@@ -24,7 +23,6 @@ from numpy.typing import NDArray
 from hanse.base import toml
 from hanse.base.errors import UserError
 from hanse.base.files import read_text, write_whole
-from hanse.base.streams import stream
 from hanse.base.toml import dumps
 from hanse.core.entry import MINT, TOKEN, client
 from hanse.core.port import Answered, Ask, Derived, Reply, Request, Scored, Train, Trained
@@ -43,30 +41,16 @@ from hanse.runs.setup import build
 from hanse.wings.attack.deviant import KINDS, Deviant, fields_of, said_of
 
 RULES = Path(__file__).with_name("cheats.toml")
-FACTORS = (0.1, 0.5, 0.9, 1.1, 2.0, 10.0)
+FACTORS, LOSSES = (0.1, 0.5, 0.9, 1.1, 2.0, 10.0), (0.0, 0.5, 2.0, 10.0)
 SEARCHED = 3  # seeds that the search plays its best deviations with
 LEAST = 0.01  # of what honesty brings: a smaller gain is not called one
 UNUSED = ("stages_ms", "clients", "traceback", "bytes")  # of a job's result
 _BATCH, _KEEPS, _HEARD = 8, 6, 3
-_SECOND = ("copied", "opposed", "turns", "mean")
 Work = Callable[[Job, Step], dict[str, Any]]  # plays one job
 Deviation = Mapping[str, Any]
-"""What a deviant does, by knob: ``{"sends": "nothing", "times.declare.cost": 0.5}``."""
-
-
-@dataclass(frozen=True)
-class Knob:
-    """One way in which a client can deviate.
-
-    Attributes:
-        key: the option of :class:`Deviant`, such as "sends" or "times.samples".
-        values: the values to try, first one by one.
-        factor: whether values in between are allowed.
-    """
-
-    key: str
-    values: tuple[Any, ...]
-    factor: bool = False
+"""What a deviant does, by knob (an option of :class:`Deviant`): ``{"sends": "nothing", "times.declare.cost": 0.5}``."""
+Space = Mapping[str, Sequence[Any]]
+"""The values to try of each knob."""
 
 
 @dataclass(frozen=True)
@@ -160,7 +144,7 @@ class _Listening(Wrapped):
         return replies
 
 
-def space_of(experiment: Experiment) -> list[Knob]:
+def space_of(experiment: Experiment) -> dict[str, Sequence[Any]]:
     """Return a client's possible deviations, from the questions that it is asked in the first rounds, and from the
     samples that the server holds.
 
@@ -172,55 +156,59 @@ def space_of(experiment: Experiment) -> list[Knob]:
     setup, state = replace(setup, federation=listening), first_state(setup)
     for _ in range(min(_HEARD, experiment.run.rounds)):
         state = play_round(setup, state).state
-    found: dict[str, Knob] = {}
+    found = dict[str, Sequence[Any]]()
     for task, result in listening.pairs:
-        for knob in _knobs_of(task, result):
-            found.setdefault(knob.key, knob)
+        found = found | {key: values for key, values in _knobs_of(task, result).items() if key not in found}
         if isinstance(task, Train) and task.centre is not None and task.mu and torch.equal(task.start, task.centre):
-            found["start"] = Knob("start", ("kept",))  # everybody goes on from what it was sent
+            found["start"] = ("kept",)  # everybody goes on from what it was sent
     if sets := tuple(server_sets(setup.data)) if "sends" in found else ():
-        found["trains_on"] = Knob("trains_on", sets)
+        found["trains_on"] = sets
     rounds, middle = experiment.run.rounds, experiment.run.rounds // 2
-    times = {"since": sorted({1, middle} - {0}), "leaves": sorted({1, middle, rounds - 1} - {0})}
-    return [*found.values(), *(Knob(key, tuple(at)) for key, at in times.items() if found and rounds > 1)]
+    if found and rounds > 1:
+        found |= {"since": sorted({1, middle} - {0}), "leaves": sorted({1, middle, rounds - 1} - {0})}
+    return found
 
 
-def _knobs_of(task: Any, result: Any) -> list[Knob]:
+def _knobs_of(task: Any, result: Any) -> Space:
     """Return the ways to falsify one result."""
     if isinstance(result, Trained):
-        knobs = [
-            Knob("sends", ("nothing", "copied", "last", *KINDS, *([] if task.centre is None else ["echo"]))),
-            Knob("of", ("model",)),
-            *([] if task.centre is None else [Knob("start", ("sent",))]),
-            Knob("scale", (0.1, 3.0, 10.0, 50.0), factor=True),
-        ]
-        knobs += [Knob("times.samples", FACTORS, factor=True), Knob("times.steps", (0.0, 10.0))]
-        knobs += [Knob("silent", (True,)), Knob("longer", (5,))]
-        knobs += [Knob("adds.copied", (1.0, 2.0), factor=True), Knob("adds.noise", (0.01, 0.1, 1.0), factor=True)]
-        return knobs + ([] if result.loss is None else [Knob("times.loss", (0.0, 0.5, 2.0, 10.0), factor=True)])
+        bought = {} if task.centre is None else {"start": ("sent",)}
+        loss = {} if result.loss is None else {"times.loss": LOSSES}
+        return {
+            "sends": ("nothing", "copied", "last", *KINDS, *["echo"] * bool(bought)),
+            "of": ("model",),
+            **bought,
+            "scale": (0.1, 3.0, 10.0, 50.0),
+            "times.samples": FACTORS,
+            "times.steps": (0.0, 10.0),
+            "silent": (True,),
+            "longer": (5,),
+            "adds.copied": (1.0, 2.0),
+            "adds.noise": (0.01, 0.1, 1.0),
+            **loss,
+        }
     if isinstance(result, Scored):
-        return [
-            Knob("times.accuracy", (0.0, 0.5, 10.0), factor=True),
-            Knob("times.loss", (0.0, 0.5, 2.0, 10.0), factor=True),
-        ]
+        return {"times.accuracy": (0.0, 0.5, 10.0), "times.loss": LOSSES}
     if isinstance(result, Derived):
-        return [Knob("gradient", (1.0, 1e3, 1e6), factor=True)]
+        return {"gradient": (1.0, 1e3, 1e6)}
+    found = dict[str, Sequence[Any]]()
     if isinstance(result, Answered) and isinstance(task, Ask):
-        return [knob for name, kind in fields_of(task.name).items() for knob in _answer_knobs(task, name, kind, result)]
-    return []
+        for name, kind in fields_of(task.name).items():
+            found |= _answer_knobs(task, name, kind, result)
+    return found
 
 
-def _answer_knobs(task: Ask, name: str, kind: type, result: Answered) -> list[Knob]:
+def _answer_knobs(task: Ask, name: str, kind: type, result: Answered) -> Space:
     """Return the other values that a field of an answer may take."""
     key = f"{task.name}.{name}"
     if kind is bool:
-        return [Knob(f"says.{key}", (True, False))] if task.name != "stay" else []  # leaving is a knob of its own
+        return {f"says.{key}": (True, False)} if task.name != "stay" else {}  # leaving is a knob of its own
     if kind is list:
         said = result.values.get(name)
         weighs = isinstance(said, list) and len(said) > 0 and isinstance(said[0], float)
-        amounts = [Knob(f"times.{key}", (0.1, 0.5), factor=True)] if weighs else []
-        return amounts + ([Knob(f"says.{key}", ("none", "all"))] if name in task.values else [])
-    return [Knob(f"times.{key}", FACTORS, factor=True), Knob(f"says.{key}", (0.0,))] if name in result.values else []
+        amounts = {f"times.{key}": (0.1, 0.5)} if weighs else {}
+        return amounts | ({f"says.{key}": ("none", "all")} if name in task.values else {})
+    return {f"times.{key}": FACTORS, f"says.{key}": (0.0,)} if name in result.values else {}
 
 
 # ---- the search
@@ -272,13 +260,13 @@ def search(
         )
     space = space_of(experiment)
     if len(clients) > 1:
-        space.append(Knob("second", _SECOND))
+        space["second"] = ("copied", "opposed", "turns", "mean")
     found, ended = _tried(game, space, tries, searched)
     ranked = _ranked([one for one in found if len(one.gains) == SEARCHED], searched)
     if not ranked:
         raise UserError(f"none of {len(found)} deviations could be played: {found[0].failed}")
     game.honest(fresh)
-    [best] = game.played_all([_simplest(game, ranked[0], searched)], fresh)
+    [best] = game.played_all(ranked[:1], fresh)
     if best.failed is not None:
         raise UserError(f"{best.said}: could not be played again: {best.failed}")
     write_whole(folder / "attack.toml", dumps(game.sections_of(best)).encode())
@@ -306,85 +294,33 @@ def _check(experiment: Experiment, clients: Sequence[int], tries: int, seeds: in
     return members
 
 
-def _tried(game: Game, space: Sequence[Knob], tries: int, searched: Sequence[int]) -> tuple[list[Try], str]:
-    """Return the deviations that were tried and why the search ended: singles, then batches of combinations."""
-    draw = stream(searched[0], "attack search")
-    todo = [Try({knob.key: value}) for knob in space for value in knob.values]
-    found: list[Try] = []
-    seen = {_key(one.deviation) for one in todo}
-    while len(found) < tries:
+def _tried(game: Game, space: Space, tries: int, searched: Sequence[int]) -> tuple[list[Try], str]:
+    """Return the deviations that were tried and why the search ended: one knob alone, then the best with one more.
+
+    The best have been played with all of the search's seeds.
+    """
+    found, first = list[Try](), searched[:1]
+    todo = [Try({key: value}) for key, values in space.items() for value in values]
+    while todo and len(found) < tries:
         batch, todo = todo[: min(_BATCH, tries - len(found))], todo[_BATCH:]
-        if not batch:
-            best = _ranked(found, searched[:1])[:_KEEPS]
-            batch = _drawn(draw, space, best, seen, min(_BATCH, tries - len(found)))
-        if not batch:
-            return _raced(game, found, searched), "space"
-        found += game.played_all(batch, searched[:1])
-        leads = _ranked(found, searched[:1])[:1]
+        found += game.played_all(batch, first)
+        leads = _ranked(found, first)
         game.figure = f"best so far: {leads[0].said}" if leads else ""
-    return _raced(game, found, searched), "tries"
-
-
-def _raced(game: Game, found: list[Try], searched: Sequence[int]) -> list[Try]:
-    """Return the tries; the best of them have been played with all of the search's seeds."""
-    chosen = _ranked(found, searched[:1])[:_KEEPS]
+        if not todo:
+            # with one knob more, or one at another value; knobs that pay most alone come first
+            grown = [{**leads[0].deviation, **one.deviation} for one in leads if len(one.deviation) == 1]
+            known = [one.deviation for one in found]
+            todo = [Try(deviation) for deviation in grown if deviation not in known]
+    chosen = _ranked(found, first)[:_KEEPS]
     game.honest(searched[1:])
-    again = {_key(one.deviation): one for one in game.played_all(chosen, searched[1:])}
-    return [again.get(_key(one.deviation), one) for one in found]
-
-
-def _simplest(game: Game, best: Try, seeds: Sequence[int]) -> Try:
-    """Return a try without the knobs that earn nothing, leaving them out one after another."""
-    for key in sorted(best.deviation):
-        less = {k: v for k, v in best.deviation.items() if k != key}
-        if not less:
-            continue
-        [tried] = game.played_all([Try(less)], seeds)
-        if tried.failed is None and sum(tried.gains.values()) >= sum(best.gains[s] for s in seeds):
-            best = tried
-    return best
+    raced = game.played_all(chosen, searched[1:])
+    return [*raced, *(one for one in found if one not in chosen)], "tries" if todo else "space"
 
 
 def _ranked(found: Sequence[Try], seeds: Sequence[int]) -> list[Try]:
     """Return the tries that could be played, the best-paying first; ties go to the simpler one."""
     sound = [one for one in found if one.failed is None]
     return sorted(sound, key=lambda one: (-sum(one.gains[s] for s in seeds), len(one.deviation)))
-
-
-def _drawn(
-    draw: np.random.Generator, space: Sequence[Knob], best: Sequence[Try], seen: set[str], most: int
-) -> list[Try]:
-    """Return new deviations, half drawn from the whole space and half changed from the best; none if all are known."""
-    made: list[Try] = []
-    for _ in range(50 * most):
-        if len(made) == most or not space:
-            break
-        uniform = len(made) % 2 == 0 or not best
-        chosen = {} if uniform else dict(best[int(draw.integers(len(best)))].deviation)
-        count = int(draw.integers(1, 4)) if uniform else 1
-        for k in draw.permutation(len(space))[:count].tolist():
-            chosen = _turned(draw, chosen, space[k])
-        if chosen and _key(chosen) not in seen:
-            seen.add(_key(chosen))
-            made.append(Try(chosen))
-    return made
-
-
-def _turned(draw: np.random.Generator, deviation: Mapping[str, Any], knob: Knob) -> dict[str, Any]:
-    """Return the deviation with one knob at another value; a knob that was set may be left out again."""
-    found = dict(deviation)
-    if knob.key in found and draw.random() < 0.3:
-        del found[knob.key]
-    elif knob.factor and draw.random() < 0.5:
-        low, high = (math.log(max(v, 0.01)) for v in (min(knob.values), max(knob.values)))
-        found[knob.key] = float(f"{math.exp(draw.uniform(low, high)):.3g}")
-    else:
-        found[knob.key] = knob.values[int(draw.integers(len(knob.values)))]
-    return found
-
-
-def _key(deviation: Deviation) -> str:
-    return repr(sorted(deviation.items()))
 
 
 @dataclass

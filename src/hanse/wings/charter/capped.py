@@ -10,10 +10,9 @@ from hanse.base.errors import UserError
 from hanse.base.factories import Rate, SomeShare, Weight
 from hanse.core.part import Aggregate, Context, Group, Size, State, View, in_slots
 from hanse.core.table import Floats, Ints
-from hanse.mechanisms.by_value import valued_seats
-from hanse.mechanisms.carried import Carried, CarriedValues
 from hanse.mechanisms.fits import tried
 from hanse.mechanisms.robust import OfRule, lengths, shortened
+from hanse.mechanisms.value_sums import ValueSums, valued_seats
 
 NO_REST = 1e-12  # a weight of the old row below this is rounding
 
@@ -62,7 +61,7 @@ class Capped(OfRule):
 
     def init(self, context: Context) -> State:
         """Return the state in which nothing was worth anything."""
-        nothing = Carried.nothing(context.num_clients).state()
+        nothing = ValueSums.nothing(context.num_clients).state()
         return {**nothing, "below": np.zeros(context.num_clients, bool)} if self.floor else {}
 
     def unfit(self, size: Size) -> list[str]:
@@ -122,14 +121,12 @@ class Capped(OfRule):
         """Add the round's values to each client's, and note which members are below the floor."""
         if not self.floor or outcome.values is None:
             return state
-        client, values = valued_seats(outcome)
-        players = np.unique(client)
-        sums = Carried.of(state).plus(players, CarriedValues.of(players, client, values))
+        valued = ValueSums.of_round(*valued_seats(outcome), outcome.context.num_clients)
+        sums = ValueSums.of(state).plus(valued)
         below = state["below"].copy()
         for member in set((of := outcome.members).values()):
             mine = [c for c, name in of.items() if name == member]
-            one = Carried(*(of_each[mine].sum(axis=0, keepdims=True) for of_each in sums.state().values()))
-            below[mine] |= one.sure(np.zeros(1, np.int64))[0] < 0
+            below[mine] |= sums.of_all(np.array(mine)).sure()[0] < 0
         return {**sums.state(), "below": below}
 
     def figures(self, state: State) -> dict[str, Floats]:
