@@ -11,7 +11,8 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 import hanse
 from hanse.base.errors import UserError
-from hanse.data.preparing import Columns
+from hanse.data.kinds import held
+from hanse.data.preparing import drafted, encoded
 
 
 def table(rows: int = 120) -> pd.DataFrame:
@@ -38,8 +39,9 @@ def both(given: Any, **options: Any) -> np.ndarray:
 
 def test_each_type_of_column_in_closed_form() -> None:
     frame = table()
-    features = frame.drop(columns=["hospital", "ill"])
-    made = Columns(features).fit(features).transform(features)
+    features = {name: held(frame[name], name) for name in frame.columns if name not in ("hospital", "ill")}
+    values = {name: one.values for name, one in features.items()}
+    made = encoded(drafted(features, "data"), values, np.arange(len(frame)))
     # age, its gaps, three wards, days, season and weekday on circles, income, smoker
     assert made.shape == (120, 2 + 3 + 1 + 1 + 4 + 1 + 1 - 1)
     age, gaps = made[:, 0], made[:, 1]

@@ -38,7 +38,7 @@ from hanse.data.frames import (
     times_of,
     units_of,
 )
-from hanse.data.kinds import ALIKE, Column, alike, natural_order
+from hanse.data.kinds import ALIKE, Column, Held, alike, natural_order
 from hanse.data.preparing import Prepare, Statistics
 from hanse.data.samples import Samples, array_of, as_tensors, unfinite
 from hanse.data.units import Cut, Divisible, at_several, numbered
@@ -395,6 +395,11 @@ def _joined(parts: Sequence[Rows], called: Sequence[str], name: str) -> Rows:
         """Return the arrays of all sets as one, None if none has any."""
         if all(map(is_frame, arrays)):
             return _concatenated(arrays, called, name)
+        if isinstance(arrays[0], Held):
+            likes = [one.like for one in arrays if one.like != "nothing"]
+            if len({*likes}) > 1:
+                raise UserError(f"data: {name}: {called[1]}: its {what} are {likes[1]}, in {called[0]} {likes[0]}")
+            return Held.joined(*arrays)
         kinds = ["none" if one is None else f"{_kind(one)} of shape {list(one.shape[1:])}" for one in arrays]
         if odd := next((i for i, kind in enumerate(kinds) if kind != kinds[0]), None):
             raise UserError(
@@ -407,7 +412,7 @@ def _joined(parts: Sequence[Rows], called: Sequence[str], name: str) -> Rows:
 
     inputs = [p.x if isinstance(p.x, Mapping) else {"": p.x} for p in parts]
     if len(kinds := {tuple(own) for own in inputs}) > 1:
-        told = ", ".join(map(str, sorted(kinds)))
+        told = ", ".join(sorted(map(str, kinds)))
         raise UserError(f"data: {name}: the samples have different inputs: {told}")
     x = {k: joined([own[k] for own in inputs], f"values of '{k}'" if k else "inputs") for k in inputs[0]}
     y, units, time = (joined([getattr(p, key) for p in parts], what) for key, what in (
@@ -497,7 +502,8 @@ def _dataset(rows: Rows, test: float | Rows, min_samples: int, seed: int, name: 
             raise UserError(f"{where}: no row is left to train on: too few units or dates; lower data.source.test")
     note = rows.prepare.note if rows.prepare is not None else ""
     if rows.prepare is not None:
-        rows = replace(rows, x=rows.prepare.features(rows.x, rows.owner, kept, where))
+        trained = np.isin(np.arange(len(rows)), kept)
+        rows = replace(rows, x=rows.prepare.features(rows.x, rows.owner, trained, where))
     samples = replace(_samples(rows, where, classes), units=None if units is None else torch.from_numpy(units))
     if ids is not None and len(few := np.flatnonzero(np.bincount(ids[:n], minlength=len(names)) < min_samples)):
         least = f"data.source.min_samples = {min_samples}"

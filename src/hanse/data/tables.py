@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +27,7 @@ from hanse.base.errors import UserError, library
 from hanse.base.pytorch import torch
 from hanse.base.streams import stream
 from hanse.data.dataset import Dataset, stratified_split
-from hanse.data.preparing import scaled, spread
+from hanse.data.preparing import TableColumn, encoded
 from hanse.data.samples import Samples
 
 if TYPE_CHECKING:
@@ -218,16 +218,16 @@ def _read(name: str, table: PackagedTable) -> pd.DataFrame:
 
 def _features(frame: pd.DataFrame, table: PackagedTable, train: NDArray[np.int64]) -> NDArray[np.float32]:
     """Return the features ``[rows, columns]``, float32; means and deviations are those of the rows ``train [m]``."""
-    columns: list[NDArray[np.float32]] = []
+    columns, values = dict[str, TableColumn](), dict[str, NDArray[Any]]()
     for name in (*table.numbers, *table.amounts):
-        values = frame[name].to_numpy(dtype=np.float64)
-        if name in table.amounts:
-            values = np.log1p(values)
-        columns += scaled(values, spread(values[train]), bool(np.isnan(values).any()))
+        numbers = frame[name].to_numpy(dtype=np.float64)
+        values[name] = np.log1p(numbers) if name in table.amounts else numbers
+        columns[name] = TableColumn("numbers", gaps=bool(np.isnan(values[name]).any()))
     for name in table.kinds:
-        codes, kinds = frame[name].factorize(sort=True)  # a gap is no kind: its code is -1
-        columns += [(codes == kind).astype(np.float32) for kind in range(len(kinds))]
-    return np.stack(columns, axis=1)
+        codes, kinds = frame[name].factorize(sort=True)
+        columns[name] = TableColumn("words", words=[*map(str, kinds)])
+        values[name] = np.array([*map(str, kinds), ""])[codes]  # a gap is no kind: its code is -1
+    return encoded(columns, values, train)
 
 
 def _note(table: PackagedTable, everything: pd.DataFrame, frame: pd.DataFrame, few: pd.Series[int]) -> str:
