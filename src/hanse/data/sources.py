@@ -305,7 +305,7 @@ def _find(name: str, root: Path | None, download: bool) -> tuple[Arrays, Path]:
     for path in paths:
         if path.is_file():
             return _read_npz(path, _IMAGES[name]), path
-    published = find_emnist(folders, name.removeprefix("emnist_")) if name.startswith("emnist_") else None
+    published = find_emnist(folders) if name.startswith("emnist_") else None
     if published is not None:
         return read_emnist(published, name.removeprefix("emnist_")), published
     published_too = f" or EMNIST's published {ARCHIVE}" if name.startswith("emnist_") else ""
@@ -324,13 +324,13 @@ def _folders(root: Path | None) -> list[Path]:
 
 def is_here(source: str) -> bool:
     """Return whether a source can be loaded without the network."""
-    folders, split = _folders(None), source.removeprefix("emnist_")
+    folders = _folders(None)
     if source in NATURAL:
         return natural_is_here(source, folders)
     if source in TABLES:
         return all(find_spec(package) for package in (TABLES[source].package, "pandas"))  # pandas reads it
     here = any((folder / f"{source}.npz").is_file() for folder in folders)
-    return here or (split != source and find_emnist(folders, split) is not None)
+    return here or (source.startswith("emnist_") and find_emnist(folders) is not None)
 
 
 def _read_npz(path: Path, facts: _Images) -> Arrays:
