@@ -25,23 +25,21 @@ def made(seed: int = 0) -> SplitData:
 
 def flip_a_label(data: SplitData) -> SplitData:
     y = data.train.y.clone()
-    at = data.order[data.bounds[2, 0]]  # the first train sample of client 2
+    at = data.shares[2][0][0]  # the first train sample of client 2
     y[at] = (y[at] + 1) % 3
     return replace(data, train=Samples(data.train.x, y))
 
 
 def change_a_bit(data: SplitData) -> SplitData:
     x = data.train.x.clone()
-    at = data.order[data.bounds[3, 2]]  # the first test sample of client 3
+    at = data.shares[3][2][0]  # the first test sample of client 3
     x[at, 1] = torch.nextafter(x[at, 1], torch.tensor(9.0))
     return replace(data, train=Samples(x, data.train.y))
 
 
 def swap_two(data: SplitData) -> SplitData:
-    order = data.order.clone()
-    at = int(data.bounds[0, 1])
-    order[at], order[at + 1] = data.order[at + 1], data.order[at]
-    return replace(data, order=order)
+    (train, validation, test), *others = data.shares
+    return replace(data, shares=((train, validation.flip(0), test), *others))
 
 
 def all_labels(data: SplitData) -> SplitData:

@@ -150,9 +150,7 @@ class SplitData(FederatedData):
 
     Attributes:
         train: the source's train samples, the pool.
-        order: ``[n]``, positions in the pool, one client after another. For each client, its train share comes first,
-            then validation, then test.
-        bounds: ``[clients, 4]``, where each client's shares begin and end in ``order``.
+        shares: for each client the positions in the pool of its train, validation and test share, ``[n]`` each.
         lent: given if test shares are taken from the server's test set: that set, and each client's positions in it.
             None: clients test on their own samples.
 
@@ -166,8 +164,7 @@ class SplitData(FederatedData):
     """
 
     train: Samples
-    order: Tensor
-    bounds: NDArray[np.int64]
+    shares: tuple[tuple[Tensor, ...], ...]
     lent: tuple[Samples, tuple[Tensor, ...]] | None = None
 
     @staticmethod
@@ -188,8 +185,6 @@ class SplitData(FederatedData):
         """
         shares = client_shares(partition, dataset, cuts)
         lengths = np.array([[len(part) for part in own] for own in shares], dtype=np.int64)
-        ends = np.cumsum(lengths, axis=1)
-        starts = np.concatenate([[0], np.cumsum(ends[:, -1])[:-1]])
         dists = dataset.distributions
         held, cut, kept = server_cut(dataset.test, dataset.num_classes, cuts, dists, dataset.test_client_of)
         server_test = taken(dataset.test, cut)
@@ -211,8 +206,7 @@ class SplitData(FederatedData):
             notes=dataset.notes,
             doubt=dataset.doubt,
             train=dataset.train,
-            order=torch.from_numpy(np.concatenate([part for own in shares for part in own])),
-            bounds=np.concatenate([starts[:, None], starts[:, None] + ends], axis=1),
+            shares=tuple(tuple(map(torch.from_numpy, own)) for own in shares),
             lent=None if server_test is None or index is None else (server_test, index),
             test_weights=weights,
         )
@@ -236,17 +230,14 @@ class SplitData(FederatedData):
         if share == "test" and self.lent is not None:
             tests, index = self.lent
             return tests, [index[client] for client in clients]
-        column = SHARES.index(share)
-        spans = self.bounds[list(clients), column : column + 2]
-        return self.train, [self.order[a:b] for a, b in spans.tolist()]
+        return self.train, [self.shares[client][SHARES.index(share)] for client in clients]
 
     def class_counts(self) -> NDArray[np.int64] | None:
         """Return train samples of each client and class, ``[clients, classes]``, or None for regression and texts."""
         if self.num_classes is None or self.train.y.ndim > 1:
             return None
-        label = self.train.y[self.order].numpy()
-        spans = self.bounds[:, :2].tolist()
-        return np.stack([np.bincount(label[a:b], minlength=self.num_classes) for a, b in spans]).astype(np.int64)
+        labels = self.train.y.numpy()
+        return np.stack([np.bincount(labels[own.numpy()], minlength=self.num_classes) for own, *_ in self.shares])
 
 
 def _names(dataset: Dataset, partition: Partition) -> tuple[str, ...]:
@@ -266,8 +257,8 @@ def gaps_of(data: SplitData, test: Samples) -> str | None:
     """
     if unfinite(data.train) is not None:
         owner = np.full(len(data.train), None, object)
-        for client, (first, *_, last) in enumerate(data.bounds.tolist()):
-            owner[data.order[first:last].numpy()] = data.names[client] if data.names else str(client)
+        for client, own in enumerate(data.shares):
+            owner[torch.cat(own).numpy()] = data.names[client] if data.names else str(client)
         if line := unfinite(data.train, owner):
             return f"train: {line}"
     line = unfinite(test)
@@ -293,7 +284,7 @@ def _unheld_classes(data: FederatedData) -> list[str]:
 def few_units(data: SplitData) -> list[str]:
     """Return a warning if test or validation sets hold so few units that their intervals say little; else nothing."""
     pool, index = data.pool(range(data.num_clients), "test")
-    sets = {data.called(c): pool.take(own) for c, own in enumerate(index) if data.lent or data.bounds[:, 3].any()}
+    sets = {data.called(c): pool.take(own) for c, own in enumerate(index) if any(map(len, index))}
     server = {"the server's validation set": data.server_validation, "the server's test set": data.server_test}
     sets |= {name: samples for name, samples in server.items() if samples is not None}
     counts = {name: len(np.unique(s.units.numpy())) for name, s in sets.items() if s.units is not None}

@@ -141,13 +141,14 @@ def is_frame(given: Any) -> bool:
     return type(given).__module__.startswith("pandas") and hasattr(given, "columns")
 
 
-def of_frame(frame: Any, asked: Asked, name: str) -> Rows:
+def of_frame(frame: Any, asked: Asked, name: str, owner: NDArray[Any] | None = None) -> Rows:
     """Return the rows of a frame, before they are numbered and checked.
 
     Args:
         frame: a pandas DataFrame, one sample per row.
         asked: which column is what; the target is needed.
         name: what the data are called in messages.
+        owner: ``[n]``, the client of each row, if no column has it.
 
     Raises:
         UserError: one line for each mistake.
@@ -155,7 +156,8 @@ def of_frame(frame: Any, asked: Asked, name: str) -> Rows:
     where = f"data: {name}"
     wanted = _columns(list(frame.columns), asked, name)
     client, prepare = asked.client, asked.prepare
-    owner = None if client is None else names_of(frame[client], f"{where}: column '{client}'", str(client))
+    if client is not None:
+        owner = names_of(frame[client], f"{where}: column '{client}'", str(client))
     auto, lines, read = prepare is not None and prepare.how == AUTO, list[str](), dict[Any, Held]()
     for c in wanted if prepare is None or auto else ():
         with collected(lines):

@@ -449,12 +449,8 @@ def _of_frames(frames: Sequence[Any], names: Sequence[str], asked: Asked, name: 
             raise UserError(f"data: {name}: client '{client}' has no rows: leave it out")
         if target in frame and target in first and (kind := _kind(frame[target])) != _kind(first[target]):
             raise UserError(f"data: {name}: column '{target}': client '{client}': holds {kind}, unlike '{names[0]}'")
-    column = "client"
-    while column in first.columns:  # a name that no column of the frames has
-        column = f"_{column}"
     whole = _concatenated(frames, [f"client '{client}'" for client in names], name)
-    whole = whole.assign(**{column: np.repeat(np.array(names, object), [len(frame) for frame in frames])})
-    return of_frame(whole, replace(asked, client=column), name)
+    return of_frame(whole, asked, name, np.repeat(np.array(names, object), [len(frame) for frame in frames]))
 
 
 # ---- a data set of it
