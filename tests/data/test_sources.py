@@ -66,25 +66,19 @@ def test_digits_are_scikit_learn_s(found: bool, monkeypatch: pytest.MonkeyPatch)
     assert share.abs().max() < 0.003
 
 
-def test_hanse_data_is_looked_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_root_comes_before_hanse_data_and_the_cache_after(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HANSE_DATA", str(tmp_path / "data"))
     for name, shape, mean, std in (("mnist", (28, 28), 0.1307, 0.3081), ("cifar10", (32, 32, 3), 0.4914, 0.2470)):
+        made_npz(tmp_path / "cache", name, shape, train=10)
+        assert len(load(name).train) == 10
         made_npz(tmp_path / "data", name, shape)
         found = load(name)
         assert found.train.x.shape == (40, *found.input_shape) == (40, *(shape[2:] or (1,)), *shape[:2])
         assert found.note == f"split is not the official one: 40 train and 20 test samples as in {name}.npz"
         raw = np.load(tmp_path / "data" / f"{name}.npz")["x_train"].reshape(40, *shape[:2], -1)
         assert float(found.train.x[5, 0, 3, 4]) == pytest.approx((raw[5, 3, 4, 0] / 255 - mean) / std, abs=1e-5)
-
-
-def test_root_comes_before_hanse_data_and_the_cache_after(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made_npz(tmp_path / "cache", "mnist", (28, 28), train=10)
-    assert len(load("mnist").train) == 10
-    made_npz(tmp_path / "env", "mnist", (28, 28), train=20)
-    monkeypatch.setenv("HANSE_DATA", str(tmp_path / "env"))
-    assert len(load("mnist").train) == 20
-    made_npz(tmp_path / "root", "mnist", (28, 28), train=30)
-    assert len(load("mnist", root=tmp_path / "root").train) == 30
+        made_npz(tmp_path / "root", name, shape, train=30)
+        assert len(load(name, root=tmp_path / "root").train) == 30
 
 
 def test_a_failed_download_is_one_clear_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,41 +135,38 @@ def test_cifars_binary_archive_is_read(tmp_path: Path) -> None:
     assert found["x_train"][0, 5, 6].tolist() == [1, 2, 3]
 
 
-@pytest.mark.parametrize("kind", ["junk", "missing", "object", "shape", "ten"])
+BAD: dict[str, dict[str, Any]] = {
+    "junk": {},
+    "missing": {"y_test": None},
+    "object": {"y_test": np.array([{}, {}, {}], dtype=object)},
+    "shape": {"x_test": np.zeros((3, 28, 5), np.uint8)},
+    "ten": {"y_test": np.array([0, 1, 10], np.uint8)},
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
 def test_a_bad_local_file_is_refused_by_name(kind: str, tmp_path: Path) -> None:
-    path = tmp_path / "mnist.npz"
     x, y = np.zeros((3, 28, 28), dtype=np.uint8), np.zeros(3, dtype=np.uint8)
-    arrays: dict[str, Any] = {"x_train": x, "y_train": y, "x_test": x, "y_test": y}
-    if kind == "missing":
-        del arrays["y_test"]
-    elif kind == "object":
-        arrays["y_test"] = np.array([{}, {}, {}], dtype=object)
-    elif kind == "shape":
-        arrays["x_test"] = x[:, :5]
-    elif kind == "ten":
-        arrays["y_test"] = np.array([0, 1, 10], dtype=np.uint8)
-    np.savez(path, **arrays)
+    arrays = {"x_train": x, "y_train": y, "x_test": x, "y_test": y, **BAD[kind]}
+    np.savez(tmp_path / "mnist.npz", **{name: one for name, one in arrays.items() if one is not None})
     if kind == "junk":
-        path.write_bytes(b"junk")
+        (tmp_path / "mnist.npz").write_bytes(b"junk")
     with pytest.raises(UserError, match="labels span" if kind == "ten" else r"mnist\.npz"):
         load("mnist", root=tmp_path)
 
 
 def test_import_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = types.ModuleType("hanse_test_source")
     samples = Samples(torch.zeros(4, 2), torch.zeros(4))
     made = Dataset("mine", samples, samples, None, (2,))
-    module.good = lambda **options: made  # type: ignore[attr-defined]
-    module.none = lambda **options: None  # type: ignore[attr-defined]
-    module.bare = lambda: made  # type: ignore[attr-defined]
-    module.more = lambda wanted: made  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "hanse_test_source", module)
-    assert load("hanse_test_source:good") is load("hanse_test_source:bare") is made
+    module: Any = types.ModuleType("own_source")
+    module.good, module.bare = lambda **options: made, lambda: made
+    module.none, module.more = lambda **options: None, lambda wanted: made
+    monkeypatch.setitem(sys.modules, "own_source", module)
+    assert load("own_source:good") is load("own_source:bare") is made
     for name, words in (
-        ("hanse_test_source:none", "returned NoneType"),
-        ("hanse_test_source:more", "cannot be called with root="),
-        ("hanse_test_source:nothing", "has no 'nothing'"),
-        ("no_such_module_here:f", "No module named 'no_such_module_here'"),
+        ("own_source:none", "returned NoneType"),
+        ("own_source:more", "cannot be called with root="),
+        ("own_source:nothing", "has no 'nothing'"),
         ("mnits", "did you mean 'mnist'"),
         ("synthetic", "client by client"),
     ):
