@@ -26,7 +26,7 @@ from hanse.base.files import json_lines, read_arrays, read_json, read_toml, tabl
 from hanse.base.pytorch import torch
 from hanse.core.book import Book
 from hanse.core.entry import CLOSE, LEAVE, UNMOVING, Transaction
-from hanse.data.committed import CommittedSet
+from hanse.data.commitment import CommittedSet
 from hanse.data.federated import RemoteData
 from hanse.data.samples import Inputs
 from hanse.learning.sequences import is_text

@@ -32,9 +32,9 @@ from hanse.base.files import MEMBERS
 from hanse.base.lock import Hold
 from hanse.core.part import Context, Judge, Mechanism
 from hanse.core.telling import describe
-from hanse.data.choices import OwnData
 from hanse.data.federated import RemoteData
 from hanse.data.samples import Samples
+from hanse.data.spec import OwnData
 from hanse.federation.check import one_line
 from hanse.federation.policy import Loyal
 from hanse.flower.arrays import ArrayLayout, opened
