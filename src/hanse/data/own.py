@@ -320,9 +320,7 @@ def _columns_of(x: Any, y: Any) -> dict[Any, Coded]:
 
 def _of_torch(dataset: Any, asked: Asked, name: str) -> Rows:
     """Return all items of a PyTorch data set, or of the batches of a ``DataLoader``."""
-    found: list[tuple[Any, Tensor]] = []
-    beside: dict[str, list[Any]] = {key: [] for key in asked.named if key in ("group", "time")}
-    batches = dataset
+    xs, ys, beside, batches = list[Any](), list[Tensor](), dict[str, list[Any]](), dataset
     if not isinstance(dataset, torch.utils.data.DataLoader):  # a generator of its own: PyTorch's would be moved on
         batches = torch.utils.data.DataLoader(
             dataset, batch_size=1024, generator=torch.Generator(), collate_fn=_together
@@ -330,32 +328,32 @@ def _of_torch(dataset: Any, asked: Asked, name: str) -> Rows:
     with gated(f"data: {name}: its items cannot be put together"):
         for batch in batches:
             if isinstance(batch, Mapping):
-                rest = dict(batch)
-                y = rest.pop(_needed(asked.target, name), None)
-                for key, values in beside.items():
-                    if (column := asked.named[key]) not in rest:
-                        raise UserError(f"data.source.{key}: {column!r}: the items of {name} have no such key")
-                    values.extend(rest.pop(column))
-                batch = (rest if len(rest) > 1 else next(iter(rest.values()), None), y)
+                _needed(asked.target, name)
+                if lacks := next((key for key, column in asked.named.items() if column not in batch), None):
+                    raise UserError(f"data.source.{lacks}: {asked.named[lacks]!r}: no key of the items of {name}")
+                named = asked.named.values()
+                x = {key: one for key, one in batch.items() if key not in named}
+                for key, column in asked.named.items():
+                    beside.setdefault(key, []).extend(batch[column] if key != "target" else ())
+                batch = (x if len(x) > 1 else next(iter(x.values()), None), batch[asked.target])
             if not isinstance(batch, list | tuple) or len(batch) != 2 or not isinstance(batch[1], Tensor):
                 raise UserError(
                     f"data: {name}: its items must be (x, y), x a tensor or a dictionary of tensors, or dictionaries "
                     "with data.source.target among their keys"
                 )
-            found.append((batch[0], batch[1]))
-        if not found:
+            xs.append(batch[0])
+            ys.append(batch[1])
+        if not ys:
             raise UserError(f"data: {name}: has no items")
-        targets = torch.cat([y for _, y in found])
+        y = torch.cat(ys)
         # an item raised StopIteration, which ends a loop
-        if batches is not dataset and hasattr(dataset, "__len__") and len(targets) != len(dataset):
-            raise UserError(f"data: {name}: only {len(targets)} of {len(dataset)} items could be read")
-        if isinstance(found[0][0], Mapping):
-            x: Any = {part: torch.cat([one[part] for one, _ in found]) for part in found[0][0]}
-        else:
-            x = torch.cat([one for one, _ in found])
+        if batches is not dataset and hasattr(dataset, "__len__") and len(y) != len(dataset):
+            raise UserError(f"data: {name}: only {len(y)} of {len(dataset)} items could be read")
+        several = isinstance(xs[0], Mapping)
+        whole = {part: torch.cat([one[part] for one in xs]) for part in xs[0]} if several else torch.cat(xs)
     units = units_of(beside["group"], f"data: {name}: units") if beside.get("group") else None
     time = times_of(np.asarray(beside["time"]), f"data: {name}: times") if beside.get("time") else None
-    return Rows(x, targets, units=units, time=time)
+    return Rows(whole, y, units=units, time=time)
 
 
 def _together(items: list[Any]) -> Any:
@@ -496,11 +494,12 @@ def _dataset(rows: Rows, test: float | Rows, min_samples: int, seed: int, name: 
         kept, later = _held_out(Divisible(owner, labels, units, rows.time, cut), test, seed)
         if not len(kept):
             raise UserError(f"{where}: no row is left to train on: too few units or dates; lower data.source.test")
-    note = rows.prepare.note if rows.prepare is not None else ""
+    note, at = "", where
     if rows.prepare is not None:
+        note, at = rows.prepare.note, f"{where}: data.source.prepare"
         trained = np.isin(np.arange(len(rows)), kept)
         rows = replace(rows, x=rows.prepare.features(rows.x, rows.owner, trained, where))
-    samples = replace(_samples(rows, where, classes), units=None if units is None else torch.from_numpy(units))
+    samples = replace(_samples(rows, at, classes), units=None if units is None else torch.from_numpy(units))
     if ids is not None and len(few := np.flatnonzero(np.bincount(ids[:n], minlength=len(names)) < min_samples)):
         least = f"data.source.min_samples = {min_samples}"
         raise UserError(

@@ -185,9 +185,7 @@ class Prepare:
         whose = "all clients' rows together" if self.statistics == "pooled" else "each client's own rows"
         return f"columns were prepared by the statistics of {whose}"
 
-    def features(
-        self, table: Any, owner: NDArray[Any] | None, train: NDArray[np.bool_], where: str
-    ) -> NDArray[np.float32]:
+    def features(self, table: Any, owner: NDArray[Any] | None, train: NDArray[np.bool_], where: str) -> NDArray[Any]:
         """Return a table as features ``[n, columns]``.
 
         Args:
@@ -211,15 +209,14 @@ class Prepare:
             groups = [(f"{where}: client '{client}'", np.flatnonzero(owner == client)) for client in clients]
         columns = drafted(table, where) if self.how == AUTO else {}
         transformer = None if self.how == AUTO else self._transformer()
-        parts: list[Matrix] = []
+        parts: list[NDArray[Any]] = []
         for at, rows in groups:
             if not train[rows].any():
                 raise UserError(f"{at}: has no row to train on, of which its statistics could be: say 'pooled'")
             if transformer is None:
                 parts.append(encoded(columns, {name: table[name].values[rows] for name in columns}, train[rows]))
             else:
-                fitted = _fitted(transformer, table.iloc[rows[train[rows]]], at)
-                parts.append(_checked(fitted, table.iloc[rows], at))
+                parts.append(_transformed(transformer, table.iloc[rows], train[rows], at))
             if (width := parts[-1].shape[1]) != parts[0].shape[1]:
                 raise UserError(
                     f"{at}: {width} columns after preparing, and others have {parts[0].shape[1]}: name the values, as "
@@ -239,26 +236,23 @@ class Prepare:
         return made
 
 
-def _fitted(transformer: Any, rows: Any, where: str) -> Any:
-    """Return a copy of a transformer that is fitted on these rows. Raises UserError if it cannot be."""
-    with gated(f"{where}: data.source.prepare: cannot be fitted on {len(rows)} rows"):
-        return copy.deepcopy(transformer).fit(rows)
+def _transformed(transformer: Any, table: Any, train: NDArray[np.bool_], where: str) -> NDArray[np.float64]:
+    """Return what a copy of a transformer, fitted on rows, makes of a table, ``[n, columns]``, NaN for masked entries.
 
-
-def _checked(transformer: Any, rows: Any, where: str) -> NDArray[np.float32]:
-    """Return what a fitted transformer makes of rows, ``[n, columns]``. Raises UserError unless they are finite."""
-    with gated(f"{where}: data.source.prepare: its transform failed"):
-        made = transformer.transform(rows)
-        made = made.toarray() if hasattr(made, "toarray") else made
-        features = made if isinstance(made, np.ma.MaskedArray) else np.asarray(made)
-    if features.dtype.kind not in "biuf" or features.ndim != 2 or len(features) != len(rows) or not features.shape[1]:
-        what = f"{features.dtype} {features.shape} of {len(rows)} rows"
-        raise UserError(f"{where}: data.source.prepare: made {what}: must be numbers, a row each")
-    gaps = ~np.isfinite(features) | np.ma.getmaskarray(features)
-    if count := int(np.asarray(gaps).any(axis=1).sum()):
-        said = f"{where}: data.source.prepare: left no finite number in {count} rows"
-        raise UserError(f"{said}: add an imputer, such as SimpleImputer()")
-    for k, column in enumerate(np.asarray(features, dtype=np.float64).T):
-        if line := lost(column, whole=features.dtype.kind in "iu"):
-            raise UserError(f"{where}: data.source.prepare: column {k}: {line}")
-    return np.asarray(features, dtype=np.float32)
+    Args:
+        transformer: has ``fit`` and ``transform``.
+        table: a pandas DataFrame.
+        train: ``[n]``, the rows for fitting.
+        where: the text with which messages begin.
+    """
+    what = f"{where}: data.source.prepare"
+    with gated(f"{what}: cannot be fitted on {train.sum()} rows, or used on {len(table)}"):
+        given = copy.deepcopy(transformer).fit(table[train]).transform(table)
+        given = np.ma.asarray(given.toarray() if hasattr(given, "toarray") else given)
+        made: NDArray[np.float64] = np.ma.filled(given.astype(np.float64), np.nan)
+    if made.ndim != 2 or len(made) != len(table) or not made.shape[1]:
+        raise UserError(f"{what}: made an array {made.shape} of {len(table)} rows: must be numbers, a row each")
+    for k, column in enumerate(made.T if given.dtype.kind in "iu" else ()):
+        if line := lost(column, whole=True):
+            raise UserError(f"{what}: column {k}: {line}")
+    return made
