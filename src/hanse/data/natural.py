@@ -258,7 +258,7 @@ def pacs(folders: Sequence[Path], download: bool) -> Dataset:
     rest, cut = stratified_split(
         domains * len(CLASSES) + labels, len(labels), round(len(labels) * TEST_SHARE), stream(0, "pacs")
     )
-    samples = image_samples(np.stack(images), labels, (0.0,) * 3, (1.0,) * 3)
+    samples = image_samples(np.stack(images), labels)
     train, test = (Samples(samples.x[index], samples.y[index]) for index in map(torch.from_numpy, (rest, cut)))
     return Dataset(
         "pacs",
