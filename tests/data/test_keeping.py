@@ -17,10 +17,3 @@ def test_a_source_is_loaded_once_whatever_the_seed() -> None:
     assert torch.equal(first.train.x, alone.train.x)
     assert torch.equal(first.test.y, alone.test.y)
     assert load("digits") is not first
-
-
-def test_a_source_that_draws_has_each_seed_s_samples() -> None:
-    with keeping():
-        drawn = [load("fedsoft_linear", seed=seed).train.x for seed in (0, 1)]
-    assert not torch.equal(drawn[0], drawn[1])
-    assert torch.equal(drawn[1], load("fedsoft_linear", seed=1).train.x)

@@ -163,22 +163,20 @@ class Items(TorchDataset[Any]):
 def test_data_sets_of_pytorch() -> None:
     half = TensorDataset(torch.arange(40.0).view(20, 2), torch.arange(20) % 3)
     found = from_torch({"north": half, "south": half}, test=0.0)
-    assert found.client_names == ("north", "south")
-    assert (found.num_classes, len(found.train)) == (3, 40)
+    assert (found.client_names, found.num_classes) == (("north", "south"), 3)
     assert torch.equal(found.train.x, torch.cat([half.tensors[0]] * 2))
     named = from_torch(Items(lambda i: {"image": torch.full((1, 2), float(i)), "label": i % 2}), "label", test=0.0)
     assert torch.equal(named.train.x[:, 0, 0], torch.arange(30.0))
     several = from_torch(Items(lambda i: ({"a": torch.ones(2), "b": torch.tensor([i])}, float(i))), test=0.0)
-    assert several.inputs.shapes == {"a": (2,), "b": (1,)}
-    assert several.num_classes is None
-    for item, words in (
-        (lambda i: torch.ones(2), "its items must be"),
-        (lambda i: {"a": torch.ones(2)}, "data.source.target: is needed"),
-        (lambda i: (torch.ones(1 + i % 2), i), "cannot be put together"),
-        (lambda i: (torch.ones(1 + i // 1024), i), "cannot be put together"),  # from one batch to the next
+    assert (several.inputs.shapes, several.num_classes) == ({"a": (2,), "b": (1,)}, None)
+    for item, target, words in (
+        (lambda i: torch.ones(2), None, "its items must be"),
+        (lambda i: {"a": torch.ones(2)}, None, "data.source.target: is needed"),
+        (lambda i: {"a": torch.ones(2)}, "y", "data.source.target: 'y'"),
+        (lambda i: (torch.ones(1 + i // 1024), i), None, "cannot be put together"),  # from one batch to the next
     ):
         with pytest.raises(UserError, match=words):
-            from_torch(Items(item, 1030))
+            from_torch(Items(item, 1030), target)
 
 
 def test_data_sets_of_hugging_face() -> None:

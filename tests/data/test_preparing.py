@@ -14,6 +14,8 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 import hanse
 from hanse.base.errors import UserError
+from hanse.data import DataSpec, build
+from hanse.data.build import with_own
 from hanse.data.kinds import held
 from hanse.data.preparing import drafted, encoded
 
@@ -152,15 +154,12 @@ def test_clients_are_never_invented_unsaid() -> None:
         hanse.who_gains(frame, target="ill", prepare="auto", statistics="pooled")
     with pytest.raises(UserError, match="row belongs"):
         hanse.who_gains((np.ones((200, 2)), np.arange(200) % 2))
-
-    def warned(data: dict[str, Any], **source: Any) -> list[str]:
+    for data, source, told in (
+        ({"clients": 4}, {}, "4 clients are invented"),
+        ({"clients": 4, "partition": "iid"}, {}, ""),
+        ({}, {"client_column": "hospital"}, ""),
+        ({"clients": 1}, {"client_column": "hospital"}, "leaves out 2 of the data's clients"),
+    ):
         whole = {"target": "ill", "prepare": "auto", "statistics": "pooled", **source}
-        experiment = hanse.Experiment(data={"source": whole, **data}, mechanism="fedavg", run={"rounds": 1})
-        return [line for line in hanse.run(experiment, data=frame).said if "clients" in line]
-
-    [line] = warned({"clients": 4})
-    assert "4 clients are invented" in line
-    assert warned({"clients": 4, "partition": "iid"}) == []
-    assert warned({}, client_column="hospital") == []
-    [line] = warned({"clients": 1}, client_column="hospital")
-    assert "leaves out 2 of the data's clients" in line
+        warned = build(*with_own(DataSpec(source=whole, **data), frame)).warnings
+        assert [told in line for line in warned if "clients" in line] == [True] * bool(told)
