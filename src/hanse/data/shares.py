@@ -64,10 +64,11 @@ def client_shares(partition: Partition, dataset: Dataset, cuts: Cuts) -> list[tu
     client_test = cuts.client_test if cuts.client_test_from == "own" else 0.0
     if partition.kept is not None:
         return [(own, *kept) for own, kept in zip(partition.train, partition.kept, strict=True)]
-    if (share_of := dataset.shares) is not None:
+    share_of = dataset.shares
+    if share_of is None and (dataset.train.units is not None or dataset.time is not None):
+        share_of = _shares_of_units(partition, dataset, client_test, cuts)
+    if share_of is not None:
         return [tuple(own[share_of[own] == share] for share in range(3)) for own in partition.train]
-    if dataset.train.units is not None or dataset.time is not None:
-        return _shares_of_units(partition, dataset, client_test, cuts)
     ends = share_ends(partition.sizes, client_test, cuts.client_validation)
     shares: list[tuple[NDArray[np.int64], ...]] = []
     for client, index in enumerate(partition.train):
@@ -79,10 +80,8 @@ def client_shares(partition: Partition, dataset: Dataset, cuts: Cuts) -> list[tu
     return shares
 
 
-def _shares_of_units(
-    partition: Partition, dataset: Dataset, client_test: float, cuts: Cuts
-) -> list[tuple[NDArray[np.int64], ...]]:
-    """Return the same for samples with units or times. Each client trains on at least one sample.
+def _shares_of_units(partition: Partition, dataset: Dataset, client_test: float, cuts: Cuts) -> NDArray[np.int8]:
+    """Return the share of its client that each sample with a unit or a time is in, ``[n]``.
 
     Raises:
         UserError: nothing is left for a client to train on.
@@ -91,18 +90,14 @@ def _shares_of_units(
     owner[rows] = np.repeat(np.arange(len(partition.train)), partition.sizes)
     units = None if dataset.train.units is None else dataset.train.units.numpy()
     labels = dataset.train.y.numpy() if dataset.num_classes is not None and dataset.train.y.ndim == 1 else None
-    of = Divisible(owner, labels, units, dataset.time, dataset.cut).take(rows)
-    share_of = of.shares(client_test, cuts.client_validation, cuts.seed)
-    shares = [
-        tuple(np.sort(rows[(of.owner == client) & (share_of == share)]) for share in range(3))
-        for client in range(len(partition.train))
-    ]
-    if (none := next((c for c, (train, *_) in enumerate(shares) if not len(train)), None)) is not None:
+    of, share_of = Divisible(owner, labels, units, dataset.time, dataset.cut), np.full(len(owner), -1, np.int8)
+    share_of[rows] = of.take(rows).shares(client_test, cuts.client_validation, cuts.seed)
+    if (none := next((c for c, own in enumerate(partition.train) if not (share_of[own] == 0).any()), None)) is not None:
         raise UserError(
             f"data.client_test = {client_test:g}: client {none} has nothing left to train on: its units, or its rows' "
             "dates, do not allow these shares; lower data.client_test or data.client_validation, or leave it out"
         )
-    return shares
+    return share_of
 
 
 def share_ends(sizes: NDArray[np.int64], client_test: float, client_validation: float) -> NDArray[np.int64]:

@@ -211,8 +211,10 @@ PARTITIONS: Mapping[str, type[Split]] = {
 
 
 def _given(given: Any, default: str) -> Any:
-    """Return a setting with its name: a table without one has options of the default."""
-    return {"name": default, **given} if isinstance(given, Mapping) else given
+    """Return a setting with its name: a table without one is of tables by a schema if it names one, else it has options
+    of the default.
+    """
+    return {"name": SCHEMA_TABLES if "schema" in given else default, **given} if isinstance(given, Mapping) else given
 
 
 def partition_of(given: Any) -> Split:
@@ -239,7 +241,7 @@ def source_of(given: Any) -> Source:
     if not isinstance(given, str | Mapping) and type(given) in SOURCE_KINDS.values():
         source: Source = given
         return source
-    table = _given(given, SCHEMA_TABLES if isinstance(given, Mapping) and "schema" in given else OBJECT)
+    table = _given(given, OBJECT)
     name = table.get("name") if isinstance(table, Mapping) else table
     # an import path is followed when data are loaded, not when a file is checked
     own = {name: OwnData} if isinstance(name, str) and ":" in name else {}
@@ -412,9 +414,8 @@ class DataSpec(BaseModel):
 
 def _name(given: Any, default: str) -> str | None:
     """Return the name in a source or partition as it is given; None if it is none."""
-    if isinstance(given, Mapping) and "schema" in given:
-        default = SCHEMA_TABLES
-    name = given.get("name", default) if isinstance(given, Mapping) else getattr(given, "name", given)
+    given = _given(given, default)
+    name = given["name"] if isinstance(given, Mapping) else getattr(given, "name", given)
     return name if isinstance(name, str) else None
 
 
