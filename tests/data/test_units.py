@@ -6,8 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from test_own import Items
 
-from hanse import Experiment, run
+from hanse import Experiment, run, who_gains
 from hanse.base.errors import UserError
 from hanse.data import DataSpec, as_dataset, build
 from hanse.data.build import with_own
@@ -17,7 +18,10 @@ from hanse.games.jackknife import split_error
 from hanse.learning.blocks import sample_blocks, unit_error
 from hanse.learning.intervals import difference, wilson
 from hanse.learning.metrics import ACCURACY, Predictions, build_metrics
+from hanse.reports.answers import answers_of
+from hanse.reports.facts import facts
 from hanse.reports.fits import OwnTest, _of_main, surely
+from hanse.reports.invoice import invoice
 from hanse.reports.joining import Gain, _mean
 
 HOSPITALS = ("Bremen", "Kiel", "Visby")
@@ -80,31 +84,18 @@ def test_shares_and_classes_are_met_as_far_as_units_allow():
         assert np.abs(np.array(ill) - [float(pool.y[own].float().mean()) for own in trained]).max() < 0.05
 
 
-class Items(torch.utils.data.Dataset):
-    """A data set of dictionaries."""
-
-    def __init__(self, frame):
-        self.x = torch.tensor(frame[["a", "b", "c"]].to_numpy())
-        self.y = (frame.state == "ill").to_numpy().astype(np.int64)
-        self.patient = frame.patient.tolist()
-
-    def __len__(self):
-        return len(self.y)
-
-    def __getitem__(self, i):
-        return {"x": self.x[i], "state": self.y[i], "patient": self.patient[i]}
-
-
 def test_all_forms_name_units():
     frame = patients()
     x, columns = frame[["a", "b", "c"]].to_numpy(), {"target": "state", "group": "patient"}
     owned = dict(iter(frame.drop(columns=["hospital", "admitted"]).groupby(frame.hospital)))
+    ill = (frame.state == "ill").astype(int)
+    items = [{"x": torch.tensor(a), "state": s, "patient": p} for a, s, p in zip(x, ill, frame.patient, strict=True)]
     by_client = {h: (x[own.index], own.state.to_numpy(), None, own.patient) for h, own in owned.items()}
     forms = [
         ((x, frame.state.to_numpy(), frame.hospital, frame.patient), {}),
         (by_client, {}),
         (owned, columns),
-        (Items(frame), columns),
+        (Items(items.__getitem__, len(items)), columns),
     ]
     for given, options in forms:
         data = as_dataset(given, **options)
@@ -330,35 +321,27 @@ def test_a_number_that_repeats_is_doubted_by_its_name_or_by_labels_and_features(
 
 
 def test_a_doubt_is_the_first_line_and_withholds_answers(tmp_path):
-    import hanse
-    from hanse.reports.answers import answers_of
-    from hanse.reports.facts import facts
-    from hanse.reports.invoice import invoice
-
     frame = patients(most=20).drop(columns="admitted")
-    spec = {
-        "data": {"source": SOURCE, "client_test": 0.3},
-        "model": "logistic",
-        "mechanism": "fedavg",
-        "run": {"rounds": 2},
-    }
-    run = hanse.run(hanse.Experiment(**spec), data=frame, value=True, out=tmp_path / "run")
-    assert "'patient'" in run.record.about.doubt
-    assert run.record.coded_doubts[0] == ("data", f"{run.record.about.doubt}.")
+    runs = []
+    for group in ({}, {"group": "none"}):
+        data, out = {"source": {**SOURCE, **group}, "client_test": 0.3}, tmp_path / f"run{len(runs)}"
+        experiment = Experiment(data=data, model="logistic", mechanism="fedavg", run={"rounds": 2})
+        runs.append(run(experiment, data=frame, value=True, out=out))
+    about = runs[0].record.about
+    assert "'patient'" in about.doubt
+    assert runs[0].record.coded_doubts[0] == ("data", f"{about.doubt}.")
+    assert invoice(tmp_path / "run1", "100", "EUR").total == 10_000
     with pytest.raises(UserError):
-        invoice(tmp_path / "run", "100", "EUR")
-    run.alone()
-    rows = facts(tmp_path / "run").clients
+        invoice(tmp_path / "run0", "100", "EUR")
+    runs[0].alone()
+    rows = facts(tmp_path / "run0").clients
     assert [(row.paid_to_join, row.gain) for row in rows] == [("unknown", None)] * 3
-    assert [note.code for note in answers_of(tmp_path / "run").joining] == ["joining_withheld"]
-    options = {"model": "logistic", "rounds": 2, "mechanisms": ["fedavg"], "progress": False}
+    assert [note.code for note in answers_of(tmp_path / "run0").joining] == ["joining_withheld"]
+    options = {**NAMED, "model": "logistic", "rounds": 2, "mechanisms": ["fedavg"], "progress": False}
     with pytest.raises(UserError) as wrong:
-        hanse.who_gains(frame, **NAMED, **options)
+        who_gains(frame, **options)
     assert wrong.value.lines[0].startswith("data: ")
-    spec["data"]["source"] = {**SOURCE, "group": "none"}
-    hanse.run(hanse.Experiment(**spec), data=frame, value=True, out=tmp_path / "said")
-    assert invoice(tmp_path / "said", "100", "EUR").total == 10_000
-    found = hanse.who_gains(frame, group="patient", **NAMED, **options)
+    found = who_gains(frame, group="patient", **options)
     assert found.unit == "patient"
     assert all(gain.units < gain.samples for gain in found.gains)
 
