@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -36,13 +36,13 @@ class FederatedData(ABC):
     The server's three sets are disjoint. An empty one is None.
 
     Attributes:
-        name: the source's name.
-        num_classes: None for regression.
+        sizes: ``[num_clients]``, int64, the train samples of each client.
         input_shape: the shape of one sample's input.
-        note: a note to show with any result, such as that a split is not the official one. It may be empty.
-        sizes: ``[num_clients]``, the train samples of each client.
+        num_classes: None for regression.
         server_validation: the server's set for valuing updates.
         server_test: the server's set for testing models.
+        name: the source's name.
+        note: a note to show with any result, such as that a split is not the official one. It may be empty.
         server_root: the server's own training set, for mechanisms that need one.
         names: the clients' names in the source; empty if they have none.
         groups: ``[num_clients]``, the cluster of each client, or its most frequent distribution. None: there is
@@ -67,23 +67,24 @@ class FederatedData(ABC):
         torch.Size([1, 8, 8])
     """
 
-    name: str
-    num_classes: int | None
-    input_shape: tuple[int, ...]
-    note: str
     sizes: NDArray[np.int64]
-    server_validation: Samples | None
-    server_test: Samples | None
-    server_root: Samples | None = field(default=None, kw_only=True)
-    names: tuple[str, ...] = field(default=(), kw_only=True)
-    groups: NDArray[np.int64] | None = field(default=None, kw_only=True)
-    test_weights: tuple[NDArray[np.float64], ...] | None = field(default=None, kw_only=True)
-    augment: Augment | None = field(default=None, kw_only=True)
-    server_tests: tuple[Samples, ...] = field(default=(), kw_only=True)
-    warnings: tuple[str, ...] = field(default=(), kw_only=True)
-    notes: tuple[str, ...] = field(default=(), kw_only=True)
-    doubt: str = field(default="", kw_only=True)
-    inputs: Inputs = field(default=Inputs(), kw_only=True)
+    input_shape: tuple[int, ...]
+    num_classes: int | None
+    server_validation: Samples | None = None
+    server_test: Samples | None = None
+    _: KW_ONLY
+    name: str = "remote"
+    note: str = ""
+    server_root: Samples | None = None
+    names: tuple[str, ...] = ()
+    groups: NDArray[np.int64] | None = None
+    test_weights: tuple[NDArray[np.float64], ...] | None = None
+    augment: Augment | None = None
+    server_tests: tuple[Samples, ...] = ()
+    warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    doubt: str = ""
+    inputs: Inputs = field(default=Inputs())
 
     @property
     def sample_shape(self) -> tuple[int, ...] | Inputs:
@@ -142,7 +143,7 @@ class FederatedData(ABC):
                 raise UserError(f"client {client} is not registered; allowed: 0..{self.num_clients - 1}")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SplitData(FederatedData):
     """A data set in memory, split over clients.
 
@@ -295,7 +296,7 @@ def few_units(data: SplitData) -> list[str]:
     return [f"data: test sets of fewer than {FEW_UNITS} units, whose intervals say little: {told}"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RemoteData(FederatedData):
     """What a server knows of remote clients: its own sets, the shape of a sample, and the sizes that clients report.
 
@@ -303,35 +304,11 @@ class RemoteData(FederatedData):
         text: samples are tokens with a label at every position.
 
     Examples:
-        >>> RemoteData.of([20, 30], (1, 8, 8), 10).num_clients
+        >>> RemoteData(np.array([20, 30]), (1, 8, 8), 10).num_clients
         2
     """
 
-    text: bool = field(default=False, kw_only=True)
-
-    @staticmethod
-    def of(
-        sizes: Sequence[int],
-        input_shape: tuple[int, ...],
-        num_classes: int | None,
-        validation: Samples | None = None,
-        test: Samples | None = None,
-        text: bool = False,
-        inputs: Inputs = Inputs(),  # noqa: B008
-    ) -> RemoteData:
-        """Return a server's knowledge of its clients.
-
-        Args:
-            sizes: the number of train samples that each client reports, ``[clients]``.
-            input_shape: the shape of one sample's input.
-            num_classes: None for regression.
-            validation: the server's validation set, if it has one.
-            test: the server's test set, if it has one.
-            text: samples are tokens with a label at every position.
-            inputs: the inputs of a sample, if it has several.
-        """
-        numbers = np.array(sizes, dtype=np.int64)
-        return RemoteData("remote", num_classes, input_shape, "", numbers, validation, test, text=text, inputs=inputs)
+    text: bool = False
 
     def pool(self, clients: Sequence[int], share: str = "train") -> tuple[Samples, list[Tensor]]:
         """Return an empty pool of the right shapes and types: the samples are elsewhere."""

@@ -285,7 +285,7 @@ class MechanismStrategy:
         evaluate = self.evaluate
         judge = FunctionJudge(evaluate and (lambda row: as_figures(evaluate(form.arrays(row)), "evaluate")))
         samples = Samples(torch.zeros(1, 1), torch.zeros(1))  # in the place of those that evaluate_fn has
-        data = RemoteData.of([1] * clients, (1,), None, None, samples if server.evaluate_fn is not None else None)
+        data = RemoteData(np.ones(clients, np.int64), (1,), None, samples if server.evaluate_fn is not None else None)
         return Session(
             self._settled(clients, rounds),
             mechanism,
