@@ -10,7 +10,7 @@ import pytest
 from own_forms import from_frame
 from sklearn.compose import ColumnTransformer
 from sklearn.impute import SimpleImputer
-from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
 
 import hanse
 from hanse.base.errors import UserError
@@ -112,6 +112,7 @@ def test_a_column_transformer_is_fitted_by_client_or_on_all() -> None:
         (3, "data.source.prepare: 3"),
         (StandardScaler(), "client 'Hope': data.source.prepare: cannot be fitted on 32 rows"),
         (ColumnTransformer([("n", "passthrough", ["age"])]), "finite"),
+        (FunctionTransformer(lambda own: np.ma.masked_invalid(own[["age"]].to_numpy())), "finite"),
     ):
         with pytest.raises(UserError, match=line.replace("(", r"\(")):
             both(table(), prepare=wrong)
