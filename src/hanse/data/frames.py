@@ -80,7 +80,7 @@ class Asked:
         time: the column that says when each row was observed. None: there is none.
         prepare: how columns become numbers, once it is known which rows are for training. None: the columns already are
             numbers.
-        renamed: new labels for the target. None: they are as given.
+        labels: new labels for the target. None: they are as given.
     """
 
     target: Column | None = None
@@ -89,7 +89,7 @@ class Asked:
     group: Column | None = None
     time: Column | None = None
     prepare: Prepare | None = None
-    renamed: Renamed | None = None
+    labels: Renamed | None = None
 
     def __post_init__(self) -> None:
         """Refuse several targets."""
@@ -169,7 +169,7 @@ def of_frame(frame: Any, asked: Asked, name: str, owner: NDArray[Any] | None = N
             drafted(read, where)
     y, units, time = np.zeros(0), None, None
     with collected(lines):
-        answers = frame[asked.target] if asked.renamed is None else asked.renamed.of(frame[asked.target], owner)
+        answers = frame[asked.target] if asked.labels is None else asked.labels.of(frame[asked.target], owner)
         y = target_column(answers, owner, f"{where}: column '{asked.target}'")
     with collected(lines):
         if (group := asked.named.get("group")) is not None:

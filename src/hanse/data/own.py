@@ -129,13 +129,6 @@ def as_dataset(
             f"data: '{given}': is a name: give what a file holds, as pandas.read_csv('{given}') reads it; a source of "
             "hanse is named in the experiment, as data.source"
         )
-    if prepare is not None and not (
-        is_frame(given) or (isinstance(given, Mapping) and all(map(is_frame, given.values())))
-    ):
-        raise UserError(
-            f"data.source.prepare: is for pandas tables; the data are a {type(given).__name__}: give one table with a "
-            "column of clients, or a dictionary of tables by the names of their owners"
-        )
     if _is_hugging_face(given) and isinstance(given, Mapping):
         if "train" not in given:
             raise UserError(f"data: {called}: has the splits {', '.join(given)}; 'train' is needed")
@@ -187,18 +180,17 @@ def _any(given: Any, asked: Asked, name: str, client: str | None = None) -> Rows
     if is_frame(given):
         _needed(asked.target, name)
         return of_frame(given, asked, name)
-    if asked.renamed is not None and not isinstance(given, Mapping | tuple | list):
-        raise UserError(f"data.source.labels: is for pandas tables and arrays; {name} is a {type(given).__name__}")
     if isinstance(given, Mapping):
         if asked.client is not None:
             raise UserError(f"data.source.client_column: '{asked.client}': a dictionary has a key for each client")
         return _of_clients(given, asked, name)
-    keys = asked.named.keys() - {"target"} | ({"features"} if asked.features is not None else set())
     keyed = isinstance(given, torch.utils.data.Dataset | torch.utils.data.DataLoader)  # whose items may be dictionaries
-    if wrong := sorted(keys - ({"group", "time"} if keyed else set())):
+    takes = {"target", *(("group", "time") if keyed else ("labels",) if isinstance(given, tuple | list) else ())}
+    options = {*asked.named, *(key for key in ("features", "prepare", "labels") if getattr(asked, key) is not None)}
+    if odd := sorted(options - takes):
         raise UserError(
-            f"data.source.{wrong[0]}: is for tables; {name} has no columns (it is of type {type(given).__name__})"
-            + "; arrays are (x, y, clients, units)" * (wrong[0] == "group")
+            f"data.source.{odd[0]}: is for tables, or dictionaries of tables by their owners, and {name} is a "
+            f"{type(given).__name__}; arrays are (x, y, clients, units)"
         )
     if isinstance(given, Samples):
         units = None if given.units is None else given.units.numpy().astype(np.str_)
@@ -300,8 +292,8 @@ def _of_arrays(given: Sequence[Any], asked: Asked, name: str, client: str | None
     y = array_of(y, f"{where}: targets")
     if isinstance(y, np.ndarray) and y.ndim == 2 and y.shape[1] == 1 and y.dtype.kind not in "biuf":
         y = y[:, 0]
-    if asked.renamed is not None and y.ndim == 1:
-        y = asked.renamed.of(y, np.full(len(y), client, object) if owner is None and client else owner)
+    if asked.labels is not None and y.ndim == 1:
+        y = asked.labels.of(y, np.full(len(y), client, object) if owner is None and client else owner)
     if isinstance(y, np.ndarray) and y.ndim == 1 and y.dtype.kind not in "biuf":
         y = target_column(y, owner if owner is not None and len(owner) == len(y) else None, f"{where}: targets")
     units = None if of is None else units_of(of, f"{where}: units")
