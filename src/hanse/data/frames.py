@@ -184,10 +184,10 @@ def of_frame(frame: Any, asked: Asked, name: str, owner: NDArray[Any] | None = N
         rest = [c for c in frame.columns if c not in (asked.target, client, asked.time)]
         columns = {c: coded(frame[c]) for c in [asked.target, *rest[:MOST_COLUMNS]]}
         doubt = of_columns(columns, asked.target, owner, where)
-    if prepare is not None:
-        return Rows(read if auto else frame[wanted], y, owner, prepare, tuple(notes), units, time, doubt)
-    x = np.stack([read[c].values for c in wanted], axis=1).astype(np.float32)
-    return Rows(x, y, owner, notes=tuple(notes), units=units, time=time, doubt=doubt)
+    x: Any = read if auto else frame[wanted]
+    if prepare is None:
+        x = np.stack([read[c].values for c in wanted], axis=1).astype(np.float32)
+    return Rows(x, y, owner, prepare, tuple(notes), units, time, doubt)
 
 
 def coded(column: Any) -> Coded:

@@ -424,8 +424,7 @@ def _concatenated(frames: Sequence[Any], called: Sequence[str], name: str) -> An
 
 def _kind(values: Any) -> str:
     """Return what an array, a tensor or a column holds, in words."""
-    kind = values.numpy().dtype.kind if isinstance(values, Tensor) and not _is_float(values) else ""
-    kind = "f" if _is_float(values) else kind or values.dtype.kind
+    kind = "f" if _is_float(values) else (values.numpy() if isinstance(values, Tensor) else values).dtype.kind
     return {"f": "floats", "i": "whole numbers", "u": "whole numbers", "b": "truth values"}.get(kind, "words")
 
 

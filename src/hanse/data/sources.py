@@ -14,7 +14,6 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
@@ -140,16 +139,14 @@ def keeping() -> Iterator[None]:
 
 def _load(source: str, root: Path | None, seed: int, download: bool, scale: Scale, options: Any) -> Dataset:
     """Return the data set of a source, read anew; the arguments are those of :func:`load`."""
-    if source in IMAGES:
-        return _scaled(_image_source(source, root, download), scale)
     if source in SOURCES.added:
         of_wing: Dataset = SOURCES[source](source, _folders(root), root, seed, download, options)
         return of_wing
-    if source in NATURAL:
-        dataset: Dataset = SOURCES[source](_folders(root), download)
-        return _scaled(dataset, scale) if source in ("femnist", "pacs") else dataset
     if source in SOURCES:
-        return SOURCES[source](seed=seed)  # type: ignore[no-any-return]
+        known = {"name": source, "folders": _folders(root), "root": root, "seed": seed, "download": download}
+        takes = inspect.signature(SOURCES[source]).parameters
+        dataset = SOURCES[source](**{key: value for key, value in known.items() if key in takes})
+        return _scaled(dataset, scale) if source in (*IMAGES, "femnist", "pacs") else dataset
     if source in GENERATED:
         raise UserError(f"source '{source}' is generated client by client: use hanse.data.build, not load")
     dataset = imported(source, root=root, seed=seed, download=download)
@@ -184,12 +181,11 @@ def cache_dir() -> Path:
     return Path(pooch.os_cache("hanse"))
 
 
-def _digits(seed: int = 0) -> Dataset:
+def _digits() -> Dataset:
     """Return scikit-learn's 1,797 digits of 8 x 8 pixels (UCI optical recognition, test part).
 
     The split into 1,297 train and 500 test samples is the same for every seed; pixels are in 0 to 1.
     """
-    del seed
     table = _digits_table()
     x = torch.from_numpy((table[:, :-1].reshape(-1, 8, 8) / 16.0).astype(np.float32)).unsqueeze(1)
     labels: NDArray[np.int64] = table[:, -1].astype(np.int64)
@@ -339,12 +335,13 @@ SOURCES = Names(
         "shakespeare_next": shakespeare_next,
         "femnist": femnist,
         "pacs": pacs,
-        **{name: partial(load_table, name) for name in TABLES},
+        **dict.fromkeys(TABLES, load_table),
     },
     "sources",
 )
-"""The named sources; a name maps to its loader, which :func:`load` calls. That of a wing is called with the source's
-name, the folders to search, ``root``, ``seed``, ``download`` and its options."""
+"""The named sources; a name maps to its loader, which :func:`load` calls with those of the name, the folders to search,
+``root``, ``seed`` and ``download`` that it takes. That of a wing is called with all of these in this order, and its
+options."""
 
 # their samples depend on the seed, so they are never kept for several runs
 _DRAWN = ("fedsoft_linear", *TABLES)

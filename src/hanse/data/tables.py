@@ -171,7 +171,6 @@ def load_table(name: str, seed: int = 0) -> Dataset:
     size = round(len(labels) * TEST_SHARE)
     train, test = stratified_split(owner_of * 2 + labels, len(labels), size, stream(seed, f"table-{name}"))
     x = _features(frame, table, train)
-    names = [owner if isinstance(owner, str) else f"{table.owner} {owner}" for owner in owners]
     return Dataset(
         name,
         Samples(torch.from_numpy(x[train]), torch.from_numpy(labels[train])),
@@ -181,7 +180,7 @@ def load_table(name: str, seed: int = 0) -> Dataset:
         note=_note(table, everything, frame, few),
         client_of=owner_of[train],
         test_client_of=owner_of[test],
-        client_names=tuple(names),
+        client_names=tuple(map(str, owners)),
     )
 
 
