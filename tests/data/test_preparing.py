@@ -112,6 +112,7 @@ def test_a_column_transformer_is_fitted_by_client_or_on_all() -> None:
         (3, "data.source.prepare: 3"),
         (StandardScaler(), "client 'Hope': data.source.prepare: cannot be fitted on 32 rows"),
         (ColumnTransformer([("n", "passthrough", ["age"])]), "finite"),
+        (FunctionTransformer(lambda own: own[["since"]].to_numpy()), "datetime64"),
         (FunctionTransformer(lambda own: np.ma.masked_invalid(own[["age"]].to_numpy())), "finite"),
     ):
         with pytest.raises(UserError, match=line.replace("(", r"\(")):

@@ -249,9 +249,9 @@ def _transformed(transformer: Any, table: Any, train: NDArray[np.bool_], where: 
     with gated(f"{what}: cannot be fitted on {train.sum()} rows, or used on {len(table)}"):
         given = copy.deepcopy(transformer).fit(table[train]).transform(table)
         given = np.ma.asarray(given.toarray() if hasattr(given, "toarray") else given)
-        made: NDArray[np.float64] = np.ma.filled(given.astype(np.float64), np.nan)
-    if made.ndim != 2 or len(made) != len(table) or not made.shape[1]:
-        raise UserError(f"{what}: made an array {made.shape} of {len(table)} rows: must be numbers, a row each")
+    if given.dtype.kind not in "biuf" or given.ndim != 2 or len(given) != len(table) or not given.shape[1]:
+        raise UserError(f"{what}: made {given.dtype} {given.shape} of {len(table)} rows: must be numbers, a row each")
+    made: NDArray[np.float64] = np.ma.filled(given.astype(np.float64), np.nan)
     for k, column in enumerate(made.T if given.dtype.kind in "iu" else ()):
         if line := lost(column, whole=True):
             raise UserError(f"{what}: column {k}: {line}")
