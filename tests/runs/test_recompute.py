@@ -18,6 +18,7 @@ from hanse.base import toml
 from hanse.base.errors import UserError
 from hanse.cli import app
 from hanse.core.port import Ask, Reply, Request, Trained
+from hanse.data.commitment import CommittedSet
 from hanse.federation.codec import pack
 from hanse.ledger.run_ledger import wrong_in
 from hanse.reports.facts import facts
@@ -212,6 +213,20 @@ def test_another_validation_set_is_named(copy: Path) -> None:
     assert wrong(label) == f"{file}: sample 5 of {count} {said}"
     assert wrong(missing) == f"{file}: has {count - 1} samples; {count} were committed to"
     assert wrong(reordered) == f"{file}: sample 3 of {count} {said}; it is number 6"
+
+
+def test_a_sample_is_erased_and_the_others_are_still_proved(copy: Path) -> None:
+    held = CommittedSet.read(validation_file(copy))
+    left = held.without([3]).without([1, 3])
+    left.write(validation_file(copy))
+    found = CommittedSet.read(validation_file(copy))
+    assert found.erased.tolist() == [1, 3]
+    assert found.wrong(Commitment.read(copy).samples) == ""
+    assert not found.samples.x[3].any()
+    assert not found.salts[3].any()
+    assert wrong_in(copy) is None  # and no proof of the book is touched
+    with pytest.raises(UserError, match=r"2 of .* samples were erased"):
+        recompute(copy, validation_file(copy))
 
 
 def test_what_was_committed_to_cannot_be_changed_later(copy: Path) -> None:

@@ -173,6 +173,11 @@ def _held(folder: Path, commitment: Commitment, validation: Path | None) -> Comm
     held = CommittedSet.read(validation, inputs if isinstance(inputs, Inputs) else Inputs())
     if wrong := held.wrong(samples):
         raise UnlikeError(f"{validation}: {wrong}")
+    if len(held.erased):
+        raise UserError(
+            f"{validation}: {len(held.erased)} of {len(samples)} samples were erased; the others are those that were "
+            "committed to, but values cannot be made without all"
+        )
     return held
 
 
