@@ -51,7 +51,7 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 def keys(section: str) -> str:
     """Return the table of the keys of one section of the experiment's file, from its schema and docstring."""
     from hanse.cli.listing import documented
-    from hanse.data.choices import PARTITIONS, SOURCE_KINDS
+    from hanse.data.spec import PARTITIONS, SOURCE_KINDS
     from hanse.runs.config import Experiment
 
     choices = (*PARTITIONS.values(), *SOURCE_KINDS.values())
@@ -75,7 +75,7 @@ def parts(slot: str) -> str:
     """
     from hanse.base.factories import defaults
     from hanse.cli.listing import documented
-    from hanse.data.choices import PARTITIONS, SOURCE_KINDS
+    from hanse.data.spec import PARTITIONS, SOURCE_KINDS
     from hanse.learning.models import MODELS
     from hanse.mechanisms.mechanism_table import part_table
     from hanse.mechanisms.registry import MECHANISMS, PARTS, is_rule

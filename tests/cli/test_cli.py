@@ -16,7 +16,7 @@ from watching import untimed
 from hanse.base.errors import UserError
 from hanse.cli import app
 from hanse.cli.options import importing
-from hanse.data.choices import PARTITIONS, SOURCE_KINDS
+from hanse.data.spec import PARTITIONS, SOURCE_KINDS
 from hanse.federation.policy import POLICIES
 from hanse.mechanisms.registry import PARTS
 

@@ -60,22 +60,22 @@ def test_a_claim_of_x_times_survives_at_most_as_often_as_promised(kind: str, x: 
 
 
 def test_each_thing_that_can_be_wrong_is_named() -> None:
-    held = commit(samples(50), KEY)
-    told, at = held.commitment, 17
-    good = held.open(at)
+    held, at = commit(samples(50), KEY), 17
+    told, good = held.commitment, held.open(at)
     assert fault(told, KEY, at, good) == ""
-    assert "not the tag" in fault(told, KEY, at, replace(good, sample=good.sample + b"x"))
-    assert "not the tag" in fault(told, KEY[::-1], at, good)
-    assert "binary search" in fault(told, KEY, at, replace(good, path=good.path[1:]))
-    assert "binary search" in fault(told, KEY, at, held.open(18))
-    assert "binary search" in fault(told, KEY, at, replace(good, path=()))
-    assert "not in the tree" in fault(SampleCommitment(told.root[::-1], 50), KEY, at, good)
-    assert "not in the tree" in fault(SampleCommitment(told.root, 49), KEY, at, good) or "binary" in fault(
-        SampleCommitment(told.root, 49), KEY, at, good
-    )
-    assert "not among" in fault(told, KEY, 50, good)
-    unsorted = Committed(held._samples[::-1], held._tags[::-1])
-    assert "out of order" in fault(unsorted.commitment, KEY, 3, unsorted.open(3))
+    other, unsorted = SampleCommitment(told.root[::-1], 50), Committed(held._samples[::-1], held._tags[::-1])
+    for by, key, leaf, opening, said in (
+        (told, KEY, at, replace(good, sample=good.sample + b"x"), "not the tag"),
+        (told, KEY[::-1], at, good, "not the tag"),
+        (told, KEY, at, replace(good, path=good.path[1:]), "binary search"),
+        (told, KEY, at, held.open(18), "binary search"),
+        (told, KEY, at, replace(good, path=()), "binary search"),
+        (other, KEY, at, good, "not in the tree"),
+        (told, KEY, 50, good, "not among"),
+        (unsorted.commitment, KEY, 3, unsorted.open(3), "out of order"),
+    ):
+        assert said in fault(by, key, leaf, opening)
+    assert fault(SampleCommitment(told.root, 49), KEY, at, good)
     with pytest.raises(ValueError, match="key"):
         commit(samples(3), b"short")
     with pytest.raises(ValueError, match="k: 0"):

@@ -131,38 +131,25 @@ def test_rotations_turn_each_image_once() -> None:
     for d in range(4):  # the same share of each class in each
         gap = np.bincount(plain.train.y.numpy()[told.train == d], minlength=10) / sizes[d]
         assert np.abs(gap - np.bincount(plain.train.y.numpy(), minlength=10) / 1297).max() < 0.01
-    two = made({"distributions": "rotation"}, clients=4, client_test=0.25)
-    assert KINDS[id(two)].names == ("turned by 0", "turned by 90")
-    four = made({"distributions": "rotation", "num_distributions": 4}, clients=4)
-    assert np.ptp([len(s) for s in four.server_tests]) <= 4
-    pool, [index] = four.pool([3])
-    own = torch.from_numpy(counts(four))
-    assert int(own[3].sum()) == len(index)
-    first = int(index[0])
-    assert torch.equal(pool.x[first], torch.rot90(plain.train.x[first], int(KINDS[id(four)].train[first]), (1, 2)))
+    data = made({"distributions": "rotation", "num_distributions": 4}, clients=4)
+    assert KINDS[id(data)].names == ("turned by 0", "turned by 90", "turned by 180", "turned by 270")
+    assert np.ptp([len(s) for s in data.server_tests]) <= 4
 
 
 def test_fedsoft_regression_is_made_of_two_linear_models() -> None:
-    data = made(
-        {"samples_per_client": 300, "mix": "0:100"}, source="fedsoft_linear", clients=20, client_test=0.1, seed=4
-    )
-    assert data.num_classes is None
-    assert data.class_counts() is None
-    assert KINDS[id(data)].names == ("model A", "model B")
+    mixture = {"samples_per_client": 300, "mix": "0:100"}
+    data = made(mixture, source="fedsoft_linear", clients=20, client_test=0.1, seed=4)
+    assert (data.num_classes, data.class_counts(), KINDS[id(data)].names) == (None, None, ("model A", "model B"))
     assert counts(data)[[0, 19]].tolist() == [[270, 0], [0, 270]]
-    pool, [a, b] = data.pool([0, 19])
-    assert pool.y.dtype == torch.float32
-    for index, weights in zip((a, b), fedsoft_weights(4), strict=True):
+    pool, each = data.pool([0, 19])
+    for index, weights in zip(each, fedsoft_weights(4), strict=True):
         x, y = pool.x[index].double().numpy(), pool.y[index].double().numpy()
         found, rest, *_ = np.linalg.lstsq(x, y, rcond=None)
         assert found == pytest.approx(weights, abs=0.3)
         assert rest[0] / len(y) == pytest.approx(1.0, abs=0.25)
     assert [len(s) for s in data.server_tests] == [500, 500]
-    drawn = np.concatenate([fedsoft_weights(s) for s in range(400)])
-    assert drawn.var() == pytest.approx(10.0, rel=0.05)
-    whole = made(source="fedsoft_linear", partition="iid", clients=5)
-    assert whole.sizes.sum() == 100_000
-    assert counts(whole).sum(axis=0).tolist() == [50_000, 50_000]
+    assert np.concatenate([fedsoft_weights(s) for s in range(400)]).var() == pytest.approx(10.0, rel=0.05)
+    assert counts(made(source="fedsoft_linear", partition="iid", clients=5)).sum(axis=0).tolist() == [50_000, 50_000]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """Tables as people have them: gaps, words, dates, and by whose statistics they become numbers."""
 
+import sys
+import types
 from typing import Any
 
 import numpy as np
@@ -7,11 +9,15 @@ import pandas as pd
 import pytest
 from own_forms import from_frame
 from sklearn.compose import ColumnTransformer
-from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from sklearn.impute import SimpleImputer
+from sklearn.preprocessing import FunctionTransformer, OneHotEncoder, StandardScaler
 
 import hanse
 from hanse.base.errors import UserError
-from hanse.data.preparing import Columns
+from hanse.data import DataSpec, build
+from hanse.data.build import with_own
+from hanse.data.kinds import held
+from hanse.data.preparing import drafted, encoded
 
 
 def table(rows: int = 120) -> pd.DataFrame:
@@ -38,8 +44,9 @@ def both(given: Any, **options: Any) -> np.ndarray:
 
 def test_each_type_of_column_in_closed_form() -> None:
     frame = table()
-    features = frame.drop(columns=["hospital", "ill"])
-    made = Columns(features).fit(features).transform(features)
+    features = {name: held(frame[name], name) for name in frame.columns if name not in ("hospital", "ill")}
+    values = {name: one.values for name, one in features.items()}
+    made = encoded(drafted(features, "data"), values, np.arange(len(frame)))
     # age, its gaps, three wards, days, season and weekday on circles, income, smoker
     assert made.shape == (120, 2 + 3 + 1 + 1 + 4 + 1 + 1 - 1)
     age, gaps = made[:, 0], made[:, 1]
@@ -105,46 +112,42 @@ def test_a_column_transformer_is_fitted_by_client_or_on_all() -> None:
         (3, "data.source.prepare: 3"),
         (StandardScaler(), "client 'Hope': data.source.prepare: cannot be fitted on 32 rows"),
         (ColumnTransformer([("n", "passthrough", ["age"])]), "finite"),
+        (FunctionTransformer(lambda own: own[["since"]].to_numpy()), "datetime64"),
+        (FunctionTransformer(lambda own: np.ma.masked_invalid(own[["age"]].to_numpy())), "finite"),
     ):
         with pytest.raises(UserError, match=line.replace("(", r"\(")):
             both(table(), prepare=wrong)
 
 
-def test_a_run_by_name_and_its_report(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    experiment = hanse.Experiment(
-        data={"source": {"target": "ill", "client_column": "hospital", "prepare": "auto"}, "client_test": 0.3},
-        model="logistic",
-        mechanism="fedavg",
-        run={"rounds": 2},
-    )
-    run = hanse.run(experiment, data=table(), out=tmp_path / "run")
-    assert run.model("Hope")[1].weight.shape[1] == 12
-    assert hanse.Experiment.read(tmp_path / "run" / "config.toml").data.source.prepare == "auto"  # type: ignore[union-attr]
-    (tmp_path / "own_imputing.py").write_text(
-        "from sklearn.pipeline import make_pipeline\nfrom sklearn.impute import SimpleImputer\n"
-        "def plain():\n    return SimpleImputer()\n"
-    )
-    monkeypatch.syspath_prepend(str(tmp_path))
-    by_path = {"target": "ill", "client_column": "hospital", "prepare": "own_imputing:plain", "features": ["age"]}
-    imputed = hanse.run(hanse.Experiment(data={"source": by_path}, mechanism="fedavg", run={"rounds": 1}), data=table())
-    assert np.isfinite(imputed.metrics[-1]["test/loss"])
+def test_a_run_prepares_by_name_and_by_import_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = types.ModuleType("own_imputing")
+    module.plain = SimpleImputer  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "own_imputing", module)
+    for how, columns in (("auto", None), ("own_imputing:plain", ["age"])):
+        source = {"target": "ill", "client_column": "hospital", "prepare": how, "features": columns}
+        experiment = hanse.Experiment(
+            data={"source": {key: one for key, one in source.items() if one}},
+            model="logistic",
+            mechanism="fedavg",
+            run={"rounds": 1},
+        )
+        run = hanse.run(experiment, data=table())
+        assert run.model("Hope")[1].weight.shape[1] == (1 if columns else 12)
+        assert np.isfinite(run.metrics[-1]["test/loss"])
 
 
 def test_without_clients_there_are_no_own_statistics() -> None:
-    frame = table().drop(columns="hospital")
-    with pytest.raises(UserError, match="statistics: 'own'"):
-        from_frame(frame, "ill", prepare="auto")
+    frame, everybody = table().drop(columns="hospital"), table()
     assert len(from_frame(frame, "ill", prepare="auto", statistics="pooled").train) == 96
-    with pytest.raises(UserError, match="statistics"):
-        from_frame(frame, "ill", statistics="pooled")  # without prepare
-    with pytest.raises(UserError, match="'all'"):
-        from_frame(frame, "ill", prepare="auto", statistics="all")  # type: ignore[arg-type]
-    everybody = table()
-    with pytest.raises(UserError, match="'Kiel'"):  # of whose rows none is trained on
-        from_frame(everybody[everybody.hospital != "Kiel"], "ill", "hospital", prepare="auto", test=everybody)
-    spec = {"source": {"prepare": "auto", "target": "y"}}
-    with pytest.raises(UserError, match=r"data\.source\.prepare"):
-        hanse.run(hanse.Experiment(data=spec, mechanism="fedavg"), data=(np.zeros((40, 2)), np.arange(40) % 2))
+    for given, client, options, said in (
+        (frame, None, {"prepare": "auto"}, "statistics: 'own'"),
+        (frame, None, {"statistics": "pooled"}, "statistics"),  # without prepare
+        (frame, None, {"prepare": "auto", "statistics": "all"}, "'all'"),
+        (everybody[everybody.hospital != "Kiel"], "hospital", {"prepare": "auto", "test": everybody}, "'Kiel'"),
+        ((np.zeros((40, 2)), np.arange(40) % 2), None, {"prepare": "auto"}, r"data\.source\.prepare"),
+    ):
+        with pytest.raises(UserError, match=said):
+            from_frame(given, "ill", client, **options)
 
 
 def test_clients_are_never_invented_unsaid() -> None:
@@ -153,15 +156,12 @@ def test_clients_are_never_invented_unsaid() -> None:
         hanse.who_gains(frame, target="ill", prepare="auto", statistics="pooled")
     with pytest.raises(UserError, match="row belongs"):
         hanse.who_gains((np.ones((200, 2)), np.arange(200) % 2))
-
-    def warned(data: dict[str, Any], **source: Any) -> list[str]:
+    for data, source, told in (
+        ({"clients": 4}, {}, "4 clients are invented"),
+        ({"clients": 4, "partition": "iid"}, {}, ""),
+        ({}, {"client_column": "hospital"}, ""),
+        ({"clients": 1}, {"client_column": "hospital"}, "leaves out 2 of the data's clients"),
+    ):
         whole = {"target": "ill", "prepare": "auto", "statistics": "pooled", **source}
-        experiment = hanse.Experiment(data={"source": whole, **data}, mechanism="fedavg", run={"rounds": 1})
-        return [line for line in hanse.run(experiment, data=frame).said if "clients" in line]
-
-    [line] = warned({"clients": 4})
-    assert "4 clients are invented" in line
-    assert warned({"clients": 4, "partition": "iid"}) == []
-    assert warned({}, client_column="hospital") == []
-    [line] = warned({"clients": 1}, client_column="hospital")
-    assert "leaves out 2 of the data's clients" in line
+        warned = build(*with_own(DataSpec(source=whole, **data), frame)).warnings
+        assert [told in line for line in warned if "clients" in line] == [True] * bool(told)

@@ -1,4 +1,6 @@
-"""Sources: the bundled digits, files looked up, published formats parsed, downloads that fail."""
+"""Sources: the bundled digits, files looked up, published formats parsed, downloads that fail, what is loaded once for
+many runs, and how pixels are scaled and changed.
+"""
 
 import gzip
 import hashlib
@@ -18,9 +20,12 @@ import torch
 from sklearn.datasets import load_digits
 
 from hanse.base.errors import UserError
-from hanse.data import Dataset, Samples, load
+from hanse.data import Dataset, Samples, build, load
 from hanse.data import sources as sources_module
+from hanse.data.augment import Augment
 from hanse.data.download import REMOTES, parse_idx, read_cifar10, read_idx_files
+from hanse.data.sources import keeping
+from hanse.data.spec import parse_spec
 
 
 @pytest.fixture(autouse=True)
@@ -66,25 +71,19 @@ def test_digits_are_scikit_learn_s(found: bool, monkeypatch: pytest.MonkeyPatch)
     assert share.abs().max() < 0.003
 
 
-def test_hanse_data_is_looked_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_root_comes_before_hanse_data_and_the_cache_after(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HANSE_DATA", str(tmp_path / "data"))
     for name, shape, mean, std in (("mnist", (28, 28), 0.1307, 0.3081), ("cifar10", (32, 32, 3), 0.4914, 0.2470)):
+        made_npz(tmp_path / "cache", name, shape, train=10)
+        assert len(load(name).train) == 10
         made_npz(tmp_path / "data", name, shape)
         found = load(name)
         assert found.train.x.shape == (40, *found.input_shape) == (40, *(shape[2:] or (1,)), *shape[:2])
         assert found.note == f"split is not the official one: 40 train and 20 test samples as in {name}.npz"
         raw = np.load(tmp_path / "data" / f"{name}.npz")["x_train"].reshape(40, *shape[:2], -1)
         assert float(found.train.x[5, 0, 3, 4]) == pytest.approx((raw[5, 3, 4, 0] / 255 - mean) / std, abs=1e-5)
-
-
-def test_root_comes_before_hanse_data_and_the_cache_after(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made_npz(tmp_path / "cache", "mnist", (28, 28), train=10)
-    assert len(load("mnist").train) == 10
-    made_npz(tmp_path / "env", "mnist", (28, 28), train=20)
-    monkeypatch.setenv("HANSE_DATA", str(tmp_path / "env"))
-    assert len(load("mnist").train) == 20
-    made_npz(tmp_path / "root", "mnist", (28, 28), train=30)
-    assert len(load("mnist", root=tmp_path / "root").train) == 30
+        made_npz(tmp_path / "root", name, shape, train=30)
+        assert len(load(name, root=tmp_path / "root").train) == 30
 
 
 def test_a_failed_download_is_one_clear_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,41 +140,38 @@ def test_cifars_binary_archive_is_read(tmp_path: Path) -> None:
     assert found["x_train"][0, 5, 6].tolist() == [1, 2, 3]
 
 
-@pytest.mark.parametrize("kind", ["junk", "missing", "object", "shape", "ten"])
+BAD: dict[str, dict[str, Any]] = {
+    "junk": {},
+    "missing": {"y_test": None},
+    "object": {"y_test": np.array([{}, {}, {}], dtype=object)},
+    "shape": {"x_test": np.zeros((3, 28, 5), np.uint8)},
+    "ten": {"y_test": np.array([0, 1, 10], np.uint8)},
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
 def test_a_bad_local_file_is_refused_by_name(kind: str, tmp_path: Path) -> None:
-    path = tmp_path / "mnist.npz"
     x, y = np.zeros((3, 28, 28), dtype=np.uint8), np.zeros(3, dtype=np.uint8)
-    arrays: dict[str, Any] = {"x_train": x, "y_train": y, "x_test": x, "y_test": y}
-    if kind == "missing":
-        del arrays["y_test"]
-    elif kind == "object":
-        arrays["y_test"] = np.array([{}, {}, {}], dtype=object)
-    elif kind == "shape":
-        arrays["x_test"] = x[:, :5]
-    elif kind == "ten":
-        arrays["y_test"] = np.array([0, 1, 10], dtype=np.uint8)
-    np.savez(path, **arrays)
+    arrays = {"x_train": x, "y_train": y, "x_test": x, "y_test": y, **BAD[kind]}
+    np.savez(tmp_path / "mnist.npz", **{name: one for name, one in arrays.items() if one is not None})
     if kind == "junk":
-        path.write_bytes(b"junk")
+        (tmp_path / "mnist.npz").write_bytes(b"junk")
     with pytest.raises(UserError, match="labels span" if kind == "ten" else r"mnist\.npz"):
         load("mnist", root=tmp_path)
 
 
 def test_import_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = types.ModuleType("hanse_test_source")
     samples = Samples(torch.zeros(4, 2), torch.zeros(4))
     made = Dataset("mine", samples, samples, None, (2,))
-    module.good = lambda **options: made  # type: ignore[attr-defined]
-    module.none = lambda **options: None  # type: ignore[attr-defined]
-    module.bare = lambda: made  # type: ignore[attr-defined]
-    module.more = lambda wanted: made  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "hanse_test_source", module)
-    assert load("hanse_test_source:good") is load("hanse_test_source:bare") is made
+    module: Any = types.ModuleType("own_source")
+    module.good, module.bare = lambda **options: made, lambda: made
+    module.none, module.more = lambda **options: None, lambda wanted: made
+    monkeypatch.setitem(sys.modules, "own_source", module)
+    assert load("own_source:good") is load("own_source:bare") is made
     for name, words in (
-        ("hanse_test_source:none", "returned NoneType"),
-        ("hanse_test_source:more", "cannot be called with root="),
-        ("hanse_test_source:nothing", "has no 'nothing'"),
-        ("no_such_module_here:f", "No module named 'no_such_module_here'"),
+        ("own_source:none", "returned NoneType"),
+        ("own_source:more", "cannot be called with root="),
+        ("own_source:nothing", "has no 'nothing'"),
         ("mnits", "did you mean 'mnist'"),
         ("synthetic", "client by client"),
     ):
@@ -197,3 +193,54 @@ def test_a_data_set_that_contradicts_itself_is_refused() -> None:
     ):
         with pytest.raises(UserError, match="source 'bad'"):
             Dataset("bad", train, good, classes, shape, client_of=ids)
+
+
+def test_a_source_is_loaded_once_whatever_the_seed() -> None:
+    alone = load("digits")
+    with keeping():
+        first = load("digits", seed=0)
+        assert load("digits", seed=9) is first
+        with keeping():
+            assert load("digits") is first
+        assert load("digits") is first  # the inner block does not end the outer one
+    assert torch.equal(first.train.x, alone.train.x)
+    assert torch.equal(first.test.y, alone.test.y)
+    assert load("digits") is not first
+
+
+def test_crop_flip_is_a_window_of_the_padded_image() -> None:
+    x = torch.rand(400, 2, 6, 5)
+    found = Augment("crop-flip", (-1.0, -3.0))(x, np.random.default_rng(0))
+    padded = torch.cat([torch.full((400, 1, 14, 13), -1.0), torch.full((400, 1, 14, 13), -3.0)], 1)
+    padded[:, :, 4:10, 4:9] = x
+    places = []
+    for image, made in zip(padded, found, strict=True):
+        wide = image.unfold(1, 6, 1).unfold(2, 5, 1)  # every window, [2, 9, 9, 6, 5]
+        for mirrored in (False, True):
+            window = wide.flip(4) if mirrored else wide
+            same = (window == made[:, None, None]).all(4).all(3).all(0)
+            places += [(*at, mirrored) for at in torch.nonzero(same).tolist()[:1]]
+    assert len(places) == 400  # each is such a window
+    assert {(top, left) for top, left, _ in places} >= {(0, 0), (8, 8), (0, 8), (8, 0)}  # 81 places, 400 images
+    assert 0.4 < np.mean([mirrored for _, _, mirrored in places]) < 0.6
+
+
+def test_scales_and_what_black_is(tmp_path: Path) -> None:
+    images = np.arange(40 * 784, dtype=np.int64).reshape(40, 28, 28).astype(np.uint8)
+    labels = (np.arange(40) % 10).astype(np.uint8)
+    np.savez(tmp_path / "fashion_mnist.npz", x_train=images, y_train=labels, x_test=images[:20], y_test=labels[:20])
+    pixel = torch.from_numpy(images[:, None] / 255.0).float()
+    for scale, mean, std in (("unit", 0, 1), ("centred", 0.5, 0.5), ("inverted", 0.5, -0.5)):
+        found = load("fashion_mnist", root=tmp_path, scale=scale)  # type: ignore[arg-type]
+        assert torch.allclose(found.train.x, (pixel - mean) / std, atol=1e-6)
+        assert found.black == (-mean / std,)
+    with pytest.raises(UserError, match=r"data.source.scale.*'imagenet'"):
+        load("fashion_mnist", root=tmp_path, scale="imagenet")
+    source = {"name": "fashion_mnist", "scale": "centred"}
+    spec = {"source": source, "path": str(tmp_path), "partition": "iid", "clients": 2, "augment": "crop-flip"}
+    assert build(parse_spec(spec)).augment == Augment("crop-flip", (-1.0,))
+
+
+def test_what_is_no_image_is_refused() -> None:
+    with pytest.raises(UserError, match=r"data.augment.*'crop-flip'"):
+        build(parse_spec({"source": "fedsoft_linear", "partition": "iid", "clients": 2, "augment": "crop-flip"}))

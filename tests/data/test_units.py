@@ -6,19 +6,22 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from test_own import Items
 
-from hanse import Experiment, run
+from hanse import Experiment, run, who_gains
 from hanse.base.errors import UserError
 from hanse.data import DataSpec, as_dataset, build
 from hanse.data.build import with_own
-from hanse.data.frames import units_of
 from hanse.data.spec import parse_spec
 from hanse.data.units import split_times, split_units
 from hanse.games.jackknife import split_error
 from hanse.learning.blocks import sample_blocks, unit_error
 from hanse.learning.intervals import difference, wilson
 from hanse.learning.metrics import ACCURACY, Predictions, build_metrics
+from hanse.reports.answers import answers_of
+from hanse.reports.facts import facts
 from hanse.reports.fits import OwnTest, _of_main, surely
+from hanse.reports.invoice import invoice
 from hanse.reports.joining import Gain, _mean
 
 HOSPITALS = ("Bremen", "Kiel", "Visby")
@@ -59,20 +62,15 @@ def units_by_part(data):
     return {name: set(units.tolist()) for name, units in parts.items()}
 
 
-@pytest.mark.parametrize("time", [None, "admitted"])
-@pytest.mark.parametrize("seed", range(3))
-def test_no_unit_is_in_two_parts(seed, time):
-    parts = units_by_part(built(patients(seed=seed), group="patient", time=time))
+@pytest.mark.parametrize(("time", "shared"), [(None, False), ("admitted", False), (None, True)])
+def test_no_unit_is_in_two_parts(time, shared):
+    frame = patients()
+    if shared:
+        frame.loc[frame.index % 2 == 0, "hospital"] = "Kiel"  # half of everybody's rows
+    parts = units_by_part(built(frame, group="patient", time=time))
     names = list(parts)
     assert all(parts.values())
     assert [(a, b) for i, a in enumerate(names) for b in names[i + 1 :] if parts[a] & parts[b]] == []
-
-
-def test_a_unit_at_two_clients_is_in_one_part():
-    frame = patients()
-    frame.loc[frame.index % 2 == 0, "hospital"] = "Kiel"  # half of everybody's rows
-    parts = units_by_part(built(frame, group="patient"))
-    assert not parts["train"] & (parts["test"] | parts["judge"] | parts["public"])
 
 
 def test_shares_and_classes_are_met_as_far_as_units_allow():
@@ -86,31 +84,18 @@ def test_shares_and_classes_are_met_as_far_as_units_allow():
         assert np.abs(np.array(ill) - [float(pool.y[own].float().mean()) for own in trained]).max() < 0.05
 
 
-class Items(torch.utils.data.Dataset):
-    """A data set of dictionaries."""
-
-    def __init__(self, frame):
-        self.x = torch.tensor(frame[["a", "b", "c"]].to_numpy())
-        self.y = (frame.state == "ill").to_numpy().astype(np.int64)
-        self.patient = frame.patient.tolist()
-
-    def __len__(self):
-        return len(self.y)
-
-    def __getitem__(self, i):
-        return {"x": self.x[i], "state": self.y[i], "patient": self.patient[i]}
-
-
 def test_all_forms_name_units():
     frame = patients()
     x, columns = frame[["a", "b", "c"]].to_numpy(), {"target": "state", "group": "patient"}
     owned = dict(iter(frame.drop(columns=["hospital", "admitted"]).groupby(frame.hospital)))
+    ill = (frame.state == "ill").astype(int)
+    items = [{"x": torch.tensor(a), "state": s, "patient": p} for a, s, p in zip(x, ill, frame.patient, strict=True)]
     by_client = {h: (x[own.index], own.state.to_numpy(), None, own.patient) for h, own in owned.items()}
     forms = [
         ((x, frame.state.to_numpy(), frame.hospital, frame.patient), {}),
         (by_client, {}),
         (owned, columns),
-        (Items(frame), columns),
+        (Items(items.__getitem__, len(items)), columns),
     ]
     for given, options in forms:
         data = as_dataset(given, **options)
@@ -178,30 +163,27 @@ def test_a_client_with_one_patient_trains_and_the_others_are_tested(alone):
     assert np.array_equal(np.isnan(told["test_loss_error"]), without)
 
 
-@pytest.mark.parametrize(
-    ("frame", "source", "key"),
-    [
-        (patients(), {"group": "patients"}, "data.source.group"),
-        (patients(), {"time": "b c"}, "data.source.time"),
-        (patients(), {"group": "state"}, "data.source.group"),
-        (patients().assign(patient=[None, *["p"] * (len(patients()) - 1)]), {"group": "patient"}, "'patient'"),
-        (patients().assign(admitted="2020"), {"time": "admitted"}, "'admitted'"),
-        (patients(), {"cut": "all_clients"}, "data.source.cut"),
-        (patients().assign(when=np.inf), {"time": "when"}, "'when'"),
-        (patients().assign(none=1), {"group": "none"}, "data.source.group"),
-    ],
-)
-def test_wrong_columns_are_refused_by_name(frame, source, key):
+ROWS = len(patients())
+WRONG = [
+    ({}, {"group": "patients"}, "data.source.group"),
+    ({}, {"time": "b c"}, "data.source.time"),
+    ({}, {"group": "state"}, "data.source.group"),
+    ({"patient": [None, *["p"] * (ROWS - 1)]}, {"group": "patient"}, "'patient'"),
+    ({"patient": [f"{'pP'[k % 2]}{k // 4}" for k in range(ROWS)]}, {"group": "patient"}, "'patient'"),  # p1 and P1
+    ({"admitted": "2020"}, {"time": "admitted"}, "'admitted'"),
+    ({}, {"cut": "all_clients"}, "data.source.cut"),
+    ({"when": np.inf}, {"time": "when"}, "'when'"),
+    ({"none": 1}, {"group": "none"}, "data.source.group"),
+    *(({}, {"group": "patient", "partition": one}, "data.partition") for one in ("dirichlet", "skew", "mixture")),
+]
+
+
+@pytest.mark.parametrize("case", range(len(WRONG)))
+def test_wrong_columns_and_partitions_that_deal_rows_are_refused_by_name(case):
+    columns, source, key = WRONG[case]
     with pytest.raises(UserError) as wrong:
-        built(frame, **source)
+        built(patients().assign(**columns), **source)
     assert any(key in line for line in wrong.value.lines)
-
-
-@pytest.mark.parametrize("name", ["dirichlet", "niid", "skew", "mixture"])
-def test_partitions_that_deal_rows_are_refused(name):
-    with pytest.raises(UserError) as wrong:
-        built(patients(), {"name": name}, group="patient")
-    assert wrong.value.lines[0].startswith("data.partition: ")
 
 
 def test_without_clients_whole_units_are_dealt():
@@ -339,35 +321,27 @@ def test_a_number_that_repeats_is_doubted_by_its_name_or_by_labels_and_features(
 
 
 def test_a_doubt_is_the_first_line_and_withholds_answers(tmp_path):
-    import hanse
-    from hanse.reports.answers import answers_of
-    from hanse.reports.facts import facts
-    from hanse.reports.invoice import invoice
-
     frame = patients(most=20).drop(columns="admitted")
-    spec = {
-        "data": {"source": SOURCE, "client_test": 0.3},
-        "model": "logistic",
-        "mechanism": "fedavg",
-        "run": {"rounds": 2},
-    }
-    run = hanse.run(hanse.Experiment(**spec), data=frame, value=True, out=tmp_path / "run")
-    assert "'patient'" in run.record.about.doubt
-    assert run.record.coded_doubts[0] == ("data", f"{run.record.about.doubt}.")
+    runs = []
+    for group in ({}, {"group": "none"}):
+        data, out = {"source": {**SOURCE, **group}, "client_test": 0.3}, tmp_path / f"run{len(runs)}"
+        experiment = Experiment(data=data, model="logistic", mechanism="fedavg", run={"rounds": 2})
+        runs.append(run(experiment, data=frame, value=True, out=out))
+    about = runs[0].record.about
+    assert "'patient'" in about.doubt
+    assert runs[0].record.coded_doubts[0] == ("data", f"{about.doubt}.")
+    assert invoice(tmp_path / "run1", "100", "EUR").total == 10_000
     with pytest.raises(UserError):
-        invoice(tmp_path / "run", "100", "EUR")
-    run.alone()
-    rows = facts(tmp_path / "run").clients
+        invoice(tmp_path / "run0", "100", "EUR")
+    runs[0].alone()
+    rows = facts(tmp_path / "run0").clients
     assert [(row.paid_to_join, row.gain) for row in rows] == [("unknown", None)] * 3
-    assert [note.code for note in answers_of(tmp_path / "run").joining] == ["joining_withheld"]
-    options = {"model": "logistic", "rounds": 2, "mechanisms": ["fedavg"], "progress": False}
+    assert [note.code for note in answers_of(tmp_path / "run0").joining] == ["joining_withheld"]
+    options = {**NAMED, "model": "logistic", "rounds": 2, "mechanisms": ["fedavg"], "progress": False}
     with pytest.raises(UserError) as wrong:
-        hanse.who_gains(frame, **NAMED, **options)
+        who_gains(frame, **options)
     assert wrong.value.lines[0].startswith("data: ")
-    spec["data"]["source"] = {**SOURCE, "group": "none"}
-    hanse.run(hanse.Experiment(**spec), data=frame, value=True, out=tmp_path / "said")
-    assert invoice(tmp_path / "said", "100", "EUR").total == 10_000
-    found = hanse.who_gains(frame, group="patient", **NAMED, **options)
+    found = who_gains(frame, group="patient", **options)
     assert found.unit == "patient"
     assert all(gain.units < gain.samples for gain in found.gains)
 
@@ -378,24 +352,9 @@ def test_a_doubt_is_the_first_line_and_withholds_answers(tmp_path):
 def test_counts_of_clients_are_wrong_in_one_of_twenty_sets():
     from scipy.stats import t
 
-    draw, freedom = np.random.default_rng(0), 19
-    gains = draw.standard_t(freedom, size=(4000, 8))
-    half = t.ppf(0.975, freedom)
-    alone = (np.abs(gains) > half).any(axis=1).mean()
-    together = np.mean([any(surely([(g, g - half, g + half) for g in own], freedom)) for own in gains.tolist()])
-    assert alone > 0.3
+    draw, half = np.random.default_rng(0), t.ppf(0.975, 19)
+    gains = draw.standard_t(19, size=(4000, 8))
+    together = np.mean([any(surely([(g, g - half, g + half) for g in own], 19)) for own in gains.tolist()])
     assert together == pytest.approx(0.05, abs=0.01)
-
-
-def test_whoever_is_much_better_off_is_still_counted():
-    gains = [(0.5, 0.4, 0.6)] * 5 + [(-0.5, -0.6, -0.4)] * 3 + [(0.1, 0.001, 0.199), (math.nan,) * 3]
-    assert surely(gains) == [1] * 5 + [-1] * 3 + [1, 0]  # of the last one alone is left: 5 % are all its own
-    assert surely([*gains, (0.1, -0.1, 0.3)])[8] == 0
-
-
-def test_units_that_differ_by_case_only_are_no_two_people() -> None:
-    """Half of the rows of some say p1, the others P1: as two units, one person would be on both sides of a split."""
-    told = [f"{'pP'[k % 2]}{k // 4}" for k in range(40)]
-    with pytest.raises(UserError, match="cannot be told apart"):
-        units_of(told, "data: group")
-    assert len(set(units_of([one.lower() for one in told], "data: group"))) == 10
+    clear = [(0.5, 0.4, 0.6)] * 5 + [(-0.5, -0.6, -0.4)] * 3 + [(0.1, 0.001, 0.199), (math.nan,) * 3]
+    assert surely(clear) == [1] * 5 + [-1] * 3 + [1, 0]  # of the last one alone is left: 5 % are all its own

@@ -114,7 +114,7 @@ class Arena:
         self.federation.present(-1)
         sizes = [m.num_samples for m in self.federation.members.by_key.values()]
         sets = (local.server_validation, local.server_test)
-        self.data = RemoteData.of(sizes, local.input_shape, local.num_classes, *sets)
+        self.data = RemoteData(np.array(sizes), local.input_shape, local.num_classes, *sets)
         self.world = session_of(experiment, self.data, federation=self.federation)
         self.setup = self.world
         self.lines: dict[str, list[str]] = {METRICS: [], SEATS: []}  # as a run directory has them

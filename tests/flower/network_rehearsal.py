@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from flwr.app import Context
 from inprocess import paths_of
@@ -83,7 +84,7 @@ def rehearse_network(
     federation.present(0)
     sizes = [member.num_samples for member in federation.members.fitting()]
     sets = (here.server_validation, here.server_test)
-    known = RemoteData.of(sizes, here.input_shape, here.num_classes, *sets)
+    known = RemoteData(np.array(sizes), here.input_shape, here.num_classes, *sets)
     setup = build(experiment, known, federation=federation)
     return NetworkRehearsal(setup.experiment, grid, federation, setup, first_state(setup))
 

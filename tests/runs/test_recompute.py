@@ -18,7 +18,7 @@ from hanse.base import toml
 from hanse.base.errors import UserError
 from hanse.cli import app
 from hanse.core.port import Ask, Reply, Request, Trained
-from hanse.data.committed import CommittedSet
+from hanse.data.commitment import CommittedSet
 from hanse.federation.codec import pack
 from hanse.ledger.run_ledger import wrong_in
 from hanse.reports.facts import facts

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from rich.table import Table as RichTable
 
 from hanse.base.errors import UserError, nearest
-from hanse.data.choices import PARTITIONS, SOURCE_KINDS
+from hanse.data.spec import PARTITIONS, SOURCE_KINDS
 from hanse.federation.behaviour import BEHAVIOURS
 from hanse.federation.policy import POLICIES
 from hanse.learning.models import MODELS

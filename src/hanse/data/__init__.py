@@ -7,14 +7,13 @@ your own become a :class:`Dataset` through :func:`as_dataset`.
 """
 
 from hanse.data.build import build, split
-from hanse.data.choices import PARTITIONS
 from hanse.data.dataset import Dataset
 from hanse.data.federated import FederatedData, Share
 from hanse.data.own import as_dataset
 from hanse.data.partitions import Partition
 from hanse.data.samples import Samples
 from hanse.data.sources import SOURCES, load
-from hanse.data.spec import DataSpec, parse_spec
+from hanse.data.spec import PARTITIONS, DataSpec, parse_spec
 
 __all__ = [
     "PARTITIONS",

@@ -23,7 +23,6 @@ from hanse.base.factories import OBJECT
 from hanse.base.pytorch import torch
 from hanse.base.streams import stream
 from hanse.data.augment import Augment
-from hanse.data.choices import PARTITIONS, Generated, Images, OwnData, OwnPartition, SchemaTables
 from hanse.data.dataset import Dataset
 from hanse.data.federated import FederatedData, SplitData, gaps_of
 from hanse.data.fingerprint import of_samples, of_text
@@ -35,7 +34,7 @@ from hanse.data.samples import Samples
 from hanse.data.schema import Schema, digest, doubts, fitted, joined, read_sites
 from hanse.data.shares import Cuts
 from hanse.data.sources import imported, load
-from hanse.data.spec import DataSpec
+from hanse.data.spec import PARTITIONS, DataSpec, Generated, Images, OwnData, OwnPartition, SchemaTables
 from hanse.data.synthetic import GeneratedData, Synthetic
 from hanse.data.units import numbered
 

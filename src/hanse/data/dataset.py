@@ -181,24 +181,17 @@ class Dataset:
             )
 
 
-def image_samples(
-    images: NDArray[np.uint8], labels: NDArray[np.integer], mean: tuple[float, ...], std: tuple[float, ...]
-) -> Samples:
-    """Return images as float32 samples ``[n, C, H, W]``, scaled to ``(x / 255 - mean) / std``.
+def image_samples(images: NDArray[np.uint8], labels: NDArray[np.integer]) -> Samples:
+    """Return images as float32 samples ``[n, C, H, W]`` from 0 to 1.
 
     Args:
         images: ``[n, H, W]`` for one channel, or ``[n, H, W, C]``, with pixels from 0 to 255.
         labels: the class of each image, ``[n]``.
-        mean: what is subtracted in each channel, for pixels already divided by 255.
-        std: what each channel is then divided by.
     """
     x = torch.from_numpy(np.ascontiguousarray(images))
     x = x.unsqueeze(1) if x.ndim == 3 else x.permute(0, 3, 1, 2).contiguous()
     # in place: one float32 copy of the images at most is held
-    out = x.to(torch.float32).div_(255.0)
-    shape = (1, len(mean), 1, 1)
-    out.sub_(torch.tensor(mean).view(shape)).div_(torch.tensor(std).view(shape))
-    return Samples(out, torch.from_numpy(labels.astype(np.int64)))
+    return Samples(x.to(torch.float32).div_(255.0), torch.from_numpy(labels.astype(np.int64)))
 
 
 def largest_remainder(weights: NDArray[np.float64], total: int) -> NDArray[np.int64]:

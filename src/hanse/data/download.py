@@ -69,8 +69,6 @@ ARCHIVE = "gzip.zip"
 CASED = 52
 """Classes of the letters with both cases: 0-25 lower case a-z, 26-51 upper case A-Z."""
 
-_PLACES = (ARCHIVE, ".", "gzip", "emnist", "EMNIST/raw")
-
 
 def _idx_files(prefix: str, test: str) -> dict[str, str]:
     """Return the names of a set's four IDX files by array; those of the test files have the word ``test``."""
@@ -81,20 +79,13 @@ def _idx_files(prefix: str, test: str) -> dict[str, str]:
     }
 
 
-def find_emnist(folders: Sequence[Path], split: str) -> Path | None:
-    """Return the zip, or the folder of gzipped files, that holds an EMNIST split; None if not found.
-
-    Args:
-        folders: the folders to search, in this order, each with the subfolders in which people unpack the files.
-        split: "byclass", "balanced" or "letters".
-    """
-    names = _idx_files(f"emnist-{split}-", "test").values()
-    paths = (folder / place for folder in folders for place in _PLACES)
-    return next((path for path in paths if path.is_file() or all((path / name).is_file() for name in names)), None)
+def find_emnist(folders: Sequence[Path]) -> Path | None:
+    """Return EMNIST's zip in the first of the folders that has it; None if none has."""
+    return next((folder / ARCHIVE for folder in folders if (folder / ARCHIVE).is_file()), None)
 
 
 def read_emnist(path: Path, split: str) -> Arrays:
-    """Return the arrays of an EMNIST split from the zip or the folder. The images are upright.
+    """Return the arrays of an EMNIST split from the zip. The images are upright.
 
     The files of "letters" count classes from 1 to 26 (both cases of a letter are one class). Here they are counted from
     0 to 25.

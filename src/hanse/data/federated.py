@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -36,13 +36,13 @@ class FederatedData(ABC):
     The server's three sets are disjoint. An empty one is None.
 
     Attributes:
-        name: the source's name.
-        num_classes: None for regression.
+        sizes: ``[num_clients]``, int64, the train samples of each client.
         input_shape: the shape of one sample's input.
-        note: a note to show with any result, such as that a split is not the official one. It may be empty.
-        sizes: ``[num_clients]``, the train samples of each client.
+        num_classes: None for regression.
         server_validation: the server's set for valuing updates.
         server_test: the server's set for testing models.
+        name: the source's name.
+        note: a note to show with any result, such as that a split is not the official one. It may be empty.
         server_root: the server's own training set, for mechanisms that need one.
         names: the clients' names in the source; empty if they have none.
         groups: ``[num_clients]``, the cluster of each client, or its most frequent distribution. None: there is
@@ -67,23 +67,24 @@ class FederatedData(ABC):
         torch.Size([1, 8, 8])
     """
 
-    name: str
-    num_classes: int | None
-    input_shape: tuple[int, ...]
-    note: str
     sizes: NDArray[np.int64]
-    server_validation: Samples | None
-    server_test: Samples | None
-    server_root: Samples | None = field(default=None, kw_only=True)
-    names: tuple[str, ...] = field(default=(), kw_only=True)
-    groups: NDArray[np.int64] | None = field(default=None, kw_only=True)
-    test_weights: tuple[NDArray[np.float64], ...] | None = field(default=None, kw_only=True)
-    augment: Augment | None = field(default=None, kw_only=True)
-    server_tests: tuple[Samples, ...] = field(default=(), kw_only=True)
-    warnings: tuple[str, ...] = field(default=(), kw_only=True)
-    notes: tuple[str, ...] = field(default=(), kw_only=True)
-    doubt: str = field(default="", kw_only=True)
-    inputs: Inputs = field(default=Inputs(), kw_only=True)
+    input_shape: tuple[int, ...]
+    num_classes: int | None
+    server_validation: Samples | None = None
+    server_test: Samples | None = None
+    _: KW_ONLY
+    name: str = "remote"
+    note: str = ""
+    server_root: Samples | None = None
+    names: tuple[str, ...] = ()
+    groups: NDArray[np.int64] | None = None
+    test_weights: tuple[NDArray[np.float64], ...] | None = None
+    augment: Augment | None = None
+    server_tests: tuple[Samples, ...] = ()
+    warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    doubt: str = ""
+    inputs: Inputs = field(default=Inputs())
 
     @property
     def sample_shape(self) -> tuple[int, ...] | Inputs:
@@ -142,7 +143,7 @@ class FederatedData(ABC):
                 raise UserError(f"client {client} is not registered; allowed: 0..{self.num_clients - 1}")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SplitData(FederatedData):
     """A data set in memory, split over clients.
 
@@ -150,9 +151,7 @@ class SplitData(FederatedData):
 
     Attributes:
         train: the source's train samples, the pool.
-        order: ``[n]``, positions in the pool, one client after another. For each client, its train share comes first,
-            then validation, then test.
-        bounds: ``[clients, 4]``, where each client's shares begin and end in ``order``.
+        shares: for each client the positions in the pool of its train, validation and test share, ``[n]`` each.
         lent: given if test shares are taken from the server's test set: that set, and each client's positions in it.
             None: clients test on their own samples.
 
@@ -166,8 +165,7 @@ class SplitData(FederatedData):
     """
 
     train: Samples
-    order: Tensor
-    bounds: NDArray[np.int64]
+    shares: tuple[tuple[Tensor, ...], ...]
     lent: tuple[Samples, tuple[Tensor, ...]] | None = None
 
     @staticmethod
@@ -188,8 +186,6 @@ class SplitData(FederatedData):
         """
         shares = client_shares(partition, dataset, cuts)
         lengths = np.array([[len(part) for part in own] for own in shares], dtype=np.int64)
-        ends = np.cumsum(lengths, axis=1)
-        starts = np.concatenate([[0], np.cumsum(ends[:, -1])[:-1]])
         dists = dataset.distributions
         held, cut, kept = server_cut(dataset.test, dataset.num_classes, cuts, dists, dataset.test_client_of)
         server_test = taken(dataset.test, cut)
@@ -211,8 +207,7 @@ class SplitData(FederatedData):
             notes=dataset.notes,
             doubt=dataset.doubt,
             train=dataset.train,
-            order=torch.from_numpy(np.concatenate([part for own in shares for part in own])),
-            bounds=np.concatenate([starts[:, None], starts[:, None] + ends], axis=1),
+            shares=tuple(tuple(map(torch.from_numpy, own)) for own in shares),
             lent=None if server_test is None or index is None else (server_test, index),
             test_weights=weights,
         )
@@ -236,17 +231,14 @@ class SplitData(FederatedData):
         if share == "test" and self.lent is not None:
             tests, index = self.lent
             return tests, [index[client] for client in clients]
-        column = SHARES.index(share)
-        spans = self.bounds[list(clients), column : column + 2]
-        return self.train, [self.order[a:b] for a, b in spans.tolist()]
+        return self.train, [self.shares[client][SHARES.index(share)] for client in clients]
 
     def class_counts(self) -> NDArray[np.int64] | None:
         """Return train samples of each client and class, ``[clients, classes]``, or None for regression and texts."""
         if self.num_classes is None or self.train.y.ndim > 1:
             return None
-        label = self.train.y[self.order].numpy()
-        spans = self.bounds[:, :2].tolist()
-        return np.stack([np.bincount(label[a:b], minlength=self.num_classes) for a, b in spans]).astype(np.int64)
+        labels = self.train.y.numpy()
+        return np.stack([np.bincount(labels[own.numpy()], minlength=self.num_classes) for own, *_ in self.shares])
 
 
 def _names(dataset: Dataset, partition: Partition) -> tuple[str, ...]:
@@ -266,8 +258,8 @@ def gaps_of(data: SplitData, test: Samples) -> str | None:
     """
     if unfinite(data.train) is not None:
         owner = np.full(len(data.train), None, object)
-        for client, (first, *_, last) in enumerate(data.bounds.tolist()):
-            owner[data.order[first:last].numpy()] = data.names[client] if data.names else str(client)
+        for client, own in enumerate(data.shares):
+            owner[torch.cat(own).numpy()] = data.names[client] if data.names else str(client)
         if line := unfinite(data.train, owner):
             return f"train: {line}"
     line = unfinite(test)
@@ -293,7 +285,7 @@ def _unheld_classes(data: FederatedData) -> list[str]:
 def few_units(data: SplitData) -> list[str]:
     """Return a warning if test or validation sets hold so few units that their intervals say little; else nothing."""
     pool, index = data.pool(range(data.num_clients), "test")
-    sets = {data.called(c): pool.take(own) for c, own in enumerate(index) if data.lent or data.bounds[:, 3].any()}
+    sets = {data.called(c): pool.take(own) for c, own in enumerate(index) if any(map(len, index))}
     server = {"the server's validation set": data.server_validation, "the server's test set": data.server_test}
     sets |= {name: samples for name, samples in server.items() if samples is not None}
     counts = {name: len(np.unique(s.units.numpy())) for name, s in sets.items() if s.units is not None}
@@ -304,7 +296,7 @@ def few_units(data: SplitData) -> list[str]:
     return [f"data: test sets of fewer than {FEW_UNITS} units, whose intervals say little: {told}"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RemoteData(FederatedData):
     """What a server knows of remote clients: its own sets, the shape of a sample, and the sizes that clients report.
 
@@ -312,35 +304,11 @@ class RemoteData(FederatedData):
         text: samples are tokens with a label at every position.
 
     Examples:
-        >>> RemoteData.of([20, 30], (1, 8, 8), 10).num_clients
+        >>> RemoteData(np.array([20, 30]), (1, 8, 8), 10).num_clients
         2
     """
 
-    text: bool = field(default=False, kw_only=True)
-
-    @staticmethod
-    def of(
-        sizes: Sequence[int],
-        input_shape: tuple[int, ...],
-        num_classes: int | None,
-        validation: Samples | None = None,
-        test: Samples | None = None,
-        text: bool = False,
-        inputs: Inputs = Inputs(),  # noqa: B008
-    ) -> RemoteData:
-        """Return a server's knowledge of its clients.
-
-        Args:
-            sizes: the number of train samples that each client reports, ``[clients]``.
-            input_shape: the shape of one sample's input.
-            num_classes: None for regression.
-            validation: the server's validation set, if it has one.
-            test: the server's test set, if it has one.
-            text: samples are tokens with a label at every position.
-            inputs: the inputs of a sample, if it has several.
-        """
-        numbers = np.array(sizes, dtype=np.int64)
-        return RemoteData("remote", num_classes, input_shape, "", numbers, validation, test, text=text, inputs=inputs)
+    text: bool = False
 
     def pool(self, clients: Sequence[int], share: str = "train") -> tuple[Samples, list[Tensor]]:
         """Return an empty pool of the right shapes and types: the samples are elsewhere."""

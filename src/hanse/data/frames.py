@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from hanse.base.errors import UserError, collected, nearest
 from hanse.data.doubts import MOST_COLUMNS, Coded, of_column, of_columns
 from hanse.data.kinds import ALIKE, Column, Held, alike, held, is_gap, lost, objects, plain, rows_of
-from hanse.data.preparing import AUTO, Columns, Prepare
+from hanse.data.preparing import AUTO, Prepare, drafted
 from hanse.data.samples import array_of
 from hanse.data.units import NONE
 
@@ -80,7 +80,7 @@ class Asked:
         time: the column that says when each row was observed. None: there is none.
         prepare: how columns become numbers, once it is known which rows are for training. None: the columns already are
             numbers.
-        renamed: new labels for the target. None: they are as given.
+        labels: new labels for the target. None: they are as given.
     """
 
     target: Column | None = None
@@ -89,7 +89,7 @@ class Asked:
     group: Column | None = None
     time: Column | None = None
     prepare: Prepare | None = None
-    renamed: Renamed | None = None
+    labels: Renamed | None = None
 
     def __post_init__(self) -> None:
         """Refuse several targets."""
@@ -115,7 +115,8 @@ class Rows:
         x: the inputs ``[n, ...]``; a dictionary by name if there are several.
         y: targets ``[n, ...]``, numbers or labels of any kind.
         owner: ``[n]``, the name of each row's client; None if no clients are given.
-        prepare: how ``x``, which is a pandas DataFrame in this case, becomes numbers. None: ``x`` already is numbers.
+        prepare: how ``x`` becomes numbers, which in this case is as :meth:`Prepare.features` takes it. None: ``x``
+            already is numbers.
         notes: what may be meant otherwise than it was read, one line each.
         units: ``[n]``, what each row is of, such as a patient; None if that is not said.
         time: ``[n]``, when each row was observed, float64; None if that is not said.
@@ -140,13 +141,14 @@ def is_frame(given: Any) -> bool:
     return type(given).__module__.startswith("pandas") and hasattr(given, "columns")
 
 
-def of_frame(frame: Any, asked: Asked, name: str) -> Rows:
+def of_frame(frame: Any, asked: Asked, name: str, owner: NDArray[Any] | None = None) -> Rows:
     """Return the rows of a frame, before they are numbered and checked.
 
     Args:
         frame: a pandas DataFrame, one sample per row.
         asked: which column is what; the target is needed.
         name: what the data are called in messages.
+        owner: ``[n]``, the client of each row, if no column has it.
 
     Raises:
         UserError: one line for each mistake.
@@ -154,19 +156,20 @@ def of_frame(frame: Any, asked: Asked, name: str) -> Rows:
     where = f"data: {name}"
     wanted = _columns(list(frame.columns), asked, name)
     client, prepare = asked.client, asked.prepare
-    owner = None if client is None else names_of(frame[client], f"{where}: column '{client}'", str(client))
+    if client is not None:
+        owner = names_of(frame[client], f"{where}: column '{client}'", str(client))
     auto, lines, read = prepare is not None and prepare.how == AUTO, list[str](), dict[Any, Held]()
     for c in wanted if prepare is None or auto else ():
         with collected(lines):
             read[c] = held(frame[c], f"{where}: column '{c}'", owner)
             if prepare is None and (line := _no_numbers(frame[c], read[c], owner, where)):
                 raise UserError(line)
-    if lines and auto:  # all columns at once, not one after the other
+    if auto:
         with collected(lines):
-            Columns(frame[[*read]], where)
+            drafted(read, where)
     y, units, time = np.zeros(0), None, None
     with collected(lines):
-        answers = frame[asked.target] if asked.renamed is None else asked.renamed.of(frame[asked.target], owner)
+        answers = frame[asked.target] if asked.labels is None else asked.labels.of(frame[asked.target], owner)
         y = target_column(answers, owner, f"{where}: column '{asked.target}'")
     with collected(lines):
         if (group := asked.named.get("group")) is not None:
@@ -181,10 +184,10 @@ def of_frame(frame: Any, asked: Asked, name: str) -> Rows:
         rest = [c for c in frame.columns if c not in (asked.target, client, asked.time)]
         columns = {c: coded(frame[c]) for c in [asked.target, *rest[:MOST_COLUMNS]]}
         doubt = of_columns(columns, asked.target, owner, where)
-    if prepare is not None:
-        return Rows(frame[wanted], y, owner, prepare, tuple(notes), units, time, doubt)
-    x = np.stack([read[c].values for c in wanted], axis=1).astype(np.float32)
-    return Rows(x, y, owner, notes=tuple(notes), units=units, time=time, doubt=doubt)
+    x: Any = read if auto else frame[wanted]
+    if prepare is None:
+        x = np.stack([read[c].values for c in wanted], axis=1).astype(np.float32)
+    return Rows(x, y, owner, prepare, tuple(notes), units, time, doubt)
 
 
 def coded(column: Any) -> Coded:
@@ -222,9 +225,9 @@ def times_of(column: Any, where: str) -> NDArray[np.float64]:
     numbers = found.kind in ("numbers", "whole") and not (found.category or found.text)
     if not (numbers or found.kind == "dates"):
         raise UserError(f"{where}: holds {found.kind}: a time is a date, as pandas.to_datetime makes, or a number")
-    if (odd := found.gaps | np.isinf(found.values.astype(np.float64)) if numbers else found.gaps).any():
+    if (odd := found.gaps | np.isinf(found.values)).any():
         raise UserError(f"{where}: no time in {rows_of(np.flatnonzero(odd), None)}; fill them, or drop these rows")
-    return np.array([float(one) if numbers else one.timestamp() for one in found.values], np.float64)
+    return found.values if numbers else np.array([one.timestamp() for one in objects(column)], np.float64)
 
 
 def _columns(columns: list[Any], asked: Asked, name: str) -> list[Any]:

@@ -15,7 +15,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any, Literal
@@ -64,10 +64,11 @@ class Held:
 
     Attributes:
         kind: "numbers", "whole" (numbers), "truth" (true or false), "words", "dates", or "nothing" but gaps.
-        values: ``[n]``: float64 for numbers and truth, NaN for a gap; for the other kinds objects, None for a gap.
+        values: ``[n]``: float64 for numbers, truth, and dates (seconds since 1970, by their own clock), NaN for a gap;
+            for words objects, None for a gap.
         gaps: ``[n]``, where there is no value.
         text: the numbers are written as text.
-        category: the column is a pandas category, so whatever it holds is meant as words.
+        category: the column is a pandas category: whatever it holds is meant as words.
         notes: what may be meant otherwise, one line each.
     """
 
@@ -77,6 +78,18 @@ class Held:
     text: bool = False
     category: bool = False
     notes: tuple[str, ...] = ()
+
+    @property
+    def like(self) -> Kind:
+        """Its kind, "numbers" for all kinds of numbers."""
+        return "numbers" if self.kind in ("whole", "truth") else self.kind
+
+    @staticmethod
+    def joined(first: Held, second: Held) -> Held:
+        """Return what two parts of a column of one kind hold, one after the other."""
+        kind = next((one.like for one in (first, second) if one.kind != "nothing"), first.kind)
+        values, gaps = (np.concatenate([getattr(one, key) for one in (first, second)]) for key in ("values", "gaps"))
+        return replace(first, kind=first.kind if first.kind == second.kind else kind, values=values, gaps=gaps)
 
 
 def held(column: Any, where: str, owner: NDArray[Any] | None = None, category: bool = False) -> Held:
@@ -99,21 +112,23 @@ def held(column: Any, where: str, owner: NDArray[Any] | None = None, category: b
     values = objects(column)
     gaps = np.array([one is None for one in values], bool)
     if gaps.all():
-        return Held("nothing", values, gaps)
+        return Held("nothing", np.full(len(values), np.nan), gaps)
     if kind == "M" or str(getattr(column, "dtype", "")).startswith("datetime64"):
-        return Held("dates", values, gaps)
+        here = column.dt.tz_localize(None).to_numpy() if hasattr(column, "dt") else column
+        return Held("dates", np.where(gaps, np.nan, np.asarray(here, "datetime64[s]").astype(np.int64)), gaps)
     types = {type(one) for one in values[~gaps].tolist()}
     kinds = {_kind(one) for one in types}
-    if category and kinds.isdisjoint(("truth", "whole", "numbers", "words")):  # such as the intervals of pandas.cut
+    odd = kinds.isdisjoint(("truth", "whole", "numbers", "words"))  # such as the intervals of pandas.cut
+    if category and (odd or len(kinds) == 1 or kinds == {"whole", "numbers"}):
         values[~gaps] = [str(one) for one in values[~gaps]]
-        kinds = {"words"}
+        return Held("words", values, gaps, category=True)
     if kinds == {"words"}:
-        return Held("words", values, gaps, category=True) if category else _of_text(values, gaps, where, owner)
+        return _of_text(values, gaps, where, owner)
     if kinds == {"truth"}:
-        return Held("truth", _floats(values, gaps), gaps, category=category)
+        return Held("truth", _floats(values, gaps), gaps)
     if kinds <= {"whole", "numbers"}:
         called: Kind = "whole" if kinds == {"whole"} else "numbers"
-        return Held(called, _floats(values, gaps), gaps, category=category)
+        return Held(called, _floats(values, gaps), gaps)
     rows = np.flatnonzero(~gaps)
     if kinds <= {"whole", "numbers", "words"}:
         words = np.array([isinstance(one, str) for one in values], bool)

@@ -173,7 +173,7 @@ _REMEDY = (
 )
 
 
-def femnist(folders: Sequence[Path], download: bool) -> Dataset:
+def femnist(folders: Sequence[Path]) -> Dataset:
     """Return 28 x 28 characters in 62 classes, one client for each writer.
 
     Pixels are 0 to 1 as LEAF has them, where 1 is paper. Clients are in order of the writers' names; test samples
@@ -182,7 +182,6 @@ def femnist(folders: Sequence[Path], download: bool) -> Dataset:
     Raises:
         UserError: the files are missing or not in LEAF's format.
     """
-    del download
     if (files := _leaf_files(folders)) is None:
         raise UserError(f"source 'femnist' was not found in {', '.join(map(str, folders))}; {_REMEDY}")
     users = {share: dict(user for path in found for user in _read_leaf(path)) for share, found in files.items()}
@@ -228,7 +227,7 @@ _PLACES = ("PACS/kfold", "PACS/images", "PACS", "pacs/images", "pacs")
 _TYPES = (".jpg", ".jpeg", ".png")
 
 
-def pacs(folders: Sequence[Path], download: bool) -> Dataset:
+def pacs(folders: Sequence[Path]) -> Dataset:
     """Return 3 x 64 x 64 pictures in seven classes, with pixels from 0 to 1.
 
     Each of the four domains (styles) is a client and a distribution. The published folders are
@@ -238,7 +237,6 @@ def pacs(folders: Sequence[Path], download: bool) -> Dataset:
     Raises:
         UserError: the folders are missing, or a picture cannot be read.
     """
-    del download
     if (folder := _pacs_folder(folders)) is None:
         raise UserError(
             f"source 'pacs' was not found in {', '.join(map(str, folders))}; set HANSE_DATA to a folder that holds "
@@ -258,7 +256,7 @@ def pacs(folders: Sequence[Path], download: bool) -> Dataset:
     rest, cut = stratified_split(
         domains * len(CLASSES) + labels, len(labels), round(len(labels) * TEST_SHARE), stream(0, "pacs")
     )
-    samples = image_samples(np.stack(images), labels, (0.0,) * 3, (1.0,) * 3)
+    samples = image_samples(np.stack(images), labels)
     train, test = (Samples(samples.x[index], samples.y[index]) for index in map(torch.from_numpy, (rest, cut)))
     return Dataset(
         "pacs",

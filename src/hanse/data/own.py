@@ -38,7 +38,7 @@ from hanse.data.frames import (
     times_of,
     units_of,
 )
-from hanse.data.kinds import ALIKE, Column, alike, natural_order
+from hanse.data.kinds import ALIKE, Column, Held, alike, natural_order
 from hanse.data.preparing import Prepare, Statistics
 from hanse.data.samples import Samples, array_of, as_tensors, unfinite
 from hanse.data.units import Cut, Divisible, at_several, numbered
@@ -129,13 +129,6 @@ def as_dataset(
             f"data: '{given}': is a name: give what a file holds, as pandas.read_csv('{given}') reads it; a source of "
             "hanse is named in the experiment, as data.source"
         )
-    if prepare is not None and not (
-        is_frame(given) or (isinstance(given, Mapping) and all(map(is_frame, given.values())))
-    ):
-        raise UserError(
-            f"data.source.prepare: is for pandas tables; the data are a {type(given).__name__}: give one table with a "
-            "column of clients, or a dictionary of tables by the names of their owners"
-        )
     if _is_hugging_face(given) and isinstance(given, Mapping):
         if "train" not in given:
             raise UserError(f"data: {called}: has the splits {', '.join(given)}; 'train' is needed")
@@ -187,18 +180,17 @@ def _any(given: Any, asked: Asked, name: str, client: str | None = None) -> Rows
     if is_frame(given):
         _needed(asked.target, name)
         return of_frame(given, asked, name)
-    if asked.renamed is not None and not isinstance(given, Mapping | tuple | list):
-        raise UserError(f"data.source.labels: is for pandas tables and arrays; {name} is a {type(given).__name__}")
     if isinstance(given, Mapping):
         if asked.client is not None:
             raise UserError(f"data.source.client_column: '{asked.client}': a dictionary has a key for each client")
         return _of_clients(given, asked, name)
-    keys = asked.named.keys() - {"target"} | ({"features"} if asked.features is not None else set())
     keyed = isinstance(given, torch.utils.data.Dataset | torch.utils.data.DataLoader)  # whose items may be dictionaries
-    if wrong := sorted(keys - ({"group", "time"} if keyed else set())):
+    takes = {"target", *(("group", "time") if keyed else ("labels",) if isinstance(given, tuple | list) else ())}
+    options = {*asked.named, *(key for key in ("features", "prepare", "labels") if getattr(asked, key) is not None)}
+    if odd := sorted(options - takes):
         raise UserError(
-            f"data.source.{wrong[0]}: is for tables; {name} has no columns (it is of type {type(given).__name__})"
-            + "; arrays are (x, y, clients, units)" * (wrong[0] == "group")
+            f"data.source.{odd[0]}: is for tables, or dictionaries of tables by their owners, and {name} is a "
+            f"{type(given).__name__}; arrays are (x, y, clients, units)"
         )
     if isinstance(given, Samples):
         units = None if given.units is None else given.units.numpy().astype(np.str_)
@@ -300,8 +292,8 @@ def _of_arrays(given: Sequence[Any], asked: Asked, name: str, client: str | None
     y = array_of(y, f"{where}: targets")
     if isinstance(y, np.ndarray) and y.ndim == 2 and y.shape[1] == 1 and y.dtype.kind not in "biuf":
         y = y[:, 0]
-    if asked.renamed is not None and y.ndim == 1:
-        y = asked.renamed.of(y, np.full(len(y), client, object) if owner is None and client else owner)
+    if asked.labels is not None and y.ndim == 1:
+        y = asked.labels.of(y, np.full(len(y), client, object) if owner is None and client else owner)
     if isinstance(y, np.ndarray) and y.ndim == 1 and y.dtype.kind not in "biuf":
         y = target_column(y, owner if owner is not None and len(owner) == len(y) else None, f"{where}: targets")
     units = None if of is None else units_of(of, f"{where}: units")
@@ -320,9 +312,7 @@ def _columns_of(x: Any, y: Any) -> dict[Any, Coded]:
 
 def _of_torch(dataset: Any, asked: Asked, name: str) -> Rows:
     """Return all items of a PyTorch data set, or of the batches of a ``DataLoader``."""
-    found: list[tuple[Any, Tensor]] = []
-    beside: dict[str, list[Any]] = {key: [] for key in asked.named if key in ("group", "time")}
-    batches = dataset
+    xs, ys, beside, batches = list[Any](), list[Tensor](), dict[str, list[Any]](), dataset
     if not isinstance(dataset, torch.utils.data.DataLoader):  # a generator of its own: PyTorch's would be moved on
         batches = torch.utils.data.DataLoader(
             dataset, batch_size=1024, generator=torch.Generator(), collate_fn=_together
@@ -330,32 +320,32 @@ def _of_torch(dataset: Any, asked: Asked, name: str) -> Rows:
     with gated(f"data: {name}: its items cannot be put together"):
         for batch in batches:
             if isinstance(batch, Mapping):
-                rest = dict(batch)
-                y = rest.pop(_needed(asked.target, name), None)
-                for key, values in beside.items():
-                    if (column := asked.named[key]) not in rest:
-                        raise UserError(f"data.source.{key}: {column!r}: the items of {name} have no such key")
-                    values.extend(rest.pop(column))
-                batch = (rest if len(rest) > 1 else next(iter(rest.values()), None), y)
+                _needed(asked.target, name)
+                if lacks := next((key for key, column in asked.named.items() if column not in batch), None):
+                    raise UserError(f"data.source.{lacks}: {asked.named[lacks]!r}: no key of the items of {name}")
+                named = asked.named.values()
+                x = {key: one for key, one in batch.items() if key not in named}
+                for key, column in asked.named.items():
+                    beside.setdefault(key, []).extend(batch[column] if key != "target" else ())
+                batch = (x if len(x) > 1 else next(iter(x.values()), None), batch[asked.target])
             if not isinstance(batch, list | tuple) or len(batch) != 2 or not isinstance(batch[1], Tensor):
                 raise UserError(
                     f"data: {name}: its items must be (x, y), x a tensor or a dictionary of tensors, or dictionaries "
                     "with data.source.target among their keys"
                 )
-            found.append((batch[0], batch[1]))
-        if not found:
+            xs.append(batch[0])
+            ys.append(batch[1])
+        if not ys:
             raise UserError(f"data: {name}: has no items")
-        targets = torch.cat([y for _, y in found])
+        y = torch.cat(ys)
         # an item raised StopIteration, which ends a loop
-        if batches is not dataset and hasattr(dataset, "__len__") and len(targets) != len(dataset):
-            raise UserError(f"data: {name}: only {len(targets)} of {len(dataset)} items could be read")
-        if isinstance(found[0][0], Mapping):
-            x: Any = {part: torch.cat([one[part] for one, _ in found]) for part in found[0][0]}
-        else:
-            x = torch.cat([one for one, _ in found])
+        if batches is not dataset and hasattr(dataset, "__len__") and len(y) != len(dataset):
+            raise UserError(f"data: {name}: only {len(y)} of {len(dataset)} items could be read")
+        several = isinstance(xs[0], Mapping)
+        whole = {part: torch.cat([one[part] for one in xs]) for part in xs[0]} if several else torch.cat(xs)
     units = units_of(beside["group"], f"data: {name}: units") if beside.get("group") else None
     time = times_of(np.asarray(beside["time"]), f"data: {name}: times") if beside.get("time") else None
-    return Rows(x, targets, units=units, time=time)
+    return Rows(whole, y, units=units, time=time)
 
 
 def _together(items: list[Any]) -> Any:
@@ -395,6 +385,11 @@ def _joined(parts: Sequence[Rows], called: Sequence[str], name: str) -> Rows:
         """Return the arrays of all sets as one, None if none has any."""
         if all(map(is_frame, arrays)):
             return _concatenated(arrays, called, name)
+        if isinstance(arrays[0], Held):
+            likes = [one.like for one in arrays if one.like != "nothing"]
+            if len({*likes}) > 1:
+                raise UserError(f"data: {name}: {called[1]}: its {what} are {likes[1]}, in {called[0]} {likes[0]}")
+            return Held.joined(*arrays)
         kinds = ["none" if one is None else f"{_kind(one)} of shape {list(one.shape[1:])}" for one in arrays]
         if odd := next((i for i, kind in enumerate(kinds) if kind != kinds[0]), None):
             raise UserError(
@@ -407,7 +402,7 @@ def _joined(parts: Sequence[Rows], called: Sequence[str], name: str) -> Rows:
 
     inputs = [p.x if isinstance(p.x, Mapping) else {"": p.x} for p in parts]
     if len(kinds := {tuple(own) for own in inputs}) > 1:
-        told = ", ".join(map(str, sorted(kinds)))
+        told = ", ".join(sorted(map(str, kinds)))
         raise UserError(f"data: {name}: the samples have different inputs: {told}")
     x = {k: joined([own[k] for own in inputs], f"values of '{k}'" if k else "inputs") for k in inputs[0]}
     y, units, time = (joined([getattr(p, key) for p in parts], what) for key, what in (
@@ -429,8 +424,7 @@ def _concatenated(frames: Sequence[Any], called: Sequence[str], name: str) -> An
 
 def _kind(values: Any) -> str:
     """Return what an array, a tensor or a column holds, in words."""
-    kind = values.numpy().dtype.kind if isinstance(values, Tensor) and not _is_float(values) else ""
-    kind = "f" if _is_float(values) else kind or values.dtype.kind
+    kind = "f" if _is_float(values) else (values.numpy() if isinstance(values, Tensor) else values).dtype.kind
     return {"f": "floats", "i": "whole numbers", "u": "whole numbers", "b": "truth values"}.get(kind, "words")
 
 
@@ -444,12 +438,8 @@ def _of_frames(frames: Sequence[Any], names: Sequence[str], asked: Asked, name: 
             raise UserError(f"data: {name}: client '{client}' has no rows: leave it out")
         if target in frame and target in first and (kind := _kind(frame[target])) != _kind(first[target]):
             raise UserError(f"data: {name}: column '{target}': client '{client}': holds {kind}, unlike '{names[0]}'")
-    column = "client"
-    while column in first.columns:  # a name that no column of the frames has
-        column = f"_{column}"
     whole = _concatenated(frames, [f"client '{client}'" for client in names], name)
-    whole = whole.assign(**{column: np.repeat(np.array(names, object), [len(frame) for frame in frames])})
-    return of_frame(whole, replace(asked, client=column), name)
+    return of_frame(whole, asked, name, np.repeat(np.array(names, object), [len(frame) for frame in frames]))
 
 
 # ---- a data set of it
@@ -495,10 +485,12 @@ def _dataset(rows: Rows, test: float | Rows, min_samples: int, seed: int, name: 
         kept, later = _held_out(Divisible(owner, labels, units, rows.time, cut), test, seed)
         if not len(kept):
             raise UserError(f"{where}: no row is left to train on: too few units or dates; lower data.source.test")
-    note = rows.prepare.note if rows.prepare is not None else ""
+    note, at = "", where
     if rows.prepare is not None:
-        rows = replace(rows, x=rows.prepare.features(rows.x, rows.owner, kept, where))
-    samples = replace(_samples(rows, where, classes), units=None if units is None else torch.from_numpy(units))
+        note, at = rows.prepare.note, f"{where}: data.source.prepare"
+        trained = np.isin(np.arange(len(rows)), kept)
+        rows = replace(rows, x=rows.prepare.features(rows.x, rows.owner, trained, where))
+    samples = replace(_samples(rows, at, classes), units=None if units is None else torch.from_numpy(units))
     if ids is not None and len(few := np.flatnonzero(np.bincount(ids[:n], minlength=len(names)) < min_samples)):
         least = f"data.source.min_samples = {min_samples}"
         raise UserError(

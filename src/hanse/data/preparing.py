@@ -1,7 +1,9 @@
 """Converts a table's columns to numbers: fills gaps, scales numbers, encodes words and dates.
 
-:class:`Columns` (``prepare = "auto"``) works like :mod:`hanse.data.tables`. Any other object with ``fit`` and
-``transform``, such as a scikit-learn ``ColumnTransformer``, can be used instead. No preparation ever sees labels.
+:class:`TableColumn` says what a column is: it is drafted from what the column holds (``prepare = "auto"``), stands in a
+schema (:mod:`hanse.data.schema`), or is known (:mod:`hanse.data.tables`); :func:`encoded` makes features by it. Any
+object with ``fit`` and ``transform``, such as a scikit-learn ``ColumnTransformer``, can be used instead. No preparation
+ever sees labels.
 
 **Whose statistics.** With ``statistics = "own"``, means, deviations and fill values are those of each client's own
 rows, so nothing is disclosed. With "pooled", they are computed from all clients' rows. This assumes that members may
@@ -11,6 +13,7 @@ add up their sums before round 0. Members must agree on columns, words and gaps 
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -20,7 +23,7 @@ from numpy.typing import NDArray
 from hanse.base.errors import UserError, collected, gated, import_path
 from hanse.base.factories import Rate
 from hanse.core.declared import Figure
-from hanse.data.kinds import held, lost, objects
+from hanse.data.kinds import Held, lost
 
 AUTO = "auto"
 FARTHEST = 5.0
@@ -104,78 +107,56 @@ class TableColumn:
             made[-1][there] = circle
         return made
 
+    @staticmethod
+    def drafted(found: Held, where: str) -> TableColumn:
+        """Return what a column that holds this is. Raises UserError if it becomes no numbers.
 
-class Columns:
-    """Columns of a table as numbers; the type of a column decides how it is converted (:class:`TableColumn`).
-
-    Args:
-        frame: the whole table of features, which determines the columns.
-        where: the text with which messages begin.
-
-    Raises:
-        UserError: a column of more than 50 different words, or one without any value.
-    """
-
-    def __init__(self, frame: Any, where: str = "data") -> None:
-        self._columns: dict[Any, TableColumn] = {}
-        self._of: dict[Any, tuple[float, float]] = {}
-        lines: list[str] = []
-        for name in frame.columns:
-            with collected(lines):
-                self._columns[name] = _column(frame[name], f"{where}: column '{name}'")
-        if lines:
-            raise UserError(*lines)
-
-    def fit(self, frame: Any) -> Columns:
-        """Compute means and deviations of these rows."""
-        self._of = {name: one.of(_values(frame[name], one.kind)) for name, one in self._columns.items()}
-        return self
-
-    def transform(self, frame: Any) -> Matrix:
-        """Return the features ``[rows, columns]`` float32."""
-        made = [
-            column
-            for name, one in self._columns.items()
-            for column in one.features(_values(frame[name], one.kind), self._of[name])
-        ]
-        return np.stack(made, axis=1) if made else np.zeros((len(frame), 0), np.float32)
-
-
-def _column(column: Any, where: str) -> TableColumn:
-    """Return what a column holds. Raises UserError if it becomes no numbers."""
-    found = held(column, where)
-    gaps, line = bool(found.gaps.any()), ""
-    if found.gaps.all():
-        line = "has no value in any row: leave it out of the features"
-    elif found.kind == "dates":
-        return TableColumn("dates", gaps=gaps, clock=bool((_values(column.dropna(), "dates") % DAY != 0).any()))
-    elif found.kind != "words" and not found.category:
-        if (endless := np.isinf(found.values)).any():
+        Args:
+            found: what the column holds.
+            where: what the message begins with.
+        """
+        gaps, line = bool(found.gaps.any()), ""
+        if found.gaps.all():
+            line = "has no value in any row: leave it out of the features"
+        elif found.kind == "dates":
+            return TableColumn("dates", gaps=gaps, clock=bool((found.values[~found.gaps] % DAY != 0).any()))
+        elif found.kind == "words":
+            if len(words := sorted({*found.values[~found.gaps].tolist()})) <= MOST_KINDS:
+                return TableColumn("words", words=words)
+            line = (
+                f"{len(words)} different words, such as {words[0]!r}; at most {MOST_KINDS} become columns: if it says "
+                "of whom each row is, name it as data.source.group; else put words together, or leave the column out"
+            )
+        elif (endless := np.isinf(found.values)).any():
             line = f"infinite in {int(endless.sum())} of {len(endless)} rows: make them gaps, or drop these rows"
         elif not (line := lost(found.values, whole=found.kind == "whole", fine=False)):
             return TableColumn("numbers", gaps=gaps)
-    elif len(words := sorted({*_values(column, "words").tolist()} - {None})) > MOST_KINDS:
-        line = (
-            f"{len(words)} different words, such as {words[0]!r}; at most {MOST_KINDS} become columns: if it says of "
-            "whom each row is, name it as data.source.group; else put words together, or leave the column out"
-        )
-    else:
-        return TableColumn("words", words=words)
-    raise UserError(f"{where}: {line}")
+        raise UserError(f"{where}: {line}")
 
 
-def _values(column: Any, kind: str) -> NDArray[Any]:
-    """Return a pandas column as :meth:`TableColumn.features` takes it; dates in the clock of their own time zone."""
-    if kind == "words":
-        return np.array([None if one is None else str(one) for one in objects(column)], object)
-    if kind == "dates":
-        if getattr(column.dt, "tz", None) is not None:
-            column = column.dt.tz_localize(None)
-        seconds = column.to_numpy(dtype="datetime64[s]")
-        return np.where(np.isnat(seconds), np.nan, seconds.astype(np.int64))
-    if getattr(column.dtype, "kind", "O") in "biuf":
-        return np.asarray(column.to_numpy(dtype=np.float64, na_value=np.nan))
-    return np.array([np.nan if one is None else float(one) for one in objects(column)], np.float64)
+def drafted(table: Mapping[Any, Held], where: str) -> dict[Any, TableColumn]:
+    """Return what the columns of a table are. Raises UserError with a line for each that becomes no numbers."""
+    columns, lines = dict[Any, TableColumn](), list[str]()
+    for name, found in table.items():
+        with collected(lines):
+            columns[name] = TableColumn.drafted(found, f"{where}: column '{name}'")
+    if lines:
+        raise UserError(*lines)
+    return columns
+
+
+def encoded(columns: Mapping[Any, TableColumn], values: Mapping[Any, NDArray[Any]], train: NDArray[Any]) -> Matrix:
+    """Return a table's features ``[n, columns]``, scaled as agreed or by the rows ``train``.
+
+    Args:
+        columns: what each column is.
+        values: what each holds ``[n]``, as :meth:`TableColumn.features` takes it.
+        train: the rows whose statistics count, as numbers or ``[n]`` true and false.
+    """
+    made = [
+        feature for name, one in columns.items() for feature in one.features(values[name], one.of(values[name][train]))
+    ]
+    return np.stack(made, axis=1)
 
 
 # ---- any transformer, by whose statistics
@@ -204,51 +185,47 @@ class Prepare:
         whose = "all clients' rows together" if self.statistics == "pooled" else "each client's own rows"
         return f"columns were prepared by the statistics of {whose}"
 
-    def features(
-        self, table: Any, owner: NDArray[Any] | None, train: NDArray[np.int64], where: str
-    ) -> NDArray[np.float32]:
+    def features(self, table: Any, owner: NDArray[Any] | None, train: NDArray[np.bool_], where: str) -> NDArray[Any]:
         """Return a table as features ``[n, columns]``.
 
         Args:
-            table: a pandas DataFrame of ``n`` rows, without client and target.
+            table: the columns of features: for "auto" what each holds (:class:`hanse.data.kinds.Held`), by name; for a
+                transformer a pandas DataFrame.
             owner: ``[n]``, each row's client. None: the clients are not known.
-            train: the rows for fitting a transformer, ascending.
+            train: ``[n]``, which rows are for fitting.
             where: the text with which messages begin.
 
         Raises:
             UserError: the transformer cannot be made or used, or clients' columns differ.
         """
-        made = self._transformer(table, where)
-        if self.statistics == "pooled":
-            return _checked(_fitted(made, table.iloc[train], where), table, where)
-        if owner is None:
-            raise UserError(
-                f"{where}: data.source.statistics: 'own': the rows belong to no client yet: name data.source."
-                "client_column, or say statistics = 'pooled'"
-            )
-        whole: NDArray[np.float32] | None = None
-        for client in dict.fromkeys(owner.tolist()):
-            rows = np.flatnonzero(owner == client)
-            at, own = f"{where}: client '{client}'", np.intersect1d(rows, train)
-            if not len(own):
-                raise UserError(f"{at}: has no row to train on, of which its statistics could be: say 'pooled'")
-            fitted = _fitted(made, table.iloc[own], at)
-            part = _checked(fitted, table.iloc[rows], at)
-            if whole is None:
-                whole = np.zeros((len(table), part.shape[1]), np.float32)
-            if part.shape[1] != whole.shape[1]:
+        groups = [(where, np.arange(len(train)))]
+        if self.statistics == "own":
+            if owner is None:
                 raise UserError(
-                    f"{at}: {part.shape[1]} columns after preparing, and others have {whole.shape[1]}: name the "
-                    "values, as in OneHotEncoder(categories=[...]), or statistics = 'pooled'"
+                    f"{where}: data.source.statistics: 'own': the rows belong to no client yet: name data.source."
+                    "client_column, or say statistics = 'pooled'"
                 )
-            whole[rows] = part
-        assert whole is not None  # a table has rows
-        return whole
+            clients = dict.fromkeys(owner.tolist())
+            groups = [(f"{where}: client '{client}'", np.flatnonzero(owner == client)) for client in clients]
+        columns = drafted(table, where) if self.how == AUTO else {}
+        transformer = None if self.how == AUTO else self._transformer()
+        parts: list[NDArray[Any]] = []
+        for at, rows in groups:
+            if not train[rows].any():
+                raise UserError(f"{at}: has no row to train on, of which its statistics could be: say 'pooled'")
+            if transformer is None:
+                parts.append(encoded(columns, {name: table[name].values[rows] for name in columns}, train[rows]))
+            else:
+                parts.append(_transformed(transformer, table.iloc[rows], train[rows], at))
+            if (width := parts[-1].shape[1]) != parts[0].shape[1]:
+                raise UserError(
+                    f"{at}: {width} columns after preparing, and others have {parts[0].shape[1]}: name the values, as "
+                    "in OneHotEncoder(categories=[...]), or statistics = 'pooled'"
+                )
+        return np.concatenate(parts)[np.argsort(np.concatenate([rows for _, rows in groups]))]
 
-    def _transformer(self, table: Any, where: str) -> Any:
+    def _transformer(self) -> Any:
         made = self.how
-        if made == AUTO:
-            return Columns(table, where)
         if isinstance(made, str):
             made = import_path(made, "data.source.prepare", [AUTO])()
         if not all(callable(getattr(made, name, None)) for name in ("fit", "transform")):
@@ -259,26 +236,23 @@ class Prepare:
         return made
 
 
-def _fitted(transformer: Any, rows: Any, where: str) -> Any:
-    """Return a copy of a transformer that is fitted on these rows. Raises UserError if it cannot be."""
-    with gated(f"{where}: data.source.prepare: cannot be fitted on {len(rows)} rows"):
-        return copy.deepcopy(transformer).fit(rows)
+def _transformed(transformer: Any, table: Any, train: NDArray[np.bool_], where: str) -> NDArray[np.float64]:
+    """Return what a copy of a transformer, fitted on rows, makes of a table, ``[n, columns]``, NaN for masked entries.
 
-
-def _checked(transformer: Any, rows: Any, where: str) -> NDArray[np.float32]:
-    """Return what a fitted transformer makes of rows, ``[n, columns]``. Raises UserError unless they are finite."""
-    with gated(f"{where}: data.source.prepare: its transform failed"):
-        made = transformer.transform(rows)
-        made = made.toarray() if hasattr(made, "toarray") else made
-        features = made if isinstance(made, np.ma.MaskedArray) else np.asarray(made)
-    if features.dtype.kind not in "biuf" or features.ndim != 2 or len(features) != len(rows) or not features.shape[1]:
-        what = f"{features.dtype} {features.shape} of {len(rows)} rows"
-        raise UserError(f"{where}: data.source.prepare: made {what}: must be numbers, a row each")
-    gaps = ~np.isfinite(features) | np.ma.getmaskarray(features)
-    if count := int(np.asarray(gaps).any(axis=1).sum()):
-        said = f"{where}: data.source.prepare: left no finite number in {count} rows"
-        raise UserError(f"{said}: add an imputer, such as SimpleImputer()")
-    for k, column in enumerate(np.asarray(features, dtype=np.float64).T):
-        if line := lost(column, whole=features.dtype.kind in "iu"):
-            raise UserError(f"{where}: data.source.prepare: column {k}: {line}")
-    return np.asarray(features, dtype=np.float32)
+    Args:
+        transformer: has ``fit`` and ``transform``.
+        table: a pandas DataFrame.
+        train: ``[n]``, the rows for fitting.
+        where: the text with which messages begin.
+    """
+    what = f"{where}: data.source.prepare"
+    with gated(f"{what}: cannot be fitted on {train.sum()} rows, or used on {len(table)}"):
+        given = copy.deepcopy(transformer).fit(table[train]).transform(table)
+        given = np.ma.asarray(given.toarray() if hasattr(given, "toarray") else given)
+    if given.dtype.kind not in "biuf" or given.ndim != 2 or len(given) != len(table) or not given.shape[1]:
+        raise UserError(f"{what}: made {given.dtype} {given.shape} of {len(table)} rows: must be numbers, a row each")
+    made: NDArray[np.float64] = np.ma.filled(given.astype(np.float64), np.nan)
+    for k, column in enumerate(made.T if given.dtype.kind in "iu" else ()):
+        if line := lost(column, whole=True):
+            raise UserError(f"{what}: column {k}: {line}")
+    return made

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from hanse.base.errors import UserError
 from hanse.base.pytorch import Tensor, torch
-from hanse.data.kinds import LOSS, lost, objects, rows_of
+from hanse.data.kinds import lost, objects, rows_of
 
 # whole numbers up to this one are exact in float32
 EXACT = 2**24
@@ -229,16 +229,10 @@ def _tensor(given: Any, what: str) -> Tensor:
 
 def _refuse_loss(values: np.ndarray[Any, Any], what: str) -> None:
     """Raise UserError if float32 would lose something of longer floats: of a column ``[n, k]``, or of all together."""
-    columns = values.reshape(len(values), -1) if values.ndim == 2 else values.reshape(-1, 1)
-    if not columns.size:
-        return
-    with np.errstate(all="ignore"):
-        real = np.where(np.isfinite(columns), columns, np.nan)
-        off = np.fmax.reduce(np.abs(columns.astype(np.float32) - real), axis=0)
-        span = np.fmax.reduce(real, axis=0) - np.fmin.reduce(real, axis=0)
-        for k in np.flatnonzero((off > LOSS * span) & (span > 0) | np.isinf(off)):
-            if line := lost(columns[:, k].astype(np.float64)):
-                raise UserError(f"{what}{f' (column {k})' * (values.ndim == 2)}: {line}")
+    columns = values.reshape(len(values), -1).T if values.ndim == 2 else values.reshape(1, -1)
+    for k, column in enumerate(columns):
+        if line := lost(column.astype(np.float64)):
+            raise UserError(f"{what}{f' (column {k})' * (values.ndim == 2)}: {line}")
 
 
 def array_of(given: Any, what: str) -> Any:

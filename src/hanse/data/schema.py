@@ -32,7 +32,7 @@ from hanse.base.pytorch import torch
 from hanse.data.dataset import Dataset
 from hanse.data.doubts import Coded, of_clients, of_column, of_columns, of_near_rows
 from hanse.data.kinds import ALIKE, GAPS, LISTED, NUMBER, Held, alike, lost, natural_order
-from hanse.data.preparing import TableColumn
+from hanse.data.preparing import TableColumn, encoded
 from hanse.data.samples import Samples
 from hanse.data.units import NONE, SHARES, Divisible, at_several, numbered
 
@@ -330,14 +330,9 @@ class SiteTable:
     @cached_property
     def samples(self) -> Samples:
         """All rows as samples. Means that are not agreed are those of the site's train rows."""
-        train = self.shares == 0
-        made = [
-            feature
-            for name, column in self.schema.columns.items()
-            for feature in column.features(self.columns[name], column.of(self.columns[name][train]))
-        ]
+        x = encoded(self.schema.columns, self.columns, self.shares == 0)
         units = None if self.units is None else torch.from_numpy(numbered(self.units))
-        return Samples(torch.from_numpy(np.stack(made, axis=1)), torch.from_numpy(self.y), units=units)
+        return Samples(torch.from_numpy(x), torch.from_numpy(self.y), units=units)
 
     def share(self, name: str) -> Samples | None:
         """Return the samples of "train", "validation" or "test"; None if there are none."""

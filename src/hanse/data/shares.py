@@ -64,10 +64,11 @@ def client_shares(partition: Partition, dataset: Dataset, cuts: Cuts) -> list[tu
     client_test = cuts.client_test if cuts.client_test_from == "own" else 0.0
     if partition.kept is not None:
         return [(own, *kept) for own, kept in zip(partition.train, partition.kept, strict=True)]
-    if (share_of := dataset.shares) is not None:
+    share_of = dataset.shares
+    if share_of is None and (dataset.train.units is not None or dataset.time is not None):
+        share_of = _shares_of_units(partition, dataset, client_test, cuts)
+    if share_of is not None:
         return [tuple(own[share_of[own] == share] for share in range(3)) for own in partition.train]
-    if dataset.train.units is not None or dataset.time is not None:
-        return _shares_of_units(partition, dataset, client_test, cuts)
     ends = share_ends(partition.sizes, client_test, cuts.client_validation)
     shares: list[tuple[NDArray[np.int64], ...]] = []
     for client, index in enumerate(partition.train):
@@ -79,10 +80,8 @@ def client_shares(partition: Partition, dataset: Dataset, cuts: Cuts) -> list[tu
     return shares
 
 
-def _shares_of_units(
-    partition: Partition, dataset: Dataset, client_test: float, cuts: Cuts
-) -> list[tuple[NDArray[np.int64], ...]]:
-    """Return the same for samples with units or times. Each client trains on at least one sample.
+def _shares_of_units(partition: Partition, dataset: Dataset, client_test: float, cuts: Cuts) -> NDArray[np.int8]:
+    """Return the share of its client that each sample with a unit or a time is in, ``[n]``.
 
     Raises:
         UserError: nothing is left for a client to train on.
@@ -91,18 +90,14 @@ def _shares_of_units(
     owner[rows] = np.repeat(np.arange(len(partition.train)), partition.sizes)
     units = None if dataset.train.units is None else dataset.train.units.numpy()
     labels = dataset.train.y.numpy() if dataset.num_classes is not None and dataset.train.y.ndim == 1 else None
-    of = Divisible(owner, labels, units, dataset.time, dataset.cut).take(rows)
-    share_of = of.shares(client_test, cuts.client_validation, cuts.seed)
-    shares = [
-        tuple(np.sort(rows[(of.owner == client) & (share_of == share)]) for share in range(3))
-        for client in range(len(partition.train))
-    ]
-    if (none := next((c for c, (train, *_) in enumerate(shares) if not len(train)), None)) is not None:
+    of, share_of = Divisible(owner, labels, units, dataset.time, dataset.cut), np.full(len(owner), -1, np.int8)
+    share_of[rows] = of.take(rows).shares(client_test, cuts.client_validation, cuts.seed)
+    if (none := next((c for c, own in enumerate(partition.train) if not (share_of[own] == 0).any()), None)) is not None:
         raise UserError(
             f"data.client_test = {client_test:g}: client {none} has nothing left to train on: its units, or its rows' "
             "dates, do not allow these shares; lower data.client_test or data.client_validation, or leave it out"
         )
-    return shares
+    return share_of
 
 
 def share_ends(sizes: NDArray[np.int64], client_test: float, client_validation: float) -> NDArray[np.int64]:
@@ -162,94 +157,6 @@ def taken(samples: Samples, index: NDArray[np.int64]) -> Samples | None:
     return samples.take(torch.from_numpy(index)) if len(index) else None
 
 
-def _classes(tests: Samples, dataset: Dataset, way: str) -> int:
-    """Return how many classes there are. Raises UserError, naming ``client_test_from``, if samples have none."""
-    if dataset.num_classes is None or tests.y.ndim > 1:
-        raise UserError(f"data.client_test_from = '{way}': source '{dataset.name}' has no classes; allowed: 'own'")
-    return dataset.num_classes
-
-
-def class_weights(
-    tests: Samples, dataset: Dataset, train: Sequence[NDArray[np.int64]], index: Sequence[Tensor]
-) -> tuple[tuple[Tensor, ...], tuple[NDArray[np.float64], ...]]:
-    """Return the test samples of each client, and the weights of these samples.
-
-    A class has the weight that it has among the client's train samples, shared equally by its test samples. The
-    weighted accuracy therefore estimates the accuracy under the client's own class mix. iPFL's public code does the
-    same (``utils/evaluation.py:compute_local_test_accuracy``; it divides by a class's share in the test set). A class
-    without test samples is left out, and the other weights are renormalised.
-
-    Args:
-        tests: the server's test set.
-        dataset: the source, for the classes of its train samples.
-        train: the train indices of each client.
-        index: for each client the positions in ``tests`` that it may be tested on, ``[n]``.
-
-    Returns:
-        For each client the remaining positions, and their weights, which sum to 1.
-
-    Raises:
-        UserError: the source has no classes, or none of a client's classes is in the tests.
-    """
-    classes = _classes(tests, dataset, "classes")
-    labels, asked = dataset.train.y.numpy(), tests.y.numpy()
-    kept, weights = [], []
-    for client, (own, places) in enumerate(zip(train, index, strict=True)):
-        counts = np.bincount(labels[own], minlength=classes)
-        there = np.bincount(asked[places.numpy()], minlength=classes)
-        if not counts[there > 0].any():
-            raise UserError(
-                f"data.client_test_from = 'classes': client {client} has no test samples of its classes; lower "
-                "data.validation"
-            )
-        each = np.where(there > 0, counts, 0) / np.maximum(there, 1)
-        positions = places[torch.from_numpy(each[asked[places.numpy()]] > 0)]
-        weight = each[asked[positions.numpy()]]
-        kept.append(positions)
-        weights.append(weight / weight.sum())
-    return tuple(kept), tuple(weights)
-
-
-def _lend_tests(
-    tests: Samples, dataset: Dataset, train: Sequence[NDArray[np.int64]], share: float, seed: int
-) -> tuple[Tensor, ...]:
-    """Return for each client sorted positions in ``tests``, drawn with the class mixture of its train samples.
-
-    iPFL tests a client on its own distribution and does not say how. The code of pFedGraph, by the same group, weighs
-    the accuracy on the whole test set by the client's train mixture; this draws samples in that mixture from it. A
-    client gets ``share`` times its number of train samples, or fewer where the scarcest of its classes does not
-    suffice. No sample is drawn twice for a client. Two clients may be tested on the same sample, and nobody trains on
-    any.
-
-    Args:
-        tests: the server's test set.
-        dataset: the source, for the classes of its train samples.
-        train: the train indices of each client.
-        share: test samples for each train sample of a client, above 0.
-        seed: keys the draws, with the client.
-
-    Raises:
-        UserError: the source has no classes, or a client would get no test sample.
-    """
-    classes = _classes(tests, dataset, "server")
-    by_class = [np.flatnonzero(tests.y.numpy() == c) for c in range(classes)]
-    stock = np.array([len(index) for index in by_class], dtype=np.int64)
-    labels = dataset.train.y.numpy()
-    lent = []
-    for client, own in enumerate(train):
-        counts = np.bincount(labels[own], minlength=classes)
-        wanted = _fitting(counts, stock, int(len(own) * share))
-        if wanted.sum() == 0:
-            raise UserError(
-                f"data.client_test_from = 'server': client {client} would get no test samples of its classes; raise "
-                "data.client_test, or lower data.validation"
-            )
-        draw = stream(seed, "lent-tests", client=client)
-        chosen = [draw.permutation(by_class[c])[: wanted[c]] for c in np.flatnonzero(wanted)]
-        lent.append(torch.from_numpy(np.sort(np.concatenate(chosen))))
-    return tuple(lent)
-
-
 def borrowed(
     tests: Samples | None,
     dataset: Dataset,
@@ -273,61 +180,93 @@ def borrowed(
         alike).
 
     Raises:
-        UserError: the server has no test set, or there is nothing in it for a client.
+        UserError: the server has no test set, there is nothing in it for a client, or samples need classes and have
+            none.
     """
-    test_from = cuts.client_test_from
+    where, way = f"data.client_test_from = '{cuts.client_test_from}'", cuts.client_test_from
     if tests is None:
-        raise UserError(f"data.client_test_from = '{test_from}': the server has no test set; lower data.validation")
-    if test_from == "equal":
-        return _equal_tests(tests, dataset, len(train), cuts.seed), None
-    owned = None
-    if partition.owners is not None and dataset.test_client_of is not None:
-        owned = own_tests(dataset.test_client_of[cut], partition.owners, test_from)
-    if test_from == "classes":
-        everything = tuple(torch.arange(len(tests)) for _ in train)
-        return class_weights(tests, dataset, train, everything if owned is None else owned)
-    return _lend_tests(tests, dataset, train, cuts.client_test, cuts.seed) if owned is None else owned, None
-
-
-def _equal_tests(test: Samples, dataset: Dataset, clients: int, seed: int) -> tuple[Tensor, ...]:
-    """Return for each client its positions in ``test``: the same number of every class, rounded down, no sample twice.
-
-    Raises:
-        UserError: samples have no class, or no class has a sample for each client.
-    """
-    labels, draw = test.y.numpy(), stream(seed, "dealt-tests")
-    order = [draw.permutation(np.flatnonzero(labels == c)) for c in range(_classes(test, dataset, "equal"))]
-    each = [own[: len(own) // clients * clients].reshape(clients, -1) for own in order]
-    dealt = np.sort(np.concatenate(each, axis=1), axis=1)
-    if dealt.shape[1] == 0:
+        raise UserError(f"{where}: the server has no test set; lower data.validation")
+    owned, weights, index = None, None, list[NDArray[np.int64]]()
+    if way != "equal" and partition.owners is not None and dataset.test_client_of is not None:
+        owned = [np.flatnonzero(dataset.test_client_of[cut] == owner) for owner in partition.owners.tolist()]
+    if way == "server" and owned is not None:
+        index = owned
+    elif dataset.num_classes is None or tests.y.ndim > 1:
+        raise UserError(f"{where}: source '{dataset.name}' has no classes; allowed: 'own'")
+    else:
+        labels, asked = dataset.train.y.numpy(), tests.y.numpy()
+        by_class = [np.flatnonzero(asked == c) for c in range(dataset.num_classes)]
+        counts = [np.bincount(labels[own], minlength=dataset.num_classes) for own in train]
+        if way == "equal":
+            index = _equal_tests(by_class, len(train), cuts.seed)
+        elif way == "server":
+            index = _lent_tests(by_class, counts, cuts.client_test, cuts.seed)
+        else:
+            index = [np.arange(len(tests)) for _ in train] if owned is None else owned
+            index, weights = _class_weights(asked, counts, index)
+    if (none := next((client for client, own in enumerate(index) if not len(own)), None)) is not None:
         raise UserError(
-            f"data.client_test_from = 'equal': {clients} clients, and the server's test set has at most "
-            f"{max(map(len, order))} samples of a class; lower data.clients or data.validation"
+            f"{where}: client {none} has no test samples (of its own, or of its classes) in the server's test set of "
+            f"{len(tests)}; lower data.validation or data.clients, or raise data.client_test"
         )
-    return tuple(torch.from_numpy(dealt))
+    return tuple(map(torch.from_numpy, index)), weights
 
 
-def own_tests(owner_of: NDArray[np.int64], owners: NDArray[np.int64], way: str = "server") -> tuple[Tensor, ...]:
-    """Return for each client the positions of its owner's test samples.
+def _class_weights(
+    asked: NDArray[np.int64], counts: Sequence[NDArray[np.int64]], index: Sequence[NDArray[np.int64]]
+) -> tuple[list[NDArray[np.int64]], tuple[NDArray[np.float64], ...]]:
+    """Return the test samples of each client, and the weights of these samples, which sum to 1.
+
+    A class has the weight that it has among the client's train samples, shared equally by its test samples. The
+    weighted accuracy therefore estimates the accuracy under the client's own class mix. iPFL's public code does the
+    same (``utils/evaluation.py:compute_local_test_accuracy``; it divides by a class's share in the test set). A class
+    without test samples is left out, and the other weights are renormalised.
 
     Args:
-        owner_of: the owner of each test sample, ``[n]``.
-        owners: the owner of each client, ``[clients]``.
-        way: the value of ``client_test_from`` that messages name.
-
-    Raises:
-        UserError: a client's owner has no test sample.
+        asked: the class of each test sample.
+        counts: the train samples of each class, for each client.
+        index: for each client the positions of the tests that it may be tested on, ``[n]``.
     """
-    lent = []
-    for client, owner in enumerate(owners.tolist()):
-        positions = np.flatnonzero(owner_of == owner)
-        if len(positions) == 0:
-            raise UserError(
-                f"data.client_test_from = '{way}': client {client} has no test samples of its own in the server's "
-                "test set; lower data.validation or data.clients"
-            )
-        lent.append(torch.from_numpy(positions))
-    return tuple(lent)
+    kept, weights = [], []
+    for own, places in zip(counts, index, strict=True):
+        there = np.bincount(asked[places], minlength=len(own))
+        each = (np.where(there > 0, own, 0) / np.maximum(there, 1))[asked[places]]
+        kept.append(places[each > 0])
+        weights.append(each[each > 0] / each[each > 0].sum())
+    return kept, tuple(weights)
+
+
+def _lent_tests(
+    by_class: Sequence[NDArray[np.int64]], counts: Sequence[NDArray[np.int64]], share: float, seed: int
+) -> list[NDArray[np.int64]]:
+    """Return for each client sorted positions of tests, drawn with the class mixture of its train samples.
+
+    iPFL tests a client on its own distribution and does not say how. The code of pFedGraph, by the same group, weighs
+    the accuracy on the whole test set by the client's train mixture; this draws samples in that mixture from it. A
+    client gets ``share`` times its number of train samples, or fewer where the scarcest of its classes does not
+    suffice. No sample is drawn twice for a client. Two clients may be tested on the same sample, and nobody trains on
+    any.
+
+    Args:
+        by_class: the positions of the tests of each class.
+        counts: the train samples of each class, for each client.
+        share: test samples for each train sample of a client, above 0.
+        seed: keys the draws, with the client.
+    """
+    stock, lent = np.array([len(index) for index in by_class], dtype=np.int64), []
+    for client, own in enumerate(counts):
+        wanted, draw = _fitting(own, stock, int(own.sum() * share)), stream(seed, "lent-tests", client=client)
+        chosen = [draw.permutation(by_class[c])[: wanted[c]] for c in np.flatnonzero(wanted).tolist()]
+        lent.append(np.sort(np.concatenate([*chosen, np.zeros(0, np.int64)])))
+    return lent
+
+
+def _equal_tests(by_class: Sequence[NDArray[np.int64]], clients: int, seed: int) -> list[NDArray[np.int64]]:
+    """Return for each client its positions of tests: the same number of every class, rounded down, no sample twice."""
+    draw = stream(seed, "dealt-tests")
+    order = [draw.permutation(own) for own in by_class]
+    each = [own[: len(own) // clients * clients].reshape(clients, -1) for own in order]
+    return [*np.sort(np.concatenate(each, axis=1), axis=1)]
 
 
 def _fitting(counts: NDArray[np.int64], stock: NDArray[np.int64], size: int) -> NDArray[np.int64]:

@@ -14,7 +14,6 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
@@ -140,16 +139,14 @@ def keeping() -> Iterator[None]:
 
 def _load(source: str, root: Path | None, seed: int, download: bool, scale: Scale, options: Any) -> Dataset:
     """Return the data set of a source, read anew; the arguments are those of :func:`load`."""
-    if source in IMAGES:
-        return _image_source(source, root, download, scale)
     if source in SOURCES.added:
         of_wing: Dataset = SOURCES[source](source, _folders(root), root, seed, download, options)
         return of_wing
-    if source in NATURAL:
-        dataset: Dataset = SOURCES[source](_folders(root), download)
-        return _rescaled(dataset, scale) if source in ("femnist", "pacs") else dataset
     if source in SOURCES:
-        return SOURCES[source](seed=seed)  # type: ignore[no-any-return]
+        known = {"name": source, "folders": _folders(root), "root": root, "seed": seed, "download": download}
+        takes = inspect.signature(SOURCES[source]).parameters
+        dataset = SOURCES[source](**{key: value for key, value in known.items() if key in takes})
+        return _scaled(dataset, scale) if source in (*IMAGES, "femnist", "pacs") else dataset
     if source in GENERATED:
         raise UserError(f"source '{source}' is generated client by client: use hanse.data.build, not load")
     dataset = imported(source, root=root, seed=seed, download=download)
@@ -184,12 +181,11 @@ def cache_dir() -> Path:
     return Path(pooch.os_cache("hanse"))
 
 
-def _digits(seed: int = 0) -> Dataset:
+def _digits() -> Dataset:
     """Return scikit-learn's 1,797 digits of 8 x 8 pixels (UCI optical recognition, test part).
 
     The split into 1,297 train and 500 test samples is the same for every seed; pixels are in 0 to 1.
     """
-    del seed
     table = _digits_table()
     x = torch.from_numpy((table[:, :-1].reshape(-1, 8, 8) / 16.0).astype(np.float32)).unsqueeze(1)
     labels: NDArray[np.int64] = table[:, -1].astype(np.int64)
@@ -214,62 +210,42 @@ def _digits_table() -> NDArray[np.float64]:
     return np.column_stack([bunch.data, bunch.target])
 
 
-def _image_source(name: str, root: Path | None, download: bool, scale: Scale) -> Dataset:
-    """Return an image source from its file; "emnist_cased" is made from the file of "emnist_byclass"."""
+def _image_source(name: str, root: Path | None, download: bool) -> Dataset:
+    """Return an image source from its file, with pixels from 0 to 1; "emnist_cased" is made from the file of
+    "emnist_byclass".
+    """
     file = "emnist_byclass" if name == "emnist_cased" else name
     arrays, path = _find(file, root, download)
-    facts, distributions = _IMAGES[file], None
-    note, classes = _note(arrays, facts, path), facts.classes
+    note, classes, distributions = _note(arrays, _IMAGES[file], path), _IMAGES[file].classes, None
     if name == "emnist_cased":
         (arrays, distributions), classes = cased(arrays), CASED
-    mean, std = _scaling(arrays["x_train"], facts, scale)
-    train, test = (image_samples(arrays[f"x_{share}"], arrays[f"y_{share}"], mean, std) for share in ("train", "test"))
-    shape = tuple(train.x.shape[1:])
-    return Dataset(name, train, test, classes, shape, note=note, distributions=distributions, black=_black(mean, std))
+    train, test = (image_samples(arrays[f"x_{share}"], arrays[f"y_{share}"]) for share in ("train", "test"))
+    return Dataset(name, train, test, classes, tuple(train.x.shape[1:]), note=note, distributions=distributions)
 
 
-def _scaling(images: NDArray[np.uint8], facts: _Images, scale: Scale) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return what is subtracted from pixels in [0, 1], and what they are then divided by, for each channel."""
-    channels = 1 if images.ndim == 3 else images.shape[3]
-    if scale != "standard":
-        return _named_scaling(channels, scale)
-    if facts.mean:
-        return facts.mean, facts.std
-    # one channel: exact from the counts of the 256 levels, without a float copy of all pixels
-    pieces = (images[i : i + 4096].ravel() for i in range(0, len(images), 4096))
-    counts = sum((np.bincount(piece, minlength=256) for piece in pieces), np.zeros(256)) / max(1, images.size)
-    levels = np.arange(256) / 255.0
-    mean = float(counts @ levels)
-    return (mean,), (max(float(np.sqrt(counts @ (levels - mean) ** 2)), 1e-6),)
-
-
-def _named_scaling(channels: int, scale: Scale) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return the same for a scale that does not depend on the images.
-
-    Raises:
-        UserError: "imagenet" for images that are not in colour.
-    """
-    if scale != "imagenet":
-        mean, std = _BY_VALUE[scale]
-        return (mean,) * channels, (std,) * channels
-    if channels != 3:
-        raise UserError(f"data.source.scale = 'imagenet': the images have {channels} channel; its means are of 3, RGB")
-    return _IMAGENET
-
-
-def _rescaled(dataset: Dataset, scale: Scale) -> Dataset:
-    """Return a data set of images in [0, 1] in another scale; "standard" leaves them as they are."""
-    if scale in ("standard", "unit"):
-        return dataset
-    means, stds = _named_scaling(dataset.input_shape[0], scale)
-    mean, std = (torch.tensor(numbers).view(1, -1, 1, 1) for numbers in (means, stds))
-    train, test = (Samples((own.x - mean) / std, own.y) for own in (dataset.train, dataset.test))
-    return replace(dataset, train=train, test=test, black=_black(means, stds))
-
-
-def _black(mean: tuple[float, ...], std: tuple[float, ...]) -> tuple[float, ...]:
-    """Return the value of a black pixel (0) after scaling, for each channel."""
-    return tuple(-m / s for m, s in zip(mean, std, strict=True))
+def _scaled(dataset: Dataset, scale: Scale) -> Dataset:
+    """Return a data set of images in [0, 1], of which nobody else knows, with its pixels in another scale."""
+    channels, facts = dataset.input_shape[0], _IMAGES.get(dataset.name)
+    mean, std = ((number,) * channels for number in _BY_VALUE.get(scale, (0.0, 1.0)))
+    if scale == "imagenet":
+        if channels != 3:
+            raise UserError(
+                f"data.source.scale = 'imagenet': the images have {channels} channel; its means are of 3, RGB"
+            )
+        mean, std = _IMAGENET
+    elif scale == "standard" and facts is not None and facts.mean:
+        mean, std = facts.mean, facts.std
+    elif scale == "standard" and dataset.name in IMAGES:
+        # one channel: exact from the counts of the 256 levels, without a copy of all pixels
+        pieces = ((piece * 255).round_().flatten().to(torch.int64) for piece in torch.split(dataset.train.x, 4096))
+        counts = sum((torch.bincount(piece, minlength=256).numpy() for piece in pieces), np.zeros(256))
+        counts, levels = counts / counts.sum(), np.arange(256) / 255.0
+        mean = (float(counts @ levels),)
+        std = (max(float(np.sqrt(counts @ (levels - mean[0]) ** 2)), 1e-6),)
+    shape = (1, channels, 1, 1)
+    for own in (dataset.train, dataset.test):
+        own.x.sub_(torch.tensor(mean).view(shape)).div_(torch.tensor(std).view(shape))
+    return replace(dataset, black=tuple(-m / s for m, s in zip(mean, std, strict=True)))
 
 
 def _note(arrays: Mapping[str, NDArray[np.uint8]], facts: _Images, path: Path) -> str:
@@ -305,7 +281,7 @@ def _find(name: str, root: Path | None, download: bool) -> tuple[Arrays, Path]:
     for path in paths:
         if path.is_file():
             return _read_npz(path, _IMAGES[name]), path
-    published = find_emnist(folders, name.removeprefix("emnist_")) if name.startswith("emnist_") else None
+    published = find_emnist(folders) if name.startswith("emnist_") else None
     if published is not None:
         return read_emnist(published, name.removeprefix("emnist_")), published
     published_too = f" or EMNIST's published {ARCHIVE}" if name.startswith("emnist_") else ""
@@ -324,13 +300,13 @@ def _folders(root: Path | None) -> list[Path]:
 
 def is_here(source: str) -> bool:
     """Return whether a source can be loaded without the network."""
-    folders, split = _folders(None), source.removeprefix("emnist_")
+    folders = _folders(None)
     if source in NATURAL:
         return natural_is_here(source, folders)
     if source in TABLES:
         return all(find_spec(package) for package in (TABLES[source].package, "pandas"))  # pandas reads it
     here = any((folder / f"{source}.npz").is_file() for folder in folders)
-    return here or (split != source and find_emnist(folders, split) is not None)
+    return here or (source.startswith("emnist_") and find_emnist(folders) is not None)
 
 
 def _read_npz(path: Path, facts: _Images) -> Arrays:
@@ -359,12 +335,13 @@ SOURCES = Names(
         "shakespeare_next": shakespeare_next,
         "femnist": femnist,
         "pacs": pacs,
-        **{name: partial(load_table, name) for name in TABLES},
+        **dict.fromkeys(TABLES, load_table),
     },
     "sources",
 )
-"""The named sources; a name maps to its loader, which :func:`load` calls. That of a wing is called with the source's
-name, the folders to search, ``root``, ``seed``, ``download`` and its options."""
+"""The named sources; a name maps to its loader, which :func:`load` calls with those of the name, the folders to search,
+``root``, ``seed`` and ``download`` that it takes. That of a wing is called with all of these in this order, and its
+options."""
 
 # their samples depend on the seed, so they are never kept for several runs
 _DRAWN = ("fedsoft_linear", *TABLES)

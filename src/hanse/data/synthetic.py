@@ -139,7 +139,7 @@ def _linear_samples(seed: int, size: int, share: int) -> tuple[Samples, NDArray[
 _COUNTED_CLIENTS = 1_000
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class GeneratedData(FederatedData):
     """Synthetic clients, whose samples are made on demand. The last ones asked for are cached.
 
@@ -172,7 +172,6 @@ class GeneratedData(FederatedData):
             name=f"synthetic({source.alpha:g}, {source.beta:g})",
             num_classes=CLASSES,
             input_shape=(DIMENSION,),
-            note="",
             sizes=ends[:, 0],
             server_validation=taken(test, held),
             server_test=taken(test, rest),

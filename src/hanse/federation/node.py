@@ -337,7 +337,7 @@ class Assignment:
 _ASSIGNMENT = Declared[Assignment](Assignment)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Own(FederatedData):
     """A federation's data, of which only one client's samples are here.
 
@@ -368,9 +368,7 @@ class _Own(FederatedData):
         sizes[client] = len(shares.train)
         shape = tuple(shares.train.x.shape[1:])
         inputs = shares.train.inputs
-        return _Own(
-            "own", shares.num_classes, shape, "", sizes, None, None, client=client, shares=shares, inputs=inputs
-        )
+        return _Own(sizes, shape, shares.num_classes, name="own", client=client, shares=shares, inputs=inputs)
 
 
 def hello(data: ClientData, loop: Loop | None = None) -> dict[str, Any]:

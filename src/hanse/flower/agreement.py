@@ -43,7 +43,7 @@ from hanse.base.lock import flock
 from hanse.core.declared import Count, Declared, Digest, Figure, Int64, Name, UnsoundError
 from hanse.core.part import Context, Most, Part, TrainPart
 from hanse.core.port import Ask, Mask, OnModels, Task, Test, Train
-from hanse.data.choices import SchemaTables
+from hanse.data.spec import SchemaTables
 from hanse.federation.codec import WireError
 from hanse.federation.node import EVIDENCE
 from hanse.flower.members import Word

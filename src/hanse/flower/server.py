@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from functools import cache, partial
 from pathlib import Path
 
+import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
@@ -184,12 +185,12 @@ def play(
             # the loop knows of the members' data only what they have said: sizes by id, and the shape that all of them
             # share
             found = [m for m in register.fitting(check) if m.id < room]
-            sizes = [0] * room
+            sizes = np.zeros(room, np.int64)
             for member in found:
                 sizes[member.id] = member.num_samples
             one = found[0]
             inputs = Inputs(tuple(Input(part.name, part.shape, part.whole) for part in one.inputs))
-            data = RemoteData.of(sizes, one.input_shape, one.num_classes, validation, test, one.text, inputs)
+            data = RemoteData(sizes, one.input_shape, one.num_classes, validation, test, text=one.text, inputs=inputs)
             watching = [*observers, Teller(letters, federation.deliver, out, signs if statements else None), narrator]
             return run_remote(
                 experiment, data, federation, hold=hold, observers=watching, other_data=other_data, key=signs,

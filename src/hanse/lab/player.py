@@ -34,8 +34,8 @@ from threadpoolctl import threadpool_limits
 
 from hanse.base.errors import UserError, library
 from hanse.base.pytorch import torch
-from hanse.data.choices import Images
 from hanse.data.sources import SOURCES, keeping, load
+from hanse.data.spec import Images
 from hanse.lab.job import Job, Step
 from hanse.lab.kept import Results
 from hanse.learning.threads import intra_op

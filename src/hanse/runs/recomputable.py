@@ -1,6 +1,6 @@
 """What a run that can be recomputed (``[run] recomputable``) commits to, and what it keeps of its clients' answers.
 
-``committed.json`` in the run directory holds the commitments to the validation set (:mod:`hanse.data.committed`), and
+``committed.json`` in the run directory holds the commitments to the validation set (:mod:`hanse.data.commitment`), and
 hashes of the configuration and of hanse's code. The first line of the log commits to all of it. The validation set
 itself, its salts and the clients' answers are for the auditor only. They are kept in ``RUN.audit``, outside the run
 directory, because the run directory may be given away.
@@ -35,7 +35,7 @@ from hanse.base.merkle import Tree, as_text, hashes_of
 from hanse.core.declared import Count, Declared, Digest, UnsoundError
 from hanse.core.entry import COMMIT, Transaction
 from hanse.core.port import ClientInfo, Closing, Federation, Reply, Request, Roster
-from hanse.data.committed import CommittedSet
+from hanse.data.commitment import CommittedSet
 from hanse.federation.codec import Message, WireError, hash_of, pack, unpack
 from hanse.runs.config import Experiment
 from hanse.runs.sections import config_hash

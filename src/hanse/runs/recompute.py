@@ -26,7 +26,7 @@ from hanse.base.files import json_lines, read_arrays, read_json, read_toml, tabl
 from hanse.base.pytorch import torch
 from hanse.core.book import Book
 from hanse.core.entry import CLOSE, LEAVE, UNMOVING, Transaction
-from hanse.data.committed import CommittedSet
+from hanse.data.commitment import CommittedSet
 from hanse.data.federated import RemoteData
 from hanse.data.samples import Inputs
 from hanse.learning.sequences import is_text
@@ -186,14 +186,14 @@ def _session(folder: Path, experiment: Experiment, commitment: Commitment, held:
     shape, classes = read_shape(folder / "shape.json")
     inputs = shape if isinstance(shape, Inputs) else Inputs()
     samples = None if held is None else held.samples
-    sizes = [0] * commitment.clients
+    sizes = np.zeros(commitment.clients, np.int64)
     for client in ReplayedAnswers(_answers(folder, 0)).present(0):
         if not 0 <= client.id < len(sizes):
             raise UnlikeError(f"round 0: client {client.id} was present, and there can be {len(sizes)}")
         sizes[client.id] = client.num_samples
     width = (sum(int(np.prod(one)) for one in inputs.shapes.values()),) if inputs else shape
     assert isinstance(width, tuple)
-    data = RemoteData.of(sizes, width, classes, samples, None, samples is not None and is_text(samples), inputs)
+    data = RemoteData(sizes, width, classes, samples, text=samples is not None and is_text(samples), inputs=inputs)
     own = experiment.model_copy(update={"behaviour": {}})
     return build(own, data)
 

@@ -18,8 +18,7 @@ from typing import Any
 from hanse.base.errors import UserError
 from hanse.core.calling import HEARS
 from hanse.core.part import Context, Group, Mechanism, Part, Stage, State, View
-from hanse.data.choices import table_of
-from hanse.data.spec import parse_spec
+from hanse.data.spec import parse_spec, table_of
 from hanse.runs.checkpoint import LoopState
 from hanse.runs.config import Experiment
 from hanse.runs.round import Played, first_state, play_round

@@ -49,7 +49,7 @@ from hanse.base.pytorch import torch
 from hanse.core.book import LedgerError
 from hanse.core.entry import LEAVE, LOG, TOKEN, Transaction
 from hanse.core.telling import ABOUT, write_about
-from hanse.data.committed import CommittedSet
+from hanse.data.commitment import CommittedSet
 from hanse.data.fingerprint import DATA, compare_data, fingerprint, write_data
 from hanse.ledger.note import fingerprint as print_of
 from hanse.ledger.note import public_of

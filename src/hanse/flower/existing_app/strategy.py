@@ -32,9 +32,9 @@ from hanse.base.files import MEMBERS
 from hanse.base.lock import Hold
 from hanse.core.part import Context, Judge, Mechanism
 from hanse.core.telling import describe
-from hanse.data.choices import OwnData
 from hanse.data.federated import RemoteData
 from hanse.data.samples import Samples
+from hanse.data.spec import OwnData
 from hanse.federation.check import one_line
 from hanse.federation.policy import Loyal
 from hanse.flower.arrays import ArrayLayout, opened
@@ -285,7 +285,9 @@ class MechanismStrategy:
         evaluate = self.evaluate
         judge = FunctionJudge(evaluate and (lambda row: as_figures(evaluate(form.arrays(row)), "evaluate")))
         samples = Samples(torch.zeros(1, 1), torch.zeros(1))  # in the place of those that evaluate_fn has
-        data = RemoteData.of([1] * clients, (1,), None, None, samples if server.evaluate_fn is not None else None)
+        data = RemoteData(
+            np.ones(clients, np.int64), (1,), None, None, samples if server.evaluate_fn is not None else None
+        )
         return Session(
             self._settled(clients, rounds),
             mechanism,

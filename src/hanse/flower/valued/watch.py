@@ -473,7 +473,7 @@ class Valued(Generic[S]):
         model = ModelSection(name=OBJECT, object=module, fingerprint=digest)
         self.experiment = self.experiment.model_copy(update={"model": model})
         experiment, mechanism = self._of_rounds(self.rounds), self.experiment.mechanism.built
-        row, data = form.row(nobody.before), RemoteData.of([0] * room, shape, classes, samples)
+        row, data = form.row(nobody.before), RemoteData(np.zeros(room, np.int64), shape, classes, samples)
         session = Session(
             experiment, mechanism, Replies(nobody),
             Context(room, self.rounds, seed, Recipe(), form.layout, lambda k: row.clone()),
