@@ -283,7 +283,7 @@ def played(settings: Settings, folder: Path, only: Sequence[str], workers: int) 
             jobs = [settings.job(problem, row, play, split) for split, problem, row, play in sorted(plays)]
             doing, label = (
                 partial(work, digest=settings.digest),
-                f"{', '.join(problems)}: {'' if honest else 'dis'}honest",
+                f"{', '.join(problems)}: {HONEST if honest else 'cheats'}",
             )
             done = play_all(jobs, kept, doing, workers=workers, label=label, console=Console(stderr=True))
             failed += len(done.failures)
