@@ -37,6 +37,7 @@ from hanse.core.entry import COMMIT, Transaction
 from hanse.core.port import ClientInfo, Closing, Federation, Reply, Request, Roster
 from hanse.data.committed import CommittedSet
 from hanse.federation.codec import Message, WireError, hash_of, pack, unpack
+from hanse.runs.comparison import UnlikeError
 from hanse.runs.config import Experiment
 from hanse.runs.sections import config_hash
 
@@ -142,10 +143,6 @@ def answers_file(folder: Path, round: int) -> Path:
 
 
 _CLIENT = Declared[ClientInfo](ClientInfo)
-
-
-class UnlikeError(Exception):
-    """A recomputed or kept result differs from the record. The text says where."""
 
 
 @dataclass
