@@ -32,8 +32,7 @@ from hanse.ledger.run_ledger import open_ledger, verify_run
 from hanse.reports.audit import audit_run
 from hanse.reports.groups import group_runs
 from hanse.reports.report import warnings
-from hanse.runs import replay
-from hanse.runs.replay import replay_books, wrong_books
+from hanse.runs.replay import replay_books
 from hanse.runs.round_record import METRICS
 from hanse.runs.run_record import load_run, may_change
 
@@ -154,15 +153,6 @@ def test_a_setting_that_is_edited_after_the_run_is_found(draw: int, run: Path) -
         assert wrong_of(run) is not None, key
         if tables == ["train"]:
             assert (wrong_of(run) or "").startswith(f"config.toml was edited: {key} is "), key
-
-
-def test_the_payment_rule_is_built_once(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    built, build = list[object](), replay.build_mechanism
-    monkeypatch.setattr(replay, "build_mechanism", lambda section: built.append(section) or build(section))
-    for check in (wrong_books, audit_run):
-        built.clear()
-        check(run)
-        assert len(built) == 1, check
 
 
 # ---- (a) lines behind the last receipt
