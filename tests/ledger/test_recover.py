@@ -19,6 +19,7 @@ from hanse.core.entry import LOG
 from hanse.ledger.index import difference
 from hanse.ledger.log import Record, heads_of
 from hanse.ledger.run_ledger import latest_claim, open_ledger
+from hanse.runs.rehearsal import small_experiment
 
 HERE = Path(__file__).parent
 
@@ -29,13 +30,8 @@ def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def experiment(rounds: int = 4) -> hanse.Experiment:
-    return hanse.Experiment(
-        data={"clients": 5},
-        mechanism={"name": "paying:paying", "clients_per_round": 2},
-        clients={"grant": 7.0},
-        engine={"train": "stacked", "threads": 1},
-        run={"rounds": rounds, "seed": 1},
-    )
+    run = {"rounds": rounds, "seed": 1}
+    return small_experiment("paying:paying", data={"clients": 5}, clients={"grant": 7.0}, run=run)
 
 
 @pytest.fixture(scope="module")

@@ -29,6 +29,7 @@ from hanse.mechanisms.deploy import ServerModel
 from hanse.mechanisms.ipfl import IPFL
 from hanse.mechanisms.weigh import BySamples, sample_shares
 from hanse.runs.experiment import run_remote
+from hanse.runs.rehearsal import small_experiment
 from hanse.runs.round import first_state, play_round
 from hanse.runs.setup import Session, build
 
@@ -165,15 +166,7 @@ def test_nobody_pays_for_a_centre_that_stays_as_it_was() -> None:
             centres.models[1] *= 1e45
             return found, after
 
-    given = hanse.Experiment(
-        data={"clients": N, "partition": {"alpha": 1.0}, "seed": 2},
-        model={"name": "logistic"},
-        mechanism={"name": "ipfl", "eagerness": 1e5, "cost": 0.1},
-        train={"steps": 2, "batch_size": 8},
-        engine={"train": "stacked", "threads": 1},
-        run={"rounds": 3},
-    )
-    setup = build(given)
+    setup = build(small_experiment({"name": "ipfl", "eagerness": 1e5, "cost": 0.1}, data={"partition": {"alpha": 1.0}}))
     sound = play_round(setup, first_state(setup))
     assert sound.view.settlement.arrays["market_paid"].all()
     assert sound.view.settlement.arrays["market_units"][1].sum() > 0  # it would have paid
@@ -264,15 +257,8 @@ def failing(rounds: Sequence[int] = (), dirty: bool = False) -> Mechanism:
 
 
 def experiment(rounds: Sequence[int], of: int = 4, dirty: bool = False, **run: Any) -> hanse.Experiment:
-    return hanse.Experiment(
-        data={"clients": N, "partition": {"alpha": 1.0}, "client_test": 0.2, "seed": 2},
-        model={"name": "logistic"},
-        mechanism={"name": "test_failed_rounds:failing", "rounds": list(rounds), "dirty": dirty},
-        train={"steps": 2, "batch_size": 8},
-        clients={"grant": 50.0},
-        engine={"train": "sequential", "threads": 1},
-        run={"rounds": of, "seed": 3, **run},
-    )
+    failing = {"name": "test_failed_rounds:failing", "rounds": list(rounds), "dirty": dirty}
+    return small_experiment(failing, clients={"grant": 50.0}, run={"rounds": of, "seed": 3, **run})
 
 
 @dataclass

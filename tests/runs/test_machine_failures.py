@@ -14,6 +14,7 @@ from watching import untimed
 import hanse
 from hanse.ledger.run_ledger import open_ledger
 from hanse.runs import checkpoint
+from hanse.runs.rehearsal import small_experiment
 from hanse.runs.rundir import RunDir
 
 HERE = Path(__file__).parents[1]  # where paying.py is
@@ -26,14 +27,8 @@ def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def experiment(**run: Any) -> hanse.Experiment:
-    return hanse.Experiment(
-        data={"clients": 30},
-        model={"name": "mlp", "hidden": [4]},
-        mechanism={"name": "paying:paying", "clients_per_round": 2},
-        clients={"grant": 20.0},
-        engine={"train": "stacked", "threads": 1},
-        run={"rounds": ROUNDS, "seed": 1, **run},
-    )
+    given = {"data": {"clients": 30}, "clients": {"grant": 20.0}, "run": {"rounds": ROUNDS, "seed": 1, **run}}
+    return small_experiment("paying:paying", **given)
 
 
 @pytest.fixture(scope="module")

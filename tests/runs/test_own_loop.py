@@ -26,21 +26,16 @@ from hanse.learning.job import Problem, SeatJob
 from hanse.learning.loop import Loop, LoopEngine, Penalty, TrainingData, TrainingRound
 from hanse.learning.sequential import SequentialEngine
 from hanse.runs.experiment import resume
+from hanse.runs.rehearsal import small_experiment
 
 CPU = torch.device("cpu")
 SGD: dict[str, Any] = {"epochs": 3, "batch_size": 2000, "lr": 0.1, "momentum": 0.9, "weight_decay": 0.01}
 
 
 def experiment(loop: Any, mechanism: str = "fedavg", rounds: int = 2, **more: Any) -> hanse.Experiment:
-    sections: dict[str, Any] = {
-        "data": {"clients": 5},
-        "model": {"hidden": [8]},
-        "engine": {"train": "sequential", "threads": 1, "workers": 1, "device": "cpu"},
-        "run": {"rounds": rounds},
-        **more,
-    }
-    train = {"epochs": 1, "lr": 0.05, "loop": loop, **sections.pop("train", {})}
-    return hanse.Experiment(mechanism={"name": mechanism}, train=train, **sections)
+    train = {"epochs": 1, "lr": 0.05, "loop": loop, **more.pop("train", {})}
+    sections = {"data": {"clients": 5}, "model": {"name": "mlp", "hidden": [8]}, "run": {"rounds": rounds}, **more}
+    return small_experiment(mechanism, train=train, **sections)
 
 
 def problem_of(module: nn.Module) -> tuple[Problem, Tensor]:
