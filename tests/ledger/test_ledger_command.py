@@ -89,8 +89,6 @@ def test_verify(folder: Path, tmp_path: Path) -> None:
     assert "index" in err.splitlines()[0]
     assert "not hold" not in err
     assert "transaction 3 (round 0, step 'grant/2')" in err
-    code, out, _ = run_hanse("ledger", "balances", folder, "--json")  # the index is never believed
-    assert (code, json.loads(out)) == (0, dict(book_of(TOLD).balances))
     code, out, _ = run_hanse("ledger", "verify", folder, "--json")
     assert (code, json.loads(out)["ok"]) == (1, False)
     assert run_hanse("ledger", "rebuild", folder)[:2] == (
