@@ -56,5 +56,5 @@ def test_a_full_disk_writes_nothing(ledger: Ledger) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     ledger.post(0, big)
-    assert ledger.count() == 6 + len(big)
+    assert ledger.as_book().count == 6 + len(big)
     assert ledger.verify().ok

@@ -90,7 +90,7 @@ def test_what_a_receipt_says(tmp_path: Path) -> None:
         ledger.post(2, new)
         ledger.close_round(2, RecordDigest.of({"round": 2, "time/s": 9}, seats))
         (receipt,) = Issuer(ledger, tmp_path).new()
-        assert (receipt.count, receipt.root) == (3, ledger.head())
+        assert (receipt.count, receipt.root) == (3, ledger.as_book().head)
     lines = [("grant/3", "client/3", 9), ("bid/3", "client/3", -4), ("bid/3", "escrow/3", 4)]
     assert (receipt.book, receipt.round, receipt.client) == ("run", 2, 3)
     assert (receipt.said["balance"], receipt.said["escrow"], receipt.said["postings"]) == (5, 4, lines)

@@ -95,7 +95,7 @@ def test_resume_completes_the_index(harm: Callable[[Path], None], run: Path) -> 
     hanse.resume(run)
     assert apart(run) is None
     with open_ledger(run) as ledger:
-        assert ledger.count() == latest_claim(run).count  # type: ignore[union-attr]
+        assert ledger.as_book().count == latest_claim(run).count  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("harm", [half, no_database])

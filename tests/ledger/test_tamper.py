@@ -39,10 +39,10 @@ def found(file: Path) -> str | None:
     ledger = Ledger.open(file, book="run", read_only=True)
     wrong = ledger.verify().wrong
     if wrong is None:
-        ledger.balances()
+        ledger.as_book()
     else:
         with pytest.raises(DamagedError, match=re.escape(wrong)):
-            ledger.balances()
+            ledger.as_book()
     return wrong
 
 

@@ -60,7 +60,7 @@ def market(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_figures_of_every_client_are_the_ledgers_own(auction: Path) -> None:
     with open_ledger(auction) as ledger:
-        balances, records = ledger.balances(), list(ledger.history())
+        balances, records = ledger.as_book().balances, list(ledger.history())
     total = 0
     for row in facts(auction).clients:
         money = money_of(load_run(auction), row.client)

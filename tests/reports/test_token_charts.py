@@ -47,7 +47,7 @@ def test_what_cheats_earn_and_lose_is_what_the_books_say(folder: Path) -> None:
     run = load_run(folder)
     with open_ledger(folder) as ledger:
         assert [record.round for record in ledger.history()][-1] == 5
-        units = np.array([ledger.balance(client(c)) + ledger.balance(escrow(c)) for c in range(12)])
+        units = np.array([ledger.as_book().balance(client(c)) + ledger.as_book().balance(escrow(c)) for c in range(12)])
     groups = group_runs([run])
     held = read_books(run)
     assert held.rounds.tolist() == [0, 1, 2, 3, 4]

@@ -247,7 +247,7 @@ def verify_run(
 def is_settled(folder: Path, ledger: Ledger) -> bool:
     """Return whether the run's last checkpoint says it is over, and the ledger has all transactions named there."""
     claim = latest_claim(folder)
-    return claim is not None and claim.finished and ledger.count() >= claim.count
+    return claim is not None and claim.finished and ledger.as_book().count >= claim.count
 
 
 def closed_in(records: Iterable[Record]) -> frozenset[int]:

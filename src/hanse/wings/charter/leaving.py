@@ -168,7 +168,7 @@ def _complete(ledger: Ledger, snapshot: Snapshot) -> None:
     """Append those transactions of a checkpoint that its log lacks."""
     book = snapshot.state.book
     claim = BooksAtCheckpoint(snapshot.state.round, book.count, book.head, snapshot.pending)
-    ledger.post_rounds(claim.lacking(ledger.count()))
+    ledger.post_rounds(claim.lacking(ledger.as_book().count))
 
 
 def _lineage(run: RunRecord, client: int, snapshot: Snapshot, rounds: int) -> Lineage:
