@@ -75,9 +75,9 @@ def run(auction: Path, tmp_path: Path) -> Path:
 def wrong_of(folder: Path, receipts: Path | None = None) -> str | None:
     """What ``hanse ledger verify`` says is wrong."""
     told = [] if receipts is None else list(read_receipts(receipts))
-    with open_ledger(folder) as ledger:
-        verdict = verify_run(folder, ledger, told)
-        return verdict.wrong if verdict.wrong is not None else replay_books(folder, ledger).wrong
+    ledger = open_ledger(folder)
+    verdict = verify_run(folder, ledger, told)
+    return verdict.wrong if verdict.wrong is not None else replay_books(folder, ledger).wrong
 
 
 def command(*args: object) -> tuple[int, str]:
@@ -108,8 +108,7 @@ def fee(units: int, step: str = "fee/1") -> Transaction:
 def test_honest_books_hold_against_settings_records_and_receipts(auction: Path, fees: Path) -> None:
     for place in (auction, fees):
         assert wrong_of(place / "run", place / "receipts") is None
-        with open_ledger(place / "run") as ledger:
-            assert replay_books(place / "run", ledger, trust=True).again == 4
+        assert replay_books(place / "run", open_ledger(place / "run"), trust=True).again == 4
     code, said = command("ledger", "verify", auction / "run", "--json")
     assert (code, json.loads(said)["settled_again"], json.loads(said)["checks"]) == (0, 4, {"auctions": True})
     audit, names = audit_run(auction / "run"), ["records", "conservation", "grants and kinds"]
@@ -166,7 +165,8 @@ def test_a_fee_that_is_appended_after_the_run_is_found_by_receipts(fees: Path, t
         rewritten(folder, honest)
     write_receipts(tmp_path / "kept", receipts_of(folder, dated))
     assert wrong_of(folder, tmp_path / "kept") is None
-    with open_ledger(folder, read_only=False) as ledger, pytest.raises(LedgerError, match=r"is closed|is in round 4"):
+    ledger = open_ledger(folder, read_only=False)
+    with pytest.raises(LedgerError, match=r"is closed|is in round 4"):
         ledger.post(dated, [fee(20 * TOKEN)])
     rewritten(folder, [*honest, (dated, fee(20 * TOKEN))])  # before the round's close, which is another one then
     assert wrong_of(folder) is None
@@ -253,8 +253,7 @@ def test_a_consistent_forgery_that_contradicts_settings_or_records_is_found(
     history = history_of(run)
     forge(history)
     rewritten(run, history)
-    with open_ledger(run) as ledger:
-        assert ledger.verify().ok  # the log alone says nothing
+    assert open_ledger(run).verify().ok  # the log alone says nothing
     assert said in (wrong_of(run) or "")
     assert not audit_run(run).holds
     assert wrong_of(run, auction / "receipts") is not None

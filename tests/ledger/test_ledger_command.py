@@ -50,9 +50,9 @@ def folder(tmp_path: Path) -> Path:
     for n in range(7):
         np.savez(run / "rounds" / f"{n:05d}.npz")
     (run / "ledger.json").write_text('{"book": "b1"}\n')
-    with Ledger.open(run / LOG, book="b1") as ledger:
-        play(ledger, TOLD)
-        rebuild(run / "ledger.db", ledger)
+    ledger = Ledger.open(run / LOG, book="b1")
+    play(ledger, TOLD)
+    rebuild(run / "ledger.db", ledger)
     heads = [line_of(n, book_of([*TOLD[:n], (n, TOLD[n][1][:-1])]).head) for n in range(7)]
     (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in heads))
     checkpoint(run, book_of(TOLD), 7)
@@ -73,8 +73,7 @@ def test_verify(folder: Path, tmp_path: Path) -> None:
     assert code == 0
     assert "The books add up: " in out  # its rule is not imported, so not all was checked
     assert book_of(TOLD).head in out
-    with Ledger.open(folder / LOG, book="b1", read_only=True) as ledger:
-        write_receipts(tmp_path / "receipts", Issuer(ledger, folder).new())
+    write_receipts(tmp_path / "receipts", Issuer(Ledger.open(folder / LOG, book="b1", read_only=True), folder).new())
     code, out, _ = run_hanse("ledger", "verify", folder, "--receipts", tmp_path / "receipts", "--json")
     assert code == 0
     said = json.loads(out)

@@ -16,20 +16,20 @@ HERE = Path(__file__).parent
 def test_a_crash_at_every_byte_of_a_round(tmp_path: Path) -> None:
     told = history(3, 3, seed=5)
     whole = tmp_path / "whole.jsonl"
-    with Ledger.open(whole) as ledger:
-        play(ledger, told[:-1])
-        size = crash_at(ledger, *told[-1], 10**6)
+    ledger = Ledger.open(whole)
+    play(ledger, told[:-1])
+    size = crash_at(ledger, *told[-1], 10**6)
     assert size > 150
     for byte in sorted({0, size - 1, size, *in_turn(range(size + 1), 3)}):  # the last byte ends the note of the head
         file = tmp_path / f"{byte}.jsonl"
-        with Ledger.open(file) as ledger:
-            play(ledger, told[:-1])
-            crash_at(ledger, *told[-1], byte)
-        with Ledger.open(file) as reader:
-            assert reader.as_book() == book_of(told if byte == size else told[:-1])
-            assert reader.verify().ok
-            play(reader, told)  # and the same rounds are told again
-            assert reader.as_book() == book_of(told)
+        ledger = Ledger.open(file)
+        play(ledger, told[:-1])
+        crash_at(ledger, *told[-1], byte)
+        reader = Ledger.open(file)
+        assert reader.as_book() == book_of(told if byte == size else told[:-1])
+        assert reader.verify().ok
+        play(reader, told)  # and the same rounds are told again
+        assert reader.as_book() == book_of(told)
         assert file.read_bytes() == whole.read_bytes()
 
 

@@ -89,7 +89,6 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule()
     def reopen(self) -> None:
-        self.ledger.close()
         self.ledger = Ledger.open(self.file, floor=self.book.floor)
 
     @precondition(lambda self: hasattr(self, "ledger"))
@@ -107,7 +106,6 @@ class LedgerMachine(RuleBasedStateMachine):
         assert self.ledger.verify().ok
         assert {(r.round, r.transaction.step): r.transaction for r in self.ledger.history()} == self.posted
         assert self.ledger.as_book() == self.book
-        self.ledger.close()
 
 
 TestLedgerMachine = LedgerMachine.TestCase

@@ -80,9 +80,9 @@ def run(played: Path, tmp_path: Path) -> Path:
 
 
 def history(folder: Path) -> list[Record]:
-    with open_ledger(folder) as ledger:
-        assert ledger.verify().ok
-        return list(ledger.history())
+    ledger = open_ledger(folder)
+    assert ledger.verify().ok
+    return list(ledger.history())
 
 
 def apart(folder: Path) -> str | None:
@@ -94,8 +94,7 @@ def test_resume_completes_the_index(harm: Callable[[Path], None], run: Path) -> 
     harm(run / "ledger.db")
     hanse.resume(run)
     assert apart(run) is None
-    with open_ledger(run) as ledger:
-        assert ledger.as_book().count == latest_claim(run).count  # type: ignore[union-attr]
+    assert open_ledger(run).as_book().count == latest_claim(run).count  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("harm", [half, no_database])
@@ -182,8 +181,7 @@ def written_anew(log: Path) -> None:
     name = json.loads((log.parent / "ledger.json").read_text())["book"]
     log.unlink()
     heads_of(log).unlink()
-    with Ledger.open(log, book=name) as ledger:
-        ledger.post_rounds((record.round, record.transaction) for record in records)
+    Ledger.open(log, book=name).post_rounds((record.round, record.transaction) for record in records)
 
 
 def no_heads(log: Path) -> None:

@@ -47,9 +47,10 @@ def assert_same(folder: Path, whole: Path) -> None:
         with np.load(file) as want, np.load(folder / "rounds" / file.name) as got:
             for name in want.files:
                 np.testing.assert_array_equal(got[name], want[name])
-    with open_ledger(folder) as got, open_ledger(whole) as want:
-        assert got.verify().ok
-        assert list(got.history()) == list(want.history())
+    got = open_ledger(folder)
+    want = open_ledger(whole)
+    assert got.verify().ok
+    assert list(got.history()) == list(want.history())
 
 
 FULL = os.open("/dev/full", os.O_WRONLY) if Path("/dev/full").exists() else -1  # every write: no space left on device

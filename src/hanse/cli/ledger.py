@@ -148,7 +148,8 @@ def verify(
     place = ledger_url or folder / "ledger.db"
     keys = {} if witnesses is None else read_witnesses(witnesses)
     heads, newest, most = majority(folder / COSIGNED, keys)
-    with counting("checking the books", err), open_ledger(folder) as ledger:
+    ledger = open_ledger(folder)
+    with counting("checking the books", err):
         verdict = verify_run(folder, ledger, kept_receipts, heads)
         if verdict.ok and keys and newest is None:
             alone = f"no head is cosigned by more than half of the {len(keys)} witnesses; the most is {most}"

@@ -24,7 +24,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import IO, TYPE_CHECKING
 
 from hanse.base.errors import UserError
@@ -115,7 +115,7 @@ LONGEST_NAME = 100  # characters of a book's name, which stands twice in each he
 class Ledger:
     """One book, usually the book of one run. Use :meth:`open` to get one.
 
-    A ledger is a context manager. Several processes may write to the same book at once: they take turns.
+    Files are never open between calls. Several processes may write to the same book at once: they take turns.
 
     Attributes:
         file: the log. The heads are in the file next to it with the suffix ``.heads``.
@@ -179,10 +179,9 @@ class Ledger:
             A book keeps its contents when it is opened again:
 
             >>> from hanse.core.entry import MINT, Transaction
-            >>> with Ledger.open("book.jsonl", book="town") as ledger:
-            ...     posted = ledger.post(0, [Transaction("grant/0", "grant", ((MINT, -5), ("client/0", 5)))])
-            >>> with Ledger.open("book.jsonl", book="town", read_only=True) as ledger:
-            ...     ledger.as_book().balance("client/0")
+            >>> ledger = Ledger.open("book.jsonl", book="town")
+            >>> posted = ledger.post(0, [Transaction("grant/0", "grant", ((MINT, -5), ("client/0", 5)))])
+            >>> Ledger.open("book.jsonl", book="town", read_only=True).as_book().balance("client/0")
             5
         """
         file = Path(file)
@@ -192,18 +191,6 @@ class Ledger:
             for new in (heads_of(file), file):  # the log last: one without heads is taken for damage
                 new.touch()
         return Ledger(file, book, floor, read_only, key, public_of(key) if public is None and key else public)
-
-    def close(self) -> None:
-        """Forget what was read. Files are never open between calls."""
-        self._walk = None
-
-    def __enter__(self) -> Ledger:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     # ---- writing
 

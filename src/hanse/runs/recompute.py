@@ -137,10 +137,10 @@ def _floor(folder: Path, on_card: bool, notes: list[str]) -> float:
 
 def _before(folder: Path, commitment: Commitment, notes: list[str]) -> None:
     """Compare the run's commitments from before its first round with the directory. Raises UnlikeError."""
-    with open_ledger(folder) as ledger:
-        if (wrong := verify_run(folder, ledger).wrong) is not None:
-            raise UnlikeError(f"the books do not hold: {wrong}")
-        first = next(ledger.history(), None)
+    ledger = open_ledger(folder)
+    if (wrong := verify_run(folder, ledger).wrong) is not None:
+        raise UnlikeError(f"the books do not hold: {wrong}")
+    first = next(ledger.history(), None)
     if first is None or first.transaction != commitment.transaction():
         raise UnlikeError("committed.json is not what the first line of the log stands for")
     if config_hash(read_toml(folder / "config.toml")) != commitment.config:

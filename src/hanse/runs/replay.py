@@ -351,8 +351,8 @@ class Replayed:
 
 def wrong_books(folder: Path) -> str | None:
     """Return what ``hanse ledger verify`` finds wrong with the books in a run directory, or None if they are right."""
-    with open_ledger(folder) as ledger:
-        return verify_run(folder, ledger).wrong or replay_books(folder, ledger).wrong
+    ledger = open_ledger(folder)
+    return verify_run(folder, ledger).wrong or replay_books(folder, ledger).wrong
 
 
 def _other_settings(folder: Path, ledger: Ledger) -> str:

@@ -595,8 +595,7 @@ class RunRecord:
         if not has_books(self.path, self.metrics):
             return None
         try:
-            with open_ledger(self.path) as ledger:
-                return verify_run(self.path, ledger)
+            return verify_run(self.path, open_ledger(self.path))
         except UserError as unread:
             return str(unread)
 

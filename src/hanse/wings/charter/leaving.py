@@ -117,22 +117,22 @@ def leave_run(folder: Path, name: str, key: Path | None) -> Leaving:
         )
     with Hold(folder) as hold:
         hold.take()
-        with open_ledger(folder) as book:
-            signing = _key(book, key)
-            ledger = Ledger.open(book.file, book=book.book, floor=book.floor, key=signing)
-            if wrong := verify_run(folder, ledger).wrong:
-                raise UserError(f"{folder}: {wrong}")
-            place, snapshot = _newest(folder)
+        book = open_ledger(folder)
+        signing = _key(book, key)
+        ledger = Ledger.open(book.file, book=book.book, floor=book.floor, key=signing)
+        if wrong := verify_run(folder, ledger).wrong:
+            raise UserError(f"{folder}: {wrong}")
+        place, snapshot = _newest(folder)
+        _complete(ledger, snapshot)
+        if number not in snapshot.state.left:
+            leaving = _stated(run, number, snapshot)
+            snapshot = _left(leaving, snapshot, ledger)
+            write_whole(place_of(folder, number, "-lineage.jsonl"), b"\n".join([*leaving.lineage.lines, b""]))
+            write_whole(place_of(folder, number, "-statement.json"), leaving.text, durable=True)
+            store(place, snapshot)  # from here on the client has left
             _complete(ledger, snapshot)
-            if number not in snapshot.state.left:
-                leaving = _stated(run, number, snapshot)
-                snapshot = _left(leaving, snapshot, ledger)
-                write_whole(place_of(folder, number, "-lineage.jsonl"), b"\n".join([*leaving.lineage.lines, b""]))
-                write_whole(place_of(folder, number, "-statement.json"), leaving.text, durable=True)
-                store(place, snapshot)  # from here on the client has left
-                _complete(ledger, snapshot)
-            text = read_text(place_of(folder, number, "-statement.json"))
-            receipt = LeaveReceipt.of(ledger, text, number)
+        text = read_text(place_of(folder, number, "-statement.json"))
+        receipt = LeaveReceipt.of(ledger, text, number)
         write_whole(file, receipt.as_json() + "\n", durable=True)
     said = receipt.said
     return Leaving(run, number, _lineage(run, number, snapshot, said["round"]), said)
