@@ -12,6 +12,7 @@ import hanse
 from hanse.core.entry import MINT, TOKEN, client, escrow, pool
 from hanse.ledger.receipts import read_receipts
 from hanse.ledger.run_ledger import open_ledger
+from hanse.runs.rehearsal import small_experiment
 
 HERE = Path(__file__).parent
 FEE = 3 * TOKEN // 2
@@ -23,14 +24,8 @@ def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def experiment(name: str = "paying", grant: float = 7.0, **more: object) -> hanse.Experiment:
-    return hanse.Experiment(
-        data={"clients": 5, "client_test": 0.2},
-        mechanism={"name": f"paying:{name}", "clients_per_round": 2},
-        clients={"grant": grant},
-        engine={"train": "stacked", "threads": 1},
-        run={"rounds": 4, "seed": 1},
-        **more,
-    )
+    given = {"clients": {"grant": grant}, "run": {"rounds": 4, "seed": 1}, **more}
+    return small_experiment(f"paying:{name}", data={"clients": 5}, **given)
 
 
 def test_grants_fees_refunds_and_the_last_word(tmp_path: Path) -> None:

@@ -121,18 +121,6 @@ def test_blocks_are_laid_out_in_their_order_with_their_initial_models_and_owners
     assert (table.owner.dtype, table.block.dtype) == (np.int64, np.int64)
 
 
-def test_rows_are_found_by_name_and_by_client() -> None:
-    table = named()
-    assert table.at("tier").tolist() == [1, 2]
-    assert table.at("own", np.array([2, 0])).tolist() == [5, 3]
-    assert table.at("model", np.array([1, 1])).tolist() == [7, 7]
-    assert table.at("own", np.zeros(0, np.int64)).tolist() == []
-    assert (table.row("server"), table.row("own"), table.row("control")) == (0, 3, 9)
-    assert table.models("tier").tolist() == [[1, 10], [2, 20]]
-    assert "tier" in table
-    assert "centre" not in table
-
-
 def test_rows_on_show_are_the_servers_and_not_those_of_each_client_where_others_follow() -> None:
     assert named().on_show.tolist() == [0, 1, 2, 9]
     assert Table.laid_out([Block("model", PER_CLIENT)], 3, initial).on_show.tolist() == [0, 1, 2]
