@@ -197,6 +197,11 @@ def other_step(history: History) -> None:
     history[0] = (0, replace(history[0][1], step="grant/x"))
 
 
+def other_memo(history: History) -> None:
+    place = at(history, "reward", 3)
+    history[place] = (3, replace(history[place][1], memo="a gift"))
+
+
 def undeclared(history: History) -> None:
     history.insert(at(history, "pay", 2), (2, fee(3 * TOKEN)))
 
@@ -238,6 +243,7 @@ FORGED: dict[str, tuple[Callable[[History], None], str]] = {
     "a line more at the end": (out_of_a_pool, "round 4: the ledger has 'reward/9', which does not follow"),
     "a reward of another amount": (another_amount("reward", 3), "round 3: 'reward/"),
     "a reward of another amount at the end": (another_amount("reward", 4), "round 4: 'reward/"),
+    "another memo": (other_memo, "and is otherwise recorded"),
     "another share of what goes back": (another_amount("reimburse", 3), "round 3: 'reimburse/"),
     "a bid of another amount": (another_amount("bid", 2, -1), "round 2: 'bid/"),
     "the last settlement is cut off": (cut, "round 4: 'pay/0' follows from the records, and the ledger does"),
