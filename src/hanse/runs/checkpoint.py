@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from hanse.base.errors import UserError
+from hanse.base.errors import UserError, gated
 from hanse.base.files import write_whole
 from hanse.base.pytorch import Tensor, torch
 from hanse.core.book import Book
@@ -39,10 +39,6 @@ NOTED = ("round", "finished", "book", "left", "accounts")  # of a state: they ar
 
 class CorruptCheckpointError(Exception):
     """The file was truncated or changed. The checkpoint before it may still be intact."""
-
-
-UNREADABLE = (LookupError, ValueError, TypeError, AttributeError, RecursionError)
-"""What reading a checkpoint raises that somebody wrote otherwise than hanse does."""
 
 
 @dataclass(frozen=True)
@@ -214,24 +210,25 @@ def load(path: Path, device: torch.device) -> Snapshot:
 
     Raises:
         CorruptCheckpointError: the file's checksum or form is wrong.
-        UserError: another version of hanse wrote the file.
+        UserError: another version of hanse, or somebody else, wrote the file.
     """
     arrays, notes = _read(path)
-    known = json.loads(notes)
-    if known["version"] != VERSION:
-        raise UserError(
-            f"{path}: written by another version of hanse (format {known['version']}, this is {VERSION}): go on "
-            "with it in the version that environment.json names, or play its config.toml again with 'hanse run'"
+    with gated(f"{path}: cannot be read"):
+        known = json.loads(notes)
+        if known["version"] != VERSION:
+            raise UserError(
+                f"{path}: written by another version of hanse (format {known['version']}, this is {VERSION}): go on "
+                "with it in the version that environment.json names, or play its config.toml again with 'hanse run'"
+            )
+        said = Reader(known["state"], arrays, KINDS, device).read(known["state"])
+        book = Book(**known["book"] | {"peaks": [*map(bytes.fromhex, known["book"]["peaks"])]})
+        kept = known.get("accounts")
+        state = LoopState(
+            known["round"], book=book, finished=known["finished"], left=frozenset(known["left"]),
+            accounts=None if kept is None else restored(kept), **said,
+        )  # fmt: skip
+        pending = tuple(
+            (r, Transaction(step, kind, tuple((account, units) for account, units in rows), memo))
+            for r, step, kind, memo, rows in known["pending"]
         )
-    said = Reader(known["state"], arrays, KINDS, device).read(known["state"])
-    book = Book(**known["book"] | {"peaks": [*map(bytes.fromhex, known["book"]["peaks"])]})
-    kept = known.get("accounts")
-    state = LoopState(
-        known["round"], book=book, finished=known["finished"], left=frozenset(known["left"]),
-        accounts=None if kept is None else restored(kept), **said,
-    )  # fmt: skip
-    pending = tuple(
-        (r, Transaction(step, kind, tuple((account, units) for account, units in rows), memo))
-        for r, step, kind, memo, rows in known["pending"]
-    )
-    return Snapshot(state, known["lengths"], pending, known.get("settings", ""))
+        return Snapshot(state, known["lengths"], pending, known.get("settings", ""))

@@ -33,7 +33,7 @@ from hanse.learning.losses import takes_one_output
 from hanse.learning.models import MODELS, build_module, layout_of
 from hanse.learning.modules import ByName, own_module
 from hanse.runs.chance import Guess
-from hanse.runs.checkpoint import UNREADABLE, CorruptCheckpointError, LoopState
+from hanse.runs.checkpoint import CorruptCheckpointError, LoopState
 from hanse.runs.checkpoint import load as load_checkpoint
 from hanse.runs.config import Experiment
 from hanse.runs.round import Played
@@ -402,10 +402,6 @@ def last_state(path: Path) -> LoopState | None:
             return load_checkpoint(file, torch.device("cpu")).state
         except CorruptCheckpointError:
             continue
-        except UNREADABLE as wrong:
-            if isinstance(wrong, UserError):
-                raise
-            raise UserError(f"{file}: cannot be read: {type(wrong).__name__}: {wrong}") from None
     return None
 
 

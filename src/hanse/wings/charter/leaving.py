@@ -29,7 +29,7 @@ from hanse.ledger.store import Ledger
 from hanse.mechanisms.registry import built_in_parts
 from hanse.reports.harm import harms_of
 from hanse.reports.money import Account, read_books
-from hanse.runs.checkpoint import UNREADABLE, CorruptCheckpointError, Snapshot, load, store
+from hanse.runs.checkpoint import CorruptCheckpointError, Snapshot, load, store
 from hanse.runs.run_record import RunRecord, load_run
 from hanse.wings.charter.leave_receipt import STATEMENT, LeaveReceipt, LeaveStatement, leave_line
 from hanse.wings.charter.lineage import Lineage, lineage
@@ -148,9 +148,7 @@ def _newest(folder: Path) -> tuple[Path, Snapshot]:
         )
     try:
         return files[-1], load(files[-1], torch.device("cpu"))
-    except (CorruptCheckpointError, *UNREADABLE) as wrong:
-        if isinstance(wrong, UserError):
-            raise
+    except CorruptCheckpointError as wrong:
         raise UserError(f"{files[-1]}: is damaged ({wrong}); '{going_on(folder)}' mends that") from None
 
 
