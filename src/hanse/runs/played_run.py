@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from hanse.base.errors import NOT_TRUSTED, UserError, first_line, library
+from hanse.base.errors import NOT_TRUSTED, UserError, gated, library
 from hanse.base.factories import OBJECT
 from hanse.base.files import MEMBERS
 from hanse.base.import_trust import is_looking, looking
@@ -365,11 +365,8 @@ def _problem(
             raise UserError(f"model.name: {name!r}: loads a base model that this run's files name; --trust allows it")
         if name in MODELS and name not in _WEIGHED:
             # first without memory, because how large it is may be a stranger's word
-            try:
-                with torch.device("meta"):
-                    size = layout_of(_built(path, experiment, name), experiment.model.send).size
-            except (RuntimeError, OverflowError) as wrong:
-                raise UserError(f"{path}: the model {name!r} cannot be made: {first_line(wrong)}") from None
+            with gated(f"{path}: the model {name!r} cannot be made"), torch.device("meta"):
+                size = layout_of(_built(path, experiment, name), experiment.model.send).size
             _same_size(path, state, size, repr(name))
         return made(_built(path, experiment, name)), ""
     except UserError as wrong:

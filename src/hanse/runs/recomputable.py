@@ -25,11 +25,10 @@ from typing import Annotated, Any
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
-from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from hanse.base import toml
-from hanse.base.errors import UserError
+from hanse.base.errors import UserError, gated
 from hanse.base.files import opened, read_text, write_whole
 from hanse.base.merkle import Tree, as_text, hashes_of
 from hanse.core.declared import Count, Declared, Digest, UnsoundError
@@ -203,7 +202,7 @@ class RoundAnswers:
             UnlikeError: an answer is not the one that was recorded.
             UserError: there is no such file, or it is damaged.
         """
-        try:
+        with gated(f"{file}: cannot be read"):
             with opened(file) as blob:
                 if os.fstat(blob.fileno()).st_size > LARGEST:
                     raise UserError(f"{file}: has more than {LARGEST:,} bytes")
@@ -211,8 +210,6 @@ class RoundAnswers:
             said, arrays = _said(data), load(data)
             asked = [([int(c) for c in clients], int(count)) for clients, count in said["asked"]]
             headers, clients = [str(one) for one in said["headers"]], [int(c) for c in said["clients"]]
-        except (OSError, SafetensorError, ValueError, KeyError, TypeError, RecursionError) as wrong:
-            raise UserError(f"{file}: cannot be read: {wrong}") from None
         found = RoundAnswers(headers, clients, asked, arrays)
         if len(headers) != len(clients) or len(headers) != 1 + sum(count for _, count in asked):
             raise UserError(f"{file}: is damaged: it has {len(headers)} answers of {len(clients)} clients")
