@@ -29,7 +29,7 @@ from safetensors.numpy import load, save
 
 from hanse.base import toml
 from hanse.base.errors import UserError, gated
-from hanse.base.files import opened, read_text, write_whole
+from hanse.base.files import opened, write_whole
 from hanse.base.merkle import Tree, as_text, hashes_of
 from hanse.core.declared import Count, Declared, Digest, UnsoundError
 from hanse.core.entry import COMMIT, Transaction
@@ -104,11 +104,9 @@ class Commitment:
         """Return the commitment in a run directory. Raises UserError if there is none, or it is damaged."""
         if not (folder / FILE).exists():
             raise UserError(f"{folder}: has no {FILE}: it was not played with run.recomputable = true")
-        try:
-            commitment = _COMMITMENT.read(read_text(folder / FILE))
+        commitment = _COMMITMENT.of_file(folder / FILE)
+        with gated(str(folder / FILE)):
             _ = commitment.samples
-        except (UnsoundError, ValueError) as wrong:
-            raise UserError(f"{folder / FILE}: {wrong}") from None
         return commitment
 
 
