@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from killed_runs import killed
+from killed_runs import child
 
 import hanse
 from hanse.core.entry import MINT, TOKEN, client, escrow, pool
@@ -79,13 +79,28 @@ def test_personal_models_are_weights_of_the_table() -> None:
     assert half.metrics[-1]["client/test_loss"] != whole.metrics[-1]["client/test_loss"]
 
 
-@pytest.mark.parametrize(
-    "moments", [pytest.param(4, marks=pytest.mark.slow), pytest.param(8, marks=pytest.mark.nightly)]
-)
-def test_killed_anywhere_the_books_are_the_same(moments: int, tmp_path: Path) -> None:
-    for out, _ in killed(moments, moments, experiment(), tmp_path):
+def killed_and_resumed(moments: list[float], tmp_path: Path) -> None:
+    source = tmp_path / "exp.toml"
+    source.write_text(experiment().to_toml())
+    whole = child(-1, source, tmp_path / "whole", HERE)
+    assert whole.returncode == 0, whole.stderr
+    want = open_ledger(tmp_path / "whole")
+    for i, moment in enumerate(moments):
+        out = tmp_path / f"killed{i}"
+        killed = child(max(1, int(moment * int(whole.stdout))), source, out, HERE)
+        assert killed.returncode == -9, killed.stderr
         resumed = hanse.resume(out)
-        got, want = open_ledger(out), open_ledger(tmp_path / "counted" / "killed0")
+        got = open_ledger(out)
         assert list(got.history()) == list(want.history())
         assert got.as_book().head == want.as_book().head == resumed.book.head
         assert got.verify().ok
+
+
+@pytest.mark.slow
+def test_killed_anywhere_the_books_are_the_same(tmp_path: Path) -> None:
+    killed_and_resumed([0.05, 0.5, 0.8, 0.97], tmp_path)
+
+
+@pytest.mark.nightly
+def test_killed_at_eight_moments_the_books_are_the_same(tmp_path: Path) -> None:
+    killed_and_resumed([(i + 0.5) / 8 for i in range(8)], tmp_path)

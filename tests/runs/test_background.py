@@ -2,9 +2,12 @@
 whenever the disk is full."""
 
 import errno
+import json
 import os
 import random
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +16,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from killed_runs import killed
 from watching import untimed
 
 import hanse
@@ -23,7 +25,7 @@ from hanse.ledger.run_ledger import open_ledger
 from hanse.runs import experiment as play
 from hanse.runs.checkpoint import LoopState, own_copy
 from hanse.runs.rundir import RunDir
-from tests.runs.test_machine_failures import assert_same, experiment
+from tests.runs.test_machine_failures import HERE, assert_same, experiment
 
 ROUNDS = 5
 
@@ -138,11 +140,76 @@ def test_a_part_that_writes_into_its_old_state_does_not_write_into_a_checkpoint(
 # ---- killed
 
 
+# a process forks a child for each moment. The child counts the Python calls of all its threads, and kills itself at
+# one: any moment, no clock
+KILLED = """
+import json, os, signal, sys, threading
+from pathlib import Path
+import hanse
+from hanse.runs import experiment
+
+source, folder = sys.argv[1], Path(sys.argv[2])
+count = 0
+
+def play(limit, out):
+    def profile(frame, event, arg):
+        global count
+        count += 1
+        if count == limit:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    class Heard:
+        def on_round(self, metrics, played):
+            with open(f"{out}.heard", "a") as file:
+                print(metrics["round"], file=file)
+
+    real = experiment.play_rounds
+
+    def counted(*args):
+        threading.setprofile(profile)
+        sys.setprofile(profile)
+        try:
+            return real(*args)
+        finally:
+            sys.setprofile(None)
+
+    experiment.play_rounds = counted
+    hanse.run(source, out=out, observers=[Heard()])
+
+for number, limit in enumerate(json.loads(sys.argv[3])):
+    if not (child := os.fork()):
+        play(limit, folder / f"killed{number}")
+        Path(folder / "count").write_text(str(count))
+        os._exit(0)
+    print(os.waitpid(child, 0)[1], flush=True)
+"""
+
+
+def kill(limits: list[int], source: Path, folder: Path) -> list[int]:
+    """Play a run for each limit and kill it there; return how the children ended."""
+    command = [sys.executable, "-c", KILLED, str(source), str(folder), json.dumps(limits)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(HERE), *sys.path]), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr, done.stderr
+    return [int(line) for line in done.stdout.split()]
+
+
 def kill_and_resume(moments: int, seed: int, whole: Path, tmp_path: Path, every: int = 1) -> None:
+    source = tmp_path / "exp.toml"
+    source.write_text(experiment(checkpoint_every=every).to_toml())
+    (tmp_path / "counted").mkdir()
+    assert kill([-1], source, tmp_path / "counted") == [0]
+    total = int((tmp_path / "counted" / "count").read_text())
+    draw = random.Random(seed)
+    ends = kill([draw.randrange(1, total) for _ in range(moments)], source, tmp_path)
+    assert len(ends) == moments
     finished = 0  # threads that wait for each other make some calls more or fewer, so the last moments may never come
-    for out, end in killed(moments, seed, experiment(checkpoint_every=every), tmp_path):
+    for number, end in enumerate(ends):
+        out = tmp_path / f"killed{number}"
+        assert end in (0, signal.SIGKILL)
         finished += end == 0
-        said = out.with_suffix(".heard")
+        said = tmp_path / f"killed{number}.heard"
         heard = said.read_text().split() if said.exists() else []
         assert [int(line) for line in heard] == list(range(len(heard)))
         assert kept(out) >= len(heard) // every * every

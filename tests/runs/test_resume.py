@@ -1,6 +1,7 @@
 """Killed anywhere and resumed: the same bits as a run that nobody disturbed."""
 
 import json
+import random
 import re
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from killed_runs import killed
+from killed_runs import child
 from safetensors.torch import load_file
 
 import hanse
@@ -62,7 +63,16 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def kill_and_resume(moments: int, seed: int, reference: Path, tmp_path: Path, **run: Any) -> None:
-    for out, _ in killed(moments, seed, experiment(**run), tmp_path):
+    source = tmp_path / "exp.toml"
+    source.write_text(experiment(**run).to_toml())
+    whole = child(-1, source, tmp_path / "whole")
+    assert whole.returncode == 0, whole.stderr
+    total = int(whole.stdout)
+    draw = random.Random(seed)
+    for i in range(moments):
+        out = tmp_path / f"killed{i}"
+        killed = child(draw.randrange(1, total), source, out)
+        assert killed.returncode == -9, killed.stderr
         hanse.resume(out)
         assert_same(out, reference)
 
