@@ -27,7 +27,7 @@ from hanse.lab.kept import Store
 from hanse.lab.player import PlayedJobs, Work, play_all
 from hanse.reports.groups import CALLED
 from hanse.runs.config import read_file
-from hanse.runs.overrides import NAMED, changed_by, fitting, name_of
+from hanse.runs.overrides import NAMED, changed_by, fitting, name_of, replaced
 from hanse.runs.refusals import idle
 
 TABLE = "table.csv"
@@ -275,6 +275,7 @@ def _point(
     lost = {key for key in at if key.startswith("mechanism.") and key.split(".")[1].strip() in gone}
     of = name_of(sections)
     notes = [f"note: mechanism.{key}: left out of '{of}', which has no such option" for key in gone]
+    notes += replaced(base, sections, _words(overrides, at))
     called = {key: labels[key][value] for key, value in at.items() if key in labels}
     at = {key: "-" if key in lost else called.get(key, value) for key, value in at.items()}
     words = [called.get(key) or f"{key}={value}" for key, value in at.items() if key not in lost]

@@ -49,7 +49,19 @@ def apply(sections: Sections, overrides: Sequence[str]) -> tuple[Sections, list[
     changed = changed_by(sections, overrides)
     kept, gone = fitting(changed, [written_for] if written_for else [], but=given)
     name = name_of(kept)
-    return kept, [f"note: mechanism.{key}: left out: '{name}' has no such option" for key in gone]
+    notes = [f"note: mechanism.{key}: left out: '{name}' has no such option" for key in gone]
+    notes += replaced(sections, kept, overrides)
+    return kept, notes
+
+
+def replaced(before: Mapping[str, Any], after: Mapping[str, Any], overrides: Sequence[str]) -> list[str]:
+    """Return a note if replacing the whole mechanism table lost options that the new mechanism also has."""
+    table, name = before.get("mechanism"), name_of(after)
+    if name is None or not isinstance(table, Mapping) or all(_split(one)[0] != ["mechanism"] for one in overrides):
+        return []
+    lost = [k for k, v in table.items() if k != "name" and k not in after["mechanism"] and _has(name, k, v)]
+    what = ", ".join(lost)
+    return [f"note: mechanism={name}: replaces the table, {what} too; mechanism.name={name} keeps that"] if lost else []
 
 
 def changed_by(sections: Mapping[str, Any], overrides: Sequence[str]) -> Sections:
