@@ -127,6 +127,17 @@ def test_ctrl_c_keeps_the_round_and_prints_how_to_go_on(folder: Path) -> None:
     assert "put back" not in stopped.stderr
 
 
+def test_tensorboard_gets_the_same_names(folder: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    done = hanse("run", "exp.toml", "--out", "a", "--track", "tensorboard", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    events = EventAccumulator(str(folder / "a" / "tensorboard"))
+    events.Reload()
+    found = [e.value for e in events.Scalars("test/accuracy")]
+    assert found == pytest.approx([m["test/accuracy"] for m in lines(folder / "a/metrics.jsonl")])
+
+
 @pytest.mark.parametrize(
     ("name", "shown"),
     [

@@ -133,6 +133,7 @@ def test_a_model_with_one_answer_a_sample_is_refused_on_texts() -> None:
 @pytest.mark.parametrize(
     ("args", "missing", "expected"),
     [
+        (["run", "exp.toml", "--track", "tensorboard"], "tensorboard", "pip install '.[track]' in a clone of hanse"),
         ([*SET, "federation.engine=ray"], "ray", "pip install '.[ray]' in a clone of hanse"),
         ([*SET, "data.source=fiqa"], "datasets", "pip install '.[llm]' in a clone of hanse"),
     ],

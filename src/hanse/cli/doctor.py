@@ -30,7 +30,7 @@ def doctor() -> None:
     say("Extras", style="bold")
     for extra, missing in missing_by_extra().items():
         say(f"  {extra}: {'would add ' * bool(missing)}{', '.join(missing) or 'here'}", wrap=True)
-    say("  To add some, in a clone: pip install -e '.[flower,private]'", wrap=True)
+    say("  To add some, in a clone: pip install -e '.[flower,track]'", wrap=True)
 
 
 def _versions() -> list[str]:

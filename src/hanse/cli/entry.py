@@ -61,7 +61,7 @@ Out = Annotated[
 ]
 Track = Annotated[
     list[str] | None,
-    typer.Option("--track", help="Also log to an observer of your own (module:function); may be repeated."),
+    typer.Option("--track", help="Also log to tensorboard, or to an observer (module:function); may be repeated."),
 ]
 # what runs an experiment, on the user's word; every other command only looks, and imports nothing that files name
 RUNS = ("run", "resume", "sweep", "list", "demo")

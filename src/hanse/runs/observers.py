@@ -1,14 +1,18 @@
-"""Observers of a run: a progress bar, and the user's own that ``--track`` names (:func:`make_trackers`).
+"""Observers of a run: a progress bar, and a tracker for TensorBoard.
+
+They also serve as examples of :class:`hanse.runs.played_run.Observer`. :func:`make_trackers` makes those that
+``--track`` names. TensorBoard gets a round's numbers under their names in ``metrics.jsonl``.
 
 The functions :func:`mostly_refused` and :func:`valued_otherwise` check a finished run and return warnings.
 """
 
 from __future__ import annotations
 
+import importlib
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,7 +22,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from hanse.base.errors import import_path
+from hanse.base.errors import import_path, library
 from hanse.base.terminal import Terminal
 from hanse.learning.metrics import ACCURACY, main_of
 from hanse.runs.chance import NAMED, told_used_up, used_up
@@ -237,14 +241,46 @@ class ProgressBar:
         self._progress.stop()
 
 
+class TensorBoard:
+    """Writes event files into ``folder/tensorboard``, for ``tensorboard --logdir``.
+
+    Raises:
+        UserError: TensorBoard is not installed.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder / "tensorboard"
+        # torch asks for it
+        library("tensorboard", "--track tensorboard: is not installed; pip install '.[track]' in a clone of hanse")
+        self._make = importlib.import_module("torch.utils.tensorboard").SummaryWriter
+
+    def on_start(self, experiment: Experiment, first_round: int, said: Sequence[str]) -> None:
+        """Open the event file, discarding later rounds that a killed process wrote."""
+        self._writer = self._make(log_dir=str(self._folder), purge_step=first_round)
+        self._writer.add_text("experiment", f"```\n{experiment.to_toml()}\n```", first_round)
+
+    def on_round(self, metrics: Mapping[str, Any], played: Played) -> None:
+        """Write the round's numbers; what was not measured is None."""
+        for name, value in metrics.items():
+            if name != "round" and isinstance(value, int | float):
+                self._writer.add_scalar(name, value, metrics["round"])
+
+    def on_end(self, result: PlayedRun) -> None:
+        """Flush to disk."""
+        self._writer.close()
+
+
+TRACKERS: Mapping[str, Callable[[Path], Observer]] = {"tensorboard": TensorBoard}
+
+
 def make_trackers(names: Sequence[str], folder: Path) -> list[Observer]:
     """Return the trackers that ``--track`` names, each once.
 
     Args:
-        names: import paths of functions ``(folder)`` that return an observer.
+        names: "tensorboard", or the import path of a function ``(folder)`` that returns an observer.
         folder: the run directory.
 
     Raises:
-        UserError: there is no such function.
+        UserError: a name does not exist, or TensorBoard is not installed.
     """
-    return [import_path(name, "--track", ())(folder) for name in dict.fromkeys(names)]
+    return [(TRACKERS.get(name) or import_path(name, "--track", TRACKERS))(folder) for name in dict.fromkeys(names)]
