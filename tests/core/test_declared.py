@@ -7,17 +7,45 @@ import pytest
 import torch
 
 from hanse.core.declared import (
+    LARGEST_COUNT,
+    LARGEST_LOSS,
+    Accuracy,
     Clip,
     Count,
     Declared,
+    Error,
+    Figure,
+    Int64,
+    Loss,
     Name,
     Plain,
+    Samples,
     Units,
     UnsoundError,
 )
 from hanse.core.port import Reply, Trained
 
 NAN = math.nan
+
+
+@pytest.mark.parametrize(
+    ("kind", "least", "most", "beyond"),
+    [
+        (Int64, -(2**63), 2**63 - 1, [-(2**63) - 1, 2**63]), (Units, 0, 2**63 - 1, [-1, 2**63]),
+        (Count, 0, LARGEST_COUNT, [-1, LARGEST_COUNT + 1]), (Samples, 0.0, float(LARGEST_COUNT), [-0.1, 1e16, NAN]),
+        (Loss, -LARGEST_LOSS, LARGEST_LOSS, [-1e39, 1e39, NAN]), (Error, 0.0, LARGEST_LOSS, [-0.1, 1e39, NAN]),
+        (Accuracy, 0.0, 1.0, [-0.1, 1.1, NAN]), (Figure, -1e300, 1e300, [NAN, math.inf]),
+        (Clip, 1e-9, 1e300, [0.0, math.inf]), (Name, "", "x" * 200, ["x" * 201]),
+    ],
+)  # fmt: skip
+def test_what_is_within_the_bounds_is_let_in_unchanged_and_nothing_beyond(
+    kind: Any, least: Any, most: Any, beyond: list[Any]
+) -> None:
+    declared = Declared[Any](kind)
+    assert [declared.check(sound) for sound in (least, most)] == [least, most]
+    for value in beyond:
+        with pytest.raises(UnsoundError):
+            declared.check(value)
 
 
 def test_the_line_names_the_field_of_the_result_that_it_lies_in() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from hanse.core.table import PER_CLIENT, Add, Block, Layout, Mix, Replace, Table, mix
+from hanse.core.table import PER_CLIENT, Add, Block, Layout, Mix, Replace, Table, as_one, mix
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
@@ -121,11 +121,42 @@ def test_blocks_are_laid_out_in_their_order_with_their_initial_models_and_owners
     assert (table.owner.dtype, table.block.dtype) == (np.int64, np.int64)
 
 
+def test_rows_are_found_by_name_and_by_client() -> None:
+    table = named()
+    assert table.at("tier").tolist() == [1, 2]
+    assert table.at("own", np.array([2, 0])).tolist() == [5, 3]
+    assert table.at("model", np.array([1, 1])).tolist() == [7, 7]
+    assert table.at("own", np.zeros(0, np.int64)).tolist() == []
+    assert (table.row("server"), table.row("own"), table.row("control")) == (0, 3, 9)
+    assert table.models("tier").tolist() == [[1, 10], [2, 20]]
+    assert "tier" in table
+    assert "centre" not in table
+
+
+def test_rows_side_by_side_are_a_view_and_others_a_copy() -> None:
+    table = named()
+    beside, apart = table.some(np.array([3, 4])), table.some(np.array([5, 3]))
+    assert beside.data_ptr() == table.rows[3].data_ptr()
+    assert beside.tolist() == table.rows[3:5].tolist()
+    assert apart.tolist() == [[1, 10], [1, 10]]
+    assert table.some(np.array([8, 6])).tolist() == [[3, 30], [1, 10]]
+    assert table.some(np.array([2])).data_ptr() == table.rows[2].data_ptr()
+    assert table.some(np.zeros(0, np.int64)).shape == (0, 2)
+    assert table.models("model").data_ptr() == table.rows[6].data_ptr()
+
+
+def test_shared_rows_are_the_servers_models() -> None:
+    assert named().shared.tolist() == [0, 1, 2]
+    assert Table.laid_out([Block("own", PER_CLIENT, private=True)], 2, initial).shared.tolist() == []
+    assert named().per_client(np.array([0, 4, 7, 9])).tolist() == [False, True, True, False]
+
+
 def test_rows_on_show_are_the_servers_and_not_those_of_each_client_where_others_follow() -> None:
     assert named().on_show.tolist() == [0, 1, 2, 9]
     assert Table.laid_out([Block("model", PER_CLIENT)], 3, initial).on_show.tolist() == [0, 1, 2]
     both = [Block("model", PER_CLIENT), Block("centre", PER_CLIENT)]
     assert Table.laid_out(both, 2, initial).on_show.tolist() == [2, 3]
+    assert Table.laid_out([Block("own", PER_CLIENT, private=True), Block("server")], 2, initial).on_show.tolist() == [2]
 
 
 # ---- mixes in rows' names
@@ -136,6 +167,15 @@ def small() -> Table:
 
 
 HOME = np.array([0, 1])
+
+
+def test_keeping_is_the_unit_matrix_behind_the_updates() -> None:
+    kept = Mix.keeping(small(), 2, HOME)
+    assert kept.W.tolist() == [[0, 0, 1, 0, 0], [0, 0, 0, 1, 0], [0, 0, 0, 0, 1]]
+    assert (kept.owner.tolist(), kept.block.tolist(), kept.home.tolist()) == ([-1, -1, 0], [0, 1, 2], [0, 1])
+    assert Mix.keeping(small(), 0, HOME).W.tolist() == np.eye(3).tolist()
+    assert kept.keeps(small(), np.array([0, 1, 2])).tolist() == [True] * 3
+    assert kept.makers(small(), [0, 1, 2]).tolist() == [False, False]
 
 
 def test_rows_are_replaced_by_updates_and_models_the_last_word_counts() -> None:
@@ -151,6 +191,17 @@ def test_rows_are_replaced_by_updates_and_models_the_last_word_counts() -> None:
     assert got.makers(table, [0, 2]).tolist() == [True, True]
 
 
+def test_added_rows_are_the_servers_and_of_their_block() -> None:
+    table, kept = small(), Mix.keeping(small(), 2, HOME)
+    new = Add("b", np.array([0.25, 0.75]), np.array([0, 1.0, 0])), Add("a", np.array([1.0, 0]), np.zeros(3))
+    got = kept.changed(table, [], new)
+    assert got.W[3:].tolist() == [[0.25, 0.75, 0, 1, 0], [1, 0, 0, 0, 0]]
+    assert (got.owner.tolist(), got.block.tolist()) == ([-1, -1, 0, -1, -1], [0, 1, 2, 1, 0])
+    assert got.makers(table, [4]).tolist() == [True, False]
+    with pytest.raises(KeyError, match=r"'c'.*'a'"):
+        kept.changed(table, [], [Add("c", np.zeros(2), np.zeros(3))])
+
+
 def test_without_some_rows_they_stay_and_without_a_new_one_all_do() -> None:
     table = small()
     everything = Replace(np.arange(3), np.ones((3, 2)))
@@ -164,3 +215,18 @@ def test_without_some_rows_they_stay_and_without_a_new_one_all_do() -> None:
     assert nothing.W.tolist() == Mix.keeping(table, 2, HOME).W.tolist()
     assert (nothing.block.tolist(), nothing.home.tolist()) == ([0, 1, 2], [0, 1])
     assert grown.without(table, [], HOME).W.tolist() == grown.W.tolist()
+
+
+def test_models_of_one_tensor_are_put_together_without_a_copy() -> None:
+    whole = torch.arange(15.0).view(5, 3)
+    rows = [whole[1], whole[2], whole[3]]
+    assert as_one(rows).data_ptr() == whole[1].data_ptr()
+    assert torch.equal(as_one(rows), whole[1:4])
+    for others in ([whole[2], whole[1]], [whole[0], whole[2]], [whole[1], whole[2].clone()], [torch.ones(3)] * 2):
+        found = as_one(others)
+        assert torch.equal(found, torch.stack(others))
+        assert found.data_ptr() not in (whole[0].data_ptr(), whole[1].data_ptr(), whole[2].data_ptr())
+    flat = torch.arange(6.0)  # views of another shape of tensor
+    assert torch.equal(as_one([flat[:3], flat[3:]]), flat.view(2, 3))
+    turned = whole.t()  # its rows are not in one piece
+    assert torch.equal(as_one([turned[0], turned[1]]), turned[:2])

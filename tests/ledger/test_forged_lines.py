@@ -30,9 +30,12 @@ from hanse.core.telling import Kind, Telling
 from hanse.ledger.receipts import Receipt, contradiction, read_receipts, write_receipts
 from hanse.ledger.run_ledger import open_ledger, verify_run
 from hanse.reports.audit import audit_run
-from hanse.runs.replay import replay_books
+from hanse.reports.groups import group_runs
+from hanse.reports.report import warnings
+from hanse.runs import replay
+from hanse.runs.replay import replay_books, wrong_books
 from hanse.runs.round_record import METRICS
-from hanse.runs.run_record import may_change
+from hanse.runs.run_record import load_run, may_change
 
 N = 8
 
@@ -150,6 +153,15 @@ def test_a_setting_that_is_edited_after_the_run_is_found(draw: int, run: Path) -
         assert wrong_of(run) is not None, key
         if tables == ["train"]:
             assert (wrong_of(run) or "").startswith(f"config.toml was edited: {key} is "), key
+
+
+def test_the_payment_rule_is_built_once(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    built, build = list[object](), replay.build_mechanism
+    monkeypatch.setattr(replay, "build_mechanism", lambda section: built.append(section) or build(section))
+    for check in (wrong_books, audit_run):
+        built.clear()
+        check(run)
+        assert len(built) == 1, check
 
 
 # ---- (a) lines behind the last receipt
@@ -401,9 +413,14 @@ def test_a_file_of_a_round_that_is_lost_or_changed_is_said(
     harm(run)
     said = f"rounds/00002.npz {why}"
     assert wrong_of(run) == f"round 2: {said}, so nobody can say what it should have cost"
-    assert command("audit", run)[0] == 1
+    code, told = command("audit", run)
+    assert code == 1
     audit = audit_run(run)
     assert next(check.said for check in audit.checks if not check.holds) == f"round 2: {said}"
     assert "settled again" in {fact.name for fact in audit.facts}
-    assert any(said in note.said for note in hanse.facts(run).notes)
-    assert f"warning: round 2: {said}" in command("resume", run)[1]
+    code, told = command("statement", run, "--client", "1")
+    assert said in told
+    record = load_run(run)
+    assert any(said in note.said for note, _ in warnings(group_runs([record]), [record]))
+    code, told = command("resume", run)
+    assert f"warning: round 2: {said}" in told

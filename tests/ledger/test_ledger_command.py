@@ -18,6 +18,7 @@ from hanse.core.book import Book
 from hanse.core.entry import LOG, TOKEN, Transaction, client, tokens
 from hanse.core.telling import describe, write_about
 from hanse.ledger.index import rebuild
+from hanse.ledger.log import heads_of
 from hanse.ledger.receipts import write_receipts
 from hanse.ledger.store import Issuer, Ledger
 
@@ -88,6 +89,8 @@ def test_verify(folder: Path, tmp_path: Path) -> None:
     assert "index" in err.splitlines()[0]
     assert "not hold" not in err
     assert "transaction 3 (round 0, step 'grant/2')" in err
+    code, out, _ = run_hanse("ledger", "balances", folder, "--json")  # the index is never believed
+    assert (code, json.loads(out)) == (0, dict(book_of(TOLD).balances))
     code, out, _ = run_hanse("ledger", "verify", folder, "--json")
     assert (code, json.loads(out)["ok"]) == (1, False)
     assert run_hanse("ledger", "rebuild", folder)[:2] == (
@@ -98,6 +101,32 @@ def test_verify(folder: Path, tmp_path: Path) -> None:
     (folder / LOG).write_bytes(b"nothing of the kind\n" * 100)
     code, _, err = run_hanse("ledger", "verify", folder)
     assert (code, err) == (1, "The books do not hold: transaction 1: is not a transaction\n")
+
+
+def test_a_tail_that_was_cut_is_found_by_the_checkpoint_and_the_metrics(folder: Path) -> None:
+    for file in (folder / "ledger.db", folder / LOG, heads_of(folder / LOG)):
+        file.unlink()
+    ledger = Ledger.open(folder / LOG, book="b1")
+    play(ledger, TOLD[:-2])
+    code, _, err = run_hanse("ledger", "verify", folder)
+    assert code == 1
+    assert "checkpoint of round 7: head" in err
+    # but a run killed between its checkpoint and its ledger is only behind
+    late = [*flat([TOLD[-2]]), *flat([TOLD[-1]])]
+    checkpoint(folder, book_of(TOLD), 7, pending=late)
+    assert run_hanse("ledger", "verify", folder)[0] == 0
+    # and lines of rounds after the checkpoint are not part of the run
+    checkpoint(folder, book_of(TOLD), 7)
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write(json.dumps(line_of(7, "f" * 64)) + "\n")
+    np.savez(folder / "rounds" / "00007.npz")
+    assert run_hanse("ledger", "verify", folder)[0] == 1  # they are still cut off
+    for file in (folder / LOG, heads_of(folder / LOG)):
+        file.unlink()
+    ledger = Ledger.open(folder / LOG, book="b1")
+    play(ledger, TOLD)
+    rebuild(folder / "ledger.db", ledger)
+    assert run_hanse("ledger", "verify", folder)[0] == 0
 
 
 def test_a_book_without_a_checkpoint_to_compare_it_with_is_told(folder: Path) -> None:

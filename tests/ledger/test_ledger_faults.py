@@ -1,6 +1,11 @@
 """Crashes at any byte of a posting, kill -9, two writers, a full disk: nothing is lost, doubled or half written."""
 
+import contextlib
+import os
+import random
 import resource
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -34,6 +39,78 @@ def test_a_crash_at_every_byte_of_a_round(tmp_path: Path) -> None:
 
 
 # ---- kill -9 of a process that pays
+
+DRIVER = """
+import os, signal, sys
+sys.path.insert(0, sys.argv[1])
+from ledger_cases import history
+from hanse.ledger.store import Ledger
+file, limit = sys.argv[2], int(sys.argv[3])
+told = history(30, 6, seed=9)
+count = 0
+def profile(frame, event, arg):
+    global count
+    count += 1
+    if count == limit:
+        os.kill(os.getpid(), signal.SIGKILL)
+print("ready", flush=True)
+if limit:
+    sys.setprofile(profile)
+ledger = Ledger.open(file)
+for number, new in told:
+    ledger.post(number, new)
+sys.setprofile(None)
+print(count)
+"""
+
+
+def drive(file: Path, limit: int, seconds: float | None = None) -> subprocess.CompletedProcess[str]:
+    """Let a process pay until its ``limit``-th function call or, if given, for some seconds after it is ready."""
+    command = [sys.executable, "-c", DRIVER, str(HERE), str(file), str(limit)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+        first = child.stdout.readline()
+        if seconds is not None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(seconds)
+            child.kill()
+        said, wrong = child.communicate()
+        return subprocess.CompletedProcess(command, child.returncode, first + said, wrong)
+
+
+def after_a_kill(file: Path) -> None:
+    """What a killed driver left is whole rounds and verifies; telling them again makes the book of a whole run."""
+    told = history(30, 6, seed=9)
+    ledger = Ledger.open(file)
+    left = ledger.as_book()
+    assert left in [book_of(told[:n]) for n in range(len(told) + 1)]
+    assert ledger.verify().ok
+    play(ledger, told)
+    assert ledger.as_book() == book_of(told)
+    assert ledger.verify().ok
+
+
+@pytest.mark.slow
+def test_killed_while_it_pays(tmp_path: Path) -> None:
+    whole = drive(tmp_path / "whole.jsonl", -1)
+    assert whole.returncode == 0, whole.stderr
+    calls = int(whole.stdout.splitlines()[1])
+    for i, part in enumerate([0.15, 0.5, 0.85]):
+        file = tmp_path / f"{i}.jsonl"
+        assert drive(file, int(part * calls)).returncode == -9
+        after_a_kill(file)
+
+
+@pytest.mark.soak
+def test_killed_at_two_hundred_moments(tmp_path: Path) -> None:
+    """Kills by the clock, so that they fall inside writes and syncs too."""
+    draw = random.Random(4)
+    tries = int(os.environ.get("HANSE_SOAK_KILLS", "200"))
+    killed = 0
+    for i in range(tries):
+        file = tmp_path / f"{i}.jsonl"
+        killed += drive(file, 0, seconds=draw.uniform(0, 0.3)).returncode == -9
+        after_a_kill(file)
+    assert killed > tries / 2
 
 
 # ---- two writers, a full disk

@@ -144,6 +144,51 @@ def test_a_book_written_anew_is_found(tmp_path: Path, told: list[Receipt]) -> No
     assert wrong.startswith("receipt of client 0, round 0: root after transaction")
 
 
+CHANGES: dict[str, Callable[[Receipt], Receipt]] = {
+    "balance": lambda r: replace(r, statement=r.statement.replace(',"escrow":', '1,"escrow":')),
+    "client": lambda r: replace(r, statement=r.statement.replace('"client":1', '"client":2')),
+    "place": lambda r: replace(r, index=r.index + 1),
+    "record": lambda r: replace(r, record=base64.b64encode(bytes(32)).decode()),
+    "proof doubled": lambda r: replace(r, proof=base64.b64encode(base64.b64decode(r.proof) * 2).decode()),
+    "path cut": lambda r: replace(r, path=base64.b64encode(base64.b64decode(r.path)[:-32]).decode()),
+    "size": lambda r: replace(r, head=r.head.replace(f"\n{r.count}\n", f"\n{r.count + 1}\n")),
+    "round": lambda r: replace(r, head=r.head.replace(f"round {r.round}", f"round {r.round + 1}")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CHANGES)
+def test_a_changed_receipt_proves_nothing(ledger: Ledger, told: list[Receipt], case: str) -> None:
+    changed = CHANGES[case](told[9])
+    assert changed != told[9]
+    assert changed.wrong("run") == "its proof does not lead to its head"
+    wrong = ledger.verify([changed]).wrong
+    assert wrong.endswith(": its proof does not lead to its head")
+
+
+def test_one_changed_bit_anywhere_is_found(tmp_path: Path) -> None:
+    draw, receipts = random.Random(5), told_by(tmp_path / "signed", key=KEY)
+    for _ in range(100):
+        line = bytearray(draw.choice(receipts).as_json().encode())
+        at = draw.randrange(len(line))
+        line[at] ^= 1 << draw.randrange(8)
+        try:
+            found = Receipt.read(bytes(line))
+        except ValueError:
+            continue
+        assert found in receipts or found.wrong("run", public_of(KEY)) is not None
+
+
+def test_signed_heads(tmp_path: Path) -> None:
+    receipts = told_by(tmp_path / "signed", key=KEY)
+    ledger = Ledger.open(tmp_path / "signed" / "transactions.jsonl", book="run", read_only=True, public=public_of(KEY))
+    assert ledger.verify(receipts).ok
+    unsigned = told_by(tmp_path / "unsigned")
+    assert [r.root for r in unsigned] == [r.root for r in receipts]
+    said = "receipt of client 0, round 0: its head is not signed by the operator's key, "
+    assert (ledger.verify(unsigned).wrong or "").startswith(said)
+    assert (ledger.verify(told_by(tmp_path / "other", key=OTHER)).wrong or "").startswith(said)
+
+
 def test_written_once_each_and_read_again(tmp_path: Path, told: list[Receipt]) -> None:
     for _ in range(2):  # the last round is told twice
         write_receipts(tmp_path / "receipts", told[-4:])

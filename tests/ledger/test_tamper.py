@@ -1,5 +1,6 @@
 """Books that somebody edits behind the ledger's back: every reader finds it, and names the place."""
 
+import json
 import os
 import random
 import re
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from forging import receipt
 from ledger_cases import book_of, grant, history, play
 
 from hanse.base.merkle import Tree
@@ -46,7 +48,38 @@ def found(file: Path) -> str | None:
     return wrong
 
 
+def line(number: int, change: Callable[[dict[str, Any]], Any]) -> Callable[[list[bytes]], None]:
+    def edit(lines: list[bytes]) -> None:
+        fields = json.loads(lines[number - 1])
+        change(fields)
+        lines[number - 1] = json.dumps(fields, separators=(",", ":")).encode()
+
+    return edit
+
+
+def posting(number: int, place: int, units: Any) -> Callable[[list[bytes]], None]:
+    return line(number, lambda f: f["postings"][place].__setitem__(1, units))
+
+
 # tests/flower/test_edits.py has more: what these add is what a line may be
+EDITS: dict[str, tuple[Callable[[list[bytes]], Any], str]] = {
+    "text": (posting(5, 1, "much"), ": amount 'much' for "),
+    "account": (line(5, lambda f: f["postings"][0].__setitem__(0, "client/77")), "transaction"),
+    "no field": (line(3, lambda f: f.pop("memo")), "transaction 3: is not a transaction"),
+    "a field more": (line(3, lambda f: f.update(more=1)), "transaction 3: is not written as the log writes a "),
+    "number of another type": (line(1, lambda f: f.update(number=True)), "transaction 1: has the number True"),
+    "deep JSON": (lambda lines: lines.__setitem__(2, b"[" * 100_000), "transaction 3: is not a transaction"),
+}
+
+
+@pytest.mark.parametrize("case", EDITS)
+def test_an_edit_is_named(file: Path, case: str) -> None:
+    edit, said = EDITS[case]
+    lines = file.read_bytes().splitlines()
+    edit(lines)
+    file.write_bytes(b"\n".join(lines) + b"\n")
+    wrong = found(file)
+    assert said in wrong
 
 
 def notes_of(file: Path) -> list[str]:
@@ -148,3 +181,10 @@ def test_a_line_is_written_in_one_way_though_every_hash_is_right(
     file.write_bytes(line + b"\n")
     heads_of(file).write_text(LogHead("run", 1, Tree([line]).root(), 0).note())
     assert found(file) == "transaction 1: is not written as the log writes a transaction"
+
+
+def test_a_receipt_of_another_book_is_named(tmp_path: Path) -> None:
+    ledger = Ledger.open(tmp_path / "another.jsonl", book="run")
+    play(ledger, TOLD)
+    wrong = ledger.verify([receipt("another", 6)]).wrong
+    assert wrong == "receipt of client 1, round 6: is of another book, 'another'"

@@ -170,10 +170,16 @@ class Scribbler(BySamples):
         view = group.view
         if self.where == "rows":
             view.trained.rows[0] = 0
+        elif self.where == "a view of a row":
+            view.trained.rows[0][:2].mul_(2)
         elif self.where == "table":
             view.table.rows.add_(1.0)
+        elif self.where == "num_samples":
+            view.trained.num_samples[0] = 1e6
         elif self.where == "client":
             view.trained.seats.client[0] = 3
+        elif self.where == "state":
+            state["kept"].add_(1.0)
         elif self.where == "state, and raises":
             state["kept"].add_(1.0)
             raise ZeroDivisionError
@@ -184,8 +190,11 @@ class Scribbler(BySamples):
     ("where", "named"),
     [
         ("rows", "view.trained.rows"),
+        ("a view of a row", "view.trained.rows"),
         ("table", "view.table.rows"),
+        ("num_samples", "view.trained.num_samples"),
         ("client", "view.trained.seats.client"),
+        ("state", "its state 'kept'"),
         ("state, and raises", "its state 'kept'"),
     ],
 )

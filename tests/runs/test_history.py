@@ -8,6 +8,8 @@ from watching import Watch
 
 import hanse
 from hanse.base.errors import UserError
+from hanse.core.recipe import Recipe
+from hanse.learning.job import batch_plan, last_epoch
 from hanse.runs.rehearsal import small_experiment
 
 
@@ -16,6 +18,15 @@ def experiment(rounds: int = 4, **train: Any) -> hanse.Experiment:
     model, train = {"name": "mlp", "hidden": [8], "batch_norm": True}, {"steps": 3, "batch_size": 16, **train}
     two = {"name": "fedavg", "clients_per_round": 2}
     return small_experiment(two, data=equal, model=model, train=train, run={"rounds": rounds, "seed": 1})
+
+
+def test_batches_go_on_where_the_last_round_stopped() -> None:
+    recipe, key = Recipe(steps=3, batch_size=2, order="by_class"), (0, 5, 0, 0)
+    first = batch_plan(7, recipe, key)
+    assert first.tolist() == [[0, 1], [2, 3], [4, 5]]
+    assert batch_plan(7, recipe, key, before=3).tolist() == [[6, -1], [0, 1], [2, 3]]  # the last short batch is kept
+    assert batch_plan(7, recipe, key, before=6).tolist() == [[4, 5], [6, -1], [0, 1]]
+    assert [last_epoch(7, recipe, before=b) for b in (0, 3, 6)] == [0, 1, 2]
 
 
 def test_a_client_trains_from_shared_parameters_with_its_own_statistics_at_its_own_rate() -> None:

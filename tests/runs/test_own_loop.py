@@ -23,7 +23,7 @@ from hanse.core.recipe import Recipe
 from hanse.core.table import Layout
 from hanse.data.samples import Samples
 from hanse.learning.job import Problem, SeatJob
-from hanse.learning.loop import Loop, LoopEngine, TrainingData, TrainingRound
+from hanse.learning.loop import Loop, LoopEngine, Penalty, TrainingData, TrainingRound
 from hanse.learning.sequential import SequentialEngine
 from hanse.runs.experiment import resume
 from hanse.runs.rehearsal import small_experiment
@@ -80,6 +80,22 @@ def test_sgd_with_the_penalty_is_what_hanse_itself_trains(mechanism: str) -> Non
     torch.testing.assert_close(own.table.rows, plain.table.rows, atol=2e-5, rtol=1e-4)
     assert [line["steps"] for line in own.clients] == [line["steps"] for line in plain.clients]
     assert [line["samples"] for line in own.clients] == [line["samples"] for line in plain.clients]
+
+
+def test_the_penalty_is_half_mu_times_the_squared_distance_plus_the_tilt() -> None:
+    problem, row = problem_of(net())
+    centre, tilt = torch.full_like(row, 0.3), torch.linspace(-1, 1, len(row))
+    job = SeatJob(torch.arange(4), row, (0, 0, 0, 0), centre, 0.5, tilt)
+    model = net()
+    found = Penalty.of(job, problem, CPU)(model)
+    expected = 0.25 * float((row - 0.3).square().sum()) + float(row @ tilt)
+    assert found.item() == pytest.approx(expected, rel=1e-5)
+    found.backward()
+    slope = torch.cat([p.grad.reshape(-1) for p in model.parameters() if p.grad is not None])
+    torch.testing.assert_close(slope, 0.5 * (row - 0.3) + tilt)
+    assert float(Penalty.of(replace(job, mu=0.0, tilt=None), problem, CPU)(model)) == 0.0
+    with pytest.raises(ValueError, match="must be given the model"):
+        Penalty.of(job, problem, CPU)(nn.Linear(2, 2))
 
 
 def test_a_loop_is_told_of_its_seat() -> None:

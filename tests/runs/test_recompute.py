@@ -184,6 +184,9 @@ def test_another_validation_set_is_named(copy: Path) -> None:
     def one(kept: dict[str, np.ndarray]) -> None:
         kept["x"].reshape(len(kept["x"]), -1)[7, 3] += 1
 
+    def label(kept: dict[str, np.ndarray]) -> None:
+        kept["y"][4] += 1
+
     def missing(kept: dict[str, np.ndarray]) -> None:
         kept |= {name: kept[name][:-1] for name in ("x", "y", "salts")}
 
@@ -194,6 +197,7 @@ def test_another_validation_set_is_named(copy: Path) -> None:
     count = len(Commitment.read(copy).samples)
     said = "is not the one that was committed to"
     assert wrong(one) == f"{file}: sample 8 of {count} {said}"
+    assert wrong(label) == f"{file}: sample 5 of {count} {said}"
     assert wrong(missing) == f"{file}: has {count - 1} samples; {count} were committed to"
     assert wrong(reordered) == f"{file}: sample 3 of {count} {said}; it is number 6"
 

@@ -337,11 +337,33 @@ def test_a_part_in_two_slots_has_one_state_and_is_asked_once_a_stage() -> None:
     assert setup.key("settle") == setup.key("select") == "select"
 
 
-@pytest.mark.parametrize("said", [Choice(np.arange(2)), None, (1, {}, 2)])
-def test_a_decision_without_a_state_is_refused_by_name(said: Any) -> None:
-    class Forgets(SelectPart):
-        def select(self, view: View, state: State) -> Any:
-            return said
+@dataclass(frozen=True)
+class Forgets(SelectPart, SettlePart, AggregatePart):
+    """Returns what it is given, where a decision and a state are wanted."""
 
-    with pytest.raises(PartError, match=f"the select part Forgets, round 0: .* {type(said).__name__}: must be"):
-        play(replace(fedavg(), select=Forgets()), Scripted())
+    said: Any = None
+
+    def select(self, view: View, state: State) -> Any:
+        return self.said
+
+    def settle(self, view: View, state: State) -> Any:
+        return self.said
+
+    def value(self, view: View, state: State) -> Any:
+        return self.said
+
+    def deploy(self, view: View, state: State) -> Any:
+        return self.said
+
+
+@pytest.mark.parametrize("slot", ["select", "settle", "value", "deploy"])
+@pytest.mark.parametrize(
+    ("said", "kind"), [(Choice(np.arange(2)), "Choice"), (None, "NoneType"), ((1, {}, 2), "tuple")]
+)
+def test_a_decision_without_a_state_is_refused_by_name(slot: str, said: Any, kind: str) -> None:
+    changed: dict[str, Any] = {slot: Forgets(said)}
+    with pytest.raises(PartError) as refused:
+        play(replace(fedavg(), **changed), Scripted())
+    assert str(refused.value) == (
+        f"the {slot} part Forgets, round 0: its {slot} returned {kind}: must be the decision and the next state"
+    )
