@@ -160,8 +160,7 @@ def planted(module: ModuleType, fault: tuple[str, int, int]) -> Iterator[str]:
 
 
 def postings(folder: Path) -> list[Transaction]:
-    with open_ledger(folder) as ledger:
-        return [one.transaction for one in ledger.history() if one.transaction.postings]
+    return [one.transaction for one in open_ledger(folder).history() if one.transaction.postings]
 
 
 def played(part: str, folder: Path) -> list[list[Transaction]]:

@@ -76,33 +76,33 @@ def rounds(folder: Path, url: str) -> dict[str, tuple[float, float]]:
 
 
 def fill(file: Path, url: str, number: int) -> None:
-    with Ledger.open(file) as ledger:
-        ledger.post(0, grants()[:1000])
-        written, round_ = 2000, 1
-        while written < number:
-            new = settled()[:1000]
-            for i in range(1000):
-                new[i] = Transaction(f"pay/{i}", "fee", ((client(i), -5), (pool("tier 0"), 3), (escrow(i), 2)))
-            ledger.post(round_, new)
-            written, round_ = written + 3000, round_ + 1
-        follow(url, ledger)
+    ledger = Ledger.open(file)
+    ledger.post(0, grants()[:1000])
+    written, round_ = 2000, 1
+    while written < number:
+        new = settled()[:1000]
+        for i in range(1000):
+            new[i] = Transaction(f"pay/{i}", "fee", ((client(i), -5), (pool("tier 0"), 3), (escrow(i), 2)))
+        ledger.post(round_, new)
+        written, round_ = written + 3000, round_ + 1
+    follow(url, ledger)
 
 
 def verified(file: Path, url: str) -> dict[str, float]:
-    with Ledger.open(file, read_only=True) as ledger:
-        before, begun = peak_mib(), time.perf_counter()
-        verdict = ledger.verify()
-        assert verdict.ok, verdict.wrong
-        book = time.perf_counter()
-        assert difference(url, ledger) is None
-        return {
-            "postings": verdict.postings,
-            "seconds": book - begun,
-            "seconds of the index": time.perf_counter() - book,
-            "CPU seconds": time.process_time(),
-            "MiB before": before,
-            "MiB at its peak": peak_mib(),
-        }
+    ledger = Ledger.open(file, read_only=True)
+    before, begun = peak_mib(), time.perf_counter()
+    verdict = ledger.verify()
+    assert verdict.ok, verdict.wrong
+    book = time.perf_counter()
+    assert difference(url, ledger) is None
+    return {
+        "postings": verdict.postings,
+        "seconds": book - begun,
+        "seconds of the index": time.perf_counter() - book,
+        "CPU seconds": time.process_time(),
+        "MiB before": before,
+        "MiB at its peak": peak_mib(),
+    }
 
 
 def proved(file: Path) -> dict[str, float]:

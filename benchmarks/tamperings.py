@@ -242,13 +242,13 @@ WITH_RUNS = (
 def found_by(folder: Path, kept: list[Receipt]) -> str:
     """Return the first command that finds something wrong with a run; "" if none does."""
     try:
-        with open_ledger(folder) as ledger:
-            if verify_run(folder, ledger).wrong or replay_books(folder, ledger).wrong:
-                return "verify"
-            if difference(folder / "ledger.db", ledger):
-                return "verify"
-            if verify_run(folder, ledger, kept).wrong:
-                return "receipts"
+        ledger = open_ledger(folder)
+        if verify_run(folder, ledger).wrong or replay_books(folder, ledger).wrong:
+            return "verify"
+        if difference(folder / "ledger.db", ledger):
+            return "verify"
+        if verify_run(folder, ledger, kept).wrong:
+            return "receipts"
     except (UserError, LedgerError):
         return "verify"
     try:

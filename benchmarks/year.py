@@ -113,9 +113,9 @@ def deaths(given: argparse.Namespace, folder: Path) -> int:
     homes = going.net.folder / "participants"
     receipts = [one for path in homes.glob("node*/*/client-*/receipts") for one in read_receipts(path)]
     raised = [str(path) for name in (EVIDENCE, ALARM) for path in homes.glob(f"node*/{name}")]
-    with open_ledger(going.run) as ledger:
-        verdict = ledger.verify(receipts)
-        steps = Counter((one.round, one.transaction.step) for one in ledger.history())
+    ledger = open_ledger(going.run)
+    verdict = ledger.verify(receipts)
+    steps = Counter((one.round, one.transaction.step) for one in ledger.history())
     twice = [step for step, number in steps.items() if number > 1]
     whole = [line["round"] for line in played] == list(range(given.rounds))
     print(f"{len(played)} of {given.rounds} rounds; all, and in order: {whole}")

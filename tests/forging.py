@@ -33,8 +33,11 @@ History = list[tuple[int, Transaction]]
 
 def history_of(folder: Path) -> History:
     """Return the transactions of a run's ledger, each with its round, without the closes."""
-    with Ledger.open(folder / LOG, book=book_name(folder), read_only=True) as ledger:
-        return [(r.round, r.transaction) for r in ledger.history() if r.transaction.kind != CLOSE]
+    return [
+        (r.round, r.transaction)
+        for r in Ledger.open(folder / LOG, book=book_name(folder), read_only=True).history()
+        if r.transaction.kind != CLOSE
+    ]
 
 
 def book_name(folder: Path) -> str:
@@ -45,8 +48,7 @@ def rewritten(folder: Path, history: Sequence[tuple[int, Transaction]]) -> None:
     """Put another history into a run directory: log, index, closes, the heads in metrics and checkpoint, receipts."""
     lines = [json.loads(line) for line in (folder / METRICS).read_text().splitlines()]
     seats = [json.loads(line) for line in (folder / SEATS).read_text().splitlines()]
-    with open_ledger(folder) as before:
-        ended = before.as_book().round
+    ended = open_ledger(folder).as_book().round
     last = max([ended, *(number for number, _ in history), *(line["round"] for line in lines)])
     book, whole = Book(), list[tuple[int, Transaction]]()
     for number in range(last + 1):
@@ -62,9 +64,9 @@ def rewritten(folder: Path, history: Sequence[tuple[int, Transaction]]) -> None:
     (folder / METRICS).write_text("".join(json.dumps(line) + "\n" for line in lines))
     for file in (folder / LOG, heads_of(folder / LOG)):
         file.unlink()
-    with Ledger.open(folder / LOG, book=book_name(folder)) as ledger:
-        ledger.post_rounds(whole)
-        rebuild(folder / "ledger.db", ledger)
+    ledger = Ledger.open(folder / LOG, book=book_name(folder))
+    ledger.post_rounds(whole)
+    rebuild(folder / "ledger.db", ledger)
     newest, *older = sorted((folder / "checkpoints").glob("*.safetensors"), reverse=True)
     for file in older:
         file.unlink()

@@ -60,23 +60,6 @@ def test_a_left_out_problem_is_decided_by_the_others(
     assert decision.best_of(kept, trade, [first]) == "ipfl_posted"
 
 
-@pytest.mark.parametrize(("gain", "word"), [(0.1, "pays"), (-0.1, "does not"), (0.004, "depends")])
-def test_regimes(decision: ModuleType, gain: float, word: str) -> None:
-    assert decision.regime(rigged(decision, {"digits": (0.0, 0.0)}, gain), "digits") == word
-
-
-def test_retrained_shares_of_a_game_that_adds_up(decision: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept, worth = rigged(decision, {}), np.array([0.1, 0.2, 0.3, 0.05])
-
-    def line(problem: str, mechanism: str, play: str, split: int) -> dict[str, float]:
-        out = [int(word) for word in play.removeprefix("without").split()] if play != "honest" else []
-        return {"server": float(np.delete(worth, out).sum())}
-
-    monkeypatch.setattr(kept, "line", line)
-    assert kept._worth("hospitals", 0) == pytest.approx(worth)
-    assert kept._worth("digits", 0) is None  # eight members: 254 trainings a split
-
-
 def test_every_planned_run_is_an_experiment_and_a_cheats_shift_is_its_own(decision: ModuleType) -> None:
     settings = decision.read_settings()
     for problem in settings.problems:

@@ -12,6 +12,7 @@ import hanse
 from hanse.core.entry import MINT, TOKEN, client, escrow, pool
 from hanse.ledger.receipts import read_receipts
 from hanse.ledger.run_ledger import open_ledger
+from hanse.runs.rehearsal import small_experiment
 
 HERE = Path(__file__).parent
 FEE = 3 * TOKEN // 2
@@ -23,14 +24,8 @@ def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def experiment(name: str = "paying", grant: float = 7.0, **more: object) -> hanse.Experiment:
-    return hanse.Experiment(
-        data={"clients": 5, "client_test": 0.2},
-        mechanism={"name": f"paying:{name}", "clients_per_round": 2},
-        clients={"grant": grant},
-        engine={"train": "stacked", "threads": 1},
-        run={"rounds": 4, "seed": 1},
-        **more,
-    )
+    given = {"clients": {"grant": grant}, "run": {"rounds": 4, "seed": 1}, **more}
+    return small_experiment(f"paying:{name}", data={"clients": 5}, **given)
 
 
 def test_grants_fees_refunds_and_the_last_word(tmp_path: Path) -> None:
@@ -45,9 +40,9 @@ def test_grants_fees_refunds_and_the_last_word(tmp_path: Path) -> None:
     shares = [fees // 5 + (i < fees % 5) for i in range(5)]
     assert [book.balance(client(c)) for c in range(5)] == [7 * TOKEN - int(sat[c]) * FEE + shares[c] for c in range(5)]
     ledger = open_ledger(tmp_path / "run")
-    assert ledger.balances() == dict(book.balances)
+    assert ledger.as_book().balances == dict(book.balances)
     assert (
-        ledger.head() == book.head != run.metrics[-1]["ledger/head"]
+        ledger.as_book().head == book.head != run.metrics[-1]["ledger/head"]
     )  # the closing exchange came after the last round
     receipts = list(read_receipts(tmp_path / "run" / "receipts"))
     assert [(r.client, r.said["balance"]) for r in receipts] == [(c, book.balance(client(c))) for c in range(5)]
@@ -97,7 +92,7 @@ def killed_and_resumed(moments: list[float], tmp_path: Path) -> None:
         resumed = hanse.resume(out)
         got = open_ledger(out)
         assert list(got.history()) == list(want.history())
-        assert got.head() == want.head() == resumed.book.head
+        assert got.as_book().head == want.as_book().head == resumed.book.head
         assert got.verify().ok
 
 

@@ -10,6 +10,7 @@ from watching import Watch
 
 import hanse
 from hanse.data import Dataset, Samples
+from hanse.runs.rehearsal import small_experiment
 
 LABELS = {"flipped": 0}
 
@@ -24,13 +25,9 @@ def source(**_: object) -> Dataset:
 
 
 def experiment() -> hanse.Experiment:
-    return hanse.Experiment(
-        data={"source": "test_other_data:source", "partition": "iid", "clients": 3},
-        model={"name": "logistic"},
-        mechanism={"name": "fedavg", "clients_per_round": 2},
-        engine={"train": "stacked", "threads": 1},
-        run={"rounds": 4},
-    )
+    data = {"source": "test_other_data:source", "partition": {"name": "iid", "samples_per_client": 10}, "clients": 3}
+    data |= {"client_test": 0.0, "client_validation": 0.0}
+    return small_experiment({"name": "fedavg", "clients_per_round": 2}, data=data, run={"rounds": 4})
 
 
 @pytest.fixture

@@ -30,11 +30,11 @@ def test_known_roots() -> None:
 
 @pytest.mark.parametrize("size", range(len(LEAVES) + 1))
 def test_roots_and_proofs_of_every_tree(size: int) -> None:
-    tree = Tree(LEAVES)
-    root = tree.root(size)
+    tree = Tree(LEAVES[:size])
+    root = tree.root()
     assert root == by_definition(LEAVES[:size])
     for i in range(size):
-        proof = tree.inclusion(i, size)
+        proof = tree.inclusion(i)
         assert verify_inclusion(LEAVES[i], i, size, proof, root)
         for other in range(size):
             if other != i:
@@ -43,23 +43,9 @@ def test_roots_and_proofs_of_every_tree(size: int) -> None:
         assert not verify_inclusion(LEAVES[i], i, size, (*proof, root), root)
         assert not proof or not verify_inclusion(LEAVES[i], i, size, proof[:-1], root)
     for first in range(1, size + 1):
-        proof = tree.consistency(first, size)
-        before = tree.root(first)
+        proof = tree.consistency(first)
+        before = by_definition(LEAVES[:first])
         assert verify_consistency(first, size, proof, before, root)
-        assert not verify_consistency(first, size, proof, tree.root(first - 1), root)
+        assert not verify_consistency(first, size, proof, by_definition(LEAVES[: first - 1]), root)
         assert not verify_consistency(first, size, (*proof, root), before, root)
         assert not proof or not verify_consistency(first, size, proof[:-1], before, root)
-
-
-def test_what_no_tree_has_is_refused() -> None:
-    tree = Tree(LEAVES)
-    for index, size in ((-1, 5), (5, 5), (0, 21)):
-        with pytest.raises(ValueError, match="index, size"):
-            tree.inclusion(index, size)
-        assert not verify_inclusion(LEAVES[0], index if size <= 20 else 21, min(size, 20), (), tree.root(5))
-    for first, size in ((0, 5), (6, 5), (1, 21)):
-        with pytest.raises(ValueError, match="first, size"):
-            tree.consistency(first, size)
-    with pytest.raises(ValueError, match="size"):
-        tree.root(21)
-    assert not verify_consistency(0, 5, (), tree.root(0), tree.root(5))

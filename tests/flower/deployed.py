@@ -168,8 +168,7 @@ def kinds(run: Path) -> set[str]:
     """Return what kinds of transactions the books of a run hold; none if nobody pays in it."""
     if not (run / "ledger.json").exists():
         return set()
-    with open_ledger(run) as ledger:
-        return {record.transaction.kind for record in ledger.history()}
+    return {record.transaction.kind for record in open_ledger(run).history()}
 
 
 def until(said: str, holds: Callable[[], Any], patience_s: float = 240.0) -> None:

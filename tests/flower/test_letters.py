@@ -43,8 +43,7 @@ def kept(folder: Path) -> dict[int, list[Receipt]]:
 
 
 def holds(run: hanse.Run, folder: Path) -> bool:
-    with open_ledger(run.path) as ledger:
-        return ledger.verify([r for receipts in kept(folder).values() for r in receipts]).ok
+    return open_ledger(run.path).verify([r for receipts in kept(folder).values() for r in receipts]).ok
 
 
 @dataclass

@@ -62,8 +62,7 @@ def test_after_restarts_in_any_order_all_nodes_take_part_in_the_next_round(
         running.restart(what)
     assert [(played["present"], played["answered"]) for played in running.rounds(2)] == [(NODES, NODES)] * 2
     assert {seat["client"] for seat in clients(running.run) if "refused" in seat} <= {int(KILLED.removeprefix("node"))}
-    with open_ledger(running.run) as ledger:
-        assert ledger.verify().ok
+    assert open_ledger(running.run).verify().ok
 
 
 @pytest.mark.by_turns(5, 1)

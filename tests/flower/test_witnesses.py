@@ -72,8 +72,8 @@ class Splits:
     def to(self, shown: ShownHeads, client: int) -> dict[str, Any]:
         if client != 1 or self.round < self.first:
             return self.honest(shown, client)
-        with open_ledger(self.folder / "run") as true:
-            name, history = true.book, [(r.round, r.transaction) for r in true.history()]
+        true = open_ledger(self.folder / "run")
+        name, history = true.book, [(r.round, r.transaction) for r in true.history()]
         other = Ledger.open(self.folder / f"other{self.round}.jsonl", book=name, key=KEY)
         other.post_rounds(one for one in history if one[1].step != "grant/4" and one[0] == 0 and one[1].kind == "grant")
         for round in range(self.round):

@@ -38,6 +38,5 @@ def file(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def ledger(file: Path) -> Iterator[Ledger]:
-    with Ledger.open(file, book="run") as opened:
-        yield opened
+def ledger(file: Path) -> Ledger:
+    return Ledger.open(file, book="run")

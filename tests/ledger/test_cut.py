@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import hanse
 from hanse.core.entry import LOG
 from hanse.ledger.log import heads_of
+from hanse.runs.rehearsal import small_experiment
 from hanse.runs.replay import wrong_books
 
 MECHANISMS: dict[str, dict[str, Any]] = {
@@ -26,17 +27,11 @@ NOTE = re.compile(rb"hanse/[^\n]+\n(\d+)\n\S+\nround \d+\n\n(?:\xe2\x80\x94 [^\n
 def played(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("cut") / "run"
     secure = {"federation": {"secure": {"group": 3}}} if request.param == "by value" else {}
-    experiment = hanse.Experiment(
-        data={"clients": 6, "client_test": 0.2, "client_validation": 0.2, "seed": 2},
-        model={"name": "logistic"},
-        mechanism=MECHANISMS[request.param],
-        train={"steps": 2, "batch_size": 8, "lr": 0.1},
-        clients={"profiles": {"name": "uniform", "cost": 0.2, "eagerness": 1e5}, "grant": 50.0},
-        engine={"train": "stacked", "threads": 1},
-        run={"rounds": 2, "seed": 3},
-        **secure,
+    clients = {"profiles": {"name": "uniform", "cost": 0.2, "eagerness": 1e5}, "grant": 50.0}
+    played = small_experiment(
+        MECHANISMS[request.param], data={"clients": 6}, clients=clients, run={"rounds": 2}, **secure
     )
-    hanse.run(experiment, out=folder)
+    hanse.run(played, out=folder)
     return folder
 
 

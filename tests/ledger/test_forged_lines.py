@@ -78,9 +78,9 @@ def run(auction: Path, tmp_path: Path) -> Path:
 def wrong_of(folder: Path, receipts: Path | None = None) -> str | None:
     """What ``hanse ledger verify`` says is wrong."""
     told = [] if receipts is None else list(read_receipts(receipts))
-    with open_ledger(folder) as ledger:
-        verdict = verify_run(folder, ledger, told)
-        return verdict.wrong if verdict.wrong is not None else replay_books(folder, ledger).wrong
+    ledger = open_ledger(folder)
+    verdict = verify_run(folder, ledger, told)
+    return verdict.wrong if verdict.wrong is not None else replay_books(folder, ledger).wrong
 
 
 def command(*args: object) -> tuple[int, str]:
@@ -111,8 +111,7 @@ def fee(units: int, step: str = "fee/1") -> Transaction:
 def test_honest_books_hold_against_settings_records_and_receipts(auction: Path, fees: Path) -> None:
     for place in (auction, fees):
         assert wrong_of(place / "run", place / "receipts") is None
-        with open_ledger(place / "run") as ledger:
-            assert replay_books(place / "run", ledger, trust=True).again == 4
+        assert replay_books(place / "run", open_ledger(place / "run"), trust=True).again == 4
     code, said = command("ledger", "verify", auction / "run", "--json")
     assert (code, json.loads(said)["settled_again"], json.loads(said)["checks"]) == (0, 4, {"auctions": True})
     audit, names = audit_run(auction / "run"), ["records", "conservation", "grants and kinds"]
@@ -178,7 +177,8 @@ def test_a_fee_that_is_appended_after_the_run_is_found_by_receipts(fees: Path, t
         rewritten(folder, honest)
     write_receipts(tmp_path / "kept", receipts_of(folder, dated))
     assert wrong_of(folder, tmp_path / "kept") is None
-    with open_ledger(folder, read_only=False) as ledger, pytest.raises(LedgerError, match=r"is closed|is in round 4"):
+    ledger = open_ledger(folder, read_only=False)
+    with pytest.raises(LedgerError, match=r"is closed|is in round 4"):
         ledger.post(dated, [fee(20 * TOKEN)])
     rewritten(folder, [*honest, (dated, fee(20 * TOKEN))])  # before the round's close, which is another one then
     assert wrong_of(folder) is None
@@ -207,6 +207,11 @@ def unknown_client(history: History) -> None:
 
 def other_step(history: History) -> None:
     history[0] = (0, replace(history[0][1], step="grant/x"))
+
+
+def other_memo(history: History) -> None:
+    place = at(history, "reward", 3)
+    history[place] = (3, replace(history[place][1], memo="a gift"))
 
 
 def undeclared(history: History) -> None:
@@ -250,6 +255,7 @@ FORGED: dict[str, tuple[Callable[[History], None], str]] = {
     "a line more at the end": (out_of_a_pool, "round 4: the ledger has 'reward/9', which does not follow"),
     "a reward of another amount": (another_amount("reward", 3), "round 3: 'reward/"),
     "a reward of another amount at the end": (another_amount("reward", 4), "round 4: 'reward/"),
+    "another memo": (other_memo, "and is otherwise recorded"),
     "another share of what goes back": (another_amount("reimburse", 3), "round 3: 'reimburse/"),
     "a bid of another amount": (another_amount("bid", 2, -1), "round 2: 'bid/"),
     "the last settlement is cut off": (cut, "round 4: 'pay/0' follows from the records, and the ledger does"),
@@ -265,8 +271,7 @@ def test_a_consistent_forgery_that_contradicts_settings_or_records_is_found(
     history = history_of(run)
     forge(history)
     rewritten(run, history)
-    with open_ledger(run) as ledger:
-        assert ledger.verify().ok  # the log alone says nothing
+    assert open_ledger(run).verify().ok  # the log alone says nothing
     assert said in (wrong_of(run) or "")
     assert not audit_run(run).holds
     assert wrong_of(run, auction / "receipts") is not None

@@ -41,7 +41,7 @@ def test_the_index_says_what_the_log_says(ledger: Ledger, url: str, tmp_path: Pa
     for number in range(len(TOLD)):  # round by round, as a run does
         play(ledger, TOLD[number : number + 1])
         written += follow(url, ledger)
-    assert follow(url, other) == other.count()
+    assert follow(url, other) == other.as_book().count
     book = book_of(TOLD)
     assert written == book.count
     assert follow(url, ledger) == 0

@@ -5,7 +5,6 @@ import json
 import shutil
 import sqlite3
 import struct
-import subprocess
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
@@ -52,9 +51,9 @@ def folder(tmp_path: Path) -> Path:
     for n in range(7):
         np.savez(run / "rounds" / f"{n:05d}.npz")
     (run / "ledger.json").write_text('{"book": "b1"}\n')
-    with Ledger.open(run / LOG, book="b1") as ledger:
-        play(ledger, TOLD)
-        rebuild(run / "ledger.db", ledger)
+    ledger = Ledger.open(run / LOG, book="b1")
+    play(ledger, TOLD)
+    rebuild(run / "ledger.db", ledger)
     heads = [line_of(n, book_of([*TOLD[:n], (n, TOLD[n][1][:-1])]).head) for n in range(7)]
     (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in heads))
     checkpoint(run, book_of(TOLD), 7)
@@ -75,8 +74,7 @@ def test_verify(folder: Path, tmp_path: Path) -> None:
     assert code == 0
     assert "The books add up: " in out  # its rule is not imported, so not all was checked
     assert book_of(TOLD).head in out
-    with Ledger.open(folder / LOG, book="b1", read_only=True) as ledger:
-        write_receipts(tmp_path / "receipts", Issuer(ledger, folder).new())
+    write_receipts(tmp_path / "receipts", Issuer(Ledger.open(folder / LOG, book="b1", read_only=True), folder).new())
     code, out, _ = run_hanse("ledger", "verify", folder, "--receipts", tmp_path / "receipts", "--json")
     assert code == 0
     said = json.loads(out)
@@ -108,8 +106,8 @@ def test_verify(folder: Path, tmp_path: Path) -> None:
 def test_a_tail_that_was_cut_is_found_by_the_checkpoint_and_the_metrics(folder: Path) -> None:
     for file in (folder / "ledger.db", folder / LOG, heads_of(folder / LOG)):
         file.unlink()
-    with Ledger.open(folder / LOG, book="b1") as ledger:
-        play(ledger, TOLD[:-2])
+    ledger = Ledger.open(folder / LOG, book="b1")
+    play(ledger, TOLD[:-2])
     code, _, err = run_hanse("ledger", "verify", folder)
     assert code == 1
     assert "checkpoint of round 7: head" in err
@@ -125,9 +123,9 @@ def test_a_tail_that_was_cut_is_found_by_the_checkpoint_and_the_metrics(folder: 
     assert run_hanse("ledger", "verify", folder)[0] == 1  # they are still cut off
     for file in (folder / LOG, heads_of(folder / LOG)):
         file.unlink()
-    with Ledger.open(folder / LOG, book="b1") as ledger:
-        play(ledger, TOLD)
-        rebuild(folder / "ledger.db", ledger)
+    ledger = Ledger.open(folder / LOG, book="b1")
+    play(ledger, TOLD)
+    rebuild(folder / "ledger.db", ledger)
     assert run_hanse("ledger", "verify", folder)[0] == 0
 
 
@@ -158,17 +156,3 @@ def test_exports(folder: Path, tmp_path: Path) -> None:
     assert f"    assets:client:0  {tokens(first.balance(client(0)))} tok\n" in out
     code, _, err = run_hanse("ledger", "export", folder, "-f", "hledgr")
     assert (code, err) == (2, "hanse: --format: 'hledgr': no such format; did you mean 'hledger'?\n")
-    if shutil.which("hledger") is None:
-        return
-    (tmp_path / "all.journal").write_text(out)
-    read = subprocess.run(
-        ["hledger", "-f", tmp_path / "all.journal", "balance", "--flat", "-E", "-O", "json"],
-        capture_output=True, text=True, check=True, env={"LC_ALL": "C.UTF-8", "PATH": "/usr/bin:/usr/local/bin"},
-    )  # fmt: skip
-    found = {row[0]: row[3][0]["aquantity"] if row[3] else None for row in json.loads(read.stdout)[0]}
-    want = {("equity:mint" if n == "mint" else ("liabilities:" if n[0] == "p" else "assets:") + n.replace("/", ":")): u
-            for n, u in book_of(TOLD).balances.items()}  # fmt: skip
-    for name, units in want.items():
-        quantity = found[name]
-        got = 0 if quantity is None else quantity["decimalMantissa"] * 10 ** (6 - quantity["decimalPlaces"])
-        assert got == units, name

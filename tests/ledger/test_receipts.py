@@ -73,24 +73,22 @@ def test_what_a_receipt_says(tmp_path: Path) -> None:
         Transaction("grant/3", "grant", (("mint", -9), ("client/3", 9))),
         Transaction("bid/3", "bid", (("client/3", -4), ("escrow/3", 4))),
     ]
-    with Ledger.open(tmp_path / "transactions.jsonl", book="run", key=KEY) as ledger:
-        ledger.post(2, new)
-        facts = RecordDigest.of(
-            {"round": 2}, [{"client": 3, "value": 0.25}, {"client": 3, "value": 0.5}, {"client": 1}]
-        )
-        ledger.close_round(2, facts)
-        (tmp_path / "metrics.jsonl").write_text('{"round": 2, "time/s": 0.5}\n')
-        seats = [{"round": 2, "client": 3, "value": 0.25, "fit/epsilon": 1.5}]
-        (tmp_path / "clients.jsonl").write_text("".join(json.dumps(seat) + "\n" for seat in seats))
-        with pytest.raises(ValueError, match="round 2: its close"):
-            list(Issuer(ledger, tmp_path).new())
+    ledger = Ledger.open(tmp_path / "transactions.jsonl", book="run", key=KEY)
+    ledger.post(2, new)
+    facts = RecordDigest.of({"round": 2}, [{"client": 3, "value": 0.25}, {"client": 3, "value": 0.5}, {"client": 1}])
+    ledger.close_round(2, facts)
+    (tmp_path / "metrics.jsonl").write_text('{"round": 2, "time/s": 0.5}\n')
+    seats = [{"round": 2, "client": 3, "value": 0.25, "fit/epsilon": 1.5}]
+    (tmp_path / "clients.jsonl").write_text("".join(json.dumps(seat) + "\n" for seat in seats))
+    with pytest.raises(ValueError, match="round 2: its close"):
+        list(Issuer(ledger, tmp_path).new())
     (tmp_path / "transactions.jsonl").unlink()
     (tmp_path / "transactions.heads").unlink()
-    with Ledger.open(tmp_path / "transactions.jsonl", book="run", key=KEY) as ledger:
-        ledger.post(2, new)
-        ledger.close_round(2, RecordDigest.of({"round": 2, "time/s": 9}, seats))
-        (receipt,) = Issuer(ledger, tmp_path).new()
-        assert (receipt.count, receipt.root) == (3, ledger.head())
+    ledger = Ledger.open(tmp_path / "transactions.jsonl", book="run", key=KEY)
+    ledger.post(2, new)
+    ledger.close_round(2, RecordDigest.of({"round": 2, "time/s": 9}, seats))
+    (receipt,) = Issuer(ledger, tmp_path).new()
+    assert (receipt.count, receipt.root) == (3, ledger.as_book().head)
     lines = [("grant/3", "client/3", 9), ("bid/3", "client/3", -4), ("bid/3", "escrow/3", 4)]
     assert (receipt.book, receipt.round, receipt.client) == ("run", 2, 3)
     assert (receipt.said["balance"], receipt.said["escrow"], receipt.said["postings"]) == (5, 4, lines)

@@ -19,6 +19,7 @@ from hanse.core.entry import LOG
 from hanse.ledger.index import difference
 from hanse.ledger.log import Record, heads_of
 from hanse.ledger.run_ledger import latest_claim, open_ledger
+from hanse.runs.rehearsal import small_experiment
 
 HERE = Path(__file__).parent
 
@@ -29,13 +30,8 @@ def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def experiment(rounds: int = 4) -> hanse.Experiment:
-    return hanse.Experiment(
-        data={"clients": 5},
-        mechanism={"name": "paying:paying", "clients_per_round": 2},
-        clients={"grant": 7.0},
-        engine={"train": "stacked", "threads": 1},
-        run={"rounds": rounds, "seed": 1},
-    )
+    run = {"rounds": rounds, "seed": 1}
+    return small_experiment("paying:paying", data={"clients": 5}, clients={"grant": 7.0}, run=run)
 
 
 @pytest.fixture(scope="module")
@@ -84,9 +80,9 @@ def run(played: Path, tmp_path: Path) -> Path:
 
 
 def history(folder: Path) -> list[Record]:
-    with open_ledger(folder) as ledger:
-        assert ledger.verify().ok
-        return list(ledger.history())
+    ledger = open_ledger(folder)
+    assert ledger.verify().ok
+    return list(ledger.history())
 
 
 def apart(folder: Path) -> str | None:
@@ -98,8 +94,7 @@ def test_resume_completes_the_index(harm: Callable[[Path], None], run: Path) -> 
     harm(run / "ledger.db")
     hanse.resume(run)
     assert apart(run) is None
-    with open_ledger(run) as ledger:
-        assert ledger.count() == latest_claim(run).count  # type: ignore[union-attr]
+    assert open_ledger(run).as_book().count == latest_claim(run).count  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("harm", [half, no_database])
@@ -186,8 +181,7 @@ def written_anew(log: Path) -> None:
     name = json.loads((log.parent / "ledger.json").read_text())["book"]
     log.unlink()
     heads_of(log).unlink()
-    with Ledger.open(log, book=name) as ledger:
-        ledger.post_rounds((record.round, record.transaction) for record in records)
+    Ledger.open(log, book=name).post_rounds((record.round, record.transaction) for record in records)
 
 
 def no_heads(log: Path) -> None:

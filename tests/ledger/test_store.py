@@ -28,7 +28,7 @@ def test_the_lines_are_the_leaves_of_the_tree(ledger: Ledger) -> None:
     first, second, third = (hashlib.sha256(b"\0" + line).digest() for line in lines)
     pair = hashlib.sha256(b"\1" + first + second).digest()
     root = hashlib.sha256(b"\1" + pair + third).digest()
-    assert ledger.head() == root.hex() == Tree(lines).root().hex()
+    assert ledger.as_book().head == root.hex() == Tree(lines).root().hex()
     notes = [
         f"hanse/run\n2\n{base64.b64encode(pair).decode()}\nround 3\n\n",
         f"hanse/run\n3\n{base64.b64encode(root).decode()}\nround 4\n\n",
@@ -55,8 +55,8 @@ def test_history_by_account_and_round(ledger: Ledger) -> None:
         want = [(n, t) for n, t in flat(told) if account in dict(t.postings)]
         assert [(r.round, r.transaction) for r in ledger.history(account)] == want
     assert [r.transaction for r in ledger.history(round=2)] == told[2][1]
-    for after in (0, 3, ledger.count() - 1, ledger.count()):
-        assert [r.number for r in ledger.history(after=after)] == list(range(after + 1, ledger.count() + 1))
+    for after in (0, 3, ledger.as_book().count - 1, ledger.as_book().count):
+        assert [r.number for r in ledger.history(after=after)] == list(range(after + 1, ledger.as_book().count + 1))
 
 
 def test_a_second_posting_returns_the_first(ledger: Ledger) -> None:
@@ -67,23 +67,23 @@ def test_a_second_posting_returns_the_first(ledger: Ledger) -> None:
     assert again[1].number == 3
     ledger.post(1, [pay(0, 1, 5)])
     assert ledger.post(0, [grant(0)]) == [first[0]]  # later rounds do not matter
-    assert ledger.balance(client(0)) == 100 * TOKEN - 5
+    assert ledger.as_book().balance(client(0)) == 100 * TOKEN - 5
 
 
 def test_reading_only(file: Path) -> None:
     with pytest.raises(DamagedError, match=r"transactions\.heads"):
-        Ledger.open(file, read_only=True).head()
-    with Ledger.open(file, book="run") as ledger:
-        play(ledger, history(3, 3))
-        with Ledger.open(file, book="run", read_only=True) as reader:
-            assert reader.as_book() == ledger.as_book()
-            assert reader.verify().ok
-            with pytest.raises(LedgerError, match="reading only"):
-                reader.post(9, [grant(9)])
-            ledger.post(9, [grant(9)])  # a reader does not stand in the way
-            assert reader.balance(client(9)) == 100 * TOKEN
+        Ledger.open(file, read_only=True).as_book()
+    ledger = Ledger.open(file, book="run")
+    play(ledger, history(3, 3))
+    reader = Ledger.open(file, book="run", read_only=True)
+    assert reader.as_book() == ledger.as_book()
+    assert reader.verify().ok
+    with pytest.raises(LedgerError, match="reading only"):
+        reader.post(9, [grant(9)])
+    ledger.post(9, [grant(9)])  # a reader does not stand in the way
+    assert reader.as_book().balance(client(9)) == 100 * TOKEN
     with pytest.raises(DamagedError, match=r"'run'.*'other'"):
-        Ledger.open(file, book="other", read_only=True).head()
+        Ledger.open(file, book="other", read_only=True).as_book()
     for name in ("", "a\nb", "x" * 101):
         with pytest.raises(UserError, match="must be a line of text"):
             Ledger.open(file, book=name)

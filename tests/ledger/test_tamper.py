@@ -41,10 +41,10 @@ def found(file: Path) -> str | None:
     ledger = Ledger.open(file, book="run", read_only=True)
     wrong = ledger.verify().wrong
     if wrong is None:
-        ledger.balances()
+        ledger.as_book()
     else:
         with pytest.raises(DamagedError, match=re.escape(wrong)):
-            ledger.balances()
+            ledger.as_book()
     return wrong
 
 
@@ -184,7 +184,7 @@ def test_a_line_is_written_in_one_way_though_every_hash_is_right(
 
 
 def test_a_receipt_of_another_book_is_named(tmp_path: Path) -> None:
-    with Ledger.open(tmp_path / "another.jsonl", book="run") as ledger:
-        play(ledger, TOLD)
-        wrong = ledger.verify([receipt("another", 6)]).wrong
+    ledger = Ledger.open(tmp_path / "another.jsonl", book="run")
+    play(ledger, TOLD)
+    wrong = ledger.verify([receipt("another", 6)]).wrong
     assert wrong == "receipt of client 1, round 6: is of another book, 'another'"

@@ -59,8 +59,8 @@ def market(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_figures_of_every_client_are_the_ledgers_own(auction: Path) -> None:
-    with open_ledger(auction) as ledger:
-        balances, records = ledger.balances(), list(ledger.history())
+    ledger = open_ledger(auction)
+    balances, records = ledger.as_book().balances, list(ledger.history())
     total = 0
     for row in facts(auction).clients:
         money = money_of(load_run(auction), row.client)
@@ -83,13 +83,11 @@ def test_figures_of_every_client_are_the_ledgers_own(auction: Path) -> None:
 
 def test_bids_are_no_expense(tmp_path: Path) -> None:
     path = write_run(tmp_path / "run", [metric(0)])
-    with Ledger.open(path / "transactions.jsonl", book="b", floor=0) as ledger:
-        a, e, p = client(1), escrow(1), pool("x")
-        ledger.post(0, [Transaction("grant/1", "grant", (("mint", -10), (a, 10)))])
-        ledger.post(
-            1, [Transaction("bid", "bid", ((a, -3), (e, 3))), Transaction("return", "return", ((e, -1), (a, 1)))]
-        )
-        ledger.post(2, [Transaction("pay", "pay", ((e, -2), (p, 2))), Transaction("r", "reward", ((p, -1), (a, 1)))])
+    ledger = Ledger.open(path / "transactions.jsonl", book="b", floor=0)
+    a, e, p = client(1), escrow(1), pool("x")
+    ledger.post(0, [Transaction("grant/1", "grant", (("mint", -10), (a, 10)))])
+    ledger.post(1, [Transaction("bid", "bid", ((a, -3), (e, 3))), Transaction("return", "return", ((e, -1), (a, 1)))])
+    ledger.post(2, [Transaction("pay", "pay", ((e, -2), (p, 2))), Transaction("r", "reward", ((p, -1), (a, 1)))])
     (path / "ledger.json").write_text('{"book": "b"}')
     run = load_run(path)
     vars(run)["wrong_in_books"] = None  # these books close no rounds

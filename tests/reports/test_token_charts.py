@@ -45,9 +45,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_what_cheats_earn_and_lose_is_what_the_books_say(folder: Path) -> None:
     """To the unit, and with the settlement after the last round, which stands at the last round played."""
     run = load_run(folder)
-    with open_ledger(folder) as ledger:
-        assert [record.round for record in ledger.history()][-1] == 5
-        units = np.array([ledger.balance(client(c)) + ledger.balance(escrow(c)) for c in range(12)])
+    ledger = open_ledger(folder)
+    assert [record.round for record in ledger.history()][-1] == 5
+    units = np.array([ledger.as_book().balance(client(c)) + ledger.as_book().balance(escrow(c)) for c in range(12)])
     groups = group_runs([run])
     held = read_books(run)
     assert held.rounds.tolist() == [0, 1, 2, 3, 4]

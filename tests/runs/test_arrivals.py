@@ -21,6 +21,7 @@ from hanse.mechanisms.weigh import ByStaleness
 from hanse.runs.arrivals import Flight, Training, Underway, Waiting
 from hanse.runs.checkpoint import load
 from hanse.runs.observers import mostly_refused
+from hanse.runs.rehearsal import small_experiment
 from hanse.runs.run_record import STILL
 
 BUFFERED = {"enough": 2, "late": "next"}
@@ -28,17 +29,10 @@ P = 4
 
 
 def experiment(seconds: list[float], federation: dict[str, Any], rounds: int = 5, **more: Any) -> hanse.Experiment:
-    mechanism = {"name": "fedavg", "clients_per_round": len(seconds), "weigh": "by_staleness"}
-    sections: dict[str, Any] = {
-        "data": {"clients": len(seconds), "partition": {"samples_per_client": 20}},
-        "model": {"name": "logistic"},
-        "mechanism": mechanism,
-        "behaviour": {"speed": {"seconds": seconds}},
-        "federation": federation,
-        "engine": {"train": "sequential", "threads": 1},
-        "run": {"rounds": rounds},
-    }
-    return hanse.Experiment(**{**sections, **more})
+    given = {"mechanism": {"name": "fedavg", "clients_per_round": len(seconds), "weigh": "by_staleness"}, **more}
+    data = {"clients": len(seconds), **given.pop("data", {})}
+    speed, run = {"speed": {"seconds": seconds}}, {"rounds": rounds}
+    return small_experiment(data=data, behaviour=speed, federation=federation, run=run, **given)
 
 
 def said(run: hanse.Run, client: int, name: str) -> dict[int, Any]:
@@ -119,7 +113,7 @@ def test_a_round_with_nobody_free_waits_for_whoever_comes_first() -> None:
 
 def test_a_late_update_is_valued_in_the_round_in_which_it_is_mixed() -> None:
     mechanism = {"name": "fedavg", "clients_per_round": 3, "weigh": "samples", "value": "exact"}
-    data = {"clients": 3, "partition": {"samples_per_client": 20}, "validation": 0.2}
+    data = {"validation": 0.2}
     watch = Watch()
     run = hanse.run(experiment([1, 1, 3.5], BUFFERED, mechanism=mechanism, data=data), observers=[watch])
     values = said(run, 2, "value")

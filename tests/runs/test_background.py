@@ -60,8 +60,7 @@ def assert_kept(folder: Path, round: int) -> None:
     assert (folder / "rounds" / f"{round:05d}.npz").exists()
     for file in ("metrics.jsonl", "clients.jsonl"):
         assert any(line["round"] == round for line in untimed(folder / file))
-    with open_ledger(folder) as ledger:
-        assert any(record.round == round for record in ledger.history())
+    assert any(record.round == round for record in open_ledger(folder).history())
 
 
 # ---- what is told, and when
@@ -216,8 +215,7 @@ def kill_and_resume(moments: int, seed: int, whole: Path, tmp_path: Path, every:
         assert kept(out) >= len(heard) // every * every
         posted = []
         if (out / "transactions.jsonl").exists() and kept(out):
-            with open_ledger(out) as ledger:
-                posted = [record.round for record in ledger.history()]
+            posted = [record.round for record in open_ledger(out).history()]
         assert max(posted, default=-1) < max(kept(out), 1) or kept(out) == ROUNDS
         assert every > 1 or set(range(len(heard))) <= set(posted)
         hanse.resume(out)

@@ -9,6 +9,7 @@ import hanse
 from hanse.reports.groups import group_runs
 from hanse.reports.report import warnings
 from hanse.reports.statement import render, statement
+from hanse.runs.rehearsal import small_experiment
 from hanse.runs.run_record import load_run
 from hanse.runs.sections import RunSection
 
@@ -35,13 +36,7 @@ def test_a_budget_is_over_at_the_first_limit(limits: dict, rounds: int | None, s
 
 
 def experiment(**run: Any) -> hanse.Experiment:
-    return hanse.Experiment(
-        data={"clients": 6},
-        model={"name": "logistic"},
-        mechanism={"name": "fedavg", "clients_per_round": 2},
-        engine={"train": "stacked", "threads": 1},
-        run={"rounds": 6, **run},
-    )
+    return small_experiment({"name": "fedavg", "clients_per_round": 2}, data={"clients": 6}, run={"rounds": 6, **run})
 
 
 def test_a_run_stops_at_its_target_keeps_the_round_and_is_not_resumed_past_it(tmp_path: Path) -> None:

@@ -19,8 +19,7 @@ from hanse.base.errors import InPlaceError, PartError, PartWarning, RunFailedErr
 from hanse.base.lock import Hold
 from hanse.cli import app
 from hanse.core.part import GROUPS, Aggregate, Context, Group, Mechanism, View, Weighed, WeighPart
-from hanse.core.port import ClientInfo, Reply, Request, Roster, Trained
-from hanse.core.recipe import Recipe
+from hanse.core.port import Roster
 from hanse.core.table import Add, Replace
 from hanse.data import build as build_data
 from hanse.learning.models import build_problem
@@ -29,33 +28,18 @@ from hanse.mechanisms.deploy import ServerModel
 from hanse.mechanisms.ipfl import IPFL
 from hanse.mechanisms.weigh import BySamples, sample_shares
 from hanse.runs.experiment import run_remote
+from hanse.runs.rehearsal import small_experiment
 from hanse.runs.round import first_state, play_round
 from hanse.runs.setup import Session, build
+from tests.runs.test_rounds import P, Scripted, edit
+from tests.runs.test_rounds import setup_of as scripted
 
 N = 4
 PROBLEM, INITIAL = build_problem("logistic", (2,), 3, 0)
-P = PROBLEM.layout.size
 
 
-@dataclass
-class Constant:
-    """Client c sends a constant row of c + 1, as if of c samples."""
-
-    def present(self, round: int) -> Roster:
-        return Roster(ClientInfo(c, f"c{c}", f"k{c}", 10 * c) for c in range(N))
-
-    def exchange(self, round: int, requests: Sequence[Request], deadline_s: Any, closing: Any) -> list[Reply]:
-        return [Reply(r.client, tuple(self.result(r.client, task) for task in r.tasks)) for r in requests]
-
-    def result(self, client: int, task: Any) -> Trained:
-        return Trained(task.seat, torch.full((P,), client + 1.0), float(client), 0.5, 3)
-
-
-def setup_of(mechanism: Mechanism) -> Session:
-    context = Context(N, 10, 0, Recipe(), PROBLEM.layout, lambda k: INITIAL + k, mechanism.slots())
-    return Session(
-        hanse.Experiment(mechanism="fedavg", clients={"grant": 0.0}), mechanism, Constant(), context, *[None] * 6
-    )  # type: ignore[arg-type]
+def setup_of(mechanism: Mechanism, script: Any = lambda reply: [reply]) -> Session:
+    return scripted(mechanism, Scripted(script, tuple(range(N))), N)
 
 
 def market(part: IPFL) -> Mechanism:
@@ -110,15 +94,6 @@ class Ratio(BySamples):
         return Aggregate(row=scaled.pow(4).mean(dim=0) / scaled.mean(dim=0))
 
 
-@dataclass
-class OneLarge(Constant):
-    """Client 2 sends numbers whose fourth power is no float32."""
-
-    def result(self, client: int, task: Any) -> Trained:
-        found = super().result(client, task)
-        return replace(found, row=found.row * 1e15) if client == 2 else found
-
-
 def test_who_made_a_row_infinite_is_told_right() -> None:
     """Of sound updates it is the rule, which a warning names too; of an outsized one it is its own client alone."""
     setup = setup_of(replace(fedavg(clients_per_round=N), weigh=Ratio(zero=0.0)))
@@ -126,7 +101,7 @@ def test_who_made_a_row_infinite_is_told_right() -> None:
         refusals = play_round(setup, first_state(setup)).view.refusals
     reason = "the mechanism itself made row 0 of the table infinite or NaN: the old one stays"
     assert refusals == tuple((client, reason) for client in range(N))
-    setup = replace(setup_of(replace(fedavg(clients_per_round=N), weigh=Ratio())), federation=OneLarge())
+    setup = setup_of(replace(fedavg(clients_per_round=N), weigh=Ratio()), edit(2, row=torch.full((P,), 3e15)))
     state = first_state(setup)
     played = play_round(setup, state)
     assert torch.equal(played.state.table.rows, state.table.rows)
@@ -165,15 +140,7 @@ def test_nobody_pays_for_a_centre_that_stays_as_it_was() -> None:
             centres.models[1] *= 1e45
             return found, after
 
-    given = hanse.Experiment(
-        data={"clients": N, "partition": {"alpha": 1.0}, "seed": 2},
-        model={"name": "logistic"},
-        mechanism={"name": "ipfl", "eagerness": 1e5, "cost": 0.1},
-        train={"steps": 2, "batch_size": 8},
-        engine={"train": "stacked", "threads": 1},
-        run={"rounds": 3},
-    )
-    setup = build(given)
+    setup = build(small_experiment({"name": "ipfl", "eagerness": 1e5, "cost": 0.1}, data={"partition": {"alpha": 1.0}}))
     sound = play_round(setup, first_state(setup))
     assert sound.view.settlement.arrays["market_paid"].all()
     assert sound.view.settlement.arrays["market_units"][1].sum() > 0  # it would have paid
@@ -264,15 +231,8 @@ def failing(rounds: Sequence[int] = (), dirty: bool = False) -> Mechanism:
 
 
 def experiment(rounds: Sequence[int], of: int = 4, dirty: bool = False, **run: Any) -> hanse.Experiment:
-    return hanse.Experiment(
-        data={"clients": N, "partition": {"alpha": 1.0}, "client_test": 0.2, "seed": 2},
-        model={"name": "logistic"},
-        mechanism={"name": "test_failed_rounds:failing", "rounds": list(rounds), "dirty": dirty},
-        train={"steps": 2, "batch_size": 8},
-        clients={"grant": 50.0},
-        engine={"train": "sequential", "threads": 1},
-        run={"rounds": of, "seed": 3, **run},
-    )
+    failing = {"name": "test_failed_rounds:failing", "rounds": list(rounds), "dirty": dirty}
+    return small_experiment(failing, clients={"grant": 50.0}, run={"rounds": of, "seed": 3, **run})
 
 
 @dataclass

@@ -15,6 +15,7 @@ from hanse.federation.behaviour import Behaviour, Me
 from hanse.ledger.run_ledger import reading
 from hanse.reports.facts import facts
 from hanse.runs.grants import part_of
+from hanse.runs.rehearsal import small_experiment
 from hanse.runs.replay import against_rules, replay_books
 
 
@@ -30,16 +31,8 @@ class TwoKeys(Behaviour):
 
 
 def experiment(**clients: Any) -> hanse.Experiment:
-    return hanse.Experiment(
-        data={"clients": 4},
-        model="logistic",
-        mechanism={"name": "fedavg", "value": "path", "settle": {"name": "by_value", "rate": 1e-6}},
-        train={"steps": 3},
-        clients=clients,
-        behaviour={f"{__name__}:TwoKeys": {}},
-        engine={"threads": 1},
-        run={"rounds": 8},
-    )
+    paying = {"name": "fedavg", "value": "path", "settle": {"name": "by_value", "rate": 1e-6}}
+    return small_experiment(paying, clients=clients, behaviour={f"{__name__}:TwoKeys": {}}, run={"rounds": 8})
 
 
 @given(some.integers(0, 10**14), some.integers(1, 500))

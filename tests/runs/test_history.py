@@ -10,17 +10,14 @@ import hanse
 from hanse.base.errors import UserError
 from hanse.core.recipe import Recipe
 from hanse.learning.job import batch_plan, last_epoch
+from hanse.runs.rehearsal import small_experiment
 
 
 def experiment(rounds: int = 4, **train: Any) -> hanse.Experiment:
-    return hanse.Experiment(
-        data={"clients": 6, "partition": {"alpha": 0.5}, "client_test_from": "equal", "validation": 0.0},
-        model={"name": "mlp", "hidden": [8], "batch_norm": True},
-        mechanism={"name": "fedavg", "clients_per_round": 2},
-        train={"steps": 3, "batch_size": 16, "lr": 0.1, **train},
-        engine={"train": "sequential", "threads": 1, "workers": 1, "device": "cpu"},
-        run={"rounds": rounds, "seed": 1},
-    )
+    equal = {"clients": 6, "client_test": 0.0, "client_validation": 0.0, "client_test_from": "equal", "validation": 0.0}
+    model, train = {"name": "mlp", "hidden": [8], "batch_norm": True}, {"steps": 3, "batch_size": 16, **train}
+    two = {"name": "fedavg", "clients_per_round": 2}
+    return small_experiment(two, data=equal, model=model, train=train, run={"rounds": rounds, "seed": 1})
 
 
 def test_batches_go_on_where_the_last_round_stopped() -> None:

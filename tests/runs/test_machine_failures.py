@@ -14,6 +14,7 @@ from watching import untimed
 import hanse
 from hanse.ledger.run_ledger import open_ledger
 from hanse.runs import checkpoint
+from hanse.runs.rehearsal import small_experiment
 from hanse.runs.rundir import RunDir
 
 HERE = Path(__file__).parents[1]  # where paying.py is
@@ -26,14 +27,8 @@ def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def experiment(**run: Any) -> hanse.Experiment:
-    return hanse.Experiment(
-        data={"clients": 30},
-        model={"name": "mlp", "hidden": [4]},
-        mechanism={"name": "paying:paying", "clients_per_round": 2},
-        clients={"grant": 20.0},
-        engine={"train": "stacked", "threads": 1},
-        run={"rounds": ROUNDS, "seed": 1, **run},
-    )
+    given = {"data": {"clients": 30}, "clients": {"grant": 20.0}, "run": {"rounds": ROUNDS, "seed": 1, **run}}
+    return small_experiment("paying:paying", **given)
 
 
 @pytest.fixture(scope="module")
@@ -52,9 +47,10 @@ def assert_same(folder: Path, whole: Path) -> None:
         with np.load(file) as want, np.load(folder / "rounds" / file.name) as got:
             for name in want.files:
                 np.testing.assert_array_equal(got[name], want[name])
-    with open_ledger(folder) as got, open_ledger(whole) as want:
-        assert got.verify().ok
-        assert list(got.history()) == list(want.history())
+    got = open_ledger(folder)
+    want = open_ledger(whole)
+    assert got.verify().ok
+    assert list(got.history()) == list(want.history())
 
 
 FULL = os.open("/dev/full", os.O_WRONLY) if Path("/dev/full").exists() else -1  # every write: no space left on device

@@ -24,11 +24,11 @@ from hanse.ledger.run_ledger import wrong_in
 from hanse.reports.facts import facts
 from hanse.reports.invoice import invoice
 from hanse.runs import round as rounds
+from hanse.runs.comparison import UnlikeError
 from hanse.runs.recomputable import (
     Commitment,
     ReplayedAnswers,
     RoundAnswers,
-    UnlikeError,
     answers_file,
     audit_folder,
     validation_file,
@@ -91,19 +91,6 @@ def test_a_run_that_was_resumed_and_made_longer_is_recomputed(tmp_path: Path) ->
     hanse.resume(tmp_path / "run", rounds=3)
     found = recompute(tmp_path / "run", given(tmp_path / "run"))
     assert (found.unlike, found.rounds) == (None, 3)
-
-
-def test_the_option_changes_nothing_of_what_is_played(tmp_path: Path) -> None:
-    kept = hanse.run(experiment("by_value"), out=tmp_path / "kept")
-    sections = dict(PLAYED["by_value"])
-    plain = hanse.Experiment(
-        data={"source": "digits", "clients": 5},
-        model={"name": "logistic"},
-        train={"steps": 4},
-        run={"rounds": 3},
-        **sections,
-    )
-    assert kept.clients == hanse.run(plain).clients
 
 
 def flipped(file: Path, client: int) -> None:
@@ -288,18 +275,6 @@ def test_rounds_that_are_not_in_the_book_are_said(tmp_path: Path) -> None:
         invoice(run, "10", "EUR")
     result = CliRunner().invoke(app, ["ledger", "verify", str(run)])
     assert (result.exit_code, said in result.output) == (0, True)
-
-
-def test_what_no_round_makes_is_named(copy: Path) -> None:
-    file = copy / "rounds" / "00001.npz"
-    whole = file.read_bytes()
-    changed(file, lambda kept: kept.update(value_error=np.zeros(5)))
-    restamped(copy)
-    assert recompute(copy, given(copy)).unlike.startswith("round 1: 'value_error' was recorded")
-    file.write_bytes(whole)
-    edited(copy, "metrics.jsonl", lambda lines: lines[1].update({"value/rank": 0.9}))
-    restamped(copy)
-    assert recompute(copy, given(copy)).unlike.startswith("round 1: value/rank was recorded")
 
 
 def test_a_round_that_is_said_to_have_failed_pays_and_values_nobody(copy: Path) -> None:

@@ -69,9 +69,9 @@ class Scripted:
         return Reply(request.client, tuple(results), bytes_down=8, bytes_up=4)
 
 
-def setup_of(mechanism: Mechanism, scripted: Scripted, **sections: Any) -> Session:
+def setup_of(mechanism: Mechanism, scripted: Scripted, of: int = N, **sections: Any) -> Session:
     experiment = hanse.Experiment(**{"mechanism": "fedavg", "clients": {"grant": 0.0}, **sections})
-    context = Context(N, 10, 0, Recipe(), PROBLEM.layout, lambda k: INITIAL + k, mechanism.slots())
+    context = Context(of, 10, 0, Recipe(), PROBLEM.layout, lambda k: INITIAL + k, mechanism.slots())
     return Session(experiment, mechanism, scripted, context, *[None] * 6)  # type: ignore[arg-type]
 
 

@@ -15,8 +15,9 @@ from hanse.core.part import Choice, Mechanism, SelectPart
 from hanse.core.table import as_one
 from hanse.data import Dataset, Samples
 from hanse.mechanisms.baselines import fedavg
+from hanse.runs.rehearsal import small_experiment
 
-ENGINE = {"train": "stacked", "threads": 1}
+LINE = {"source": "of_the_user:linear_data", "partition": "iid", "clients": 5}
 
 
 def linear_data(**_: Any) -> Dataset:
@@ -32,16 +33,8 @@ def importable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_regression_learns_a_line_and_reports_no_accuracy() -> None:
-    run = hanse.run(
-        hanse.Experiment(
-            data={"source": "of_the_user:linear_data", "partition": "iid", "clients": 5},
-            model={"name": "logistic"},
-            mechanism={"name": "greedyfed", "clients_per_round": 3},
-            train={"lr": 0.1, "epochs": 3},
-            engine=ENGINE,
-            run={"rounds": 12},
-        )
-    )
+    train, run = {"lr": 0.1, "epochs": 3}, {"rounds": 12}
+    run = hanse.run(small_experiment({"name": "greedyfed", "clients_per_round": 3}, data=LINE, train=train, run=run))
     assert run.metrics[-1]["test/loss"] < 1e-4 < run.metrics[0]["test/loss"]
     assert all("test/accuracy" not in m for m in run.metrics)
     weight = next(run.model().parameters()).detach().numpy()
@@ -77,12 +70,5 @@ def test_a_rounds_updates_are_held_once_and_no_longer_than_the_round(monkeypatch
 
     monkeypatch.setattr("hanse.runs.arrivals.as_one", noting)
     OLD.clear()
-    experiment = hanse.Experiment(
-        data={"source": "of_the_user:linear_data", "partition": "iid", "clients": 5},
-        model={"name": "logistic"},
-        mechanism="of_the_user:unsorted",
-        engine=ENGINE,
-        run={"rounds": 3},
-    )
-    hanse.run(experiment, observers=[Watching()])
+    hanse.run(small_experiment("of_the_user:unsorted", data=LINE), observers=[Watching()])
     assert (len(OLD), copied) == (3, [False] * 3)  # the engine's rows themselves

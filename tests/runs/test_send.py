@@ -1,7 +1,5 @@
 """``model.send = "trainable"``: rows without the frozen parameters, in every engine and on a network."""
 
-from typing import Any
-
 import pytest
 import torch
 import user_loops  # noqa: F401 (imported by path)
@@ -10,18 +8,12 @@ from rotation import rotating
 import hanse
 from hanse.core.table import Layout
 from hanse.learning.models import build_problem
+from hanse.runs.rehearsal import small_experiment
 
 
-def experiment(send: str, model: str = "tuned_plainly", train: str = "sequential", **more: Any) -> hanse.Experiment:
-    return hanse.Experiment(
-        data={"clients": 5},
-        model={"name": f"user_loops:{model}", "send": send},
-        mechanism={"name": more.pop("mechanism", "fedavg")},
-        engine={"train": train, "threads": 1, "workers": 1, "device": "cpu"},
-        run={"rounds": 3},
-        train={"lr": 0.05, "epochs": 2, "loop": more.pop("loop", None)},
-        **more,
-    )
+def experiment(send: str, model: str = "tuned_plainly", mechanism: str = "fedavg") -> hanse.Experiment:
+    sent = {"name": f"user_loops:{model}", "send": send}
+    return small_experiment(mechanism, data={"clients": 5}, model=sent, train={"lr": 0.05, "epochs": 2})
 
 
 @pytest.mark.parametrize("mechanism", rotating(["fedavg", "fedprox", "greedyfed", "ditto", "scaffold", "ipfl"], 3))

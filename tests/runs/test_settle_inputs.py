@@ -15,6 +15,7 @@ from hanse.core.entry import Transaction, client
 from hanse.core.part import Mechanism, Settlement, SettlePart, State, View
 from hanse.mechanisms.baselines import fedavg
 from hanse.reports.audit import Audit, audit_run
+from hanse.runs.rehearsal import small_experiment
 from hanse.runs.round_record import round_file
 from hanse.runs.settle_inputs import NAME, NotRecordedError, RecordedInputs
 
@@ -53,9 +54,7 @@ def pays(reads: str = "") -> Mechanism:
 
 
 def audited(folder: Path, mechanism: Any, change: Any = None) -> Audit:
-    data = {"source": "digits", "clients": 4, "partition": {"alpha": 1.0}, "client_validation": 0.1}
-    small = {"model": "logistic", "train": {"steps": 1}, "engine": {"threads": 1}, "run": {"rounds": 3}}
-    hanse.run(hanse.Experiment(data=data, mechanism=mechanism, **small), out=folder)
+    hanse.run(small_experiment(mechanism), out=folder)
     for number in range(3 if change else 0):
         with np.load(round_file(folder, number)) as record:
             kept = {name: record[name] for name in record if not change(name)}

@@ -13,23 +13,13 @@ from watching import Watch
 import hanse
 from hanse.data import build
 from hanse.lab.job import folder_of, play, play_kept, seeded
+from hanse.runs.rehearsal import small_experiment
 
 DATA = {"clients": 6, "partition": {"name": "pathological", "classes_per_client": 3}, "client_test": 0.25}
 
 
 def played(mechanism: dict[str, Any], model: str, observers: Sequence[Any] = ()) -> hanse.Run:
-    return hanse.run(
-        hanse.Experiment(
-            data=DATA,
-            model={"name": "mlp", "hidden": [8]},
-            mechanism=mechanism,
-            train={"batch_size": 16, "lr": 0.1},
-            engine={"train": "stacked", "threads": 1},
-            eval={"model": model},
-            run={"rounds": 3},
-        ),
-        observers=observers,
-    )
+    return hanse.run(small_experiment(mechanism, data=DATA, eval={"model": model}), observers=observers)
 
 
 def by_hand(run: hanse.Run, models: Sequence[torch.Tensor]) -> list[float]:
@@ -61,21 +51,13 @@ def test_the_trained_model_is_the_clients_own_update(name: str) -> None:
     assert same == (name not in ("fedavg", "cfl"))
 
 
-CLASSES = {"clients": 5, "partition": {"name": "niid", "alpha": 0.3}, "client_test_from": "classes", "validation": 0.0}
+CLASSES = {"clients": 5, "partition": {"name": "niid", "alpha": 0.3}, "client_test_from": "classes", "validation": 0.0,
+           "client_test": 0.0, "client_validation": 0.0}  # fmt: skip
 
 
 def test_the_official_tests_are_weighted_by_the_clients_classes() -> None:
     """The sum over classes of the client's train share times the accuracy on all test samples of the class."""
-    run = hanse.run(
-        hanse.Experiment(
-            data=CLASSES,
-            model={"name": "mlp", "hidden": [8]},
-            mechanism={"name": "local"},
-            train={"batch_size": 16, "lr": 0.1},
-            engine={"train": "stacked", "threads": 1},
-            run={"rounds": 3},
-        )
-    )
+    run = hanse.run(small_experiment("local", data=CLASSES))
     data = build(run.experiment.data)
     counts, tests = data.class_counts(), data.server_test
     assert (len(tests), int(data.sizes.sum())) == (500, 1297)  # all test samples, and nothing cut from clients
@@ -97,15 +79,8 @@ def test_the_official_tests_are_weighted_by_the_clients_classes() -> None:
 
 def test_the_best_round_of_each_client_is_kept(tmp_path: Path) -> None:
     """Of a whole run, and of one whose first rounds another process played."""
-    asked = {
-        "data": {**DATA, "clients": 4},
-        "model": {"name": "logistic"},
-        "mechanism": {"name": "fedavg", "select": "everyone"},
-        "train": {"batch_size": 16, "lr": 0.5},
-        "engine": {"train": "stacked", "threads": 1},
-        "run": {"rounds": 4},
-    }
-    job = seeded(asked, 3, "a run")
+    asked = small_experiment({"name": "fedavg", "select": "everyone"}, data={**DATA, "clients": 4}, run={"rounds": 4})
+    job = seeded(asked.sections(), 3, "a run")
     kept = play(job, lambda done: None)
     curves = kept["curves"]
     each = np.array([curves[f"client/{c}/test_accuracy"] for c in range(4)])

@@ -19,6 +19,7 @@ from hanse.federation.policy import fits
 from hanse.learning.scoring import Scorer
 from hanse.runs import experiment as loop
 from hanse.runs.checkpoint import LoopState, load
+from hanse.runs.rehearsal import small_experiment
 from hanse.runs.rundir import RunDir
 from hanse.runs.setup import Session, build
 from hanse.runs.testing import Figures, ask_tests
@@ -27,14 +28,13 @@ N = 5
 
 
 def world(**sections: Any) -> Session:
-    given: dict[str, Any] = {
-        "data": {"clients": N, "client_test": 0.2, "client_validation": 0.2},
-        "model": {"name": "mlp", "hidden": [6]},
-        "mechanism": {"name": "fedavg", "clients_per_round": 3},
-        "engine": {"train": "stacked", "threads": 1},
-        **sections,
-    }
-    return build(hanse.Experiment(**given))
+    return build(
+        small_experiment(
+            {"name": "fedavg", "clients_per_round": 3},
+            data={"clients": N, "partition": {"samples_per_client": 150}},
+            **sections,
+        )
+    )
 
 
 @pytest.fixture(scope="module")
@@ -197,15 +197,8 @@ def test_elsewhere_a_private_row_is_tested_by_its_owner_alone_and_not_on_the_ser
 
 def of_ditto(rounds: int = 4, **sections: Any) -> hanse.Experiment:
     """Return a run in which two of six clients' own models change in a round."""
-    given: dict[str, Any] = {
-        "data": {"clients": 6, "client_test": 0.2},
-        "model": {"name": "mlp", "hidden": [6]},
-        "mechanism": {"name": "ditto", "clients_per_round": 2},
-        "engine": {"train": "stacked", "threads": 1},
-        "run": {"rounds": rounds, **sections.pop("run", {})},
-        **sections,
-    }
-    return hanse.Experiment(**given)
+    asked = {"data": {"clients": 6}, "run": {"rounds": rounds}, **sections}
+    return small_experiment({"name": "ditto", "clients_per_round": 2}, **asked)
 
 
 def alike(a: hanse.Run, b: hanse.Run) -> None:

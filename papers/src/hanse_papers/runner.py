@@ -222,8 +222,7 @@ def _audit(folder: Path) -> dict[str, Any]:
     from hanse.reports.audit import audit_run
     from hanse.runs.replay import recorded_markets
 
-    with open_ledger(folder) as ledger:
-        verdict = ledger.verify()
+    verdict = open_ledger(folder).verify()
     checks: dict[str, Any] = {LEDGER: {"holds": verdict.ok, "said": verdict.wrong or ""}}
     checks["rounds"] = sum(1 for _ in recorded_markets(folder))
     if checks["rounds"]:

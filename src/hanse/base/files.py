@@ -5,7 +5,7 @@ nested JSON, a tiny archive that unpacks to many gigabytes. Code that reads a ru
 once, and then :func:`read_toml`, :func:`read_json`, :func:`json_lines` and :func:`read_arrays`. All of these read a
 bounded amount and never follow a link. Any damage becomes a one-line UserError that names the file.
 
-:func:`whole_file` and :func:`write_whole` write a temporary file next to the target and rename it.
+:func:`write_whole` writes a temporary file next to the target and renames it.
 :func:`private_folder` makes folders that only their user can enter.
 """
 
@@ -22,10 +22,10 @@ import secrets
 import stat
 import zipfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import IO, Any, BinaryIO, TextIO, TypeGuard
+from typing import IO, Any, BinaryIO, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -170,21 +170,6 @@ def read_json(file: Path) -> Any:
     return _parsed(file, json.loads)
 
 
-def parse_line(text: bytes, whole: Sequence[str] = ()) -> dict[str, Any] | None:
-    """Return the JSON object on one line of a file, or None if the line is damaged.
-
-    Args:
-        text: the line, as bytes.
-        whole: keys that must hold a round or client number (see :func:`is_count`). A line without one of them counts as
-            damaged.
-    """
-    try:
-        line = from_json(text)  # a third of the time of json.loads; runs have hundreds of thousands of lines
-    except ValueError:
-        return None
-    return line if isinstance(line, dict) and all(is_count(line.get(key), key) for key in whole) else None
-
-
 def json_lines(
     file: Path, whole: Sequence[str] = (), until: int | None = None, remedy: str = "bring back a backup of it"
 ) -> Iterator[dict[str, Any]]:
@@ -211,11 +196,14 @@ def json_lines(
         number = 0
         while text := lines.readline(LONGEST):
             number += 1
-            # a piece of LONGEST bytes without a newline is no torn line but damage: parse_line refuses it
+            # a piece of LONGEST bytes without a newline is no torn line but damage
             if (until is not None and lines.tell() > until) or (not text.endswith(b"\n") and len(text) < LONGEST):
                 return
-            line = parse_line(text, whole)
-            if line is None:
+            try:
+                line = from_json(text)  # a third of the time of json.loads; runs have hundreds of thousands of lines
+            except ValueError:
+                line = None
+            if not isinstance(line, dict) or not all(_is_count(line.get(key), key) for key in whole):
                 raise UserError(f"{file}: line {number} is damaged; {remedy}")
             yield line
 
@@ -226,7 +214,7 @@ def cut_torn(file: IO[bytes]) -> None:
     file.truncate(file.read().rfind(b"\n") + 1)
 
 
-def is_count(value: object, key: str) -> TypeGuard[int]:
+def _is_count(value: object, key: str) -> bool:
     """Return whether a line's value is a possible round number or, for the ``key`` "client", a possible client number.
 
     Client numbers are bounded because arrays by client are as long as the highest number. An absurd number in a
@@ -259,6 +247,13 @@ def read_arrays(file: Path, only: Collection[str] = ()) -> Arrays:
         raise
     except Exception as wrong:  # zipfile, zlib, numpy and the operating system each raise their own
         raise UserError(f"{file}: cannot be read: {_said(wrong)}") from None
+
+
+def as_npz(arrays: Mapping[str, NDArray[Any]]) -> bytes:
+    """Return arrays as the content of an ``.npz`` file, made in memory: it goes back and forth in its file."""
+    archive = io.BytesIO()
+    np.savez(archive, **dict[str, Any](arrays))
+    return archive.getvalue()
 
 
 def array_in(data: bytes | bytearray) -> NDArray[Any]:
@@ -310,23 +305,20 @@ def _said(wrong: BaseException) -> str:
     return " ".join(str(wrong).split())[:200] or type(wrong).__name__
 
 
-@contextmanager
-def whole_file(
-    path: Path, *, durable: bool = False, private: bool = False, replace: bool = True
-) -> Iterator[IO[bytes]]:
-    """Open a temporary file next to ``path`` for writing, and rename it at the end of the block.
+def write_whole(
+    path: Path, data: str | bytes, *, durable: bool = False, private: bool = False, replace: bool = True
+) -> None:
+    """Write a file under another name next to ``path``, and rename it.
 
-    A reader sees the old file or the complete new one. If the block raises, nothing is left behind. The folder is
+    A reader sees the old file or the complete new one. If it cannot be written, nothing is left behind. The folder is
     created if necessary.
 
     Args:
         path: where the file goes.
+        data: what it contains; a text is encoded as UTF-8.
         durable: whether to flush it to the disk, not only to the system's cache.
         private: whether only this user may read it and enter folders created for it.
         replace: whether an existing file is replaced. If not, it stays, and the new content is dropped.
-
-    Yields:
-        The open file, in binary mode.
 
     Raises:
         OSError: the file cannot be written, or ``path`` is not a regular file. It may be a link, for instance, which
@@ -346,10 +338,10 @@ def whole_file(
         wrong.filename = str(path)  # the name that was asked for
         raise
     try:
-        with os.fdopen(handle, "w+b") as file:
-            yield file
+        with os.fdopen(handle, "wb") as file:
+            file.write(data.encode() if isinstance(data, str) else data)
+            file.flush()
             if durable:
-                file.flush()
                 os.fsync(file.fileno())
         if replace:
             os.replace(part, path)
@@ -358,14 +350,6 @@ def whole_file(
                 os.link(part, path)
     finally:
         part.unlink(missing_ok=True)
-
-
-def write_whole(
-    path: Path, data: str | bytes, *, durable: bool = False, private: bool = False, replace: bool = True
-) -> None:
-    """Write ``data`` (a text is encoded as UTF-8) into a file, with the options and errors of :func:`whole_file`."""
-    with whole_file(path, durable=durable, private=private, replace=replace) as file:
-        file.write(data.encode() if isinstance(data, str) else data)
 
 
 def write_csv(out: TextIO, rows: Iterable[Sequence[object]]) -> None:

@@ -92,12 +92,9 @@ class Tree:
             self._levels[level + 1].append(_node(left, right))
             level += 1
 
-    def root(self, size: int | None = None) -> bytes:
-        """Return the root hash of the first ``size`` leaves (default: all). Raises ValueError if there are fewer."""
-        size = len(self) if size is None else size
-        if not 0 <= size <= len(self):
-            raise ValueError(f"size: {size}: must be from 0 to {len(self)}")
-        return self._hash(0, size) if size else EMPTY
+    def root(self) -> bytes:
+        """Return the root hash."""
+        return self._hash(0, len(self)) if len(self) else EMPTY
 
     def _hash(self, start: int, end: int) -> bytes:
         """Return the hash of the leaves from ``start`` to ``end``, at least one."""
@@ -108,26 +105,20 @@ class Tree:
         split = start + _split(count)
         return _node(self._hash(start, split), self._hash(split, end))
 
-    def inclusion(self, index: int, size: int | None = None) -> tuple[bytes, ...]:
-        """Return the proof that a leaf is at ``index`` of the first ``size`` leaves (RFC 9162, 2.1.3.1).
+    def inclusion(self, index: int) -> tuple[bytes, ...]:
+        """Return the proof that a leaf is at ``index`` (RFC 9162, 2.1.3.1). Raises ValueError if there is none."""
+        if not 0 <= index < len(self):
+            raise ValueError(f"index: {index}: must be from 0 to below {len(self)}")
+        return tuple(self._hash(start, end) for start, end in _beside(index, len(self)))
 
-        Raises ValueError unless ``0 <= index < size <= len(self)``.
+    def consistency(self, first: int) -> tuple[bytes, ...]:
+        """Return the proof that the tree begins with the tree of its ``first`` leaves (RFC 9162, 2.1.4.1).
+
+        Raises ValueError unless ``0 < first <= len(self)``.
         """
-        size = len(self) if size is None else size
-        if not 0 <= index < size <= len(self):
-            raise ValueError(f"index, size: {index}, {size}: must be below {size} and at most {len(self)}")
-        return tuple(self._hash(start, end) for start, end in _beside(index, size))
-
-    def consistency(self, first: int, size: int | None = None) -> tuple[bytes, ...]:
-        """Return the proof that the tree of ``size`` leaves begins with the tree of ``first`` leaves (RFC 9162,
-        2.1.4.1).
-
-        Raises ValueError unless ``0 < first <= size <= len(self)``.
-        """
-        size = len(self) if size is None else size
-        if not 0 < first <= size <= len(self):
-            raise ValueError(f"first, size: {first}, {size}: must be from 1 to {size}, and at most {len(self)}")
-        return tuple(self._consistency(first, 0, size, whole=True))
+        if not 0 < first <= len(self):
+            raise ValueError(f"first: {first}: must be from 1 to {len(self)}")
+        return tuple(self._consistency(first, 0, len(self), whole=True))
 
     def _consistency(self, first: int, start: int, end: int, *, whole: bool) -> list[bytes]:
         """Return the proof for the leaves from ``start`` to ``end``, of which the first ``first`` were there before."""

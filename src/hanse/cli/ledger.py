@@ -55,7 +55,7 @@ def balances(folder: RunFolder, as_json: AsJson = False) -> None:
     from hanse.reports.chart import natural
 
     with reading(folder) as ledger:
-        held = dict(sorted(ledger.balances().items(), key=lambda entry: natural(entry[0])))
+        held = dict(sorted(ledger.as_book().balances.items(), key=lambda entry: natural(entry[0])))
     _warn(folder)
     if as_json:
         print(json.dumps(held, indent=1))
@@ -86,11 +86,11 @@ def history(
     if round_ is not None and round_ < 0:
         raise UserError(f"--round {round_}: must be at least 0")
     with reading(folder) as ledger:
-        ledger.count()  # books that do not hold are refused before anything is printed
+        ledger.as_book()  # books that do not hold are refused before anything is printed
         _warn(folder)
         account = _account_named(account, folder)
-        if account is not None and not ledger.has(account):
-            raise UserError(f"--account: '{account}': no such account{nearest(account, ledger.balances())}")
+        if account is not None and account not in (held := ledger.as_book().balances):
+            raise UserError(f"--account: '{account}': no such account{nearest(account, held)}")
         records = ledger.history(account, round=round_)
         if as_json:
             lines = (leaf(r.number, r.round, r.transaction).decode() for r in records)
@@ -148,7 +148,8 @@ def verify(
     place = ledger_url or folder / "ledger.db"
     keys = {} if witnesses is None else read_witnesses(witnesses)
     heads, newest, most = majority(folder / COSIGNED, keys)
-    with counting("checking the books", err), open_ledger(folder) as ledger:
+    ledger = open_ledger(folder)
+    with counting("checking the books", err):
         verdict = verify_run(folder, ledger, kept_receipts, heads)
         if verdict.ok and keys and newest is None:
             alone = f"no head is cosigned by more than half of the {len(keys)} witnesses; the most is {most}"
@@ -234,7 +235,7 @@ def export(
         raise UserError(f"--format: '{form}': no such format{nearest(form, FORMATS)}")
     text = StringIO()
     with reading(folder) as ledger:
-        ledger.count()  # books that do not hold are refused before anything is printed
+        ledger.as_book()  # books that do not hold are refused before anything is printed
         _warn(folder)
         FORMATS[form](ledger, ledger.history(), sys.stdout if out is None else text)
     if out is not None:

@@ -12,11 +12,15 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Annotated, Any, Generic, TypeVar, Union
 
 import numpy as np
 from pydantic import ConfigDict, Discriminator, Field, Tag, TypeAdapter, ValidationError
 from typing_extensions import TypeAliasType
+
+from hanse.base.errors import UserError
+from hanse.base.files import SMALL, read_text
 
 LARGEST_COUNT = 2**53  # samples, steps, labels: every whole number up to it is a float64
 MOST_METRICS = 32  # that one seat's training may report
@@ -104,6 +108,13 @@ class Declared(Generic[T]):
             return self._adapter.validate_json(f"[{text}]")[0]
         except ValidationError as wrong:
             raise UnsoundError(_line(wrong, self.kind)) from None
+
+    def of_file(self, file: Path, most: int = SMALL) -> T:
+        """Read a JSON file of at most so many bytes, which may be a stranger's. Raises UserError."""
+        try:
+            return self.read(read_text(file, most))
+        except UnsoundError as wrong:
+            raise UserError(f"{file}: {wrong}") from None
 
     def canonical(self, text: str) -> T:
         """Read a JSON text, as :meth:`read`, that is signed or hashed: it must be as Python writes it, without blanks.

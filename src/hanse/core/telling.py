@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from hanse.base.errors import UserError
-from hanse.base.files import read_text, write_whole
+from hanse.base.files import write_whole
 from hanse.core.declared import Declared, UnsoundError
 from hanse.core.entry import tokens
 
@@ -454,7 +454,4 @@ def read_about(folder: Path) -> About:
     file = folder / ABOUT
     if not file.exists():
         raise UserError(f"{file}: is missing; every run directory has one")
-    try:
-        return _ABOUT.read(read_text(file, MOST))
-    except UnsoundError as wrong:
-        raise UserError(f"{file}: {wrong}") from None
+    return _ABOUT.of_file(file, MOST)

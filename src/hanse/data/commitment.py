@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import io
 import json
 import secrets
 import struct
@@ -39,7 +38,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hanse.base.errors import UserError, gated
-from hanse.base.files import read_arrays, write_whole
+from hanse.base.files import as_npz, read_arrays, write_whole
 from hanse.base.merkle import Tree, path_length, verify_inclusion
 from hanse.base.pytorch import torch
 from hanse.data.samples import Inputs, Samples
@@ -350,11 +349,10 @@ class CommittedSet:
 
     def write(self, file: Path) -> None:
         """Write samples, labels and salts into a file that others cannot read. Nothing in it is pickled."""
-        blob = io.BytesIO()
         x, y = (t.detach().cpu().numpy() for t in (self.samples.x, self.samples.y))
         units: dict[str, Any] = {} if self.samples.units is None else {"units": self.samples.units.numpy()}
-        np.savez(blob, x=x, y=y, salts=self.salts, erased=self.erased, kept=self.kept, **units)
-        write_whole(file, blob.getvalue(), private=True)
+        kept = {"x": x, "y": y, "salts": self.salts, "erased": self.erased, "kept": self.kept, **units}
+        write_whole(file, as_npz(kept), private=True)
 
     @staticmethod
     def read(file: Path, inputs: Inputs = Inputs()) -> CommittedSet:  # noqa: B008

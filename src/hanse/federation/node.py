@@ -29,7 +29,7 @@ from pydantic import Field
 
 from hanse.base.errors import UserError
 from hanse.base.factories import call
-from hanse.base.files import AGREEMENTS, ASKED, OPERATORS, private_folder, whole_file, write_whole
+from hanse.base.files import AGREEMENTS, ASKED, OPERATORS, as_npz, private_folder, write_whole
 from hanse.base.import_trust import from_message
 from hanse.base.pytorch import Tensor, torch
 from hanse.base.wings import Names, absent
@@ -77,8 +77,7 @@ def private_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
     Raises:
         OSError: the file cannot be written.
     """
-    with whole_file(path, durable=True, private=True) as file:
-        np.savez(file, **dict(arrays))  # type: ignore[arg-type]
+    write_whole(path, as_npz(arrays), durable=True, private=True)
 
 
 def kept_arrays(path: Path) -> dict[str, NDArray[Any]]:

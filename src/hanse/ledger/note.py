@@ -15,7 +15,7 @@ import struct
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hanse.base.errors import UserError, library
+from hanse.base.errors import UserError, gated, library
 from hanse.base.files import write_whole
 from hanse.base.merkle import decoded
 
@@ -128,10 +128,8 @@ def load_key(path: Path) -> Ed25519PrivateKey:
     from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_ssh_private_key
 
     blob = path.read_bytes()
-    try:
+    with gated(f"{path}: is not a private key without a password"):
         key = (load_ssh_private_key if b"OPENSSH" in blob else load_pem_private_key)(blob, None)
-    except (ValueError, TypeError) as wrong:
-        raise UserError(f"{path}: is not a private key without a password ({wrong})") from None
     if not isinstance(key, private):
         raise UserError(f"{path}: is not an Ed25519 key")
     found: Ed25519PrivateKey = key

@@ -151,17 +151,17 @@ def name_and_key(file: Path) -> tuple[str, bytes | None]:
 
 @contextmanager
 def reading(folder: Path) -> Iterator[Ledger]:
-    """Open a run's ledger for reading, and close it at the end of the ``with`` statement.
+    """Open a run's ledger for reading.
 
     Raises UserError if it cannot be opened, and for any LedgerError inside the ``with`` statement.
     """
-    with open_ledger(folder) as ledger:
-        try:
-            yield ledger
-        except DamagedError as wrong:
-            raise UserError(f"{folder}: the books do not hold: {wrong} ('hanse ledger verify' checks them)") from None
-        except LedgerError as wrong:
-            raise UserError(str(wrong)) from None
+    ledger = open_ledger(folder)
+    try:
+        yield ledger
+    except DamagedError as wrong:
+        raise UserError(f"{folder}: the books do not hold: {wrong} ('hanse ledger verify' checks them)") from None
+    except LedgerError as wrong:
+        raise UserError(str(wrong)) from None
 
 
 def latest_claim(folder: Path) -> BooksAtCheckpoint | None:
@@ -199,8 +199,7 @@ def wrong_in(folder: Path) -> str | None:
 
     Every transaction is read, about 0.02 ms each. Raises UserError: the books or the run's metrics cannot be read.
     """
-    with open_ledger(folder) as ledger:
-        return verify_run(folder, ledger).wrong
+    return verify_run(folder, open_ledger(folder)).wrong
 
 
 def verify_run(
@@ -247,7 +246,7 @@ def verify_run(
 def is_settled(folder: Path, ledger: Ledger) -> bool:
     """Return whether the run's last checkpoint says it is over, and the ledger has all transactions named there."""
     claim = latest_claim(folder)
-    return claim is not None and claim.finished and ledger.count() >= claim.count
+    return claim is not None and claim.finished and ledger.as_book().count >= claim.count
 
 
 def closed_in(records: Iterable[Record]) -> frozenset[int]:

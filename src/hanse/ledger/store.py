@@ -24,14 +24,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import IO, TYPE_CHECKING
 
 from hanse.base.errors import UserError
 from hanse.base.lock import flock
 from hanse.base.merkle import Tree, as_text, root_of
-from hanse.core.book import Book, DamagedError, LedgerError, MutableBook
-from hanse.core.entry import Transaction, is_account
+from hanse.core.book import Book, DamagedError, LedgerError
+from hanse.core.entry import Transaction
 from hanse.ledger.log import LogHead, Record, Walk, heads_of
 from hanse.ledger.note import public_of
 from hanse.ledger.receipts import NOTHING, Closed, Closes, Receipt, RecordDigest, Records, close
@@ -97,7 +97,7 @@ def _first_wrong(
         if first.count > tally.count:
             return f"{first.who}: saw {first.count} transactions, the book has {tally.count}: its tail is cut"
         return f"{first.who}: root after transaction {first.count}: is not the book's, which was written anew"
-    after = MutableBook.of(tally.book())
+    after = tally.copy()
     with suppress(LedgerError):  # if they cannot follow, the heads after them are left over
         for round, transaction in lacking(tally.count):
             after.add(round, transaction)
@@ -115,7 +115,7 @@ LONGEST_NAME = 100  # characters of a book's name, which stands twice in each he
 class Ledger:
     """One book, usually the book of one run. Use :meth:`open` to get one.
 
-    A ledger is a context manager. Several processes may write to the same book at once: they take turns.
+    Files are never open between calls. Several processes may write to the same book at once: they take turns.
 
     Attributes:
         file: the log. The heads are in the file next to it with the suffix ``.heads``.
@@ -136,7 +136,7 @@ class Ledger:
         >>> gift = Transaction("gift", "gift", ((client(0), -TOKEN // 4), (client(1), TOKEN // 4)))
         >>> ledger.post(1, [gift])[0].number
         3
-        >>> ledger.balances()
+        >>> ledger.as_book().balances
         {'mint': -2000000, 'client/0': 750000, 'client/1': 1250000}
         >>> ledger.verify().ok
         True
@@ -179,10 +179,9 @@ class Ledger:
             A book keeps its contents when it is opened again:
 
             >>> from hanse.core.entry import MINT, Transaction
-            >>> with Ledger.open("book.jsonl", book="town") as ledger:
-            ...     posted = ledger.post(0, [Transaction("grant/0", "grant", ((MINT, -5), ("client/0", 5)))])
-            >>> with Ledger.open("book.jsonl", book="town", read_only=True) as ledger:
-            ...     ledger.balance("client/0")
+            >>> ledger = Ledger.open("book.jsonl", book="town")
+            >>> posted = ledger.post(0, [Transaction("grant/0", "grant", ((MINT, -5), ("client/0", 5)))])
+            >>> Ledger.open("book.jsonl", book="town", read_only=True).as_book().balance("client/0")
             5
         """
         file = Path(file)
@@ -192,18 +191,6 @@ class Ledger:
             for new in (heads_of(file), file):  # the log last: one without heads is taken for damage
                 new.touch()
         return Ledger(file, book, floor, read_only, key, public_of(key) if public is None and key else public)
-
-    def close(self) -> None:
-        """Forget what was read. Files are never open between calls."""
-        self._walk = None
-
-    def __enter__(self) -> Ledger:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     # ---- writing
 
@@ -238,7 +225,7 @@ class Ledger:
             known = self._known(walk.tally, round, wanted)
             fresh = [t for step, t in wanted.items() if step not in known]
             if fresh:
-                tally = MutableBook.of(walk.tally.book())
+                tally = walk.tally.copy()
                 lines = b"".join(tally.add(round, t) + b"\n" for t in fresh)
                 head = LogHead(self.book, tally.count, root_of(tally.peaks), round).signed(self._key)
                 note = head.note().encode()
@@ -263,7 +250,7 @@ class Ledger:
             os.ftruncate(heads.fileno(), walk.notes)
             yield log, heads, walk
 
-    def _known(self, tally: MutableBook, round: int, wanted: Mapping[str, Transaction]) -> dict[str, Record]:
+    def _known(self, tally: Book, round: int, wanted: Mapping[str, Transaction]) -> dict[str, Record]:
         """Return the records that the round already has of the ``wanted`` transactions, by step.
 
         Raises LedgerError if one of them is in the book with other content.
@@ -302,42 +289,18 @@ class Ledger:
 
     # ---- reading
 
-    def head(self) -> str:
-        """Return the book's head: the root of the tree over its transactions, 64 hexadecimal digits."""
-        return self._at_end().tally.head
-
-    def count(self) -> int:
-        """Return how many transactions the book has."""
-        return self._at_end().tally.count
-
-    def has(self, account: str) -> bool:
-        """Return whether the account exists, that is, whether anything was ever posted to it."""
-        return account in self._at_end().tally.balances
-
-    def balance(self, account: str) -> int:
-        """Return the balance of an account in units; 0 if nothing was ever posted to it.
-
-        Raises:
-            LedgerError: ``account`` is not a valid name: ``mint``, ``client/N``, ``escrow/N`` or ``pool/NAME``.
+    def as_book(self) -> Book:
+        """Return the book's present state as a value in memory: its balances, head and number of transactions.
 
         Examples:
             >>> from hanse.core.entry import MINT, Transaction
             >>> ledger = Ledger.open("balances.jsonl")
             >>> _ = ledger.post(0, [Transaction("grant/0", "grant", ((MINT, -5), ("client/0", 5)))])
-            >>> ledger.balance("client/0"), ledger.balance("mint"), ledger.balance("client/9")
-            (5, -5, 0)
+            >>> book = ledger.as_book()
+            >>> book.balance("client/0"), book.balance("mint"), book.balance("client/9"), book.count
+            (5, -5, 0, 1)
         """
-        if not is_account(account):
-            raise LedgerError(f"account {account!r}: must be mint, client/N, escrow/N or pool/NAME")
-        return self._at_end().tally.balances.get(account, 0)
-
-    def balances(self) -> dict[str, int]:
-        """Return the balance, in units, of every account that exists, in the order in which they were opened."""
-        return dict(self._at_end().tally.balances)
-
-    def as_book(self) -> Book:
-        """Return the book's present state as a value in memory, for trying out further postings."""
-        return self._at_end().tally.book()
+        return self._at_end().tally.copy()
 
     def _at_end(self) -> Walk:
         """Return the walk along the whole book as it is now. Raises DamagedError if the book does not hold."""
@@ -380,7 +343,7 @@ class Ledger:
 
     def walk(self) -> Walk:
         """Return a walk over the book that stands at its beginning."""
-        return Walk(self.file, self.book, MutableBook(floor=self.floor), public=self.public)
+        return Walk(self.file, self.book, Book(floor=self.floor), public=self.public)
 
     def verify(
         self,

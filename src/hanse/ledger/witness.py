@@ -24,7 +24,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hanse.base.errors import UserError
+from hanse.base.errors import UserError, gated
 from hanse.base.files import cut_torn, json_lines, private_folder, write_whole
 from hanse.base.lock import flock
 from hanse.base.merkle import Tree, as_text, hashes_of, verify_consistency
@@ -180,10 +180,8 @@ def alarms(folder: Path) -> list[str]:
     path = folder / ALARM
     if not path.is_file():
         return []
-    try:
+    with gated(f"{path}: cannot be read"):
         return [str(json.loads(line)["why"]) for line in path.read_text().splitlines()]
-    except (OSError, ValueError, KeyError, TypeError) as wrong:
-        raise UserError(f"{path}: cannot be read: {wrong}") from None
 
 
 def name_of(public: bytes) -> str:

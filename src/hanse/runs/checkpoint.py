@@ -13,14 +13,15 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
 
-from hanse.base.errors import UserError
-from hanse.base.files import whole_file
+from hanse.base.errors import UserError, gated
+from hanse.base.files import write_whole
 from hanse.base.pytorch import Tensor, torch
 from hanse.core.book import Book
 from hanse.core.calling import States
@@ -38,10 +39,6 @@ NOTED = ("round", "finished", "book", "left", "accounts")  # of a state: they ar
 
 class CorruptCheckpointError(Exception):
     """The file was truncated or changed. The checkpoint before it may still be intact."""
-
-
-UNREADABLE = (LookupError, ValueError, TypeError, AttributeError, RecursionError)
-"""What reading a checkpoint raises that somebody wrote otherwise than hanse does."""
 
 
 @dataclass(frozen=True)
@@ -137,57 +134,15 @@ def _copied(value: Any) -> Any:
     return value.copy() if isinstance(value, np.ndarray) else value
 
 
-def _digest(tensors: Mapping[str, Tensor | np.ndarray], notes: str) -> str:
-    """Return the checksum of a checkpoint: BLAKE2b of its tensors by name, with their types and shapes, and of its
+def _digest(arrays: Mapping[str, NDArray[Any]], notes: str) -> str:
+    """Return the checksum of a checkpoint: BLAKE2b of its arrays by name, with their types and shapes, and of its
     notes.
     """
     hasher = hashlib.blake2b(notes.encode(), digest_size=20)
-    for name in sorted(tensors):
-        array = np.asarray(tensors[name])
+    for name, array in sorted(arrays.items()):
         hasher.update(f"{name}|{array.dtype}|{array.shape}|".encode())
         hasher.update(np.ascontiguousarray(array).data if array.size else b"")
     return hasher.hexdigest()
-
-
-class _Writer(Writer):
-    """Writes values for a checkpoint, whose ``tensors`` are their arrays and tensors, by number."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.tensors, self._met = dict[str, Tensor](), set[int]()
-
-    def array(self, array: NDArray[Any]) -> Any:
-        """Take a copy of an array, as two names may stand for one."""
-        return {"$array": self.tensor(torch.tensor(array))["$tensor"]}
-
-    def tensor(self, tensor: Tensor) -> Any:
-        """Take a tensor, or a copy of one that shares its memory with another."""
-        stored, name = tensor.detach().cpu().contiguous(), str(len(self.tensors))
-        if stored.untyped_storage().data_ptr() in self._met:
-            stored = stored.clone()
-        self._met.add(stored.untyped_storage().data_ptr())
-        self.tensors[name] = stored
-        return {"$tensor": name}
-
-    def other(self, value: Any) -> Any:
-        """Raise TypeError: nothing is lost in silence."""
-        raise TypeError(f"a state holds tensors, arrays, numbers and texts, not a {type(value).__name__}")
-
-
-class _Reader(Reader):
-    """Reads what :class:`_Writer` wrote; models and the parts' tensors are put on a device."""
-
-    def __init__(self, whole: Any, tensors: Mapping[str, Tensor], device: torch.device) -> None:
-        super().__init__(whole)
-        self._tensors, self._device = tensors, device
-
-    def leaf(self, tag: str, said: Any) -> Any:
-        """Return an array or a tensor."""
-        return self._tensors[said].numpy() if tag == "$array" else self._tensors[said].to(self._device)
-
-    def made(self, name: str, fields: dict[str, Any], kind: type[Any] | None) -> Any:
-        """Return an object of one of the few classes that a state has."""
-        return KINDS[name](**fields)
 
 
 def store(path: Path, snapshot: Snapshot) -> None:
@@ -196,7 +151,7 @@ def store(path: Path, snapshot: Snapshot) -> None:
     A request that a client still has to answer is not kept: after a restart nobody can match an answer to it
     (:attr:`Flight.lost`).
     """
-    state, book, writer = snapshot.state, snapshot.state.book, _Writer()
+    state, book, writer = snapshot.state, snapshot.state.book, Writer()
     flights = {client: replace(flight, request=None) for client, flight in state.underway.flights.items()}
     state = replace(state, underway=replace(state.underway, flights=flights))
     known = {
@@ -216,26 +171,22 @@ def store(path: Path, snapshot: Snapshot) -> None:
     if state.accounts is not None:
         known["accounts"] = {client: asdict(account) for client, account in sorted(state.accounts.items())}
     notes = json.dumps(known)
-    from safetensors.torch import save  # late: it imports torch
-
-    with whole_file(path, durable=True) as file:
-        file.write(save(writer.tensors, {"notes": notes, "digest": _digest(writer.tensors, notes)}))
+    blob = save(writer.arrays, {"notes": notes, "digest": _digest(writer.arrays, notes)})
+    write_whole(path, blob, durable=True)
 
 
-def _read(path: Path, form: Literal["pt", "np"] = "pt") -> tuple[dict[str, Any], str]:
-    """Return a checkpoint's tensors (or arrays, in the form "np"), and its notes. Raises CorruptCheckpointError if its
-    checksum is wrong.
-    """
+def _read(path: Path) -> tuple[dict[str, NDArray[Any]], str]:
+    """Return a checkpoint's arrays, and its notes. Raises CorruptCheckpointError if its checksum is wrong."""
     try:
-        with safe_open(path, form) as file:
+        with safe_open(path, "np") as file:
             metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
     except (SafetensorError, OSError) as wrong:
         raise CorruptCheckpointError(f"{path.name}: {wrong}") from None
     notes = metadata.get("notes", "")
-    if metadata.get("digest") != _digest(tensors, notes):
+    if metadata.get("digest") != _digest(arrays, notes):
         raise CorruptCheckpointError(f"{path.name}: the checksum does not match")
-    return tensors, notes
+    return arrays, notes
 
 
 def broken_checkpoints(folder: Path) -> list[str]:
@@ -243,7 +194,7 @@ def broken_checkpoints(folder: Path) -> list[str]:
     broken = []
     for file in sorted((folder / "checkpoints").glob("*.safetensors")):
         try:
-            _read(file, "np")  # which needs no torch
+            _read(file)
         except CorruptCheckpointError as wrong:
             if file.exists():  # a run that goes on has deleted it meanwhile
                 broken.append(str(wrong))
@@ -259,24 +210,25 @@ def load(path: Path, device: torch.device) -> Snapshot:
 
     Raises:
         CorruptCheckpointError: the file's checksum or form is wrong.
-        UserError: another version of hanse wrote the file.
+        UserError: another version of hanse, or somebody else, wrote the file.
     """
-    tensors, notes = _read(path)
-    known = json.loads(notes)
-    if known["version"] != VERSION:
-        raise UserError(
-            f"{path}: written by another version of hanse (format {known['version']}, this is {VERSION}): go on "
-            "with it in the version that environment.json names, or play its config.toml again with 'hanse run'"
+    arrays, notes = _read(path)
+    with gated(f"{path}: cannot be read"):
+        known = json.loads(notes)
+        if known["version"] != VERSION:
+            raise UserError(
+                f"{path}: written by another version of hanse (format {known['version']}, this is {VERSION}): go on "
+                "with it in the version that environment.json names, or play its config.toml again with 'hanse run'"
+            )
+        said = Reader(known["state"], arrays, KINDS, device).read(known["state"])
+        book = Book(**known["book"] | {"peaks": [*map(bytes.fromhex, known["book"]["peaks"])]})
+        kept = known.get("accounts")
+        state = LoopState(
+            known["round"], book=book, finished=known["finished"], left=frozenset(known["left"]),
+            accounts=None if kept is None else restored(kept), **said,
+        )  # fmt: skip
+        pending = tuple(
+            (r, Transaction(step, kind, tuple((account, units) for account, units in rows), memo))
+            for r, step, kind, memo, rows in known["pending"]
         )
-    said = _Reader(known["state"], tensors, device).read(known["state"])
-    book = Book(**known["book"] | {"peaks": tuple(map(bytes.fromhex, known["book"]["peaks"]))})
-    kept = known.get("accounts")
-    state = LoopState(
-        known["round"], book=book, finished=known["finished"], left=frozenset(known["left"]),
-        accounts=None if kept is None else restored(kept), **said,
-    )  # fmt: skip
-    pending = tuple(
-        (r, Transaction(step, kind, tuple((account, units) for account, units in rows), memo))
-        for r, step, kind, memo, rows in known["pending"]
-    )
-    return Snapshot(state, known["lengths"], pending, known.get("settings", ""))
+        return Snapshot(state, known["lengths"], pending, known.get("settings", ""))

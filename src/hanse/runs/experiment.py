@@ -390,7 +390,7 @@ def run(
         return play(build(experiment, own=own), observers)
     with Hold(Path(out)) as hold:
         claim(hold, overwrite=overwrite)
-        return play(build(experiment, own=own), observers, hold, overwrite)
+        return play(build(experiment, own=own), observers, hold, overwrite=overwrite)
 
 
 def _read(experiment: Experiment | str | Path) -> Experiment:
@@ -491,7 +491,7 @@ def resume(
                 f"{path}: was played with another model: {before.get('object')}, fingerprint "
                 f"{before.get('fingerprint')}; model is {now.get('object')}, fingerprint {now.get('fingerprint')}"
             )
-        return _from_a_checkpoint(session, observers, hold, other_data)
+        return play(session, observers, hold, again=True, other_data=other_data)
 
 
 def _longer(path: Path, experiment: Experiment, rounds: int) -> Experiment:
@@ -557,89 +557,80 @@ def run_remote(
         MachineError: the machine or the network failed. It is a RunFailedError after several failed rounds in a row.
     """
     session = build(experiment, data, federation=federation, agreement=agreement)
-    if (hold.folder / "config.toml").exists():
-        return _from_a_checkpoint(session, observers, hold, other_data, key)
-    return play(session, observers, hold, key=key)
+    again = (hold.folder / "config.toml").exists()
+    return play(session, observers, hold, again=again, other_data=other_data, key=key)
 
 
 def play(
     session: Session,
     observers: Sequence[Observer],
     hold: Hold | None = None,
+    *,
+    again: bool = False,
     overwrite: bool = False,
+    other_data: bool = False,
     key: Ed25519PrivateKey | None = None,
 ) -> PlayedRun:
-    """Play all rounds of a session.
+    """Play the rounds of a session: all, or those that are left.
 
     Args:
         session: what is played. It is closed at the end.
         observers: objects that see every round.
-        hold: the right (a lock) to write into the run directory that will be made. None: nothing is written.
+        hold: the right (a lock) to write into the run directory. None: nothing is written.
+        again: whether the run in that directory goes on from its last sound checkpoint (or from the start). If not, the
+            directory is made.
         overwrite: whether an earlier run in that directory may be deleted.
+        other_data: whether a run may go on although its data have changed.
         key: the operator's key, which signs the heads of the ledger. None: they are not signed.
 
     Raises:
         MachineError: the machine failed. The directory stays as it is, to be resumed.
     """
     with closing(session.engine):
-        state = first_state(session)
+        state, said = first_state(session), [*session.said]
         if hold is None:
             if session.kept:
                 raise UserError("run.recomputable: true: needs a run directory: give out (--out)")
             return play_rounds(session, state, None, observers)
-        folder = RunDir.create(session, hold, overwrite=overwrite, key=key)
+        snapshot, lines = None, list[str]()
+        if again:
+            hold.take()
+            same_frozen(hold.folder, session.problem)
+            folder, snapshot, lines = RunDir.reopen(session, hold, other_data=other_data, key=key)
+        else:
+            folder = RunDir.create(session, hold, overwrite=overwrite, key=key)
         with closing(folder):
             try:
-                if session.kept:
-                    state = _begun(state, folder)
-                    note = f"note: {audit_folder(hold.folder)} is for an auditor alone"
-                    session = replace(session, said=[*session.said, note])
-                return play_rounds(session, state, folder, observers)
+                if again:  # the file changes only once the directory has proved sound
+                    said += _written_longer(hold.folder, session.experiment)
+                if snapshot is not None:
+                    _same_parts(hold.folder, state, snapshot.state)
+                    state = snapshot.state
+                    said = [*dict.fromkeys([*said, *_accounts(session, state)])]
+                elif session.kept:  # the commitment is the first line of its books
+                    line = Commitment.read(folder.path).transaction()
+                    folder.owe(0, [line])
+                    state = replace(state, book=state.book.post(0, [line]))
+                    said.append(f"note: {audit_folder(hold.folder)} is for an auditor alone")
+                told = ("corrupt checkpoint", "no sound checkpoint", "warning: ", "note: ")
+                said += [line if line.startswith(told) else f"warning: {line}" for line in lines]
+                return play_rounds(replace(session, said=said), state, folder, observers)
             except MachineError:
                 raise
             except Exception:
                 # an error of a part or of the user in the first round: nothing is lost, and the next try finds the
                 # place free
-                if folder.is_new:
+                if folder.is_new and not again:
                     folder.discard()
                 raise
 
 
-def _begun(state: LoopState, folder: RunDir) -> LoopState:
-    """Return the state before the first round with the commitment as the first line of its books."""
-    line = Commitment.read(folder.path).transaction()
-    folder.owe(0, [line])
-    return replace(state, book=state.book.post(0, [line]))
-
-
-def _from_a_checkpoint(
-    session: Session, observers: Sequence[Observer], hold: Hold, other_data: bool, key: Ed25519PrivateKey | None = None
-) -> PlayedRun:
-    """Play the rounds that are left of the run in a directory, from its last sound checkpoint (or from the start)."""
-    experiment, said = session.experiment, session.said
-    hold.take()
-    same_frozen(hold.folder, session.problem)
-    with closing(session.engine):
-        folder, snapshot, lines = RunDir.reopen(session, hold, other_data=other_data, key=key)
-        with closing(folder):
-            # the file changes only once the directory has proved sound
-            said = [*said, *_written_longer(hold.folder, experiment)]
-            state = first_state(session)
-            if snapshot is not None:
-                _same_parts(hold.folder, state, snapshot.state)
-                state = snapshot.state
-                if session.of_guards("accounts") is None and state.accounts is not None:
-                    raise UserError(
-                        "federation.private: is missing: clients began this run with privacy accounts, and keep them"
-                    )
-                guards, sizes = session.guards.values(), session.data.sizes
-                spent = [line for guard in guards for line in guard.resumed(state.accounts, state.round, sizes)]
-                said = [*dict.fromkeys([*said, *spent])]
-            elif session.kept:
-                state = _begun(state, folder)
-            told = ("corrupt checkpoint", "no sound checkpoint", "warning: ", "note: ")
-            said += [line if line.startswith(told) else f"warning: {line}" for line in lines]
-            return play_rounds(replace(session, said=said), state, folder, observers)
+def _accounts(session: Session, state: LoopState) -> Iterator[str]:
+    """Go on from the clients' accounts in a checkpoint, and yield warnings. Raises UserError if they do not fit."""
+    if session.of_guards("accounts") is None and state.accounts is not None:
+        raise UserError("federation.private: is missing: clients began this run with privacy accounts, and keep them")
+    for guard in session.guards.values():
+        yield from guard.resumed(state.accounts, state.round, session.data.sizes)
 
 
 def _same_parts(folder: Path, first: LoopState, kept: LoopState) -> None:

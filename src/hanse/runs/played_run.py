@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from hanse.base.errors import NOT_TRUSTED, UserError, first_line, library
+from hanse.base.errors import NOT_TRUSTED, UserError, gated, library
 from hanse.base.factories import OBJECT
 from hanse.base.files import MEMBERS
 from hanse.base.import_trust import is_looking, looking
@@ -33,7 +33,7 @@ from hanse.learning.losses import takes_one_output
 from hanse.learning.models import MODELS, build_module, layout_of
 from hanse.learning.modules import ByName, own_module
 from hanse.runs.chance import Guess
-from hanse.runs.checkpoint import UNREADABLE, CorruptCheckpointError, LoopState
+from hanse.runs.checkpoint import CorruptCheckpointError, LoopState
 from hanse.runs.checkpoint import load as load_checkpoint
 from hanse.runs.config import Experiment
 from hanse.runs.round import Played
@@ -304,11 +304,11 @@ def load(
     """
     record = load_run(path)
     experiment: Experiment | UserError
-    problem, why = None, ""
+    problem, why, state = None, "", last_state(record.path)
     with looking(trust=trust):
         try:
             experiment = Experiment.read(record.path / "config.toml")
-            problem, why = _problem(record.path, experiment, model)
+            problem, why = _problem(record.path, experiment, model, state)
         except UserError as wrong:
             experiment = UserError(*map(_in_python, wrong.lines))
             # what names code of its own is told when it is asked for: the tables of a run need none
@@ -321,19 +321,12 @@ def load(
         path=record.path, why_no_model=why, tested=_tests(record),
         over=record.ended_early, interrupted=record.unfinished,
     )  # fmt: skip
-    state = last_state(record.path)
     if state is None:
         run.why_no_model = run.why_no_model or f"{record.path}: has no checkpoint that can be read, so no models"
     else:
         run.hold(state)
     names = client_names(record.path)
     run.names = tuple(names.get(c, str(c)) for c in range(len(run.home) or len(names))) if names else ()
-    if problem is not None and state is not None and state.table.rows.shape[1] != problem.layout.size:
-        raise UserError(
-            f"{record.path}: its models have {state.table.rows.shape[1]:,} numbers, and "
-            f"{'the module that was given' if model is not None else repr(run.experiment.model.name)} has "
-            f"{problem.layout.size:,}: must be of the same architecture"
-        )
     return run
 
 
@@ -343,65 +336,55 @@ def _in_python(line: str) -> str:
 
 
 def _problem(
-    path: Path, experiment: Experiment, model: nn.Module | Callable[..., nn.Module] | None
+    path: Path,
+    experiment: Experiment,
+    model: nn.Module | Callable[..., nn.Module] | None,
+    state: LoopState | None,
 ) -> tuple[Problem | None, str]:
     """Return the template of the run's models, or None and a line that says why there is none."""
 
     def made(module: nn.Module) -> Problem:
         problem = Problem(module, layout_of(module, experiment.model.send))
+        _same_size(path, state, problem.layout.size, repr(name) if model is None else "the module that was given")
         same_frozen(path, problem)
         return problem
 
+    name = experiment.model.name
     if isinstance(model, nn.Module):
         shape, _ = read_shape(path / SHAPE)
         return made(ByName(model, shape) if isinstance(shape, Inputs) else model), ""
     if model is not None:
-        return made(build_module(model, *_made_for(path, experiment), experiment.run.seed, **_options(experiment))), ""
-    if experiment.model.name == OBJECT:
+        return made(_built(path, experiment, model)), ""
+    if name == OBJECT:
         what = (experiment.model.model_extra or {}).get("object", "?")
         return None, (
             f"{path}: its model was given as an object ({what}); give it again, as in hanse.load(..., model=Net())"
         )
     try:
-        return made(_module(path, experiment)), ""
+        if name in _WEIGHED and is_looking():
+            raise UserError(f"model.name: {name!r}: loads a base model that this run's files name; --trust allows it")
+        if name in MODELS and name not in _WEIGHED:
+            # first without memory, because how large it is may be a stranger's word
+            with gated(f"{path}: the model {name!r} cannot be made"), torch.device("meta"):
+                size = layout_of(_built(path, experiment, name), experiment.model.send).size
+            _same_size(path, state, size, repr(name))
+        return made(_built(path, experiment, name)), ""
     except UserError as wrong:
         return None, f"{_in_python(wrong.lines[0])}; or give the module, as in hanse.load(..., model=Net())"
 
 
-def _module(path: Path, experiment: Experiment) -> nn.Module:
-    """Return a module of the run's architecture.
-
-    It is first made without memory (on PyTorch's "meta" device) and its size compared with the checkpoint's, because
-    how large it is may be a stranger's word.
-    """
-    name, send = experiment.model.name, experiment.model.send
-    shape, classes = _made_for(path, experiment)
-    if name in _WEIGHED and is_looking():
-        raise UserError(f"model.name: {name!r}: loads a base model that this run's files name; --trust allows it")
-    if name in MODELS and name not in _WEIGHED:
-        try:
-            with torch.device("meta"):
-                size = layout_of(build_module(name, shape, classes, 0, **_options(experiment)), send).size
-        except (RuntimeError, OverflowError) as wrong:
-            raise UserError(f"{path}: the model {name!r} cannot be made: {first_line(wrong)}") from None
-        state = last_state(path)
-        if state is not None and size != state.table.rows.shape[1]:
-            raise UserError(f"{path}: its models have {state.table.rows.shape[1]:,} numbers, and {name!r} {size:,}")
-    return build_module(name, shape, classes, experiment.run.seed, **_options(experiment))
+def _same_size(path: Path, state: LoopState | None, size: int, what: str) -> None:
+    """Raise UserError if a model has another number of parameters than those of the last checkpoint."""
+    if state is not None and size != (width := state.table.rows.shape[1]):
+        raise UserError(f"{path}: its models have {width:,} numbers, and {what} {size:,}: other architectures")
 
 
-def _options(experiment: Experiment) -> dict[str, Any]:
-    """Return the options with which the run's model was made."""
-    return {key: value for key, value in experiment.model.options.items() if key != "send"}
-
-
-def _made_for(path: Path, experiment: Experiment) -> tuple[Any, int | None]:
-    """Return the shape of a sample, and the number of outputs that the model was made for.
-
-    That is the number of classes, but 1 if the loss takes one output; None for regression.
-    """
+def _built(path: Path, experiment: Experiment, make: str | Callable[..., nn.Module]) -> nn.Module:
+    """Return a module of the run's architecture by the name or the function that makes it."""
     shape, classes = read_shape(path / SHAPE)
-    return shape, 1 if classes is not None and takes_one_output(experiment.train.loss) else classes
+    outputs = 1 if classes is not None and takes_one_output(experiment.train.loss) else classes
+    options = {key: value for key, value in experiment.model.options.items() if key != "send"}
+    return build_module(make, shape, outputs, experiment.run.seed, **options)
 
 
 def last_state(path: Path) -> LoopState | None:
@@ -416,10 +399,6 @@ def last_state(path: Path) -> LoopState | None:
             return load_checkpoint(file, torch.device("cpu")).state
         except CorruptCheckpointError:
             continue
-        except UNREADABLE as wrong:
-            if isinstance(wrong, UserError):
-                raise
-            raise UserError(f"{file}: cannot be read: {type(wrong).__name__}: {wrong}") from None
     return None
 
 

@@ -25,18 +25,18 @@ from typing import Annotated, Any
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
-from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from hanse.base import toml
-from hanse.base.errors import UserError
-from hanse.base.files import opened, read_text, write_whole
+from hanse.base.errors import UserError, gated
+from hanse.base.files import opened, write_whole
 from hanse.base.merkle import Tree, as_text, hashes_of
 from hanse.core.declared import Count, Declared, Digest, UnsoundError
 from hanse.core.entry import COMMIT, Transaction
 from hanse.core.port import ClientInfo, Closing, Federation, Reply, Request, Roster
 from hanse.data.commitment import CommittedSet
 from hanse.federation.codec import Message, WireError, hash_of, pack, unpack
+from hanse.runs.comparison import UnlikeError
 from hanse.runs.config import Experiment
 from hanse.runs.sections import config_hash
 
@@ -104,11 +104,9 @@ class Commitment:
         """Return the commitment in a run directory. Raises UserError if there is none, or it is damaged."""
         if not (folder / FILE).exists():
             raise UserError(f"{folder}: has no {FILE}: it was not played with run.recomputable = true")
-        try:
-            commitment = _COMMITMENT.read(read_text(folder / FILE))
+        commitment = _COMMITMENT.of_file(folder / FILE)
+        with gated(str(folder / FILE)):
             _ = commitment.samples
-        except (UnsoundError, ValueError) as wrong:
-            raise UserError(f"{folder / FILE}: {wrong}") from None
         return commitment
 
 
@@ -142,10 +140,6 @@ def answers_file(folder: Path, round: int) -> Path:
 
 
 _CLIENT = Declared[ClientInfo](ClientInfo)
-
-
-class UnlikeError(Exception):
-    """A recomputed or kept result differs from the record. The text says where."""
 
 
 @dataclass
@@ -206,7 +200,7 @@ class RoundAnswers:
             UnlikeError: an answer is not the one that was recorded.
             UserError: there is no such file, or it is damaged.
         """
-        try:
+        with gated(f"{file}: cannot be read"):
             with opened(file) as blob:
                 if os.fstat(blob.fileno()).st_size > LARGEST:
                     raise UserError(f"{file}: has more than {LARGEST:,} bytes")
@@ -214,8 +208,6 @@ class RoundAnswers:
             said, arrays = _said(data), load(data)
             asked = [([int(c) for c in clients], int(count)) for clients, count in said["asked"]]
             headers, clients = [str(one) for one in said["headers"]], [int(c) for c in said["clients"]]
-        except (OSError, SafetensorError, ValueError, KeyError, TypeError, RecursionError) as wrong:
-            raise UserError(f"{file}: cannot be read: {wrong}") from None
         found = RoundAnswers(headers, clients, asked, arrays)
         if len(headers) != len(clients) or len(headers) != 1 + sum(count for _, count in asked):
             raise UserError(f"{file}: is damaged: it has {len(headers)} answers of {len(clients)} clients")

@@ -14,9 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import zip_longest
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -35,13 +33,13 @@ from hanse.ledger.receipts import AGREEMENT, CLOCK
 from hanse.ledger.run_ledger import closed_in, open_ledger, reading, unbooked, verify_run
 from hanse.runs.chance import is_number
 from hanse.runs.checkpoint import LoopState
+from hanse.runs.comparison import Comparison, UnlikeError
 from hanse.runs.config import Experiment
 from hanse.runs.played_run import last_state
 from hanse.runs.recomputable import (
     Commitment,
     ReplayedAnswers,
     RoundAnswers,
-    UnlikeError,
     answers_file,
     audit_folder,
     code_hash,
@@ -64,15 +62,13 @@ HASHES = ("made_hash", "table_hash", INPUTS, "ledger/head")  # what another proc
 
 
 @dataclass
-class Recomputed:
+class Recomputed(Comparison):
     """The result of replaying a run.
 
     Attributes:
         rounds: how many rounds were replayed.
         values: how many values of updates agree with the record.
         transactions: how many transactions agree with the record.
-        floor: the allowed difference, as a share of the largest number of the same kind. 0: no difference is allowed.
-        deviation: the largest difference found, as the same share.
         unlike: the first difference. None: everything agrees.
         taken: the kinds of answers that are taken as given, because they are about data that nobody else sees.
         notes: further notes for the auditor.
@@ -81,8 +77,6 @@ class Recomputed:
     rounds: int = 0
     values: int = 0
     transactions: int = 0
-    floor: float = 0.0
-    deviation: float = 0.0
     unlike: str | None = None
     taken: set[str] = field(default_factory=set)
     notes: list[str] = field(default_factory=list)
@@ -105,6 +99,7 @@ def recompute(folder: Path, validation: Path | None = None, floor: float | None 
     experiment = Experiment.read(folder / "config.toml")
     experiment, on_card = _here(experiment)
     found.floor = _floor(folder, on_card, found.notes) if floor is None else floor
+    found.exact = found.floor == 0
     try:
         _before(folder, commitment, found.notes)
         held = _held(folder, commitment, validation)
@@ -142,10 +137,10 @@ def _floor(folder: Path, on_card: bool, notes: list[str]) -> float:
 
 def _before(folder: Path, commitment: Commitment, notes: list[str]) -> None:
     """Compare the run's commitments from before its first round with the directory. Raises UnlikeError."""
-    with open_ledger(folder) as ledger:
-        if (wrong := verify_run(folder, ledger).wrong) is not None:
-            raise UnlikeError(f"the books do not hold: {wrong}")
-        first = next(ledger.history(), None)
+    ledger = open_ledger(folder)
+    if (wrong := verify_run(folder, ledger).wrong) is not None:
+        raise UnlikeError(f"the books do not hold: {wrong}")
+    first = next(ledger.history(), None)
     if first is None or first.transaction != commitment.transaction():
         raise UnlikeError("committed.json is not what the first line of the log stands for")
     if config_hash(read_toml(folder / "config.toml")) != commitment.config:
@@ -213,8 +208,7 @@ class _Replay:
 
     def __init__(self, folder: Path, session: Session, found: Recomputed) -> None:
         self.folder, self.session, self.found = folder, session, found
-        self.exact, self.deadline_s = found.floor == 0, session.experiment.federation.deadline_s
-        self._hashes = () if self.exact else HASHES
+        self.deadline_s, self._hashes = session.experiment.federation.deadline_s, () if found.exact else HASHES
 
     def play(self) -> None:
         """Play all rounds of the run, and its last settlement. Raises UnlikeError at the first difference."""
@@ -277,11 +271,11 @@ class _Replay:
             federation.used_up()
             made = RoundRecord.of(played, Figures(), {}, answers)
             self._same_seats(made.seats, seats)
-            self._same_transactions(played.view.posted, posted)
-            self._same("'{}'", made.arrays, record, (TEST_ARRAYS, *self._hashes))
+            self._same_payments(played.view.posted, posted)
+            self.found.same("'{}'", made.arrays, record, (TEST_ARRAYS, *self._hashes))
             largest = max((abs(one.get("value", 0.0)) for one in made.seats), default=0.0)
             scales = {name: largest for name in made.metrics if name.startswith("value/")}
-            self._same("{}", made.metrics, line, (*OWN_METRICS, *self._hashes), scales)
+            self.found.same("{}", made.metrics, line, (*OWN_METRICS, *self._hashes), scales)
         self.found.rounds += 1
         self.found.taken |= kinds_of(answers)
         return replace(played.state, book=_closed(played.view.book, number, posted))
@@ -293,7 +287,7 @@ class _Replay:
         with _said(number):
             last = finish(self.session, state, Exchange(federation, number, self.deadline_s))
             federation.used_up()
-            self._same_transactions(last.view.posted, posted)
+            self._same_payments(last.view.posted, posted)
 
     def _same_seats(self, made: Sequence[Mapping[str, Any]], recorded: Sequence[Mapping[str, Any]]) -> None:
         """Compare the lines of the seats: values, weights, refusals."""
@@ -303,54 +297,14 @@ class _Replay:
         for name, number in ((name, abs(x)) for one in made for name, x in one.items() if is_number(x)):
             scales[name] = max(number, scales.get(name, 0.0))
         for mine, theirs in zip(made, recorded, strict=True):
-            self._same(f"the {{}} of client {mine['client']}", mine, theirs, scales=scales)
+            self.found.same(f"the {{}} of client {mine['client']}", mine, theirs, scales=scales)
             self.found.values += "value" in mine
 
-    def _same_transactions(self, made: Sequence[Transaction], posted: Sequence[Transaction]) -> None:
+    def _same_payments(self, made: Sequence[Transaction], posted: Sequence[Transaction]) -> None:
         """Compare what the round posts with the ledger."""
         there = [one for one in posted if one.kind not in UNMOVING]
-        for mine, theirs in zip_longest(made, there):
-            if mine is None or theirs is None or (mine.step, mine.kind) != (theirs.step, theirs.kind):
-                raise UnlikeError(f"the ledger has {_step(theirs)}, and the round posts {_step(mine)}")
-            due, found = ({f"{account} units": units for account, units in one.postings} for one in (mine, theirs))
-            self._same(f"what '{mine.step}' moves, {{}},", due, found)
-            if mine.memo != theirs.memo and self.exact:
-                raise UnlikeError(f"the memo of '{mine.step}' is {mine.memo!r}, and {theirs.memo!r} was recorded")
+        self.found.same_payments(made, there)
         self.found.transactions += len(there)
-
-    def _same(
-        self,
-        said: str,
-        made: Mapping[str, Any],
-        recorded: Mapping[str, Any],
-        unmade: tuple[str, ...] = (),
-        scales: Mapping[str, float] = MappingProxyType({}),
-    ) -> None:
-        """Compare numbers, texts or arrays by name.
-
-        Args:
-            said: how a difference names what it is found in, with braces for the name.
-            made: what comes out here.
-            recorded: what was recorded.
-            unmade: how names begin of what is not compared.
-            scales: the largest number of a kind, by name, where it is not the largest of ``made`` under this name.
-        """
-        for name in dict.fromkeys((*made, *recorded)):
-            mine, theirs = (_array(one.get(name)) for one in (made, recorded))
-            if name.startswith(unmade) or (mine is None and theirs is None):
-                continue
-            if mine is None or theirs is None or mine.shape != theirs.shape:
-                forms = ("nothing" if one is None else f"a form {list(one.shape)}" for one in (theirs, mine))
-                raise UnlikeError("{} was recorded with {}, and comes out with {}".format(said.format(name), *forms))
-            money = name.endswith(("units", "money")) and not self.exact  # whole units, which may be one apart
-            if mine.dtype.kind in ("fiu" if money else "f") and theirs.dtype.kind in "fiu":
-                scale = scales.get(name) or float(np.abs(mine[np.isfinite(mine)]).max(initial=0))
-                alike = self._close(mine, theirs, max(scale, 1 / self.found.floor) if money else scale)
-            else:
-                alike = np.asarray(mine == theirs)
-            for at in np.flatnonzero(~alike.reshape(-1))[:1].tolist():
-                place, (due, there) = f"[{at}]" * bool(mine.ndim), (x.reshape(-1)[at] for x in (mine, theirs))
-                raise UnlikeError(f"{said.format(name)}{place} is {due!s}, and {there!s} was recorded")
 
     def _models(self, state: LoopState) -> None:
         """Compare the models after the last round with those of the last checkpoint."""
@@ -360,17 +314,8 @@ class _Replay:
             return
         mine, theirs = (s.table.rows.cpu().numpy() for s in (state, kept))
         scale = float(np.abs(mine[np.isfinite(mine)]).max(initial=0))
-        if mine.shape != theirs.shape or not self._close(mine, theirs, scale).all():
+        if mine.shape != theirs.shape or not self.found.close(mine, theirs, scale).all():
             raise UnlikeError(f"round {state.round - 1}: the models of the last checkpoint are not those that follow")
-
-    def _close(self, mine: np.ndarray, theirs: np.ndarray, scale: float) -> np.ndarray:
-        """Say for each number whether both are alike, and record the difference."""
-        same = (mine == theirs) | (np.isnan(mine) & np.isnan(theirs))
-        with np.errstate(invalid="ignore"):
-            share = np.where(same, 0.0, np.abs(mine - theirs) / (scale or 1.0))
-        near = share <= self.found.floor
-        self.found.deviation = max(self.found.deviation, float(share[near].max(initial=0.0)))
-        return np.asarray(same | near)
 
 
 def _closed(book: Book, number: int, posted: Sequence[Transaction]) -> Book:
@@ -389,13 +334,3 @@ def _said(number: int) -> Iterator[None]:
         raise
     except Exception as wrong:  # answers are untrusted: whatever they make a part raise is a reason
         raise UnlikeError(f"round {number}: cannot be played again: {first_line(wrong)}") from wrong
-
-
-def _array(value: Any) -> np.ndarray | None:
-    """Return a value of a line as an array, a number as one of floats; None for nothing."""
-    return None if value is None else np.asarray(float(value) if is_number(value) else value)
-
-
-def _step(transaction: Transaction | None) -> str:
-    """Return how a difference names a transaction."""
-    return "nothing" if transaction is None else f"'{transaction.step}' ({transaction.kind})"

@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import zip_longest
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -37,12 +37,14 @@ from hanse.mechanisms import market_checks
 from hanse.mechanisms.market_record import NEEDED, MarketRound, market_of
 from hanse.mechanisms.registry import build_mechanism, built_in_parts
 from hanse.runs.chance import is_number
+from hanse.runs.comparison import Comparison, UnlikeError
 from hanse.runs.grants import grant, part_of
 from hanse.runs.round_record import METRICS, Arrays, lost_rounds, round_file, rounds_of, row_hash
 from hanse.runs.run_record import edited_settings, registered
 from hanse.runs.sections import ClientsSection, config_hash
 from hanse.runs.settle_inputs import NotRecordedError, RecordedInputs
 
+ROUNDING = 1e-12  # of the largest number of an array: what sums in another order make otherwise
 REPLAYS: Mapping[str, Any] = Names({}, "replays")  # what wings post beside the rule, and check
 
 
@@ -246,7 +248,7 @@ class Again:
             if not (isinstance(wrong, NotRecordedError) or recorded.lacks):
                 self.wrong = f"round {r.number}: cannot be settled again: {first_line(wrong)}"
             return
-        self.wrong = unlike(r.number, settlement.transactions, r.posted)
+        self._compare(r, settlement)
 
     def _settle(self, r: PostedRound) -> None:
         """Settle a round again."""
@@ -256,14 +258,23 @@ class Again:
             if self._state is None:
                 self._state = checked_state(rule.init(recorded.context)) if alone else {}
             settlement, self._state = _again(r, rule, recorded, self._state, alone)
-            other = _other_record(settlement, r)
-            self.wrong = unlike(r.number, settlement.transactions, r.posted) or other
+            arrays = {**settlement.arrays, "withheld": np.array(sorted(settlement.withheld), np.int64)}
+            self._compare(r, settlement, arrays)
         except Exception as wrong:  # a record that was tampered with may make a part raise anything
             lacks = str(wrong) if isinstance(wrong, NotRecordedError) else self._last.lacks if self._last else ""
             if lacks:
                 self.why_not = f"the record of round {r.number} lacks what the payment rule reads: {lacks}"
             else:
                 self.wrong = f"round {r.number}: cannot be settled again: {first_line(wrong)}"
+
+    def _compare(self, r: PostedRound, settlement: Settlement, arrays: Arrays = MappingProxyType({})) -> None:
+        """Note the first difference between what a round's settlement posts and records, and what is there."""
+        alike = Comparison(ROUNDING)
+        try:
+            alike.same_payments(settlement.transactions, r.posted)
+            alike.same("'{}'", arrays, {name: r.arrays.get(name) for name in arrays})
+        except UnlikeError as wrong:
+            self.wrong = f"round {r.number}: {wrong}"
 
 
 def checked(rounds: Posted, parts: Mapping[str, Any], why_not: str) -> tuple[tuple[Check, ...], Again]:
@@ -309,38 +320,6 @@ def _again(r: PostedRound, rule: Any, recorded: RecordedInputs, state: State, al
     return whole, state
 
 
-def _other_record(settlement: Settlement, r: PostedRound) -> str:
-    """Return what a settlement's records differ in from those of the round, or ""."""
-    withheld = np.array(sorted(settlement.withheld), np.int64)
-    for name, mine in {**settlement.arrays, "withheld": withheld}.items():
-        there = r.arrays.get(name)
-        if there is None or there.shape != mine.shape:
-            return f"round {r.number}: '{name}' was recorded in another form than follows from what the rule was shown"
-        numbers = mine.dtype.kind == "f" and there.dtype.kind == "f"
-        same = np.isclose(mine, there, rtol=1e-9, atol=1e-12, equal_nan=True) if numbers else mine == there
-        if not np.all(same):
-            return f"round {r.number}: '{name}' was recorded otherwise than follows from what the rule was shown"
-    return ""
-
-
-def unlike(round: int, due: Sequence[Transaction], posted: Sequence[Transaction]) -> str:
-    """Return the first difference between a round's transactions in the ledger and those that are due, or ""."""
-    for right, found in zip_longest(due, posted):
-        if right == found:
-            continue
-        if found is None:
-            return f"round {round}: '{right.step}' follows from the records, and the ledger does not have it"
-        if right is None or right.step != found.step:
-            return f"round {round}: the ledger has '{found.step}', which does not follow from the records"
-        pairs = zip_longest(right.postings, found.postings, fillvalue=("nothing", 0))
-        for (name, units), (moved, amount) in pairs:
-            if (name, units) != (moved, amount):
-                said = f"round {round}: '{found.step}' moves {moved} by {amount:+d} units"
-                return f"{said}; by the records {name} by {units:+d}"
-        return f"round {round}: '{found.step}' has another kind or memo than by the records"
-    return ""
-
-
 def recorded_markets(folder: Path) -> Iterator[MarketRound]:
     """Yield the markets recorded in a run directory. Raises UserError if a record is damaged."""
     for number, file in rounds_of(folder):
@@ -372,8 +351,8 @@ class Replayed:
 
 def wrong_books(folder: Path) -> str | None:
     """Return what ``hanse ledger verify`` finds wrong with the books in a run directory, or None if they are right."""
-    with open_ledger(folder) as ledger:
-        return verify_run(folder, ledger).wrong or replay_books(folder, ledger).wrong
+    ledger = open_ledger(folder)
+    return verify_run(folder, ledger).wrong or replay_books(folder, ledger).wrong
 
 
 def _other_settings(folder: Path, ledger: Ledger) -> str:

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hanse.base.errors import UserError
-from hanse.base.files import json_lines, opened
+from hanse.base.files import as_npz, json_lines, opened
 from hanse.learning.job import NO_STEP
 from hanse.learning.metrics import ACCURACY, MetricStyle
 from hanse.ledger import receipts
@@ -125,9 +125,7 @@ class RoundRecord:
         """Return the record with its file made: it can then be written while the next round is played."""
         if self.file is not None:
             return self
-        archive = io.BytesIO()
-        np.savez(archive, **dict[str, Any](self.arrays))  # in memory: it goes back and forth in its file
-        blob = archive.getvalue()
+        blob = as_npz(self.arrays)
         return replace(self, file=(blob, file_hash(io.BytesIO(blob))))
 
 

@@ -38,15 +38,13 @@ from hanse.base.files import (
     going_on,
     json_lines,
     read_arrays,
-    read_json,
-    read_text,
     read_toml,
     run_folder,
     table,
 )
 from hanse.base.import_trust import OWN
 from hanse.base.wings import Names
-from hanse.core.declared import Count, Declared, UnsoundError
+from hanse.core.declared import Count, Declared
 from hanse.core.telling import About, read_about
 from hanse.learning.metrics import MetricStyle, main_of, readings_of
 from hanse.ledger.run_ledger import beyond_the_book, has_books, latest_claim, open_ledger, unbooked, verify_run
@@ -266,11 +264,7 @@ def read_members(folder: Path) -> Mapping[int, Registered]:
     file = folder / MEMBERS
     if not file.is_file():
         return {}
-    try:
-        listed = _REGISTER.check(read_json(file))
-    except UnsoundError as wrong:
-        raise UserError(f"{file}: cannot be read: {wrong}; it must be a list of members, each with its 'id'") from None
-    return {member["id"]: member for member in listed}
+    return {member["id"]: member for member in _REGISTER.of_file(file)}
 
 
 # how long a run lasts, and what else may change when it goes on: where it is played, and where its books and its data
@@ -380,11 +374,7 @@ def same_frozen(folder: Path, problem: Problem) -> None:
 
 def read_said(file: Path) -> Shape:
     """Read a ``shape.json``. Raises UserError if it is missing or malformed."""
-    try:
-        return _SHAPE.read(read_text(file))
-    except UnsoundError as wrong:
-        form = '{"input_shape": [numbers], "num_classes": number}'
-        raise UserError(f"{file}: {wrong}; the file must be {form}") from None
+    return _SHAPE.of_file(file)
 
 
 def read_shape(file: Path) -> tuple[tuple[int, ...] | Inputs, int | None]:
@@ -595,8 +585,7 @@ class RunRecord:
         if not has_books(self.path, self.metrics):
             return None
         try:
-            with open_ledger(self.path) as ledger:
-                return verify_run(self.path, ledger)
+            return verify_run(self.path, open_ledger(self.path))
         except UserError as unread:
             return str(unread)
 

@@ -136,7 +136,7 @@ class RunBooks:
             raise MachineError(f"{file}: {odd}; put a copy of it and of its heads back")
         if gone := [r.transaction.step for r in ledger.history(after=claim.count) if r.transaction.kind == LEAVE]:
             raise MachineError(f"{file}: has '{gone[0]}' behind the {claim.who}; bring back a backup of the run")
-        ledger.post_rounds(claim.lacking(ledger.count()))
+        ledger.post_rounds(claim.lacking(ledger.as_book().count))
         books = RunBooks(ledger, experiment.ledger.url or folder / "ledger.db")
         books._follow(new=snapshot is None)
         return books

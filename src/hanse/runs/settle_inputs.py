@@ -158,15 +158,14 @@ def packed(inputs: SettleInputs | None, context: Context, arrays: Arrays) -> dic
     run: dict[str, Any] = {"clients": context.num_clients, "rounds": context.rounds, "seed": context.seed}
     run |= {"members": context.members} if context.members else {}
     text = json.dumps({"run": run, "calls": writer.write(inputs.calls)}, separators=(",", ":"))
-    return {NAME: np.frombuffer(text.encode(), np.uint8), **writer.more}
+    return {NAME: np.frombuffer(text.encode(), np.uint8), **writer.arrays}
 
 
 class _Writer(Writer):
-    """Writes values for a record; arrays that are not small go into ``more``, unless the record has them."""
+    """Writes values for a record; arrays that are not small go into ``arrays``, unless the record has them."""
 
     def __init__(self, arrays: Arrays, widths: set[int]) -> None:
         super().__init__()
-        self.more: dict[str, NDArray[Any]] = {}
         self._there = {_print(array): name for name, array in arrays.items()}
         self._widths = widths
 
@@ -192,8 +191,8 @@ class _Writer(Writer):
             return {"$sparse": [array.dtype.str, list(array.shape), parts]}
         print_ = _print(array)
         if print_ not in self._there:
-            name = f"{NAME}_{len(self.more)}"
-            self.more[name] = np.ascontiguousarray(array)
+            name = f"{NAME}_{len(self.arrays)}"
+            self.arrays[name] = np.ascontiguousarray(array)
             self._there[print_] = name
         return {"$record": self._there[print_]}
 
@@ -320,14 +319,14 @@ class _Reader(Reader):
     """
 
     def __init__(self, arrays: Arrays, calls: Any) -> None:
-        super().__init__(calls)
-        self._arrays, self.asked = arrays, list[str]()
+        super().__init__(calls, arrays)
+        self.asked = list[str]()
 
     def leaf(self, tag: str, said: Any) -> Any:
         """Return an array or a tensor, or what stands for a model or for what was not recorded."""
         match tag:
             case "$record":
-                return self._arrays[said]
+                return self.arrays[said]
             case "$array":
                 dtype, shape, numbers = said
                 return np.array(numbers, dtype).reshape(shape)

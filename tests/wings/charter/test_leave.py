@@ -286,8 +286,7 @@ def test_nothing_of_a_receipt_can_be_changed(tmp_path, half):
 
 
 def leaves(run):
-    with open_ledger(run) as ledger:
-        return [record.transaction.step for record in ledger.history() if record.transaction.kind == LEAVE]
+    return [record.transaction.step for record in open_ledger(run).history() if record.transaction.kind == LEAVE]
 
 
 def killed(run, at):

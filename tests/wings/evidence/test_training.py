@@ -132,9 +132,9 @@ def test_what_is_not_proved_is_worth_nothing_and_an_audit_holds_it_against_the_r
     for one in lost:
         assert (one["value"][one["training_unproved"]] <= 0).all()
     assert "training" in {check.name for check in audit_run(tmp_path / "run").checks if check.holds}
-    with open_ledger(tmp_path / "run") as ledger:
-        assert replay_books(tmp_path / "run", ledger).wrong is None
-        rounds = list(Posted.of(tmp_path / "run", ledger))
+    ledger = open_ledger(tmp_path / "run")
+    assert replay_books(tmp_path / "run", ledger).wrong is None
+    rounds = list(Posted.of(tmp_path / "run", ledger))
     config = read_toml(tmp_path / "run" / "config.toml")
 
     def holds(**changed: Any) -> bool:

@@ -29,7 +29,7 @@ from hanse.ledger.store import Ledger
 from hanse.mechanisms.registry import built_in_parts
 from hanse.reports.harm import harms_of
 from hanse.reports.money import Account, read_books
-from hanse.runs.checkpoint import UNREADABLE, CorruptCheckpointError, Snapshot, load, store
+from hanse.runs.checkpoint import CorruptCheckpointError, Snapshot, load, store
 from hanse.runs.run_record import RunRecord, load_run
 from hanse.wings.charter.leave_receipt import STATEMENT, LeaveReceipt, LeaveStatement, leave_line
 from hanse.wings.charter.lineage import Lineage, lineage
@@ -117,22 +117,22 @@ def leave_run(folder: Path, name: str, key: Path | None) -> Leaving:
         )
     with Hold(folder) as hold:
         hold.take()
-        with open_ledger(folder) as book:
-            signing = _key(book, key)
-            ledger = Ledger.open(book.file, book=book.book, floor=book.floor, key=signing)
-            if wrong := verify_run(folder, ledger).wrong:
-                raise UserError(f"{folder}: {wrong}")
-            place, snapshot = _newest(folder)
+        book = open_ledger(folder)
+        signing = _key(book, key)
+        ledger = Ledger.open(book.file, book=book.book, floor=book.floor, key=signing)
+        if wrong := verify_run(folder, ledger).wrong:
+            raise UserError(f"{folder}: {wrong}")
+        place, snapshot = _newest(folder)
+        _complete(ledger, snapshot)
+        if number not in snapshot.state.left:
+            leaving = _stated(run, number, snapshot)
+            snapshot = _left(leaving, snapshot, ledger)
+            write_whole(place_of(folder, number, "-lineage.jsonl"), b"\n".join([*leaving.lineage.lines, b""]))
+            write_whole(place_of(folder, number, "-statement.json"), leaving.text, durable=True)
+            store(place, snapshot)  # from here on the client has left
             _complete(ledger, snapshot)
-            if number not in snapshot.state.left:
-                leaving = _stated(run, number, snapshot)
-                snapshot = _left(leaving, snapshot, ledger)
-                write_whole(place_of(folder, number, "-lineage.jsonl"), b"\n".join([*leaving.lineage.lines, b""]))
-                write_whole(place_of(folder, number, "-statement.json"), leaving.text, durable=True)
-                store(place, snapshot)  # from here on the client has left
-                _complete(ledger, snapshot)
-            text = read_text(place_of(folder, number, "-statement.json"))
-            receipt = LeaveReceipt.of(ledger, text, number)
+        text = read_text(place_of(folder, number, "-statement.json"))
+        receipt = LeaveReceipt.of(ledger, text, number)
         write_whole(file, receipt.as_json() + "\n", durable=True)
     said = receipt.said
     return Leaving(run, number, _lineage(run, number, snapshot, said["round"]), said)
@@ -148,9 +148,7 @@ def _newest(folder: Path) -> tuple[Path, Snapshot]:
         )
     try:
         return files[-1], load(files[-1], torch.device("cpu"))
-    except (CorruptCheckpointError, *UNREADABLE) as wrong:
-        if isinstance(wrong, UserError):
-            raise
+    except CorruptCheckpointError as wrong:
         raise UserError(f"{files[-1]}: is damaged ({wrong}); '{going_on(folder)}' mends that") from None
 
 
@@ -168,7 +166,7 @@ def _complete(ledger: Ledger, snapshot: Snapshot) -> None:
     """Append those transactions of a checkpoint that its log lacks."""
     book = snapshot.state.book
     claim = BooksAtCheckpoint(snapshot.state.round, book.count, book.head, snapshot.pending)
-    ledger.post_rounds(claim.lacking(ledger.count()))
+    ledger.post_rounds(claim.lacking(ledger.as_book().count))
 
 
 def _lineage(run: RunRecord, client: int, snapshot: Snapshot, rounds: int) -> Lineage:

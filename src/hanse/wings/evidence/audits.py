@@ -143,10 +143,7 @@ class AuditFolder:
         file = self.path / QUESTION
         if not file.exists():
             raise UserError(f"{self.path}: nobody has asked for an audit here ({QUESTION} is not there)")
-        try:
-            return _QUESTION.read(read_text(file, 1 << 16))
-        except UnsoundError as wrong:
-            raise UserError(f"{file}: {wrong}") from None
+        return _QUESTION.of_file(file, 1 << 16)
 
     def sign(self, held: Committed, tags: bytes, key: Ed25519PrivateKey) -> Question:
         """As the auditor, open the leaves that were asked for, sign if all samples are there, and return the question.

@@ -167,7 +167,8 @@ def _run(network: Loopback, run: Path | None) -> Iterator[Finding]:
     try:
         wrong = wrong_in(run)
         with reading(run) as books:
-            head, count = books.head(), books.count()
+            book = books.as_book()
+            head, count = book.head, book.count
     except UserError as unread:
         yield Finding("books", "log", "failure", str(unread))
     else:

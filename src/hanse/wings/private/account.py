@@ -26,7 +26,7 @@ from pydantic import Field
 from hanse.base.errors import UserError
 from hanse.base.errors import library as optional
 from hanse.base.factories import SomeShare
-from hanse.base.files import private_folder, whole_file
+from hanse.base.files import private_folder, write_whole
 from hanse.base.lock import locked
 from hanse.core.declared import Declared
 from hanse.runs.chance import SAT_OUT
@@ -252,8 +252,7 @@ class AccountFile:
 
     def write(self, account: PrivacyAccount) -> None:
         """Write the account, whole and through to the disk, readable by this user alone."""
-        with whole_file(self.path, durable=True, private=True) as file:
-            file.write(json.dumps(asdict(account)).encode())
+        write_whole(self.path, json.dumps(asdict(account)), durable=True, private=True)
 
     @contextmanager
     def held(self) -> Iterator[None]:
