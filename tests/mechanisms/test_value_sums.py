@@ -118,7 +118,7 @@ def test_a_run_pays_what_is_sure_an_auditor_finds_the_same_and_a_resume_too(tmp_
     assert (recompute(folder, validation_file(folder)).unlike, wrong_in(folder)) == (None, None)
     with reading(folder) as ledger:
         assert (replay_books(folder, ledger).again, replay_books(folder, ledger).wrong) == (5, None)
-        held = [ledger.balance(f"client/{c}") / TOKEN for c in range(5)]
+        held = [ledger.as_book().balance(f"client/{c}") / TOKEN for c in range(5)]
     assert sum(held) == 500
     assert held[2] < 100 < max(held)
     shutil.copytree(folder, cut)
