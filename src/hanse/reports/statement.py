@@ -216,7 +216,7 @@ def statements(run: RunRecord, clients: Sequence[int]) -> list[Statement]:
 def _statement(found: RunOf, client: int) -> Statement:
     run, row, fit = found.record, found.clients[client], found.fits[client]
     named = table(run.config, "clients").get("named") is True
-    totals = np.zeros(0) if found.valued is None else found.valued.totals
+    totals = np.array([one.value for one in found.clients if one.value is not None])
     notes = tuple(note for note in found.notes if note.fields.get("client", client) == client)
     return Statement(
         run=found.whole,
@@ -228,7 +228,7 @@ def _statement(found: RunOf, client: int) -> Statement:
         measure=run.about.measure,
         fallen=fallen(run),
         valued=len(totals),
-        ranked=0 if found.valued is None else len(found.valued.ranked.clients),
+        ranked=sum(one.place is not None for one in found.clients),
         above=float(np.maximum(totals, 0.0).sum()),
         below=float(np.minimum(totals, 0.0).sum()),
         money=money_of(run, client, names=named),
