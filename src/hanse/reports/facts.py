@@ -548,7 +548,7 @@ class RunOf:
         books = None if self.record.wrong_in_books else read_books(self.record)
         rows = {}
         for client in range(self.record.num_clients):
-            own = {} if books is None else asdict(books.accounts.get(client, Account()))
+            own = {} if books is None else books.accounts.get(client, Account()).totals
             rows[client] = own | ({} if utility is None else {"utility": float(utility[client])})
         return rows
 
