@@ -47,10 +47,10 @@ def test_values_are_the_reports_with_and_without_a_directory(played: hanse.Run) 
     record = load_run(played.path)
     found = contribution(SeedGroup("x", (record,)))
     values = played.values()
-    np.testing.assert_array_equal(values.values, found.totals)
-    np.testing.assert_array_equal(values.standard_errors, found.errors)
+    np.testing.assert_array_equal(values.values, found.totals[found.order])
+    np.testing.assert_array_equal(values.standard_errors, found.errors[found.order])
     assert np.isfinite(values.standard_errors).all()
-    assert values.names == found.labels
+    assert values.names == tuple(found.labels[i] for i in found.order)
     in_memory = hanse.run(EXPERIMENT, data=frame(), value=True)
     assert in_memory.path is None
     np.testing.assert_array_equal(in_memory.values().standard_errors, values.standard_errors)
