@@ -200,12 +200,9 @@ def test_tables_for_papers_and_programs(tmp_path: Path) -> None:
         as_text("cvs", load_runs(paths))
 
 
-@pytest.mark.parametrize(("value", "shown"), [(0.0, "0.0"), (0.06, "0.1"), (0.004, "0.004"), (-0.004, "-0.004")])
-def test_what_is_not_0_is_not_shown_as_0(value: float, shown: str) -> None:
-    assert Column("mb", "MB", 1.0, 1).cell({"mb": value}) == shown
-
-
-def test_a_loss_that_diverged_is_shown_in_a_few_digits() -> None:
+def test_what_is_not_0_is_not_shown_as_0_and_what_diverged_in_a_few_digits() -> None:
+    shown = {0.0: "0.0", 0.06: "0.1", 0.004: "0.004", -0.004: "-0.004"}
+    assert {value: Column("mb", "MB", 1.0, 1).cell({"mb": value}) for value in shown} == shown
     row, sd = {"test_loss": 1.23456e30}, {"test_loss": 2e29}
     assert Column("test_loss", "test loss", 1.0, 3).cell(row, sd) == "1.23e+30 ± 2e+29"
 

@@ -97,8 +97,7 @@ def test_bids_are_no_expense(tmp_path: Path) -> None:
     assert (one.granted, one.received, one.paid, one.net, one.balance, one.escrow) == (10, 1, 2, -1, 9, 0)
     money = money_of(run, 1)
     assert [(f.kind, f.received, f.paid, f.transactions) for f in money.figures] == [
-        ("grant", 10, 0, (1,)), ("bid", 0, 3, (2,)), ("return", 1, 0, (3,)), ("pay", 0, 2, (4,)),
-        ("reward", 1, 0, (5,)),
+        ("grant", 10, 0, [1]), ("bid", 0, 3, [2]), ("return", 1, 0, [3]), ("pay", 0, 2, [4]), ("reward", 1, 0, [5]),
     ]  # fmt: skip
     assert [line.holds for line in money.lines] == [10, 7, 10, 9, 10, 8, 9]
     assert (nobody.balance, money_of(run, 2).lines) == (0, ())
@@ -213,6 +212,7 @@ def test_the_command(auction: Path, tmp_path: Path) -> None:
     [
         (["{run}", "-c", "1", "--all"], "--client 3"),
         (["{run}", "--all", "--out", "page.html"], "--train-alone only"),
+        (["{run}", "-c", "3", "--json", "--out", "a.html"], "--out: not with --json"),
         (["{run}", "-c", "6"], "--client 6: no such client; this run has clients 0 to 5"),
         (["{run}", "-c", "1", "--dry-run"], "--dry-run takes"),
         (

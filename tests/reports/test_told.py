@@ -231,9 +231,7 @@ def test_words_of_a_stranger_are_text_wherever_they_stand(folder: Path, tmp_path
     path = tmp_path / "run"
     shutil.copytree(folder, path)
     said = Telling(evil, evil, evil, (Plot(evil, "toll/gate */tokens", evil, evil, evil),), (Kind("toll", evil),))
-    write_about(
-        path, About((PartDescription("settle", evil, said),), (Conduct(evil, evil, (1,), cheats=True, rest=evil),))
-    )
+    write_about(path, About((PartDescription("settle", evil, said),), (Conduct(evil, evil, (1,), cheats=True),)))
     done = CliRunner().invoke(app, ["report", str(path), "--out", str(tmp_path / "out")])
     assert done.exit_code == 0, done.output
     page = (tmp_path / "out" / "report.html").read_text()
