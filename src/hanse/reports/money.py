@@ -26,6 +26,9 @@ from hanse.reports.words import said
 from hanse.runs.run_record import RunRecord, client_names
 
 
+_owner = lru_cache(maxsize=1 << 14)(owner_of)  # asked of every posting
+
+
 @dataclass
 class PostingSum:
     """The sum of all postings of one kind on a client's account and its escrow.
@@ -60,10 +63,13 @@ class PostingSum:
         stays = len(moved) > 1 and not sum(units for _, units in moved) and len({name for name, _ in moved}) == 2
         if self.within and not stays:
             self.received, self.paid, self.within = 0, 0, False
-        for name, units in moved:
-            if not stays or (self.within and name.startswith("client/")):
-                self.received += max(units, 0)
-                self.paid -= min(units, 0)
+        if stays:
+            moved = [posting for posting in moved if self.within and posting[0].startswith("client/")]
+        for _, units in moved:
+            if units > 0:
+                self.received += units
+            else:
+                self.paid -= units
 
 
 @dataclass
@@ -74,12 +80,16 @@ class Account:
     escrow: int = 0
     kinds: dict[str, PostingSum] = field(default_factory=dict)
 
-    def take(self, record: Record, moved: Sequence[tuple[str, int]]) -> None:
+    def take(self, number: int, kind: str, moved: Sequence[tuple[str, int]]) -> None:
         """Add what a transaction moves on the client's account and its escrow, as (account, units)."""
-        kind = record.transaction.kind
-        self.kinds.setdefault(kind, PostingSum(kind)).take(record.number, moved)
-        self.escrow += sum(units for name, units in moved if name.startswith("escrow/"))
-        self.balance += sum(units for name, units in moved if name.startswith("client/"))
+        for name, units in moved:
+            if name.startswith("escrow/"):
+                self.escrow += units
+            else:
+                self.balance += units
+        if kind not in self.kinds:
+            self.kinds[kind] = PostingSum(kind)
+        self.kinds[kind].take(number, moved)
 
     @property
     def totals(self) -> dict[str, int]:
@@ -148,14 +158,16 @@ def read_books(run: RunRecord) -> Books | None:
         walk = ledger.walk()  # the run may be posting meanwhile: what comes after this moment is left out
         for round, records in groupby(walk.records(), key=lambda record: min(record.round, last)):
             for record in records:
-                moved: dict[int, list[tuple[str, int]]] = {}
+                kind, moved = record.transaction.kind, dict[int, list[tuple[str, int]]]()
                 for posting in record.transaction.postings:
-                    if (owner := owner_of(posting[0])) is not None:
+                    if (owner := _owner(posting[0])) is not None:
                         moved.setdefault(owner, []).append(posting)
                 for owner, postings in moved.items():
-                    own.setdefault(owner, []).append(record)
-                    account = accounts.setdefault(owner, Account())
-                    account.take(record, postings)
+                    if owner not in accounts:
+                        accounts[owner], own[owner] = Account(), []
+                    own[owner].append(record)
+                    account = accounts[owner]
+                    account.take(record.number, kind, postings)
                     if owner < len(row):
                         row[owner] = account.balance + account.escrow
             rounds.append(round)
