@@ -106,14 +106,16 @@ def test_bids_are_no_expense(tmp_path: Path) -> None:
 # ---- what it gave
 
 
-def test_shares_of_a_round_are_parts_of_what_was_above_zero(tmp_path: Path) -> None:
+def test_seats_are_shown_one_by_one_and_shares_are_parts_of_what_was_above_zero(tmp_path: Path) -> None:
     seats = [
         seat(0, 0, 3.0, value_error=0.3), seat(0, 1, 1.0), seat(0, 2, -2.0),
         seat(1, 0, 1.0, value_error=0.4, weight=0.25), seat(1, 0, 1.0, start=1, weight=0.5), seat(1, 2, refused="late"),
     ]  # fmt: skip
     path = write_run(tmp_path / "a", [metric(0), metric(1)], seats)
     mine = statement(path, 0)
-    assert [(r.round, r.value, r.weight) for r in mine.rounds] == [(0, 3.0, None), (1, 2.0, 0.75)]
+    assert [(r.round, r.value, r.weight) for r in mine.rounds] == [
+        (0, 3.0, None), (1, 1.0, 0.25), (1, 1.0, 0.5)
+    ]  # fmt: skip
     assert (mine.client.value, mine.client.share, mine.client.place, mine.valued) == (5.0, 5 / 6, 1, 3)
     assert mine.client.value_error == pytest.approx(0.5)
     other = statement(path, 2)

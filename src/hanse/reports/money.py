@@ -25,7 +25,6 @@ from hanse.reports.part_charts import plotted
 from hanse.reports.words import said
 from hanse.runs.run_record import RunRecord, client_names
 
-
 _owner = lru_cache(maxsize=1 << 14)(owner_of)  # asked of every posting
 
 
