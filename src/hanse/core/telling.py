@@ -168,10 +168,8 @@ class Fact:
 class Conduct:
     """What a behaviour or a policy does to clients.
 
-    Without a ``label``, charts do not distinguish these clients.
-
     Attributes:
-        label: the name of its clients in charts, such as "free riders".
+        label: what its clients are called, such as "free riders". Empty: they have no name.
         sentence: what the clients do.
         clients: the ids of the clients.
         cheats: whether the conduct is cheating.
