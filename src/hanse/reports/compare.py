@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import json
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Any, NamedTuple
@@ -235,10 +235,10 @@ def difference_rows(groups: Sequence[SeedGroup]) -> list[dict[str, Any]]:
     found, tested = [], [{run.seeds: _tested(run) for run in group.runs} for group in groups]
     named = dict.fromkeys(key for group in tested for run in group.values() for key in run)
     for figure in sorted(named, key=lambda key: TESTED.index(key) if key in TESTED else -1):
-        by_seeds = [
+        by_seeds: list[dict[Hashable, float]] = [
             {seeds: float(of) for seeds, run in group.items() if (of := run.get(figure)) is not None}
             for group in tested
-        ]  # fmt: skip
+        ]
         base, rows = by_seeds[0], []
         for group, ours in zip(groups[1:], by_seeds[1:], strict=True):
             if (test := paired(ours, base)) is not None:
