@@ -45,15 +45,11 @@ def figures(groups: Sequence[SeedGroup]) -> list[Chart]:
         *token_charts(groups),
         *part_charts(groups),
     ]
-    keys: set[str] = set()
-    unique = []
-    for chart in charts:
-        key = chart.key
-        while key in keys:
-            key += "-"
-        keys.add(key)
-        unique.append(replace(chart, key=key))
-    return unique
+    seen = Counter[str]()
+    for place, chart in enumerate(charts):
+        charts[place] = replace(chart, key=chart.key + "-" * seen[chart.key])
+        seen[chart.key] += 1
+    return charts
 
 
 # ---- what a reader must know of the runs
