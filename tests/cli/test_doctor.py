@@ -16,13 +16,13 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 def test_it_says_what_each_extra_would_add(monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(PROJECT["optional-dependencies"]) <= set(doctor.missing_by_extra())
     there = doctor._installed
-    gone = ("flwr", "cryptography", "ray", "tensorboard")
+    gone = ("flwr", "cryptography", "ray", "rocrate")
     monkeypatch.setattr(doctor, "_installed", lambda name: None if name in gone else there(name))
     missing = doctor.missing_by_extra()
     assert missing["flower"] == ["flwr", "cryptography"]
     assert missing["ray"] == ["ray"]
-    assert missing["track"] == ["tensorboard"]
-    assert set(missing["dev"]) == {"flwr", "cryptography", "tensorboard"}
+    assert missing["crate"] == ["rocrate"]
+    assert set(missing["dev"]) == {"flwr", "cryptography", "rocrate"}
 
 
 def test_it_prints_versions_engine_and_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
