@@ -10,7 +10,6 @@ name or an expression. They can therefore never be more than text.
 from __future__ import annotations
 
 import base64
-import json
 import math
 import re
 import textwrap
@@ -24,7 +23,6 @@ from markupsafe import Markup
 from hanse.base.errors import MachineError, first_line
 from hanse.base.files import write_whole
 from hanse.reports.chart import DASHES, MARKERS, Bars, Chart, Curve, Lines, Series, colour, looks, ticks
-from hanse.reports.words import environment
 
 Spec = dict[str, Any]
 
@@ -32,9 +30,32 @@ VEGA_LITE = "6.4"  # the version that vl_convert compiles with
 WIDTH = 400  # pixels of a drawing, without what stands beside it
 HEIGHT = 240  # of curves and columns; rows have one each
 SCALE = 2  # of a PNG, in pixels of the file a pixel of the drawing
+INK, SOFT, RULE = "#222222", "#666666", "#e4e4e4"
+FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
+BAND = 0.16  # the opacity of a band
 _TITLE = 58  # letters of a title that a drawing's width has room for
 _SEEN = 0.005  # of the longest bar; a shorter one is a tick
 _MARKED = 12  # markers on a curve of many points
+
+# One look for all charts.
+CONFIG: Spec = {
+    "font": FONT,
+    "background": "#ffffff",
+    "aria": False,  # whoever shows the picture says what it shows
+    "view": {"stroke": None},
+    "title": {"anchor": "start", "fontSize": 14, "color": INK, "offset": 10, "subtitleColor": SOFT},
+    "axis": {
+        "labelFontSize": 13, "titleFontSize": 13, "titleFontWeight": "normal", "labelColor": INK, "titleColor": INK,
+        "gridColor": RULE, "domainColor": "#888888", "tickColor": "#888888", "labelLimit": 230, "titleLimit": 400,
+        "labelOverlap": "parity", "labelFlush": False, "labelSeparation": 10, "titlePadding": 10,
+    },
+    "legend": {
+        "orient": "top", "direction": "horizontal", "labelFontSize": 13, "labelColor": INK, "labelLimit": 420,
+        "symbolStrokeWidth": 0, "symbolSize": 90, "symbolOpacity": 1,
+        "columnPadding": 30,  # letters may be wider where the picture is looked at
+        "titleFontSize": 13, "titleFontWeight": "normal", "titleLimit": 300,
+    },
+}  # fmt: skip
 
 
 # ---- what the drawing is written to
@@ -43,12 +64,18 @@ _MARKED = 12  # markers on a curve of many points
 def to_vegalite(chart: Chart) -> Spec:
     """Return a chart as a Vega-Lite specification: plain data, ready for ``json.dumps``."""
     marks = chart.marks
-    given = {"bars": True, **_bars(marks)} if isinstance(marks, Bars) else {"bars": False, **_lines(marks)}
-    given["title"] = textwrap.wrap(chart.title, _TITLE, break_on_hyphens=False)
-    given["titles"] = {"x": chart.x or None, "y": chart.y or None}
-    spec = json.loads(environment().get_template("chart.json.j2").render(given, width=WIDTH))
-    spec["layer"] = [layer for layer in spec["layer"] if layer.pop("when")]
-    return drawable(spec)  # type: ignore[no-any-return]
+    spec = _lines(chart, marks) if isinstance(marks, Lines) else _bars(chart, marks)
+    title = {"text": textwrap.wrap(chart.title, _TITLE, break_on_hyphens=False), **spec.get("title", {})}
+    whole: Spec = {
+        "$schema": "https://vega.github.io/schema/vega-lite/v6.json",
+        "width": WIDTH,
+        "autosize": {"type": "pad"},
+        "padding": {"left": 16, "top": 4, "right": 8, "bottom": 4},  # letters may be wider where it is looked at
+        "config": CONFIG,
+        **spec,
+        "title": title if chart.title or "subtitle" in title else None,
+    }
+    return drawable(whole)  # type: ignore[no-any-return]
 
 
 class DrawingError(MachineError):
@@ -117,36 +144,36 @@ def save(chart: Chart, folder: Path) -> str:
     return svg
 
 
-# ---- lines and bars: what their template (chart.json.j2) takes
+# ---- lines and bars. A series is its number in the data; its name stands in a parameter, which only labels read
 
 
-def _lines(marks: Lines) -> Spec:
-    """Return what is drawn of lines: each with its band and markers; what is apart (dots), markers and whiskers."""
-    lines, look = marks.lines, looks(marks.lines)
-    names = [line.name for line in lines]
-    shown = [i for i, line in enumerate(lines) if not (line.hollow and marks.hollow)]
-    apart, joined = ([line for line in lines if line.dots is dots] for dots in (True, False))
-    drawn = {
-        "bands": any(line.low is not None for line in joined),
-        "whiskers": any(line.low is not None for line in apart),
-        "side_bands": any(line.left is not None for line in joined),
-        "side_whiskers": any(line.left is not None for line in apart),
-        "curves": bool(joined),
-        "filled": any(not line.hollow for line in lines),
-        "hollow": any(line.hollow for line in lines),
-    }
-    return {
+# The library has ticks at halves all the same, which the format would round to a number that stands elsewhere.
+_WHOLE_TICKS: Spec = {"tickMinStep": 1, "format": ",d", "labelExpr": "datum.value % 1 === 0 ? datum.label : ''"}
+
+
+def _lines(chart: Chart, marks: Lines) -> Spec:
+    """Draw each line with its band and markers. What is apart (dots) has markers and whiskers instead."""
+    axis: Spec = dict(_WHOLE_TICKS) if marks.whole else {}
+    if marks.places:
+        axis = {"values": list(range(len(marks.places))), "labelExpr": "labels[datum.value]", "grid": False}
+        axis |= _turned(marks.places)
+    apart = bool(marks.places) or all(line.dots for line in marks.lines)  # no point on the frame
+    shown = [i for i, line in enumerate(marks.lines) if not (line.hollow and marks.hollow)]
+    names = [line.name for line in marks.lines]
+    legend = None if len(shown) < 2 and not marks.named else _legend(names, shown)
+    x = {
+        "field": "x", "type": "quantitative", "title": chart.x or None, "axis": axis,
+        "scale": {"zero": False, "nice": False, "padding": 12 if apart else 4},
+    }  # fmt: skip
+    spec: Spec = {
         "height": HEIGHT,
-        "rows": [row for s, line in enumerate(lines) for row in _line_rows(s, line)],
-        "labels": marks.places,
-        **_turned(marks.places),
-        **_legend(names, None if len(shown) < 2 and not marks.named else shown),
-        "colours": [colour(i) for i in look],
-        "dashes": [DASHES[i % len(DASHES)] for i in look],
-        "markers": [MARKERS[i % len(MARKERS)] for i in look],
-        "drawn": drawn,
-        **{name: getattr(marks, name) for name in ("steps", "zero", "whole", "hollow")},
+        **_data([row for s, line in enumerate(marks.lines) for row in _line_rows(s, line)], names, marks.places),
+        "encoding": {"x": x, "color": _by_series([colour(i) for i in looks(marks.lines)], legend)},
+        "layer": _line_layers(chart, marks, legend),
     }
+    if marks.hollow:
+        spec["title"] = {"subtitle": marks.hollow[:1].upper() + marks.hollow[1:]}
+    return spec
 
 
 def _line_rows(s: int, line: Curve) -> list[Spec]:
@@ -164,32 +191,82 @@ def _line_rows(s: int, line: Curve) -> list[Spec]:
     return found
 
 
-def _bars(marks: Bars) -> Spec:
-    """Return what is drawn of bars: rows with their labels on the left, or columns; several series side by side."""
-    names = [series.name for series in marks.series]
+def _line_layers(chart: Chart, marks: Lines, legend: Spec | None) -> list[Spec]:
+    """Return what is drawn one above the other; what no line has is left out."""
+    lines, look = marks.lines, looks(marks.lines)
+    bent = "step-after" if marks.steps else "linear"
+    y: Spec = {"field": "y", "type": "quantitative", "title": chart.y or None, "scale": {"zero": False},
+               "axis": {"format": ",.6~g"}}  # fmt: skip
+    between = {"y": {"field": "low", "type": "quantitative"}, "y2": {"field": "high"}}
+    along = {"x": {"field": "left", "type": "quantitative"}, "x2": {"field": "right"}, "y": y}
+    dashed = {"y": y, "strokeDash": _by_series([list(DASHES[i % len(DASHES)]) for i in look], legend)}
+    shaped = {"y": y, "shape": _by_series([MARKERS[i % len(MARKERS)] for i in look], legend)}
+    area: Spec = {"type": "area", "opacity": BAND, "interpolate": bent}
+    whisker: Spec = {"type": "rule", "opacity": 0.6}
+    curve: Spec = {"type": "line", "strokeWidth": 2, "interpolate": bent}
+    point: Spec = {"type": "point", "size": 42, "opacity": 0.7 if all(line.dots for line in lines) else 1}
+    bands = [line.dots for line in lines if line.low is not None]
+    sideways = [line.dots for line in lines if line.left is not None]
+    zero: Spec = {"data": {"values": [{}]}, "mark": {"type": "rule", "color": "#888888"},
+                  "encoding": {"color": None, "x": None, "y": {"datum": 0}}}  # fmt: skip
+    layers = (
+        (not all(bands), "!datum.d && isValid(datum.low)", area, between),
+        (any(bands), "datum.d && isValid(datum.low)", whisker, between),
+        (any(sideways), "datum.d && isValid(datum.left)", whisker, along),
+        (not all(sideways), "!datum.d && isValid(datum.left)", {**area, "orient": "horizontal"}, along),
+        (not all(line.dots for line in lines), "!datum.d", curve, dashed),
+        (not all(line.hollow for line in lines), "datum.m === 1", {**point, "filled": True}, shaped),
+        (any(line.hollow for line in lines), "datum.m === 2", {**point, "fill": "#ffffff"}, shaped),
+    )
+    drawn = [_layer(which, mark, encoding) for is_wanted, which, mark, encoding in layers if is_wanted]
+    return [zero, *drawn] if marks.zero else drawn
+
+
+def _layer(which: str, mark: Spec, encoding: Spec) -> Spec:
+    return {"transform": [{"filter": which}], "mark": mark, "encoding": encoding}
+
+
+def _bars(chart: Chart, marks: Bars) -> Spec:
+    """Draw bars: rows with their labels on the left, or columns. Several series stand side by side."""
+    along, across = ("x", "y") if marks.upright else ("y", "x")
+    titles = {"x": chart.x or None, "y": chart.y or None}
     labels = [label if marks.upright else _folded(label) for label in marks.labels]
     written = ticks(marks.labels, 20 if marks.upright else 60)
+    turned = _turned([marks.labels[i] for i in written]) if marks.upright else {"labelOverlap": False}
+    names = [series.name for series in marks.series]
+    length: Spec = {
+        "field": "v", "type": "quantitative", "title": titles[across], "stack": "zero" if marks.stacked else None,
+        "axis": {"tickCount": 6,  # few enough that each has its label, that of 0 too
+                 "gridColor": {"condition": {"test": "datum.value === 0", "value": "#888888"}, "value": RULE}},
+    }  # fmt: skip
+    if marks.counts:
+        length["axis"] |= _WHOLE_TICKS
     rows = [row for s, series in enumerate(marks.series) for row in _bar_rows(s, series, marks.stacked)]
     sizes = [row["v"] or 0.0 for row in rows]
-    small = _SEEN * max(map(abs, sizes), default=0.0)
+    if min(sizes, default=0.0) < 0:
+        length["scale"] = {"padding": 8}  # no bar ends on the frame
+    encoding: Spec = {along: {
+        "field": "i", "type": "ordinal", "title": titles[along],
+        "scale": {"domain": list(range(len(labels))), "paddingInner": 0.25 if len(labels) <= 60 else 0.0},
+        "axis": {"values": written, "labelExpr": "labels[datum.value]", "labelAngle": 0} | turned,
+    }}  # fmt: skip
+    if not marks.stacked:
+        encoding[f"{along}Offset"] = {"field": "s", "scale": {"domain": list(range(len(names)))}}
+    legend = None if len(names) < 2 else _legend(names, range(len(names))) | {"symbolType": "square"}
+    hue = _by_series([colour(i) for i in looks(marks.series)], legend)
+    edge = {"type": "bar", "stroke": "#ffffff", "strokeWidth": 0.5 if len(labels) <= 60 else 0}
+    layers: list[Spec] = [{"mark": edge, "encoding": {across: length, "order": {"field": "s"}, "color": hue}}]
+    if any(series.errors is not None for series in marks.series):
+        whiskers = {across: {"field": "low", "type": "quantitative"}, f"{across}2": {"field": "high"}}
+        layers.append(_layer("isValid(datum.low)", {"type": "rule", "color": INK, "strokeWidth": 1.2}, whiskers))
+    if (small := _SEEN * max(map(abs, sizes), default=0.0)) >= min(map(abs, sizes), default=1.0):
+        tick = {"type": "tick", "thickness": 2, "opacity": 1}
+        layers.append(_layer(f"abs(datum.v) <= {small!r}", tick, {across: length, "color": hue}))
+    many = 1 if marks.stacked else len(names)
     lines = max((len(label) for label in labels if isinstance(label, list)), default=1)
-    each = max(21 * (1 if marks.stacked else len(names)), 15 * lines) + 10  # pixels of a row: its bars, or its label
-    turned = _turned([marks.labels[i] for i in written]) if marks.upright else {"angle": 0, "overlap": False}
-    return {
-        "height": HEIGHT if marks.upright else float(np.clip(each * len(labels), 60, 900)),
-        "rows": rows,
-        "labels": labels,
-        "written": written,
-        **turned,
-        **_legend(names, None if len(names) < 2 else range(len(names))),
-        "colours": [colour(i) for i in looks(marks.series)],
-        "whiskers": any(series.errors is not None for series in marks.series),
-        "small": small if small >= min(map(abs, sizes), default=1.0) else None,
-        "below": min(sizes, default=0.0) < 0,
-        "dense": len(labels) > 60,
-        "hollow": "",
-        **{name: getattr(marks, name) for name in ("stacked", "upright", "counts")},
-    }
+    each = max(21 * many, 15 * lines) + 10  # pixels of a row: its bars, or its label if that is higher
+    height = HEIGHT if marks.upright else float(np.clip(each * len(labels), 60, 900))
+    return {"height": height, **_data(rows, names, labels), "encoding": encoding, "layer": layers}
 
 
 def _bar_rows(s: int, series: Series, stacked: bool) -> list[Spec]:
@@ -206,12 +283,22 @@ def _bar_rows(s: int, series: Series, stacked: bool) -> list[Spec]:
     return found
 
 
-def _legend(names: Sequence[str], shown: Sequence[int] | None) -> Spec:
-    """Return the series' names and which of them the legend shows, in as many columns as have room; None: it shows
-    none.
-    """
-    each = 7 * min(60, max((len(names[i]) for i in shown or ()), default=1)) + 46
-    return {"names": names, "shown": None if shown is None else list(shown), "columns": max(1, WIDTH // each)}
+def _data(rows: list[Spec], names: Sequence[str], labels: Sequence[Any]) -> Spec:
+    """Return the rows, and the texts that labels look up by their number."""
+    params = [{"name": "names", "value": list(names)}, {"name": "labels", "value": list(labels)}]
+    return {"datasets": {"rows": rows}, "data": {"name": "rows"}, "params": params}
+
+
+def _by_series(looks: Sequence[Any], legend: Spec | None) -> Spec:
+    """Return the encoding of the series by colour, dash or shape, one each."""
+    scale = {"domain": list(range(len(looks))), "range": list(looks)}
+    return {"field": "s", "type": "nominal", "title": None, "scale": scale, "legend": legend}
+
+
+def _legend(names: Sequence[str], shown: Sequence[int]) -> Spec:
+    """Return the settings of one legend: the series that are shown, in as many columns as have room."""
+    each = 7 * min(60, max((len(names[i]) for i in shown), default=1)) + 46
+    return {"values": list(shown), "columns": max(1, WIDTH // each), "labelExpr": "names[datum.value]"}
 
 
 # ---- names and numbers
@@ -250,5 +337,10 @@ def _turned(labels: Sequence[str]) -> Spec:
     as they are; where they do not fit some are left out.
     """
     if all(label.isdecimal() for label in labels):
-        return {"angle": 0, "overlap": "parity"}
-    return {"overlap": False, "angle": 0 if sum(len(label) + 2 for label in labels) <= 66 else -40}
+        return {}
+    return {"labelOverlap": False, "labelAngle": 0 if _fits(labels) else -40}
+
+
+def _fits(labels: Sequence[str]) -> bool:
+    """Say whether labels fit side by side under a drawing as wide as a file's."""
+    return sum(len(label) + 2 for label in labels) <= 66
