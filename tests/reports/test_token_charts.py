@@ -10,9 +10,15 @@ import hanse
 from hanse.core.entry import TOKEN, client, escrow
 from hanse.ledger.run_ledger import open_ledger
 from hanse.reports.facts import facts
-from hanse.reports.groups import group_runs
+from hanse.reports.groups import group_runs, honest_of
+from hanse.reports.honesty import kinds_table
 from hanse.reports.money import read_books, token_charts
-from hanse.runs.run_record import load_run
+from hanse.runs.run_record import load_run, load_runs
+
+
+def figures(cell: str) -> list[float]:
+    """The mean and half its interval, as a cell has them."""
+    return [float(one) for one in cell.split(" ± ")]
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +54,26 @@ def test_what_cheats_earn_and_lose_is_what_the_books_say(folder: Path) -> None:
     np.testing.assert_array_equal(np.round(held.held[-1] * TOKEN), units)
     [lines] = [c.marks.lines for c in token_charts(groups) if c.key.startswith("balances")]
     assert {line.x[-1] for line in lines} == {5}
+    honest = honest_of(run)
+    means = [who.mean() / TOKEN for who in (units[honest], np.delete(units, honest))]
+    table = kinds_table(groups[0])
+    at = table.headings.index("tokens a client, beyond its grant")
+    assert [figures(row[at])[0] + 100 for row in table.rows] == pytest.approx(means, abs=0.1)
+
+
+def test_what_dishonest_clients_lose_over_seeds(tmp_path: Path) -> None:
+    riders = {"behaviour": {"attacker": {"clients": [0]}}}
+    paths = []
+    for s, (bad, good) in enumerate(((1.0, 2.0), (0.0, 4.0), (0.5, 3.5))):
+        seats = [seat(0, c, v, value_error=0.3) for c, v in enumerate((bad, good, good + 1))]
+        changes = riders | {"run": {"seed": s}, "data": {"clients": 3}}
+        paths.append(write_run(tmp_path / f"{s}", [metric(0)], seats, changes))
+    table = kinds_table(group_runs(load_runs(paths))[0])
+    at = table.headings.index("value a client, all rounds")
+    assert [row[0] for row in table.rows] == ["honest (2)", "attackers (1)"]
+    half = 4.302653 * np.std([2.5, 4.5, 4.0], ddof=1) / np.sqrt(3)  # t, 2 degrees of freedom
+    assert figures(table.rows[0][at]) == pytest.approx([11 / 3, half], rel=2e-3)
+    assert figures(table.rows[1][at])[0] == 0.5
 
 
 @pytest.mark.parametrize(("carried", "doubted"), [(0.0, True), (-0.28, False)])

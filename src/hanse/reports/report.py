@@ -20,6 +20,7 @@ from hanse.reports.compare import cautions, differences_tables, experiments_tabl
 from hanse.reports.contributions import contribution, contribution_charts
 from hanse.reports.facts import MISSING, facts_of
 from hanse.reports.groups import SeedGroup, group_runs
+from hanse.reports.honesty import kinds_table
 from hanse.reports.market import gains_charts
 from hanse.reports.money import token_charts
 from hanse.reports.part_charts import part_charts
@@ -148,6 +149,7 @@ def _words(dirs: Sequence[str | Path]) -> dict[str, Any]:
         "summary": others,
         "warnings": warnings(groups, runs),
         "experiments": experiments_table(groups),
+        "kinds": [(g.label, table) for g in groups if (table := kinds_table(g)) is not None],
         "differences": differences_tables(groups),
         "measures": list(dict.fromkeys(found.measure for _, found in valued)),
         "base": groups[0].label,
