@@ -2,7 +2,7 @@
 
 import pytest
 
-from hanse.reports.joining import Gain, _mean
+from hanse.reports.joining import Gain, _mean, _unlike
 
 
 def test_equal_gains_make_nobody_certain_though_their_last_bits_differ() -> None:
@@ -11,3 +11,9 @@ def test_equal_gains_make_nobody_certain_though_their_last_bits_differ() -> None
     assert len({gain.gain for gain in gains}) > 1
     mean = _mean(gains, 0.2)
     assert (mean.low, mean.high) == pytest.approx((-0.1, 0.3))
+
+
+def test_a_warning_of_each_split_with_other_counts_is_told_once() -> None:
+    first = ["warning: data: 3 rows occur twice", "warning: client '1' has 5 rows"]
+    later = ["warning: data: 12 rows occur twice", "warning: client '2' has 5 rows", "warning: client '1' has 4 rows"]
+    assert _unlike(later, first) == ["warning: client '2' has 5 rows"]

@@ -55,6 +55,9 @@ if TYPE_CHECKING:
 _OF_SERVER = 0.2  # the share of rows that goes to the server, for mechanisms that judge updates on them
 
 
+_NUMBER = re.compile(r"(?<!['\w.])\d[\d.,]*")  # a count; what stands in quotes is a name
+
+
 @dataclass(frozen=True)
 class Gain:
     """The effect of joining on one client. Gains above 0 are better, also for metrics where less is better.
@@ -359,7 +362,7 @@ def who_gains(
             experiments = {label: experiment(label, seed + split) for label in called}
             place = folder if splits == 1 else folder / f"split-{split}"
             runs, more = _played(experiments, own, place, counted)
-            notes = notes or more  # those of other splits would differ in their counts
+            notes += _unlike(more, notes)
             alone_run = runs.pop(ALONE)
             results.append([gain for label, run in runs.items() for gain in gains_of(run, alone_run, label)])
         reading, unit = counted_in(alone_run)  # while the run's files are there
@@ -476,6 +479,12 @@ def _played(
             notes.append(f"warning: {label}: {'among others, ' if len(lost) > 1 else ''}{lost[0]}")
         found[label] = load_run(place)
     return found, notes
+
+
+def _unlike(notes: Sequence[str], earlier: Sequence[str]) -> list[str]:
+    """Return the notes of a split that differ from those of earlier ones in more than their counts."""
+    told = {_NUMBER.sub("#", line) for line in earlier}
+    return [line for line in notes if _NUMBER.sub("#", line) not in told]
 
 
 def gains_of(joined: RunRecord, alone: RunRecord, label: str) -> list[Gain]:
