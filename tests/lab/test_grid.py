@@ -7,7 +7,7 @@ from sweep_cases import EXPERIMENT
 
 from hanse.base.errors import UserError
 from hanse.lab.job import key_of
-from hanse.lab.sweep import Axis, SweepPart, grid_of, read_axis
+from hanse.lab.sweep import Axis, grid_of, part_of, read_axis
 
 
 @pytest.fixture
@@ -105,13 +105,13 @@ def test_a_part_that_does_not_fit_into_one_of_the_mechanisms_is_told_before_anyt
 
 def test_parts_share_out_the_runs(file: Path) -> None:
     points = grid_of(file, [], ["train.lr=0.1,0.2,0.3"], 3)
-    parts = [SweepPart.read(f"{i}/4").of(points) for i in (1, 2, 3, 4)]
+    parts = [part_of(points, f"{i}/4")[0] for i in (1, 2, 3, 4)]
     assert [len(part) for part in parts] == [3, 2, 2, 2]
     assert sorted(p.job.key for part in parts for p in part) == sorted(p.job.key for p in points)
-    assert SweepPart.read("2/4").table == "part-2-of-4.csv"
+    assert part_of(points, "2/4")[1] == "part-2-of-4.csv"
 
 
 @pytest.mark.parametrize("text", ["0/4", "5/4", "2", "a/4", "1/0", "-1/4", "1/4/2", "1.5/4", ""])
 def test_wrong_parts(text: str) -> None:
     with pytest.raises(UserError, match=r"--part .*i/n"):
-        SweepPart.read(text)
+        part_of([], text)

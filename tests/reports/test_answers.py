@@ -13,7 +13,6 @@ from hanse.core.telling import write_about
 from hanse.reports.accuracy import reached
 from hanse.reports.answers import Answers, answers
 from hanse.reports.compare import experiments_table
-from hanse.reports.digits import between, rounded
 from hanse.reports.facts import facts
 from hanse.reports.groups import SeedGroup, group_runs
 from hanse.reports.statement import statements
@@ -89,21 +88,6 @@ def test_the_first_experiment_that_clients_join_is_named(tmp_path: Path) -> None
     assert told["mean_gain"].fields["low"] is None  # for each alike
     assert told["leads"].fields["label"] == "greedyfed"
     assert told["try_seeds"].fields["folder"] == str(better)
-
-
-def test_numbers_have_the_digits_that_their_errors_bear() -> None:
-    assert (rounded(0.7034, 0.17), rounded(-8.93, 12.9, sign=True)) == ("0.7", "-9")
-    assert (rounded(8.93, 0.4, sign=True), rounded(-0.04, 1.0, sign=True)) == ("+8.9", "0")
-    assert (rounded(0.7034), rounded(1234.5), rounded(85.333, most=2), rounded(0.0)) == ("0.703", "1234", "85", "0.00")
-    assert between(-8.9, 12.9) == "-22 to 4"
-
-
-def test_a_run_alone_that_lies_beside_counts_only_if_it_trained_for_as_long(tmp_path: Path) -> None:
-    run, longer = rated_run(tmp_path / "run", [0.9] * 6), rated_run(tmp_path / "local", [0.7] * 6, "local")
-    assert answers(groups(run)).joining[0].code == "joining_paid"
-    config = (longer / "config.toml").read_text()
-    (longer / "config.toml").write_text(config.replace("rounds = 2", "rounds = 3"))
-    assert answers(groups(run)).joining[0].code == "joining_unknown"
 
 
 def test_known_cheats_are_left_out_of_every_mean_alike_and_suspects_are_marked(tmp_path: Path) -> None:

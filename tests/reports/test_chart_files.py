@@ -21,6 +21,7 @@ MARKS = {
     "bars": Bars(("a", "b"), (Series("s", X, np.array([0.5, np.nan])), Series("t", -X))),
     "upright": Bars(("a", "b"), (Series("s", X),), upright=True, whiskers="standard deviation"),
 }  # fmt: skip
+LAYERS = {"lines": ["area", "line", "point"], "bars": ["bar", "rule"], "upright": ["bar"]}
 HALF = "half of 95 % interval"
 TABLES = {
     "lines": [["series", "rounds", "value", "low", "high"], [f"'{BAD}", "1", "1", "0", "2"],
@@ -53,6 +54,7 @@ def test_numbers_as_csv_png_and_svg(kind: str, tmp_path: Path) -> None:
 def test_texts_from_outside_are_data_and_never_part_of_an_expression(kind: str) -> None:
     """An expression is a small program: a name in one could break it or do more."""
     spec = to_vegalite(chart(kind))
+    assert [layer["mark"]["type"] for layer in spec["layer"]] == LAYERS[kind]
     assert json.loads(json.dumps(spec, allow_nan=False)) == spec
 
     def expressions(value: Any) -> Iterator[str]:

@@ -4,13 +4,11 @@ import math
 import re
 import sys
 from collections.abc import Callable
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from jinja2 import nodes
 from reports_cases import large_run, market_experiment
 
 import hanse
@@ -23,7 +21,7 @@ from hanse.reports.groups import SeedGroup
 from hanse.reports.invoice import as_page, invoice
 from hanse.reports.report import check, write_report
 from hanse.reports.statement import render, statement
-from hanse.reports.words import differences, environment
+from hanse.reports.words import differences
 from hanse.runs.run_record import load_run
 
 DRAWS = 20  # of each page
@@ -194,57 +192,3 @@ def test_whatever_else_of_a_page_is_changed_is_found(tmp_path: Path) -> None:
         forged = re.sub(found, put, text, count=1)
         assert forged != text, name
         assert len(differences(forged, text)) >= 1, name
-
-
-# ---- a page computes nothing
-
-
-COUNTS = {"length", "count"}  # which may decide what is said, and are not said themselves
-FACTORS = {"factor", "k", "way", "sure"}  # of a unit or a sign, and of an error
-
-
-def name_of(node: nodes.Node) -> str:
-    """The last part of a name, a column or an end of an interval."""
-    if isinstance(node, nodes.Getitem) and isinstance(node.arg, nodes.Const):
-        return ("low", "high")[node.arg.value]
-    return str(getattr(node, "attr", None) or getattr(node, "name", ""))
-
-
-def fixed(node: nodes.Node) -> bool:
-    return isinstance(node, nodes.Const) or (
-        fixed(node.node) if isinstance(node, nodes.Neg) else name_of(node) in FACTORS
-    )
-
-
-def computed(text: str) -> list[str]:
-    """What a template computes of several facts, other than half of an interval."""
-    tree = environment().parse(text)
-    scaled = [part for one in tree.find_all((nodes.Mul, nodes.Div)) for part in (one.left, one.right)
-              if fixed(one.left) or fixed(one.right)]  # fmt: skip
-    wrong: list[nodes.Node] = [one for one in tree.find_all(nodes.Filter) if one.name == "sum"]
-    wrong += [one for out in tree.find_all(nodes.Output) for one in out.nodes if getattr(one, "name", "") in COUNTS]
-    for one in tree.find_all((nodes.Add, nodes.Sub, nodes.Mul, nodes.Div, nodes.FloorDiv, nodes.Mod, nodes.Pow)):
-        sides = (one.left, one.right)
-        ends = [name_of(side).rpartition("_")[2] for side in sides]
-        half = isinstance(one, nodes.Sub) and ends == ["high", "low"] and any(one is part for part in scaled)
-        lists = isinstance(one, nodes.Add) and any(isinstance(side, nodes.List) for side in sides)
-        if not (half or lists or (any(map(fixed, sides)) and not isinstance(one, nodes.Add))):
-            wrong.append(one)
-    return [f"line {one.lineno}: {one!r}" for one in wrong]
-
-
-def test_templates_add_up_count_and_average_nothing() -> None:
-    """A number on a page is a fact: what is computed has its place in facts, where it has a name."""
-    templates = [file for file in files("hanse.reports").iterdir() if file.name.endswith(".j2")]
-    assert len(templates) >= 5
-    assert {file.name: found for file in templates if (found := computed(file.read_text("utf-8")))} == {}
-    for bad in ("a | sum", "a | length", "a + b", "n - down", "row.paid / row.received", "a.value * b.value", "n + 1"):
-        assert computed("{{ " + bad + " }}"), bad
-    for good in (
-        "k * f.last",
-        "100 * c.share",
-        "(high - low) / 2",
-        "50 * (c.share_high - c.share_low)",
-        "found + ['a']",
-    ):
-        assert not computed("{{ " + good + " }}"), good

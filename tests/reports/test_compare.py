@@ -1,5 +1,6 @@
 import csv
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,10 @@ from rich.console import Console
 from hanse.base.errors import UserError
 from hanse.reports.accuracy import curve_charts, own_charts
 from hanse.reports.compare import (
+    EPSILON,
     Column,
     as_text,
     cautions,
-    compare_runs,
     difference_rows,
     experiments_table,
     with_baseline,
@@ -26,6 +27,12 @@ from hanse.reports.text_table import TextTable
 from hanse.runs.run_record import load_runs
 
 
+def rows_of(paths: Sequence[Path], epsilon: float = EPSILON, baseline: str | None = None) -> list[dict[str, Any]]:
+    """The rows of runs and of means."""
+    rows = json.loads(as_text("json", load_runs(paths), epsilon, baseline))
+    return [row for row in rows if row["kind"] != "difference"]
+
+
 def test_final_best_time_bytes_refusals(tmp_path: Path) -> None:
     lines = [
         metric(0, 0.5, **{"time/round_s": 9.0}),
@@ -33,7 +40,7 @@ def test_final_best_time_bytes_refusals(tmp_path: Path) -> None:
         metric(2, 0.7, **{"time/round_s": 2.0}),
         metric(3, None, **{"time/round_s": 1.5}),
     ]
-    (row,) = compare_runs([write_run(tmp_path / "a", lines)])
+    (row,) = rows_of([write_run(tmp_path / "a", lines)])
     assert row == {
         "run": "a",
         "kind": "run",
@@ -57,7 +64,7 @@ def test_final_best_time_bytes_refusals(tmp_path: Path) -> None:
 def test_virtual_time_is_compared(tmp_path: Path) -> None:
     timed = write_run(tmp_path / "a", [metric(r, 0.2, clock_s=seconds) for r, seconds in enumerate((1.5, 2.0, 4.5))])
     paths = [timed, write_run(tmp_path / "b", [metric(0, 0.5)], changes={"mechanism": {"name": "fedavg"}})]
-    assert [row["virtual_seconds"] for row in compare_runs(paths)] == [4.5, None]
+    assert [row["virtual_seconds"] for row in rows_of(paths)] == [4.5, None]
     assert "virtual seconds in all" in experiments_table(group_runs(load_runs(paths))).headings
 
 
@@ -65,7 +72,7 @@ def test_several_seeds_get_mean_and_deviation(tmp_path: Path) -> None:
     finals = (0.9, 0.8, 0.7)
     paths = [accuracies(tmp_path / f"s{i}", [0.1, a], {"run": {"seed": i}}) for i, a in enumerate(finals)]
     paths.append(accuracies(tmp_path / "other", [0.2, 0.3], {"mechanism": {"name": "fedavg"}}))
-    rows = compare_runs(paths)
+    rows = rows_of(paths)
     assert [row["kind"] for row in rows] == ["run"] * 4 + ["mean", "sd"]
     assert len({tuple(row) for row in rows}) == 1  # the same keys in the same order
     assert rows[4]["run"] == "greedyfed (3 seeds)"
@@ -98,7 +105,7 @@ def test_effective_rounds_against_the_first_experiment(tmp_path: Path) -> None:
     first = runs("fedavg", [0.5, 0.8, 0.7, 0.9], [0.6, 0.6, 0.7, 0.6])
     other = runs("gtfedavg", [0.5, 0.896, 0.5, 0.5], [0.6, 0.7, 0.9, 0.9])
     never = runs("uniform", [0.1, 0.2, 0.3, 0.4], [0.7, 0.1, 0.1, 0.1])
-    listed = compare_runs([*first, *other, *never])
+    listed = rows_of([*first, *other, *never])
     rows = {row["run"]: row for row in listed if row["kind"] == "run"}
     keys = ("effective_round", "effective_round_improvement")
 
@@ -117,10 +124,10 @@ def test_effective_rounds_against_the_first_experiment(tmp_path: Path) -> None:
     assert means[1]["effective_round_improvement"] == pytest.approx((50 + 100 / 3) / 2)
     deviation = next(row for row in listed if row["kind"] == "sd" and row["run"].startswith("gtfedavg"))
     assert deviation["effective_round"] == 0
-    exact = {row["run"]: row for row in compare_runs([*first, *other], 0.0)}
+    exact = {row["run"]: row for row in rows_of([*first, *other], 0.0)}
     assert exact["gtfedavg0"]["effective_round"] is None
     with pytest.raises(UserError, match="--epsilon 1"):
-        compare_runs(first, 1)
+        rows_of(first, 1)
 
 
 def test_other_data_other_rounds_and_single_seeds_are_said(tmp_path: Path) -> None:
@@ -149,7 +156,7 @@ def test_who_cheats_does_not_count_in_the_clients_own_accuracy(tmp_path: Path) -
             cheated, r, tested=np.arange(3), test_loss=np.ones(3), test_accuracy=np.array([0.5 + 0.1 * r, 0.0, 0.7])
         )
     groups = group_runs(load_runs([cheated, honest]))
-    assert [row["client_accuracy"] for row in compare_runs([cheated, honest])] == [pytest.approx(0.65), 0.4]
+    assert [row["client_accuracy"] for row in rows_of([cheated, honest])] == [pytest.approx(0.65), 0.4]
     (curve,) = [chart for chart in curve_charts(groups) if chart.key == "client-test-accuracy"]
     assert [line.y.tolist() for line in curve.marks.lines] == [[pytest.approx(60), pytest.approx(65)], [40, 40]]
     (spread,) = [chart for chart in own_charts(groups) if chart.key == "own-accuracy-cdf"]
@@ -172,7 +179,7 @@ def test_another_baseline_turns_the_differences_around(tmp_path: Path) -> None:
     assert with_baseline(groups, "greedyfed1") == turned
     row = next(row for row in difference_rows(turned) if row["figure"] == "test_accuracy")
     assert (row["run"], row["base"], row["mean"]) == ("fedavg", "greedyfed", pytest.approx(-0.125))
-    reached = {row["run"]: row["effective_round"] for row in compare_runs(paths, baseline="greedyfed")}
+    reached = {row["run"]: row["effective_round"] for row in rows_of(paths, baseline="greedyfed")}
     assert (reached["fedavg0"], reached["greedyfed0"]) == (None, 2)
     with pytest.raises(UserError, match="--baseline: 'fedprox'"):
         with_baseline(groups, "fedprox")
@@ -188,17 +195,14 @@ def test_tables_for_papers_and_programs(tmp_path: Path) -> None:
     assert r"test accuracy \%" in latex
     table = list(csv.DictReader(as_text("csv", load_runs(paths)).splitlines()))
     assert [(row["run"], float(row["test_accuracy"])) for row in table[:2]] == [("a0", 0.5), ("a1", 0.6)]
-    assert json.loads(as_text("json", load_runs(paths))) == compare_runs(paths)
+    assert [row["kind"] for row in json.loads(as_text("json", load_runs(paths)))][:4] == ["run", "run", "mean", "sd"]
     with pytest.raises(UserError, match="--format: 'cvs'"):
         as_text("cvs", load_runs(paths))
 
 
-@pytest.mark.parametrize(("value", "shown"), [(0.0, "0.0"), (0.06, "0.1"), (0.004, "0.004"), (-0.004, "-0.004")])
-def test_what_is_not_0_is_not_shown_as_0(value: float, shown: str) -> None:
-    assert Column("mb", "MB", 1.0, 1).cell({"mb": value}) == shown
-
-
-def test_a_loss_that_diverged_is_shown_in_a_few_digits() -> None:
+def test_what_is_not_0_is_not_shown_as_0_and_what_diverged_in_a_few_digits() -> None:
+    shown = {0.0: "0.0", 0.06: "0.1", 0.004: "0.004", -0.004: "-0.004"}
+    assert {value: Column("mb", "MB", 1.0, 1).cell({"mb": value}) for value in shown} == shown
     row, sd = {"test_loss": 1.23456e30}, {"test_loss": 2e29}
     assert Column("test_loss", "test loss", 1.0, 3).cell(row, sd) == "1.23e+30 ± 2e+29"
 

@@ -1,7 +1,4 @@
 import json
-import shutil
-from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +8,7 @@ from reports_cases import accuracies, metric, seat, write_run
 
 from hanse.base.errors import UserError
 from hanse.reports.groups import group_runs
-from hanse.runs.run_record import Seat, load_run, load_runs
+from hanse.runs.run_record import load_run, load_runs
 
 
 def test_reads_a_run(tmp_path: Path) -> None:
@@ -29,21 +26,6 @@ def test_reads_a_run(tmp_path: Path) -> None:
     assert list(run.refusals()) == [(1, 5, "no reply")]
     assert run.arrays(1)["refused"].tolist() == [5]
     assert run.arrays(99) == {}
-
-
-def test_refusals_of_lost_rounds_are_read_in_one_pass(tmp_path: Path) -> None:
-    passes = list[int]()
-
-    class Seats(list[Seat]):
-        def __iter__(self) -> Iterator[Seat]:
-            passes.append(len(self))
-            return super().__iter__()
-
-    lines = [metric(n, refused=1) for n in range(20)]
-    run = load_run(write_run(tmp_path / "a", lines, [seat(n, n % 3, refused="no reply") for n in range(20)]))
-    shutil.rmtree(run.path / "rounds")
-    assert list(replace(run, clients=Seats(run.clients)).refusals()) == [(n, n % 3, "no reply") for n in range(20)]
-    assert len(passes) <= 2
 
 
 def test_mean_and_deviation_by_hand(tmp_path: Path) -> None:
@@ -132,13 +114,9 @@ def test_bad_directories_are_refused_in_one_line(tmp_path: Path) -> None:
     ("name", "key", "wrong", "allowed"),
     [
         ("clients", "value", '"abc"', "-1e+100 to 1e+100"),
-        ("clients", "value", "1e308", "-1e+100 to 1e+100"),
         ("metrics", "test/accuracy", "7.0", "0 to 1"),
-        ("metrics", "test/accuracy", "-3.5", "0 to 1"),
         ("metrics", "client/test_accuracy_min", "2", "0 to 1"),
         ("metrics", "bytes/up", "-3000", "0 to 1e+100"),
-        ("clients", "samples", "-5", "0 to 1e+100"),
-        ("clients", "value_error", "-3", "0 to 1e+100"),
         ("clients", "weight", "Infinity", "-1e+100 to 1e+100"),
     ],
 )

@@ -95,8 +95,7 @@ def test_bids_are_no_expense(tmp_path: Path) -> None:
     assert (one.granted, one.received, one.paid, one.net, one.balance, one.escrow) == (10, 1, 2, -1, 9, 0)
     money = money_of(run, 1)
     assert [(f.kind, f.received, f.paid, f.transactions) for f in money.figures] == [
-        ("grant", 10, 0, (1,)), ("bid", 0, 3, (2,)), ("return", 1, 0, (3,)), ("pay", 0, 2, (4,)),
-        ("reward", 1, 0, (5,)),
+        ("grant", 10, 0, [1]), ("bid", 0, 3, [2]), ("return", 1, 0, [3]), ("pay", 0, 2, [4]), ("reward", 1, 0, [5]),
     ]  # fmt: skip
     assert [line.holds for line in money.lines] == [10, 7, 10, 9, 10, 8, 9]
     assert (nobody.balance, money_of(run, 2).lines) == (0, ())
@@ -105,14 +104,16 @@ def test_bids_are_no_expense(tmp_path: Path) -> None:
 # ---- what it gave
 
 
-def test_shares_of_a_round_are_parts_of_what_was_above_zero(tmp_path: Path) -> None:
+def test_seats_are_shown_one_by_one_and_shares_are_parts_of_what_was_above_zero(tmp_path: Path) -> None:
     seats = [
         seat(0, 0, 3.0, value_error=0.3), seat(0, 1, 1.0), seat(0, 2, -2.0),
         seat(1, 0, 1.0, value_error=0.4, weight=0.25), seat(1, 0, 1.0, start=1, weight=0.5), seat(1, 2, refused="late"),
     ]  # fmt: skip
     path = write_run(tmp_path / "a", [metric(0), metric(1)], seats)
     mine = statement(path, 0)
-    assert [(r.round, r.value, r.weight) for r in mine.rounds] == [(0, 3.0, None), (1, 2.0, 0.75)]
+    assert [(r.round, r.value, r.weight) for r in mine.rounds] == [
+        (0, 3.0, None), (1, 1.0, 0.25), (1, 1.0, 0.5)
+    ]  # fmt: skip
     assert (mine.client.value, mine.client.share, mine.client.place, mine.valued) == (5.0, 5 / 6, 1, 3)
     assert mine.client.value_error == pytest.approx(0.5)
     other = statement(path, 2)
@@ -211,6 +212,7 @@ def test_the_command(auction: Path, tmp_path: Path) -> None:
     [
         (["{run}", "-c", "1", "--all"], "--client 3"),
         (["{run}", "--all", "--out", "page.html"], "--train-alone only"),
+        (["{run}", "-c", "3", "--json", "--out", "a.html"], "--out: not with --json"),
         (["{run}", "-c", "6"], "--client 6: no such client; this run has clients 0 to 5"),
         (["{run}", "-c", "1", "--dry-run"], "--dry-run takes"),
         (

@@ -90,8 +90,7 @@ def test_a_sum_over_runs_has_the_mean_of_their_blocks(tmp_path: Path) -> None:
             recorded(path, r, answered=np.array([0, 1]), value_without_block=blocks)
         paths.append(path)
     [group] = group_runs(load_runs(paths))
-    whole = contribution(group)
-    found = whole.sums
+    found = contribution(group)
     np.testing.assert_allclose(found.totals, [2, 4])
     np.testing.assert_allclose(found.sampling, [0.25, 0.25])  # sqrt((.09 + .16) / 2) / sqrt(2)
     np.testing.assert_allclose(found.without, [[4, 6, 8], [0, 0, 0]])  # two rounds, mean of two runs

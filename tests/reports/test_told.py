@@ -30,10 +30,10 @@ from hanse.core.telling import (
     read_about,
     write_about,
 )
-from hanse.federation.behaviour import BEHAVIOURS, Attacker, Behaviour, FreeRider, Liar, Me, Noisy, OfSome
+from hanse.federation.behaviour import BEHAVIOURS, Attacker, Behaviour, Liar, Me, Noisy, OfSome
 from hanse.mechanisms.baselines import fedavg
 from hanse.mechanisms.registry import PARTS
-from hanse.reports.groups import group_runs, honest_of, kinds_of
+from hanse.reports.groups import group_runs, honest_of
 from hanse.reports.part_charts import part_charts, plotted
 from hanse.reports.prospect import prospect
 from hanse.reports.report import figures
@@ -123,7 +123,6 @@ def test_their_charts_have_the_recorded_numbers(folder: Path) -> None:
     last = {name: run.series(f"toll/{name}/tokens")[1][-1] for name in tolls.labels}
     assert set(last) <= {"gate 0", "gate 1"}
     assert tolls.series[0].values.tolist() == list(last.values())
-    assert {kind: ids.tolist() for kind, ids in kinds_of(run).items()} == {"honest": [0, 2, 3, 5], "sleepers": [1, 4]}
     assert honest_of(run).tolist() == [0, 2, 3, 5]
 
 
@@ -173,25 +172,12 @@ def test_every_built_in_rule_and_behaviour_is_sound() -> None:
     assert describe({}, {"noisy": Noisy(sigma=0.0)}, None, None, 5, 0).conducts == ()
 
 
-def test_who_is_who_among_several(tmp_path: Path) -> None:
-    """The one of the lowest rank names a client, whatever the order in the file."""
-    acting: dict[str, Behaviour] = {
-        "noisy": Noisy(sigma=0.1),
-        "liar": Liar(clients=(1, 2, 3)),
-        "attacker": Attacker(clients=(3,)),
-        "free_rider": FreeRider(fraction=0.25),
-    }
-    said = describe({}, acting, None, None, 8, 5)
-    path = write_run(tmp_path / "run", [metric(0)], [seat(0, c, 1.0) for c in range(8)])
-    write_about(path, said)
-    kinds = kinds_of(load_run(path))
-    assert list(kinds) == ["the less noisy half", "attackers", "free riders", "liars", "the noisier half"]
-    riders = set(FreeRider(fraction=0.25).tells(8, 5).clients)
-    assert len(riders) == 2
-    assert kinds["attackers"].tolist() == [3]
-    assert set(kinds["free riders"].tolist()) == riders - {3}
-    assert set(kinds["liars"].tolist()) == {1, 2} - riders
-    assert sorted(np.concatenate(list(kinds.values())).tolist()) == list(range(8))
+def test_whoever_cheats_is_not_honest_whatever_else_clients_do(tmp_path: Path) -> None:
+    """Beside noise, of which some send more, nobody was taken for a cheat."""
+    acting: dict[str, Behaviour] = {"noisy": Noisy(sigma=0.1), "liar": Liar(clients=(1,)), "attacker": Attacker((3,))}
+    path = write_run(tmp_path / "run", [metric(0)], [seat(0, c, 1.0) for c in range(6)])
+    write_about(path, describe({}, acting, None, None, 6, 5))
+    assert honest_of(load_run(path)).tolist() == [0, 2, 4, 5]
 
 
 # ---- patterns and charts
@@ -226,7 +212,6 @@ def test_a_chart_of_seeds_has_a_band_and_lines_in_natural_order(tmp_path: Path) 
         ('{"parts": [{"slot": "s", "name": "x", "telling": {"report": ["a"]}}]}', "parts.0.telling.report"),
         ('{"conducts": [{"clients": ["0"]}]}', "conducts.0.clients.0: '0'"),
         ('{"conducts": [{"cheats": 1}]}', "conducts.0.cheats: 1"),
-        ('{"conducts": [{"rank": 1e400}]}', "conducts.0.rank"),
         ("{" * 10_000, "JSON"),
     ],
 )
@@ -246,9 +231,7 @@ def test_words_of_a_stranger_are_text_wherever_they_stand(folder: Path, tmp_path
     path = tmp_path / "run"
     shutil.copytree(folder, path)
     said = Telling(evil, evil, evil, (Plot(evil, "toll/gate */tokens", evil, evil, evil),), (Kind("toll", evil),))
-    write_about(
-        path, About((PartDescription("settle", evil, said),), (Conduct(evil, evil, (1,), cheats=True, rest=evil),))
-    )
+    write_about(path, About((PartDescription("settle", evil, said),), (Conduct(evil, evil, (1,), cheats=True),)))
     done = CliRunner().invoke(app, ["report", str(path), "--out", str(tmp_path / "out")])
     assert done.exit_code == 0, done.output
     page = (tmp_path / "out" / "report.html").read_text()

@@ -301,25 +301,6 @@ def test_models_that_could_not_be_compared_are_no_check(runs: dict[str, Path], t
     ]
 
 
-@pytest.mark.usefixtures("undrawn")
-def test_a_report_of_an_edited_value_says_first_that_the_books_do_not_hold(
-    runs: dict[str, Path], tmp_path: Path
-) -> None:
-    copy = tmp_path / "copy"
-    shutil.copytree(runs["valued"], copy)
-    lines = [json.loads(line) for line in (copy / "clients.jsonl").read_text().splitlines()]
-    next(line for line in lines if line.get("value") is not None)["value"] = 9.0
-    (copy / "clients.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    wrong = "The books of this run do not hold, so nothing that its records say can be relied on: round "
-    assert load_run(copy).doubts[0].startswith(wrong)
-    shown = CliRunner().invoke(app, ["report", str(copy)], env={"COLUMNS": "500"})
-    said = " ".join(shown.output.split())
-    assert f"warning: {wrong}" in said
-    assert "reliable" in said
-    assert wrong in (copy / "report.html").read_text()
-    assert not any(wrong in doubt for doubt in load_run(runs["valued"]).doubts)
-
-
 @pytest.mark.parametrize("gone", [("ledger.json",), ("ledger.json", "transactions.jsonl", "transactions.heads")])
 def test_nobody_takes_a_run_whose_books_were_removed_for_one_without_payments(
     gone: tuple[str, ...], runs: dict[str, Path], tmp_path: Path

@@ -18,10 +18,9 @@ from hanse.cli.options import say
 from hanse.data.sources import is_here
 from hanse.data.tables import PACKAGES
 from hanse.reports.alone import alone_experiment
-from hanse.reports.answers import answers_of
 from hanse.reports.audit import audit_run
 from hanse.reports.invoice import as_page, invoice
-from hanse.reports.report import write_report
+from hanse.reports.report import reported
 from hanse.reports.statement import render, statements
 from hanse.runs.config import Experiment
 from hanse.runs.experiment import run
@@ -80,7 +79,7 @@ def run_demo(folder: Path, seeds: int, console: Console) -> None:
             places.append(place)
     first = folder / "together-seed0"
     with counting("drawing", console) as progress:
-        page = write_report(places, folder, progress=progress)
+        page, answers = reported(places, folder, progress)
     record = load_run(first)
     for one in statements(record, range(record.num_clients)):
         write_whole(folder / "statements" / f"client-{one.client.client}.html", render(one))
@@ -88,7 +87,7 @@ def run_demo(folder: Path, seeds: int, console: Console) -> None:
     checks = audit_run(first).checks
     held = f"{sum(check.holds for check in checks)} of {len(checks)}"
     console.print()
-    for question, told in answers_of(*places).lines.items():
+    for question, told in answers.lines.items():
         say(f"{question} {told}", console, wrap=True)
     console.print()
     say(f"The report: {page}", console)

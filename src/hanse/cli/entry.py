@@ -334,8 +334,7 @@ def report(
         hanse report runs/a runs/b --out both
         hanse report runs/exp --retrain --without 7
     """
-    from hanse.reports.answers import answers_of
-    from hanse.reports.report import write_report
+    from hanse.reports.report import reported
     from hanse.runs.observers import counting
 
     if without and not retrain:
@@ -347,8 +346,7 @@ def report(
         with trusting(trust):
             play(dirs, without or (), observers=lambda label: [ProgressBar(err, label, figure=False)])
     with counting("drawing", err) as progress:
-        page = write_report(dirs, out_dir or dirs[0], progress=progress)
-    first = answers_of(*dirs)
+        page, first = reported(dirs, out_dir or dirs[0], progress)
     warn(first.doubts)
     for question, answer in first.lines.items():
         say(f"{question} {answer}")

@@ -180,38 +180,25 @@ def _tell(
         apart: how the index differs from the books; None: it does not.
         as_json: print JSON.
     """
+    from hanse.reports.words import said
+
     if as_json:
         answer = {"ok": verdict.ok and not apart, **asdict(verdict), "index": apart, "receipts": receipts}
         del answer["closed"]  # a number for each round
         answer |= {"settled_again": replayed.again, "why_not": replayed.why_not, "beyond": replayed.beyond}
         answer |= {"checks": {check.name: check.holds for check in replayed.checks}}
         print(json.dumps({**answer, "witnessed": None if newest is None else newest.round}, indent=1))
-    elif verdict.ok:
-        counts = [
-            f"{verdict.transactions} transactions",
-            f"{verdict.postings} postings",
-            f"{verdict.accounts} accounts",
-        ]
-        counts += [f"{receipts} receipts"] if receipts else []
-        counts += [f"{replayed.again} rounds settled again"] if replayed.again else []
-        counts += [f"checked: {check.said}" for check in replayed.checks]
-        counts += [f"cosigned by more than half of the witnesses up to round {newest.round}"] if newest else []
+    elif not verdict.ok:
+        print(said("books_fail", verdict.wrong, replayed.lost, receipts), file=sys.stderr)
+    else:
         if apart:  # it is made of them, and may be away
             print(f"The index does not fit the books: {apart}", file=sys.stderr)
-        if unsure := replayed.why_not and verdict.postings:
-            print(f"Payments are not all checked, since not all rounds were settled again: {replayed.why_not}.")
-        themselves = "themselves " * bool(apart)
-        print(f"The books {themselves}{'add up' if unsure else 'hold'}: {', '.join(counts)}.\nhead {verdict.head}")
+        if replayed.why_not and verdict.postings:
+            print(said("books_unsure", replayed.why_not))
+        print(said("books_hold", verdict, replayed, receipts, newest, apart))
+        print(f"head {verdict.head}")
         if replayed.beyond:
             print(replayed.beyond)
-    elif replayed.lost:
-        told_too = " and agree with the receipts" if receipts else ""
-        print(
-            f"The books are whole{told_too}, but they cannot be held against all records: {verdict.wrong}",
-            file=sys.stderr,
-        )
-    else:
-        print(f"The books do not hold: {verdict.wrong}", file=sys.stderr)
 
 
 @app.command()

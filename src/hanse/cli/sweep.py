@@ -79,27 +79,24 @@ def sweep(
         hanse sweep exp.toml --grid mechanism.name=fedavg,local,greedyfed --seeds 20 --part 2/8
     """
     from hanse.lab.player import cores
-    from hanse.lab.sweep import TABLE, SweepPart, grid_of, rows_of, run_sweep, without_effect
+    from hanse.lab.sweep import TABLE, grid_of, part_of, rows_of, run_sweep, without_effect
     from hanse.reports.compare import experiments_table
     from hanse.reports.groups import group_runs
     from hanse.runs.run_record import load_runs
 
     _check(bool(grid) or seeds is not None, ray, workers, gpus)
-    share = None if part is None else SweepPart.read(part)
     points = grid_of(file, set_ or [], grid or [], seeds)
     # what is left out of some runs, and which settings have no effect in any: what concerns many runs is said once
     for line in dict.fromkeys([*(line for point in points for line in point.notes), *without_effect(points)]):
         say(line, err, style="yellow")
-    if share is not None:
-        points = share.of(points)
-        if not points:
-            say(f"--part {part}: no run is left for this part")
-            return
+    points, table = (points, TABLE) if part is None else part_of(points, part)
+    if not points:
+        return say(f"--part {part}: no run is left for this part")
     if dry_run:
         labels = [point.job.label for point in points]
         print(json.dumps({"runs": labels}, indent=1) if as_json else "\n".join(labels))
         return
-    folder, table = out_dir or Path("runs") / f"sweep-{file.stem}", TABLE if share is None else share.table
+    folder = out_dir or Path("runs") / f"sweep-{file.stem}"
     with resumable(err):
         done = run_sweep(
             points,

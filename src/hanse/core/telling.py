@@ -25,8 +25,6 @@ from hanse.base.files import write_whole
 from hanse.core.declared import Declared, UnsoundError
 from hanse.core.entry import tokens
 
-HONEST = "honest"
-
 Words = Annotated[str, Field(max_length=80)]  # a title, a label, a unit
 Label = Annotated[str, Field(min_length=1, max_length=80)]
 Sentence = Annotated[str, Field(max_length=600)]
@@ -170,23 +168,17 @@ class Fact:
 class Conduct:
     """What a behaviour or a policy does to clients.
 
-    Without a ``label``, charts do not distinguish these clients.
-
     Attributes:
-        label: the name of its clients in charts, such as "free riders".
+        label: what its clients are called, such as "free riders". Empty: they have no name.
         sentence: what the clients do.
         clients: the ids of the clients.
         cheats: whether the conduct is cheating.
-        rest: the name of all other clients.
-        rank: a client with several conducts is listed under the lowest rank.
     """
 
     label: Words = ""
     sentence: Sentence = ""
     clients: Ids = ()
     cheats: bool = False
-    rest: Words = HONEST
-    rank: Annotated[int, Field(ge=0, le=1000)] = 0
 
 
 @dataclass(frozen=True)

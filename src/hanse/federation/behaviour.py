@@ -298,7 +298,7 @@ class Noisy(Behaviour):
         quiet = set(first_places(seed, "noisy", num_clients, num_clients / 2))
         louder = tuple(c for c in range(num_clients) if c not in quiet)
         told = "All clients add noise to what they send, some more than others."
-        return Conduct("the noisier half", told, louder, rest="the less noisy half", rank=40)
+        return Conduct("the noisier half", told, louder)
 
 
 def secret_stream(
@@ -591,7 +591,7 @@ class FreeRider(Behaviour):
         """Return the free riders, as cheats, and what they send instead."""
         found = first_places(seed, "free riders", num_clients, self.fraction * num_clients)
         told = "Free riders send back the model that they were sent, as if they had trained it."
-        return Conduct("free riders", told, found, cheats=True, rank=10)
+        return Conduct("free riders", told, found, cheats=True)
 
 
 @dataclass(frozen=True)
@@ -630,7 +630,7 @@ class Liar(OfSome):
         lies = ", ".join(f"{name} times {ratio:g}" for name, ratio in ratios.items() if ratio != 1)
         lies = ", ".join(filter(None, (lies, *(f"{name} {value:g}" for name, value in self.says.items()))))
         told = f"Liars report false numbers: {lies}." if lies else "These liars report the truth."
-        return Conduct("liars", told, self.those(num_clients), cheats=True, rank=30)
+        return Conduct("liars", told, self.those(num_clients), cheats=True)
 
     def _told(self, result: Result) -> Result:
         """Return a result as a liar reports it."""

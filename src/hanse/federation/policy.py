@@ -351,7 +351,7 @@ class NeverBids:
         """Return the clients that never bid, described as cheats, and what they gain."""
         found = first_places(seed, "free riders", num_clients, self.fraction * num_clients)
         told = "Some clients never bid: they pay nothing, take the models, and earn if they are invited."
-        return Conduct("those who never bid", told, found, cheats=True, rank=20)
+        return Conduct("those who never bid", told, found, cheats=True)
 
 
 DECLARED = ("cost", "eagerness")

@@ -18,8 +18,9 @@ import socket
 import sys
 import threading
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -29,7 +30,6 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from threadpoolctl import threadpool_limits
 
 from hanse.base.errors import UserError, library
@@ -39,6 +39,7 @@ from hanse.data.spec import Images
 from hanse.lab.job import Job, Step
 from hanse.lab.kept import Results
 from hanse.learning.threads import intra_op
+from hanse.runs.observers import counting, untold
 
 Work = Callable[[Job, Step], dict[str, Any]]
 """What plays one job and returns its result, such as :func:`hanse.lab.job.play`."""
@@ -102,21 +103,28 @@ def play_all(
         raise UserError(f"--workers {workers}: must be at least 1")
     results = {job.key: found for job in jobs if (found := store.read(job)) is not None}
     todo = [job for job in jobs if job.key not in results]
-    failures: dict[str, str] = {}
-    progress = _bar(console if todo else None)
-    task = progress.add_task(label, total=sum(j.rounds for j in todo), jobs=len(todo), ended=0, failed="")
-    steps = _Steps(lambda rounds: progress.advance(task, rounds))
+    failures, ended_jobs = dict[str, str](), 0
+    rounds, whole = Counter[str](), sum(job.rounds for job in todo)
+
+    def step(job: Job, more: int) -> None:
+        """Show how many rounds were played; a job that ended counts with all of its rounds, however it ended."""
+        rounds[job.key] += more
+        failed = f", {len(failures)} failed" if failures else ""
+        told(rounds.total(), whole, f"{ended_jobs}/{len(todo)} runs{failed}")
+
     with ExitStack() as until_the_end:
         until_the_end.enter_context(keeping())
         _check_sources(todo)
         # before the bar is drawn: its thread would forbid to fork
         doing = (
-            in_ray(todo, steps, work=work, address=ray, gpus=gpus) if ray is not None
-            else in_order(todo, steps, work=work) if workers == 1
-            else in_processes(todo, steps, work=work, workers=workers)
+            in_ray(todo, step, work=work, address=ray, gpus=gpus) if ray is not None
+            else in_order(todo, step, work=work) if workers == 1
+            else in_processes(todo, step, work=work, workers=workers)
         )  # fmt: skip
-        until_the_end.enter_context(progress)
-        for count, (job, found) in enumerate(doing, 1):
+        shown = counting(label, console, transient=False) if console is not None and todo else nullcontext(untold)
+        told = until_the_end.enter_context(shown)
+        for job, found in doing:
+            ended_jobs += 1
             if found["status"] == "interrupted":
                 raise KeyboardInterrupt
             store.write(job, found)
@@ -124,9 +132,7 @@ def play_all(
                 results[job.key] = found
             else:
                 failures[job.key] = found["error"]
-            steps.settle(job)
-            failed = f"{len(failures)} failed" if failures else ""
-            progress.update(task, ended=count, failed=failed)
+            step(job, job.rounds - rounds[job.key])
             ended(PlayedJobs(results, failures, len(todo)))
     return PlayedJobs(results, failures, len(todo))
 
@@ -155,43 +161,6 @@ def _check_sources(jobs: Sequence[Job]) -> None:
                 lines += wrong.lines
     if lines:
         raise UserError(*lines)
-
-
-class _Steps:
-    """Advances the progress bar by the rounds of every job.
-
-    A job that ended counts with all of its rounds, however it ended. A job that failed after 3 of 10 rounds would
-    otherwise keep the bar from ever being full.
-    """
-
-    def __init__(self, advance: Callable[[int], None]) -> None:
-        self._advance = advance
-        self._played: dict[str, int] = {}
-
-    def __call__(self, job: Job, rounds: int) -> None:
-        self._played[job.key] = self._played.get(job.key, 0) + rounds
-        self._advance(rounds)
-
-    def settle(self, job: Job) -> None:
-        """Count the rounds that a job that ended has not reported."""
-        self._advance(job.rounds - self._played.get(job.key, 0))
-
-
-def _bar(console: Console | None) -> Progress:
-    """Return the progress bar, in rounds; without a console it draws nothing."""
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("rounds, {task.fields[ended]}/{task.fields[jobs]} runs"),
-        TimeElapsedColumn(),
-        TextColumn("gone,"),
-        TimeRemainingColumn(),
-        TextColumn("left {task.fields[failed]}"),
-        console=console,
-        disable=console is None,
-        speed_estimate_period=600,  # seconds: rounds of different algorithms take very different times
-    )
 
 
 def cores() -> int:

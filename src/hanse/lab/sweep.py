@@ -2,7 +2,7 @@
 
 This is the implementation of ``hanse sweep``, and can be used from Python. :func:`grid_of` reads an experiment's file
 and the axes, and returns the checked :class:`GridPoint` of every run. :func:`run_sweep` plays those without a result,
-and keeps a table with a row for each run (:func:`rows_of`). :class:`SweepPart` is one machine's share of the runs.
+and keeps a table with a row for each run (:func:`rows_of`). :func:`part_of` gives one machine's share of the runs.
 """
 
 from __future__ import annotations
@@ -377,42 +377,22 @@ def run_sweep(
     return done
 
 
-@dataclass(frozen=True)
-class SweepPart:
-    """One machine's part of a sweep if several machines share a folder: every ``count``-th run.
+def part_of(points: Sequence[GridPoint], text: str) -> tuple[list[GridPoint], str]:
+    """Return one machine's part of a sweep if several machines share a folder, and the name of its table.
 
-    Attributes:
-        number: which part, from 1 to ``count``.
-        count: how many parts there are.
+    Each part has a table of its own, because parts that run at the same time must not share one.
+
+    Args:
+        points: the runs.
+        text: which part of how many, such as "2/8": every eighth run from the second on.
+
+    Raises:
+        UserError: the text is not ``i/n`` with whole numbers ``1 <= i <= n``.
     """
-
-    number: int
-    count: int
-
-    @classmethod
-    def read(cls, text: str) -> SweepPart:
-        """Return the part that a text such as "2/8" names.
-
-        Raises:
-            UserError: the text is not ``i/n`` with whole numbers ``1 <= i <= n``.
-        """
-        number, slash, count = text.partition("/")
-        part = cls(int(number), int(count)) if number.isdecimal() and count.isdecimal() else None
-        if not slash or part is None or not 1 <= part.number <= part.count:
-            raise UserError(f"--part {text}: must be i/n with i from 1 to n, as in --part 2/8")
-        return part
-
-    def of(self, points: Sequence[GridPoint]) -> list[GridPoint]:
-        """Return the runs of this part, in the order of the sweep."""
-        return list(points[self.number - 1 :: self.count])
-
-    @property
-    def table(self) -> str:
-        """The name of the part's table.
-
-        Each part has its own table, because parts that run at the same time must not share one.
-        """
-        return f"part-{self.number}-of-{self.count}.csv"
+    number, _, count = text.partition("/")
+    if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
+        raise UserError(f"--part {text}: must be i/n with i from 1 to n, as in --part 2/8")
+    return list(points[int(number) - 1 :: int(count)]), f"part-{int(number)}-of-{int(count)}.csv"
 
 
 def rows_of(points: Sequence[GridPoint], done: PlayedJobs) -> list[Row]:

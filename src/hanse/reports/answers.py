@@ -199,7 +199,7 @@ def contributed(found: Contribution, label: str, cleared: Collection[str] = (), 
 def _most(found: Contribution, start: Mapping[str, Any]) -> Note:
     """Return who contributed most, as far as the errors allow."""
     ranked, labels = found.ranked, dict(zip(found.clients.tolist(), found.labels, strict=True))
-    order = [c for c in found.clients.tolist() if c in set(ranked.clients.tolist())]
+    order = [client for client in found.clients[found.order].tolist() if client in ranked.clients]
     if not ranked.known:
         return Note("highest_value", "note", {**start, "name": labels[order[0]]})
     tied = ranked.tied(order[0]).tolist()
@@ -221,7 +221,7 @@ def _share(found: Contribution, top: Sequence[int]) -> float | None:
     """
     if not found.measure.share_out:
         return None
-    part = float(np.maximum(found.sums.parts()[np.isin(found.sums.clients, top)], 0.0).sum())
+    part = float(np.maximum(found.parts()[np.isin(found.clients, top)], 0.0).sum())
     return part if np.isfinite(part) else None
 
 

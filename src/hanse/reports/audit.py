@@ -156,7 +156,7 @@ def _ranking(run: RunRecord) -> Fact | None:
     if not any("by_value/paid" in line for line in run.metrics):
         return None
     found = contribution(SeedGroup(run.mechanism, (run,)))
-    return None if found is None else Fact("order by value", said("parts_apart", **found.sums.pairs))
+    return None if found is None else Fact("order by value", said("parts_apart", **found.pairs))
 
 
 def _made_rows(folder: Path) -> Check | Fact | None:

@@ -1,9 +1,8 @@
 """Runs side by side: as plain rows, and as tables for a terminal, a report, LaTeX and Markdown.
 
-:func:`compare_runs` returns the rows that ``hanse compare --json`` prints, :func:`difference_rows` the paired tests of
-each experiment against the first. :func:`experiments_table` and :func:`differences_tables` lay them out,
-:func:`as_text` writes them for other programs. :func:`effective_round` and :func:`improvement` are GTFLAT's measure of
-speed; the papers' tables use them as well.
+:func:`run_row` returns a run's figures, :func:`difference_rows` the paired tests of each experiment against the first.
+:func:`experiments_table` and :func:`differences_tables` lay them out, :func:`as_text` writes them for other programs.
+:func:`effective_round` and :func:`improvement` are GTFLAT's measure of speed; the papers' tables use them as well.
 """
 
 from __future__ import annotations
@@ -11,10 +10,9 @@ from __future__ import annotations
 import io
 import json
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,7 +26,7 @@ from hanse.reports.groups import SeedGroup, different_settings, group_runs
 from hanse.reports.paired import holm, paired
 from hanse.reports.text_table import TextTable
 from hanse.reports.words import Note
-from hanse.runs.run_record import RunRecord, load_runs
+from hanse.runs.run_record import RunRecord
 
 # ---- how many rounds a run takes to be as good as another: GTFLAT's Definition 3 and eq. (13)
 
@@ -91,54 +89,59 @@ def improvement(ours: float | None, theirs: float | None) -> float | None:
 
 
 _ROUNDING = 1e-9  # sums of equal numbers in another order differ in their last bits: that is no spread
-TESTED = ("test_accuracy", "best_accuracy", "test_loss", "test_mse", "client_accuracy")  # whose differences are tested
+TESTED = ("test_accuracy", "best_accuracy", "test_loss", "test_mse", "client_accuracy")
 EFFECTIVE = ("effective_round", "effective_round_improvement")
+_COST = ("seconds_per_round", "virtual_seconds", "mb", "refused")
+_LABELS = ("run", "kind", "mechanism", "rounds", "seed", "base", "figure")  # keys of rows that are no figures
 
 
-def compare_runs(
-    dirs: Sequence[str | Path], epsilon: float = EPSILON, baseline: str | None = None
-) -> list[dict[str, Any]]:
-    """Return one row for each run, and two more for each experiment that was given with several seeds.
+def run_row(run: RunRecord) -> dict[str, Any]:
+    """Return one run's row of :func:`as_text`, without its effective round."""
+    seconds = run.series("time/round_s")[1]
+    traffic = [run.series(key)[1] for key in ("bytes/down", "bytes/up")]
+    return {
+        "run": run.name,
+        "kind": "run",
+        "mechanism": run.mechanism,
+        "rounds": len(run.metrics),
+        "seed": run.seeds[0],
+        **dict.fromkeys(TESTED),
+        "seconds_per_round": float(np.median(seconds)) if len(seconds) else None,
+        "mb": float(sum(t.sum() for t in traffic)) / 1e6 if any(len(t) for t in traffic) else None,
+        "virtual_seconds": _last(run.series("clock_s")[1]),
+        "refused": run.num_refused,
+        **_tested(run),
+    }
 
-    Args:
-        dirs: the run directories. Runs that differ only in their seeds are one experiment.
-        epsilon: how close an accuracy must come to the target of ``effective_round``. It is at least 0 and below 1.
-        baseline: the experiment that the others are compared with (:func:`with_baseline`). None: the first.
 
-    Returns:
-        Rows with the same keys, where None means "not recorded" or "never reached":
-
-        * ``run``, ``mechanism``, ``seed``, ``rounds`` (finished ones), and ``kind``, which is "run", "mean" or "sd",
-          the sample standard deviation over the seeds.
-        * ``test_accuracy``, on the server's test set; ``best_accuracy``, the highest of all tests; and
-          ``client_accuracy``, the mean over the honest clients on their own test data. All of these are shares from 0
-          to 1, and come from the last test unless said otherwise. A regression has none.
-        * ``test_loss`` (cross-entropy), or of a regression ``test_mse`` (mean squared error). If ``[train] loss`` names
-          a loss, it has a column of its own instead, "test_loss: NAME".
-        * ``test_METRIC`` for each of ``[eval] metrics``. The first of these also has ``best_METRIC`` and
-          ``client_METRIC``.
-        * ``seconds_per_round`` (median, wall clock); ``virtual_seconds``, on the clock of a simulation in which clients
-          take time; ``mb`` (10^6 bytes in both directions over the whole run); and ``refused``, the number of refused
-          updates without late ones.
-        * ``effective_round``: how many rounds the run took to come within ``epsilon`` of the best accuracy of the
-          baseline. If the baseline has a run with the same seeds, it is that run's best accuracy.
-          ``effective_round_improvement``: how many percent fewer rounds than that experiment needed itself (GTFLAT eq.
-          13).
-
-    Raises:
-        UserError: a directory holds no run or a damaged one, ``epsilon`` is out of range, or no experiment is the
-            baseline.
+def _tested(run: RunRecord) -> dict[str, float | None]:
+    """Return the figures of a run's tests by column: of accuracy and the metrics that its experiment names, and its
+    loss, which has a column of its own if ``[train] loss`` names another than the one that the data imply.
     """
-    runs = load_runs(dirs)
-    return _compared(runs, with_baseline(group_runs(runs), baseline), epsilon)
+    found: dict[str, float | None] = {}
+    for reading in dict.fromkeys([ACCURACY, *run.readings]):
+        values = run.series(f"test/{reading.key}")[1]
+        if reading != LOSS:
+            found[f"test_{reading.key}"] = _last(values)
+        if reading != LOSS and reading in (ACCURACY, run.main):
+            best = values.min if reading.less_is_better else values.max
+            found[f"best_{reading.key}"] = float(best()) if len(values) else None
+            found[f"client_{reading.key}"] = own_mean(run, reading)
+    named = _loss_told(table(run.config, "train").get("loss"))
+    usual = "test_mse" if found["test_accuracy"] is None else "test_loss"  # every other loss comes with an accuracy
+    found[usual if named is None else f"test_loss: {named}"] = _last(run.series("test/loss")[1])
+    return found
 
 
-def _compared(runs: Sequence[RunRecord], groups: Sequence[SeedGroup], epsilon: float) -> list[dict[str, Any]]:
-    """Return the rows of :func:`compare_runs`, of runs that are also given as ``groups``."""
-    rows = _rows(runs, groups, epsilon)
-    of = {id(run): row for run, row in zip(runs, rows, strict=True)}
-    means = [row for group in groups for row in _group_rows(group.label, [of[id(run)] for run in group.runs])]
-    return [*rows, *means]
+def _loss_told(given: str | Mapping[str, Any] | None) -> str | None:
+    """Describe a ``[train] loss`` in words; None if it is the default."""
+    if isinstance(given, str):
+        given = {"name": given}
+    if not isinstance(given, Mapping):
+        return None
+    name = str(given.get("name", "?")).rpartition(":")[2]
+    options = ", ".join(f"{key} = {value}" for key, value in sorted(given.items()) if key != "name")
+    return (f"{name} ({options})" if options else name) if options or name not in ("cross_entropy", "mse") else None
 
 
 def _rows(runs: Sequence[RunRecord], groups: Sequence[SeedGroup], epsilon: float) -> list[dict[str, Any]]:
@@ -152,6 +155,45 @@ def _rows(runs: Sequence[RunRecord], groups: Sequence[SeedGroup], epsilon: float
     rows = [run_row(run) | _effective(run, first.get(run.seeds, groups[0].runs[0]), epsilon) for run in runs]
     every = dict.fromkeys(key for row in rows for key in row)
     return [{key: row.get(key) for key in every} for row in rows]
+
+
+def _effective(run: RunRecord, base: RunRecord, epsilon: float) -> dict[str, float | None]:
+    """Return a run's effective round for the base run's best value of the main metric, and the improvement ratio.
+
+    Both are None if the runs have different main metrics.
+    """
+    played, theirs = base.series(f"test/{base.main.key}")
+    rounds, ours = run.series(f"test/{run.main.key}")
+    if not len(theirs) or not len(ours) or run.main != base.main:
+        return dict.fromkeys(EFFECTIVE)
+    if run.main.less_is_better:
+        ours, theirs = -ours, -theirs  # so that the highest is the best
+    target = float(theirs.max())
+    reached = effective_round(rounds + 1, ours, target, epsilon)
+    needed = effective_round(played + 1, theirs, target, epsilon)
+    return dict(zip(EFFECTIVE, (reached, improvement(reached, needed)), strict=True))
+
+
+def _group_rows(label: str, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rows "mean" and "sd" of one experiment; nothing for a single run.
+
+    Args:
+        label: the experiment's label.
+        rows: the rows of its runs. A figure that any of them lacks is None: a mean over fewer seeds would not be
+            comparable with the others.
+    """
+    many = len(rows)
+    if many < 2:
+        return []
+    shared = {"mechanism": rows[0]["mechanism"], "rounds": min(r["rounds"] for r in rows), "seed": None}
+    found = []
+    for kind, statistic in (("mean", np.mean), ("sd", partial(np.std, ddof=1))):
+        numbers: dict[str, float | None] = {}
+        for key in (key for key in rows[0] if key not in _LABELS):
+            values = [r[key] for r in rows if r[key] is not None]
+            numbers[key] = float(statistic(values)) if len(values) == many else None
+        found.append({"run": f"{label} ({many} seeds)", "kind": kind, **shared, **numbers})
+    return found
 
 
 def with_baseline(groups: Sequence[SeedGroup], name: str | None) -> list[SeedGroup]:
@@ -184,18 +226,22 @@ def difference_rows(groups: Sequence[SeedGroup]) -> list[dict[str, Any]]:
         groups: the experiments. All others are compared with the first one.
 
     Returns:
-        One row for each other experiment and each figure that both have; none if they share fewer than two seeds. A row
-        has ``kind`` ("difference"), ``run`` and ``base`` (labels), ``figure``, the fields of :class:`Paired` for the
-        differences run less base, and ``p_holm``. The last is ``p`` corrected for the number of experiments that are
-        compared with the first (Holm). ``low``, ``high`` and both p-values are None where the difference is the same
-        with every seed, which does not say how much seeds vary.
+        One row for each other experiment and each figure of tests that both have; none if they share fewer than two
+        seeds. A row has ``kind`` ("difference"), ``run`` and ``base`` (labels), ``figure``, the fields of
+        :class:`Paired` for the differences run less base, and ``p_holm``. The last is ``p`` corrected for the number of
+        experiments that are compared with the first (Holm). ``low``, ``high`` and both p-values are None where the
+        difference is the same with every seed, which does not say how much seeds vary.
     """
-    found = []
-    named = dict.fromkeys(key for group in groups for run in group.runs for key in _own_figures(run))
-    for figure in (*named, *TESTED):
-        base, rows = _by_seeds(groups[0], figure), []
-        for group in groups[1:]:
-            if (test := paired(_by_seeds(group, figure), base)) is not None:
+    found, tested = [], [{run.seeds: _tested(run) for run in group.runs} for group in groups]
+    named = dict.fromkeys(key for group in tested for run in group.values() for key in run)
+    for figure in sorted(named, key=lambda key: TESTED.index(key) if key in TESTED else -1):
+        by_seeds: list[dict[Hashable, float]] = [
+            {seeds: float(of) for seeds, run in group.items() if (of := run.get(figure)) is not None}
+            for group in tested
+        ]
+        base, rows = by_seeds[0], []
+        for group, ours in zip(groups[1:], by_seeds[1:], strict=True):
+            if (test := paired(ours, base)) is not None:
                 names = {"kind": "difference", "run": group.label, "base": groups[0].label, "figure": figure}
                 rows.append(names | asdict(test))
         same = [row["sd"] <= _ROUNDING * max(map(abs, base.values())) for row in rows]  # no if it is not a number
@@ -204,115 +250,6 @@ def difference_rows(groups: Sequence[SeedGroup]) -> list[dict[str, Any]]:
             row["p_holm"] = corrected
         unknown = dict.fromkeys(("low", "high", "p", "p_holm"))
         found += [row if "p_holm" in row else row | unknown for row in rows]
-    return found
-
-
-def _by_seeds(group: SeedGroup, figure: str) -> dict[Any, float]:
-    """Return a figure of each run that has it, by the seeds of the run and of the split."""
-    return {run.seeds: float(v) for run in group.runs if (v := run_row(run).get(figure)) is not None}
-
-
-def _effective(run: RunRecord, base: RunRecord, epsilon: float) -> dict[str, float | None]:
-    """Return a run's effective round for the base run's best value of the main metric, and the improvement ratio.
-
-    Both are None if the runs have different main metrics.
-    """
-    played, theirs = base.series(f"test/{base.main.key}")
-    rounds, ours = run.series(f"test/{run.main.key}")
-    if not len(theirs) or not len(ours) or run.main != base.main:
-        return dict.fromkeys(EFFECTIVE)
-    if run.main.less_is_better:
-        ours, theirs = -ours, -theirs  # so that the highest is the best
-    target = float(theirs.max())
-    reached = effective_round(rounds + 1, ours, target, epsilon)
-    needed = effective_round(played + 1, theirs, target, epsilon)
-    return dict(zip(EFFECTIVE, (reached, improvement(reached, needed)), strict=True))
-
-
-def _loss_told(given: str | Mapping[str, Any] | None) -> str | None:
-    """Describe a ``[train] loss`` in words; None if it is the default."""
-    if isinstance(given, str):
-        given = {"name": given}
-    if not isinstance(given, Mapping):
-        return None
-    name = str(given.get("name", "?")).rpartition(":")[2]
-    options = ", ".join(f"{key} = {value}" for key, value in sorted(given.items()) if key != "name")
-    return (f"{name} ({options})" if options else name) if options or name not in ("cross_entropy", "mse") else None
-
-
-def run_row(run: RunRecord) -> dict[str, Any]:
-    """Return one run's row of :func:`compare_runs`, without its effective round."""
-    accuracy = run.series("test/accuracy")[1]
-    loss = _last(run.series("test/loss")[1])
-    named = _loss_told(table(run.config, "train").get("loss"))
-    regression = not len(accuracy)  # its loss is a mean squared error; every other loss comes with an accuracy
-    seconds = run.series("time/round_s")[1]
-    traffic = [run.series(key)[1] for key in ("bytes/down", "bytes/up")]
-    row: dict[str, Any] = {
-        "run": run.name,
-        "kind": "run",
-        "mechanism": run.mechanism,
-        "rounds": len(run.metrics),
-        "seed": run.seeds[0],
-        "test_accuracy": _last(accuracy),
-        "best_accuracy": float(accuracy.max()) if len(accuracy) else None,
-        "test_loss": None if regression or named is not None else loss,
-        "test_mse": loss if regression and named is None else None,
-        "client_accuracy": own_mean(run, ACCURACY),
-        "seconds_per_round": float(np.median(seconds)) if len(seconds) else None,
-        "mb": float(sum(t.sum() for t in traffic)) / 1e6 if any(len(t) for t in traffic) else None,
-        "virtual_seconds": _last(run.series("clock_s")[1]),
-        "refused": run.num_refused,
-    }
-    return row | _own_figures(run)
-
-
-def _own_figures(run: RunRecord) -> dict[str, float | None]:
-    """Return the figures that the run's experiment names itself, by column.
-
-    They are its metrics (``[eval] metrics``), as in "test_auc", of the main one also "best_auc" and "client_auc"; and
-    its loss, if ``[train] loss`` names another than the one that the data imply.
-
-    Args:
-        run: the run.
-    """
-    found: dict[str, float | None] = {}
-    for reading in run.readings:
-        if reading in (ACCURACY, LOSS):
-            continue
-        values = run.series(f"test/{reading.key}")[1]
-        found[f"test_{reading.key}"] = _last(values)
-        if reading == run.main:
-            best = values.min if reading.less_is_better else values.max
-            found[f"best_{reading.key}"] = float(best()) if len(values) else None
-            found[f"client_{reading.key}"] = own_mean(run, reading)
-    if (named := _loss_told(table(run.config, "train").get("loss"))) is not None:
-        found[f"test_loss: {named}"] = _last(run.series("test/loss")[1])
-    return found
-
-
-_LABELS = ("run", "kind", "mechanism", "rounds", "seed", "base", "figure")  # keys of rows that are no figures
-
-
-def _group_rows(label: str, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return the rows "mean" and "sd" of one experiment; nothing for a single run.
-
-    Args:
-        label: the experiment's label.
-        rows: the rows of its runs. A figure that any of them lacks is None: a mean over fewer seeds would not be
-            comparable with the others.
-    """
-    many = len(rows)
-    if many < 2:
-        return []
-    shared = {"mechanism": rows[0]["mechanism"], "rounds": min(r["rounds"] for r in rows), "seed": None}
-    found = []
-    for kind, statistic in (("mean", np.mean), ("sd", partial(np.std, ddof=1))):
-        numbers: dict[str, float | None] = {}
-        for key in (key for key in rows[0] if key not in _LABELS):
-            values = [r[key] for r in rows if r[key] is not None]
-            numbers[key] = float(statistic(values)) if len(values) == many else None
-        found.append({"run": f"{label} ({many} seeds)", "kind": kind, **shared, **numbers})
     return found
 
 
@@ -374,40 +311,33 @@ class Column(NamedTuple):
         return f"{number:{sign}.3g}" if abs(number) >= 1e9 else f"{number:{sign},.{digits}f}"
 
 
-_LEARNED = (
-    Column("test_accuracy", "test accuracy %", 100.0, 2),
-    Column("best_accuracy", "best round %", 100.0, 2),
-    Column("test_loss", "test loss", 1.0, 3),
-    Column("test_mse", "test MSE", 1.0, 4),
-    Column("client_accuracy", "at the clients %", 100.0, 2),
-)
-_SPEED = (Column("effective_round", "as good after"), Column("effective_round_improvement", "fewer %", 1.0, 1))
-_ROUNDS = Column("rounds", "rounds")
-_COST = (
-    Column("seconds_per_round", "seconds a round", 1.0, 3),
-    Column("virtual_seconds", "virtual seconds in all", 1.0, 1),
-    Column("mb", "MB in all", 1.0, 1),
-    Column("refused", "refused"),
-)
+_COLUMNS = {
+    column.key: column
+    for column in (
+        Column("rounds", "rounds"),
+        Column("test_loss", "test loss", 1.0, 3),
+        Column("test_mse", "test MSE", 1.0, 4),
+        Column("effective_round", "as good after"),
+        Column("effective_round_improvement", "fewer %", 1.0, 1),
+        Column("seconds_per_round", "seconds a round", 1.0, 3),
+        Column("virtual_seconds", "virtual seconds in all", 1.0, 1),
+        Column("mb", "MB in all", 1.0, 1),
+        Column("refused", "refused"),
+    )
+}
 
 
 def _column(key: str) -> Column:
-    """Return the column of a figure: a usual one, or one that an experiment names itself (:func:`_own_figures`)."""
-    if (usual := next((column for column in _LEARNED if column.key == key), None)) is not None:
-        return usual
+    """Return the column of a figure: a usual one, or that of a metric or a loss (:func:`_tested`)."""
+    if key in _COLUMNS:
+        return _COLUMNS[key]
     who, _, name = key.partition("_")
     if name.startswith("loss: "):
         return Column(key, f"test {name}", 1.0, 4)
     reading = reading_of(name) or ACCURACY
-    long = {"test": f"test {reading.title}", "best": f"best round {reading.title}"}
-    title = f"{long.get(who, f'{reading.title} at the clients')}{' %' if reading.percent else ''}"
-    return Column(key, title, reading.factor, 2 if reading.percent else 4)
-
-
-def _own_columns(rows: Sequence[Mapping[str, Any]]) -> list[Column]:
-    """Return the columns of the figures that experiments name themselves."""
-    usual = {*(column.key for column in (*_LEARNED, *_COST)), *EFFECTIVE, *_LABELS}
-    return [_column(key) for key in dict.fromkeys(key for row in rows for key in row) if key not in usual]
+    own = "" if reading == ACCURACY else f"{reading.title} "
+    title = {"test": f"test {reading.title}", "best": f"best round {own}", "client": f"{own}at the clients"}[who]
+    return Column(key, f"{title.strip()}{' %' if reading.percent else ''}", reading.factor, 2 if reading.percent else 4)
 
 
 def _difference(row: Mapping[str, Any]) -> tuple[str, ...]:
@@ -427,7 +357,7 @@ def experiments_table(groups: Sequence[SeedGroup], epsilon: float | None = None)
 
     Args:
         groups: the experiments. Columns in which none of them has a number are left out.
-        epsilon: as for :func:`compare_runs`, for the columns on speed. None: without these.
+        epsilon: as for :func:`as_text`, for the columns on speed. None: without these.
 
     Raises:
         UserError: ``epsilon`` is out of range.
@@ -435,8 +365,10 @@ def experiments_table(groups: Sequence[SeedGroup], epsilon: float | None = None)
     of = [[run_row(run) for run in g.runs] if epsilon is None else _rows(g.runs, groups, epsilon) for g in groups]
     rows = [_group_rows(group.label, each) or each for group, each in zip(groups, of, strict=True)]
     every = [row for pair in rows for row in pair]
-    shown = _known((*_own_columns(every), _ROUNDS, *_LEARNED, *_SPEED, *_COST), every)
-    shown = [column for column in shown if column.key != "refused" or any(row["refused"] for row in every)]
+    usual = ("rounds", *TESTED, *EFFECTIVE, *_COST)
+    own = dict.fromkeys(key for row in every for key in row if key not in (*usual, *_LABELS))
+    some = [key for key in (*own, *usual) if any(row.get(key) is not None for row in every)]
+    shown = [_column(key) for key in some if key != "refused" or any(row["refused"] for row in every)]
     body = [
         (group.label, str(len(group.runs)), *(column.cell(first, *sd[:1]) for column in shown))
         for group, (first, *sd) in zip(groups, rows, strict=True)
@@ -461,25 +393,42 @@ def differences_tables(groups: Sequence[SeedGroup]) -> list[TextTable]:
     return [TextTable(headings, tuple(found)) for found in rows.values()]
 
 
-def _known(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]]) -> list[Column]:
-    """Return the columns in which any row has a number."""
-    return [column for column in columns if any(row.get(column.key) is not None for row in rows)]
-
-
 # ---- the comparison in other forms
+
+
+FORMS = ("json", "csv", "latex", "markdown")
 
 
 def as_text(form: str, runs: Sequence[RunRecord], epsilon: float = EPSILON, baseline: str | None = None) -> str:
     """Return a comparison as one text.
 
+    "latex" and "markdown" have the means of each experiment with their deviations. "json" and "csv" have all digits: a
+    row for each run, two more ("mean", "sd") for each experiment with several seeds, and those of
+    :func:`difference_rows`. All have the same keys, where None means "not recorded" or "never reached":
+
+    * ``run``, ``mechanism``, ``seed``, ``rounds`` (finished ones), and ``kind``, which is "run", "mean", "sd" (the
+      sample standard deviation over the seeds) or "difference".
+    * ``test_accuracy``, on the server's test set; ``best_accuracy``, the highest of all tests; and ``client_accuracy``,
+      the mean over the honest clients on their own test data. All of these are shares from 0 to 1, and come from the
+      last test unless said otherwise. A regression has none.
+    * ``test_loss`` (cross-entropy), or of a regression ``test_mse`` (mean squared error). If ``[train] loss`` names a
+      loss, it has a column of its own instead, "test_loss: NAME".
+    * ``test_METRIC`` for each of ``[eval] metrics``. The first of these also has ``best_METRIC`` and ``client_METRIC``.
+    * ``seconds_per_round`` (median, wall clock); ``virtual_seconds``, on the clock of a simulation in which clients
+      take time; ``mb`` (10^6 bytes in both directions over the whole run); and ``refused``, the number of refused
+      updates without late ones.
+    * ``effective_round``: how many rounds the run took to come within ``epsilon`` of the best accuracy of the baseline.
+      If the baseline has a run with the same seeds, it is that run's best accuracy. ``effective_round_improvement``:
+      how many percent fewer rounds than that experiment needed itself (GTFLAT eq. 13).
+
     Args:
-        form: "json" and "csv" have all rows with all digits, "latex" and "markdown" the means with their deviations.
-        runs: the runs.
-        epsilon: as for :func:`compare_runs`.
-        baseline: as for :func:`compare_runs`.
+        form: one of ``FORMS``.
+        runs: the runs. Those that differ only in their seeds are one experiment.
+        epsilon: how close an accuracy must come to the target of ``effective_round``. It is at least 0 and below 1.
+        baseline: the experiment that the others are compared with (:func:`with_baseline`). None: the first.
 
     Raises:
-        UserError: there is no such form; or as :func:`compare_runs`.
+        UserError: there is no such form, ``epsilon`` is out of range, or no experiment is the baseline.
     """
     if form not in FORMS:
         raise UserError(f"--format: '{form}': no such format{nearest(form, FORMS)}")
@@ -487,12 +436,12 @@ def as_text(form: str, runs: Sequence[RunRecord], epsilon: float = EPSILON, base
     if form in ("latex", "markdown"):
         tables = [experiments_table(groups, epsilon), *differences_tables(groups)]
         return "\n".join(table.latex() if form == "latex" else table.markdown() for table in tables)
-    every = [*_compared(runs, groups, epsilon), *difference_rows(groups)]
+    rows = _rows(runs, groups, epsilon)
+    of = {id(run): row for run, row in zip(runs, rows, strict=True)}
+    means = [row for group in groups for row in _group_rows(group.label, [of[id(run)] for run in group.runs])]
+    every = [*rows, *means, *difference_rows(groups)]
     if form == "json":
         return json.dumps(every, indent=1) + "\n"
     out, keys = io.StringIO(), list(dict.fromkeys(key for row in every for key in row))
     write_csv(out, [keys, *(["" if row.get(key) is None else row[key] for key in keys] for row in every)])
     return out.getvalue()
-
-
-FORMS = ("json", "csv", "latex", "markdown")

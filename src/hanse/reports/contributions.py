@@ -399,17 +399,15 @@ def by_chance(totals: Floats, measure: Measure) -> float:
 
 
 @dataclass(frozen=True)
-class Contribution:
-    """What each client of one experiment was worth, highest sum first. With several seeds, these are means over them.
+class Contribution(Standings):
+    """What each client of one experiment was worth. With several seeds, these are means over them.
+
+    The clients are those with at least one valued update.
 
     Attributes:
-        clients: ``[n]``, the numbers of the clients with at least one valued update.
         labels: the clients' names.
         seats: ``[n]``, how many of their updates were valued, over all seeds.
-        totals: ``[n]``, the sums of their values at the end, descending.
-        sampling: ``[n]``, the standard errors of these sums from the sampling of coalitions (:func:`both_errors`).
-        drawn: ``[n]``, those from the draw of the validation samples.
-        sums: the sums, for comparing them with one another.
+        drawn: ``[n]``, the standard errors of the sums from the draw of the validation samples.
         measure: what one value is, as described by the part that measured it.
         missed: ``[n]``, how much worse averages would be without each (:func:`missed`). NaN: not known.
         missed_errors: ``[n]``, the standard errors.
@@ -417,13 +415,9 @@ class Contribution:
         fall: by how much the loss fell. NaN: values are no parts of it.
     """
 
-    clients: Ints
     labels: tuple[str, ...]
     seats: Ints
-    totals: Floats
-    sampling: Floats
     drawn: Floats
-    sums: Standings
     measure: Measure
     missed: Floats
     missed_errors: Floats
@@ -434,6 +428,11 @@ class Contribution:
     def errors(self) -> Floats:
         """The standard error of each client's sum from both sources, ``[n]``; NaN if it is not known."""
         return both_errors(self.sampling, self.drawn)
+
+    @property
+    def order(self) -> Ints:
+        """The positions ``[n]`` from the highest sum to the lowest."""
+        return np.argsort(-self.totals, kind="stable")
 
     @property
     def exact(self) -> bool:
@@ -447,7 +446,7 @@ class Contribution:
     @property
     def ranked(self) -> Standings:
         """The sums of the clients that can be ranked. One update says too little for a place."""
-        return self.sums.among(self.clients[self.seats > 1])
+        return self.among(self.clients[self.seats > 1])
 
     @property
     def suspect(self) -> NDArray[np.bool_]:
@@ -465,8 +464,8 @@ class Contribution:
 
     @property
     def suspects(self) -> list[str]:
-        """The names of those (:attr:`suspect`)."""
-        return [label for label, one in zip(self.labels, self.suspect.tolist(), strict=True) if one]
+        """The names of those (:attr:`suspect`), the highest sum first."""
+        return [self.labels[i] for i in self.order[self.suspect[self.order]].tolist()]
 
 
 @lru_cache(maxsize=16)  # charts, summary and answers of one report ask for it
@@ -481,7 +480,8 @@ def contribution(group: SeedGroup) -> Contribution | None:
     runs = [run for run in group.same_clients if np.isfinite(run.seats.value).any()]
     if not runs:
         return None
-    clients = np.unique(np.concatenate([run.seats.client[np.isfinite(run.seats.value)] for run in runs]))
+    valued = np.concatenate([run.seats.client[np.isfinite(run.seats.value)] for run in runs])
+    clients, seats = np.unique(valued, return_counts=True)
     last = min(int(run.metrics[-1]["round"]) for run in runs)
     found = [sums_of(run, clients, last) for run in runs]
     totals = np.mean([one.totals for one in found], axis=0)
@@ -490,32 +490,24 @@ def contribution(group: SeedGroup) -> Contribution | None:
     drawn = np.mean([interval_errors(one.without) for one in found], axis=0)
     same = len({one.without.shape for one in found}) == 1
     without = np.mean([one.without for one in found], axis=0) if same else np.zeros((len(clients), 0))
-    seats = np.sum([_valued_seats(run, clients) for run in runs], axis=0)
     apart = [one for run in runs if (one := missed(run)) is not None]
     none = np.full((2, 3, len(clients)), np.nan)
     lone, errors = np.mean(apart, axis=0)[:, :, clients] if len(apart) == len(runs) else none
     fell = [np.nan if (lower := gained(run)) is None else lower for run in runs]
-    order = np.argsort(-totals, kind="stable")
     return Contribution(
-        clients=clients[order],
-        labels=tuple(runs[0].client_label(c) for c in clients[order].tolist()),
-        seats=seats[order],
-        totals=totals[order],
-        sampling=sampling[order],
-        drawn=drawn[order],
-        sums=Standings(clients, totals, sampling, without),
+        clients,
+        totals,
+        sampling,
+        without,
+        labels=tuple(runs[0].client_label(client) for client in clients.tolist()),
+        seats=seats,
+        drawn=drawn,
         measure=runs[0].about.measure,
-        missed=lone[0, order],
-        missed_errors=errors[0, order],
-        lacking=(lone + SURE * errors)[1:, order],
+        missed=lone[0],
+        missed_errors=errors[0],
+        lacking=(lone + SURE * errors)[1:],
         fall=float(np.mean(fell)),
     )
-
-
-def _valued_seats(run: RunRecord, clients: Ints) -> Ints:
-    """Return how many updates of each client were valued, ``[n]``."""
-    valued = run.seats.client[np.isfinite(run.seats.value)]
-    return np.asarray(np.bincount(valued, minlength=int(clients.max()) + 1)[clients])
 
 
 def contribution_charts(groups: Sequence[SeedGroup]) -> list[Chart]:
@@ -536,7 +528,7 @@ def picture_of(group: SeedGroup, found: Contribution) -> Chart:
         found: its contributions.
     """
     count = len(found.clients)
-    kept = outermost(count, _HIGHEST, _LOWEST)
+    kept = found.order[outermost(count, _HIGHEST, _LOWEST)]
     single, suspect = found.seats[kept] == 1, found.suspect[kept]
     known = bool(np.isfinite(found.errors).any()) and not found.exact
     series = []
@@ -545,7 +537,7 @@ def picture_of(group: SeedGroup, found: Contribution) -> Chart:
         errors = np.where(mine, SURE * found.errors[kept], np.nan) if known else None
         if mine.any():
             series.append(Series(name, np.where(mine, found.totals[kept], np.nan), errors, look=look))
-    labels = tuple(labelled(found.labels[i]) for i in kept)
+    labels = tuple(labelled(found.labels[i]) for i in kept.tolist())
     told = said("how_to_read", found.measure, known, count - len(kept), _HIGHEST, _LOWEST, found.exact)
     title = f"What each client contributed: {group.label}{group.seeds_text}"
     marks = Bars(labels, tuple(series), stacked=True)

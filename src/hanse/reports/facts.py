@@ -508,17 +508,16 @@ class RunOf:
         found = self.valued
         if found is None:
             return {}
-        measure, ranked, sums = found.measure, found.ranked, found.sums
-        part = sums.parts() if measure.share_out else np.full(len(sums.clients), np.nan)
-        between = sums.between()
+        ranked, between = found.ranked, found.between()
+        part = found.parts() if found.measure.share_out else np.full(len(found.clients), np.nan)
         # an infinite sampling error means that it is not known; the other error alone would be taken for all of it
         drawn = np.where(np.isinf(found.sampling), np.nan, found.drawn)
         sure, half = np.isfinite(found.errors) & np.isfinite(drawn), SURE * found.errors
         lone, lone_half = found.missed, SURE * found.missed_errors
         rows, suspect = {}, found.suspect
         for i, client in enumerate(found.clients.tolist()):
-            at, value = int(np.searchsorted(sums.clients, client)), float(found.totals[i])
-            ends = between[at].tolist() if sure[i] and sums.uncertain and np.isfinite(part[at]) else (None, None)
+            value = float(found.totals[i])
+            ends = between[i].tolist() if sure[i] and found.uncertain and np.isfinite(part[i]) else (None, None)
             placed = client in ranked.clients
             reach = ranked.reach(client) if placed and ranked.known else (None, None)
             rows[client] = {
@@ -530,7 +529,7 @@ class RunOf:
                 "value_low": value - float(half[i]) if sure[i] else None,
                 "value_high": value + float(half[i]) if sure[i] else None,
                 "exact": bool(found.errors[i] == 0 and np.isnan(drawn[i])),
-                "share": finite_or_none(np.maximum(part[at], 0.0)),
+                "share": finite_or_none(np.maximum(part[i], 0.0)),
                 "share_low": ends[0],
                 "share_high": ends[1],
                 "place": ranked.place(client) if placed else None,
@@ -549,7 +548,7 @@ class RunOf:
         books = None if self.record.wrong_in_books else read_books(self.record)
         rows = {}
         for client in range(self.record.num_clients):
-            own = {} if books is None else asdict(books.accounts.get(client, Account()))
+            own = {} if books is None else books.accounts.get(client, Account()).totals
             rows[client] = own | ({} if utility is None else {"utility": float(utility[client])})
         return rows
 

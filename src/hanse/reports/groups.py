@@ -1,8 +1,8 @@
 """Gathers the seeds of one experiment into a group, and finds which clients cheat or have which role.
 
 Almost every chart and table starts here. :func:`group_runs` turns runs into one :class:`SeedGroup` for each experiment,
-and :meth:`SeedGroup.curve` gives mean and deviation of a figure over the seeds. :func:`kinds_of`, :func:`honest_of` and
-:func:`roles_of` tell the clients of a run apart.
+and :meth:`SeedGroup.curve` gives mean and deviation of a figure over the seeds. :func:`honest_of` and :func:`roles_of`
+tell the clients of a run apart.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import numpy as np
 from hanse.base.errors import UserError
 from hanse.base.files import read_text
 from hanse.base.toml import flat
-from hanse.core.telling import HONEST
 from hanse.reports.chart import Curve, Floats, Ints, even
 from hanse.runs.run_record import SEEDS, RunRecord
 
@@ -209,49 +208,14 @@ def _without_seeds(config: Mapping[str, Any]) -> dict[str, Any]:
     return sections
 
 
-# ---- who is who: what behaviours and policy make of clients, and the roles of their profiles
-
-
-OTHERS = "the others"
-
-
-def kinds_of(run: RunRecord) -> dict[str, Ints]:
-    """Return the kind of each client of a run, which its behaviours and its policy determine.
-
-    A client with several behaviours counts as the one of the lowest rank.
-
-    Args:
-        run: the run.
-
-    Returns:
-        Clients' numbers ``[n]`` by kind, as in ``{"honest": ..., "free riders": ...}``. The remaining clients come
-        first. They are called "honest" if somebody cheats, unless a behaviour has another word for them. Empty if all
-        are alike.
-    """
-    n = run.num_clients
-    told = [c for c in run.about.conducts if c.label]
-    taken, kinds = np.zeros(n, bool), dict[str, Ints]()
-    for conduct in sorted(told, key=lambda c: c.rank):
-        here = np.zeros(n, bool)
-        here[[c for c in conduct.clients if c < n]] = True
-        new = np.flatnonzero(here & ~taken)
-        if len(new):
-            kinds[conduct.label] = np.union1d(kinds.get(conduct.label, new), new)
-        taken |= here
-    rest = np.flatnonzero(~taken)
-    if not kinds or not len(rest):
-        return {}
-    usual = HONEST if any(c.cheats for c in told) else OTHERS
-    return {next((c.rest for c in told if c.rest and c.rest != HONEST), usual): rest} | kinds
+# ---- who is who: whom behaviours and policy make cheat, and the roles of profiles
 
 
 def honest_of(run: RunRecord) -> Ints | None:
     """Return the numbers ``[n]`` of the clients that do not cheat; None if nobody cheats, or it is not known who."""
-    kinds = kinds_of(run)
-    if HONEST not in kinds:
-        return None
-    cheating = {c.label for c in run.about.conducts if c.cheats}
-    return np.sort(np.concatenate([ids for name, ids in kinds.items() if name not in cheating]))
+    cheats = {client for conduct in run.about.conducts if conduct.cheats for client in conduct.clients}
+    honest = [client for client in range(run.num_clients) if client not in cheats]
+    return np.array(honest, np.int64) if 0 < len(honest) < run.num_clients else None
 
 
 def roles_of(run: RunRecord) -> Mapping[int, str]:

@@ -1,19 +1,18 @@
 """What clients that cheat (free riders, attackers, liars, senders of noise) gain or lose against honest ones.
 
-The experiment says who cheats, because it makes them do it (:func:`hanse.reports.groups.kinds_of`).
+The experiment says who cheats, because it makes them do it (:func:`hanse.reports.groups.honest_of`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 
-from hanse.reports.chart import Ints
 from hanse.reports.digits import number
 from hanse.reports.facts import ClientFacts, facts_of, mean_interval
-from hanse.reports.groups import SeedGroup, kinds_of
+from hanse.reports.groups import SeedGroup, honest_of
 from hanse.reports.text_table import TextTable
 from hanse.runs.run_record import RunRecord
 
@@ -35,21 +34,29 @@ def kinds_table(group: SeedGroup) -> TextTable | None:
     Args:
         group: the seeds of one experiment.
     """
-    runs = [(run, kinds) for run in group.runs if (kinds := kinds_of(run))]
+    runs = [(run, kinds) for run in group.runs if (kinds := _kinds(run))]
     if not runs or runs[0][0].mechanism == "local":
         return None
     last, columns = runs[-1][1], dict[str, list[str]]()
     names = list(dict.fromkeys(kind for _, kinds in runs for kind in kinds))
     for title, read in _FIGURES.items():
-        means = [[_mean(read, run, kinds.get(kind)) for run, kinds in runs] for kind in names]
+        means = [[_mean(read, run, kinds.get(kind, ())) for run, kinds in runs] for kind in names]
         if np.isfinite(means).all():
             columns[title.format(runs[0][0].main.title)] = [_cell(own) for own in means]
     rows = zip((f"{kind} ({len(last.get(kind, ()))})" for kind in names), *columns.values(), strict=True)
     return TextTable(("kind (clients)", *columns), tuple(rows))
 
 
-def _mean(read: _Figure, run: RunRecord, clients: Ints | None) -> float:
-    rows = [] if clients is None else [facts_of(run).clients[client] for client in clients.tolist()]
+def _kinds(run: RunRecord) -> dict[str, Collection[int]]:
+    """Return the honest clients of a run, and those of each kind of cheats; nothing if nobody cheats."""
+    if (honest := honest_of(run)) is None:
+        return {}
+    cheats = {one.label: [c for c in one.clients if c < run.num_clients] for one in run.about.conducts if one.cheats}
+    return {"honest": honest.tolist()} | cheats
+
+
+def _mean(read: _Figure, run: RunRecord, clients: Collection[int]) -> float:
+    rows = [facts_of(run).clients[client] for client in clients]
     known = [figure for row in rows if (figure := read(run, row)) is not None]
     return float(np.mean(known)) if known else math.nan
 

@@ -162,12 +162,12 @@ def invoice(folder: Path, budget: str, currency: str, by: str | None = None) -> 
         units = None if by == "value" else int(weight)
         lines.append(InvoiceLine(row.client, row.name, max(weight, 0) / whole, amount, between, units))
     pays = named_choice(table(run.config, "mechanism").get("settle"), "") in ("by_value", "pot")
-    unsure = _unsure(valued.sums) if valued is not None and (by == "value" or pays) else []
+    unsure = _unsure(valued) if valued is not None and (by == "value" or pays) else []
     notes = [note for note in found.notes if note.level == "doubt"] + unsure
     if valued is not None and by == "value":
         notes += [Note("split_by_value", "note", {"measure": valued.measure.name})]
         notes += [] if booked else [Note("no_books", "warning")]
-        notes += [] if unsure else [Note("parts_apart", "note", valued.sums.pairs)]
+        notes += [] if unsure else [Note("parts_apart", "note", valued.pairs)]
         notes += [note for note in found.notes if note.code in ("no_values", "lost_round", "more_lost")]
         notes += [Note("counted_apart", "note")] if booked else []
     else:

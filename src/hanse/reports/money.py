@@ -7,7 +7,7 @@ postings of one client. :func:`token_charts` draws charts.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import accumulate, groupby
 
@@ -25,33 +25,78 @@ from hanse.reports.part_charts import plotted
 from hanse.reports.words import said
 from hanse.runs.run_record import RunRecord, client_names
 
+_owner = lru_cache(maxsize=1 << 14)(owner_of)  # asked of every posting
+
+
+@dataclass
+class PostingSum:
+    """The sum of all postings of one kind on a client's account and its escrow.
+
+    Units that only move between these two, as a bid does before it wins a seat, are not an expense: a kind whose
+    transactions do nothing else is marked as ``within``, and shows what moved on the account itself.
+
+    Attributes:
+        kind: the kind, as the ledger calls it.
+        what: the name of this kind on the page.
+        received: the units that came in.
+        paid: the units that went out.
+        transactions: the numbers of the transactions that make up the sum.
+        within: whether they only move units between the client's own account and its escrow.
+    """
+
+    kind: str
+    what: str = ""
+    received: int = 0
+    paid: int = 0
+    transactions: list[int] = field(default_factory=list)
+    within: bool = True
+
+    @property
+    def net(self) -> int:
+        """What came in less what went out, in units."""
+        return self.received - self.paid
+
+    def take(self, number: int, moved: Sequence[tuple[str, int]]) -> None:
+        """Add what a transaction moves on the client's account and its escrow, as (account, units)."""
+        self.transactions.append(number)
+        stays = len(moved) > 1 and not sum(units for _, units in moved) and len({name for name, _ in moved}) == 2
+        if self.within and not stays:
+            self.received, self.paid, self.within = 0, 0, False
+        if stays:
+            moved = [posting for posting in moved if self.within and posting[0].startswith("client/")]
+        for _, units in moved:
+            if units > 0:
+                self.received += units
+            else:
+                self.paid -= units
+
 
 @dataclass
 class Account:
-    """What a client was granted, received and paid, and what it holds at the end, in units.
+    """What a client was granted, received and paid, and what it holds at the end, in units."""
 
-    What moves between its own account and its escrow, such as a bid that wins no seat, is neither received nor paid.
-    """
-
-    granted: int = 0
-    received: int = 0
-    paid: int = 0
     balance: int = 0
     escrow: int = 0
+    kinds: dict[str, PostingSum] = field(default_factory=dict)
 
-    def take(self, kind: str, moved: Sequence[tuple[str, int]]) -> None:
-        """Add what a transaction of some kind moves on the client's account and its escrow, as (account, units)."""
-        within = kind != "grant" and stays(moved)
+    def take(self, number: int, kind: str, moved: Sequence[tuple[str, int]]) -> None:
+        """Add what a transaction moves on the client's account and its escrow, as (account, units)."""
         for name, units in moved:
             if name.startswith("escrow/"):
                 self.escrow += units
             else:
                 self.balance += units
-            if kind == "grant":
-                self.granted += units
-            elif not within:
-                self.received += max(units, 0)
-                self.paid -= min(units, 0)
+        if kind not in self.kinds:
+            self.kinds[kind] = PostingSum(kind)
+        self.kinds[kind].take(number, moved)
+
+    @property
+    def totals(self) -> dict[str, int]:
+        """What was granted, received and paid besides, and what account and escrow hold, in units."""
+        counted = [one for kind, one in self.kinds.items() if kind != "grant" and not one.within]
+        received, paid = sum(one.received for one in counted), sum(one.paid for one in counted)
+        granted = self.kinds.get("grant", PostingSum("grant")).received
+        return {"granted": granted, "received": received, "paid": paid, "balance": self.balance, "escrow": self.escrow}
 
 
 @dataclass(frozen=True)
@@ -112,14 +157,16 @@ def read_books(run: RunRecord) -> Books | None:
         walk = ledger.walk()  # the run may be posting meanwhile: what comes after this moment is left out
         for round, records in groupby(walk.records(), key=lambda record: min(record.round, last)):
             for record in records:
-                moved: dict[int, list[tuple[str, int]]] = {}
+                kind, moved = record.transaction.kind, dict[int, list[tuple[str, int]]]()
                 for posting in record.transaction.postings:
-                    if (owner := owner_of(posting[0])) is not None:
+                    if (owner := _owner(posting[0])) is not None:
                         moved.setdefault(owner, []).append(posting)
                 for owner, postings in moved.items():
-                    own.setdefault(owner, []).append(record)
-                    account = accounts.setdefault(owner, Account())
-                    account.take(record.transaction.kind, postings)
+                    if owner not in accounts:
+                        accounts[owner], own[owner] = Account(), []
+                    own[owner].append(record)
+                    account = accounts[owner]
+                    account.take(record.number, kind, postings)
                     if owner < len(row):
                         row[owner] = account.balance + account.escrow
             rounds.append(round)
@@ -167,32 +214,6 @@ class Posting:
     others: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class PostingSum:
-    """The sum of all postings of one kind.
-
-    Attributes:
-        kind: the kind, as the ledger calls it.
-        what: the name of this kind on the page.
-        received: the units that came in.
-        paid: the units that went out.
-        transactions: the numbers of the transactions that make up the sum.
-        within: whether they only move units between the client's own account and its escrow.
-    """
-
-    kind: str
-    what: str
-    received: int
-    paid: int
-    transactions: tuple[int, ...]
-    within: bool = False
-
-    @property
-    def net(self) -> int:
-        """What came in less what went out, in units."""
-        return self.received - self.paid
-
-
 @dataclass(frozen=True, kw_only=True)
 class Money:
     """A participant's postings. Amounts are units; 1 token is 1,000,000 units.
@@ -231,9 +252,9 @@ def money_of(run: RunRecord, client: int, *, names: bool = False) -> Money | Non
         return None
     called = client_names(run.path) if names else None
     lines = _own_lines(books.records.get(client, ()), client, called)
-    return Money(
-        book=books.name, count=books.count, head=books.head, figures=_sums(lines, run.about.kinds), lines=lines
-    )
+    kinds = books.accounts.get(client, Account()).kinds
+    figures = tuple(replace(one, what=run.about.kinds.get(kind, kind)) for kind, one in kinds.items())
+    return Money(book=books.name, count=books.count, head=books.head, figures=figures, lines=lines)
 
 
 def _own_lines(records: Iterable[Record], client: int, called: Mapping[int, str] | None = None) -> tuple[Posting, ...]:
@@ -267,32 +288,6 @@ def _own_lines(records: Iterable[Record], client: int, called: Mapping[int, str]
         )
         for (r, name, units), held in zip(found, holds, strict=True)
     )
-
-
-def _sums(lines: Sequence[Posting], kinds: Mapping[str, str]) -> tuple[PostingSum, ...]:
-    """Return the sums of postings by kind, in order of appearance, with the names that ``kinds`` has for them.
-
-    Units that only move between the client's two accounts, as a bid does before it wins a seat, are not an expense:
-    such a kind is marked as ``within`` and shows what moved on the account itself.
-    """
-    moved: dict[int, list[tuple[str, int]]] = {}  # by each transaction
-    for line in lines:
-        moved.setdefault(line.number, []).append((line.account, line.units))
-    found = []
-    for kind in dict.fromkeys(line.kind for line in lines):
-        numbers = tuple(dict.fromkeys(line.number for line in lines if line.kind == kind))
-        outside = [moved[number] for number in numbers if not stays(moved[number])]
-        counted = [units for one in outside for _, units in one]
-        if not outside:
-            counted = [line.units for line in lines if line.kind == kind and line.account.startswith("client/")]
-        received, paid = sum(max(units, 0) for units in counted), -sum(min(units, 0) for units in counted)
-        found.append(PostingSum(kind, kinds.get(kind, kind), received, paid, numbers, not outside))
-    return tuple(found)
-
-
-def stays(moved: Sequence[tuple[str, int]]) -> bool:
-    """Return whether units only move between a client's account and its escrow, as (account, units)."""
-    return len(moved) > 1 and not sum(units for _, units in moved) and len({name for name, _ in moved}) == 2
 
 
 # ---- charts

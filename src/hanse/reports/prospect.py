@@ -16,7 +16,7 @@ import numpy as np
 from hanse.base.errors import UserError, named
 from hanse.base.factories import call
 from hanse.core.declared import Declared, UnsoundError
-from hanse.core.entry import TOKEN, tokens
+from hanse.core.entry import TOKEN
 from hanse.core.part import Mechanism
 from hanse.core.table import Ints
 from hanse.core.telling import FREE, BeforeJoining, Terms
@@ -24,7 +24,7 @@ from hanse.data import FederatedData
 from hanse.data import build as build_data
 from hanse.federation.behaviour import Me
 from hanse.federation.policy import POLICIES, build_profiles
-from hanse.reports.words import said
+from hanse.reports.words import environment, said
 from hanse.runs.config import Experiment
 from hanse.runs.guards import settled
 from hanse.runs.run_record import client_of
@@ -67,14 +67,7 @@ class Prospect:
     @property
     def lines(self) -> list[str]:
         """What a terminal shows: the money first, then what it pays, gains and gives, and what is not known."""
-        lines = [f"Client {self.client} in {self.rounds} rounds of {self.mechanism}, before joining", ""]
-        if self.most is not None and self.grant is not None:
-            each = "what its account can bear" if self.most_round is None else tokens(self.most_round)
-            lines += [f"  It is given        {tokens(self.grant)} tokens", f"  It can lose        {tokens(self.most)}"]
-            lines += [f"  at most in a round {each}", ""]
-        told = {"What it pays": self.pays, "What it stands to gain": self.gains, "What it gives": self.gives,
-                "What is not known": self.unknown}  # fmt: skip
-        return lines + [line for heading, those in told.items() for line in (heading, *(f"  - {x}" for x in those), "")]
+        return environment().get_template("prospect.txt.j2").render(p=self).splitlines()
 
     def as_json(self) -> dict[str, Any]:
         """Return everything as plain values."""

@@ -14,7 +14,7 @@ from markupsafe import Markup
 from hanse.base.errors import UserError
 from hanse.base.files import read_text, write_whole
 from hanse.reports.accuracy import curve_charts, own_charts
-from hanse.reports.answers import answers, contributed
+from hanse.reports.answers import Answers, answers, contributed
 from hanse.reports.chart import Chart, to_csv
 from hanse.reports.compare import cautions, differences_tables, experiments_table
 from hanse.reports.contributions import contribution, contribution_charts
@@ -46,15 +46,11 @@ def figures(groups: Sequence[SeedGroup]) -> list[Chart]:
         *token_charts(groups),
         *part_charts(groups),
     ]
-    keys: set[str] = set()
-    unique = []
-    for chart in charts:
-        key = chart.key
-        while key in keys:
-            key += "-"
-        keys.add(key)
-        unique.append(replace(chart, key=key))
-    return unique
+    seen = Counter[str]()
+    for place, chart in enumerate(charts):
+        charts[place] = replace(chart, key=chart.key + "-" * seen[chart.key])
+        seen[chart.key] += 1
+    return charts
 
 
 # ---- what a reader must know of the runs
@@ -107,10 +103,17 @@ def write_report(
     ``progress`` is called with how many figures are drawn, and of how many. Raises UserError: not a run directory, or
     no finished round. OSError: ``out`` cannot be written.
     """
+    return reported(dirs, Path(out), progress)[0]
+
+
+def reported(
+    dirs: Sequence[str | Path], out: Path, progress: Callable[[int, int], None] | None = None
+) -> tuple[Path, Answers]:
+    """Write a report as :func:`write_report` does, and return its page and the answers on top of it."""
     words = _words(dirs)
-    drawn = _write_figures(Path(out), words["charts"], progress)
-    write_whole(Path(out) / "report.html", _page(words, drawn))
-    return Path(out) / "report.html"
+    drawn = _write_figures(out, words["charts"], progress)
+    write_whole(out / "report.html", _page(words, drawn))
+    return out / "report.html", words["answers"]
 
 
 def report_page(dirs: Sequence[str | Path], poll: str) -> str:

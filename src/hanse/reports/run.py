@@ -75,11 +75,12 @@ class Run(PlayedRun, Displayed):
             raise UserError(
                 "values: this run valued no updates: hanse.run(..., value=True) does, or a mechanism with a value part"
             )
-        names = tuple(label if self.names else f"client {label}" for label in sums.labels)
+        order = sums.order
+        names = tuple(sums.labels[i] if self.names else f"client {sums.labels[i]}" for i in order.tolist())
         words = f"Sums over {len(self.metrics)} rounds of each update's {sums.measure.name}. {sums.measure.sentence}"
         answer = " ".join(note.said for note in contributed(sums, "", doubtful=bool(doubts)))
         told = (answer, words.strip(), *(note.said for note in found.notes if note.code in MISSING))
-        return Contributions(sums.totals, sums.errors, names, sums.seats, told, doubts)
+        return Contributions(sums.totals[order], sums.errors[order], names, sums.seats[order], told, doubts)
 
     @in_python()
     def alone(self, data: Any = None, *, progress: bool = False) -> Run:

@@ -35,11 +35,12 @@ from hanse.runs.run_record import RunRecord, load_run
 
 @dataclass(frozen=True, kw_only=True)
 class ClientRound:
-    """A round in which the client was asked to train, or in which its late update arrived. None: not known.
+    """A seat of the client in a round in which it was asked to train, or in which its late update arrived. None: not
+    known.
 
     Attributes:
-        round: the number of the round, from 0.
-        value: what the client's update was worth. If it had several seats, their sum.
+        round: the number of the round, from 0. The client may have several seats in it.
+        value: what the client's update was worth.
         error: the standard error of the value, from the sampling of coalitions and the draw of the validation samples
             together.
         weight: the weight that the update had in the model that it trained.
@@ -70,7 +71,7 @@ class Statement:
         notes: what it must know of the run and of itself, the doubts first.
         fit: its model compared with one trained alone: the metric, and why something is not known.
         curve: the metric on its own test data after each round in which it tested.
-        rounds: the rounds in which it was asked to train.
+        rounds: its seats in the rounds in which it was asked to train.
         measure: what one value is.
         fallen: what fell by ``run.fall``.
         valued: how many clients had an update valued.
@@ -216,7 +217,7 @@ def statements(run: RunRecord, clients: Sequence[int]) -> list[Statement]:
 def _statement(found: RunOf, client: int) -> Statement:
     run, row, fit = found.record, found.clients[client], found.fits[client]
     named = table(run.config, "clients").get("named") is True
-    totals = np.zeros(0) if found.valued is None else found.valued.totals
+    totals = np.array([one.value for one in found.clients if one.value is not None])
     notes = tuple(note for note in found.notes if note.fields.get("client", client) == client)
     return Statement(
         run=found.whole,
@@ -228,7 +229,7 @@ def _statement(found: RunOf, client: int) -> Statement:
         measure=run.about.measure,
         fallen=fallen(run),
         valued=len(totals),
-        ranked=0 if found.valued is None else len(found.valued.ranked.clients),
+        ranked=sum(one.place is not None for one in found.clients),
         above=float(np.maximum(totals, 0.0).sum()),
         below=float(np.minimum(totals, 0.0).sum()),
         money=money_of(run, client, names=named),
@@ -266,35 +267,19 @@ def _next(run: RunRecord, row: ClientFacts, fit: Fit, notes: Sequence[Note], *, 
 
 
 def _rounds(run: RunRecord, client: int) -> tuple[ClientRound, ...]:
-    """Return the rounds of a client, by the values that the mechanism measured."""
-    seats, lines = run.seats, dict[int, list[int]]()
-    for at in np.flatnonzero(seats.client == client).tolist():
-        lines.setdefault(int(seats.round[at]), []).append(at)
-    return tuple(_round(run, number, at) for number, at in sorted(lines.items()))
-
-
-def _sum(numbers: Floats) -> Floats:
-    """Return the sum of the ``numbers`` that are not NaN; NaN if all are. An infinite one ("not known") stays so."""
-    known = numbers[~np.isnan(numbers)]
-    return np.asarray(known.sum() if len(known) else np.nan)
-
-
-def _round(run: RunRecord, number: int, at: list[int]) -> ClientRound:
-    """Return one round of a client; ``at`` are the positions of its seats."""
-    seats, values = run.seats, run.seats.value[at]
-    # Sampling errors of several seats are independent and add as squares. Errors of the draw are not: the seats share
-    # the validation samples, so these add as they are, which is the worst case.
-    error = both_errors(np.sqrt(_sum(seats.error[at] ** 2)), _sum(seats.drawn[at]))
-    weights = [w for i in at if (w := run.clients[i].weight) is not None]
-    reasons = [reason for i in at if (reason := run.clients[i].refused)]
-    value = finite_or_none(float(_sum(values)))
-    return ClientRound(
-        round=number,
-        value=value,
-        error=None if value is None else finite_or_none(float(error)),
-        weight=float(sum(weights)) if weights else None,
-        late=max(run.clients[i].staleness for i in at),
-        refused=reasons[0] if len(reasons) == len(at) else None,
+    """Return what each round's seats of a client were worth, by the values that the mechanism measured."""
+    seats = run.seats
+    errors = both_errors(seats.error, seats.drawn)
+    return tuple(
+        ClientRound(
+            round=int(seats.round[i]),
+            value=finite_or_none(seats.value[i]),
+            error=finite_or_none(errors[i]) if np.isfinite(seats.value[i]) else None,
+            weight=run.clients[i].weight,
+            late=run.clients[i].staleness,
+            refused=run.clients[i].refused,
+        )
+        for i in np.flatnonzero(seats.client == client).tolist()
     )
 
 

@@ -18,7 +18,6 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from hanse.base.errors import UserError, gated, nearest
@@ -184,9 +183,7 @@ def value(
         1.33
     """
     method = ("mixture" if gradient is None else "path") if method is None else method
-    _check(method, _METHODS, evaluate, "evaluate", "a model", budget=budget, permutations=permutations)
-    whole_number("seed", seed, 0)
-    check_n_jobs(n_jobs)
+    _check(method, _METHODS, evaluate, "evaluate", "a model", seed, n_jobs, budget=budget, permutations=permutations)
     if (gradient is None) == (method == "path") or not (gradient is None or callable(gradient)):
         needs = "'path' needs a function that returns the worth's gradient, and the other methods take none"
         raise UserError(f"gradient: {gradient!r}: method = '{method}': {needs}")
@@ -203,8 +200,7 @@ def value(
     if gradient is not None:
         return _among(_along(gradient, players, played, progress), given.names, counted)
     named = game or "average"
-    drawn = None if units is None else units_of(units, "units")
-    plan = _Plan(method, len(counted), budget, permutations, seed, played.weights, played.grams, named, drawn)
+    plan = _Plan(method, len(counted), budget, permutations, seed, played.weights, played.grams, named, units)
     found = _among(_valued(plan, players.names, played.asked, progress, n_jobs), given.names, counted)
     if start is not None:
         return found
@@ -277,19 +273,20 @@ def shapley(
     """
     shown = _checked_names(names)
     method = ("exact" if len(names) <= _FEW else "monte_carlo") if method is None else method
-    _check(method, _OF_SETS, worth, "worth", "a set of names", permutations=permutations)
-    whole_number("seed", seed, 0)
-    check_n_jobs(n_jobs)
+    _check(method, _OF_SETS, worth, "worth", "a set of names", seed, n_jobs, permutations=permutations)
     if nothing is not None and not _finite(nothing):
         raise UserError(f"nothing: {nothing!r:.80}: must be a finite number")
     game = partial(_asked_of_sets, worth, tuple(names), nothing)
-    drawn = None if units is None else units_of(units, "units")
-    plan = _Plan(method, len(names), None, permutations, seed, units=drawn)
+    plan = _Plan(method, len(names), None, permutations, seed, units=units)
     return _valued(plan, shown, game, progress, n_jobs)
 
 
-def _check(method: Any, allowed: Sequence[str], function: Any, called: str, takes: str, **options: int | None) -> None:
-    """Raise UserError for a method that there is not, an option of another method, or a function that is none."""
+def _check(
+    method: Any, allowed: Sequence[str], function: Any, called: str, takes: str, seed: Any, n_jobs: Any, **options: Any
+) -> None:
+    """Raise UserError for a method that there is not, an option of another method, or an argument that is none."""
+    whole_number("seed", seed, 0)
+    check_n_jobs(n_jobs)
     if not isinstance(method, str) or method not in allowed:
         raise UserError(f"method: {method!r}: no such name{nearest(str(method), allowed)}")
     for name, given in ((name, given) for name, given in options.items() if given is not None):
@@ -320,7 +317,7 @@ class _Plan:
         weights: ``[n]``, of games of averages; None: another game.
         grams: returns which updates are alike.
         game: of averages, or of steps.
-        units: ``[m]``, what each test sample is of. None: each is a unit of its own.
+        units: ``[m]``, what each test sample is of, as it was given. None: each is a unit of its own.
     """
 
     method: str
@@ -331,7 +328,7 @@ class _Plan:
     weights: Floats | None = None
     grams: Callable[[], Sequence[Floats]] = tuple
     game: mixture.Game = "average"
-    units: NDArray[Any] | None = None
+    units: Sequence[Any] | None = None
 
     @property
     def expected(self) -> float | None:
@@ -404,9 +401,10 @@ def _valued(
 ) -> Valuation:
     """Return the values of a game, given whether progress is shown, and how many processes ask."""
     began = time.perf_counter()
+    units = None if plan.units is None else units_of(plan.units, "units")
     with progress(shown, "evaluated") as told:
         function = "worth" if plan.weights is None else "evaluate"
-        asked = Evaluations(ask, told, function, plan.units, n_jobs, plan.expected)
+        asked = Evaluations(ask, told, function, units, n_jobs, plan.expected)
         memo = games.Memo(asked)
         try:
             with np.errstate(over="ignore", invalid="ignore"):  # told below
@@ -440,7 +438,7 @@ def _valued(
         sampling=sampling,
         drawn=drawn,
         samples=asked.samples or 0,
-        units=0 if plan.units is None else len(np.unique(plan.units)),
+        units=0 if units is None else len(np.unique(units)),
     )
 
 

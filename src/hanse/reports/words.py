@@ -23,19 +23,7 @@ from markupsafe import Markup, escape
 
 from hanse.core.entry import tokens
 from hanse.games.jackknife import SURE
-from hanse.reports.digits import (
-    about,
-    agreeing,
-    between,
-    called,
-    ends,
-    in_stretches,
-    listed,
-    number,
-    percent,
-    points,
-    rounded,
-)
+from hanse.reports import digits
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -108,27 +96,24 @@ def environment() -> Environment:
         undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     made.filters |= {
-        "about": about,
+        "about": digits.about,
         "all_tokens": lambda units: f"{Decimal(units).scaleb(-6):,f}",
-        "client": called,
+        "client": digits.called,
         "coded": _coded,
-        "coins": lambda coins, invoice: invoice.told(coins),
-        "difference": lambda value, metric: metric.show_difference(value),
         "end": lambda value, metric: metric.show_difference(value).removesuffix(" points"),
-        "gain": lambda units: ("+" if units > 0 else "") + about(units),
-        "listed": listed,
-        "metric": lambda value, metric: metric.show(value),
-        "number": number,
-        "percent": percent,
-        "rounded": rounded,
-        "rounds": in_stretches,
+        "gain": lambda units: ("+" if units > 0 else "") + digits.about(units),
+        "listed": digits.listed,
+        "number": digits.number,
+        "percent": digits.percent,
+        "rounded": digits.rounded,
+        "rounds": digits.in_stretches,
         "shaped": lambda value, form: format(value, form),
         "signed": lambda units: ("+" if units > 0 else "") + tokens(units),
         "tokens": tokens,
         "top": lambda text: text[:1].upper() + text[1:],
     }
-    made.globals |= {"agreeing": agreeing, "between": between, "ends": ends, "points": points, "sure": SURE}
-    made.globals["say"] = said
+    made.globals |= {one.__name__: one for one in (digits.agreeing, digits.between, digits.ends, digits.points)}
+    made.globals |= {"say": said, "sure": SURE}
     return made
 
 

@@ -178,7 +178,7 @@ class Deviant(OfSome):
     def tells(self, num_clients: int, seed: int) -> Conduct:
         """Return the clients that deviate, as cheats, and how."""
         told = f"Deviants do what would pay them ({said_of(self)})."
-        return Conduct("deviants", told, self.those(num_clients), cheats=True, rank=5)
+        return Conduct("deviants", told, self.those(num_clients), cheats=True)
 
     def _row(self, me: Me, round: int, task: Train, row: Tensor) -> Tensor:
         """Return the model that is sent instead of the trained ``row [P]``; buffers follow the update."""

@@ -10,7 +10,7 @@ has ended, it is the line of the log as well.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -182,14 +182,14 @@ def _stated(run: RunRecord, client: int, snapshot: Snapshot) -> Leaving:
     """Return what is said of a client that leaves before the round of a checkpoint."""
     state, books = snapshot.state, read_books(run)
     found = _lineage(run, client, snapshot, state.round)
-    account = Account() if books is None else books.accounts.get(client, Account())
+    held = (Account() if books is None else books.accounts.get(client, Account())).totals
     vests, without = table(run.config, "clients").get("vests"), harms_of(run).get(client)
     said: dict[str, Any] = {
         "client": client,
         "round": state.round,
         "open": run.unfinished or not (state.finished or books is None),
-        **asdict(account),
-        "ungranted": round(run.grant * TOKEN) - account.granted if isinstance(vests, int) and vests > 1 else 0,
+        **held,
+        "ungranted": round(run.grant * TOKEN) - held["granted"] if isinstance(vests, int) and vests > 1 else 0,
         "lineage": as_text(found.root),
         "rows": int(found.holds.sum()),
         "may": int(found.may.sum()),

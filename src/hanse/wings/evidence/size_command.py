@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hanse.base.errors import UserError, import_path
+from hanse.base.errors import UserError, gated, import_path
 from hanse.cli.options import parsed_node_config, say, trusting
 
 if TYPE_CHECKING:
@@ -63,13 +63,9 @@ def _held(data: str, node_config: str) -> ClientData:
     if ":" not in data:
         raise UserError(f"--data {data!r}: must be MODULE:FUNCTION, such as client_app:load_data")
     config = parsed_node_config(node_config)
-    try:
-        with trusting(True):  # the auditor named the module
-            returned = import_path(data, "--data", ())(SimpleNamespace(node_config=config, node_id=0))
-    except UserError:
-        raise
-    except Exception as wrong:
-        raise UserError(f"--data {data}: the samples were not loaded: {type(wrong).__name__}: {wrong}") from wrong
+    # the auditor named the module
+    with gated(f"--data {data}: the samples were not loaded"), trusting(True):
+        returned = import_path(data, "--data", ())(SimpleNamespace(node_config=config, node_id=0))
     if not isinstance(returned, ClientData):
         raise UserError(f"--data {data}: returned {type(returned).__name__}: must be a hanse.flower.ClientData")
     return returned
