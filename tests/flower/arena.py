@@ -4,6 +4,7 @@ import io
 import json
 import random
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -39,8 +40,8 @@ class Nodes:
     with.
     """
 
-    def __init__(self, data: FederatedData, folder: Path, policy: Any) -> None:
-        self.data, self.folder, self.policy = data, folder, policy
+    def __init__(self, data: FederatedData, job: Assignment, folder: Path, policy: Any) -> None:
+        self.data, self.job, self.folder, self.policy = data, job, folder, policy
         self.nodes: dict[int, Node] = {}
         self.meddle: Meddle = lambda records, request: records
         self.replies: dict[str, Message] = {}
@@ -75,8 +76,8 @@ class Nodes:
             mine = ClientData.of(self.data, client)
             return to_records(request, hello=json.dumps(hello(mine) | {"order": client}))
         if client not in self.nodes:
-            job = Assignment.from_json(str(values["job"]))
-            self.nodes[client] = Node(ClientData.of(self.data, client), job, self.folder / str(client), self.policy)
+            job, folder = replace(self.job, client=client), self.folder / str(client)
+            self.nodes[client] = Node(ClientData.of(self.data, client), job, folder, self.policy)
             node, kept = self.nodes[client], self.kept[client]
             node._held = lambda: kept  # type: ignore[method-assign]
             node._keep = lambda arrays: None  # type: ignore[method-assign]
@@ -102,15 +103,10 @@ class Arena:
         }
         experiment = hanse.Experiment(**{**sections, **more})
         local = build(experiment.data)
-        self.grid = Nodes(local, folder, policy_of(experiment))
-        model = {"name": experiment.model.name, **experiment.model.options}
-
-        def job(member: Any) -> Assignment:
-            return Assignment(
-                "run", member.id, experiment.data.clients, experiment.run.seed, model, experiment.train.model_dump()
-            )
-
-        self.federation = FlowerFederation(self.grid, Members(), job, KEY, deadline_s=60.0, capacity=N)  # type: ignore[arg-type]
+        model, train = {"name": experiment.model.name, **experiment.model.options}, experiment.train.model_dump()
+        job = Assignment("run", 0, experiment.data.clients, experiment.run.seed, model, train)
+        self.grid = Nodes(local, job, folder, policy_of(experiment))
+        self.federation = FlowerFederation(self.grid, Members(), KEY, deadline_s=60.0, capacity=N)  # type: ignore[arg-type]
         self.federation.present(-1)
         sizes = [m.num_samples for m in self.federation.members.by_key.values()]
         sets = (local.server_validation, local.server_test)

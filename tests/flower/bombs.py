@@ -16,7 +16,6 @@ from inprocess import KEY
 
 from hanse.core.port import Reply, Request, Train, Trained
 from hanse.federation.codec import hash_of, pack
-from hanse.federation.node import Assignment
 from hanse.flower.link import FlowerFederation
 from hanse.flower.members import Member, Members
 from hanse.flower.message import to_records
@@ -115,10 +114,7 @@ def main() -> None:
     key = "2c70e12b7a0646f92279f427c7b38e7334d8e5389cff167a1dc30e73f826b683"  # sha256 of b"key"
     member = Member(5, (3,), 2, "node", tests=1, id=0, key=key)
     grid = One()
-    federation = FlowerFederation(
-        grid, Members(None, {key: member}), lambda m: Assignment("run", 0, 1, 0, {}, {}), KEY,  # type: ignore[arg-type]
-        deadline_s=10.0, capacity=1,
-    )  # fmt: skip
+    federation = FlowerFederation(grid, Members(None, {key: member}), KEY, deadline_s=10.0, capacity=1)  # type: ignore[arg-type]
     assert federation.present(0).ids.tolist() == [0]
     request = Request(0, (Train(0, 0, torch.from_numpy(ROW)),))
 

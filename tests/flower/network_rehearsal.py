@@ -18,7 +18,7 @@ from hanse.flower.client import client_app
 from hanse.flower.in_process import InProcessGrid
 from hanse.flower.link import FlowerFederation
 from hanse.flower.members import Members
-from hanse.flower.server import assignments
+from hanse.flower.server import unsent
 from hanse.runs.checkpoint import LoopState
 from hanse.runs.config import Experiment
 from hanse.runs.guards import completed
@@ -76,10 +76,8 @@ def rehearse_network(
             for i, home in enumerate(homes)
         }
     )
-    job, capacity = assignments(experiment, agreement), here.num_clients
-    federation = FlowerFederation(
-        grid, Members(), job, key, deadline_s=60.0, capacity=capacity, agreement=agreement.hash
-    )
+    more = {"capacity": here.num_clients, "agreement": agreement.hash, "unsent": unsent(experiment)}
+    federation = FlowerFederation(grid, Members(), key, deadline_s=60.0, **more)
     federation.present(0)
     sizes = [member.num_samples for member in federation.members.fitting()]
     sets = (here.server_validation, here.server_test)

@@ -151,7 +151,7 @@ def test_an_expelled_participant_is_kept_out_with_the_reason_and_keeps_its_accou
     assert [m.expelled for m in members] == [None, None, "sends noise", None, None]
     grid = grid_of(exp, tmp_path)
     register = server.Members.read(tmp_path / "run" / "members.json")  # a restarted server remembers
-    federation = link.FlowerFederation(grid, register, lambda *_: None, KEY)
+    federation = link.FlowerFederation(grid, register, KEY)
     assert federation.present(2).ids.tolist() == [0, 1, 3, 4]
 
 

@@ -19,7 +19,6 @@ from test_letters import After
 import hanse
 from hanse.base.errors import UserError
 from hanse.core.port import Ask, Request
-from hanse.federation.node import Assignment
 from hanse.flower import newcomers
 from hanse.flower.link import FlowerFederation
 from hanse.flower.members import Members, Orders, give
@@ -128,7 +127,7 @@ def test_a_hello_out_of_bounds_is_refused_in_one_line_and_costs_nobody_else_anyt
     hello: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     grid = grid_of(experiment("fedavg"), tmp_path, meddle=says(102, lambda reply: hello))
-    federation = FlowerFederation(grid, Members(), lambda *_: None, KEY)
+    federation = FlowerFederation(grid, Members(), KEY)
     assert federation.present(0).ids.tolist() == [0, 1, 2, 3]
     assert federation.present(0).ids.tolist() == [0, 1, 2, 3]
     [record] = caplog.records
@@ -154,7 +153,7 @@ def test_an_answer_that_flower_cannot_take_apart_is_its_senders_alone(tmp_path: 
         return reply
 
     grid.meddle, grid.pull_messages = from_its_node, inflates  # type: ignore[method-assign]
-    federation = FlowerFederation(grid, Members(), lambda *_: None, KEY)
+    federation = FlowerFederation(grid, Members(), KEY)
     assert federation.present(0).ids.tolist() == [0, 1, 2, 3]
     [reason] = federation.newcomers.refused.values()
     assert reason.endswith("its answer cannot be read: ValueError: no such object type")
@@ -172,7 +171,7 @@ class Clock:
 
 
 def federation_of(grid: InProcessGrid) -> tuple[FlowerFederation, Clock]:
-    federation, clock = FlowerFederation(grid, Members(), lambda *_: None, KEY), Clock()
+    federation, clock = FlowerFederation(grid, Members(), KEY), Clock()
     federation.newcomers.clock = clock
     return federation, clock
 
@@ -236,10 +235,9 @@ def test_a_newcomer_whose_answers_take_longer_than_a_minute_gets_in(
 def test_nobody_waits_twice_for_a_silent_member_until_it_says_who_it_is_or_is_started_anew(
     started_anew: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    job, answers = Assignment("r", 0, N, 0, {"name": "logistic"}, {"lr": 0.1}), [True]
+    answers = [True]
     grid = grid_of(experiment("fedavg"), tmp_path, meddle=lambda node, _, reply: reply if all(answers) else None)
     federation, clock = federation_of(grid)
-    monkeypatch.setattr(federation, "job", lambda _: job)
     requests = [Request(c, (Ask("stay", {}),)) for c in range(N)]
 
     def exchange() -> list[int]:

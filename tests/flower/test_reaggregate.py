@@ -79,7 +79,7 @@ def test_a_strategy_of_a_folder_that_the_app_has_put_on_its_path_is_valued(
 def test_the_process_ends_with_the_run(tmp_path: Path) -> None:
     listening = hanse.valued(FedMedian(), out=tmp_path / "run", validation=loss)
     with listening as strategy:
-        strategy.start(RecordedGrid(), first_arrays(), num_rounds=1)
+        strategy.start(RecordedGrid(), first_arrays(), num_rounds=2)
         [started] = listening.again._process._processes.values()
         assert started.is_alive()
     assert not started.is_alive()

@@ -2,13 +2,11 @@
 
 import asyncio
 import hashlib
-import json
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +49,7 @@ from hanse.wings.operate.loopback import Loopback
 
 NODE, RUN, OTHER = 100, 1, Ed25519PrivateKey.generate()
 JOB = Assignment("mine", 0, 2, 0, {"name": "logistic"}, {"lr": 0.1})
-START = torch.zeros(8)
+START, CODE = torch.zeros(8), code_hash()
 LETTER = receipt("mine", 0, 0, 1, key=KEY).as_json()
 
 
@@ -67,23 +65,17 @@ def mine(_: Context) -> ClientData:
     return ClientData(Samples(x, torch.tensor([0, 1, 0, 1, 0, 1])), num_classes=2)
 
 
-@cache
-def agreement_of_text(said: str) -> Agreement:
-    job = json.loads(said)
+def agreement_of(job: Assignment) -> Agreement:
+    """What the owners of these nodes have agreed to: this job, and a million rounds of it."""
     experiment = {
-        "model": job["model"], "train": job["train"], "run": {"seed": job["seed"]}, "eval": {"metrics": job["metrics"]},
-        "federation": {"half_precision": False, "private": None}, "data": {"clients": job["num_clients"]},
+        "model": job.model, "train": job.train, "run": {"seed": job.seed}, "eval": {"metrics": job.metrics},
+        "federation": {"half_precision": False, "private": None}, "data": {"clients": job.num_clients},
     }  # fmt: skip
     questions = {"Train": QuestionLimit(1, 1, 10**6), "Ask": QuestionLimit(1, 0, 10**6)}
     return Agreement(
-        experiment, job["run"], "test", PINNED.hex(), "9999-01-01", "", {"": code_hash()}, {}, False, 10**6, 10**6,
+        experiment, job.run, "test", PINNED.hex(), "9999-01-01", "", {"": CODE}, {}, False, 10**6, 10**6,
         10**6, 10**6, questions, {},
     )  # fmt: skip
-
-
-def agreement_of(job: Assignment) -> Agreement:
-    """What the owners of these nodes have agreed to: this job, and a million rounds of it."""
-    return agreement_of_text(job.to_json())
 
 
 def asked(
@@ -98,7 +90,7 @@ def asked(
     """A request as the server sends it; without a ``key`` it is not signed."""
     tasks = (Train(0, 0, START + round), Ask("stay", {}))
     packed = Packed("null") if kind == "hello" else pack(Request(0, tasks))
-    beside = {"kind": kind, "round": round, "job": job.to_json(), "agreement": agreement_of(job).hash}
+    beside = {"kind": kind, "round": round, "client": 0, "agreement": agreement_of(job).hash}
     beside |= {"letter": letter} if letter else {}
     message = Message(to_records(packed, **beside), dst_node_id=node, message_type=QUERY, ttl=60.0)
     return message if key is None else signing.sign(message, key)
@@ -182,7 +174,7 @@ FORGED: dict[str, tuple[Callable[[int], Message], str]] = {
     "without its nonce": (lambda r: edited(r, nonce=None), NOT_FOR_US),
     "another round": (lambda r: edited(r, round=r + 1), NOT_FOR_US),
     "another kind": (lambda r: edited(r, kind="letter"), NOT_FOR_US),
-    "another job": (lambda r: edited(r, job=POPEN.to_json()), NOT_FOR_US),
+    "another client": (lambda r: edited(r, client=1), NOT_FOR_US),
     "a letter slipped in": (lambda r: edited(r, letter=LETTER), NOT_FOR_US),
     "another header": (lambda r: edited(r, header=pack(Request(0, (Ask("pay", {}),))).header), NOT_FOR_US),
     "a value more": (lambda r: edited(r, more=1), NOT_FOR_US),
@@ -221,7 +213,9 @@ ODD = st.one_of(
     st.integers(-(2**63), 2**63 - 1), st.floats(), st.text(max_size=8), st.booleans(), st.binary(max_size=8),
     st.lists(st.integers(-3, 3), max_size=3), st.sampled_from(["", "null", "[]", "{}", "letter", "hello", "[" * 9999]),
 )  # fmt: skip
-FIELDS = ("kind", "round", "job", "letter", "head", "since", "proof", "cosignatures", "header", "other")
+FIELDS = (
+    "kind", "round", "client", "unsent", "agreement", "letter", "head", "since", "proof", "header", "other",
+)  # fmt: skip
 
 
 @settings(max_examples=60, deadline=None)
@@ -231,7 +225,7 @@ def test_whatever_the_operator_signs_is_answered_or_refused_in_a_line(data: st.D
     task = data.draw(st.sampled_from(["bid", "declare", "stay", "told", "authorise", "?"]))
     values = data.draw(st.dictionaries(st.sampled_from(["balance", "price", "tiers", "paid"]), st.integers(-2, 9)))
     packed = pack(Request(0, (Ask(task, values, data.draw(st.sampled_from([None, torch.zeros(2, 8)]))),)))
-    beside = {"kind": "request", "round": 0, "job": JOB.to_json()}
+    beside = {"kind": "request", "round": 0, "client": 0, "agreement": agreement_of(JOB).hash}
     message = Message(to_records(packed, **beside), dst_node_id=NODE, message_type=QUERY, ttl=60.0)
     content = message.content["hanse"]
     for name in data.draw(st.lists(st.sampled_from(FIELDS), unique=True, max_size=2)):
@@ -411,7 +405,7 @@ def test_a_node_without_a_pinned_key_says_so_to_the_operator(tmp_path: Path, mon
     none = hanse.flower.client_app(mine, folder=tmp_path / "none")
     other = hanse.flower.client_app(mine, folder=tmp_path / "other", operator=OTHER.public_key().public_bytes_raw())
     grid = InProcessGrid({NODE: client_app(mine, folder=tmp_path / "here"), 101: none, 102: other})
-    federation = FlowerFederation(grid, Members(), lambda *_: JOB, KEY)
+    federation = FlowerFederation(grid, Members(), KEY)
     assert len(federation.present(0)) == 1
     first, second = sorted(federation.newcomers.refused.values())
     assert "node refuses" in first

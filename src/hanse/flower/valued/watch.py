@@ -3,8 +3,9 @@
 Flower's ``Strategy.start`` calls ``configure_train``, ``aggregate_train`` and ``aggregate_evaluate`` of the strategy.
 The block of a :class:`Valued` gets the strategy as a second object (:func:`_listened`): of a class derived from its
 own, with the same attributes, whose methods of these names record what happens and call those of the first object. That
-one is never changed, so a strategy that copies or saves itself there does so as its author wrote it. At the end of each
-round it is played with the mechanism of :mod:`hanse.flower.valued.mechanism` and appended to the run directory.
+one is never changed, so a strategy that copies or saves itself there does so as its author wrote it. Before the next
+round begins, and at the end of the block, a round is played with the mechanism of
+:mod:`hanse.flower.valued.mechanism` and appended to the run directory.
 
 Nothing here may affect the training. A round that cannot be valued is recorded with the reason, its *gap*. If the run
 directory cannot be written, a warning says so and recording ends.
@@ -98,7 +99,6 @@ class Valued(Generic[S]):
         gaps: a line for each round without values, with the reason.
         rounds: how many rounds are planned. 0: not known.
         broken: whether recording was given up.
-        judged: whether the server evaluates models itself, at the end of a round.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Valued(Generic[S]):
         self.listened = self._listened()
         self.members, self.again, self.gaps = Members(), Reaggregation(), list[str]()
         self.state: LoopState | None = None
-        self.rounds, self.broken, self.judged = 0, False, False
+        self.rounds, self.broken = 0, False
         self._session: Session | None = None
         self._folder: RunDir | None = None
         self._nobody: WatchedRound | None = None  # a round to which nobody has come
@@ -151,18 +151,13 @@ class Valued(Generic[S]):
 
         A copy of it, or what is read back after it was pickled, is the strategy's own kind again.
         """
-
         strategy, kind = self.strategy, type(self.strategy)
-
-        def first(name: str, heard: Callable[..., Any]) -> property:
-            """Return a method that comes before what the strategy itself has, or later sets, under its name."""
-            return property(lambda own: heard, lambda own, set_: vars(own).update({name: set_}))
-
+        heard: dict[str, Callable[..., Any]] = {  # before what the strategy itself has, or later sets
+            "start": self._started, "configure_train": self._configured,
+            "aggregate_train": self._aggregated, "aggregate_evaluate": self._evaluated,
+        }  # fmt: skip
         members: dict[str, Any] = {
-            "start": first("start", self._started),
-            "configure_train": first("configure_train", self._configured),
-            "aggregate_train": first("aggregate_train", self._aggregated),
-            "aggregate_evaluate": first("aggregate_evaluate", self._evaluated),
+            "__getattribute__": lambda own, name: heard.get(name) or object.__getattribute__(own, name),
             "__copy__": lambda own: copy.copy(strategy),
             # read back, it is what the first object is read back as; cast only returns it
             "__reduce_ex__": lambda own, protocol: (cast, (None, strategy)),
@@ -202,22 +197,18 @@ class Valued(Generic[S]):
         return found
 
     def _evaluated(self, server_round: int, replies: Iterable[Message]) -> Any:
-        """Call the strategy's ``aggregate_evaluate``, which ends a round unless the server evaluates after it."""
+        """Call the strategy's ``aggregate_evaluate``."""
         found = self.strategy.aggregate_evaluate(server_round, replies)
         self._quietly(self.says, "evaluate", found)
-        if not self.judged:
-            self._quietly(self.ends)
         return found
 
     def _judging(self, judge: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the server's own evaluation, which ends a round, so that what it says is heard."""
-        self.judged = True
+        """Return the server's own evaluation, so that what it says is heard."""
 
         @wraps(judge)
         def heard(*given: Any, **more: Any) -> Any:
             found = judge(*given, **more)
             self._quietly(self.says, "server", found)
-            self._quietly(self.ends)
             return found
 
         return heard
@@ -241,19 +232,19 @@ class Valued(Generic[S]):
 
     # ---- what the strategy tells
 
-    def begins(self, arrays: ArrayRecord | None, rounds: int | None) -> None:
-        """Make the run directory.
+    def begins(self, arrays: ArrayRecord, rounds: int | None) -> None:
+        """Make the run directory, unless it is there.
 
         Args:
-            arrays: the initial arrays. None: they are not known until the first round.
+            arrays: the initial arrays.
             rounds: how many rounds are planned, if that is known.
 
         Raises:
             UserError: the arrays cannot be valued. Nothing was sent to clients yet.
         """
-        self.rounds = self.rounds or rounds or 0
-        if arrays is None or self._session is not None:
+        if self._session is not None:
             return
+        self.rounds = rounds or 0
         worth = self.worth
         module = worth.problem.module if isinstance(worth, ByModule) else None
         form = ArrayLayout.of(arrays) if module is None else ArrayLayout.of_module(module, arrays)
@@ -264,7 +255,7 @@ class Valued(Generic[S]):
 
     def asks(self, number: int, arrays: ArrayRecord) -> None:
         """Take note that round ``number`` (from 1) begins with ``arrays``."""
-        self.ends()  # of the round before, if it has had no evaluation
+        self.ends()  # of the round before
         self.begins(arrays, None)
         assert self._nobody is not None
         self._begun, self._number, self._said = time.perf_counter(), number, {}
