@@ -14,7 +14,6 @@ import torch
 from deployed import PAYMENTS, kinds
 from inprocess import InProcessGrid, apps_of, play
 from rotation import rotating
-from watching import Killed, Watch
 
 import hanse
 import hanse.runs.setup
@@ -65,16 +64,6 @@ def test_local_and_flower_engines_agree(name: str, tmp_path: Path) -> None:
         assert (a["seats"], a["answered"], a["refused"]) == (b["seats"], b["answered"], b["refused"])
 
 
-def test_a_bill_larger_than_its_client_agreed_to_is_not_paid_on_either_engine(tmp_path: Path) -> None:
-    exp = experiment("ipfl", clients={"policy": {"name": "trader", "most": 4.0}})
-    local, flower = hanse.run(exp), over_flower(exp, tmp_path)
-    withheld = [m["market/withheld"] for m in flower.metrics[:-1]]  # the last round has no market
-    assert all(0 < n < N for n in withheld)
-    assert [m["market/withheld"] for m in local.metrics[:-1]] == withheld
-    assert torch.equal(local.table.rows, flower.table.rows)
-    assert replace(local.book, peaks=()) == replace(flower.book, peaks=())
-
-
 def test_models_that_a_node_holds_are_not_sent_again(tmp_path: Path) -> None:
     run = over_flower(experiment("fedavg", eval={"every": 1}), tmp_path)
     model = run.table.rows.shape[1] * 4
@@ -101,18 +90,6 @@ def test_a_private_row_stays_with_its_owner_who_tests_it(name: str, tmp_path: Pa
     for figure in ("client/test_loss", "client/test_accuracy", "client/test_accuracy_min", "client/test_fit_q50"):
         assert run.metrics[-1][figure] == pytest.approx(alone.metrics[-1][figure], rel=1e-6)
     assert run.tested["test_samples"].tolist() == alone.tested["test_samples"].tolist()
-
-
-def test_the_server_goes_on_where_it_was_and_a_node_that_comes_back_keeps_its_id(tmp_path: Path) -> None:
-    exp = experiment("greedyfed", rounds=4)
-    whole = over_flower(exp, tmp_path / "whole")
-    grid = grid_of(exp, tmp_path / "parts")
-
-    with pytest.raises(Killed):
-        play(grid, exp, tmp_path / "parts" / "run", Watch(1, Killed))
-    again = over_flower(exp, tmp_path / "parts")
-    assert torch.equal(again.table.rows, whole.table.rows)
-    assert again.clients == whole.clients
 
 
 def test_simulated_behaviour_does_not_belong_on_a_network(tmp_path: Path) -> None:

@@ -210,27 +210,6 @@ def test_a_silent_newcomer_is_given_up_after_a_minute_then_two_and_asked_again(t
     assert federation.newcomers.pending == 1
 
 
-def test_a_newcomer_whose_answers_take_longer_than_a_minute_gets_in(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With twenty nodes on a busy machine each answer came too late, so that for ten minutes nobody got in."""
-    grid = grid_of(experiment("fedavg"), tmp_path)
-    (federation, clock), sent_at = federation_of(grid), dict[str, float]()
-    push, pull = grid.push_messages, grid.pull_messages
-
-    def pushed(messages: Any) -> list[str]:
-        names = list(push(messages))
-        sent_at.update(dict.fromkeys(names, clock.now))
-        return names
-
-    monkeypatch.setattr(grid, "push_messages", pushed)
-    monkeypatch.setattr(grid, "pull_messages", lambda ids: pull([i for i in ids if clock.now >= sent_at[i] + 100]))
-    monkeypatch.setattr(federation, "deadline_s", 0.0)
-    while not federation.present(0).ids.tolist():
-        clock.now += 1.0
-    assert clock.now == 165.0
-
-
 @pytest.mark.parametrize("started_anew", [False, True])
 def test_nobody_waits_twice_for_a_silent_member_until_it_says_who_it_is_or_is_started_anew(
     started_anew: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -361,17 +340,14 @@ def test_an_expelled_member_is_not_compared_asked_or_counted_even_before_the_run
     ("text", "said"),
     [
         ("", "list: field required"),
-        ("[{", "invalid JSON: key must be a string"),
-        ("{}", "input should"),
         ('[{"id": 0}]', "num_samples: dict: field required"),
         (json.dumps([member(100, 0), member(101, 0)]), "a key or an id is there twice"),
         (json.dumps([member(100, 0, num_samples=10**30)]), "num_samples"),
-        ("\xff", "utf-8"),
     ],
 )
 def test_a_damaged_register_is_one_line_with_what_to_do(text: str, said: str, tmp_path: Path) -> None:
     path = tmp_path / "members.json"
-    path.write_bytes(text.encode("latin-1"))
+    path.write_text(text)
     with pytest.raises(UserError, match="is not a register of members") as wrong:
         Members.read(path)
     [line] = wrong.value.lines

@@ -348,11 +348,6 @@ def test_a_participants_app_lists_what_an_import_path_may_mean(own: list[Any], t
     assert "test_signing:halved" in Participant(tmp_path / "not", job).answer(asked(0, job=job))["refused"]
 
 
-def test_what_a_participant_lists_must_be_there() -> None:
-    with pytest.raises(UserError, match=r"client_app.*'nobody:loss'"):
-        client_app(mine, own=["nobody:loss"])
-
-
 # ---- keys
 
 
@@ -373,16 +368,11 @@ def test_the_operators_key_is_made_once_and_is_its_owners(tmp_path: Path) -> Non
     private.chmod(0o644)
     with pytest.raises(UserError, match="others may read it: chmod 600"):
         signing_key(private)
-
-
-def test_a_lost_key_is_not_replaced_in_silence(tmp_path: Path) -> None:
-    public = make_operator_key(tmp_path)
-    (tmp_path / "operator.key").unlink()
-    with pytest.raises(UserError, match="copy back"):
+    private.unlink()
+    with pytest.raises(UserError, match="copy back"):  # it is not replaced in silence
         make_operator_key(tmp_path)
-    assert [p.name for p in tmp_path.iterdir()] == ["operator.pub"]
     public.unlink()
-    assert make_operator_key(tmp_path) == public
+    assert make_operator_key(tmp_path).read_text() != first[1]
 
 
 def test_a_server_without_a_key_begins_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,19 +31,7 @@ from hanse.base.files import AGREEMENTS, ASKED, OPERATORS, private_folder, whole
 from hanse.base.import_trust import from_message
 from hanse.base.pytorch import Tensor, torch
 from hanse.base.wings import Names, absent
-from hanse.core.port import (
-    Federation,
-    Reply,
-    Request,
-    Result,
-    Score,
-    Scored,
-    Task,
-    Test,
-    Tested,
-    Train,
-    Trained,
-)
+from hanse.core.port import Federation, Reply, Request, Result, Score, Scored, Task, Test, Tested, Train, Trained
 from hanse.core.recipe import NEVER, Recipe
 from hanse.data.federated import FederatedData
 from hanse.data.fingerprint import Fingerprint, note_own_data, of_samples

@@ -512,8 +512,7 @@ class Loopback:
             [found] = answer["runs"]
         except (ValueError, KeyError) as wrong:  # UserError is a ValueError: the command failed
             raise self._lost(
-                f"the SuperLink does not say how the run goes: {str(wrong)[:300]}",
-                GOES_ON.format(self.folder),
+                f"the SuperLink does not say how the run goes: {str(wrong)[:300]}", GOES_ON.format(self.folder)
             ) from None
         return str(found["status"]), str(found["status-details"])
 
