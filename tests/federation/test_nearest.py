@@ -45,14 +45,8 @@ def test_each_sample_counts_for_its_model_of_lowest_loss(make: Any, share: str) 
         assert found.counts.dtype == torch.int64
 
 
-def test_a_limit_bounds_the_samples_and_ties_go_to_the_first() -> None:
-    found = asked(StackedEngine(PROBLEM, threads=1), Nearest("n", INITIAL.expand(3, -1).clone(), limit=7), 1)
-    assert found.counts.tolist() == [7, 0, 0]
-
-
-def test_models_whose_losses_are_no_numbers_fit_nothing() -> None:
-    models = MODELS.clone()
+def test_a_limit_bounds_the_samples_ties_go_to_the_first_and_no_number_fits_nothing() -> None:
+    models = INITIAL.expand(3, -1).clone()
     models[0] = float("nan")
-    found = asked(StackedEngine(PROBLEM, threads=1), Nearest("n", models), 0)
-    assert found.counts[0] == 0
-    assert found.counts.sum() == DATA.sizes[0]
+    found = asked(StackedEngine(PROBLEM, threads=1), Nearest("n", models, limit=7), 1)
+    assert found.counts.tolist() == [0, 7, 0]

@@ -26,8 +26,7 @@ NAME = hash_of(ROW)
 
 
 def trained(**more: Any) -> Any:
-    row = {"$tensor": [NAME], "dtype": "float32", "shape": [P]}
-    fields = {"seat": 0, "row": row, "num_samples": 1.0, "loss": 0.5, "steps": 1, "extras": {"$map": []}}
+    fields = {"seat": 0, "row": named(1, [P]), "num_samples": 1.0, "loss": 0.5, "steps": 1, "extras": {"$map": []}}
     return {"$kind": "Trained", "fields": fields | more}
 
 
@@ -40,42 +39,31 @@ def records(results: Any, arrays: Mapping[str, np.ndarray] | None = None, **besi
     return RecordDict({"hanse": ConfigRecord(values), "arrays": ArrayRecord(made)})
 
 
-def named(times: int, shape: list[int]) -> RecordDict:
-    return records([trained(row={"$tensor": [NAME] * times, "dtype": "float32", "shape": shape})])
+def named(times: int, shape: list[int]) -> dict[str, Any]:
+    return {"$tensor": [NAME] * times, "dtype": "float32", "shape": shape}
 
 
-def files(data: bytes) -> RecordDict:
+def file(data: bytes) -> RecordDict:
     made = records([trained()])
     made["arrays"] = ArrayRecord({NAME: Array("float32", (P,), "numpy.ndarray", data)})
     return made
 
 
-def extras(count: int) -> RecordDict:
-    one = {"$tensor": [NAME], "dtype": "float32", "shape": [P]}
-    return records([trained(extras={"$map": [[str(i), one] for i in range(count)]})])
-
-
 BOMBS: dict[str, Callable[[], RecordDict]] = {
-    "one array named 1,000 times": lambda: named(1000, [1000, P]),
-    "one array named 20,000 times": lambda: named(20_000, [20_000 * P]),
-    "a declared shape of 4 PiB": lambda: named(1, [2**50]),
-    "a file that declares 4 PiB": lambda: files(npy("'<f4'", "(1125899906842624,)")),
-    "a file that declares 2 GB": lambda: files(npy("'<f4'", "(500000000,)", bytes(1 << 20))),
+    "one array named 20,000 times": lambda: records([trained(row=named(20_000, [20_000 * P]))]),
+    "a declared shape of 4 PiB": lambda: records([trained(row=named(1, [2**50]))]),
+    "a file that declares 2 GB": lambda: file(npy("'<f4'", "(500000000,)", bytes(1 << 20))),
     "a small array named a million times": lambda: records(
         [trained(row={"$tensor": ["a"] * 1_000_000, "dtype": "float32", "shape": [1_000_000]})],
         {"a": np.zeros(1, np.float32)},
     ),
-    "a thousand extras": lambda: extras(1000),
+    "a thousand extras": lambda: records([trained(extras={"$map": [[str(i), named(1, [P])] for i in range(1000)]})]),
     "a million results": lambda: records([5] * 1_000_000),
-    "4,000 results of the right kind": lambda: records([trained()] * 4000),
     "a million lists": lambda: records("[" + "[]," * 1_000_000 + "[]]"),
-    "lists as deep as they go": lambda: records("[" * 200_000 + "]" * 200_000),
-    "an integer of a million digits": lambda: records("9" * 1_000_000),
     "many integers of 4,000 digits": lambda: records("[" + ",".join(["9" * 4000] * 60) + "]"),
     "long keys around wrong values": lambda: records(
         [trained(extras={"$map": [["k" * 120_000, {"$map": [[str(i), 5] for i in range(10_000)]}]]})]
     ),
-    "wrong values": lambda: records([trained(extras={"$map": [[str(i), 5] for i in range(15_000)]})]),
     "a reason of ten million letters": lambda: records([trained()], refused="x" * 10_000_000),
     "missing arrays without end": lambda: records([trained()], missing=["x"] * 1_000_000),
     "an array of 16 MB that nobody asked for": lambda: records([trained()], {NAME: np.zeros(4 << 20, np.float32)}),

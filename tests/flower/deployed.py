@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 
 import hanse
@@ -31,7 +30,6 @@ MECHANISMS: dict[str, dict[str, Any]] = {
     "ipfl": {"keep_best": False, "eagerness": 5e4},  # enough for models of some 150 samples to be worth their cost
 }
 PAYMENTS = {"pifl": {"bid", "pay", "reimburse", "reward"}, "ipfl": {"market"}}  # what their books hold beside grants
-AUCTION = {"by_contribution": 4, "at_random": 4}  # TIFF with a seat for everybody: books, and two exchanges a round
 
 
 def experiment(name: str = "fedavg", nodes: int = 5, rounds: int = 5, **more: Any) -> hanse.Experiment:
@@ -68,14 +66,6 @@ def network(folder: Path, nodes: int, imports: tuple[str, ...] = ()) -> Any:
     from hanse.wings.operate.loopback import Loopback
 
     return Loopback(folder, APP, free_ports(nodes + 1), imports=imports)
-
-
-def begin(net: Any, node: int, **more: str) -> None:
-    """Start a node with further environment variables."""
-    with pytest.MonkeyPatch.context() as around:
-        for name, value in more.items():
-            around.setenv(name, value)
-        net.start_node(node)
 
 
 def revive(net: Any, node: int, patience_s: float = 240.0) -> None:

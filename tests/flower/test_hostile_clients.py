@@ -65,12 +65,6 @@ def test_no_message_of_a_hostile_client_ends_a_round_or_touches_the_others(name:
     fuzz(name, 2000 // len(PLAYED) + 1, 18, tmp_path)
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize("name", PLAYED)
-def test_nor_does_any_of_three_times_as_many(name: str, tmp_path: Path) -> None:
-    fuzz(name, 6_000 // len(PLAYED) + 1, 1018, tmp_path)
-
-
 def test_each_of_the_worst_messages_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     arena = Arena({"name": "tiff", **OPTIONS["tiff"]}, tmp_path)
     sent: list[int] = []

@@ -5,6 +5,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import deployed
 import pytest
 import torch
 import user_loops
@@ -20,16 +21,8 @@ from hanse.flower import ClientData
 from hanse.learning.models import build_problem
 
 
-def experiment(loop: Any, mechanism: str = "fedavg", **more: Any) -> hanse.Experiment:
-    return hanse.Experiment(
-        data={"clients": N, "client_test": 0.2, "client_validation": 0.2},
-        model=more.pop("model", {"name": "mlp", "hidden": [8]}),
-        mechanism={"name": mechanism},
-        train={"lr": 0.05, "loop": loop},
-        engine={"train": "sequential", "threads": 1, "workers": 1, "device": "cpu"},
-        run={"rounds": 2},
-        **more,
-    )
+def experiment(loop: Any, **more: Any) -> hanse.Experiment:
+    return deployed.experiment(rounds=2, mechanism={"clients_per_round": N}, train={"lr": 0.05, "loop": loop}, **more)
 
 
 def over_flower(exp: hanse.Experiment, folder: Path, own: Any = None, of: tuple[int, ...] = ()) -> hanse.Run:

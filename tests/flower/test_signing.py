@@ -2,7 +2,6 @@
 
 import asyncio
 import hashlib
-import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -25,12 +24,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from inprocess import KEY, PINNED, InProcessGrid, client_app
 from test_flower_in_process import experiment
-from typer.testing import CliRunner
 
 import hanse.flower
 from hanse.base.errors import UserError
 from hanse.base.files import ASKED
-from hanse.cli import app as hanse_command
 from hanse.core.port import Ask, Request, Train
 from hanse.data.samples import Samples
 from hanse.federation.codec import Message as Packed
@@ -45,7 +42,6 @@ from hanse.flower.node_log import NodeLog
 from hanse.flower.operator_key import fingerprint, make_operator_key, pin, public_key, signing_key
 from hanse.runs.recomputable import code_hash
 from hanse.wings.operate import server_access
-from hanse.wings.operate.loopback import Loopback
 
 NODE, RUN, OTHER = 100, 1, Ed25519PrivateKey.generate()
 JOB = Assignment("mine", 0, 2, 0, {"name": "logistic"}, {"lr": 0.1})
@@ -429,24 +425,6 @@ def test_a_key_is_pinned_by_address_and_another_is_refused(tmp_path: Path) -> No
     with pytest.raises(UserError, match="64 hexadecimal"):
         pin(tmp_path / "new", "fed.example.org:9092", second)
     assert not (tmp_path / "new").exists()
-
-
-@pytest.mark.usefixtures("unwarmed")
-def test_operator_and_participant_are_shown_the_same_fingerprint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, join: Callable[..., tuple[int, str]]
-) -> None:
-    net = Loopback(tmp_path / "net", tmp_path / "net", (9100,))
-    net.folder.mkdir()
-    net.save()
-    registered: list[Any] = []
-    monkeypatch.setattr(Loopback, "register", lambda self, keys: registered.extend(keys))
-    words = ["network", "admit", str(net.folder), str(tmp_path / "clinic.pub"), "--name", "c"]
-    admitted = CliRunner().invoke(hanse_command, words)
-    assert registered == [(str(tmp_path / "clinic.pub"), "c")]
-    shown = fingerprint(public_key(net.operator))
-    assert shown in admitted.output
-    assert shown in join("--operator", net.operator)[1]
-    assert public_key(Path(os.environ[operator_key.PINNED])) == public_key(net.operator)
 
 
 # ---- the gate

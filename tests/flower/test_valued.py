@@ -519,33 +519,18 @@ def test_iterators_are_read_once_and_a_strategy_of_ones_own_start_is_called(tmp_
     assert len(by_round(tmp_path / "run")[2]) == 4
 
 
-class Reporting(RecordedGrid):
-    """Nodes that say which partition they are, in a metric or a text."""
+@pytest.mark.parametrize("name", ["partition {}0", "<b>Site {}</b>"])
+def test_nodes_are_called_what_they_report_in_a_metric_or_a_text(name: str, tmp_path: Path) -> None:
+    def says(node: int, round: int, reply: Message) -> Message:
+        if name.startswith("partition"):
+            reply.content["metrics"]["partition-id"] = node * 10
+        else:
+            reply.content["who"] = ConfigRecord({"partition-id": name.format(node)})
+        return reply
 
-    def __init__(self, says: Callable[[int], Any]) -> None:
-        def meddle(node: int, round: int, reply: Message) -> Message:
-            said = says(node)
-            key = "metrics" if isinstance(said, int | float) else "who"
-            if key == "metrics":
-                reply.content["metrics"]["partition-id"] = said
-            else:
-                reply.content["who"] = ConfigRecord({"partition-id": said})
-            return reply
-
-        super().__init__(4, meddle)
-
-
-@pytest.mark.parametrize(
-    ("says", "names"),
-    [
-        (lambda node: node * 10, ["partition 10", "partition 20", "partition 30", "partition 40"]),
-        (lambda node: f"<b>Site {node}</b>", [f"<b>Site {node}</b>" for node in (1, 2, 3, 4)]),
-    ],
-)
-def test_nodes_are_called_what_they_report(says: Any, names: list[str], tmp_path: Path) -> None:
-    watched(FedAvg(), tmp_path / "run", Reporting(says), names="partition-id")
-    assert list(load_run(tmp_path / "run").names) == names
-    assert plain(FedAvg(), Reporting(says)) == watched(FedAvg(), tmp_path / "b", Reporting(says), names="partition-id")
+    told = watched(FedAvg(), tmp_path / "run", RecordedGrid(4, says), names="partition-id")
+    assert told == plain(FedAvg(), RecordedGrid(4, says))
+    assert list(load_run(tmp_path / "run").names) == [name.format(node) for node in (1, 2, 3, 4)]
 
 
 def test_an_apps_run_is_not_played_on_as_a_simulation(tmp_path: Path) -> None:

@@ -44,8 +44,9 @@ from hanse.core.port import Ask, Request
 from hanse.federation.codec import Message as Packed
 from hanse.federation.codec import pack
 from hanse.flower.message import QUERY, to_records
-from hanse.flower.operator_key import PINNED, make_operator_key
+from hanse.flower.operator_key import PINNED, make_operator_key, public_key
 from hanse.ledger.index import difference
+from hanse.ledger.note import fingerprint
 from hanse.ledger.run_ledger import open_ledger
 from hanse.wings.operate import certificates, server_access, warm_process
 from hanse.wings.operate.certificates import make_certificates, make_node_key, make_outside
@@ -121,7 +122,8 @@ def test_a_participant_joins_with_a_key_a_ca_and_the_operators_key(
         started.append((name, words, os.umask(0o077)))
 
     assert ("--operator" in (said := join())[1], said[0]) == (True, 2)
-    assert join("--operator", make_operator_key(tmp_path))[0] == 0
+    code, shown = join("--operator", operator := make_operator_key(tmp_path))
+    assert (code, fingerprint(public_key(operator)) in shown) == (0, True)
     assert join("--node-config", "partition-id=1", run=run)[0] == 0  # it is pinned by now
     assert os.environ[PINNED] == str(tmp_path / "home" / "operators" / "h_9092.pub")
     words = ["--superlink", "h:9092", "--root-certificates", str(tmp_path / "ca.crt"), "--auth-supernode-private-key"]

@@ -1,12 +1,10 @@
-"""A participant with one client's share of the experiment's data; with ``FAULT_PID`` its node dies in round 1."""
+"""A participant with one client's share of the experiment's data."""
 
 import json
-import os
 from dataclasses import replace
 from pathlib import Path
 
-from flwr.app import Context, Message
-from flwr.clientapp import ClientApp
+from flwr.app import Context
 
 from hanse.data import build
 from hanse.federation.policy import build_profiles
@@ -21,14 +19,4 @@ def load_data(context: Context) -> ClientData:
     return replace(ClientData.of(build(experiment.data), me), profile=profiles[me])
 
 
-honest = client_app(load_data)
-app = ClientApp()  # by this form Flower finds it
-
-
-@app.query("hanse")
-def answer(message: Message, context: Context) -> Message:
-    asked, node = message.content["hanse"], os.environ.get("FAULT_PID")
-    if node and asked.get("kind") == "request" and int(asked["round"]) >= 1:
-        os.kill(int(Path(node).read_text().split()[0]), 9)  # the node, and we with it
-        os._exit(1)
-    return honest(message, context)
+app = client_app(load_data)
