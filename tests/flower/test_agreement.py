@@ -679,7 +679,7 @@ def test_a_log_says_what_was_asked_and_left_and_no_sample(small: NetworkRehearsa
 @given(st.data())
 def test_every_edit_of_a_log_is_found(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     home = tmp_path_factory.mktemp("log")
-    log = NodeLog(home, clock=lambda: 0.0)
+    log = NodeLog(home)
     for number in range(data.draw(st.integers(1, 6))):
         log.took(f"{number:032x}", kind="request", round=number)
         log.add(f"{number:032x}", left={"bytes": number})
@@ -706,7 +706,7 @@ def test_every_edit_of_a_log_is_found(tmp_path_factory: pytest.TempPathFactory, 
 
 
 def test_a_line_that_a_crash_has_cut_short_is_no_line(tmp_path: Path) -> None:
-    log = NodeLog(tmp_path, clock=lambda: 0.0)
+    log = NodeLog(tmp_path)
     log.took("0", kind="request")
     with (tmp_path / ASKED).open("ab") as file:
         file.write(b'{"before":"')
@@ -718,7 +718,7 @@ def test_a_line_that_a_crash_has_cut_short_is_no_line(tmp_path: Path) -> None:
 def test_a_log_that_is_too_long_takes_no_request_and_still_notes_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log = NodeLog(tmp_path, clock=lambda: 0.0)
+    log = NodeLog(tmp_path)
     assert log.took("0", kind="request")
     monkeypatch.setattr(node_log, "MOST", (tmp_path / ASKED).stat().st_size)
     with pytest.raises(WireError):
@@ -729,7 +729,7 @@ def test_a_log_that_is_too_long_takes_no_request_and_still_notes_answers(
 
 def test_a_log_written_anew_lacks_the_root_that_was_noted(tmp_path: Path) -> None:
     for folder, kind in (("one", "request"), ("two", "letter")):
-        log = NodeLog(tmp_path / folder, clock=lambda: 0.0)
+        log = NodeLog(tmp_path / folder)
         for number in range(3):
             log.took(f"{number}", kind=kind)
             log.add(f"{number}")

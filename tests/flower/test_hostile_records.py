@@ -73,12 +73,10 @@ def test_arrays_of_every_shape_come_out_as_they_went_in(shape: tuple[int, ...]) 
     [
         ({"shell": "x"}, "'shell' beside the message"),
         ({"round": True}, "Beside.round: True: input should be a valid integer"),
-        ({"round": [1, 2]}, "Beside.round: list: input should be a valid integer"),
         ({"refused": 5}, "Beside.refused: 5: input should be a valid string"),
-        ({"missing": "x"}, "Beside.missing: 'x': input should be a valid list"),
         ({"hello": b"{}"}, "Beside.hello: bytes: input should be a valid string"),
     ],
 )
 def test_what_stands_beside_a_message_has_a_type(values: dict, reason: str) -> None:
-    with pytest.raises(WireError, match=reason.replace("[", r"\[")):
+    with pytest.raises(WireError, match=reason):
         said_beside(values)

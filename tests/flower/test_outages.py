@@ -24,8 +24,6 @@ from hanse.ledger.run_ledger import open_ledger
 from hanse.runs.run_record import load_run
 from hanse.runs.rundir import RunBooks
 
-HERE = Path(__file__).parent
-
 
 def same(run: hanse.Run, whole: hanse.Run, folder: Path, url: str | None = None) -> None:
     """Check that a run is the one that nothing disturbed: models, books and their index, receipts of the nodes in the

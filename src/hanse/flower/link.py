@@ -374,7 +374,9 @@ class FlowerFederation:
             return None
         if one.request is None:
             return Reply(one.client)
-        self._remember(one.client, one.message)
+        # which models the node keeps after this message: as it counts itself, the last KEPT, oldest first
+        held = [h for h in self._held.get(one.client, []) if h not in one.message.arrays]
+        self._held[one.client] = [*held, *one.message.arrays][-KEPT:]
         read = guarded(self._read, one.round, one.request, message, beside)
         reply = Reply(one.client, refused=read) if isinstance(read, str) else read
         return one.came(reply, message.num_bytes)
@@ -398,13 +400,6 @@ class FlowerFederation:
             replace(r, row=starts[r.seat]) if isinstance(r, Trained) and r.seat in starts else r for r in reply.results
         )
         return replace(reply, results=results)
-
-    def _remember(self, client: int, message: Message) -> None:
-        """Note which models the node keeps after this message. It must count as :class:`hanse.federation.node.Node`
-        does: the last ``KEPT``, oldest first.
-        """
-        held = [h for h in self._held.get(client, []) if h not in message.arrays]
-        self._held[client] = [*held, *message.arrays][-KEPT:]
 
     def _warn(self, one: Open, reply: FlowerMessage | Exception) -> None:
         """Log that a member's node has failed, at once and only once for each node. The round may wait for others for

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -36,10 +36,9 @@ class NodeLog:
 
     Attributes:
         home: the folder.
-        clock: a function that returns the seconds since 1970.
 
     Examples:
-        >>> log = NodeLog(Path("mine"), clock=lambda: 0)
+        >>> log = NodeLog(Path("mine"))
         >>> log.took("00", kind="hello"), log.took("00", kind="hello")
         (True, False)
         >>> log.add("00", left={"bytes": 120})
@@ -48,7 +47,6 @@ class NodeLog:
     """
 
     home: Path
-    clock: Callable[[], float] = time.time
 
     def took(self, nonce: str, **said: Any) -> bool:
         """Write down that a request came, unless it came before. Return whether it is new.
@@ -94,7 +92,7 @@ class NodeLog:
         path = self.home / ASKED
         if not self.home.exists():
             private_folder(self.home)
-        at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.clock()))
+        at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         try:
             path.touch(0o600)
             with path.open("r+b") as file:

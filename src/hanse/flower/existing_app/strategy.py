@@ -146,13 +146,6 @@ def _in_flower(line: str) -> str:
     return line
 
 
-def hello_of(node: Any) -> Hello:
-    """Return what the register keeps of a node, as Flower's grid describes it. A plain app says nothing of its samples
-    until it reports their number with its first update.
-    """
-    return Hello(0, (), None, name=one_line(str(getattr(node, "name", "") or f"node {node.node_id}"))[:NAME])
-
-
 def _mixable(arrays: ArrayRecord) -> ArrayLayout:
     """Return the form of the arrays that training starts from.
 
@@ -252,7 +245,9 @@ class MechanismStrategy:
                     clear(hold.folder)
                 hold.folder.mkdir(parents=True, exist_ok=True)
                 hold.take()
-            members.register([(key, hello_of(node)) for key, node in nodes.items()])
+            # a plain app says nothing of its samples until it reports their number with its first update
+            names = {key: str(getattr(node, "name", "") or f"node {node.node_id}") for key, node in nodes.items()}
+            members.register([(key, Hello(0, (), None, name=one_line(name)[:NAME])) for key, name in names.items()])
             tested(0, initial_arrays)
             # RoundLog only has on_round
             observers = [cast(Observer, RoundLog(num_rounds)), *self.observers]

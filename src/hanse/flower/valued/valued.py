@@ -192,7 +192,8 @@ def valued(
         mechanism["value"] = method or ("path" if averages(strategy) and slope is None else "mixture")
         if payment is not None:
             mechanism["settle"] = payment
-        with in_python(_as_argument):
+        # a line about a setting of an experiment, as one about the argument that it is here
+        with in_python(lambda line: re.sub("|".join(ARGUMENTS), lambda found: ARGUMENTS[found[0]], line, count=1)):
             experiment = Experiment(
                 data={"source": "object", "clients": clients}, mechanism=mechanism, clients={"grant": grant},
                 run={"rounds": 0, "seed": seed},
@@ -212,11 +213,6 @@ def _flowers(strategy: Strategy) -> dict[str, bool | int | float | str]:
     known = {name for kind in kinds for name in inspect.signature(kind.__init__).parameters}  # type: ignore[misc]
     plain = {name: value for name, value in vars(strategy).items() if type(value) in (bool, int, float, str)}
     return {name: value for name, value in plain.items() if name in known}
-
-
-def _as_argument(line: str) -> str:
-    """Return a line about a setting of an experiment as one about the argument that it is here."""
-    return re.sub("|".join(ARGUMENTS), lambda found: ARGUMENTS[found[0]], line, count=1)
 
 
 def _check(built: Mechanism, slope: str | None) -> None:
