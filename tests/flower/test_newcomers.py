@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flwr.app import ConfigRecord, Error, Message, RecordDict
-from flwr.clientapp import ClientApp
-from flwr.common.constant import ErrorCode
+from flower_apps import plain_app
+from flwr.app import ConfigRecord, Message, RecordDict
 from inprocess import KEY, InProcessGrid, apps_of, play
 from test_flower_in_process import N, experiment, grid_of
 from test_letters import After
@@ -266,28 +265,10 @@ def test_a_sound_newcomer_joins_the_run(tmp_path: Path) -> None:
 # ---- the start
 
 
-def plain_client() -> Callable[[Message, Any], Message]:
-    """A client app that knows nothing of hanse, and Flower's answer for it (see flwr.supernode.runtime)."""
-    app = ClientApp()
-
-    @app.train()
-    def train(message: Message, context: Any) -> Message:
-        return message
-
-    def answers(message: Message, context: Any) -> Message:
-        try:
-            return app(message, context)
-        except ValueError as wrong:
-            reason = str(type(wrong)) + ":<'" + str(wrong) + "'>"
-            return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=message)
-
-    return answers
-
-
 def test_where_nobody_can_take_part_the_run_ends_with_the_reasons_at_once(tmp_path: Path) -> None:
     exp = experiment("fedavg")
     grid = grid_of(exp, tmp_path)
-    grid.apps = dict.fromkeys(grid.apps, plain_client())
+    grid.apps = dict.fromkeys(grid.apps, plain_app())  # which knows nothing of hanse
     with pytest.raises(UserError) as wrong:
         play(grid, exp, tmp_path / "run", members=N, data=None, patience_s=600.0)
     first, *each = wrong.value.lines

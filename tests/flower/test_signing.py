@@ -191,6 +191,13 @@ def test_each_forgery_is_refused_before_the_participants_data_are_loaded(name: s
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_request_that_the_log_could_not_keep_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    participant = Participant(tmp_path)
+    monkeypatch.setattr(signing, "MOST", 100)
+    assert "at most 100" in participant.answer(asked(0))["refused"]
+    assert not (tmp_path / ASKED).exists()
+
+
 def test_what_the_operator_signs_is_acted_upon_once_whatever_process_it_meets(tmp_path: Path) -> None:
     participant, message = Participant(tmp_path), asked(0, letter=LETTER)
     assert participant.answer(asked(0, kind="hello")).keys() == {"hello"}

@@ -75,7 +75,7 @@ class NodeLog:
         path, found, roots = self.home / ASKED, list[dict[str, Any]](), [FIRST]
         if not path.exists():
             raise UserError(f"{path}: there is no log: this node was never asked anything")
-        for line in read_text(path, 2 * MOST).encode().split(b"\n")[:-1]:  # without one that is being written
+        for line in read_text(path, 4 * MOST).encode().split(b"\n")[:-1]:  # without one that is being written
             try:
                 said = json.loads(line)
             except ValueError:
