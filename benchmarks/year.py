@@ -115,8 +115,7 @@ def deaths(given: argparse.Namespace, folder: Path) -> int:
     raised = [str(path) for path in homes.glob(f"node*/{ALARM}")]
     raised += [str(path) for path in homes.glob(f"node*/{ASKED}") if '"signature"' in path.read_text()]
     with open_ledger(going.run) as ledger:
-        verdict = ledger.verify(receipts)
-        steps = Counter((one.round, one.transaction.step) for one in ledger.history())
+        verdict, steps = ledger.verify(receipts), Counter((o.round, o.transaction.step) for o in ledger.history())
     twice = [step for step, number in steps.items() if number > 1]
     whole = [line["round"] for line in played] == list(range(given.rounds))
     print(f"{len(played)} of {given.rounds} rounds; all, and in order: {whole}")
