@@ -3,16 +3,15 @@
 import json
 import resource
 import sys
-from collections.abc import Callable, Iterable, Mapping
-from types import SimpleNamespace
+from collections.abc import Callable, Mapping
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
-from flwr.supercore.task_identity import TaskIdentity
 from hostile import npy
-from inprocess import KEY
+from inprocess import KEY, InProcessGrid
 
 from hanse.core.port import Reply, Request, Train, Trained
 from hanse.federation.codec import hash_of, pack
@@ -70,57 +69,34 @@ BOMBS: dict[str, Callable[[], RecordDict]] = {
 }
 
 
-class One:
-    """A grid of one node that answers with what it is given."""
-
-    def __init__(self) -> None:
-        self.answer: RecordDict | None = None
-        self.reply: list[Message] = []
-
-    def get_nodes(self) -> Iterable[Any]:
-        return [SimpleNamespace(node_id=7, public_key=b"key")]
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        [message] = messages
-        message.metadata.__dict__["_message_id"] = "m"
-        assert self.answer is not None
-        self.reply, self.answer = [Message(self.answer, reply_to=message)], None
-        return ["m"]
-
-    def pull_messages(self, names: Iterable[str]) -> Iterable[Message]:
-        found, self.reply = self.reply, []
-        return found
-
-
 def peak() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def main() -> None:
     """Print, as JSON, by how many bytes each bomb raised the peak above that of sound replies, and its refusal."""
-    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
-    key = "2c70e12b7a0646f92279f427c7b38e7334d8e5389cff167a1dc30e73f826b683"  # sha256 of b"key"
+    given: list[RecordDict] = []  # what the node answers next, and keeps no longer
+    grid = InProcessGrid({7: lambda message, context: Message(given.pop(), reply_to=message)})
+    key = sha256(b"key 7").hexdigest()
     member = Member(5, (3,), 2, "node", tests=1, id=0, key=key)
-    grid = One()
-    federation = FlowerFederation(grid, Members(None, {key: member}), KEY, deadline_s=10.0, capacity=1)  # type: ignore[arg-type]
+    federation = FlowerFederation(grid, Members(None, {key: member}), KEY, deadline_s=10.0, capacity=1)
     assert federation.present(0).ids.tolist() == [0]
     request = Request(0, (Train(0, 0, torch.from_numpy(ROW)),))
 
-    def answered(given: RecordDict) -> Reply:
-        grid.answer = given
+    def answered() -> Reply:
         [reply] = federation.exchange(0, [request], 10.0, None)
         return reply
 
     update = Trained(0, torch.from_numpy(ROW), 1.0, 0.5, 1)
     for _ in range(3):
-        assert answered(to_records(pack(Reply(0, (update,))), round=0)).refused is None
+        given.append(to_records(pack(Reply(0, (update,))), round=0))
+        assert answered().refused is None
     found = {}
     for name, make in BOMBS.items():
-        given = make()
+        given.append(make())
         before = peak()
-        found[name] = (peak() - before, answered(given).refused)
-        found[name] = (peak() - before, found[name][1])
-        del given
+        refused = answered().refused
+        found[name] = (peak() - before, refused)
     print(json.dumps(found))
 
 

@@ -37,7 +37,7 @@ def no_constant(word: str) -> None:
 
 def fuzz(name: str, messages: int, seed: int, folder: Path) -> None:
     arena = Arena({"name": name, **OPTIONS.get(name, {})}, folder)
-    arena.grid.meddle, said = fuzzed(seed, name)
+    arena.meddle, said = fuzzed(seed, name)
     wrong: list[str] = []
 
     def see(played: Played) -> None:
@@ -73,7 +73,7 @@ def test_each_of_the_worst_messages_is_refused(tmp_path: Path, caplog: pytest.Lo
         sent.append(len(sent))
         return worst(sent[-1], records)
 
-    arena.grid.meddle = meddle
+    arena.meddle = meddle
     caplog.set_level(logging.INFO, "hanse.federation")
     while len(sent) < len(WORST):
         before, logged = len(sent), caplog.text.count("): refused: ")
