@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from hanse.federation.node import EVIDENCE
+from hanse.base.files import ASKED
 from hanse.ledger.receipts import read_receipts
 from hanse.ledger.run_ledger import open_ledger
 from hanse.ledger.witness import ALARM, Witness
@@ -112,10 +112,10 @@ def deaths(given: argparse.Namespace, folder: Path) -> int:
     slow = {int(line["round"]): round(line["time/round_s"], 1) for line in played if line["time/round_s"] > 3 * middle}
     homes = going.net.folder / "participants"
     receipts = [one for path in homes.glob("node*/*/client-*/receipts") for one in read_receipts(path)]
-    raised = [str(path) for name in (EVIDENCE, ALARM) for path in homes.glob(f"node*/{name}")]
+    raised = [str(path) for path in homes.glob(f"node*/{ALARM}")]
+    raised += [str(path) for path in homes.glob(f"node*/{ASKED}") if '"signature"' in path.read_text()]
     ledger = open_ledger(going.run)
-    verdict = ledger.verify(receipts)
-    steps = Counter((one.round, one.transaction.step) for one in ledger.history())
+    verdict, steps = ledger.verify(receipts), Counter((one.round, one.transaction.step) for one in ledger.history())
     twice = [step for step, number in steps.items() if number > 1]
     whole = [line["round"] for line in played] == list(range(given.rounds))
     print(f"{len(played)} of {given.rounds} rounds; all, and in order: {whole}")

@@ -109,11 +109,12 @@ def test_a_report_of_what_is_left_is_drawn(
 
 @pytest.mark.parametrize("damage", rotating(list(DAMAGES), 5))
 def test_the_live_page_shows_what_is_left_of_a_damaged_directory(folder: Path, damage: str) -> None:
-    from hanse.wings.operate.serve import Pages
+    from hanse.wings.operate.serve import page, runs_in
 
     DAMAGES[damage][0](folder)
-    pages = Pages(folder.parent)
-    assert None not in [pages.page(name) for name in pages.runs()]  # why it cannot be read, or what is left
+    assert None not in [
+        page(folder.parent, name) for name in runs_in(folder.parent)
+    ]  # why it cannot be read, or what is left
     assert untouched(folder)
 
 
@@ -152,9 +153,9 @@ def test_nothing_that_a_run_names_is_imported(
     for words in LOOKS.values():
         run_hanse(*(word.format(".") for word in words))
         assert not mark.exists(), words
-    from hanse.wings.operate.serve import Pages
+    from hanse.wings.operate.serve import page
 
-    assert Pages(folder).page("/") is not None
+    assert page(folder, "/") is not None
     assert not mark.exists()
     assert str(folder) not in sys.path
     assert "evilmod" not in sys.modules

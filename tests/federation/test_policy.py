@@ -2,10 +2,7 @@
 
 from typing import Any
 
-import pytest
-
 import hanse
-from hanse.federation.policy import QuitsWhenWorthless
 
 
 def experiment(**clients: Any) -> hanse.Experiment:
@@ -19,14 +16,6 @@ def experiment(**clients: Any) -> hanse.Experiment:
         engine={"train": "stacked", "threads": 1},
         run={"rounds": 12},
     )
-
-
-@pytest.mark.parametrize(
-    ("times", "mean", "stays"), [(1, -5.0, True), (2, -0.1, False), (2, 0.0, True), (9, 0.1, True)]
-)
-def test_who_quits(times: int, mean: float, stays: bool) -> None:
-    told = {"value": 0.0, "mean": mean, "times": times}
-    assert QuitsWhenWorthless().stay(None, 0, told) == {"stay": stays}  # type: ignore[arg-type]
 
 
 def test_worthless_clients_leave_for_good_and_cost_no_more() -> None:
@@ -51,8 +40,3 @@ def test_worthless_clients_leave_for_good_and_cost_no_more() -> None:
 def test_told_but_loyal_clients_change_no_result() -> None:
     plain, told = hanse.run(experiment()), hanse.run(experiment(told=True))
     assert [m["test/accuracy"] for m in plain.metrics] == [m["test/accuracy"] for m in told.metrics]
-
-
-def test_options_of_a_policy_are_looked_at() -> None:
-    with pytest.raises(hanse.UserError, match=r"clients\.policy\.rounds: 0"):
-        hanse.run(experiment(told=True, policy={"name": "quits", "rounds": 0}))

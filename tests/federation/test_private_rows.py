@@ -1,26 +1,19 @@
 """Private rows on a network: an update waits at its owner until the server says that it was accepted."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 import hanse
-from hanse.core.part import Mechanism, Settlement, SettlePart, View
-from hanse.core.port import Reply, Request, Roster, Test, Train
+from hanse.core.port import Request, Test, Train
 from hanse.core.recipe import NEVER
 from hanse.data import build as build_data
-from hanse.federation.codec import Message, pack, unpack
+from hanse.federation.codec import pack, unpack
 from hanse.federation.node import Assignment, ClientData, Node, PrivateRow
-from hanse.federation.wrapped import TellsOwners
-from hanse.mechanisms.registry import build_mechanism
-from hanse.runs.checkpoint import LoopState, Snapshot, load, store
-from hanse.runs.round import first_state, play_round
-from hanse.runs.setup import Session, build
 
 N, MINE, ROW = 3, 1, 1
 FIRST, A, B = (torch.full((2,), x) for x in (0.0, 1.0, 2.0))
@@ -154,85 +147,3 @@ def test_a_round_that_is_played_again_begins_where_it_began(owner: Owner) -> Non
     owner.trains(1, (ROW, 0))
     assert torch.equal(owner.kept.row, first.row)
     assert torch.equal(owner.kept.pending, first.pending)  # type: ignore[arg-type]
-
-
-@dataclass
-class Participants:
-    """A federation of nodes behind packed messages: ``late`` (round, client) train, and their replies are lost."""
-
-    nodes: Sequence[Any]
-    inner: Any
-    late: Sequence[tuple[int, int]] = ()
-
-    def present(self, round: int) -> Roster:
-        return self.inner.present(round)
-
-    def exchange(self, round: int, requests: Sequence[Request], deadline_s: Any, closing: Any) -> list[Reply]:
-        replies = []
-        for request in requests:
-            reply = unpack(self.nodes[request.client].answer(round, Message(*_parts(pack(request)))))
-            starts = {t.seat: t.start for t in request.tasks if isinstance(t, Train) and t.private}
-            results = tuple(replace(r, row=starts[r.seat]) if getattr(r, "seat", None) in starts else r
-                            for r in reply.results)  # fmt: skip
-            if (round, request.client) not in self.late:
-                replies.append(replace(reply, results=results))
-        return replies
-
-
-def _parts(message: Message) -> tuple[str, Any]:
-    return message.header, message.arrays
-
-
-@dataclass(frozen=True)
-class Keeps(SettlePart):
-    """Withholds the private row of client 1 in round 1."""
-
-    def settle(self, view: View, state: Any) -> tuple[Settlement, Any]:
-        return Settlement(frozenset({1} if view.round == 1 and view.stage == "close" else ())), state
-
-
-def world_of(folder: Path, mechanism: Mechanism, late: Sequence[tuple[int, int]] = ()) -> Session:
-    given = experiment()
-    found = build(given)
-    data = build_data(given.data)
-    nodes = [
-        Node(
-            ClientData.of(data, c),
-            Assignment("run", c, N, 0, {"name": "logistic"}, given.train.model_dump()),
-            folder / str(c),
-        )
-        for c in range(N)
-    ]
-    federation = Participants(nodes, found.federation, late)
-    return replace(found, mechanism=mechanism, federation=federation, remote=True)
-
-
-def played(world: Session, rounds: int) -> tuple[LoopState, list[np.ndarray]]:
-    """Return the state after so many rounds, and which rounds moved the private rows by then."""
-    state, moved = first_state(world), []
-    for _ in range(rounds):
-        told = TellsOwners.of(world.federation, state.table.owner, state.moved)
-        state = play_round(replace(world, federation=told), state).state
-        moved.append(state.moved)
-    return state, moved
-
-
-def row_at(folder: Path, client: int) -> PrivateRow:
-    return PrivateRow.read(folder / str(client) / "run" / f"client-{client}" / f"row-{client}.npz")
-
-
-def test_the_loop_knows_which_private_rows_moved_when(tmp_path: Path) -> None:
-    ditto = replace(build_mechanism({"name": "ditto", "clients_per_round": N}), settle=Keeps())
-    _, moved = played(world_of(tmp_path, ditto, late=[(2, 0)]), 3)
-    assert [m.tolist() for m in moved] == [[0, 0, 0, NEVER], [1, 0, 1, NEVER], [1, 2, 2, NEVER]]
-    assert row_at(tmp_path, 0).round == 1  # its update of round 2 came too late
-    assert row_at(tmp_path, 0).pending_round == 2
-    assert row_at(tmp_path, 1).round == 0  # that of round 1 was withheld; that of round 2 is not told yet
-
-
-def test_what_moved_is_in_the_checkpoint(tmp_path: Path) -> None:
-    ditto = build_mechanism({"name": "ditto", "clients_per_round": N})
-    state, _ = played(world_of(tmp_path, ditto), 2)
-    store(tmp_path / "c.safetensors", Snapshot(state, {}, ()))
-    again = load(tmp_path / "c.safetensors", torch.device("cpu")).state
-    assert again.moved.tolist() == state.moved.tolist() == [1, 1, 1, NEVER]

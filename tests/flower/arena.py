@@ -3,25 +3,24 @@
 import io
 import json
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from flwr.app import Message, RecordDict
 from hostile import changed
-from inprocess import KEY
+from inprocess import KEY, InProcessGrid
 
-import hanse
 from hanse.core.part import Deployment
 from hanse.data import build
-from hanse.data.federated import FederatedData, RemoteData
+from hanse.data.federated import RemoteData
 from hanse.federation.node import Assignment, ClientData, Node, hello
 from hanse.flower.link import FlowerFederation
 from hanse.flower.members import Members
 from hanse.flower.message import from_records, to_records
 from hanse.runs.checkpoint import LoopState
+from hanse.runs.rehearsal import small_experiment
 from hanse.runs.round import Played, finish, first_state, play_round, port_of
 from hanse.runs.round_record import METRICS, SEATS, RoundRecord
 from hanse.runs.setup import build as session_of
@@ -34,100 +33,61 @@ SANE = 1e3  # no number of a small model that was trained is larger
 Meddle = Callable[[RecordDict, Message], RecordDict]
 
 
-class Nodes:
-    """As much of Flower's grid as the link uses; nodes live as long as their run, and client ``LIAR`` is meddled
-    with.
-    """
+class Honest:
+    """A node that agreed to whatever it is asked: it plays a round any number of times, and keeps every model."""
 
-    def __init__(self, data: FederatedData, folder: Path, policy: Any) -> None:
-        self.data, self.folder, self.policy = data, folder, policy
-        self.nodes: dict[int, Node] = {}
-        self.meddle: Meddle = lambda records, request: records
-        self.replies: dict[str, Message] = {}
-        self.kept: dict[int, dict[str, Any]] = {client: {} for client in range(N)}  # every model that was sent
-        self.known: dict[tuple[int, str, str], RecordDict] = {}
+    def __init__(self, mine: ClientData, job: Assignment, folder: Path, policy: Any) -> None:
+        self.mine, self.node = mine, Node(mine, job, folder, policy)
+        self.kept: dict[str, Any] = {}  # every model that was sent
+        self.known: dict[tuple[Any, str], RecordDict] = {}
+        self.node._held = lambda: self.kept  # type: ignore[method-assign]
+        self.node._keep = lambda arrays: None  # type: ignore[method-assign]
 
-    def get_nodes(self) -> Iterable[Any]:
-        return [SimpleNamespace(node_id=100 + i, public_key=f"key {i}".encode()) for i in range(N)]
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        names = []
-        for message in messages:
-            names.append(f"message {len(self.replies)} {id(message)}")
-            client = message.metadata.dst_node_id - 100
-            message.metadata.__dict__["_message_id"] = names[-1]
-            self.kept[client].update(from_records(message.content)[0].arrays)
-            asked = (client, str(message.content["hanse"].get("round")), str(message.content["hanse"]["header"]))
-            if asked not in self.known:  # a round that is played again asks the same
-                self.known[asked] = self._answer(client, message)
-            records = self.known[asked]
-            if client == LIAR:
-                records = self.meddle(records, message)
-            self.replies[names[-1]] = Message(records, reply_to=message)
-        return names
-
-    def pull_messages(self, names: Iterable[str]) -> Iterable[Message]:
-        return [self.replies.pop(name) for name in list(names) if name in self.replies]
-
-    def _answer(self, client: int, message: Message) -> RecordDict:
+    def __call__(self, message: Message, context: Any) -> Message:
         request, values = from_records(message.content)
+        self.kept.update(request.arrays)
         if values["kind"] == "hello":
-            mine = ClientData.of(self.data, client)
-            return to_records(request, hello=json.dumps(hello(mine) | {"order": client}))
-        if client not in self.nodes:
-            job = Assignment.from_json(str(values["job"]))
-            self.nodes[client] = Node(ClientData.of(self.data, client), job, self.folder / str(client), self.policy)
-            node, kept = self.nodes[client], self.kept[client]
-            node._held = lambda: kept  # type: ignore[method-assign]
-            node._keep = lambda arrays: None  # type: ignore[method-assign]
-        return to_records(self.nodes[client].answer(int(values["round"]), request), round=values["round"])
+            said = hello(self.mine) | {"order": self.node.job.client}
+            return Message(to_records(request, hello=json.dumps(said)), reply_to=message)
+        asked = values["round"], request.header
+        if asked not in self.known:  # a round that is played again asks the same
+            self.known[asked] = to_records(self.node.answer(int(values["round"]), request), round=values["round"])
+        return Message(self.known[asked], reply_to=message)
 
 
 class Arena:
-    """One experiment with its server's side and its nodes."""
+    """One experiment with its server's side and its nodes, of which ``meddle`` changes what client ``LIAR`` says."""
 
-    def __init__(self, mechanism: Mapping[str, Any], folder: Path, **more: Any) -> None:
-        sections: dict[str, Any] = {
-            "data": {
-                "clients": N,
-                "partition": {"samples_per_client": 30},
-                "client_test": 0.2,
-                "client_validation": 0.2,
-            },
-            "model": {"name": "logistic"},
-            "mechanism": dict(mechanism),
-            "train": {"lr": 0.05, "epochs": 1},
-            "engine": {"train": "sequential", "threads": 1, "device": "cpu"},
-            "run": {"rounds": 6},
-        }
-        experiment = hanse.Experiment(**{**sections, **more})
-        local = build(experiment.data)
-        self.grid = Nodes(local, folder, policy_of(experiment))
-        model = {"name": experiment.model.name, **experiment.model.options}
+    def __init__(self, mechanism: Mapping[str, Any], folder: Path) -> None:
+        experiment = small_experiment(mechanism, train={"lr": 0.05, "epochs": 1}, run={"rounds": 6})
+        local, policy = build(experiment.data), policy_of(experiment)
+        model, train = {"name": experiment.model.name, **experiment.model.options}, experiment.train.model_dump()
+        jobs = [Assignment("run", i, N, experiment.run.seed, model, train) for i in range(N)]
+        self.nodes = [Honest(ClientData.of(local, i), job, folder / str(i), policy) for i, job in enumerate(jobs)]
+        self.meddle: Meddle = lambda records, request: records
 
-        def job(member: Any) -> Assignment:
-            return Assignment(
-                "run", member.id, experiment.data.clients, experiment.run.seed, model, experiment.train.model_dump()
-            )
+        def answers(node: int, message: Message, reply: Message) -> Message:
+            return Message(self.meddle(reply.content, message), reply_to=message) if node == 100 + LIAR else reply
 
-        self.federation = FlowerFederation(self.grid, Members(), job, KEY, deadline_s=60.0, capacity=N)  # type: ignore[arg-type]
-        self.federation.present(-1)
-        sizes = [m.num_samples for m in self.federation.members.by_key.values()]
+        grid = InProcessGrid({100 + i: one for i, one in enumerate(self.nodes)}, answers)
+        federation = FlowerFederation(grid, Members(), KEY, deadline_s=60.0, capacity=N)
+        federation.present(-1)
+        sizes = [m.num_samples for m in federation.members.by_key.values()]
         sets = (local.server_validation, local.server_test)
-        self.data = RemoteData(np.array(sizes), local.input_shape, local.num_classes, *sets)
-        self.world = session_of(experiment, self.data, federation=self.federation)
-        self.setup = self.world
+        data = RemoteData(np.array(sizes), local.input_shape, local.num_classes, *sets)
+        self.world = session_of(experiment, data, federation=federation)
         self.lines: dict[str, list[str]] = {METRICS: [], SEATS: []}  # as a run directory has them
 
     def play(self, rounds: int, see: Callable[[Played], None], times: int = 1) -> LoopState:
         """Play a run of so many rounds with its tests and records, each round so many ``times`` from the same state: a
         sound one, which no client has poisoned. ``see`` gets each round.
         """
-        after = first_state(self.setup)
+        after = first_state(self.world)
         for step in range(rounds * times):
             if step % times == 0:
                 before = after
-                self.grid.known.clear()
+                for one in self.nodes:
+                    one.known.clear()
             played = play_round(self.world, before)
             if float(played.state.table.rows.abs().max()) < SANE:
                 after = played.state
@@ -138,7 +98,7 @@ class Arena:
             self.lines[SEATS] += [json.dumps(line) for line in record.seats]
             np.savez(io.BytesIO(), **record.arrays)  # type: ignore[arg-type]
             see(played)
-        return finish(self.world, after).state if self.setup.mechanism.settle is not None else after
+        return finish(self.world, after).state if self.world.mechanism.settle is not None else after
 
 
 def fuzzed(seed: int, name: str) -> tuple[Meddle, dict[str, Any]]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from inprocess import InProcessGrid
 
@@ -39,19 +39,8 @@ def plain_app(reply: Mapping[str, Any] | None = None) -> ClientApp:
 
 
 def grid_of(apps: Mapping[int, ClientApp], config: Mapping[str, Any] | None = None) -> InProcessGrid:
-    """Nodes 100, 101, ... with these apps by partition; what one raises is an error reply, as Flower has it."""
-
-    def answering(app: ClientApp) -> Any:
-        def call(message: Message, context: Context) -> Message:
-            try:
-                return app(message, context)
-            except Exception as wrong:
-                return Message(Error(code=2, reason=f"{type(wrong).__name__}: {wrong}"), reply_to=message)
-
-        return call
-
-    grid = InProcessGrid({100 + i: answering(app) for i, app in apps.items()})
-    for i, context in enumerate(grid._contexts.values()):
-        context.node_config = {"partition-id": i, "num-partitions": len(apps)}
+    """Nodes 100, 101, ... with these apps by partition."""
+    grid = InProcessGrid({100 + i: app for i, app in apps.items()})
+    for context in grid._contexts.values():
         context.run_config = dict(config or {})
     return grid

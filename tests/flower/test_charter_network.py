@@ -57,7 +57,7 @@ def offline(script: str, *given: object) -> int:
 
 def asked_of(home: Path, since: int = 0) -> tuple[set[str], int]:
     """The kinds of questions that a node's own log has from a line on, and how many lines there are."""
-    lines = NodeLog(home).verified()
+    lines, _ = NodeLog(home).verified()
     return {kind for line in lines[since:] for kind in line.get("questions", {})}, len(lines)
 
 

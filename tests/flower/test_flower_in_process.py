@@ -3,7 +3,9 @@
 import json
 import sys
 import types
+from collections.abc import Iterable
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +13,20 @@ import deployed
 import numpy as np
 import pytest
 import torch
+import user_loops
 from deployed import PAYMENTS, kinds
 from inprocess import InProcessGrid, apps_of, play
 from rotation import rotating
-from watching import Killed, Watch
 
 import hanse
 import hanse.runs.setup
 from hanse.base.errors import UserError
-from hanse.data import Samples, as_dataset
+from hanse.data import Samples, as_dataset, build
+from hanse.federation.codec import WireError
+from hanse.federation.node import Assignment, Node
 from hanse.flower import ClientData
 from hanse.flower.members import Hello, Members
+from hanse.learning.models import build_problem
 from hanse.runs.recompute import recompute
 from hanse.runs.run_record import load_run
 from tests.runs.test_objects import Two, two_inputs
@@ -65,16 +70,6 @@ def test_local_and_flower_engines_agree(name: str, tmp_path: Path) -> None:
         assert (a["seats"], a["answered"], a["refused"]) == (b["seats"], b["answered"], b["refused"])
 
 
-def test_a_bill_larger_than_its_client_agreed_to_is_not_paid_on_either_engine(tmp_path: Path) -> None:
-    exp = experiment("ipfl", clients={"policy": {"name": "trader", "most": 4.0}})
-    local, flower = hanse.run(exp), over_flower(exp, tmp_path)
-    withheld = [m["market/withheld"] for m in flower.metrics[:-1]]  # the last round has no market
-    assert all(0 < n < N for n in withheld)
-    assert [m["market/withheld"] for m in local.metrics[:-1]] == withheld
-    assert torch.equal(local.table.rows, flower.table.rows)
-    assert replace(local.book, peaks=()) == replace(flower.book, peaks=())
-
-
 def test_models_that_a_node_holds_are_not_sent_again(tmp_path: Path) -> None:
     run = over_flower(experiment("fedavg", eval={"every": 1}), tmp_path)
     model = run.table.rows.shape[1] * 4
@@ -101,18 +96,6 @@ def test_a_private_row_stays_with_its_owner_who_tests_it(name: str, tmp_path: Pa
     for figure in ("client/test_loss", "client/test_accuracy", "client/test_accuracy_min", "client/test_fit_q50"):
         assert run.metrics[-1][figure] == pytest.approx(alone.metrics[-1][figure], rel=1e-6)
     assert run.tested["test_samples"].tolist() == alone.tested["test_samples"].tolist()
-
-
-def test_the_server_goes_on_where_it_was_and_a_node_that_comes_back_keeps_its_id(tmp_path: Path) -> None:
-    exp = experiment("greedyfed", rounds=4)
-    whole = over_flower(exp, tmp_path / "whole")
-    grid = grid_of(exp, tmp_path / "parts")
-
-    with pytest.raises(Killed):
-        play(grid, exp, tmp_path / "parts" / "run", Watch(1, Killed))
-    again = over_flower(exp, tmp_path / "parts")
-    assert torch.equal(again.table.rows, whole.table.rows)
-    assert again.clients == whole.clients
 
 
 def test_simulated_behaviour_does_not_belong_on_a_network(tmp_path: Path) -> None:
@@ -185,3 +168,63 @@ def test_a_run_over_flower_is_recomputed_by_an_auditor(name: str, tmp_path: Path
     run = over_flower(exp, tmp_path)
     found = recompute(run.path)
     assert (found.unlike, found.rounds) == (None, 3)
+
+
+# ---- training loops of a participant's own
+
+
+def looped(loop: Any, **more: Any) -> hanse.Experiment:
+    return deployed.experiment(rounds=2, mechanism={"clients_per_round": N}, train={"lr": 0.05, "loop": loop}, **more)
+
+
+def training(exp: hanse.Experiment, folder: Path, loop: Any, of: Iterable[int]) -> hanse.Run:
+    """Participants ``of`` train by a loop of their own."""
+    apps = apps_of(exp, folder, lambda i: {"train": loop} if i in of else {})
+    return over_flower(exp, folder, InProcessGrid(apps))
+
+
+LOOPS = {"fit": None, "drawing": None, "private": "opacus", "lightning": "lightning"}
+
+
+@pytest.mark.parametrize("name", rotating([*LOOPS], len(LOOPS)))
+def test_the_same_rows_as_in_simulation(name: str, tmp_path: Path) -> None:
+    if LOOPS[name] and find_spec(LOOPS[name]) is None:
+        pytest.skip(f"needs {LOOPS[name]}")
+    exp = looped(f"user_loops:{name}")
+    local, flower = hanse.run(exp), over_flower(exp, tmp_path)
+    assert torch.equal(local.table.rows, flower.table.rows)
+    assert local.clients == flower.clients  # steps, losses, metrics
+    assert all(m["answered"] == N for m in flower.metrics)
+    initial = hanse.run(exp.model_copy(update={"run": exp.run.model_copy(update={"rounds": 0})})).table.rows
+    assert bool((flower.table.rows != initial).any())
+
+
+def test_a_participant_may_train_by_its_own_loop(tmp_path: Path) -> None:
+    everybody = hanse.run(looped("user_loops:fit"))
+    flower = training(looped(None), tmp_path, user_loops.fit, range(N))
+    assert torch.equal(everybody.table.rows, flower.table.rows)
+    one = training(looped(None), tmp_path / "one", "user_loops:fit", [2])
+    said = [line["client"] for line in one.clients if "fit/right" in line]
+    assert said == [2, 2]
+    assert all(m["answered"] == N for m in one.metrics)
+
+
+def test_only_what_trains_is_sent(tmp_path: Path) -> None:
+    exp = looped("user_loops:fit", model={"name": "user_loops:tuned_plainly", "send": "trainable"})
+    local, flower = hanse.run(exp), over_flower(exp, tmp_path)
+    assert torch.equal(local.table.rows, flower.table.rows)
+    assert local.clients == flower.clients
+    assert flower.table.rows.shape[1] == 170
+
+
+def test_a_node_with_other_frozen_parameters_does_not_train(tmp_path: Path) -> None:
+    data = build(looped(None).data)
+    model = {"name": "user_loops:tuned_plainly", "send": "trainable"}
+    problem, _ = build_problem("user_loops:tuned_plainly", (64,), 10, 0, send="trainable")
+    assert problem.unsent != build_problem("user_loops:tuned_plainly", (64,), 10, 1, send="trainable")[0].unsent
+    assert build_problem("user_loops:tuned_plainly", (64,), 10, 0)[0].unsent == ""
+    job = Assignment("run", 0, N, 0, model, {"lr": 0.05}, unsent=problem.unsent)
+    mine = {"user_loops:tuned_plainly": user_loops.tuned_plainly}
+    Node(ClientData.of(data, 0), job, tmp_path, own=mine)
+    with pytest.raises(WireError, match="parameters here"):
+        Node(ClientData.of(data, 0), replace(job, seed=1), tmp_path, own=mine)

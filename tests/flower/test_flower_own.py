@@ -1,6 +1,8 @@
 """What stays with a participant on a network, and what the operator may order; one process, Flower's own records."""
 
 import os
+import stat
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,19 +12,22 @@ import pytest
 import torch
 from flwr.app import Message as FlowerMessage
 from forging import receipt
-from inprocess import KEY, PINNED
+from inprocess import KEY, PINNED, InProcessGrid, apps_of
 from inprocess import play as over
+from rotation import rotating
 from test_flower_in_process import N, experiment, grid_of, over_flower
 from test_letters import After
 
 import hanse
 from hanse.base.errors import MachineError, UserError
-from hanse.base.lock import Hold
+from hanse.base.streams import stream
 from hanse.core.part import Mechanism, Settlement, SettlePart, View
-from hanse.core.port import Request, Test
+from hanse.core.port import Reply, Request, Test, Train, Trained
+from hanse.core.recipe import Recipe
 from hanse.data import build
+from hanse.federation.behaviour import Me, Noisy
 from hanse.federation.codec import Message, WireError, pack, unpack
-from hanse.federation.node import Assignment, ClientData, Node, PrivateRow
+from hanse.federation.node import SECRET, Assignment, ClientData, Node, PrivateRow, own_secret
 from hanse.flower import link, server
 from hanse.flower.members import Orders, give
 from hanse.mechanisms.registry import build_mechanism
@@ -77,43 +82,28 @@ def test_the_last_update_is_told_also_where_nobody_tests(tmp_path: Path) -> None
 
 @dataclass(frozen=True)
 class Breaks(SettlePart):
-    """Raises in round 1."""
+    """Raises in round 1, and withholds the row of client 1 in round 3."""
 
     def settle(self, view: View, state: Any) -> tuple[Settlement, Any]:
         if view.round == 1 and view.stage == "close":
             raise ZeroDivisionError("no settlement")
-        return Settlement(), state
+        return Settlement(frozenset({1} if view.round == 3 and view.stage == "close" else ())), state
 
 
 def breaking(clients_per_round: int) -> Mechanism:
     return replace(build_mechanism({"name": "ditto", "clients_per_round": clients_per_round}), settle=Breaks())
 
 
-def test_a_failed_round_leaves_private_rows_as_they_were(tmp_path: Path) -> None:
+def test_a_failed_round_leaves_private_rows_as_they_were_and_a_withheld_one_stays(tmp_path: Path) -> None:
     seen: list[list[PrivateRow]] = []
-    look = [After(number, lambda: seen.append(private(tmp_path))) for number in range(3)]
-    run = play(everyone("test_flower_own:breaking"), tmp_path, *look)
-    assert ["failed" in line for line in run.metrics] == [False, True, False]
-    for first, failed, next_one in zip(*seen, strict=True):
+    look = [After(number, lambda: seen.append(private(tmp_path))) for number in range(4)]
+    run = play(everyone("test_flower_own:breaking", run={"rounds": 4}), tmp_path, *look)
+    assert ["failed" in line for line in run.metrics] == [False, True, False, False]
+    for client, (first, failed, next_one, last) in enumerate(zip(*seen, strict=True)):
         assert (first.round, failed.round, failed.pending_round, next_one.round) == (0, 0, 1, 2)
         assert torch.equal(failed.row, first.row)
         assert torch.equal(next_one.before, first.row)
-
-
-def test_an_update_that_comes_late_leaves_the_private_row_as_it_was(tmp_path: Path) -> None:
-    exp = everyone(federation={"deadline_s": 0.3})
-
-    def late(node: int, message: FlowerMessage, reply: FlowerMessage) -> FlowerMessage | None:
-        asked = message.content["hanse"]
-        return None if node == 101 and asked.get("round") == 2 and "Train" in asked["header"] else reply
-
-    seen: list[list[PrivateRow]] = []
-    grid = grid_of(exp, tmp_path, meddle=late)
-    look = [After(number, lambda: seen.append(private(tmp_path))) for number in (1, 2)]
-    run = over(grid, exp, tmp_path / "run", *look)
-    assert [own.round for own in seen[1]] == [2, 1, 2, 2, 2]
-    assert torch.equal(seen[1][1].row, seen[0][1].row)
-    assert [line["client"] for line in run.clients if "refused" in line] == [1, 1]  # both of its seats
+        assert last.round == (2 if client == 1 else 3)
 
 
 def test_the_best_model_lies_in_the_participants_folder(tmp_path: Path) -> None:
@@ -124,17 +114,6 @@ def test_the_best_model_lies_in_the_participants_folder(tmp_path: Path) -> None:
     for c in range(N):
         with own(tmp_path, c, "best.npz") as kept:
             assert torch.equal(torch.from_numpy(kept["row"]), local.table.rows[2 * N + c])
-
-
-def test_half_precision_halves_the_bytes_and_hardly_changes_the_model(tmp_path: Path) -> None:
-    whole = over_flower(experiment("fedavg", eval={"every": 3}), tmp_path / "whole")
-    half = over_flower(experiment("fedavg", eval={"every": 3}, federation={"half_precision": True}), tmp_path / "half")
-    model = whole.table.rows.shape[1] * 4
-    for a, b in zip(whole.metrics, half.metrics, strict=True):
-        assert a["bytes/up"] - b["bytes/up"] == pytest.approx(3 * model / 2, abs=30)  # headers differ by some digits
-    assert half.metrics[0]["bytes/down"] < whole.metrics[0]["bytes/down"]
-    assert not torch.equal(whole.table.rows, half.table.rows)
-    torch.testing.assert_close(whole.table.rows, half.table.rows, atol=2e-3, rtol=0)
 
 
 def play(exp: hanse.Experiment, folder: Path, *observers: Any) -> hanse.Run:
@@ -151,7 +130,7 @@ def test_an_expelled_participant_is_kept_out_with_the_reason_and_keeps_its_accou
     assert [m.expelled for m in members] == [None, None, "sends noise", None, None]
     grid = grid_of(exp, tmp_path)
     register = server.Members.read(tmp_path / "run" / "members.json")  # a restarted server remembers
-    federation = link.FlowerFederation(grid, register, lambda *_: None, KEY)
+    federation = link.FlowerFederation(grid, register, KEY)
     assert federation.present(2).ids.tolist() == [0, 1, 3, 4]
 
 
@@ -182,17 +161,6 @@ def test_orders_need_a_run_a_reason_and_a_member(tmp_path: Path) -> None:
         give(tmp_path / "run", "pause", "  ")
     with pytest.raises(UserError, match="--client"):
         give(tmp_path / "run", "expel", "why", 9)
-
-
-def test_two_servers_do_not_play_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "REPLACED_S", 0.1)
-    exp = experiment("fedavg")
-    (tmp_path / "run").mkdir()
-    with Hold(tmp_path / "run") as other:
-        other.take()
-        with pytest.raises(UserError, match=f"is in use by process {os.getpid()}"):
-            over(grid_of(exp, tmp_path / "nodes"), exp, tmp_path / "run", members=1, data=None)
-    assert [path.name for path in (tmp_path / "run").iterdir()] == ["lock"]
 
 
 def test_a_run_keeps_its_name_for_its_members_folders(tmp_path: Path) -> None:
@@ -243,3 +211,115 @@ def test_a_receipt_of_another_client_or_none_is_refused(node: Node, tmp_path: Pa
     assert not list(tmp_path.rglob("receipts/*"))  # not even an empty file
     with pytest.raises(WireError, match="not a request"):
         node.answer(0, Message("null"))
+
+
+# ---- what other users of its machine cannot read
+
+
+@pytest.fixture
+def open_to_all() -> Iterator[None]:
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+FILES = {"ditto": {"row-1.npz"}, "pifl": {"personal.npz", "client-1.jsonl"}, "ipfl": {"best.npz", "client-1.jsonl"}}
+
+
+@pytest.mark.usefixtures("open_to_all")
+@pytest.mark.parametrize("name", rotating([*FILES], 3))
+def test_what_participants_keep_is_theirs_alone(name: str, tmp_path: Path) -> None:
+    exp = experiment(name, rounds=2)
+    if name == "ipfl":
+        exp = hanse.Experiment(**{**exp.model_dump(), "mechanism": {"name": "ipfl", "keep_best": True}})
+    over_flower(exp, tmp_path)
+    homes = [tmp_path / f"node{i}" for i in range(N)]
+    kept = [*homes, *(path for home in homes for path in home.rglob("*"))]
+    assert {path.name for path in kept} >= {"secret.key", "models.npz", *FILES[name]}
+    for path in kept:
+        assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600), path
+
+
+def test_a_run_of_another_name_cannot_tell_another_story_of_the_same_book(tmp_path: Path) -> None:
+    exp = experiment("fedavg")
+    data = ClientData.of(build(exp.data), 1)
+    job = Assignment("run", 1, N, 0, {"name": "mlp", "hidden": [4]}, exp.train.model_dump())
+    Node(data, job, tmp_path).keep_receipts(receipt(count=9, key=KEY).as_json(), PINNED)
+    other = Node(data, replace(job, run="again"), tmp_path)
+    with pytest.raises(WireError, match="8 transactions"):
+        other.keep_receipts(receipt(count=8, key=KEY).as_json(), PINNED)
+    other.keep_receipts(receipt("c", count=8, key=KEY).as_json(), PINNED)
+
+
+# ---- its noise, by a secret of its own
+
+P = 20_000
+NOISY = Noisy(sigma=0.5, levels="same")
+
+
+def noise(secret: bytes, row: torch.Tensor, round: int = 3, start: int = 0) -> torch.Tensor:
+    """What a client with this secret adds to an update."""
+    me = Me(1, N, 7, Recipe(), P, secret)
+    request = Request(1, (Train(0, start, torch.zeros(P)),))
+    [sent] = NOISY.on_reply(me, round, request, Reply(1, (Trained(0, row, 10.0, 0.5, 5),))).results
+    return sent.row - row
+
+
+def known(round: int = 3) -> torch.Tensor:
+    """What a server that knows the run's seed would subtract."""
+    draw = stream(7, "noise", round=round, client=1, start=0)
+    return torch.from_numpy(draw.standard_normal(P, dtype="float32")) * 0.5
+
+
+def test_noise_by_a_secret_is_of_the_update_and_nothing_that_the_server_knows() -> None:
+    row = torch.zeros(P)
+    assert torch.equal(noise(b"", row), known())  # a simulated client can be repeated
+    hidden, others = noise(b"a" * 32, row), noise(b"b" * 32, row)
+    assert float(hidden.std()) == pytest.approx(0.5, rel=0.03)
+    assert torch.equal(noise(b"a" * 32, row), hidden)  # asked for again: nothing to average out
+    moved = row.clone()
+    moved[0] += 1e-6
+    more = [noise(b"a" * 32, moved), noise(b"a" * 32, row, round=4), noise(b"a" * 32, row, start=1)]
+    for other in (known(), others, *more):  # nothing cancels in a difference
+        assert abs(np.corrcoef(hidden, other)[0, 1]) < 0.03
+
+
+def test_the_secret_is_made_once_for_its_owner_alone(tmp_path: Path) -> None:
+    made = own_secret(tmp_path / "mine")
+    path = tmp_path / "mine" / SECRET
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert len(made) == 32
+    assert own_secret(tmp_path / "mine") == made
+    assert own_secret(tmp_path / "other") != made
+    assert [p.name for p in (tmp_path / "mine").iterdir()] == [SECRET]
+    path.chmod(0o644)
+    with pytest.raises(UserError, match="others may"):
+        own_secret(tmp_path / "mine")
+    path.chmod(0o600)
+    path.write_text("not a secret\n")
+    with pytest.raises(UserError, match="64 hexadecimal"):
+        own_secret(tmp_path / "mine")
+
+
+def test_noise_on_a_network_is_the_participants_own_and_survives_restarts(tmp_path: Path) -> None:
+    exp = experiment("fedavg", rounds=2)
+    said = list[str]()
+
+    def listen(node: int, message: FlowerMessage, reply: FlowerMessage) -> FlowerMessage:
+        said.append(str(message.content["hanse"]) + str(reply.content["hanse"]))
+        return reply
+
+    def played(folder: Path) -> hanse.Run:
+        grid = InProcessGrid(apps_of(exp, tmp_path / "own", lambda i: {"behaviours": [NOISY]}), listen)
+        return over_flower(exp, folder, grid)
+
+    first = played(tmp_path / "first")
+    again = played(tmp_path / "again")  # other apps, the same participants
+    assert torch.equal(first.table.rows, again.table.rows)
+    simulated = hanse.run(experiment("fedavg", rounds=2, behaviour={"noisy": {"sigma": 0.5, "levels": "same"}}))
+    assert not torch.allclose(first.table.rows, simulated.table.rows, atol=1e-2)
+    for i in range(N):
+        kept = (tmp_path / "own" / f"node{i}" / SECRET).read_text().strip()
+        assert not any(kept in text for text in said)
+        (tmp_path / "own" / f"node{i}" / SECRET).unlink()
+    assert not torch.equal(played(tmp_path / "third").table.rows, first.table.rows)

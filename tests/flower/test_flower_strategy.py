@@ -87,15 +87,12 @@ def worth_of_arrays(w: np.ndarray) -> float:
     ("name", "options", "said"),
     [
         ("ditto", {}, "tilts"),
-        ("fedsoft", {}, "several models"),
         ("greedyfed", {}, "needs evaluate"),
         ("oort", {}, r"hanse.flower.Keys.*train_loss"),
         ("ifca", {}, "one model to start from"),
         ("fedavg", {"value": "path", "evaluate": worth}, "'path' needs a loss with a gradient"),
-        ("power_of_choice", {}, "'power_of_choice' needs clients' losses.*client_app"),
         ("pifl", {"value": "gtg", "evaluate": worth}, "'tokens' needs clients' bids.*client_app"),
         ("fedavg", {"select": "test_flower_strategy:Curious"}, "Curious asks clients questions.*client_app"),
-        ("fedavg", {"clientsperround": 3}, "'clients_per_round'"),
         ("fedavg", {"clients": 0}, "clients: 0"),
     ],
 )

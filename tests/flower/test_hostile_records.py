@@ -30,7 +30,7 @@ def test_replies_that_are_small_on_the_wire_stay_small_in_memory() -> None:
     calm = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, check=True, env=calm)
     found = json.loads(done.stdout)
-    assert len(found) == 18
+    assert len(found) == 12
     assert [name for name, (_, refused) in found.items() if not refused] == []
     # each raised the peak above that of all before it: together they stay within the bound of one
     assert sum(taken for taken, _ in found.values()) <= 3 * MODEL + 100e6, found
@@ -73,12 +73,10 @@ def test_arrays_of_every_shape_come_out_as_they_went_in(shape: tuple[int, ...]) 
     [
         ({"shell": "x"}, "'shell' beside the message"),
         ({"round": True}, "Beside.round: True: input should be a valid integer"),
-        ({"round": [1, 2]}, "Beside.round: list: input should be a valid integer"),
         ({"refused": 5}, "Beside.refused: 5: input should be a valid string"),
-        ({"missing": "x"}, "Beside.missing: 'x': input should be a valid list"),
         ({"hello": b"{}"}, "Beside.hello: bytes: input should be a valid string"),
     ],
 )
 def test_what_stands_beside_a_message_has_a_type(values: dict, reason: str) -> None:
-    with pytest.raises(WireError, match=reason.replace("[", r"\[")):
+    with pytest.raises(WireError, match=reason):
         said_beside(values)

@@ -39,7 +39,7 @@ def loss(arrays: ArrayRecord) -> dict[str, float]:
 def test_a_strategy_that_hangs_dies_or_breaks_with_fewer_replies_is_a_gap(
     kind: type[Strategy], seconds: float, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hanse.flower.valued.watch.LEAST_S", seconds)
+    monkeypatch.setattr("hanse.flower.valued.valued.LEAST_S", seconds)
     with hanse.valued(kind(), out=tmp_path / "run", validation=loss) as strategy:
         result = strategy.start(RecordedGrid(), first_arrays(), num_rounds=1)
     assert result.arrays == kind().start(RecordedGrid(), first_arrays(), num_rounds=1).arrays
@@ -79,7 +79,7 @@ def test_a_strategy_of_a_folder_that_the_app_has_put_on_its_path_is_valued(
 def test_the_process_ends_with_the_run(tmp_path: Path) -> None:
     listening = hanse.valued(FedMedian(), out=tmp_path / "run", validation=loss)
     with listening as strategy:
-        strategy.start(RecordedGrid(), first_arrays(), num_rounds=1)
+        strategy.start(RecordedGrid(), first_arrays(), num_rounds=2)
         [started] = listening.again._process._processes.values()
         assert started.is_alive()
     assert not started.is_alive()
@@ -129,6 +129,6 @@ def test_a_run_is_loaded_without_trusting_it_unless_it_names_other_modules(tmp_p
     with pytest.raises(UserError, match="'recorded:Wages'"):
         _ = hanse.load(tmp_path / "paid").experiment
     config = tmp_path / "run" / "config.toml"
-    config.write_text(config.read_text().replace("valued.mechanism:flower", "valued.mechanism:watching"))
-    with pytest.raises(UserError, match=r"mechanism:watching': is an import path"):
+    config.write_text(config.read_text().replace("valued.mechanism:flower", "valued.mechanism:Combined"))
+    with pytest.raises(UserError, match=r"mechanism:Combined': is an import path"):
         _ = hanse.load(tmp_path / "run").experiment

@@ -43,10 +43,10 @@ from hanse.cli import app
 from hanse.core.port import Ask, Request
 from hanse.federation.codec import Message as Packed
 from hanse.federation.codec import pack
-from hanse.federation.node import Assignment
 from hanse.flower.message import QUERY, to_records
-from hanse.flower.operator_key import PINNED, make_operator_key
+from hanse.flower.operator_key import PINNED, make_operator_key, public_key
 from hanse.ledger.index import difference
+from hanse.ledger.note import fingerprint
 from hanse.ledger.run_ledger import open_ledger
 from hanse.wings.operate import certificates, server_access, warm_process
 from hanse.wings.operate.certificates import make_certificates, make_node_key, make_outside
@@ -122,7 +122,8 @@ def test_a_participant_joins_with_a_key_a_ca_and_the_operators_key(
         started.append((name, words, os.umask(0o077)))
 
     assert ("--operator" in (said := join())[1], said[0]) == (True, 2)
-    assert join("--operator", make_operator_key(tmp_path))[0] == 0
+    code, shown = join("--operator", operator := make_operator_key(tmp_path))
+    assert (code, fingerprint(public_key(operator)) in shown) == (0, True)
     assert join("--node-config", "partition-id=1", run=run)[0] == 0  # it is pinned by now
     assert os.environ[PINNED] == str(tmp_path / "home" / "operators" / "h_9092.pub")
     words = ["--superlink", "h:9092", "--root-certificates", str(tmp_path / "ca.crt"), "--auth-supernode-private-key"]
@@ -367,11 +368,8 @@ def test_strangers_ask_nothing_members_instruct_no_other_and_honest_nodes_work(n
             assert _as_a_stranger(port, "/v1/runtime/acquire-task", tls=port == net.ports[0]) == 403
         assert _as_a_stranger(net.ports[0], "/v1/control/list-runs") == 403
     victim, attacker = (int(re.findall(r"SuperNode ID: (\d+)", net.processes.log(f"node{i}"))[-1]) for i in (0, 1))
-    name, owned = json.loads((tmp_path / "run" / "federation.json").read_text())["run"], tmp_path / "owned"
-    loss = {"name": "subprocess:Popen", "args": ["touch", str(owned)]}
-    job = Assignment(name, 0, 2, 0, {"name": "logistic"}, {"lr": 0.1, "loss": loss}).to_json()
     stay = pack(Request(0, (Ask("stay", {}),)))
-    for forged in (to_records(stay, kind="request", round=0, job=job), to_records(Packed("null"), kind="hello")):
+    for forged in (to_records(stay, kind="request", round=0, client=0), to_records(Packed("null"), kind="hello")):
         with pytest.raises(httpx.HTTPStatusError, match="403"):
             _instruct(net, int(run), attacker, victim, forged)
     until(
@@ -379,7 +377,6 @@ def test_strangers_ask_nothing_members_instruct_no_other_and_honest_nodes_work(n
     )
     play.join()
 
-    assert not owned.exists()
     assert len(metrics(tmp_path / "run")) == exp.run.rounds
     local, state = hanse.run(exp, out=tmp_path / "here"), final(tmp_path / "run")
     assert torch.equal(local.table.rows, state.table.rows)

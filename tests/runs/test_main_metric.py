@@ -171,7 +171,7 @@ def test_a_participant_on_a_network_reports_the_metrics_of_its_job(tmp_path: Pat
     data = ClientData(pool.take(torch.arange(0, 100)), pool.take(torch.arange(100, 400)), num_classes=2)
     train = experiment(train={"loss": {"name": "bce", "weights": [1.0, 2.0]}}).train.model_dump()
     job = Assignment("run", 0, 1, 0, {"name": "logistic"}, train, metrics=["auc", {"name": HERE + "failing"}])
-    node = Node(data, Assignment.from_json(job.to_json()), tmp_path, own={HERE + "failing": failing})
+    node = Node(data, job, tmp_path, own={HERE + "failing": failing})
     row = torch.randn(21, generator=torch.Generator().manual_seed(0))
     request = Request(0, (Test("test", row),))
     [found] = unpack_reply(node.answer(0, pack(request)), room(request)).results

@@ -152,11 +152,7 @@ class LocalFederation:
         return replace(reply, arrival=port.Arrival(seconds=seconds))
 
     def _reply(
-        self,
-        round: int,
-        request: port.Request,
-        updates: Iterator[port.Trained | str],
-        scores: Iterator[port.Scored],
+        self, round: int, request: port.Request, updates: Iterator[port.Trained | str], scores: Iterator[port.Scored]
     ) -> port.Reply:
         """Return a client's reply to its request, or its refusal if it cannot answer all of it.
 

@@ -13,7 +13,6 @@ record even after a crash on either side, or if the server returns to an earlier
 from __future__ import annotations
 
 import dataclasses
-import json
 import logging
 import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -21,11 +20,10 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
 from hanse.base.errors import UserError
 from hanse.base.factories import call
@@ -33,20 +31,7 @@ from hanse.base.files import AGREEMENTS, ASKED, OPERATORS, as_npz, private_folde
 from hanse.base.import_trust import from_message
 from hanse.base.pytorch import Tensor, torch
 from hanse.base.wings import Names, absent
-from hanse.core.declared import Count, Declared, Int64, Name
-from hanse.core.port import (
-    Federation,
-    Reply,
-    Request,
-    Result,
-    Score,
-    Scored,
-    Task,
-    Test,
-    Tested,
-    Train,
-    Trained,
-)
+from hanse.core.port import Federation, Reply, Request, Result, Score, Scored, Task, Test, Tested, Train, Trained
 from hanse.core.recipe import NEVER, Recipe
 from hanse.data.federated import FederatedData
 from hanse.data.fingerprint import Fingerprint, note_own_data, of_samples
@@ -176,8 +161,6 @@ SECRET, SECRET_BYTES = "secret.key", 32
 # its privacy account, over all runs, and the members with whose updates its own may be summed: what a wing reads
 ACCOUNT, ACCOUNT_LOCK, MEMBERS = "privacy.json", "privacy.lock", "members.txt"
 WITNESS = (witness.KEY, witness.PUBLIC, witness.HEADS, witness.ALARM)
-# the agreements that its owner has signed, and what went beyond them
-EVIDENCE = "evidence.jsonl"
 APPS = "flwr"  # the operators' apps, as Flower installs them
 # models by content hash that a node keeps: the last that it was sent
 KEPT = 16
@@ -277,12 +260,9 @@ class ClientData:
         )
 
 
-MOST_CLIENTS = 1_000_000  # a node keeps a number for each
-
-
 @dataclass(frozen=True)
 class Assignment:
-    """What a node must know about a run. Every message contains it, since each may reach a fresh process.
+    """What a node must know about a run: on a network, what its owner has agreed to, and its own number.
 
     Attributes:
         run: the run's name.
@@ -297,43 +277,20 @@ class Assignment:
         private: the experiment's ``federation.private``, with its noise. None: there is none.
 
     Examples:
-        >>> job = Assignment("mine", client=0, num_clients=4, seed=0, model={"name": "logistic"}, train={"lr": 0.1})
-        >>> Assignment.from_json(job.to_json()).model
-        {'name': 'logistic'}
+        >>> Assignment("mine", client=0, num_clients=4, seed=0, model={"name": "logistic"}, train={"lr": 0.1}).half
+        False
     """
 
-    run: Name
-    client: Count
-    num_clients: Annotated[int, Field(ge=1, le=MOST_CLIENTS)]
-    seed: Int64
+    run: str
+    client: int
+    num_clients: int
+    seed: int
     model: Mapping[str, Any]
     train: Mapping[str, Any]
     half: bool = False
-    unsent: Name = ""
+    unsent: str = ""
     metrics: Sequence[Any] = ()
     private: Mapping[str, Any] | None = None
-
-    def to_json(self) -> str:
-        """Return the assignment as JSON."""
-        return json.dumps(dataclasses.asdict(self))
-
-    @staticmethod
-    def from_json(text: str) -> Assignment:
-        """Return the assignment that a text describes.
-
-        Raises:
-            WireError: the text does not describe an assignment.
-        """
-        try:
-            job = _ASSIGNMENT.read(text)
-        except ValueError as wrong:
-            raise WireError(f"not a job: {wrong}") from None
-        if job.client >= job.num_clients:
-            raise WireError(f"not a job: client {job.client} of {job.num_clients}")
-        return job
-
-
-_ASSIGNMENT = Declared[Assignment](Assignment)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -685,7 +642,7 @@ def _safe(name: str) -> str:
     """
     plain = name and all(c.isalnum() or c in "-_." for c in name) and not name.startswith(".")
     # some file systems take capitals for small letters
-    own = (SECRET, ASKED, OPERATORS, AGREEMENTS, EVIDENCE, APPS, ACCOUNT, ACCOUNT_LOCK, MEMBERS, *WITNESS)
+    own = (SECRET, ASKED, OPERATORS, AGREEMENTS, APPS, ACCOUNT, ACCOUNT_LOCK, MEMBERS, *WITNESS)
     if not plain or name.lower() in own:
         raise WireError(f"run {name!r}: not a name for a folder")
     return name

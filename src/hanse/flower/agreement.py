@@ -7,8 +7,7 @@ request with it: :meth:`Agreement.allows` says why a request goes beyond what wa
 
 What a participant's folder keeps of them stands at the end. ``agreements`` in the folder has a file for each agreement,
 with the operator's signature and the participant's own, and a file for each run, in which a :class:`Binding` counts
-what was asked. A request that goes beyond the agreement is refused, and kept in ``evidence.jsonl`` as the operator has
-signed it, so anyone can verify it.
+what was asked. A request that goes beyond the agreement is refused (:class:`BeyondError`).
 
 The file is a signed note (:mod:`hanse.ledger.note`): the agreement as JSON in one canonical form, a blank line, and the
 signatures. The SHA-256 of the JSON is the agreement's name; it stands in every request, statement and receipt.
@@ -23,7 +22,6 @@ import inspect
 import json
 import math
 import os
-import stat
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -45,7 +43,7 @@ from hanse.core.part import Context, Most, Part, TrainPart
 from hanse.core.port import Ask, Mask, OnModels, Task, Test, Train
 from hanse.data.spec import SchemaTables
 from hanse.federation.codec import WireError
-from hanse.federation.node import EVIDENCE
+from hanse.federation.node import Assignment
 from hanse.flower.members import Word
 from hanse.ledger.log import LogHead
 from hanse.ledger.note import DASH, cosign, cosigned_at, fingerprint, is_signed, load_key, public_of, sign
@@ -58,13 +56,16 @@ from hanse.runs.refusals import changed
 SIGNER = "hanse/agreement"  # the name under which the operator signs
 DAYS = 365  # that an agreement holds, unless the operator says otherwise
 LONGEST = 1 << 20  # characters of an agreement
-MOST_EVIDENCE = 1 << 26  # bytes of evidence; with more, nothing is answered until the owner has moved it away
 MASKING = Most(4, 1)  # steps of masking in a round
 # sections of an experiment that concern the operator's machine, or samples that a network does not use
 _LEFT_OUT = ("engine", "ledger", "behaviour")
 _MAY_IMPORT = ("model", "mechanism", "train", "clients", "eval")
 
 Counted = Mapping[Name, tuple[Count, Count]]  # by kind of question: how many, about how many models
+
+
+class BeyondError(WireError):
+    """A request goes beyond what was agreed. It is kept as the operator has signed it, so that anyone can verify it."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ class AskedOf:
     Attributes:
         round: the round that the request names.
         day: the day on which it is asked (UTC), as in "2026-11-28".
-        job: what it says of the run, as :meth:`hanse.federation.node.Assignment.to_json` writes it.
+        client: the number of the participant that it is for.
         questions: the questions by kind (:func:`counted`).
         head: the head of the books that it shows. None: it shows none.
         letter: whether it only brings receipts and the head. It then belongs to no round.
@@ -98,7 +99,7 @@ class AskedOf:
 
     round: int
     day: str
-    job: Mapping[str, Any]
+    client: int
     questions: Counted = field(default_factory=dict)
     head: LogHead | None = None
     letter: bool = False
@@ -134,15 +135,14 @@ class QuestionTally:
         exceed what was agreed for a round: the server was then restarted within it.
         """
         book = self.book or ("" if asked.head is None else asked.head.book)
-        client = int(asked.job.get("client", -1))
         # the books are written behind a checkpoint
         highest = max(self.highest, -1 if asked.head is None else asked.head.round + 1)
         if asked.letter:
-            return dataclasses.replace(self, book=book, client=client, highest=highest)
+            return dataclasses.replace(self, book=book, client=asked.client, highest=highest)
         sums = _added(self.round, asked.questions) if asked.round == self.newest else asked.questions
         again = asked.round < self.newest or any(agreement.exceeds(kind, *sums[kind]) for kind in sums)
         return QuestionTally(
-            client,
+            asked.client,
             asked.round,
             max(highest, asked.round),
             self.replays + again,
@@ -181,10 +181,9 @@ class Agreement:
         >>> agreed = Agreement.of(experiment, run="mine", network="town", operator=bytes(32), day="2026-11-28")
         >>> agreed.expires, agreed.questions["Test"].in_all - agreed.questions["Test"].a_round * agreed.replays
         ('2027-11-28', 6)
-        >>> job = {**agreed.job, "run": "mine", "client": 0}
-        >>> agreed.allows(AskedOf(0, "2026-11-28", job, {"Train": (1, 1)}), QuestionTally())
-        >>> agreed.allows(AskedOf(0, "2026-11-28", job, {"Score on train": (1, 1)}), QuestionTally())
-        >>> agreed.allows(AskedOf(0, "2026-11-28", job, {"Score on 1 of train": (1, 1)}), QuestionTally())
+        >>> agreed.allows(AskedOf(0, "2026-11-28", 2, {"Train": (1, 1)}), QuestionTally())
+        >>> agreed.allows(AskedOf(0, "2026-11-28", 2, {"Score on train": (1, 1)}), QuestionTally())
+        >>> agreed.allows(AskedOf(0, "2026-11-28", 2, {"Score on 1 of train": (1, 1)}), QuestionTally())
         'asks for Score on 1 of train, which was not agreed'
     """
 
@@ -299,21 +298,27 @@ class Agreement:
             return f"it has signed another agreement than {self.hash[:16]}, or with another key"
         return None
 
-    @cached_property
-    def job(self) -> Mapping[str, Any]:
-        """What every request must say of the run, but for the participant's own number."""
+    def job(self, client: int, unsent: str = "") -> Assignment:
+        """Return what a participant's node must know of the run.
+
+        Args:
+            client: the participant's number.
+            unsent: the digest of the frozen parameters that are not sent.
+        """
         said, send = self.experiment, self.experiment["model"].get("send", "all")
         unsaid = ("send",) * (send == "all") + ("object", "fingerprint") * (said["model"]["name"] == "object")
-        return {
-            "run": self.run,
-            "num_clients": said["data"]["clients"],
-            "seed": said["run"]["seed"],
-            "model": {name: value for name, value in said["model"].items() if name not in unsaid},
-            "train": said["train"],
-            "half": said["federation"]["half_precision"],
-            "metrics": said["eval"]["metrics"] or [],
-            "private": said["federation"]["private"],
-        }
+        return Assignment(
+            self.run,
+            client,
+            said["data"]["clients"],
+            said["run"]["seed"],
+            {name: value for name, value in said["model"].items() if name not in unsaid},
+            said["train"],
+            half=said["federation"]["half_precision"],
+            unsent=unsent,
+            metrics=said["eval"]["metrics"] or [],
+            private=said["federation"]["private"],
+        )
 
     def exceeds(self, kind: str, questions: int, models: int) -> bool:
         """Return whether so much of a kind is more than was agreed for a round."""
@@ -329,10 +334,10 @@ class Agreement:
         """
         if asked.day > self.expires:
             return f"the agreement ended on {self.expires}"
-        if wrong := [name for name, due in self.job.items() if asked.job.get(name) != due]:
-            return f"says another {wrong[0]} of the run than was agreed"
-        if tally.client not in (-1, asked.job.get("client")):
-            return f"is for client {asked.job.get('client')}, and this participant is client {tally.client}"
+        clients = self.experiment["data"]["clients"]
+        if not 0 <= asked.client < clients or tally.client not in (-1, asked.client):
+            mine = f", and this participant is client {tally.client}" * (tally.client >= 0)
+            return f"is for client {asked.client} of {clients}{mine}"
         if (why := self._of_the_head(asked, tally)) is not None or asked.letter:
             return why
         if not 0 <= asked.round <= self.rounds:
@@ -587,15 +592,11 @@ class Binding:
         home: the participant's folder.
         agreement: the agreement.
         cosignature: the line with the participant's signature.
-        statement: what the operator has signed of the present request.
-        signature: that signature, in hexadecimal digits.
     """
 
     home: Path
     agreement: Agreement
     cosignature: str
-    statement: str = ""
-    signature: str = ""
 
     @staticmethod
     def find(home: Path, name: object, operator: bytes) -> Binding | None:
@@ -617,22 +618,15 @@ class Binding:
         return Binding(home, found, lines[-1])
 
     def check(self, asked: AskedOf) -> None:
-        """Raise WireError and keep a request as evidence if it goes beyond the agreement. Nothing is counted.
-
-        Where no more evidence can be kept, every request is refused: one that fills it could hide the next.
-        """
-        evidence(self.home)
-        why = self.agreement.allows(asked, self._tally())
-        if why is None:
-            return
-        keep(self.home, why, self.agreement.hash, self.signature, self.statement)
-        raise WireError(f"beyond the agreement {self.agreement.hash[:16]}: {why}")
+        """Raise BeyondError if a request goes beyond the agreement. Nothing is counted."""
+        if (why := self.agreement.allows(asked, self._tally())) is not None:
+            raise BeyondError(f"beyond the agreement {self.agreement.hash[:16]}: {why}")
 
     def count(self, asked: AskedOf, tasks: Sequence[Task] = ()) -> None:
         """Compare a request and its questions with the agreement, and write down what it asks.
 
         Raises:
-            WireError: it goes beyond the agreement. Nothing is counted.
+            BeyondError: it goes beyond the agreement. Nothing is counted.
         """
         full = replace(asked, questions=counted(tasks), adds=added(tasks))
         path = self._path()
@@ -653,23 +647,6 @@ class Binding:
             return _TALLY.read(text) if text else QuestionTally()
         except UnsoundError as wrong:
             raise WireError(f"{path}: is damaged ({wrong}): restore it from a copy") from None
-
-
-def evidence(home: Path) -> Path:
-    """Return the file of evidence in a participant's folder. Raises WireError if no more can be kept there."""
-    path = home / EVIDENCE
-    found = path.lstat() if os.path.lexists(path) else None
-    if found and not (stat.S_ISREG(found.st_mode) and found.st_size < MOST_EVIDENCE and os.access(path, os.W_OK)):
-        what = f"has {found.st_size} bytes ({MOST_EVIDENCE} are the most), or is a link, a folder or read-only"
-        raise WireError(f"{path}: {what}: nothing is answered until it is moved away")
-    return path
-
-
-def keep(home: Path, why: str, agreement: str, signature: str, statement: str) -> None:
-    """Keep a request as evidence: why it was refused, the agreement's hash, and what the operator has signed."""
-    said = {"why": why, "agreement": agreement, "signature": signature, "statement": statement}
-    with os.fdopen(os.open(evidence(home), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a") as file:
-        file.write(json.dumps(said) + "\n")
 
 
 def agreements(home: Path) -> list[Agreement]:

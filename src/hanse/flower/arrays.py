@@ -65,8 +65,10 @@ class ArrayLayout:
         """
         found = {name: opened(array) for name, array in arrays.items()}
         shapes = {name: tuple(a.shape) for name, a in found.items() if _is_real(a)}
-        types = {name: str(found[name].dtype) for name in shapes}
-        return ArrayLayout(tuple(shapes), tuple(types.values()), _layout(shapes), _others(found, shapes))
+        types, sizes = [str(found[name].dtype) for name in shapes], [torch.Size(shape) for shape in shapes.values()]
+        ends = np.cumsum([0, *(size.numel() for size in sizes)]).tolist()
+        layout = Layout(tuple(shapes), tuple(sizes), tuple(ends), ends[-1], ends[-1])
+        return ArrayLayout(tuple(shapes), tuple(types), layout, _others(found, shapes))
 
     @staticmethod
     def of_module(module: nn.Module, arrays: ArrayRecord) -> ArrayLayout:
@@ -124,13 +126,6 @@ class ArrayLayout:
 def _is_real(array: NDArray[np.generic]) -> bool:
     """Say whether an array has real numbers."""
     return array.dtype.kind == "f"
-
-
-def _layout(shapes: Mapping[str, Sequence[int]]) -> Layout:
-    """Return the layout of arrays with these shapes, one after another."""
-    sizes = [torch.Size(shape) for shape in shapes.values()]
-    ends = np.cumsum([0, *(size.numel() for size in sizes)]).tolist()
-    return Layout(tuple(shapes), tuple(sizes), tuple(ends), ends[-1], ends[-1])
 
 
 def _others(found: Mapping[str, NDArray[np.generic]], columns: Collection[str]) -> dict[str, NDArray[np.generic]]:

@@ -16,7 +16,6 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +29,8 @@ from hanse.core.port import Ask, Mask, OnModels, Request, Task, Test, Train
 from hanse.data.schema import CsvTable, Schema, SiteTable, UnfitTableError, digest
 from hanse.federation.behaviour import Behaviour
 from hanse.federation.codec import Message, MissingError, WireError
-from hanse.federation.node import Assignment, ClientData, Node, hello, own_terms
-from hanse.flower.agreement import AskedOf, Binding, counted, day_of, digest_of, keep
+from hanse.federation.node import ClientData, Node, hello, own_terms
+from hanse.flower.agreement import AskedOf, BeyondError, Binding, counted, day_of, digest_of
 from hanse.flower.members import NAME
 from hanse.flower.message import from_records, to_records
 from hanse.flower.node_log import NodeLog, left
@@ -116,11 +115,8 @@ def client_app(
                 beside["hello"] = json.dumps(said)
             elif bound is None:
                 named = str(values.get("agreement"))[:64] or "anything"
-                why = f"its owner has not agreed to {named[:16]}: 'hanse network join --agree FILE'"
-                keep(home, why, named, values["signature"], signed)
-                raise WireError(why)
+                raise BeyondError(f"its owner has not agreed to {named[:16]}: 'hanse network join --agree FILE'")
             else:
-                bound = replace(bound, statement=signed, signature=values["signature"])
                 reply = respond(request, values, context, bound, beside, done)
         except UnprovenError as lacking:
             # the server has not heard what this node has seen; it asks again with the proof
@@ -128,6 +124,8 @@ def client_app(
         except MissingError as lost:
             # the server sends only models that the node should lack; it answers this by sending all of them
             beside["missing"] = lost.hashes
+        except BeyondError as wrong:
+            beside["refused"], done["signature"], done["statement"] = str(wrong), values["signature"], signed
         except (WireError, UserError, OSError) as wrong:  # what a system's error says beside its number may be private
             system = os.strerror(wrong.errno or 0) if isinstance(wrong, OSError) else ""
             beside["refused"] = f"its machine failed: {system}" if system else str(wrong)
@@ -148,11 +146,11 @@ def client_app(
         """Return the answer to a request or a letter under an agreement. Add the plain values to ``beside``, and what
         was asked to ``done``.
         """
-        if type(values.get("round")) is not int:
-            raise WireError("its round is not a whole number")
-        round, letter, job = values["round"], values["kind"] == "letter", Assignment.from_json(str(values["job"]))
+        round, client, letter = values.get("round"), values.get("client"), values["kind"] == "letter"
+        if type(round) is not int or type(client) is not int:
+            raise WireError("its round, or its client, is not a whole number")
         beside["round"], pinned, shown = round, bytes.fromhex(bound.agreement.operator), _shown(values)
-        asked = AskedOf(round, day_of(time.time()), json.loads(job.to_json()), head=shown, letter=letter)
+        asked = AskedOf(round, day_of(time.time()), client, head=shown, letter=letter)
         bound.check(asked)  # before a file is made for a head
         if shown is not None:  # whether one is due, the agreement says
             beside["cosigned"] = _cosigned(values, pinned, home)
@@ -169,6 +167,7 @@ def client_app(
 
         # one thread, so that a sum is added up in the same order on every machine
         with intra_op(1):
+            job = bound.agreement.job(client, str(values.get("unsent", "")))
             node = Node(data_of(context), job, home, policy, behaviours, loop, things, trusted, rule)
             if receipts := keep_pages(str(values.get("letter", "")), node.folder, pinned):
                 node.keep_receipts(receipts, pinned, [path.stem for path in (home / AGREEMENTS).glob("*.txt")])

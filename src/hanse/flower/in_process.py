@@ -7,12 +7,14 @@ with which it was made.
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
-from flwr.app import Context, Message, RecordDict
+from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
@@ -21,7 +23,8 @@ Meddle = Callable[[int, Message, Message], Message | None]
 
 
 class InProcessGrid(Grid):
-    """Flower's grid with its nodes in this process. A node answers a message at once, when it is pushed.
+    """Flower's grid with its nodes in this process. A node answers a message at once, when it is pushed; what its app
+    raises is an error reply.
 
     Args:
         apps: the client app of each node, by node id. Its ``context.node_config`` has "partition-id" (from 0, in the
@@ -97,8 +100,13 @@ class InProcessGrid(Grid):
             self.sent.append((node, message))
             ids.append(name)
             if node in self.online:
-                reply = self.meddle(node, message, self.apps[node](message, self._contexts[node]))
-                if reply is not None:
+                try:
+                    answer = self.apps[node](message, self._contexts[node])
+                except Exception as wrong:  # as Flower has it: an error reply, and the node's log has the rest
+                    logging.getLogger(__name__).exception("node %d", node)
+                    reason = f"{type(wrong)}:<'{wrong}'>"
+                    answer = Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=message)
+                if (reply := self.meddle(node, message, answer)) is not None:
                     self.replies[name] = reply
         return ids
 

@@ -26,7 +26,7 @@ from flwr.serverapp import Grid
 from hanse.core.port import Arrival, Closing, Reply, Request, Roster, Train, Trained
 from hanse.federation.check import HEADER, one_line, refusal, room
 from hanse.federation.codec import Message, pack, unpack_reply
-from hanse.federation.node import KEPT, Assignment
+from hanse.federation.node import KEPT
 from hanse.flower.members import Check, Member, Members, Orders, kind, majority
 from hanse.flower.message import LARGEST, Beside, from_records, said_beside, to_records
 from hanse.flower.newcomers import GONE, LOG, Newcomers
@@ -117,7 +117,6 @@ class FlowerFederation:
     Attributes:
         grid: Flower's connection to the nodes, or a :class:`hanse.flower.in_process.InProcessGrid`.
         members: the register of participants.
-        job: ``job(member)`` returns what the member's node must know of the run.
         key: the operator's key, which signs every message to a node (:mod:`hanse.flower.signing`).
         deadline_s: how many seconds an exchange waits if the experiment sets no deadline. A dead node then loses its
             seat in the round, and does not end the run.
@@ -129,6 +128,7 @@ class FlowerFederation:
         shown: the heads of the books that go with each request.
         check: a function that returns why a participant's samples do not fit the experiment, or None if they do.
         agreement: the hash of the agreement that every request names.
+        unsent: a function that returns the digest of the frozen parameters that a member is not sent.
         asked: ids of the clients asked in the last exchange, ascending.
         newcomers: nodes that are online but not members yet, or no longer: those that are silent.
         online: the nodes that were online at the last look, by key.
@@ -138,7 +138,6 @@ class FlowerFederation:
 
     grid: Grid
     members: Members
-    job: Callable[[Member], Assignment]
     key: Ed25519PrivateKey
     _: KW_ONLY
     deadline_s: float = 3600.0
@@ -149,6 +148,7 @@ class FlowerFederation:
     shown: ShownHeads = field(default_factory=ShownHeads)
     check: Check = lambda said: None
     agreement: str = ""
+    unsent: Callable[[Member], str] = lambda member: ""
     asked: list[int] = field(default_factory=list, init=False)
     newcomers: Newcomers = field(init=False)
     online: dict[str, Any] = field(default_factory=dict, init=False)
@@ -306,11 +306,12 @@ class FlowerFederation:
 
     def _packed(self, one: Open, members: Mapping[int, Member]) -> Any:
         """Return a message as Flower's records: without the models that the node keeps, with the client's receipts."""
-        job = self.job(members[one.client])
         letters = self.letters.waiting.get(one.client, [])
         one.letters = len(letters)
         kind = "letter" if one.request is None else "request"
-        values = {"kind": kind, "round": one.round, "job": job.to_json(), "agreement": self.agreement}
+        values = {"kind": kind, "round": one.round, "client": one.client, "agreement": self.agreement}
+        if unsent := self.unsent(members[one.client]):
+            values["unsent"] = unsent
         if letters:
             values["letter"] = "\n".join(letters)
         one.shown = self.shown.to(one.client)
@@ -366,14 +367,16 @@ class FlowerFederation:
         # an answer acknowledges the receipts that travelled with the question; a node that refused the message may not
         # have kept them, and is sent them again (it writes none twice)
         if not beside.get("refused") and "saw" not in beside:
-            self.letters.delivered({one.client: one.letters})
+            self.letters.delivered(one.client, one.letters)
         lacks = self.shown.heard(one.client, one.shown, beside) or bool(beside.get("missing"))
         if lacks and not one.again and one.client in self._nodes:
             one.again = True
             return None
         if one.request is None:
             return Reply(one.client)
-        self._remember(one.client, one.message)
+        # which models the node keeps after this message: as it counts itself, the last KEPT, oldest first
+        held = [h for h in self._held.get(one.client, []) if h not in one.message.arrays]
+        self._held[one.client] = [*held, *one.message.arrays][-KEPT:]
         read = guarded(self._read, one.round, one.request, message, beside)
         reply = Reply(one.client, refused=read) if isinstance(read, str) else read
         return one.came(reply, message.num_bytes)
@@ -397,13 +400,6 @@ class FlowerFederation:
             replace(r, row=starts[r.seat]) if isinstance(r, Trained) and r.seat in starts else r for r in reply.results
         )
         return replace(reply, results=results)
-
-    def _remember(self, client: int, message: Message) -> None:
-        """Note which models the node keeps after this message. It must count as :class:`hanse.federation.node.Node`
-        does: the last ``KEPT``, oldest first.
-        """
-        held = [h for h in self._held.get(client, []) if h not in message.arrays]
-        self._held[client] = [*held, *message.arrays][-KEPT:]
 
     def _warn(self, one: Open, reply: FlowerMessage | Exception) -> None:
         """Log that a member's node has failed, at once and only once for each node. The round may wait for others for

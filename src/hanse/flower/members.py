@@ -305,12 +305,6 @@ class Orders:
         return Orders(paused, expelled)
 
 
-def check_on_network(run: Path) -> None:
-    """Raise UserError if the folder is not a run directory of a run on a network."""
-    if not (run / FEDERATION).exists():
-        raise UserError(f"{run}: is not a run on a network that has begun (it has no federation.json)")
-
-
 def give(run: Path, order: str, reason: str, client: int | None = None) -> None:
     """Add an order to a run on a network. The run may still be waiting for its members.
 
@@ -323,7 +317,8 @@ def give(run: Path, order: str, reason: str, client: int | None = None) -> None:
     Raises:
         UserError: the folder is not a run on a network, the reason is empty or too long, or there is no such member.
     """
-    check_on_network(run)
+    if not (run / FEDERATION).exists():
+        raise UserError(f"{run}: is not a run on a network that has begun (it has no federation.json)")
     if not reason.strip() or len(reason) > LONGEST_REASON:
         raise UserError(f"--reason: {len(reason)} characters: must be 1 to {LONGEST_REASON}")
     line: dict[str, Any] = {"order": order, "reason": reason.strip(), "time": time.strftime("%Y-%m-%dT%H:%M:%S%z")}

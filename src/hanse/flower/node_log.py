@@ -2,7 +2,8 @@
 
 It is a participant's record of its node, ``requests.log`` in its folder: a line of JSON when a request comes, and one
 when it is answered. It holds no sample and no model. Only what the operator has signed is written down, so that nobody
-else can fill it. The nonce of each request stands in it, too: a request is taken once.
+else can fill it; what goes beyond the agreement stands there as it was signed, to be shown to others. The nonce of each
+request stands in it, too: a request is taken once.
 
 Each line names the SHA-256 of the line before it, so a line that was changed, added or taken out shows. The hash of the
 last line stands for all of them (the *root*): whoever can write the file could cut its end off or write it anew, so an
@@ -14,7 +15,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -35,19 +36,17 @@ class NodeLog:
 
     Attributes:
         home: the folder.
-        clock: a function that returns the seconds since 1970.
 
     Examples:
-        >>> log = NodeLog(Path("mine"), clock=lambda: 0)
+        >>> log = NodeLog(Path("mine"))
         >>> log.took("00", kind="hello"), log.took("00", kind="hello")
         (True, False)
         >>> log.add("00", left={"bytes": 120})
-        >>> [line["event"] for line in log.verified()]
+        >>> [line["event"] for line in log.verified()[0]]
         ['asked', 'answered']
     """
 
     home: Path
-    clock: Callable[[], float] = time.time
 
     def took(self, nonce: str, **said: Any) -> bool:
         """Write down that a request came, unless it came before. Return whether it is new.
@@ -67,48 +66,33 @@ class NodeLog:
         """Write down what became of a request. Errors are those of :meth:`took`."""
         self._append({"event": "answered", "to": nonce, **said})
 
-    def verified(self) -> list[dict[str, Any]]:
-        """Return the lines of the log. Raises UserError if one of them is not what was written."""
-        path, before, found = self.home / ASKED, FIRST, list[dict[str, Any]]()
+    def verified(self) -> tuple[list[dict[str, Any]], list[str]]:
+        """Return the lines of the log, and its root (64 hexadecimal digits) after each of them.
+
+        Raises:
+            UserError: a line is not what was written.
+        """
+        path, found, roots = self.home / ASKED, list[dict[str, Any]](), [FIRST]
         if not path.exists():
             raise UserError(f"{path}: there is no log: this node was never asked anything")
-        for number, line in enumerate(self._lines(), 1):
+        for line in read_text(path, 4 * MOST).encode().split(b"\n")[:-1]:  # without one that is being written
             try:
                 said = json.loads(line)
             except ValueError:
                 said = None
-            if not isinstance(said, dict) or said.pop("before", None) != before:
-                raise UserError(f"{path}: line {number} is not the one that was written there: the log was changed")
-            before = sha256(line).hexdigest()
+            if not isinstance(said, dict) or said.pop("before", None) != roots[-1]:
+                where = f"line {len(roots)} is not the one that was written there"
+                raise UserError(f"{path}: {where}: the log was changed")
+            roots.append(sha256(line).hexdigest())
             found.append(said)
-        return found
-
-    def until(self, root: str) -> int:
-        """Return how many lines the log had when it had this root, 64 hexadecimal digits.
-
-        Raises:
-            UserError: the log is not what was written, or never had this root.
-        """
-        self.verified()
-        for number, line in enumerate(self._lines(), 1):
-            if sha256(line).hexdigest() == root:
-                return number
-        raise UserError(f"{self.home / ASKED}: never had the root {root}: it was written anew, or cut")
-
-    def root(self) -> str:
-        """Return the root of the whole log, 64 hexadecimal digits."""
-        return sha256(lines[-1]).hexdigest() if (lines := self._lines()) else FIRST
-
-    def _lines(self) -> list[bytes]:
-        """Return the lines of the log, without one that is being written."""
-        return read_text(self.home / ASKED, 2 * MOST).encode().split(b"\n")[:-1]
+        return found, roots[1:]
 
     def _append(self, said: Mapping[str, Any], nonce: str = "") -> bool:
         """Write a line, unless ``nonce`` stands in an earlier one; return whether it was written."""
         path = self.home / ASKED
         if not self.home.exists():
             private_folder(self.home)
-        at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self.clock()))
+        at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         try:
             path.touch(0o600)
             with path.open("r+b") as file:

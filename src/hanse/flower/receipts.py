@@ -101,7 +101,7 @@ class Letters:
     Examples:
         >>> letters = Letters()
         >>> letters.add([(0, '{"round": 0}'), (2, '{"round": 0}')], rounds=1)
-        >>> letters.delivered({0: 1})
+        >>> letters.delivered(0, 1)
         >>> letters.waiting
         {2: ['{"round": 0}']}
     """
@@ -142,18 +142,11 @@ class Letters:
         self.rounds = rounds
         self._write()
 
-    def delivered(self, count: Mapping[int, int]) -> None:
-        """Drop what clients have acknowledged, and write the file if this changes it.
-
-        Args:
-            count: how many lines each client has acknowledged, by id. So many of the client's oldest lines are dropped.
-        """
-        known = {client: lines for client, lines in count.items() if lines}
-        for client, lines in known.items():
+    def delivered(self, client: int, lines: int) -> None:
+        """Drop so many of a client's oldest lines, which it has acknowledged, and write the file if this changes it."""
+        if lines:
             del self.waiting[client][:lines]
-            if not self.waiting[client]:
-                del self.waiting[client]
-        if known:
+            self.waiting = {client: left for client, left in self.waiting.items() if left}
             self._write()
 
     def _write(self) -> None:

@@ -30,7 +30,6 @@ from hanse.base.lock import Hold
 from hanse.core.part import Mechanism
 from hanse.data.federated import RemoteData
 from hanse.data.samples import Input, Inputs, Samples
-from hanse.federation.node import Assignment
 from hanse.flower.agreement import Agreement, canonical, day_of, sources
 from hanse.flower.link import FlowerFederation
 from hanse.flower.members import Check, Hello, Member, Members, Orders, SaidInput, kind
@@ -154,7 +153,6 @@ def play(
         hold.take(REPLACED_S)
         begin(out / FEDERATION, agreement.run)
         room, half = experiment.data.clients, experiment.federation.half_precision
-        job = assignments(experiment, agreement)
         register = Members.read(out / MEMBERS)
         validation, test = (None, None) if load_server_data is None else load_server_data()
         lacking = {"root"} if validation else {"root", "validation"}
@@ -175,9 +173,9 @@ def play(
             return lacks(said.agreed, said.witness) or fits(said)
 
         federation = FlowerFederation(
-            grid, register, job, signs, deadline_s=experiment.federation.deadline_s or 3600.0, capacity=room,
+            grid, register, signs, deadline_s=experiment.federation.deadline_s or 3600.0, capacity=room,
             half=half, orders=partial(Orders.read, out), letters=letters, check=check,
-            shown=ShownHeads(out), agreement=agreement.hash,
+            shown=ShownHeads(out), agreement=agreement.hash, unsent=unsent(experiment),
         )  # fmt: skip
         narrator = Narrator(federation, out)
         with narrator.watching():
@@ -198,28 +196,20 @@ def play(
             )  # fmt: skip
 
 
-def assignments(experiment: Experiment, agreement: Agreement) -> Callable[[Member], Assignment]:
-    """Return a function that makes a member's assignment, what its node must know of the run: that is what was agreed,
-    the member's number, and the fingerprint of parameters that are not sent.
+def unsent(experiment: Experiment) -> Callable[[Member], str]:
+    """Return a function that returns the digest of the frozen parameters that a member is not sent; "" if all are sent.
+
+    A member's node checks with it that it has the same ones.
     """
     model = experiment.model
 
-    @cache
+    @cache  # for each kind of samples: building a model can take long
     def frozen_of(shape: tuple[int, ...], classes: int | None) -> str:
-        """Return the fingerprint of the frozen parameters, with which a node checks that it has the same ones.
-
-        Building a model can take long, so that this is kept for each kind of samples.
-        """
         objective = build_objective(experiment.train.loss, classes)
         seed = experiment.run.seed
         return build_problem(model.name, shape, classes, seed, objective=objective, **model.options)[0].unsent
 
-    def job(member: Member) -> Assignment:
-        """Return the assignment of a member."""
-        unsent = frozen_of(member.input_shape, member.num_classes) if model.send != "all" else ""
-        return Assignment(client=member.id, unsent=unsent, **agreement.job)
-
-    return job
+    return lambda member: "" if model.send == "all" else frozen_of(member.input_shape, member.num_classes)
 
 
 def _fits(own: Sequence[Samples], mechanism: Mechanism) -> Check:

@@ -25,7 +25,7 @@ from flwr.app import Context
 from flwr.app import Message as FlowerMessage
 
 from hanse.federation.codec import Message, WireError, hash_of
-from hanse.flower.node_log import NodeLog
+from hanse.flower.node_log import MOST, NodeLog
 from hanse.ledger.note import fingerprint
 
 TOLD = ("kind", "round", "agreement")  # of a request, in the node's own log
@@ -82,6 +82,8 @@ def check(
             "the request is not signed for this node and this run by the operator's key that is pinned here, "
             f"{fingerprint(operator)}"
         ) from None
+    if len(said) > MOST:  # it may have to be kept in the log
+        raise WireError(f"the request has {len(said)} bytes beside its arrays: at most {MOST}")
     if wrong := [name for name, array in request.arrays.items() if hash_of(array) != name]:
         raise WireError(f"an array of the request is not what was signed: {wrong[0][:40]}")
     if re.fullmatch("[0-9a-f]{32}", str(values.get("nonce"))) is None:  # the log could write another in another way

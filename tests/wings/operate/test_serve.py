@@ -1,7 +1,9 @@
 """``hanse serve``: which pages there are, when they are made anew, and who may ask."""
 
 import http.client
+import re
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from hanse.base.errors import UserError
 from hanse.cli import app
 from hanse.runs.rehearsal import rehearse
 from hanse.wings.operate import serve
-from hanse.wings.operate.serve import Pages, listen
+from hanse.wings.operate.serve import listen, page, runs_in, stamp
 
 
 @pytest.fixture(scope="module")
@@ -58,18 +60,15 @@ def test_nothing_else_is_answered(port: int, path: str, host: str) -> None:
     assert asked(port, path, host)[0] == 404
 
 
-def test_a_page_is_made_again_after_a_round_and_not_before(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serve, "REST", 0)
-    pages, made = Pages(run), list[str]()
-    monkeypatch.setattr("hanse.reports.report.report_page", lambda runs, poll: made.append(poll) or f"{len(made)}")
-    assert [pages.page("/"), pages.page("/")] == ["1", "1"]
-    metrics = (run / "metrics.jsonl").read_text()
-    (run / "metrics.jsonl").write_text(metrics + "\n")
-    assert pages.page("/") == "2"
-    assert pages.stamp("/") in made[1]
-    monkeypatch.setattr(serve, "REST", 1e9)  # the last one took so long that it is not made again yet
-    (run / "metrics.jsonl").write_text(metrics)
-    assert pages.page("/") == "2"
+def test_what_tells_of_a_newer_page_changes_with_a_round(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = stamp(run)
+    assert f'"{before}"' in (page(run, "/") or "")
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write("\n")
+    assert stamp(run) != before
+    monkeypatch.setattr("hanse.reports.report.report_page", lambda runs, poll: time.sleep(0.1) or poll)
+    monkeypatch.setattr(serve, "REST", 1000)  # a page that takes long is not asked for again soon
+    assert re.search(r"\}, 1\d{5}\);", page(run, "/") or "")
 
 
 def test_before_its_first_round_a_run_has_a_page_that_waits(tmp_path: Path) -> None:
@@ -77,9 +76,8 @@ def test_before_its_first_round_a_run_has_a_page_that_waits(tmp_path: Path) -> N
     (tmp_path / "run" / "environment.json").write_text("{}")
     (tmp_path / "flower").mkdir()
     (tmp_path / "flower" / "config.toml").write_text("[superlink]\n")  # another program's
-    pages = Pages(tmp_path)
-    assert list(pages.runs()) == ["/run"]
-    assert "?now" in (pages.page("/run") or "")
+    assert list(runs_in(tmp_path)) == ["/run"]
+    assert "?now" in (page(tmp_path, "/run") or "")
 
 
 def test_mistakes_are_one_line(tmp_path: Path, run: Path) -> None:

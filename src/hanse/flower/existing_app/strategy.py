@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from logging import INFO
 from pathlib import Path
 from typing import Any, cast
@@ -146,13 +146,6 @@ def _in_flower(line: str) -> str:
     return line
 
 
-def hello_of(node: Any) -> Hello:
-    """Return what the register keeps of a node, as Flower's grid describes it. A plain app says nothing of its samples
-    until it reports their number with its first update.
-    """
-    return Hello(0, (), None, name=one_line(str(getattr(node, "name", "") or f"node {node.node_id}"))[:NAME])
-
-
 def _mixable(arrays: ArrayRecord) -> ArrayLayout:
     """Return the form of the arrays that training starts from.
 
@@ -235,25 +228,39 @@ class MechanismStrategy:
                 grid, members, form, self.keys, clients=len(nodes), deadline_s=timeout,
                 train_config=dict(train_config or {}), evaluate_config=dict(evaluate_config or {}),
             )  # fmt: skip
-            server = ServerTest(federation, form, evaluate_fn, result)
-            session = self._session(federation, form, form.row(initial_arrays), num_rounds, server)
+
+            def tested(number: int, arrays: ArrayRecord) -> Figures:
+                """Return the figures of ``evaluate_fn`` by name, and keep them for Flower's result."""
+                if evaluate_fn is None or (said := evaluate_fn(number, arrays)) is None:
+                    return {}
+                result.evaluate_metrics_serverapp[number] = said
+                return as_figures(said, "evaluate_fn")
+
+            engine = FunctionEngine(lambda row: tested(federation.round + 1, form.arrays(row)))
+            session = self._session(federation, form, form.row(initial_arrays), num_rounds, engine)
+            if evaluate_fn is None:
+                session = replace(session, data=replace(session.data, server_test=None))
             if self.out is not None:
-                self._make(hold)
-            members.register([(key, hello_of(node)) for key, node in nodes.items()])
-            server.first(initial_arrays)
-            # Told only has on_round
+                if self.overwrite and hold.folder.exists():
+                    clear(hold.folder)
+                hold.folder.mkdir(parents=True, exist_ok=True)
+                hold.take()
+            # a plain app says nothing of its samples until it reports their number with its first update
+            names = {key: str(getattr(node, "name", "") or f"node {node.node_id}") for key, node in nodes.items()}
+            members.register([(key, Hello(0, (), None, name=one_line(name)[:NAME])) for key, name in names.items()])
+            tested(0, initial_arrays)
+            # RoundLog only has on_round
             observers = [cast(Observer, RoundLog(num_rounds)), *self.observers]
             self.run = play(session, observers, None if self.out is None else hold)
-        return self._result(result, federation, form)
-
-    # ---- before round 0
-
-    def _make(self, hold: Hold) -> None:
-        """Make the run directory, empty, and take its lock."""
-        if self.overwrite and hold.folder.exists():
-            clear(hold.folder)
-        hold.folder.mkdir(parents=True, exist_ok=True)
-        hold.take()
+        if len(rows := self.run.table.shared):  # the first of the server's models
+            result.arrays = form.arrays(self.run.table.rows[int(rows[0])])
+        for records, found in (
+            (federation.trained, result.train_metrics_clientapp),
+            (federation.tested, result.evaluate_metrics_clientapp),
+        ):
+            for number, each in sorted(records.items()):
+                found[number] = aggregated(each, self.keys.weighted_by)
+        return result
 
     def _settled(self, clients: int, rounds: int) -> Experiment:
         """Return the experiment as it is recorded: with the number of clients and rounds, data and model marked as the
@@ -267,7 +274,7 @@ class MechanismStrategy:
         return self.experiment.model_copy(update={"data": data, "run": run, "model": model})
 
     def _session(
-        self, federation: PlainFederation, form: ArrayLayout, first: Tensor, rounds: int, server: ServerTest
+        self, federation: PlainFederation, form: ArrayLayout, first: Tensor, rounds: int, engine: FunctionEngine
     ) -> Session:
         """Return what the round loop plays with.
 
@@ -285,9 +292,7 @@ class MechanismStrategy:
         evaluate = self.evaluate
         judge = FunctionJudge(evaluate and (lambda row: as_figures(evaluate(form.arrays(row)), "evaluate")))
         samples = Samples(torch.zeros(1, 1), torch.zeros(1))  # in the place of those that evaluate_fn has
-        data = RemoteData(
-            np.ones(clients, np.int64), (1,), None, None, samples if server.evaluate_fn is not None else None
-        )
+        data = RemoteData(np.ones(clients, np.int64), (1,), None, None, samples)
         return Session(
             self._settled(clients, rounds),
             mechanism,
@@ -296,61 +301,15 @@ class MechanismStrategy:
             cast(Judge, judge),  # it has what mechanisms ask of one that needs no samples
             data,
             Problem(nn.Identity(), form.layout, "mse"),
-            FunctionEngine(server.figures),
+            engine,
             torch.device("cpu"),
             torch.arange(clients if self.test else 0).numpy(),
             remote=True,
             about=describe(slots, {}, Loyal(), [], clients, seed),
         )
 
-    # ---- after the last round
-
-    def _result(self, result: Result, federation: PlainFederation, form: ArrayLayout) -> Result:
-        """Fill Flower's result with the last model and the metrics that clients reported, and return it."""
-        assert self.run is not None
-        if len(rows := self.run.table.shared):  # the first of the server's models
-            result.arrays = form.arrays(self.run.table.rows[int(rows[0])])
-        for records, found in (
-            (federation.trained, result.train_metrics_clientapp),
-            (federation.tested, result.evaluate_metrics_clientapp),
-        ):
-            for number, each in sorted(records.items()):
-                found[number] = aggregated(each, self.keys.weighted_by)
-        return result
-
 
 # ---- what it reports
-
-
-@dataclass
-class ServerTest:
-    """The server's own test by ``evaluate_fn``, for Flower's result and for hanse's record.
-
-    Attributes:
-        federation: the federation, which knows the round that was trained last.
-        form: the form that turns a row into arrays.
-        evaluate_fn: the function that the user has given to ``start``, or None.
-        result: Flower's result. The function's figures are added to it by round; round 0 is the initial model.
-    """
-
-    federation: PlainFederation
-    form: ArrayLayout
-    evaluate_fn: EvaluateFn | None
-    result: Result
-
-    def first(self, arrays: ArrayRecord) -> None:
-        """Test the model that training starts from."""
-        if self.evaluate_fn is not None and (said := self.evaluate_fn(0, arrays)) is not None:
-            self.result.evaluate_metrics_serverapp[0] = said
-
-    def figures(self, row: Tensor) -> Figures:
-        """Return the figures of ``evaluate_fn`` for the model in ``row [P]``, by name; empty without a function."""
-        number = self.federation.round + 1
-        said = None if self.evaluate_fn is None else self.evaluate_fn(number, self.form.arrays(row))
-        if said is None:
-            return {}
-        self.result.evaluate_metrics_serverapp[number] = said
-        return as_figures(said, "evaluate_fn")
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,9 @@
 """A Flower strategy's rounds as a mechanism of hanse whose decisions the strategy has already made.
 
-:class:`WatchedRound` collects what the strategy did in a round. :func:`watching` turns it into a mechanism in which
-:class:`Combined` returns the strategy's aggregate, and :class:`OfReplies` values the replies. :class:`Replies` replaces
-the clients and returns the replies that have already arrived. The usual loop then plays the round. Values, payments,
-books and records are therefore made as in any other run.
+:class:`WatchedRound` is what the strategy did in a round, and the federation of the clients whose replies have already
+arrived. In the mechanism :class:`Combined` returns the strategy's aggregate, and :class:`OfReplies` values the replies;
+both find the round at the judge (:class:`Referee`). The usual loop then plays the round. Values, payments, books and
+records are therefore made as in any other run.
 
 The run's ``config.toml`` names this mechanism as ``hanse.flower.valued.mechanism:flower``. The run cannot be played
 from there, because nothing would tell it what the strategy did.
@@ -11,7 +11,7 @@ from there, because nothing would tell it what the strategy did.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -49,10 +49,10 @@ OWN = (  # what the strategy itself measures, as its own log has it
 
 
 @dataclass
-class WatchedRound:
+class WatchedRound(Federation):
     """What a strategy did in one round, and how its result is judged.
 
-    Clients are named by hanse's client ids.
+    Clients are named by hanse's client ids. As a federation it has the clients that the strategy asked.
 
     Attributes:
         form: the app's arrays, as columns of a row.
@@ -65,9 +65,8 @@ class WatchedRound:
         refused: why a client has no sound reply.
         made: the strategy's aggregate of the replies. None: it made none.
         average: whether ``made`` is the weighted average of the sound replies.
-        again: makes the aggregate of some of the replies again. It is used if ``made`` is not an average.
+        again: makes the aggregate of some of the replies again, if it is not an average; or why this cannot be done.
         answered: the clients whose replies, sound or not, the strategy has seen.
-        why_not: why the aggregate of some replies is not available, if ``again`` is None.
 
     Examples:
         A round of FedAvg with the replies of two clients, given by hand:
@@ -84,32 +83,46 @@ class WatchedRound:
         ...     form, worth, roster, before, asked=[0, 1], replies=replies, records=records, made=model(0.5, 0.5),
         ...     answered=[0, 1],
         ... )
-        >>> told.average = told.averaged(known=True)
+        >>> told.average = told.is_average(told.made, [0, 1])
         >>> told.average, told.share([0, 1])
         (True, array([0.5, 0.5]))
         >>> told.coalition([1])["w"].numpy()
         array([0., 1.], dtype=float32)
-
-        As a mechanism, it plays the round again with these replies:
-
-        >>> mechanism, federation = watching(flower(), told), Replies(told)
-        >>> federation.present(0).ids, mechanism.weigh.told is told
-        (array([0, 1]), True)
+        >>> told.present(0).ids
+        array([0, 1])
     """
 
     form: ArrayLayout
     worth: Worth
     roster: Roster
     before: ArrayRecord
-    asked: Sequence[int] = ()
+    asked: Collection[int] = ()
     replies: Mapping[int, Trained] = field(default_factory=dict)
     records: Mapping[int, ArrayRecord] = field(default_factory=dict)
     refused: Mapping[int, str] = field(default_factory=dict)
     made: ArrayRecord | None = None
     average: bool = False
-    again: Reaggregation | None = None
-    answered: Sequence[int] = ()
-    why_not: str = ""
+    again: Reaggregation | str = "its aggregate is not the average of the replies"
+    answered: Collection[int] = ()
+
+    def present(self, round: int) -> Roster:
+        """Return the clients that the strategy asked."""
+        return Roster(one for one in self.roster if one.id in self.asked)
+
+    def exchange(
+        self, round: int, requests: Sequence[Request], deadline_s: float | None, closing: Closing | None
+    ) -> Sequence[Reply]:
+        """Return the recorded replies, or why there are none. Only training is asked of this federation, and nobody is
+        waited for.
+        """
+        found, down = list[Reply](), size_of(self.before)
+        for client, tasks in [(request.client, request.tasks) for request in requests]:
+            if client in self.replies:
+                results = tuple(replace(self.replies[client], seat=t.seat) for t in tasks if isinstance(t, Train))
+                found.append(Reply(client, results, bytes_down=down, bytes_up=size_of(self.records[client])))
+            elif client in self.refused:
+                found.append(Reply(client, refused=self.refused[client][:900], bytes_down=down))
+        return found
 
     def share(self, clients: Sequence[int]) -> Floats:
         """Return the weights of some clients' replies in an average of them, ``[n]``, summing to 1."""
@@ -123,48 +136,40 @@ class WatchedRound:
         """
         if self.average:
             return average([self.records[c] for c in clients], self.share(clients))
-        if self.again is None:
-            self.check_sound(self.answered, self.replies)
-            raise UserError(self.why_not or "its aggregate is not the average of the replies")
+        if isinstance(self.again, str):
+            self.check_sound(self.replies, self.answered)
+            raise UserError(self.again)
         return self.again.made(clients)
 
-    def averaged(self, known: bool) -> bool:
-        """Say whether the aggregate is the weighted average of the sound replies, up to rounding.
-
-        Args:
-            known: whether the strategy uses Flower's own averaging. If not, replies that hardly differ tell nothing:
-                any rule would make nearly their average, so the answer is False for these.
-        """
-        return bool(self.replies and self.form.names) and self._is_average(self.made, list(self.replies), known)
-
-    def averages_few(self) -> bool:
-        """Say whether the strategy averages one reply, and all but one, as it does all; if that can be tried."""
-        few = [some for some in (list(self.replies)[:1], list(self.replies)[1:]) if some]
-        try:
-            return all(self._is_average(self.coalition(some), some, known=True) for some in few)
-        except UserError:  # its aggregates cannot be made again
-            return True
-
-    def _is_average(self, made: ArrayRecord | None, clients: Sequence[int], known: bool) -> bool:
-        """Say whether an aggregate is the weighted average of some sound replies; ``known`` as for :meth:`averaged`."""
-        records, weights, tells = [self.records[c] for c in clients], self.share(clients), known
-        if made is None or any(set(record) != set(made) for record in records):
+    def is_average(self, made: ArrayRecord | None, clients: Sequence[int]) -> bool:
+        """Say whether an aggregate is the weighted average of some sound replies, up to rounding."""
+        if made is None or not clients or not self.form.names:
+            return False
+        records, weights = [self.records[c] for c in clients], self.share(clients)
+        if any(set(record) != set(made) for record in records):
             return False
         try:
             for name in made:
                 found, old, *sent = (opened(one[name]) for one in (made, self.before, *records))
                 rows = np.stack([array.astype(np.float64) for array in sent])
-                mean = np.tensordot(weights, rows, 1)
                 coarse = np.float16 if any(array.dtype == np.float16 for array in (found, *sent)) else np.float32
                 size = np.maximum(np.abs(rows).max(0), np.abs(old))
                 # an error bound for a weighted sum of n terms in the coarsest type of this array
                 near = (len(clients) + 2) * (np.finfo(coarse).eps * size + TINY)
+                mean = np.tensordot(weights, rows, 1)
                 if found.shape != mean.shape or not (np.abs(mean - found) <= near).all():
                     return False
-                tells = tells or (name in self.form.names and bool((np.abs(rows - mean) > 4 * near).any()))
         except (KeyError, TypeError, ValueError, WireError):  # another name or shape, or no numbers
             return False
-        return tells
+        return True
+
+    def averages_few(self) -> bool:
+        """Say whether the strategy averages one reply, and all but one, as it does all; if that can be tried."""
+        few = [some for some in (list(self.replies)[:1], list(self.replies)[1:]) if some]
+        try:
+            return all(self.is_average(self.coalition(some), some) for some in few)
+        except UserError:  # its aggregates cannot be made again
+            return True
 
     def check_repeats(self) -> None:
         """Raise UserError unless the strategy makes the same aggregate of the sound replies again."""
@@ -175,12 +180,12 @@ class WatchedRound:
                 return
         except UserError as wrong:
             why = str(wrong)
-        self.check_sound(self.answered, self.replies)
+        self.check_sound(self.replies, self.answered)
         raise UserError(why)
 
-    def check_sound(self, answered: Iterable[int], sound: Iterable[int]) -> None:
-        """Raise UserError if the aggregate also has unsound updates, for which hanse has no rows."""
-        if others := sorted(set(answered) - set(sound)):
+    def check_sound(self, sound: Collection[int], of: Collection[int]) -> None:
+        """Raise UserError if the aggregate has other updates of these clients, too, for which hanse has no rows."""
+        if others := sorted(set(of) - set(sound)):
             names = ", ".join(self.roster[client].name for client in others)[:150]
             raise UserError(
                 f"its aggregate is not that of the sound replies alone: there were others, refused here, of {names}"
@@ -192,75 +197,9 @@ def bytes_of(arrays: ArrayRecord) -> list[Any]:
     return [(name, array.dtype, tuple(array.shape), array.data) for name, array in arrays.items()]
 
 
-# ---- the mechanism
-
-
-def flower(strategy: str = "", flower: str = "", settings: dict[str, Any] | None = None) -> Mechanism:
-    """Return the mechanism of a run that a Flower strategy has played, without knowledge of any round.
-
-    The arguments are what ``config.toml`` keeps of the strategy. They change nothing here.
-
-    Args:
-        strategy: name of the strategy's class.
-        flower: version of Flower.
-        settings: the strategy's parameters that Flower itself defines.
-    """
-    return Mechanism("flower", Everyone(), SharedModel(), Combined(), MixtureValue(), deploy=ServerModel())
-
-
-def watching(mechanism: Mechanism, told: WatchedRound | None) -> Mechanism:
-    """Return the mechanism of one round.
-
-    Args:
-        mechanism: the mechanism of the run, with its value part and its payment rule.
-        told: what the strategy did in the round. None: no round is known yet.
-    """
-    value = None if mechanism.value is None else OfReplies(mechanism.value, told)
-    return replace(mechanism, weigh=Combined(told), value=value)
-
-
-@dataclass(frozen=True)
-class Combined(AggregatePart):
-    """A weigh part: what the strategy's ``aggregate_train`` made of the replies.
-
-    Attributes:
-        told: what the strategy did in the round. None: no round is known yet, and ``aggregate`` cannot be called.
-
-    Examples:
-        The loop calls it in each round of a watched strategy. Here with a round played by a rehearsal:
-
-        >>> from hanse.runs.rehearsal import rehearse
-        >>> (group,) = rehearse("fedavg").groups
-        >>> empty = ArrayRecord()
-        >>> replies = {client: Trained(0, torch.zeros(0), 10, 0.5, 1) for client in range(4)}
-        >>> form = ArrayLayout.of(empty)
-        >>> told = WatchedRound(form, ByFunction(len), Roster(), empty, replies=replies, made=empty, average=True)
-        >>> Combined(told).aggregate(group, {}).weights
-        array([0.25, 0.25, 0.25, 0.25])
-    """
-
-    needs = frozenset({"strategy"})  # which only a watched strategy meets: it keeps this part out of other runs
-    told: WatchedRound | None = None
-
-    def aggregate(self, group: Group, state: State) -> Aggregate:
-        """Return the weights of the average or, if the strategy does not average, its new row.
-
-        For a subset of the replies, this is the row that the strategy would have made of them. If it makes none, the
-        row stays unchanged.
-        """
-        told = self.told
-        assert told is not None
-        clients = group.view.trained.seats.client[group.at].tolist()
-        if told.average:
-            return Aggregate(told.share(clients))
-        whole = told.made is None or len(clients) == len(group.view.trained)
-        made = told.made if whole else told.coalition(clients)
-        return Aggregate(row=group.old if made is None else told.form.row(made))
-
-
 @dataclass
 class Referee:
-    """What a value part of a watched round asks as ``view.judge``. It keeps the last game.
+    """What the parts of a watched round ask as ``view.judge``. It keeps the last game.
 
     A user's function judges the arrays that the strategy would have made; a row has not all of them.
 
@@ -298,6 +237,58 @@ class Referee:
         return self.game
 
 
+# ---- the mechanism
+
+
+def flower(strategy: str = "", flower: str = "", settings: dict[str, Any] | None = None) -> Mechanism:
+    """Return the mechanism of a run that a Flower strategy has played, without knowledge of any round.
+
+    The arguments are what ``config.toml`` keeps of the strategy. They change nothing here.
+
+    Args:
+        strategy: name of the strategy's class.
+        flower: version of Flower.
+        settings: the strategy's parameters that Flower itself defines.
+    """
+    return Mechanism("flower", Everyone(), SharedModel(), Combined(), MixtureValue(), deploy=ServerModel())
+
+
+@dataclass(frozen=True)
+class Combined(AggregatePart):
+    """A weigh part: what the strategy's ``aggregate_train`` made of the replies.
+
+    Examples:
+        The loop calls it in each round of a watched strategy. Here with a round played by a rehearsal:
+
+        >>> from hanse.runs.rehearsal import rehearse
+        >>> (group,) = rehearse("fedavg").groups
+        >>> empty = ArrayRecord()
+        >>> replies = {client: Trained(0, torch.zeros(0), 10, 0.5, 1) for client in range(4)}
+        >>> form = ArrayLayout.of(empty)
+        >>> told = WatchedRound(form, ByFunction(len), Roster(), empty, replies=replies, made=empty, average=True)
+        >>> view = replace(group.view, judge=Referee(None, told))
+        >>> Combined().aggregate(replace(group, view=view), {}).weights
+        array([0.25, 0.25, 0.25, 0.25])
+    """
+
+    needs = frozenset({"strategy"})  # which only a watched strategy meets: it keeps this part out of other runs
+
+    def aggregate(self, group: Group, state: State) -> Aggregate:
+        """Return the weights of the average or, if the strategy does not average, its new row.
+
+        For a subset of the replies, this is the row that the strategy would have made of them. If it makes none, the
+        row stays unchanged.
+        """
+        referee: Any = group.view.judge
+        told: WatchedRound = referee.told
+        clients = group.view.trained.seats.client[group.at].tolist()
+        if told.average:
+            return Aggregate(told.share(clients))
+        whole = told.made is None or len(clients) == len(group.view.trained)
+        made = told.made if whole else told.coalition(clients)
+        return Aggregate(row=group.old if made is None else told.form.row(made))
+
+
 @dataclass(frozen=True)
 class OfReplies(ValuePart):
     """A value part: the values of the replies in the game whose coalitions' models are the strategy's own aggregates.
@@ -306,7 +297,7 @@ class OfReplies(ValuePart):
         part: the value part that solves the game, one of :mod:`hanse.mechanisms.value`, such as ``GTG()``. If the
             strategy does not average and the part needs averages, the exact Shapley value (up to 6 replies) or
             GTG-Shapley replaces it.
-        told: what the strategy did in the round.
+        worth: how models are judged.
 
     Examples:
         A round of two clients whose models a user's function judges:
@@ -328,23 +319,21 @@ class OfReplies(ValuePart):
         >>> updates = Updates(Seats.at([0, 1], [0, 0]), rows, 10 * ones, ones, ones.astype(np.int64))
         >>> table = Table.of(torch.zeros(1, 2))
         >>> mix = replace(Mix.keeping(table, 2, np.zeros(2, np.int64)), W=half)
-        >>> view = replace(rehearse("fedavg").view, table=table, updates=updates, mix=mix)
-        >>> values, state = OfReplies(Exact(), told).value(view, {})
+        >>> view = rehearse("fedavg").view
+        >>> view = replace(view, table=table, updates=updates, mix=mix, judge=Referee(view.judge, told))
+        >>> values, state = OfReplies(Exact(), worth).value(view, {})
         >>> values.per_seat
         array([ 0.75, -0.25])
     """
 
     accepts = frozenset({"reapply"})
     part: ValuePart
-    told: WatchedRound | None = None
+    worth: Worth
 
     def tells(self, standing: frozenset[str]) -> Telling:
         """Say what is measured, in what unit, and that data, model and training in the record are not the app's."""
-        if self.told is None:
-            return self.part.tells(standing)
-        worth = self.told.worth
         measure = self.part.tells(standing).measures or Measure("value")
-        measure = replace(measure, sentence=f"{measure.sentence} {counted_in(worth)}".strip())
+        measure = replace(measure, sentence=f"{measure.sentence} {counted_in(self.worth)}".strip())
         return Telling(report=APP, measures=measure, charts=OWN)
 
     def value(self, view: View, state: State) -> tuple[Values, State]:
@@ -354,15 +343,14 @@ class OfReplies(ValuePart):
             UserError: a model could not be judged, the strategy made no aggregate, or the models of coalitions are not
                 available.
         """
-        told, clients = self.told, view.trained.seats.client.tolist()
-        assert told is not None
+        referee: Any = view.judge
+        told: WatchedRound = referee.told
+        clients = view.trained.seats.client.tolist()
         if told.made is None:
             raise UserError("the strategy made no aggregate")
         # of the replies that could be read and are in the aggregate, the round refuses some, such as too long ones
-        told.check_sound(told.replies, clients)
-        part = self.part if told.average else self._of_any_rule(told, len(clients))
-        referee = Referee(view.judge, told)
-        values, state = part.value(replace(view, judge=referee), state)
+        told.check_sound(clients, told.replies)
+        values, state = (self.part if told.average else self._of_any_rule(len(clients))).value(view, state)
         if referee.game is None:
             return values, state
         if not told.average:
@@ -383,7 +371,7 @@ class OfReplies(ValuePart):
         without = None if isinstance(told.worth, ByFunction) else values.without_block
         return replace(values, metrics=metrics, standard_errors=errors, without_block=without), state
 
-    def _of_any_rule(self, told: WatchedRound, replies: int) -> ValuePart:
+    def _of_any_rule(self, replies: int) -> ValuePart:
         """Return the part that values the replies of a strategy that does not average."""
         part = self.part
         if not hasattr(part, "solve") or getattr(part, "game", "average") == "increment":
@@ -395,49 +383,3 @@ class OfReplies(ValuePart):
         if "reapply" in in_slots(part.accepts, ["value"]):
             return part
         return Exact() if replies <= FEW else GTG()
-
-
-# ---- the clients, whose replies are here
-
-
-@dataclass
-class Replies(Federation):
-    """The federation of clients whose replies have already arrived.
-
-    Attributes:
-        told: the round that the replies belong to.
-
-    Examples:
-        Without any replies, it answers nothing:
-
-        >>> empty = ArrayRecord()
-        >>> federation = Replies(WatchedRound(ArrayLayout.of(empty), ByFunction(len), Roster(), empty))
-        >>> list(federation.present(0)), federation.exchange(0, [], None, None)
-        ([], [])
-    """
-
-    told: WatchedRound
-
-    def present(self, round: int) -> Roster:
-        """Return the clients that the strategy asked."""
-        return Roster(one for one in self.told.roster if one.id in self.told.asked)
-
-    def exchange(
-        self, round: int, requests: Sequence[Request], deadline_s: float | None, closing: Closing | None
-    ) -> Sequence[Reply]:
-        """Return the recorded replies, or why there are none. Only training is asked of this federation.
-
-        Args:
-            round: the number of the round. The recorded replies are those of the round in ``told``.
-            requests: a training task for each client. A client without a reply or a refusal in ``told`` is left out.
-            deadline_s: not used, because there is nobody to wait for.
-            closing: not used.
-        """
-        told, found, down = self.told, [], size_of(self.told.before)
-        for client, tasks in [(request.client, request.tasks) for request in requests]:
-            if client in told.replies:
-                results = tuple(replace(told.replies[client], seat=t.seat) for t in tasks if isinstance(t, Train))
-                found.append(Reply(client, results, bytes_down=down, bytes_up=size_of(told.records[client])))
-            elif client in told.refused:
-                found.append(Reply(client, refused=told.refused[client][:900], bytes_down=down))
-        return found

@@ -104,14 +104,8 @@ def _make_authority(folder: Path, issuer: x509.Name, key: ec.EllipticCurvePrivat
         digital_signature=True, key_cert_sign=True, crl_sign=True, content_commitment=False, key_encipherment=False,
         data_encipherment=False, key_agreement=False, encipher_only=False, decipher_only=False,
     )  # fmt: skip
-    ca = (
-        _builder(issuer, issuer, key.public_key(), CA_DAYS)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(usage, critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    _write(folder, "ca", key, ca)
+    own = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+    _make(folder, "ca", (issuer, key), (issuer, key), CA_DAYS, x509.BasicConstraints(True, 0), usage, own)
 
 
 def make_outside(folder: Path, hosts: Sequence[str]) -> None:
@@ -137,18 +131,41 @@ def make_outside(folder: Path, hosts: Sequence[str]) -> None:
 def _make_server(folder: Path, stem: str, hosts: Iterable[x509.GeneralName]) -> None:
     """Make ``STEM.crt`` and ``STEM.key`` for this machine and ``hosts``, signed with the CA in ``folder``."""
     ca, ca_key = _authority(folder)
-    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
     ca_id = ca.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
     # dict.fromkeys drops repeated names and keeps their order
-    names = list(dict.fromkeys((*map(_general, ("localhost", "127.0.0.1")), *hosts)))
-    server = (
-        _builder(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")]), ca.subject, key.public_key(), DAYS)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(x509.SubjectAlternativeName(names), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(ca_id), critical=False)
-        .sign(ca_key, hashes.SHA256())
+    names = x509.SubjectAlternativeName(dict.fromkeys((*map(_general, ("localhost", "127.0.0.1")), *hosts)))
+    signer = x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(ca_id)
+    own = subject, ec.generate_private_key(ec.SECP256R1())
+    _make(folder, stem, own, (ca.subject, ca_key), DAYS, x509.BasicConstraints(False, None), names, signer)
+
+
+def _make(
+    folder: Path,
+    stem: str,
+    own: tuple[x509.Name, ec.EllipticCurvePrivateKey],
+    signer: tuple[x509.Name, ec.EllipticCurvePrivateKey],
+    days: float,
+    *extensions: x509.ExtensionType,
+) -> None:
+    """Write a certificate of an owner, which another signs, and its key, readable by its user alone."""
+    (subject, key), (issuer, signs), now = own, signer, datetime.datetime.now(datetime.UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        # machines' clocks differ a little: a node whose clock is slow must not find it in the future
+        .not_valid_before(now - datetime.timedelta(minutes=5))
+        .not_valid_after(now + datetime.timedelta(days=days))
     )
-    _write(folder, stem, key, server)
+    for one in extensions:
+        made = made.add_extension(one, critical=isinstance(one, x509.BasicConstraints | x509.KeyUsage))
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    write_whole(folder / f"{stem}.key", private, private=True)
+    certificate = made.sign(signs, hashes.SHA256())
+    write_whole(folder / f"{stem}.crt", certificate.public_bytes(Encoding.PEM))
 
 
 def _general(host: str) -> x509.GeneralName:
@@ -159,13 +176,6 @@ def _general(host: str) -> x509.GeneralName:
         if not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?", host):
             raise UserError(f"--host: {host!r}: must be a machine's name or address") from None
         return x509.DNSName(host)
-
-
-def _write(folder: Path, stem: str, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate) -> None:
-    """Write a certificate and, readable by its owner alone, its key."""
-    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    write_whole(folder / f"{stem}.key", private, private=True)
-    write_whole(folder / f"{stem}.crt", certificate.public_bytes(Encoding.PEM))
 
 
 def make_node_key(path: Path) -> None:
@@ -202,20 +212,3 @@ def node_identity(path: Path, half: Literal["private", "public"], where: str) ->
     if not isinstance(key, ec.EllipticCurvePublicKey):
         raise UserError(f"{where}: {path}: must be the {half} half of what 'ssh-keygen -t ecdsa -b 384 -N \"\"' makes")
     return hashlib.sha256(key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)).hexdigest()
-
-
-def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: float
-) -> x509.CertificateBuilder:
-    """Return a certificate that is still to be extended and signed."""
-    now = datetime.datetime.now(datetime.UTC)
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key)
-        .serial_number(x509.random_serial_number())
-        # machines' clocks differ a little: a node whose clock is slow must not find it in the future
-        .not_valid_before(now - datetime.timedelta(minutes=5))
-        .not_valid_after(now + datetime.timedelta(days=days))
-    )

@@ -277,11 +277,10 @@ class Loopback:
 
     # ---- up and down
 
-    def up(self, only: Sequence[int] | None = None, show: Callable[[str], None] = lambda line: None) -> None:
+    def up(self, show: Callable[[str], None] = lambda line: None) -> None:
         """Start those of SuperLink, proxy, warm process and nodes that do not run; make missing certificates and keys.
 
         Args:
-            only: the numbers of the nodes to start. None: all nodes. The others are only registered.
             show: a function that gets a line of text before each step that takes a while.
 
         Raises:
@@ -290,7 +289,7 @@ class Loopback:
         from hanse.flower.operator_key import make_operator_key
         from hanse.wings.operate.certificates import make_certificates, make_node_key, make_outside
 
-        self._refuse_taken(range(self.nodes) if only is None else only)
+        self._refuse_taken()
         superlink = f"{HOST}:{self.ports[0]}"
         proxy = configure(self.folder / "proxy", self.listen, superlink, self.nodes) if self.listen else None
         for private in ("flwr", "keys", "logs", "participants"):
@@ -317,7 +316,7 @@ class Loopback:
         if fresh:
             show(f"admitting {len(fresh)} node{'s' * (len(fresh) != 1)}")
         self.register([(f"{self._key(i)}.pub", f"node{i}") for i in fresh])
-        for i in range(self.nodes) if only is None else only:
+        for i in range(self.nodes):
             show(f"starting node {i + 1} of {self.nodes}")
             self.start_node(i)
 
@@ -334,7 +333,7 @@ class Loopback:
             subprocess.run([*proxy, "-s", "reload"], check=True, capture_output=True)
         return found
 
-    def _refuse_taken(self, nodes: Sequence[int]) -> None:
+    def _refuse_taken(self) -> None:
         """Raise UserError if a port of a process that is to be started is taken: its owner would answer instead; or if
         a process that runs is to have another address or wait for others: only its end can give it that.
         """
@@ -342,7 +341,7 @@ class Loopback:
         at, asked = (f"--port {one.ports[0]} --listen {one.listen} --members {one.members}" for one in (kept, self))
         if at != asked and self.processes.pid("superlink") is not None:
             raise UserError(f"{asked}: it runs with {at}; leave them out, or 'hanse network down {self.folder}' first")
-        needed = {"superlink": self.ports[0], **{f"node{i}": self.ports[1 + i] for i in nodes}}
+        needed = {"superlink": self.ports[0], **{f"node{i}": port for i, port in enumerate(self.ports[1:])}}
         if self.listen:
             needed["proxy"] = split(self.listen, "--listen")[1]
         lines = [
@@ -446,14 +445,12 @@ class Loopback:
     def play(
         self,
         config: Mapping[str, str | int | float | bool] | None = None,
-        log: str = "run",
         show: Callable[[str], None] = lambda line: None,
     ) -> str:
         """Start a run of the app, wait for its end, and return everything that it printed.
 
         Args:
             config: values that replace those in the app's configuration (``[tool.flwr.app.config]``).
-            log: name of the log, without the suffix, in ``folder/logs``.
             show: a function that is given each line of hanse's server app as it comes, without the mark at its
                 beginning.
 
@@ -465,7 +462,7 @@ class Loopback:
         words = [f"{k}={json.dumps(v)}" if not isinstance(v, str) else f"{k}='{v}'" for k, v in (config or {}).items()]
         command = ["run", str(self.app), "here", "--stream", *(["-c", " ".join(words)] if words else [])]
         self.agree(show)
-        path = self.folder / "logs" / f"{log}.log"
+        path = self.folder / "logs" / "run.log"
         path.parent.mkdir(parents=True, exist_ok=True)
         for line in check_certificates(self.folder / "certs", datetime.now(UTC)):
             show(line)
@@ -512,8 +509,7 @@ class Loopback:
             [found] = answer["runs"]
         except (ValueError, KeyError) as wrong:  # UserError is a ValueError: the command failed
             raise self._lost(
-                f"the SuperLink does not say how the run goes: {str(wrong)[:300]}",
-                GOES_ON.format(self.folder),
+                f"the SuperLink does not say how the run goes: {str(wrong)[:300]}", GOES_ON.format(self.folder)
             ) from None
         return str(found["status"]), str(found["status-details"])
 

@@ -238,15 +238,10 @@ def join(
 def _agreement(home: Path, given: Path | None, operator: bytes) -> None:
     """Sign the agreement that the owner hands over, and say what was agreed."""
     from hanse.base.files import read_text
-    from hanse.federation.codec import WireError
-    from hanse.flower.agreement import agreements, evidence, introduced, take
+    from hanse.flower.agreement import agreements, introduced, take
 
     if given is not None:
         take(home, read_text(given), operator, time.time())
-    try:
-        evidence(home)
-    except WireError as wrong:
-        typer.echo(f"warning: {wrong}")
     if found := agreements(home):
         typer.echo(introduced(found[-1]))
     else:
@@ -419,7 +414,7 @@ def log(
     """Show what this participant's node was asked, what left it, and what it refused.
 
     Each request has two lines: when it came and whose it was; then the questions, over how many of your samples they
-    were answered, and what left. Requests beyond the agreement are in evidence.jsonl too, as the operator signed them.
+    were answered, and what left. Requests beyond the agreement stand there as the operator signed them.
 
     Each line names the hash of the one before, which is checked first. Note the root that is shown at the end (the hash
     of the last line) where nobody else can write: with --root the command later shows whether the log still begins with
@@ -430,21 +425,22 @@ def log(
     Examples:
         hanse network log
     """
-    from hanse.base.files import home_of
-    from hanse.federation.node import EVIDENCE
+    from hanse.base.files import ASKED, home_of
     from hanse.flower.node_log import NodeLog, in_words
 
     mine = NodeLog(home_of(home))
-    lines = mine.verified()
-    seen = len(lines) if root is None else mine.until(root.strip().lower())
+    lines, roots = mine.verified()
+    noted = roots[-1] if root is None else root.strip().lower()
+    if noted not in roots:
+        raise UserError(f"{mine.home / ASKED}: never had the root {noted}: it was written anew, or cut")
+    seen = roots.index(noted) + 1
     for number, line in enumerate(lines):
         if number == seen:
             typer.echo("-- since that root:")
         typer.echo("".join(c if c.isprintable() else "?" for c in in_words(line)))  # it may order a terminal about
-    evidence = mine.home / EVIDENCE
-    if evidence.exists():
-        typer.echo(f"beyond the agreement: {len(evidence.read_bytes().splitlines())} requests, in {evidence}")
+    if beyond := sum("signature" in line for line in lines):
+        typer.echo(f"beyond the agreement: {beyond} requests, signed by the operator, in {mine.home / ASKED}")
     if root is not None:
         proved = f"holds: the first {seen} of {len(lines)} lines had the root {root}"
         typer.echo(f"{proved}; of the {len(lines) - seen} since then only a root that is noted now says more")
-    typer.echo(f"root: {mine.root()}")
+    typer.echo(f"root: {roots[-1]}")

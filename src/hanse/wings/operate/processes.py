@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from hanse.base.files import private_folder
 from hanse.flower.narrator import MARK
@@ -162,9 +163,6 @@ def _signal(group: int, number: int) -> None:
         return
 
 
-POLL_S = 0.2  # seconds between two looks at a log
-
-
 def stream(call: Sequence[str], env: Mapping[str, str], cwd: Path, log: Path, heard: Callable[[str], None]) -> int:
     """Run a command, pass on hanse's lines of its output as they come, and return its exit code.
 
@@ -172,27 +170,19 @@ def stream(call: Sequence[str], env: Mapping[str, str], cwd: Path, log: Path, he
         call: the command and its arguments.
         env: all of its environment variables.
         cwd: the folder that it works in.
-        log: a file that is made anew for the command's output. An old file of this name is unlinked. A process that
-            still writes into it then does not disturb the new one.
+        log: a file that is made anew for the command's output.
         heard: a function that gets each line that begins with ``MARK``, without the mark.
     """
     log.unlink(missing_ok=True)
-    with log.open("xb") as out, log.open("rb") as file:
-        child = subprocess.Popen(list(call), env=dict(env), cwd=cwd, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
-        rest = b""
+    pipes: Any = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    with log.open("xb", 0) as out, subprocess.Popen(call, env=dict(env), cwd=cwd, **pipes) as child:
         try:
-            while True:
-                # asked before the log is read: what the command printed last is then surely in it
-                ended = child.poll() is not None
-                *lines, rest = (rest + file.read()).split(b"\n")
-                for line in lines:
-                    text = line.decode(errors="replace").rstrip("\r")
-                    if text.startswith(MARK):
-                        heard(text.removeprefix(MARK))
-                if ended:
-                    return child.returncode
-                time.sleep(POLL_S)
-        finally:
-            if child.poll() is None:
-                child.terminate()
-                child.wait()
+            for line in child.stdout or ():
+                out.write(line)
+                text = line.decode(errors="replace").rstrip("\r\n")
+                if text.startswith(MARK):
+                    heard(text.removeprefix(MARK))
+        except BaseException:
+            child.terminate()
+            raise
+    return child.returncode

@@ -1,7 +1,8 @@
 """``hanse serve``: the report of runs, rendered again while they go on, on this machine alone.
 
-A page is made when a browser asks for it, and again when its run has a new round. It changes nothing in a run and
-imports nothing that a run's files name. Participants do not come here: they are sent :func:`statement_page`, signed.
+A page is made when a browser asks for it, which does so again when its run has a new round. It changes nothing in a run
+and imports nothing that a run's files name. Participants do not come here: they are sent :func:`statement_page`,
+signed.
 """
 
 from __future__ import annotations
@@ -10,9 +11,7 @@ import contextlib
 import logging
 import os
 import re
-import threading
 import time
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from html import escape
@@ -30,10 +29,10 @@ log = logging.getLogger(__name__)
 
 DEPTH, MOST = 5, 2000  # folders below the root in which runs are looked for, and how many are listed
 MONITORED = ("/health", "/metrics")  # pages of a project for a monitor
-REST = 3  # times as long as a page took to make, it is shown before it is made again
-# asks every two seconds whether there is a newer page
+REST, LEAST_S = 3, 2.0  # a page is shown so many times as long as it took to make, and so many seconds, at least
+# asks now and then whether there is a newer page
 _POLL = """<script>setInterval(function () { fetch(location.pathname + "?now").then(function (answer) {
-return answer.text(); }).then(function (now) { if (now !== "STAMP") location.reload(); }); }, 2000);</script>"""
+return answer.text(); }).then(function (now) { if (now !== "STAMP") location.reload(); }); }, @EVERY@);</script>"""
 _PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
 <title>hanse</title><body style="font: 16px/1.5 system-ui, sans-serif; max-width: 46rem; padding: 0 1rem; margin: auto">
 """
@@ -88,81 +87,51 @@ def listen(folder: Path, port: int) -> ThreadingHTTPServer:
     if not folder.is_dir():
         raise UserError(f"{folder}: there is no such folder")
     try:
-        server = ThreadingHTTPServer(("127.0.0.1", port), partial(_Answer, Pages(folder)))
+        server = ThreadingHTTPServer(("127.0.0.1", port), partial(_Answer, folder))
     except OSError as wrong:
         raise UserError(f"--port {port}: cannot listen there: {wrong.strerror}") from None
     server.daemon_threads = True
     return server
 
 
-@dataclass(eq=False)
-class _Made:
-    """A run's page: the state of the run of which it was made, its text, when it was made and how long that took."""
-
-    stamp: str = ""
-    text: str = ""
-    when: float = 0.0
-    took: float = 0.0
-    turn: threading.Lock = field(default_factory=threading.Lock)
-
-
-@dataclass(eq=False)
-class Pages:
-    """The pages of the runs in a folder.
-
-    Attributes:
-        root: the folder; it may be a run itself.
+def runs_in(root: Path) -> dict[str, Path]:
+    """Return the run directories in a folder, which may be one itself, by the names of their pages. Links are not
+    followed.
     """
+    from hanse.runs.round_record import METRICS
 
-    root: Path
-    _made: dict[str, _Made] = field(default_factory=dict)
+    found: dict[str, Path] = {}
+    for here, folders, files in os.walk(root):
+        place = Path(here)
+        if METRICS in files or "environment.json" in files:  # which every run directory has from its beginning
+            path = place.relative_to(root).as_posix()
+            found["/" if path == "." else f"/{path}"] = place
+            folders[:] = [f for f in folders if f not in ("rounds", "checkpoints", "receipts", "figures")]
+        if len(place.relative_to(root).parts) >= DEPTH or len(found) >= MOST:
+            folders.clear()
+    return dict(sorted(found.items()))
 
-    def runs(self) -> dict[str, Path]:
-        """Return the run directories by the names of their pages. Links are not followed."""
-        from hanse.runs.round_record import METRICS
 
-        found: dict[str, Path] = {}
-        for here, folders, files in os.walk(self.root):
-            place = Path(here)
-            if METRICS in files or "environment.json" in files:  # which every run directory has from its beginning
-                path = place.relative_to(self.root).as_posix()
-                found["/" if path == "." else f"/{path}"] = place
-                folders[:] = [f for f in folders if f not in ("rounds", "checkpoints", "receipts", "figures")]
-            if len(place.relative_to(self.root).parts) >= DEPTH or len(found) >= MOST:
-                folders.clear()
-        return dict(sorted(found.items()))
+def page(root: Path, name: str) -> str | None:
+    """Return the page of a name, or the list of runs at "/" if there are several. None: there is no such run."""
+    runs = runs_in(root)
+    if name == "/" and name not in runs:
+        return _listed(root, runs)
+    return _report(runs[name]) if name in runs else None
 
-    def page(self, name: str) -> str | None:
-        """Return the page of a name, or the list of runs at "/" if there are several. None: there is no such run."""
-        runs = self.runs()
-        if name == "/" and name not in runs:
-            return _listed(self.root, runs)
-        return self._report(name, runs[name]) if name in runs else None
 
-    def stamp(self, name: str) -> str:
-        """Return what changes when a run has a new round, and a page of it may be made."""
-        run, made = self.runs().get(name), self._made.get(name)
-        if run is None or (made is not None and time.monotonic() - made.when < REST * made.took):
-            return made.stamp if made is not None else ""
-        return _stamp(run)
+def _report(run: Path) -> str:
+    """Return a run's report, which asks for a newer one the less often the longer it takes to make."""
+    from hanse.reports.report import report_page
 
-    def _report(self, name: str, run: Path) -> str:
-        """Return a run's report, made anew if the run has a new round and the last one is old enough."""
-        from hanse.reports.report import report_page
-
-        made = self._made.setdefault(name, _Made())
-        with made.turn:
-            if made.stamp != (now := self.stamp(name)):
-                began, poll = time.monotonic(), _POLL.replace("STAMP", now)
-                try:
-                    text = report_page([run], poll)
-                except Exception as wrong:  # before its first round it has nothing to show; or it is damaged
-                    if not isinstance(wrong, UserError):
-                        log.exception("%s cannot be shown", run)
-                    text = f"{_PAGE}{poll}<h1>{escape(run.resolve().name)}</h1><p>{escape(str(wrong))}</p>"
-                made.stamp, made.text, made.when = now, text, time.monotonic()
-                made.took = made.when - began
-            return made.text
+    began, poll = time.monotonic(), _POLL.replace("STAMP", stamp(run))
+    try:
+        text = report_page([run], poll)
+    except Exception as wrong:  # before its first round it has nothing to show; or it is damaged
+        if not isinstance(wrong, UserError):
+            log.exception("%s cannot be shown", run)
+        text = f"{_PAGE}{poll}<h1>{escape(run.resolve().name)}</h1><p>{escape(str(wrong))}</p>"
+    return text.replace("@EVERY@", f"{1000 * max(LEAST_S, REST * (time.monotonic() - began)):.0f}")
 
 
 def monitored(project: Path, page: str) -> tuple[int, str]:
@@ -177,8 +146,8 @@ def monitored(project: Path, page: str) -> tuple[int, str]:
     return 503 if worst(found) == "failure" else 200, "\n".join([worst(found), *lines]) + "\n"
 
 
-def _stamp(run: Path) -> str:
-    """Return the time and the size of a run's metrics."""
+def stamp(run: Path) -> str:
+    """Return what changes when a run has a new round: the time and the size of its metrics."""
     from hanse.runs.round_record import METRICS  # late: it imports torch, and --help loads this module
 
     try:
@@ -190,7 +159,7 @@ def _stamp(run: Path) -> str:
 
 def _listed(root: Path, runs: dict[str, Path]) -> str:
     """Return the page with links to all runs, the latest first."""
-    latest = sorted(runs, key=lambda name: _stamp(runs[name]), reverse=True)
+    latest = sorted(runs, key=lambda name: stamp(runs[name]), reverse=True)
     links = "".join(f'<li><a href="{quote(name)}">{escape(name[1:])}</a></li>' for name in latest)
     none = f"<p>There is no run in {escape(str(root))} yet.</p>"
     return f"{_PAGE}<h1>Runs</h1>{f'<ul>{links}</ul>' if links else none}"
@@ -199,8 +168,8 @@ def _listed(root: Path, runs: dict[str, Path]) -> str:
 class _Answer(BaseHTTPRequestHandler):
     """Answers a browser. A page of another site cannot ask here by a name of its own (DNS rebinding)."""
 
-    def __init__(self, pages: Pages, *given: object) -> None:
-        self.pages = pages
+    def __init__(self, root: Path, *given: object) -> None:
+        self.root = root
         super().__init__(*given)  # type: ignore[arg-type]
 
     def do_GET(self) -> None:
@@ -208,12 +177,15 @@ class _Answer(BaseHTTPRequestHandler):
         path, asked, _ = self.path.partition("?")
         name = unquote(path)
         local = re.fullmatch(r"(127\.0\.0\.1|localhost)(:\d+)?", self.headers.get("Host", ""))
-        watched = name in MONITORED and (self.pages.root / "network.json").exists()
+        watched = name in MONITORED and (self.root / "network.json").exists()
         status, text = 200, None
         if local is not None and watched:
-            status, text = monitored(self.pages.root, name)
+            status, text = monitored(self.root, name)
+        elif local is not None and asked:
+            run = runs_in(self.root).get(name)
+            text = "" if run is None else stamp(run)
         elif local is not None:
-            text = self.pages.stamp(name) if asked else self.pages.page(name)
+            text = page(self.root, name)
         body = ("There is no such page." if text is None else text).encode(errors="replace")
         self.send_response(404 if text is None else status)
         kind = "plain" if text is None or asked or watched else "html"

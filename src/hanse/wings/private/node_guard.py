@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -99,7 +100,7 @@ class PrivateNodeGuard:
             WireError: this node takes no part in such a sum (:mod:`hanse.wings.private.masker`).
         """
         job, others = self.job, request.tasks[1:]
-        alike = dataclasses.replace(job, client=0).to_json()
+        alike = json.dumps(dataclasses.asdict(dataclasses.replace(job, client=0)))
         masker = Masker(node.folder.parent, Witness(self.folder), self.trusted, job.run, alike, job.client)
         if task.name != "sum":
             simple = {"keys": masker.keys, "shares": masker.shares, "open": masker.open}
