@@ -39,14 +39,15 @@ from hanse.core.port import Ask, Confusion, Gradient, Mixture, Nearest, Payload,
 from hanse.federation.codec import WireError
 from hanse.federation.local import LocalFederation
 from hanse.flower import node_log, server
-from hanse.flower.agreement import Agreement, AskedOf, Binding, QuestionTally, added, counted, sources, take
+from hanse.flower.agreement import _TALLY, Agreement, AskedOf, Binding, QuestionTally, added, counted, sources, take
 from hanse.flower.node_log import NodeLog
 from hanse.flower.operator_key import make_operator_key, public_key
 from hanse.flower.witnesses import ShownHeads
 from hanse.ledger.log import LogHead
 from hanse.ledger.receipts import read_receipts
 from hanse.ledger.run_ledger import BooksAtCheckpoint
-from hanse.ledger.witness import alarms
+from hanse.ledger.store import Ledger
+from hanse.ledger.witness import Prover, alarms
 from hanse.mechanisms.registry import MECHANISMS
 from hanse.runs.run_record import load_run
 from hanse.wings.operate import loopback, server_access
@@ -744,3 +745,39 @@ def test_a_log_written_anew_lacks_the_root_that_was_noted(tmp_path: Path) -> Non
         assert (held.exit_code, marks, said[-1].endswith(now)) == (0, [6] if after else [], True)
     result = CliRunner().invoke(app, ["network", "log", str(tmp_path / "two"), "--root", noted])
     assert result.exit_code != 0
+
+
+def test_heads_of_books_that_were_not_agreed_are_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From round 2 on each request shows a head of another new book, which the operator has signed."""
+    honest, books = ShownHeads.to, list[Ledger]()
+
+    def to(shown: ShownHeads, client: int) -> dict[str, Any]:
+        found: dict[str, Any] = honest(shown, client)
+        if not found or LogHead.read(found["head"]).round < 1:
+            return found
+        books.append(Ledger.open(tmp_path / f"{len(books)}.jsonl", book=f"book{len(books)}", key=KEY))
+        for round in range(3):
+            books[-1].close_round(round)
+        head = Prover(books[-1]).head()
+        return {**found, "head": head.note(), "since": 0, "proof": ""}
+
+    monkeypatch.setattr(ShownHeads, "to", to)
+    play(grid_of(paying(6), tmp_path), paying(6), tmp_path / "run")
+    assert len(books) > 5
+    assert len(list((tmp_path / "node1" / "heads").iterdir())) == 1
+    assert evidence(tmp_path / "node1", KEY)
+
+
+def test_an_honest_run_that_is_resumed_four_times_is_never_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exp = paying(24, 5, clients=2, eval={"every": 5, "clients": 1})
+    monkeypatch.setattr("test_flower_in_process.N", 2)
+    for death in (3, 6, 7, 17):
+        with pytest.raises(DiesError):
+            play(grid_of(exp, tmp_path), exp, tmp_path / "run", After(death, dies))
+    run = play(grid_of(exp, tmp_path), exp, tmp_path / "run")
+    assert (len(run.metrics), list(load_run(run.path).refusals())) == (24, [])
+    assert not any(evidence(tmp_path / f"node{c}", KEY) for c in range(2))
+    tally = _TALLY.read((tmp_path / "node0" / AGREEMENTS / "run.json").read_text().splitlines()[0])
+    assert (tally.replays, tally.highest) == (4, 25)

@@ -17,6 +17,7 @@ import user_loops
 from deployed import PAYMENTS, kinds
 from inprocess import InProcessGrid, apps_of, play
 from rotation import rotating
+from watching import Killed, Watch
 
 import hanse
 import hanse.runs.setup
@@ -228,3 +229,25 @@ def test_a_node_with_other_frozen_parameters_does_not_train(tmp_path: Path) -> N
     Node(ClientData.of(data, 0), job, tmp_path, own=mine)
     with pytest.raises(WireError, match="parameters here"):
         Node(ClientData.of(data, 0), replace(job, seed=1), tmp_path, own=mine)
+
+
+def test_a_bill_larger_than_its_client_agreed_to_is_not_paid_on_either_engine(tmp_path: Path) -> None:
+    exp = experiment("ipfl", clients={"policy": {"name": "trader", "most": 4.0}})
+    local, flower = hanse.run(exp), over_flower(exp, tmp_path)
+    withheld = [m["market/withheld"] for m in flower.metrics[:-1]]  # the last round has no market
+    assert all(0 < n < N for n in withheld)
+    assert [m["market/withheld"] for m in local.metrics[:-1]] == withheld
+    assert torch.equal(local.table.rows, flower.table.rows)
+    assert replace(local.book, peaks=()) == replace(flower.book, peaks=())
+
+
+def test_the_server_goes_on_where_it_was_and_a_node_that_comes_back_keeps_its_id(tmp_path: Path) -> None:
+    exp = experiment("greedyfed", rounds=4)
+    whole = over_flower(exp, tmp_path / "whole")
+    grid = grid_of(exp, tmp_path / "parts")
+
+    with pytest.raises(Killed):
+        play(grid, exp, tmp_path / "parts" / "run", Watch(1, Killed))
+    again = over_flower(exp, tmp_path / "parts")
+    assert torch.equal(again.table.rows, whole.table.rows)
+    assert again.clients == whole.clients

@@ -20,6 +20,7 @@ from test_letters import After
 
 import hanse
 from hanse.base.errors import MachineError, UserError
+from hanse.base.lock import Hold
 from hanse.base.streams import stream
 from hanse.core.part import Mechanism, Settlement, SettlePart, View
 from hanse.core.port import Reply, Request, Test, Train, Trained
@@ -323,3 +324,41 @@ def test_noise_on_a_network_is_the_participants_own_and_survives_restarts(tmp_pa
         assert not any(kept in text for text in said)
         (tmp_path / "own" / f"node{i}" / SECRET).unlink()
     assert not torch.equal(played(tmp_path / "third").table.rows, first.table.rows)
+
+
+def test_an_update_that_comes_late_leaves_the_private_row_as_it_was(tmp_path: Path) -> None:
+    exp = everyone(federation={"deadline_s": 0.3})
+
+    def late(node: int, message: FlowerMessage, reply: FlowerMessage) -> FlowerMessage | None:
+        asked = message.content["hanse"]
+        return None if node == 101 and asked.get("round") == 2 and "Train" in asked["header"] else reply
+
+    seen: list[list[PrivateRow]] = []
+    grid = grid_of(exp, tmp_path, meddle=late)
+    look = [After(number, lambda: seen.append(private(tmp_path))) for number in (1, 2)]
+    run = over(grid, exp, tmp_path / "run", *look)
+    assert [own.round for own in seen[1]] == [2, 1, 2, 2, 2]
+    assert torch.equal(seen[1][1].row, seen[0][1].row)
+    assert [line["client"] for line in run.clients if "refused" in line] == [1, 1]  # both of its seats
+
+
+def test_half_precision_halves_the_bytes_and_hardly_changes_the_model(tmp_path: Path) -> None:
+    whole = over_flower(experiment("fedavg", eval={"every": 3}), tmp_path / "whole")
+    half = over_flower(experiment("fedavg", eval={"every": 3}, federation={"half_precision": True}), tmp_path / "half")
+    model = whole.table.rows.shape[1] * 4
+    for a, b in zip(whole.metrics, half.metrics, strict=True):
+        assert a["bytes/up"] - b["bytes/up"] == pytest.approx(3 * model / 2, abs=30)  # headers differ by some digits
+    assert half.metrics[0]["bytes/down"] < whole.metrics[0]["bytes/down"]
+    assert not torch.equal(whole.table.rows, half.table.rows)
+    torch.testing.assert_close(whole.table.rows, half.table.rows, atol=2e-3, rtol=0)
+
+
+def test_two_servers_do_not_play_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "REPLACED_S", 0.1)
+    exp = experiment("fedavg")
+    (tmp_path / "run").mkdir()
+    with Hold(tmp_path / "run") as other:
+        other.take()
+        with pytest.raises(UserError, match=f"is in use by process {os.getpid()}"):
+            over(grid_of(exp, tmp_path / "nodes"), exp, tmp_path / "run", members=1, data=None)
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["lock"]

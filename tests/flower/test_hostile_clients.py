@@ -88,3 +88,9 @@ def test_without_a_hostile_client_nobody_is_refused(tmp_path: Path) -> None:
     arena.play(3, seen.append)
     assert [played.view.refusals for played in seen] == [()] * 3
     assert [len(played.view.roster) for played in seen] == [N] * 3
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", PLAYED)
+def test_nor_does_any_of_three_times_as_many(name: str, tmp_path: Path) -> None:
+    fuzz(name, 6_000 // len(PLAYED) + 1, 1018, tmp_path)

@@ -3,6 +3,9 @@
 import errno
 import os
 import shutil
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +26,8 @@ from hanse.ledger.index import difference
 from hanse.ledger.run_ledger import open_ledger
 from hanse.runs.run_record import load_run
 from hanse.runs.rundir import RunBooks
+
+HERE = Path(__file__).parent
 
 
 def same(run: hanse.Run, whole: hanse.Run, folder: Path, url: str | None = None) -> None:
@@ -140,3 +145,33 @@ def test_a_networks_run_is_not_resumed_as_a_simulation(project: Path) -> None:
     assert {p: p.read_bytes() for p in run.rglob("*") if p.is_file() and p.name != "lock"} == {
         p: b for p, b in before.items() if p.name != "members.json"
     }
+
+
+KILLED = """
+import os, signal, sys
+sys.path[:0] = sys.argv[1:3]
+from pathlib import Path
+from inprocess import play
+from test_letters import books
+from test_flower_in_process import grid_of
+from hanse.flower.receipts import Letters
+add = Letters.add
+def dies(self, lines, told):
+    if told == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    add(self, lines, told)
+Letters.add = dies
+exp, folder = books(ledger={"url": sys.argv[3]}), Path(sys.argv[4])
+play(grid_of(exp, folder), exp, folder / "run")
+"""
+
+
+@pytest.mark.slow
+def test_a_server_that_is_killed_between_checkpoint_and_letters_goes_on(whole: hanse.Run, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'books.db'}"
+    exp, folder = books(ledger={"url": url}), tmp_path / "killed"
+    words = [sys.executable, "-c", KILLED, str(HERE), str(HERE.parent), url, str(folder)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    again = play(grid_of(exp, folder), exp, folder / "run")
+    same(again, whole, folder, url)

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -24,10 +25,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from inprocess import KEY, PINNED, InProcessGrid, client_app
 from test_flower_in_process import experiment
+from typer.testing import CliRunner
 
 import hanse.flower
 from hanse.base.errors import UserError
 from hanse.base.files import ASKED
+from hanse.cli import app as hanse_command
 from hanse.core.port import Ask, Request, Train
 from hanse.data.samples import Samples
 from hanse.federation.codec import Message as Packed
@@ -42,6 +45,7 @@ from hanse.flower.node_log import NodeLog
 from hanse.flower.operator_key import fingerprint, make_operator_key, pin, public_key, signing_key
 from hanse.runs.recomputable import code_hash
 from hanse.wings.operate import server_access
+from hanse.wings.operate.loopback import Loopback
 
 NODE, RUN, OTHER = 100, 1, Ed25519PrivateKey.generate()
 JOB = Assignment("mine", 0, 2, 0, {"name": "logistic"}, {"lr": 0.1})
@@ -500,3 +504,36 @@ def test_the_gate_stands_around_the_superlink_on_every_system(tmp_path: Path, mo
     assert server_access.gated("flower-supernode", "app").app == "app"
     monkeypatch.setattr(server_access, "TABLE", tmp_path / "tcp")
     assert isinstance(server_access.gated("flower-superlink", "app"), server_access.ReplyGate)
+
+
+def test_what_a_participant_lists_must_be_there() -> None:
+    with pytest.raises(UserError, match=r"client_app.*'nobody:loss'"):
+        client_app(mine, own=["nobody:loss"])
+
+
+def test_a_lost_key_is_not_replaced_in_silence(tmp_path: Path) -> None:
+    public = make_operator_key(tmp_path)
+    (tmp_path / "operator.key").unlink()
+    with pytest.raises(UserError, match="copy back"):
+        make_operator_key(tmp_path)
+    assert [p.name for p in tmp_path.iterdir()] == ["operator.pub"]
+    public.unlink()
+    assert make_operator_key(tmp_path) == public
+
+
+@pytest.mark.usefixtures("unwarmed")
+def test_operator_and_participant_are_shown_the_same_fingerprint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, join: Callable[..., tuple[int, str]]
+) -> None:
+    net = Loopback(tmp_path / "net", tmp_path / "net", (9100,))
+    net.folder.mkdir()
+    net.save()
+    registered: list[Any] = []
+    monkeypatch.setattr(Loopback, "register", lambda self, keys: registered.extend(keys))
+    words = ["network", "admit", str(net.folder), str(tmp_path / "clinic.pub"), "--name", "c"]
+    admitted = CliRunner().invoke(hanse_command, words)
+    assert registered == [(str(tmp_path / "clinic.pub"), "c")]
+    shown = fingerprint(public_key(net.operator))
+    assert shown in admitted.output
+    assert shown in join("--operator", net.operator)[1]
+    assert public_key(Path(os.environ[operator_key.PINNED])) == public_key(net.operator)
