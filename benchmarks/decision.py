@@ -281,15 +281,12 @@ def played(settings: Settings, folder: Path, only: Sequence[str], workers: int) 
                 if (play == HONEST) is honest
             ]
             jobs = [settings.job(problem, row, play, split) for split, problem, row, play in sorted(plays)]
-            doing, label = (
-                partial(work, digest=settings.digest),
-                f"{', '.join(problems)}: {HONEST if honest else 'cheats'}",
-            )
+            doing = partial(work, digest=settings.digest)
+            label = f"{', '.join(problems)}: {HONEST if honest else 'cheats'}"
             done = play_all(jobs, kept, doing, workers=workers, label=label, console=Console(stderr=True))
             failed += len(done.failures)
-            for job in jobs:
-                if job.key in done.failures:
-                    print(f"decision: {job.label}: {done.failures[job.key]}", file=sys.stderr)
+            for job in [job for job in jobs if job.key in done.failures]:
+                print(f"decision: {job.label}: {done.failures[job.key]}", file=sys.stderr)
             if done.played:  # one member takes a third of the room of many
                 write_whole(kept.path, gzip.compress(gzip.decompress(kept.path.read_bytes()), mtime=0))
     return failed
