@@ -14,6 +14,7 @@ from hanse.data.samples import Samples
 from hanse.runs.round import first_state, play_round
 from hanse.runs.setup import build
 
+pytest.importorskip("hanse.wings.evidence")
 SHARED = 300
 
 
