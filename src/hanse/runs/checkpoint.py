@@ -181,7 +181,7 @@ def _read(path: Path) -> tuple[dict[str, NDArray[Any]], str]:
         with safe_open(path, "np") as file:
             metadata = file.metadata() or {}
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
-    except (SafetensorError, OSError) as wrong:
+    except (SafetensorError, OSError, TypeError, AttributeError) as wrong:  # the last two: a type that NumPy lacks
         raise CorruptCheckpointError(f"{path.name}: {wrong}") from None
     notes = metadata.get("notes", "")
     if metadata.get("digest") != _digest(arrays, notes):
