@@ -225,6 +225,13 @@ def test_a_state_that_cannot_be_stored_is_an_error_and_not_lost(tmp_path: Path) 
         store(tmp_path / "a.safetensors", Snapshot(state, {}))
 
 
+@pytest.mark.parametrize("table", ["none", Table(torch.zeros(3), np.zeros(3), np.zeros(3), (Block("server"),))])
+def test_a_checkpoint_without_a_table_of_models_is_refused(tmp_path: Path, table: Any) -> None:
+    store(tmp_path / "a.safetensors", Snapshot(LoopState(1, table, np.zeros(1, np.int64), {}), {}))
+    with pytest.raises(hanse.UserError):
+        load(tmp_path / "a.safetensors", CPU)
+
+
 @pytest.mark.parametrize("kind", [torch.bfloat16, torch.float8_e4m3fn])
 def test_types_that_numpy_lacks_are_damage(tmp_path: Path, kind: torch.dtype) -> None:
     save_file({"0": torch.zeros(2, dtype=kind)}, tmp_path / "00007.safetensors", {"notes": "", "digest": ""})

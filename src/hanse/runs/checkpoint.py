@@ -227,6 +227,8 @@ def load(path: Path, device: torch.device) -> Snapshot:
             known["round"], book=book, finished=known["finished"], left=frozenset(known["left"]),
             accounts=None if kept is None else restored(kept), **said,
         )  # fmt: skip
+        if not isinstance(state.table, Table) or state.table.rows.ndim != 2:
+            raise ValueError("has no table of models")
         pending = tuple(
             (r, Transaction(step, kind, tuple((account, units) for account, units in rows), memo))
             for r, step, kind, memo, rows in known["pending"]
