@@ -345,7 +345,9 @@ def evidence(home: Path, operator: Ed25519PrivateKey) -> list[dict[str, Any]]:
     return lines
 
 
-def test_a_node_refuses_and_keeps_what_goes_beyond(small: NetworkRehearsal, tmp_path: Path) -> None:
+def test_a_node_refuses_and_keeps_what_goes_beyond(
+    small: NetworkRehearsal, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     model = small.start.table.rows[0]
     lies: list[tuple[int, tuple[Any, ...]]] = [
         (0, (Gradient("g", model[None]),)),
@@ -366,6 +368,7 @@ def test_a_node_refuses_and_keeps_what_goes_beyond(small: NetworkRehearsal, tmp_
         assert reply.refused is not None, tasks
         assert "beyond the agreement" in reply.refused
         assert len(evidence(tmp_path / "nodes" / "node2", small.federation.key)) == number
+        assert caplog.text.count("a message was refused") == number  # its owner is told at once
     [reply] = small.federation.exchange(0, [Request(2, (Train(0, 0, model),))], None, None)
     assert reply.refused is None
     assert not evidence(tmp_path / "nodes" / "node1", small.federation.key)
@@ -503,6 +506,10 @@ def test_what_an_owner_cannot_agree_to_is_named(tmp_path: Path, join: Join) -> N
         "no such day": replace(made, expires="9999-99-99").note(KEY),
         "a run that leads elsewhere": replace(made, run="../../x").note(KEY),
         "orders to a terminal": replace(made, network="a\x1b[2J").note(KEY),
+        "no experiment": replace(made, experiment={}).note(KEY),
+        "more clients than memory": replace(made, experiment={**made.experiment, "data": {"clients": 10**12}}).note(
+            KEY
+        ),
     }
     for text in wrong.values():
         file.write_text(text)

@@ -316,9 +316,10 @@ def test_a_nonce_is_written_in_one_way(written: Any, tmp_path: Path, monkeypatch
     assert ["refused" in node.answer(message) for message in messages] == [True, False, True]
 
 
-def test_a_request_that_cannot_be_noted_is_not_acted_upon(tmp_path: Path) -> None:
+@pytest.mark.parametrize("make", [Path.mkdir, lambda log: log.symlink_to("elsewhere")])
+def test_a_request_that_cannot_be_noted_is_not_acted_upon(make: Callable[[Path], None], tmp_path: Path) -> None:
     participant, (before, *_) = Participant(tmp_path), [list(tmp_path.iterdir())]
-    (tmp_path / ASKED).mkdir()
+    make(tmp_path / ASKED)
     assert "upon" in participant.answer(asked(0))["refused"]
     assert {*before, tmp_path / ASKED} == {*tmp_path.iterdir()}
 

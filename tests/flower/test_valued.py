@@ -14,8 +14,8 @@ import pytest
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp.strategy import FedAvg, Strategy
-from recorded import RecordedGrid, failed, first_arrays, trained
-from strategies import STRATEGIES, Locked, Outside, Renaming, Saving, SavingMedian
+from recorded import SHAPES, RecordedGrid, failed, first_arrays, trained
+from strategies import STRATEGIES, Few, Locked, Outside, Renaming, Saving, SavingMedian
 from typer.testing import CliRunner
 
 import hanse
@@ -126,6 +126,16 @@ def test_a_rule_that_writes_and_is_no_average_is_not_made_again(how: str, tmp_pa
 
 
 # ---- values
+
+
+def test_a_round_of_equal_replies_does_not_tell_that_a_rule_averages(tmp_path: Path) -> None:
+    def meddle(node: int, round: int, reply: Message) -> Message:
+        if round == 1:
+            reply.content["arrays"] = ArrayRecord({n: Array(np.zeros(s, np.float32)) for n, s in SHAPES.items()})
+        return reply
+
+    watched(Few(), tmp_path / "run", RecordedGrid(4, meddle))
+    assert [line.get("value/aggregated_again") for line in load_run(tmp_path / "run").metrics] == [1.0] * ROUNDS
 
 
 def by_round(path: Path) -> list[dict[int, float]]:

@@ -1,5 +1,6 @@
 """Charts of tokens and tiers, from a run's directory."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ from reports_cases import metric, seat, write_run
 
 import hanse
 from hanse.core.entry import TOKEN, client, escrow
+from hanse.core.telling import Conduct, write_about
 from hanse.ledger.run_ledger import open_ledger
 from hanse.reports.facts import facts
 from hanse.reports.groups import group_runs, honest_of
@@ -74,6 +76,14 @@ def test_what_dishonest_clients_lose_over_seeds(tmp_path: Path) -> None:
     half = 4.302653 * np.std([2.5, 4.5, 4.0], ddof=1) / np.sqrt(3)  # t, 2 degrees of freedom
     assert figures(table.rows[0][at]) == pytest.approx([11 / 3, half], rel=2e-3)
     assert figures(table.rows[1][at])[0] == 0.5
+
+
+def test_cheats_of_one_name_are_one_kind(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", [metric(0)], [seat(0, c, 1.0) for c in range(3)], {"data": {"clients": 3}})
+    conducts = tuple(Conduct("attackers", clients=(c,), cheats=True) for c in (0, 2))
+    write_about(folder, replace(load_run(folder).about, conducts=conducts))
+    [group] = group_runs([load_run(folder)])
+    assert [row[0] for row in kinds_table(group).rows] == ["honest (1)", "attackers (2)"]
 
 
 @pytest.mark.parametrize(("carried", "doubted"), [(0.0, True), (-0.28, False)])

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from killed_runs import child
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 import hanse
 from hanse.base.errors import MachineError
@@ -146,7 +146,14 @@ def test_lines_lost_to_a_power_cut_send_the_run_back_to_an_earlier_checkpoint(re
 
 def snapshot() -> Snapshot:
     states = {
-        "select": {"counts": np.arange(3), "none": None, "beta": 0.5, "name": "x", "t": torch.ones(2, 2)},
+        "select": {
+            "counts": np.arange(3),
+            "none": None,
+            "beta": 0.5,
+            "name": "x",
+            "t": torch.ones(2, 2),
+            "other order": np.arange(3, dtype=">f8"),
+        },
         "weigh": {},
     }
     blocks = Block("server"), Block("own", PER_CLIENT, initial="zero", private=True, held=True)
@@ -168,6 +175,7 @@ def test_a_checkpoint_holds_everything(tmp_path: Path) -> None:
     assert state.home.tolist() == [0, 1, 0]
     assert state.states["weigh"] == {}
     select = state.states["select"]
+    assert select["other order"].tolist() == [0, 1, 2]
     np.testing.assert_array_equal(select["counts"], np.arange(3))
     assert (select["none"], select["beta"], select["name"]) == (None, 0.5, "x")
     assert torch.equal(select["t"], torch.ones(2, 2))
@@ -215,6 +223,20 @@ def test_a_state_that_cannot_be_stored_is_an_error_and_not_lost(tmp_path: Path) 
     state = LoopState(0, Table.of(torch.zeros(1, 1)), np.zeros(1, np.int64), {"select": {"set": {1, 2}}})
     with pytest.raises(TypeError, match="not a set"):
         store(tmp_path / "a.safetensors", Snapshot(state, {}))
+
+
+@pytest.mark.parametrize("table", ["none", Table(torch.zeros(3), np.zeros(3), np.zeros(3), (Block("server"),))])
+def test_a_checkpoint_without_a_table_of_models_is_refused(tmp_path: Path, table: Any) -> None:
+    store(tmp_path / "a.safetensors", Snapshot(LoopState(1, table, np.zeros(1, np.int64), {}), {}))
+    with pytest.raises(hanse.UserError):
+        load(tmp_path / "a.safetensors", CPU)
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float8_e4m3fn])
+def test_types_that_numpy_lacks_are_damage(tmp_path: Path, kind: torch.dtype) -> None:
+    save_file({"0": torch.zeros(2, dtype=kind)}, tmp_path / "00007.safetensors", {"notes": "", "digest": ""})
+    with pytest.raises(CorruptCheckpointError):
+        load(tmp_path / "00007.safetensors", CPU)
 
 
 def test_only_the_last_checkpoints_are_kept(reference: Path) -> None:

@@ -43,7 +43,7 @@ class Pays(SettlePart):
         more = READS[self.reads](view.table.rows) if self.reads else len(view.trained.seats)
         units = state["due"] + more
         paid = Transaction("pay", "pay", ((client(0), -units), (client(1), units)))
-        return Settlement(transactions=(paid,)), {"due": units}
+        return Settlement(transactions=(paid,), arrays={"left": np.array([1e-17])}), {"due": units}
 
     def learn(self, outcome: View, state: State) -> State:
         return {"due": state["due"] + len(outcome.posted) + int(outcome.mixed.W.sum())}
@@ -67,6 +67,16 @@ def audited(folder: Path, mechanism: Any, change: Any = None) -> Audit:
 def test_state_and_what_learn_reads_follow_round_by_round(tmp_path: Path) -> None:
     audit = audited(tmp_path / "run", f"{__name__}:pays")
     assert {check.name: check.holds for check in audit.checks}["settled again"]
+
+
+@pytest.mark.parametrize(("left", "holds"), [(0.0, True), (1e-11, False)])
+def test_what_rounding_leaves_of_a_sum_of_zero_is_no_fault(left: float, holds: bool, tmp_path: Path) -> None:
+    hanse.run(small_experiment(f"{__name__}:pays"), out=tmp_path / "run")
+    with np.load(round_file(tmp_path / "run", 1)) as record:
+        kept = {**record, "left": np.array([left])}
+    np.savez(round_file(tmp_path / "run", 1), **kept)
+    restamped(tmp_path / "run")
+    assert audit_run(tmp_path / "run", trust=True).holds is holds
 
 
 @pytest.mark.parametrize("reads", READS)

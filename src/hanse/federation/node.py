@@ -20,17 +20,19 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from hanse.base.errors import UserError
 from hanse.base.factories import call
-from hanse.base.files import AGREEMENTS, ASKED, OPERATORS, as_npz, private_folder, write_whole
+from hanse.base.files import AGREEMENTS, ASKED, CLIENTS, OPERATORS, as_npz, private_folder, write_whole
 from hanse.base.import_trust import from_message
 from hanse.base.pytorch import Tensor, torch
 from hanse.base.wings import Names, absent
+from hanse.core.declared import Count, Int64, Name
 from hanse.core.port import Federation, Reply, Request, Result, Score, Scored, Task, Test, Tested, Train, Trained
 from hanse.core.recipe import NEVER, Recipe
 from hanse.data.federated import FederatedData
@@ -281,14 +283,14 @@ class Assignment:
         False
     """
 
-    run: str
-    client: int
-    num_clients: int
-    seed: int
+    run: Name
+    client: Count
+    num_clients: Annotated[int, Field(ge=1, le=CLIENTS)]  # a node keeps a number for each
+    seed: Int64
     model: Mapping[str, Any]
     train: Mapping[str, Any]
     half: bool = False
-    unsent: str = ""
+    unsent: Name = ""
     metrics: Sequence[Any] = ()
     private: Mapping[str, Any] | None = None
 

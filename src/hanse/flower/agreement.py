@@ -35,7 +35,7 @@ from typing import Annotated, Any, Literal
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pydantic import AfterValidator, Field
 
-from hanse.base.errors import UserError, import_path, import_paths
+from hanse.base.errors import UserError, gated, import_path, import_paths
 from hanse.base.files import AGREEMENTS, private_folder, read_text, write_whole
 from hanse.base.lock import flock
 from hanse.core.declared import Count, Declared, Digest, Figure, Int64, Name, UnsoundError
@@ -376,6 +376,7 @@ class Agreement:
 
 
 _AGREEMENT, _TALLY = Declared[Agreement](Agreement), Declared[QuestionTally](QuestionTally)
+_ASSIGNMENT = Declared[Assignment](Assignment)
 
 
 def _on(kind: str, share: str, samples: int | None = None) -> str:
@@ -541,8 +542,8 @@ def take(home: Path, note: str, operator: bytes, now: float) -> Agreement:
         now: seconds since 1970.
 
     Raises:
-        UserError: it is not an agreement, another operator has signed it, it has ended, or this release of hanse is
-            not among those accepted.
+        UserError: it is not an agreement, or about no experiment; another operator has signed it, it has ended, or this
+            release of hanse is not among those accepted.
     """
     try:
         found, lines = Agreement.read(note)
@@ -555,6 +556,8 @@ def take(home: Path, note: str, operator: bytes, now: float) -> Agreement:
     if code_hash() not in found.releases.values():
         accepted = ", ".join(f"{name} ({digest[:16]})" for name, digest in found.releases.items())
         raise UserError(f"--agree: this hanse has the code {code_hash()[:16]}; install an accepted one: {accepted}")
+    with gated("--agree: is about no experiment that a node can take part in"):
+        _ASSIGNMENT.check(found.job(0))
     mine = Witness(home)
     folder = private_folder(home / AGREEMENTS)
     line = cosign(found.text, mine.name, load_key(home / KEY), int(now))

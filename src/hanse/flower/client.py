@@ -124,11 +124,11 @@ def client_app(
         except MissingError as lost:
             # the server sends only models that the node should lack; it answers this by sending all of them
             beside["missing"] = lost.hashes
-        except BeyondError as wrong:
-            beside["refused"], done["signature"], done["statement"] = str(wrong), values["signature"], signed
         except (WireError, UserError, OSError) as wrong:  # what a system's error says beside its number may be private
             system = os.strerror(wrong.errno or 0) if isinstance(wrong, OSError) else ""
             beside["refused"] = f"its machine failed: {system}" if system else str(wrong)
+            if isinstance(wrong, BeyondError):
+                done |= {"signature": values["signature"], "statement": signed}
             logging.getLogger(__name__).warning("a message was refused: %s", wrong)
         except Exception as wrong:  # of whatever class: fields that fit nothing, or a policy that raises
             beside["refused"] = f"it could not answer ({type(wrong).__name__}); its own log says why"  # not of samples

@@ -94,8 +94,8 @@ class NodeLog:
             private_folder(self.home)
         at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         try:
-            path.touch(0o600)
-            with path.open("r+b") as file:
+            # a link is not followed: such a log could not be verified
+            with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600), "r+b") as file:
                 now = os.fstat(file.fileno())
                 # whoever can write it can take a nonce out, and the request would be acted upon again
                 if now.st_mode & 0o022 or now.st_uid != os.geteuid():

@@ -51,8 +51,12 @@ def _kinds(run: RunRecord) -> dict[str, Collection[int]]:
     """Return the honest clients of a run, and those of each kind of cheats; nothing if nobody cheats."""
     if (honest := honest_of(run)) is None:
         return {}
-    cheats = {one.label: [c for c in one.clients if c < run.num_clients] for one in run.about.conducts if one.cheats}
-    return {"honest": honest.tolist()} | cheats
+    kinds: dict[str, Collection[int]] = {"honest": honest.tolist()}
+    for one in run.about.conducts:
+        if one.cheats:  # several behaviours may call their clients the same, or nothing
+            name, there = one.label or "cheats", {c for c in one.clients if c < run.num_clients}
+            kinds[name] = sorted(there.union(kinds.get(name, ())))
+    return kinds
 
 
 def _mean(read: _Figure, run: RunRecord, clients: Collection[int]) -> float:

@@ -181,7 +181,7 @@ def _read(path: Path) -> tuple[dict[str, NDArray[Any]], str]:
         with safe_open(path, "np") as file:
             metadata = file.metadata() or {}
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
-    except (SafetensorError, OSError) as wrong:
+    except (SafetensorError, OSError, TypeError, AttributeError) as wrong:  # the last two: a type that NumPy lacks
         raise CorruptCheckpointError(f"{path.name}: {wrong}") from None
     notes = metadata.get("notes", "")
     if metadata.get("digest") != _digest(arrays, notes):
@@ -227,6 +227,8 @@ def load(path: Path, device: torch.device) -> Snapshot:
             known["round"], book=book, finished=known["finished"], left=frozenset(known["left"]),
             accounts=None if kept is None else restored(kept), **said,
         )  # fmt: skip
+        if not isinstance(state.table, Table) or state.table.rows.ndim != 2:
+            raise ValueError("has no table of models")
         pending = tuple(
             (r, Transaction(step, kind, tuple((account, units) for account, units in rows), memo))
             for r, step, kind, memo, rows in known["pending"]

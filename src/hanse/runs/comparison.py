@@ -29,6 +29,8 @@ class Comparison:
     Attributes:
         floor: the allowed difference, as a share of the largest number of the same kind. 0: no difference is allowed.
         exact: whether payments and their memos must be equal whatever the floor is.
+        least: what the largest number counts as if it is smaller: what rounding leaves of a sum of 0 is otherwise on
+            another processor.
         deviation: the largest difference found, as the same share.
 
     Examples:
@@ -40,6 +42,7 @@ class Comparison:
 
     floor: float = 0.0
     exact: bool = True
+    least: float = 0.0
     deviation: float = 0.0
 
     def same(
@@ -68,7 +71,7 @@ class Comparison:
                 raise UnlikeError("{} was recorded with {}, and comes out with {}".format(said.format(name), *forms))
             money = name.endswith(("units", "money")) and not self.exact  # whole units, which may be one apart
             if mine.dtype.kind in ("fiu" if money else "f") and theirs.dtype.kind in "fiu":
-                scale = scales.get(name) or float(np.abs(mine[np.isfinite(mine)]).max(initial=0))
+                scale = scales.get(name) or float(np.abs(mine[np.isfinite(mine)]).max(initial=self.least))
                 alike = self.close(mine, theirs, max(scale, 1 / self.floor) if money else scale)
             else:
                 alike = np.asarray(mine == theirs)

@@ -44,7 +44,7 @@ from hanse.runs.run_record import edited_settings, registered
 from hanse.runs.sections import ClientsSection, config_hash
 from hanse.runs.settle_inputs import NotRecordedError, RecordedInputs
 
-ROUNDING = 1e-12  # of the largest number of an array: what sums in another order make otherwise
+ROUNDING = 1e-12  # of the largest number of an array, or of 1: what sums in another order make otherwise
 REPLAYS: Mapping[str, Any] = Names({}, "replays")  # what wings post beside the rule, and check
 
 
@@ -269,7 +269,7 @@ class Again:
 
     def _compare(self, r: PostedRound, settlement: Settlement, arrays: Arrays = MappingProxyType({})) -> None:
         """Note the first difference between what a round's settlement posts and records, and what is there."""
-        alike = Comparison(ROUNDING)
+        alike = Comparison(ROUNDING, least=1.0)
         try:
             alike.same_payments(settlement.transactions, r.posted)
             alike.same("'{}'", arrays, {name: r.arrays.get(name) for name in arrays})

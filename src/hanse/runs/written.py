@@ -52,7 +52,8 @@ class Writer:
     def array(self, array: NDArray[Any]) -> Any:
         """Return what stands for an array."""
         name = str(len(self.arrays))
-        self.arrays[name] = np.asarray(array, order="C")
+        # in this machine's order of bytes, as they are read back
+        self.arrays[name] = np.asarray(array, array.dtype.newbyteorder("="), order="C")
         return {"$array": name}
 
     def tensor(self, tensor: Tensor) -> Any:

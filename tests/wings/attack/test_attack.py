@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import attack_cases
@@ -14,7 +15,7 @@ from hanse.cli import app
 from hanse.lab.job import Job, Step
 from hanse.runs.config import Experiment
 from hanse.wings.attack.attack_command import sentences
-from hanse.wings.attack.search import Try, search, small, space_of
+from hanse.wings.attack.search import Try, _tried, search, small, space_of
 
 SECTIONS = small("ipfl")
 
@@ -78,6 +79,14 @@ def test_the_best_deviation_is_found_made_simple_and_confirmed(tmp_path: Path) -
     assert [f"{job.key}.json" for job in again] == [file.name]
     counter = hanse.Experiment.read(tmp_path / "attack.toml")
     assert counter.behaviour["deviant"] == {"clients": [0], "times": {"samples": 2.0}}
+
+
+def test_a_search_that_ends_with_its_tries_does_not_say_that_everything_was_tried() -> None:
+    game: Any = SimpleNamespace(
+        honest=len, played_all=lambda tries, seeds: [Try(one.deviation, dict.fromkeys(seeds, 1.0)) for one in tries]
+    )
+    ends = [_tried(game, {"silent": [True], "longer": [5]}, tries, [0, 1])[1] for tries in (1, 2, 9)]
+    assert ends == ["tries", "tries", "space"]
 
 
 def test_luck_is_not_called_a_gain(tmp_path: Path) -> None:

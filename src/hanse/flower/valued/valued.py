@@ -489,13 +489,14 @@ class Valued(Generic[S]):
 
     def makes(self, arrays: ArrayRecord | None, figures: object = None) -> None:
         """Take the strategy's aggregate of the replies, or None if it made none, and of their metrics."""
-        if self._now is None:
+        if (now := self._now) is None:
             return
-        self._now.made = None if arrays is None else own_copy(arrays)
-        average = self._now.is_average(self._now.made, list(self._now.replies))
-        if average and self._averages is None:  # once: two aggregates are made again for it
-            self._averages = averages(self.strategy) or self._now.averages_few()
-        self._now.average = average and self._averages is True
+        now.made = None if arrays is None else own_copy(arrays)
+        average, known = now.is_average(now.made, list(now.replies)), averages(self.strategy)
+        if average and not known and self._averages is None:  # once: two aggregates are made again for it
+            tells = not all(now.is_average(now.made, [client]) for client in now.replies)  # nothing if they are alike
+            self._averages = now.averages_few() if tells else None
+        now.average = average and (known or self._averages is True)
         self.says("train", figures)
 
     def says(self, who: str, figures: object) -> None:

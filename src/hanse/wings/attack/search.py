@@ -302,7 +302,8 @@ def _tried(game: Game, space: Space, tries: int, searched: Sequence[int]) -> tup
     found, first = list[Try](), searched[:1]
     todo = [Try({key: value}) for key, values in space.items() for value in values]
     while todo and len(found) < tries:
-        batch, todo = todo[: min(_BATCH, tries - len(found))], todo[_BATCH:]
+        batch = todo[: min(_BATCH, tries - len(found))]
+        todo = todo[len(batch) :]
         found += game.played_all(batch, first)
         leads = _ranked(found, first)
         game.figure = f"best so far: {leads[0].said}" if leads else ""
