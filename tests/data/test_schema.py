@@ -189,6 +189,7 @@ def test_a_schema_of_another_version_or_with_mistakes_is_refused(tmp_path: Path)
         (source, {"partition": "iid"}, "partition"),
         (source, {"client_test_from": "equal"}, "client_test_from"),
         (source, {"client_test": 0.1}, "client_test"),
+        (source, {"validation": 0.3}, "validation"),
     ):
         with pytest.raises(UserError, match=f"data.{key}"):
             build(parse_spec({"source": of, **more}))
@@ -213,6 +214,10 @@ def test_drafts_of_members_who_see_no_other_s_table_make_one(tmp_path: Path) -> 
             merged([whole, draft(tables, other)])
     with pytest.raises(UnfitTableError):
         merged([whole, draft(tables, SAID, ["age"])])
+    rest = {name: column for name, column in tables[0].columns.items() if name != SAID["target"]}
+    with pytest.raises(UnfitTableError, match=f"'{SAID['target']}'") as wrong:
+        draft([replace(tables[0], columns=rest), *tables[1:]], SAID)
+    assert "leave-out" not in str(wrong.value)  # what all need cannot be left out
 
 
 @pytest.mark.parametrize("others", [("Kiel",), ("Kiel", "Visby")])

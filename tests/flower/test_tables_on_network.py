@@ -106,7 +106,7 @@ def test_a_table_that_does_not_fit_is_told_to_its_owner_and_its_code_to_the_oper
     assert not any(one in line for line in operator for one in ("secret", "sex", "row"))
 
 
-def test_a_schema_that_was_not_agreed_on_is_refused(folder: Path) -> None:
+def test_a_schema_that_was_not_agreed_on_is_refused(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     exp = experiment(sha256=digest("schema.toml"))
     shutil.copy("schema.toml", "other.toml")
     Path("other.toml").write_text(Path("other.toml").read_text().replace("test = 0.2", "test = 0.3"))
@@ -124,6 +124,7 @@ def test_a_schema_that_was_not_agreed_on_is_refused(folder: Path) -> None:
         if (why := json.loads(line).get("refused"))
     }
     assert "schema" in reason
+    assert f"by schema {digest('other.toml')}; agreed: {digest('schema.toml')}" in caplog.text
 
 
 def test_the_command_says_what_it_doubts_and_ends_with_2_for_a_mistake(folder: Path) -> None:

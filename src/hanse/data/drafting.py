@@ -57,7 +57,9 @@ def draft(
     for one in tables:
         odd = [name for name in names if name not in one.columns and name not in leave_out]
         lines += [
-            f"{one.path}: column {name!r}: is not there, and another table has it: --leave-out it" for name in odd
+            f"{one.path}: column {name!r}: is not there, and another table has it: "
+            f"{'call it as there' if name in others else '--leave-out it'}"
+            for name in odd
         ]
     if lines:
         raise UnfitTableError("column", *dict.fromkeys(lines))

@@ -392,6 +392,9 @@ class DataSpec(BaseModel):
                 yield f"partition: '{partition.name}': a schema's tables are clients: must be 'natural', or left out"
             if self.client_test_from != "own":
                 yield f"client_test_from: '{self.client_test_from}': the schema says what clients keep; allowed: 'own'"
+            for key, usual in (("validation", 0.5), ("root", 0.0), ("validation_seed", None)):
+                if (value := getattr(self, key)) not in (usual, 0.0):
+                    yield f"{key}: {value:g}: a schema's tables leave the server no samples; leave it out"
         inverse = isinstance(partition, MixturePartition) and partition.test_mix == "inverse"
         if inverse and self.client_test + self.client_validation == 0:
             yield (

@@ -154,10 +154,12 @@ def client_app(
         bound.check(asked)  # before a file is made for a head
         if shown is not None:  # whether one is due, the agreement says
             beside["cosigned"] = _cosigned(values, pinned, home)
-        if data_of(context).schema != bound.agreement.experiment["data"].get("schema", ""):
+        own, agreed = data_of(context).schema, bound.agreement.experiment["data"].get("schema", "")
+        if own != agreed:
+            logging.getLogger(__name__).error("load_data: by schema %s; agreed: %s", own or "none", agreed or "none")
             raise WireError("its table was prepared by another schema than was agreed (schema); its own log says which")
-        agreed = bound.agreement.imported
-        if wrong := [path for path in things if path in agreed and agreed[path] != digest_of(path, things[path])]:
+        files = bound.agreement.imported
+        if wrong := [path for path in things if path in files and files[path] != digest_of(path, things[path])]:
             raise WireError(f"{wrong[0]}: the file in which it is defined is not the one that was agreed")
 
         def permit(found: Request) -> None:

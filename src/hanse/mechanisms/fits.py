@@ -64,7 +64,8 @@ class Word:
 
 WORDS: Mapping[str, Word] = {
     "validation": Word(
-        "a validation set at the server", "data.validation > 0; on a network load_server_data returns it"
+        "a validation set at the server",
+        "data.validation > 0, but no schema's tables; on a network load_server_data returns it",
     ),
     "client_validation": Word("a validation share at each client", "data.client_validation > 0"),
     "root": Word("a root set at the server, for itself to train on", "data.root > 0"),
@@ -154,7 +155,7 @@ FORBIDS: Mapping[str, Mapping[str, str]] = {
 WARNS: Mapping[str, Mapping[str, str]] = {
     "train.loop": {"sgd": "with another optimiser, a schedule or clipping its formula does not hold"},
     "claimed sizes/network": {
-        "weights": "and a member's own claim of samples sets it; sizes.proved = true counts them, "
+        "weights": "a member's own claim of samples sets it; sizes.proved = true counts them, "
         "mechanism.weigh = 'uniform' asks for none"
     },
 }
