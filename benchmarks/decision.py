@@ -611,33 +611,33 @@ def advice(kept: Kept) -> list[str]:
     """Return what the decision page has of the kept runs: the regimes, what to take for each need, the picture."""
     settings, plain = kept.settings, kept.settings.given["regimes"]["plain"]
     done, planned = (sum(sum(getattr(cell, name)) for cell in kept.cells.values()) for name in ("done", "planned"))
-    asked = ("gain", "better", "worst")
-    found = {problem: regime(kept, problem) for problem in settings.problems}
+    found, asked = {problem: regime(kept, problem) for problem in settings.problems}, ("gain", "better", "worst")
     named = [(problem, of["title"]) for problem, of in settings.problems.items() if found[problem]]
     rows = [[title, *(shown(kept, name, plain, one) for one in asked), found[name] or ""] for name, title in named]
     whole = pictured(kept)
     part = [problem for problem in found if problem not in whole]
-    split = f"{', '.join(whole) or 'none'}; in part: {', '.join(part) or 'none'}"
-    lines = [f"Played: {done:,} of at least {planned:,} runs. Whole, and in the picture: {split}.", ""]
+    split = f"In the picture: {', '.join(whole) or 'none'}; in part: {', '.join(part) or 'none'}"
+    lines = [f"Played: {done:,} of at least {planned:,} runs. {split}.", ""]
     lines += wide(["problem", *(f"FedAvg: {MEASURES[one][0]}" for one in asked), "joining"], rows)
     kinds: dict[tuple[str, ...], list[list[str]]] = {}  # needs with the same answer share a row
     for need in settings.given["needs"]:
         (hits, tried, chance), of = left_out(kept, need), ready(kept, need)
-        sure = hits >= settings.given["passes"] * tried
+        if hits < settings.given["passes"] * tried:
+            row = kinds.setdefault(("any", "cannot say", "", ""), [[], []])
+            row[0].append(need["asks"])
+            row[1].append(f"{hits} of {tried}; at random {chance:.1f}")
+            continue
         for joining in [word for word in REGIMES if word in of.values()]:
             problems = [problem for problem in of if of[problem] == joining]
             name = best_of(kept, need, problems)
             warned = "keeps" if settings.mechanisms[name].get("paid") else "under"
-            figures, beware = (
-                "; ".join(f"{problem} {shown(kept, problem, name, one)}" for problem in problems)
-                for one in ("worst", warned)
-            )
+            each = [[f"{p} {shown(kept, p, name, one)}" for p in problems] for one in ("worst", warned)]
+            figures, beware = map("; ".join, each)
             beware = f"{MEASURES[warned][0]}: {beware}"
             if name == ALONE:
                 figures, beware = "0", "nothing: no update reaches others"
             take = f"`{name.removesuffix('_proved')}`{' with proofs' * name.endswith('_proved')}"
-            take = take if sure else f"cannot say ({take})"
-            take += ", provisionally" if sure and tried < settings.given["least"] else ""
+            take += ", provisionally" if tried < settings.given["least"] else ""
             row = kinds.setdefault((joining, take, figures, beware), [[], []])
             row[0].append(need["asks"] if not row[0] else f"{need['asks'][:1].lower()}{need['asks'][1:]}")
             row[1].append(f"{hits} of {tried}; at random {chance:.1f}" if not row[1] else f"{chance:.1f}")
@@ -645,16 +645,16 @@ def advice(kept: Kept) -> list[str]:
             kinds["", "not played yet", "", ""] = [[need["asks"]], []]
     said = ["; ".join(asks) for asks, _ in kinds.values()]  # once for the rows of one federation
     begins = [asks if asks != before else "" for asks, before in zip(said, ["", *said], strict=False)]
-    rows = [[asks, *row, ", ".join(each)] for asks, (row, (_, each)) in zip(begins, kinds.items(), strict=True)]
+    kinds_of = zip(begins, kinds.items(), strict=True)
+    rows = [[asks, *row, ", ".join(left) if asks else ""] for asks, (row, (_, left)) in kinds_of]
     head = ["your federation", "joining", "take", "the worst-off member gains", "beware", "left out"]
     return [*lines, *wide(head, rows)[:-1]]
 
 
 def pictured(kept: Kept) -> list[str]:
     """Return the problems that the picture is of: those on which every mechanism has both of its measures."""
-    asked = {
-        name: ("worst", "keeps") if row.get("paid") else ("worst",) for name, row in kept.settings.mechanisms.items()
-    }
+    rows = kept.settings.mechanisms.items()
+    asked = {name: ("worst", "keeps") if row.get("paid") else ("worst",) for name, row in rows}
     return [p for p in kept.settings.problems if all(kept.figure(p, m, one) for m, two in asked.items() for one in two)]
 
 
