@@ -1,16 +1,16 @@
-"""The books as a value: balances and the head of the log at one moment of a run.
+"""The books as an immutable value: balances and the head of the log at one moment of a run.
 
 The loop posts each round's transactions to a :class:`Book` first, in memory, so a forbidden payment is found before
 anything is written. The transactions are then appended to the log (:mod:`hanse.ledger.store`), whose readers check
-everything again by the same :meth:`Book.add`. Amounts are integers of the smallest unit (:mod:`hanse.core.entry`).
+everything again by the same :class:`MutableBook`. Amounts are integers of the smallest unit (:mod:`hanse.core.entry`).
 
 The head of a book is the root of a Merkle tree over its transactions (RFC 9162), in hexadecimal digits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from hanse.base.merkle import grow, root_of
 from hanse.core.entry import CLOSE, LEAVE, MINT, UNMOVING, Transaction, is_account, leaf
@@ -63,12 +63,9 @@ def check(transaction: Transaction) -> None:
         raise LedgerError(f"{where}: postings sum to {total}: must sum to 0")
 
 
-@dataclass
+@dataclass(frozen=True)
 class Book:
-    """Balances, and the Merkle tree over the transactions.
-
-    :meth:`post` returns a new book, and is what the loop and parts use. Whoever reads or writes a log adds one
-    transaction after the other to a copy of its own (:meth:`add`).
+    """Balances, and the Merkle tree over the transactions. Immutable: posting returns a new book.
 
     No account but the mint may go below ``floor``. Each step is posted at most once per round, rounds never decrease,
     and a round's close is its last transaction.
@@ -90,12 +87,12 @@ class Book:
         (1000000, 1)
     """
 
-    balances: dict[str, int] = field(default_factory=dict)
-    peaks: list[bytes] = field(default_factory=list)
+    balances: Mapping[str, int] = field(default_factory=dict)
+    peaks: tuple[bytes, ...] = ()
     count: int = 0
     floor: int = 0
     round: int = field(default=0, compare=False)
-    steps: set[str] = field(default_factory=set, compare=False, repr=False)
+    steps: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
 
     @property
     def head(self) -> str:
@@ -110,10 +107,6 @@ class Book:
         """Say whether ``units`` can leave the account without going below its floor. The mint can always pay."""
         return account == MINT or self.balance(account) - units >= self.floor
 
-    def copy(self) -> Book:
-        """Return a book of its own with the same contents."""
-        return replace(self, balances=dict(self.balances), peaks=list(self.peaks), steps=set(self.steps))
-
     def post(self, round: int, transactions: Iterable[Transaction]) -> Book:
         """Return the book after a round's transactions. Either all of them are posted or none.
 
@@ -126,14 +119,43 @@ class Book:
                 last one, or a balance would not fit 64 bits.
             OverdraftError: an account that pays would end below its floor.
         """
-        after = self.copy()
+        tally = MutableBook.of(self)
         for transaction in transactions:
-            after.add(round, transaction)
-        return after
+            tally.add(round, transaction)
+        return self if tally.count == self.count else tally.book()
+
+
+@dataclass
+class MutableBook:
+    """A mutable book, to which transactions are added one at a time; see :class:`Book` for the attributes.
+
+    Do not use it again after an error.
+    """
+
+    balances: dict[str, int] = field(default_factory=dict)
+    peaks: list[bytes] = field(default_factory=list)
+    count: int = 0
+    floor: int = 0
+    round: int = 0
+    steps: set[str] = field(default_factory=set)
+
+    @staticmethod
+    def of(book: Book) -> MutableBook:
+        """Return a tally that starts from a book."""
+        return MutableBook(dict(book.balances), list(book.peaks), book.count, book.floor, book.round, set(book.steps))
+
+    @property
+    def head(self) -> str:
+        """The root of the tree over all transactions, 64 hexadecimal digits."""
+        return root_of(self.peaks).hex()
+
+    def book(self) -> Book:
+        """Return the tally's present state as a book."""
+        steps = frozenset(self.steps)
+        return Book(dict(self.balances), tuple(self.peaks), self.count, self.floor, self.round, steps)
 
     def add(self, round: int, transaction: Transaction, line: bytes | None = None) -> bytes:
-        """Post a transaction to this book itself, which must not be used again after an error; return its line of the
-        log.
+        """Post a transaction and return its line of the log.
 
         Args:
             round: the transaction's round.

@@ -305,8 +305,8 @@ def _difference(connection: Connection, ledger: Ledger) -> str:
             return f"transaction {record.number} (round {record.round}, step {record.transaction.step!a})"
         for name, units in record.transaction.postings:
             held[name] = held.get(name, 0) + units
-    if _count(connection, int(book)) > ledger.as_book().count:
-        return f"transaction {ledger.as_book().count + 1}: the log ends before it"
+    if _count(connection, int(book)) > (count := ledger.as_book().count):
+        return f"transaction {count + 1}: the log ends before it"
     a = accounts.c
     listed = {row.name: row.balance for row in connection.execute(select(a.name, a.balance).where(a.book_id == book))}
     for name in sorted(held.keys() | listed.keys()):

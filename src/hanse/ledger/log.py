@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from hanse.base.files import LONGEST, opened
 from hanse.base.merkle import as_text, hashes_of
-from hanse.core.book import Book, DamagedError, LedgerError
+from hanse.core.book import DamagedError, LedgerError, MutableBook
 from hanse.core.entry import CLOSE, MINT, Transaction, leaf
 from hanse.ledger.note import DASH, fingerprint, is_signed, sign
 
@@ -186,7 +186,7 @@ class Walk:
 
     file: Path
     book: str
-    tally: Book = field(default_factory=Book)
+    tally: MutableBook = field(default_factory=MutableBook)
     lines: int = 0
     notes: int = 0
     count: int = 0

@@ -38,7 +38,7 @@ from typing_extensions import TypedDict
 from hanse.base.errors import UserError
 from hanse.base.files import LONGEST, cut_torn, opened
 from hanse.base.merkle import Tree, as_text, hashes_of, path_length, root_from
-from hanse.core.book import Book
+from hanse.core.book import Book, MutableBook
 from hanse.core.declared import Declared, Digest, Int64, Units
 from hanse.core.entry import CLOSE, Transaction, client, escrow, leaf, owner_of
 from hanse.ledger.log import LogHead, Record
@@ -267,7 +267,7 @@ class Closes:
     seen: set[int] = field(default_factory=set)
     _new: list[tuple[int, Transaction]] = field(default_factory=list)  # not closed so far
 
-    def reached(self, record: Record, tally: Book, before: Sequence[bytes] | None) -> Closed | None:
+    def reached(self, record: Record, tally: MutableBook, before: Sequence[bytes] | None) -> Closed | None:
         """Take in the next line of the log, and return the round that it closes, or None if it closes no round.
 
         Args:
@@ -287,7 +287,7 @@ class Closes:
         line = closing_line(facts.record, Tree(list(said.values())).root())
         return Closed(record.round, line, facts.record, said, before)
 
-    def wrong(self, record: Record, tally: Book, before: Sequence[bytes] | None) -> str | None:
+    def wrong(self, record: Record, tally: MutableBook, before: Sequence[bytes] | None) -> str | None:
         """Take in the next line of the log, and return what is wrong with it, or None if it is right."""
         due, found = self.reached(record, tally, before), record.transaction
         if due is None or due.line == found:

@@ -30,7 +30,7 @@ from typing import IO, TYPE_CHECKING
 from hanse.base.errors import UserError
 from hanse.base.lock import flock
 from hanse.base.merkle import Tree, as_text, root_of
-from hanse.core.book import Book, DamagedError, LedgerError
+from hanse.core.book import Book, DamagedError, LedgerError, MutableBook
 from hanse.core.entry import Transaction
 from hanse.ledger.log import LogHead, Record, Walk, heads_of
 from hanse.ledger.note import public_of
@@ -97,7 +97,7 @@ def _first_wrong(
         if first.count > tally.count:
             return f"{first.who}: saw {first.count} transactions, the book has {tally.count}: its tail is cut"
         return f"{first.who}: root after transaction {first.count}: is not the book's, which was written anew"
-    after = tally.copy()
+    after = MutableBook.of(tally.book())
     with suppress(LedgerError):  # if they cannot follow, the heads after them are left over
         for round, transaction in lacking(tally.count):
             after.add(round, transaction)
@@ -225,7 +225,7 @@ class Ledger:
             known = self._known(walk.tally, round, wanted)
             fresh = [t for step, t in wanted.items() if step not in known]
             if fresh:
-                tally = walk.tally.copy()
+                tally = MutableBook.of(walk.tally.book())
                 lines = b"".join(tally.add(round, t) + b"\n" for t in fresh)
                 head = LogHead(self.book, tally.count, root_of(tally.peaks), round).signed(self._key)
                 note = head.note().encode()
@@ -250,7 +250,7 @@ class Ledger:
             os.ftruncate(heads.fileno(), walk.notes)
             yield log, heads, walk
 
-    def _known(self, tally: Book, round: int, wanted: Mapping[str, Transaction]) -> dict[str, Record]:
+    def _known(self, tally: MutableBook, round: int, wanted: Mapping[str, Transaction]) -> dict[str, Record]:
         """Return the records that the round already has of the ``wanted`` transactions, by step.
 
         Raises LedgerError if one of them is in the book with other content.
@@ -300,7 +300,7 @@ class Ledger:
             >>> book.balance("client/0"), book.balance("mint"), book.balance("client/9"), book.count
             (5, -5, 0, 1)
         """
-        return self._at_end().tally.copy()
+        return self._at_end().tally.book()
 
     def _at_end(self) -> Walk:
         """Return the walk along the whole book as it is now. Raises DamagedError if the book does not hold."""
@@ -343,7 +343,7 @@ class Ledger:
 
     def walk(self) -> Walk:
         """Return a walk over the book that stands at its beginning."""
-        return Walk(self.file, self.book, Book(floor=self.floor), public=self.public)
+        return Walk(self.file, self.book, MutableBook(floor=self.floor), public=self.public)
 
     def verify(
         self,

@@ -221,7 +221,7 @@ def load(path: Path, device: torch.device) -> Snapshot:
                 "with it in the version that environment.json names, or play its config.toml again with 'hanse run'"
             )
         said = Reader(known["state"], arrays, KINDS, device).read(known["state"])
-        book = Book(**known["book"] | {"peaks": [*map(bytes.fromhex, known["book"]["peaks"])]})
+        book = Book(**known["book"] | {"peaks": tuple(map(bytes.fromhex, known["book"]["peaks"]))})
         kept = known.get("accounts")
         state = LoopState(
             known["round"], book=book, finished=known["finished"], left=frozenset(known["left"]),

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from logging import INFO
 from pathlib import Path
 from typing import Any, cast
@@ -237,9 +237,9 @@ class MechanismStrategy:
                 return as_figures(said, "evaluate_fn")
 
             engine = FunctionEngine(lambda row: tested(federation.round + 1, form.arrays(row)))
-            session = self._session(federation, form, form.row(initial_arrays), num_rounds, engine)
-            if evaluate_fn is None:
-                session = replace(session, data=replace(session.data, server_test=None))
+            # in the place of the samples that evaluate_fn has
+            tests = None if evaluate_fn is None else Samples(torch.zeros(1, 1), torch.zeros(1))
+            session = self._session(federation, form, form.row(initial_arrays), num_rounds, engine, tests)
             if self.out is not None:
                 if self.overwrite and hold.folder.exists():
                     clear(hold.folder)
@@ -274,7 +274,13 @@ class MechanismStrategy:
         return self.experiment.model_copy(update={"data": data, "run": run, "model": model})
 
     def _session(
-        self, federation: PlainFederation, form: ArrayLayout, first: Tensor, rounds: int, engine: FunctionEngine
+        self,
+        federation: PlainFederation,
+        form: ArrayLayout,
+        first: Tensor,
+        rounds: int,
+        engine: FunctionEngine,
+        tests: Samples | None,
     ) -> Session:
         """Return what the round loop plays with.
 
@@ -291,8 +297,7 @@ class MechanismStrategy:
         context = Context(clients, rounds, seed, recipe, form.layout, lambda k: first.clone(), slots)
         evaluate = self.evaluate
         judge = FunctionJudge(evaluate and (lambda row: as_figures(evaluate(form.arrays(row)), "evaluate")))
-        samples = Samples(torch.zeros(1, 1), torch.zeros(1))  # in the place of those that evaluate_fn has
-        data = RemoteData(np.ones(clients, np.int64), (1,), None, None, samples)
+        data = RemoteData(np.ones(clients, np.int64), (1,), None, None, tests)
         return Session(
             self._settled(clients, rounds),
             mechanism,
