@@ -106,7 +106,7 @@ def key_of(sections: Mapping[str, Any], ids: Mapping[str, str] = MappingProxyTyp
         >>> key_of({"mechanism": {"settle": "study.bills:Bill"}}, {"study.bills:Bill": "study.parts:Bill"}) == before
         True
     """
-    text = json.dumps(named(_as_first_written(sections), ids), sort_keys=True)
+    text = json.dumps(named(sections, ids), sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=10).hexdigest()
 
 
@@ -117,27 +117,6 @@ def named(value: Any, ids: Mapping[str, str]) -> Any:
     if isinstance(value, list | tuple):
         return [named(item, ids) for item in value]
     return ids.get(value, value) if isinstance(value, str) else value
-
-
-def _as_first_written(sections: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return an experiment as it was written when settings of PI-FL's paper were defaults.
-
-    Results of that time are kept by the keys under which they were planned. So ``judges = "all"`` of first-order values
-    at clients and ``invited = "earn"`` are left out, and the defaults of today, which would look the same, are named.
-    """
-    mechanism = sections.get("mechanism")
-    table = dict(mechanism) if isinstance(mechanism, Mapping) else {"name": mechanism}
-    pifl, said = table.get("name") == "pifl", table.get("value", {})
-    if pifl and (invited := table.pop("invited", "unpaid")) != "earn":
-        table["invited"] = invited
-    value = dict(said) if isinstance(said, Mapping) else {"name": said}
-    if value.get("name", "first_order_clients" if pifl else "") == "first_order_clients":
-        judges = value.pop("judges", "auto")
-        value |= {} if judges == "all" else {"judges": judges}
-        table = {key: option for key, option in table.items() if key != "value"} | ({"value": value} if value else {})
-    elif not pifl:
-        return sections
-    return {**sections, "mechanism": table}
 
 
 def seeded(
