@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 import struct
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -203,7 +203,11 @@ def wrong_in(folder: Path) -> str | None:
 
 
 def verify_run(
-    folder: Path, ledger: Ledger, receipts: Iterable[Receipt] = (), heads: Mapping[str, str] | None = None
+    folder: Path,
+    ledger: Ledger,
+    receipts: Iterable[Receipt] = (),
+    heads: Mapping[str, str] | None = None,
+    met: Callable[[Record], object] = lambda record: None,
 ) -> VerifyResult:
     """Verify a run's ledger, and compare it with the records of its rounds and with the head in its last checkpoint.
 
@@ -212,13 +216,14 @@ def verify_run(
         ledger: the run's open ledger.
         receipts: what participants kept of the book.
         heads: further heads that the book must have had, each with who names it, such as a witness.
+        met: is called with each transaction that was found right.
 
     Raises:
         UserError: the metrics are damaged.
     """
     claim, closes = latest_claim(folder) or BooksAtCheckpoint(), Closes(Records(folder))
     said = claim.heads | dict(heads or {})
-    verdict = ledger.verify(receipts, heads=said, lacking=claim.lacking, closes=closes)
+    verdict = ledger.verify(receipts, heads=said, lacking=claim.lacking, closes=closes, met=met)
     due = claim.count - verdict.transactions
     written = closes.seen | {round for round, _ in claim.pending[-due:] if due > 0}
     played = 1 + max((line["round"] for line in json_lines(folder / METRICS, ("round",))), default=-1)
@@ -232,12 +237,7 @@ def verify_run(
         if lacking := rounds - written:
             return replace(verdict, wrong=f"round {min(lacking)}: the book has no close of it")
     # a run that pays settles once more after its last round; a book without payments needs no more
-    if (
-        verdict.ok
-        and over
-        and played not in closes.seen
-        and any(record.transaction.postings for record in ledger.history())
-    ):
+    if verdict.ok and over and played not in closes.seen and verdict.postings:
         lacks = f"all {played} rounds were played, and the book lacks the last settlement; if the run was interrupted, "
         return replace(verdict, wrong=f"{lacks}'{going_on(folder)}' writes it")
     return verdict

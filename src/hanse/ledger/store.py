@@ -74,6 +74,7 @@ def _first_wrong(
     heads: dict[str, str],
     lacking: Callable[[int], Iterable[tuple[int, Transaction]]],
     closes: Closes | None,
+    met: Callable[[Record], object],
 ) -> str:
     """Return the first claim of others about the book that does not hold, or "". The arguments are those of
     :meth:`Ledger.verify`.
@@ -89,6 +90,7 @@ def _first_wrong(
             told.pop(tally.head, None)
         if closes and (wrong := closes.wrong(record, tally, walk.before)):
             return wrong
+        met(record)
     for receipt, fault in faults:  # after faults in rows
         if fault is not None:
             return f"{receipt.who}: {fault}"
@@ -351,6 +353,7 @@ class Ledger:
         heads: Mapping[str, str] = MappingProxyType({}),
         lacking: Callable[[int], Iterable[tuple[int, Transaction]]] = lambda count: (),
         closes: Closes | None = None,
+        met: Callable[[Record], object] = lambda record: None,
     ) -> VerifyResult:
         """Read the whole book and compare it with its rules, and with receipts, heads and records.
 
@@ -365,6 +368,7 @@ class Ledger:
                 still be missing after so many, because a checkpoint is written before its transactions. Heads that the
                 book would have with them count as met.
             closes: the object that compares the closes of rounds with the run's records. None: there is no run.
+            met: is called with each transaction that was found right, for who would walk along the book again.
 
         Returns:
             The verdict. A fault is never raised but reported in ``VerifyResult.wrong``.
@@ -389,7 +393,7 @@ class Ledger:
         walk = self.walk()
         walk.checked = True
         try:
-            wrong = _first_wrong(walk, receipts, dict(heads), lacking, closes) or None
+            wrong = _first_wrong(walk, receipts, dict(heads), lacking, closes, met) or None
         except DamagedError as damage:
             wrong = str(damage)
         tally = walk.tally

@@ -18,14 +18,14 @@ from hanse.core.entry import TOKEN, escrow, owner_of
 from hanse.core.entry import client as account_of
 from hanse.core.telling import Plot
 from hanse.ledger.log import Record
+from hanse.ledger.run_ledger import open_ledger
+from hanse.ledger.store import VerifyResult
 from hanse.reports.chart import Chart, Curve, Floats, Ints, Lines, even, slug
 from hanse.reports.digits import labelled
 from hanse.reports.groups import SeedGroup
 from hanse.reports.part_charts import plotted
 from hanse.reports.words import said
 from hanse.runs.run_record import RunRecord, client_names
-
-_owner = lru_cache(maxsize=1 << 14)(owner_of)  # asked of every posting
 
 
 @dataclass
@@ -145,32 +145,28 @@ def read_books(run: RunRecord) -> Books | None:
     """
     if run.wrong_in_books:
         raise UserError(f"they do not hold: {run.wrong_in_books} ('hanse ledger verify' checks them)")
-    if not (run.path / "ledger.json").exists():
+    if not isinstance(found := run.verified, VerifyResult):
         return None
-    from hanse.ledger.run_ledger import reading
-
     last, rounds, rows = int(run.metrics[-1]["round"]), list[int](), list[Floats]()
     row = np.full(run.num_clients, np.nan)
     accounts: dict[int, Account] = {}
     own: dict[int, list[Record]] = {}
-    with reading(run.path) as ledger:
-        walk = ledger.walk()  # the run may be posting meanwhile: what comes after this moment is left out
-        for round, records in groupby(walk.records(), key=lambda record: min(record.round, last)):
-            for record in records:
-                kind, moved = record.transaction.kind, dict[int, list[tuple[str, int]]]()
-                for posting in record.transaction.postings:
-                    if (owner := _owner(posting[0])) is not None:
-                        moved.setdefault(owner, []).append(posting)
-                for owner, postings in moved.items():
-                    if owner not in accounts:
-                        accounts[owner], own[owner] = Account(), []
-                    own[owner].append(record)
-                    account = accounts[owner]
-                    account.take(record.number, kind, postings)
-                    if owner < len(row):
-                        row[owner] = account.balance + account.escrow
-            rounds.append(round)
-            rows.append(row.copy())
+    for round, records in groupby(run.booked, key=lambda record: min(record.round, last)):
+        for record in records:
+            kind, moved = record.transaction.kind, dict[int, list[tuple[str, int]]]()
+            for posting in record.transaction.postings:
+                if (owner := owner_of(posting[0])) is not None:
+                    moved.setdefault(owner, []).append(posting)
+            for owner, postings in moved.items():
+                if owner not in accounts:
+                    accounts[owner], own[owner] = Account(), []
+                own[owner].append(record)
+                account = accounts[owner]
+                account.take(record.number, kind, postings)
+                if owner < len(row):
+                    row[owner] = account.balance + account.escrow
+        rounds.append(round)
+        rows.append(row.copy())
     if not rounds:
         return None
     return Books(
@@ -178,9 +174,9 @@ def read_books(run: RunRecord) -> Books | None:
         np.stack(rows) / TOKEN,
         accounts,
         own,
-        ledger.book,
-        walk.tally.count,
-        walk.tally.head,
+        open_ledger(run.path).book,
+        found.transactions,
+        found.head,
     )
 
 

@@ -47,6 +47,7 @@ from hanse.base.wings import Names
 from hanse.core.declared import Count, Declared
 from hanse.core.telling import About, read_about
 from hanse.learning.metrics import MetricStyle, main_of, readings_of
+from hanse.ledger.log import Record
 from hanse.ledger.run_ledger import beyond_the_book, has_books, latest_claim, open_ledger, unbooked, verify_run
 from hanse.ledger.store import VerifyResult
 from hanse.runs.chance import STILL, Guess, doubts, in_no_sum, is_number, nothing_mixed, unsold
@@ -568,26 +569,37 @@ class RunRecord:
     @property
     def wrong_in_books(self) -> str | None:
         """Why the run's books, or the records that they close, do not hold. None: they hold, or the run has none."""
-        return self._verified.wrong if isinstance(self._verified, VerifyResult) else self._verified
+        return self.verified.wrong if isinstance(self.verified, VerifyResult) else self.verified
 
     @property
     def minted(self) -> dict[str, int]:
         """The units that the payment rule took from the mint, by kind of transaction, besides grants and, where hanse's
         own rule fills it, the pot.
         """
-        taken = self._verified.minted if isinstance(self._verified, VerifyResult) else {}
+        taken = self.verified.minted if isinstance(self.verified, VerifyResult) else {}
         own_pot = table(table(self.config, "mechanism"), "settle").get("name") == "pot"
         return {kind: units for kind, units in taken.items() if kind != "grant" and not (own_pot and kind == "pot")}
 
+    @property
+    def booked(self) -> Sequence[Record]:
+        """The transactions of the run's books that were found right, in their order."""
+        return self._walked[1]
+
+    @property
+    def verified(self) -> VerifyResult | str | None:
+        """What verifying the run's books found. A text: why they cannot be read; None: there are none."""
+        return self._walked[0]
+
     @cached_property
-    def _verified(self) -> VerifyResult | str | None:
-        """What a walk along the run's books found; a text: why they cannot be read; None: there are none."""
+    def _walked(self) -> tuple[VerifyResult | str | None, list[Record]]:
+        """What one walk along the run's books found, and the transactions that it met."""
+        met: list[Record] = []
         if not has_books(self.path, self.metrics):
-            return None
+            return None, met
         try:
-            return verify_run(self.path, open_ledger(self.path))
+            return verify_run(self.path, open_ledger(self.path), met=met.append), met
         except UserError as unread:
-            return str(unread)
+            return str(unread), met
 
     def series(self, key: str) -> tuple[Ints, Floats]:
         """Return one metric over the rounds that have it.
@@ -657,7 +669,7 @@ class RunRecord:
     @cached_property
     def beyond(self) -> str:
         """A sentence on rounds that the run's book does not have; "" if there are none, or no intact book."""
-        found = self._verified
+        found = self.verified
         if not isinstance(found, VerifyResult) or not found.ok:
             return ""
         return beyond_the_book(unbooked(self.path, found.closed))
