@@ -5,6 +5,7 @@
     python benchmarks/decision.py --scale smoke    # a few minutes, in a folder of its own (--out)
     python benchmarks/decision.py --pages          # writes the pages, and plays nothing
     python benchmarks/decision.py --check          # ends with 1 if the pages are not what is kept
+    python benchmarks/decision.py --again 10       # plays so many kept runs anew; ends with 1 if a number differs
 
 ``decision.toml`` says what is played and what decides; it was committed before the runs. Each run is a line of
 ``benchmarks/results/decision/kept.jsonl.gz`` with its commit and the hash of that file, and may be stopped at any time:
@@ -24,7 +25,9 @@ import gzip
 import hashlib
 import io
 import itertools
+import json
 import math
+import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -62,6 +65,7 @@ RESULTS = ROOT / "benchmarks" / "results" / "decision"
 MECHANISMS = ROOT / "docs" / "mechanisms"
 BEGIN, END = "<!-- decision: made by benchmarks/decision.py from what is kept -->", "<!-- decision: end -->"
 ALONE, POOLED, HONEST, WITHOUT = "local", "pooled", "honest", "without "
+NUMBERS = ("main", "server", "outcome", "granted", "sizes", "shift", "trained", "bytes", "refused")  # of a kept run
 SMALL = 5  # members of a federation that is retrained without each of its groups
 
 
@@ -290,6 +294,33 @@ def played(settings: Settings, folder: Path, only: Sequence[str], workers: int) 
             if done.played:  # one member takes a third of the room of many
                 write_whole(kept.path, gzip.compress(gzip.decompress(kept.path.read_bytes()), mtime=0))
     return failed
+
+
+def again(folder: Path, count: int) -> int:
+    """Play kept runs, drawn at random, anew from their settings, and return how many have other numbers.
+
+    A kept number has the bits of the commit that played it: since then sums may have another order.
+    """
+    lines = [line for found in KeptFile(folder).lines().values() for line in found if line["status"] == "done"]
+    others = 0
+    for line in random.Random(7).sample(lines, min(count, len(lines))):
+        anew = work(Job(line["key"], line["label"], line["given"]), lambda *of, **more: None, line["settings"])
+        pairs = {key: (json.loads(json.dumps(anew.get(key))), line.get(key)) for key in NUMBERS}
+        bits = [key for key, (one, other) in pairs.items() if one != other]
+        differ = [key for key in bits if not near(*pairs[key])]
+        said = f"differs: {', '.join(differ)}" if differ else f"equal in five digits: {', '.join(bits)}"
+        print(f"{line['label']}: {said if bits else 'equal'}", flush=True)
+        others += bool(differ)
+    return others
+
+
+def near(one: Any, other: Any) -> bool:
+    """Return whether two numbers, or lists of numbers, are equal in five digits."""
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(near, one, other))
+    return one == other or (
+        isinstance(one, float) and isinstance(other, float) and math.isclose(one, other, rel_tol=1e-5)
+    )
 
 
 # ---- what is measured
@@ -693,6 +724,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--workers", type=int, default=1)
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--pages", action="store_true", help="write the pages and play nothing")
+    what.add_argument("--again", type=int, metavar="N", help="play N kept runs anew and compare their numbers")
     what.add_argument("--check", action="store_true", help="compare the pages with what is kept")
     given = parser.parse_args(words)
     smoke = given.scale == "smoke"
@@ -701,6 +733,8 @@ def main(words: Sequence[str] | None = None) -> int:
         if unknown := [name for name in given.only if name not in settings.mechanisms]:
             raise UserError(f"--only {unknown[0]}: must be one of {', '.join(settings.mechanisms)}")
         folder = given.out or (Path("decision-smoke") if smoke else RESULTS)
+        if given.again:
+            return 1 if again(folder, given.again) else 0
         failed = 0 if given.pages or given.check else played(settings, folder, given.only, given.workers)
         kept, place = Kept(settings, folder), folder if smoke else MECHANISMS
         made_now = pages(kept, place)
