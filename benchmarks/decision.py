@@ -125,6 +125,7 @@ class Settings:
             behaviour = {"deviant": table_of(cheat, people)}
         sections = {
             **self.given["experiment"], **{key: one for key, one in row.items() if isinstance(one, Mapping)},
+            **({"model": of["model"]} if "model" in of else {}),
             "data": data, "train": train, "mechanism": {**row["mechanism"], **chosen},
             "clients": {"grant": 100.0, "profiles": profiles} | row.get("clients", {}),
             **({"behaviour": behaviour} if behaviour else {}), "eval": of["eval"], "run": of["run"],
