@@ -10,13 +10,11 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import math
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
 from hanse.base.pytorch import Tensor, nn, torch
-from hanse.learning.forward import read_convolutions
 from hanse.learning.job import Problem
 from hanse.learning.module_layers import Spec
 
@@ -167,7 +165,7 @@ def read_native(problem: Problem) -> NativeLayers | None:
     if problem.stack is not None:
         dense = read_dense(problem.stack)
         return None if dense is None else NativeLayers((), dense)
-    stack = read_convolutions(problem, widest=sys.maxsize)
+    stack = problem.convolutions
     dense = None if stack is None else read_dense(stack.dense)
     if stack is None or dense is None:
         return None
