@@ -112,7 +112,7 @@ class Problem:
 
     @cached_property
     def convolutions(self) -> ConvStack | None:
-        """The same of a module that begins with convolutions (:func:`hanse.learning.module_layers.read_convolutions`)."""
+        """The same of a module that begins with convolutions."""
         return None if self.plain else read_convolutions(self.module, self.layout.names)
 
     @property

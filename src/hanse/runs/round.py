@@ -28,7 +28,7 @@ from hanse.base.errors import PartError, PartWarning, blamed
 from hanse.base.pytorch import Tensor, torch
 from hanse.core.book import Book
 from hanse.core.calling import States, called, check_figures, check_rows, checked_state, decide, guarded, proposed_mix
-from hanse.core.entry import BONDS, TOKEN, Transaction
+from hanse.core.entry import BONDS, TOKEN, Transaction, grant
 from hanse.core.entry import client as account_of
 from hanse.core.part import Questions, Settlement, Stage, State, Unproved, View
 from hanse.core.port import Closing, Federation, Payload, Reply, Request, Roster, Task, Train, Trained
@@ -41,7 +41,6 @@ from hanse.mechanisms.feedback import gone
 from hanse.mechanisms.weigh import noise_of
 from hanse.runs.arrivals import Landed, Training, Underway, Waiting, joined, updates_in, updates_of
 from hanse.runs.checkpoint import LoopState
-from hanse.runs.grants import grant
 from hanse.runs.recomputable import RoundAnswers
 from hanse.runs.settle_inputs import WatchedCall
 from hanse.runs.setup import Session
