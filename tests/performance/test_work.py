@@ -24,7 +24,7 @@ import hanse
 from hanse.learning import scoring
 from hanse.learning.blocks import BLOCKS
 from hanse.learning.local import Trainer
-from hanse.learning.native.library import library
+from hanse.learning.native.engine import library
 from hanse.learning.scoring import Scorer
 from hanse.learning.stacked import ActiveProgram, Linear
 from hanse.runs.rehearsal import rehearse

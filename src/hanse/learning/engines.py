@@ -20,8 +20,7 @@ from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
 from hanse.learning.job import Engine, Problem
 from hanse.learning.local import Precision, has_convolutions
-from hanse.learning.native.engine import NativeEngine
-from hanse.learning.native.library import CACHED, why_not_native, worth_for_images
+from hanse.learning.native.engine import CACHED, NativeEngine, why_not_native, worth_for_images
 from hanse.learning.sequences import is_text
 from hanse.learning.sequential import SequentialEngine
 

@@ -107,7 +107,7 @@ class Chunk:
 
 
 class Compiled(Protocol):
-    """Compiled code for models' outputs on the same samples (:mod:`hanse.learning.native.library`)."""
+    """Compiled code for models' outputs on the same samples (:mod:`hanse.learning.native.engine`)."""
 
     def __call__(self, rows: Tensor, x: Tensor) -> Tensor:
         """Return the outputs ``[C, k, m]`` of ``rows [C, P]`` on samples ``x [m, ...]``."""
