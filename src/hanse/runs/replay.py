@@ -33,7 +33,7 @@ from hanse.core.telling import Check, read_about
 from hanse.ledger.run_ledger import beyond_the_book, closed_in, is_settled, movements, open_ledger, unbooked, verify_run
 from hanse.ledger.store import Ledger
 from hanse.mechanisms import market_checks
-from hanse.mechanisms.market_record import NEEDED, MarketRound, market_of
+from hanse.mechanisms.market_checks import NEEDED, MarketRound, market_of
 from hanse.mechanisms.registry import build_mechanism, built_in_parts
 from hanse.runs.chance import is_number
 from hanse.runs.recomputable import Comparison, UnlikeError
