@@ -139,9 +139,7 @@ def test_published_sets_become_instructions(raw: Path) -> None:
         assert [item.output for item in train] == expected * 4
         assert [item.output for item in test] == expected * 2
         assert train[0].instruction.endswith("Please choose an answer from {negative/neutral/positive}.")
-    assert sources.load_published("fiqa", [raw], False)[0][0].instruction.startswith(
-        "What is the sentiment of this t"
-    )
+    assert sources.load_published("fiqa", [raw], False)[0][0].instruction.startswith("What is the sentiment of this t")
     train, test = sources.load_published("code_alpaca", [raw], False)
     assert (len(train), len(test)) == (72, 8)  # no test split is published: the last tenth
     (raw / "tfns.train.jsonl").write_text(json.dumps({"tweet": "x", "label": 1}))
