@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hanse.base.pytorch import Tensor, nn, torch
 from hanse.core.recipe import Recipe
@@ -311,32 +310,6 @@ class _Leg:
     steps: int | None = None
 
 
-@dataclass(frozen=True)
-class _Progress:
-    """How far the seats have come; each array has a place for every job.
-
-    Attributes:
-        rows: the weights so far, ``[M, P]``.
-        velocities: SGD's, likewise; None: every seat is trained in one go, or without momentum.
-        steps: the steps done.
-        losses: the sum of the losses to report so far.
-        counted: of how many samples these are.
-    """
-
-    rows: Tensor
-    velocities: Tensor | None
-    steps: NDArray[np.int64]
-    losses: NDArray[np.float64]
-    counted: NDArray[np.int64]
-
-    @classmethod
-    def none(cls, seats: int, size: int, velocities: bool) -> _Progress:
-        """Return that of seats that have not begun."""
-        counts = np.zeros(seats, dtype=np.int64)
-        moving = torch.zeros((seats, size)) if velocities else None
-        return cls(torch.empty((seats, size)), moving, counts, np.zeros(seats), counts.copy())
-
-
 def _beyond(numbers: Tensor, end: int) -> tuple[int, int] | None:
     """Return the smallest and the largest of some numbers, unless all lie from 0 to below ``end``: then None."""
     least, most = (int(extremes) for extremes in torch.aminmax(numbers))
@@ -386,20 +359,48 @@ class NativeEngine(Scorer):
         x, y = flat(pool, self.problem, torch.float32)
         layers = self._read.on(pool.x.shape[1:])
         self._refuse_beyond(jobs, x, y, layers[-1].outputs)
-        plans = plan_seats(jobs, recipe, 1)
-        chains = self._chains(plans)
-        shared = any(len(chain) > 1 for chain in chains)
-        so_far = _Progress.none(len(jobs), self.problem.layout.size, shared and recipe.momentum > 0)
+        chains, size = self._chains(plan_seats(jobs, recipe, 1)), self.problem.layout.size
+        # how far each seat has come: its row, its steps, and the sum of the losses to report, of so many samples
+        rows, losses = torch.empty((len(jobs), size)), np.zeros(len(jobs))
+        steps, counted = np.zeros((2, len(jobs)), dtype=np.int64)
+        # SGD's velocity is handed over only where a seat is trained in several legs
+        moving = recipe.momentum > 0 and any(len(chain) > 1 for chain in chains)
+        velocities = torch.zeros((len(jobs), size)) if moving else None
+        labels, targets = (None, y.data_ptr()) if self.problem.regression else (y.data_ptr(), None)
 
         def one(_: int, leg: _Leg) -> None:
-            self._run(leg, jobs, layers, recipe, lr, x, y, so_far)
+            """Train the seats of a leg from where they are."""
+            # only addresses are handed over: these lists keep the memory alive until the call is back
+            plans, own = leg.plans, [jobs[plan.seat] for plan in leg.plans]
+            starts = [job.start.to(torch.float32).contiguous() for job in own]
+            constants = [constant_of(job, torch.float32) for job in own]
+            begun = [int(steps[plan.seat]) for plan in plans]
+            batches = [
+                np.ascontiguousarray(plan.batches[done:][: leg.steps], dtype=np.int64)
+                for plan, done in zip(plans, begun, strict=True)
+            ]
+            seats = (NativeSeat * len(plans))()
+            for i, (seat, plan, job) in enumerate(zip(seats, plans, own, strict=True)):
+                row, constant = rows[plan.seat], constants[i]
+                seat.start, seat.row = (row if begun[i] else starts[i]).data_ptr(), row.data_ptr()
+                seat.velocity = None if velocities is None else velocities[plan.seat].data_ptr()
+                seat.constant = None if constant is None else constant.data_ptr()
+                seat.batches, seat.steps, seat.width = batches[i].ctypes.data, len(batches[i]), plan.width
+                seat.reported, seat.pull = plan.reported - begun[i], pull_of(job, recipe)
+                seat.loss, seat.counted = losses[plan.seat], counted[plan.seat]
+            read = (NativeLayer * len(layers))(*layers), len(layers)
+            given = *read, seats, len(seats), x.data_ptr(), labels, targets, lr, recipe.momentum
+            if self._train(*given):
+                raise MemoryError(f"native engine: not enough memory to train {len(plans)} seats")
+            for seat, plan in zip(seats, plans, strict=True):
+                steps[plan.seat] += seat.steps
+                losses[plan.seat], counted[plan.seat] = seat.loss, seat.counted
 
         self.crew.relay(one, chains)
-        rows, counted = so_far.rows, so_far.counted
-        losses = np.where(counted > 0, so_far.losses / np.maximum(counted, 1), np.nan)
+        mean = np.where(counted > 0, losses / np.maximum(counted, 1), np.nan)
         # one sum a row instead of a look at each number, which takes ten times as long
-        finite = torch.isfinite(rows.sum(1)).numpy() & np.isfinite(losses)
-        return TrainedRows(rows, np.where(finite, losses, np.nan), so_far.steps)
+        finite = torch.isfinite(rows.sum(1)).numpy() & np.isfinite(mean)
+        return TrainedRows(rows, np.where(finite, mean, np.nan), steps)
 
     def _chains(self, plans: Sequence[SeatPlan]) -> list[list[tuple[float, _Leg]]]:
         """Return the seats in portions, with their ranks; if these would leave threads idle, some seats in two legs."""
@@ -434,43 +435,3 @@ class NativeEngine(Scorer):
             raise IndexError(f"samples {found[0]} to {found[1]} of a pool of {len(x)}")
         if len(taken) and not self.problem.regression and (found := _beyond(y[taken], outputs)):
             raise IndexError(f"labels {found[0]} to {found[1]}, allowed are 0 to {outputs - 1}")
-
-    def _run(
-        self,
-        leg: _Leg,
-        jobs: Sequence[SeatJob],
-        layers: Sequence[NativeLayer],
-        recipe: Recipe,
-        lr: float,
-        x: Tensor,
-        y: Tensor,
-        so_far: _Progress,
-    ) -> None:
-        """Train these seats from where they are."""
-        # only addresses are handed over: these lists keep the memory alive until the call is back
-        plans, own = leg.plans, [jobs[plan.seat] for plan in leg.plans]
-        starts = [job.start.to(torch.float32).contiguous() for job in own]
-        constants = [constant_of(job, torch.float32) for job in own]
-        begun = [int(so_far.steps[plan.seat]) for plan in plans]
-        batches = [
-            np.ascontiguousarray(plan.batches[done:][: leg.steps], dtype=np.int64)
-            for plan, done in zip(plans, begun, strict=True)
-        ]
-        seats = (NativeSeat * len(plans))()
-        for i, (seat, plan, job) in enumerate(zip(seats, plans, own, strict=True)):
-            row, constant = so_far.rows[plan.seat], constants[i]
-            seat.start, seat.row = (row if begun[i] else starts[i]).data_ptr(), row.data_ptr()
-            seat.velocity = None if so_far.velocities is None else so_far.velocities[plan.seat].data_ptr()
-            seat.constant = None if constant is None else constant.data_ptr()
-            seat.batches, seat.steps, seat.width = batches[i].ctypes.data, len(batches[i]), plan.width
-            seat.reported = plan.reported - begun[i]
-            seat.pull = pull_of(job, recipe)
-            seat.loss, seat.counted = so_far.losses[plan.seat], so_far.counted[plan.seat]
-        labels, targets = (None, y.data_ptr()) if self.problem.regression else (y.data_ptr(), None)
-        depth = len(layers)
-        given = (NativeLayer * depth)(*layers), depth, seats, len(seats), x.data_ptr(), labels, targets
-        if self._train(*given, lr, recipe.momentum):
-            raise MemoryError(f"native engine: not enough memory to train {len(plans)} seats")
-        for seat, plan in zip(seats, plans, strict=True):
-            so_far.steps[plan.seat] += seat.steps
-            so_far.losses[plan.seat], so_far.counted[plan.seat] = seat.loss, seat.counted
