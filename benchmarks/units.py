@@ -24,9 +24,7 @@ import hanse
 from hanse.data.tables import TABLES, load_table
 from hanse.data.units import split_units
 from hanse.games.jackknife import SURE
-from hanse.learning.blocks import sample_blocks
-from hanse.learning.intervals import wilson
-from hanse.learning.metrics import Metric, Predictions, build_metrics
+from hanse.learning.metrics import Metric, Predictions, build_metrics, sample_blocks, wilson
 from hanse.reports.fits import OwnTest, _of_main
 from hanse.reports.joining import Gain, _mean
 

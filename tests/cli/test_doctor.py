@@ -28,7 +28,7 @@ def test_it_says_what_each_extra_would_add(monkeypatch: pytest.MonkeyPatch) -> N
 def test_it_prints_versions_engine_and_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mnist.npz").touch()
     monkeypatch.setenv("HANSE_DATA", str(tmp_path))
-    monkeypatch.setattr("hanse.learning.native.library.library", lambda: "no compiled part")
+    monkeypatch.setattr("hanse.learning.native.engine.library", lambda: "no compiled part")
     result = CliRunner().invoke(app, ["doctor"], env={"COLUMNS": "200"})
     assert result.exit_code == 0
     said = result.stdout

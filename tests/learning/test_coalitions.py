@@ -9,7 +9,6 @@ from torch import nn
 from hanse.base.errors import UserError
 from hanse.core.table import Layout
 from hanse.learning.coalitions import UpdateGame
-from hanse.learning.forward import read_convolutions
 from hanse.learning.job import Problem
 from hanse.learning.models import build_problem
 
@@ -115,7 +114,7 @@ def test_models_side_by_side_see_what_each_sees_alone(
     torch.manual_seed(0)
     module = nn.Sequential(*layers, nn.Flatten(), nn.Linear(features, 6), nn.ReLU(), nn.Linear(6, 3))
     problem = Problem(module, Layout.of(module))
-    stack = read_convolutions(problem)
+    stack = problem.side_by_side
     row = problem.layout.flatten(module)
     rows = row + 0.1 * torch.randn(5, len(row))
     x = torch.randn(70, 3, *size)

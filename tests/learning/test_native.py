@@ -21,8 +21,7 @@ from hanse.data.samples import Samples
 from hanse.learning.batches import plan_seats
 from hanse.learning.job import Drawn, Problem
 from hanse.learning.models import build_problem
-from hanse.learning.native import engine as native_engine
-from hanse.learning.native import library as native
+from hanse.learning.native import engine as native
 from hanse.learning.native.engine import NativeEngine
 from hanse.learning.stacked import StackedEngine
 
@@ -176,7 +175,7 @@ def test_tiles_of_sixteen_lanes_on_any_processor(tmp_path: Path, monkeypatch: py
     assert not isinstance(wide, str)
     if wide.hanse_use_vectors(b"avx512"):
         pytest.skip("a processor without AVX2")
-    monkeypatch.setattr(native_engine, "library", lambda: wide)
+    monkeypatch.setattr(native, "library", lambda: wide)
     for name, options in MODELS.values():
         problem, row = build_problem(name, (3, 4), 5, 1, **options)
         pool, jobs = made((3, 4), 5), jobs_of(row, SIZES["ragged"], **TERMS["some"])  # type: ignore[arg-type]

@@ -14,9 +14,8 @@ from hanse.data.samples import Samples
 from hanse.learning.batches import plan_seats
 from hanse.learning.engines import choose
 from hanse.learning.job import Problem
-from hanse.learning.native import library as native
-from hanse.learning.native.engine import NativeEngine
-from hanse.learning.native.library import NativeOutputs
+from hanse.learning.native import engine as native
+from hanse.learning.native.engine import NativeEngine, NativeOutputs
 
 from .helpers import agree, jobs_of, made, oracle
 from .test_engines import TERMS

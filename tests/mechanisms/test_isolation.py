@@ -14,7 +14,7 @@ from hanse.base.streams import stream
 from hanse.core.port import Reply
 from hanse.federation.behaviour import Behaviour, Me, with_updates
 from hanse.mechanisms.ipfl import APART, ipfl_posted
-from hanse.mechanisms.market_record import MarketRound
+from hanse.mechanisms.market_checks import MarketRound
 from hanse.runs.replay import recorded_markets
 
 ATTACKER = 8

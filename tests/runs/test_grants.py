@@ -10,11 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 import hanse
-from hanse.core.entry import MINT, TOKEN, Transaction
+from hanse.core.entry import MINT, TOKEN, Transaction, part_of
 from hanse.federation.behaviour import Behaviour, Me
 from hanse.ledger.run_ledger import reading
 from hanse.reports.facts import facts
-from hanse.runs.grants import part_of
 from hanse.runs.rehearsal import small_experiment
 from hanse.runs.replay import against_rules, replay_books
 

@@ -9,6 +9,13 @@ as they are.
 
 :func:`named` and :func:`import_path` turn a name in an experiment's file (built-in, or ``"package.module:name"``) into
 the Python object that it stands for. :func:`path_of` goes the other way.
+
+An experiment's file is a program: its import paths name modules, and importing a module runs it. Running an experiment
+requires trusting its file. Looking at a run directory must not require trust, so nothing that the directory names is
+then imported (:func:`looking`). A message that names a model, a loss, a loop or a metric is a program in the same
+sense. A node resolves these names inside :func:`from_message`. There, import paths can only mean objects that the
+participant's own app lists. Only :func:`import_path` imports, and it reads the marks that these two set, so no path
+through the code can bypass them. A parameter that is passed down could be forgotten.
 """
 
 from __future__ import annotations
@@ -19,9 +26,9 @@ import importlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
-from hanse.base.import_trust import OWN, is_looking, own_things
 from hanse.base.wings import absent
 
 
@@ -207,6 +214,45 @@ def nearest(word: str, allowed: Iterable[str]) -> str:
     return (f"; did you mean '{close[0]}'?" if close else f"; allowed: {', '.join(names) or 'none'}") + absent()
 
 
+# what hanse itself writes into a run's config.toml: it plays nothing and calls nothing that its options name
+OWN = frozenset({"hanse.flower.valued.mechanism:flower"})
+_LOOKING: ContextVar[bool] = ContextVar("hanse_looking", default=False)
+_OWN: ContextVar[Mapping[str, Callable[..., Any]] | None] = ContextVar("hanse_own", default=None)
+
+
+@contextmanager
+def looking(*, trust: bool = False) -> Iterator[None]:
+    """Refuse import paths inside this block.
+
+    Args:
+        trust: whether the user allows import paths (``--trust``). They then work as usual.
+    """
+    mark = _LOOKING.set(not trust)
+    try:
+        yield
+    finally:
+        _LOOKING.reset(mark)
+
+
+def is_looking() -> bool:
+    """Return whether import paths are refused at this point."""
+    return _LOOKING.get()
+
+
+@contextmanager
+def from_message(own: Mapping[str, Callable[..., Any]]) -> Iterator[None]:
+    """Mark that import paths inside this block come from a message, so none is imported.
+
+    Args:
+        own: the objects of the participant's own app that paths may mean, by import path.
+    """
+    mark = _OWN.set(own)
+    try:
+        yield
+    finally:
+        _OWN.reset(mark)
+
+
 NOT_TRUSTED = "--trust allows it"
 """How a line ends that refuses to run code that a run's files name."""
 
@@ -215,8 +261,7 @@ def import_path(path: str, where: str, allowed: Iterable[str]) -> Callable[..., 
     """Return the callable that ``"package.module:name"`` names.
 
     Importing a module runs it. Commands that only look at somebody's run therefore refuse import paths, unless the user
-    trusts the run's files. At a node, a path in a message can only mean an object that the participant's own app lists
-    (:mod:`hanse.base.import_trust`).
+    trusts the run's files. At a node, a path in a message can only mean an object that the participant's own app lists.
 
     Args:
         path: the import path. A word without a colon is treated as a misspelt built-in name.
@@ -231,7 +276,7 @@ def import_path(path: str, where: str, allowed: Iterable[str]) -> Callable[..., 
     if not colon:
         hint = nearest(path, allowed)
         raise UserError(f"{where}: '{path}': no such name{hint} (or an import path 'package.module:name')")
-    own = own_things()
+    own = _OWN.get()
     if own is not None:
         if path not in own:
             raise UserError(
@@ -239,7 +284,7 @@ def import_path(path: str, where: str, allowed: Iterable[str]) -> Callable[..., 
                 "may list what it means: client_app(..., own=[...])"
             )
         return own[path]
-    if is_looking() and path not in OWN:
+    if _LOOKING.get() and path not in OWN:
         raise UserError(
             f"{where}: '{path}': is an import path, which would run code that this run's files name; {NOT_TRUSTED}"
         )

@@ -46,7 +46,7 @@ def _speed() -> list[str]:
     """Return which engines there are, and what is missing for faster ones."""
     import torch
 
-    from hanse.learning.native.library import library
+    from hanse.learning.native.engine import library
 
     compiled = library()
     compiler = next((path for name in ("cc", "gcc", "clang") if (path := shutil.which(name))), None)

@@ -111,6 +111,21 @@ class Transaction:
     memo: str = ""
 
 
+def grant(to: int, units: int) -> Transaction:
+    """Return the transaction by which the mint gives client ``to`` this much."""
+    return Transaction(f"grant/{to}", "grant", ((MINT, -units), (client(to), units)))
+
+
+def part_of(units: int, parts: int, number: int) -> int:
+    """Return the units of one part of a grant. Parts sum to the grant and differ by one unit at most.
+
+    Examples:
+        >>> [part_of(10, 3, k) for k in range(3)]
+        [3, 3, 4]
+    """
+    return units * (number + 1) // parts - units * number // parts
+
+
 def leaf(number: int, round: int, transaction: Transaction) -> bytes:
     """Return a transaction as a line of the log, without the newline: a leaf of the book's Merkle tree.
 

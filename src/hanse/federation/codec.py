@@ -18,6 +18,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -316,27 +317,26 @@ def _pairs(items: list[Any]) -> list[Any]:
 class Traffic:
     """Counts the bytes that messages would take on a network.
 
-    A model that a client was sent in this round is not counted again, however many tasks name it.
+    A model that a client was sent in this round is not counted again, however many tasks name it. It is known by its
+    place in memory, for as long as it is there: nothing keeps it from being freed.
     """
 
     _round: int = -1
-    _sent: dict[int, set[tuple[int, int]]] = field(default_factory=dict)
-    _alive: dict[tuple[int, int], Tensor] = field(default_factory=dict)  # so that no place is used twice in a round
+    _sent: dict[int, WeakKeyDictionary[Any, set[tuple[int, int]]]] = field(default_factory=dict)
 
     def down(self, round: int, request: Request) -> int:
         """Return the bytes of those tensors of a request that the client does not have yet."""
         if round != self._round:
-            self._round, self._sent, self._alive = round, {}, {}
-        held = self._sent.setdefault(request.client, set())
+            self._round, self._sent = round, {}
+        held = self._sent.setdefault(request.client, WeakKeyDictionary())
         count = 0
         for task in request.tasks:
             own = task.start if isinstance(task, Train) and task.private else None  # the client has it already
             for tensor in (one for one in _tensors(vars(task).values()) if one is not own):
                 for model in tensor if tensor.ndim == 2 else (tensor,):
-                    key = (model.data_ptr(), model.numel())
-                    if key not in held:
-                        held.add(key)
-                        self._alive.setdefault(key, model)
+                    places, place = held.setdefault(model.untyped_storage(), set()), (model.data_ptr(), model.numel())
+                    if place not in places:
+                        places.add(place)
                         count += model.numel() * model.element_size()
         return count
 

@@ -1,6 +1,6 @@
 """Federations around another one, as the server sees it, so that they work the same with all engines.
 
-:class:`Wrapped` is the base. :class:`TellsOwners` tells clients whose rows are private which updates were accepted.
+:class:`Wrapped` is the base.
 :class:`Bounded` (``[federation] refuse``, by the rule :class:`NormBound`) refuses updates that are far longer than the
 others of their round. It is off by default: it hides how a mechanism itself handles attackers, and refuses honest
 updates if clients differ much. :class:`Believed` is what the server believes of the noise that updates say they have.
@@ -21,8 +21,7 @@ from hanse.base.factories import call
 from hanse.base.pytorch import torch
 from hanse.core import port
 from hanse.core.port import Closing, Federation, Reply, Request, Roster, Train, Trained
-from hanse.core.recipe import NEVER, Recipe
-from hanse.core.table import Ints
+from hanse.core.recipe import Recipe
 from hanse.federation.check import refusal
 
 
@@ -65,35 +64,6 @@ class Wrapped:
             deadline_s: the number of seconds after which a reply is too late. None: it is never too late.
         """
         return replies
-
-
-@dataclass(frozen=True)
-class TellsOwners(Wrapped):
-    """A federation whose requests also say which updates of the client's private rows were accepted last.
-
-    Attributes:
-        told: ``(row, round)`` by client, for rows with an accepted update.
-    """
-
-    told: Mapping[int, tuple[tuple[int, int], ...]]
-
-    @staticmethod
-    def of(inner: Federation, owner: Ints, moved: Ints) -> TellsOwners:
-        """Return the federation for a table whose private rows were updated in known rounds.
-
-        Args:
-            inner: the federation that is asked.
-            owner: ``[K]``, the owner of each row of the table.
-            moved: ``[K]``, the round of each private row's last accepted update, or NEVER if there is none.
-        """
-        told: dict[int, tuple[tuple[int, int], ...]] = {}
-        for row in np.flatnonzero(moved != NEVER).tolist():
-            told[int(owner[row])] = (*told.get(int(owner[row]), ()), (row, int(moved[row])))
-        return TellsOwners(inner, told)
-
-    def asked(self, requests: Sequence[Request]) -> list[Request]:
-        """Return the requests with the state of the clients' private rows."""
-        return [replace(r, accepted=self.told.get(r.client, ())) for r in requests]
 
 
 @dataclass(frozen=True)

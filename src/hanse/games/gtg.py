@@ -117,33 +117,14 @@ def gtg(
     empty, full = memo.many([frozenset(), frozenset(range(n))])  # line 2
     if abs(full - empty) < eps:  # lines 3-4: between-round truncation
         return GTGEstimate(np.zeros(n), np.full(n, np.nan), 2, memo.distinct, 0, None, True, False)
-    return _walked(memo, sweep, budget, _Averages(n, running, stop), (empty, full, eps))
-
-
-def _walked(
-    memo: Memo,
-    sweep: Callable[[int], NDArray[np.int64]],
-    budget: int,
-    averages: _Averages,
-    ends: tuple[float, float, float],
-) -> GTGEstimate:
-    """Sample sweep after sweep until the averages have settled, at most ``budget`` sweeps.
-
-    Args:
-        memo: the utility.
-        sweep: returns the permutations ``[n, n]`` of a sweep by its number.
-        budget: the most sweeps.
-        averages: the estimates so far, none yet.
-        ends: ``v({})``, ``v(N)`` and ``eps``.
-    """
-    n, evaluations, walked = averages.n, 2, []
+    averages, evaluations, walked = _Averages(n, running, stop), 2, list[Walks]()
     # The rule cannot hold before 20 values are stored: the sweeps up to there are all needed, so walk as one.
     together = max(1, math.ceil((_MIN_STORED - 1) / n))
     while averages.sweeps < budget and not averages.converged:
         done = averages.sweeps
         block = min(together, budget - done)
         rows = np.concatenate([sweep(tau) for tau in range(done, done + block)])
-        marginals, requests, places = walk(memo, rows, *ends)
+        marginals, requests, places = walk(memo, rows, empty, full, eps)
         walked.append(Walks(rows, places))
         evaluations += requests
         averages.add(marginals.reshape(block, n, n))

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -28,7 +27,6 @@ from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
 from hanse.learning.coalitions import UpdateGame
 from hanse.learning.engines import EngineChoice, make_engine
-from hanse.learning.forward import read_convolutions
 from hanse.learning.job import Engine, Problem, SeatJob, smallest_batch
 from hanse.learning.local import Precision, Trainer, gradients_of, loss_of
 from hanse.learning.process import processor, untouched
@@ -261,7 +259,7 @@ def _fingerprint(
 
     None: the model has more than layers that are known, or computes on a card. It is compared before every run.
     """
-    layers = problem.stack or read_convolutions(problem, widest=sys.maxsize)
+    layers = problem.stack or problem.convolutions
     if layers is None or problem.objective is not None or problem.judge is not None or device.type != "cpu":
         return None
     digest = hashlib.sha256()
@@ -288,7 +286,7 @@ def _case(problem: Problem, row: Tensor, samples: Samples, attempt: int) -> tupl
     Momentum, weight decay, pull and tilt are all there, and differ from seat to seat.
     """
     draw = stream(0, "agreement", round=attempt)
-    fast = problem.stack is not None or read_convolutions(problem) is not None
+    fast = problem.stack is not None or problem.side_by_side is not None
     index = torch.from_numpy(draw.permutation(len(samples))[: _SAMPLES if fast else _FEW])
     few = samples.take(index)
     half = -(-len(few) // 2)
@@ -371,7 +369,7 @@ def _values_otherwise(problem: Problem, plain: Trainer, few: Samples, rows: Sequ
 
     Models that no fast way can score have nothing to compare.
     """
-    if problem.stack is None and read_convolutions(problem) is None:
+    if problem.stack is None and problem.side_by_side is None:
         return None
     table = torch.stack(list(rows)).to(plain.device)
     game = UpdateGame(problem, table[1:], table[0], [1.0] * (len(rows) - 1), few)

@@ -30,7 +30,7 @@ from hanse.core.table import Layout
 from hanse.data.samples import Samples
 from hanse.learning.losses import Objective
 from hanse.learning.metrics import Metric
-from hanse.learning.module_layers import Spec, read_stack
+from hanse.learning.module_layers import ConvStack, Spec, read_convolutions, read_stack
 
 LOOP = "its training loop"
 """What the reason of a seat that was refused for its loop (:mod:`hanse.learning.loop`) begins with."""
@@ -111,6 +111,17 @@ class Problem:
         return None if self.plain else read_stack(self.module, self.layout.names)
 
     @cached_property
+    def convolutions(self) -> ConvStack | None:
+        """The same of a module that begins with convolutions."""
+        return None if self.plain else read_convolutions(self.module, self.layout.names)
+
+    @property
+    def side_by_side(self) -> ConvStack | None:
+        """The :attr:`convolutions`, where running several models at once pays."""
+        stack = self.convolutions
+        return stack if stack is not None and stack.narrow else None
+
+    @cached_property
     def frozen(self) -> tuple[str, ...]:
         """The names of the parameters with ``requires_grad`` False.
 
@@ -182,7 +193,7 @@ class SeatJob:
 
         >>> from hanse.core.table import Layout
         >>> from hanse.data.samples import Samples
-        >>> from hanse.learning.sequential import SequentialEngine
+        >>> from hanse.learning.engines import SequentialEngine
         >>> module = nn.Linear(3, 2)
         >>> problem = Problem(module, Layout.of(module))
         >>> pool = Samples(torch.randn(4, 3), torch.tensor([0, 1, 0, 1]))

@@ -33,9 +33,9 @@ from hanse.base.errors import gated
 from hanse.base.pytorch import F, Tensor, torch
 from hanse.core.part import ModelScores
 from hanse.data.samples import Samples
-from hanse.learning.forward import forward, read_convolutions, through
 from hanse.learning.job import ModelOutputs, Problem
 from hanse.learning.local import Precision, Trainer
+from hanse.learning.module_layers import forward
 from hanse.learning.sequences import sequence_outcomes
 from hanse.learning.threads import Crew, intra_op
 
@@ -107,7 +107,7 @@ class Chunk:
 
 
 class Compiled(Protocol):
-    """Compiled code for models' outputs on the same samples (:mod:`hanse.learning.native.library`)."""
+    """Compiled code for models' outputs on the same samples (:mod:`hanse.learning.native.engine`)."""
 
     def __call__(self, rows: Tensor, x: Tensor) -> Tensor:
         """Return the outputs ``[C, k, m]`` of ``rows [C, P]`` on samples ``x [m, ...]``."""
@@ -233,7 +233,7 @@ class Scorer:
         self.dtype = dtype or torch.float32
         self.threads = threads
         self.specs = problem.stack
-        self.convolutions = read_convolutions(problem) if self.specs is None and precision == "float32" else None
+        self.convolutions = problem.side_by_side if precision == "float32" else None
         self.crew, self.rights, self.native = crew or Crew(1), rights, native
         self._trainers: list[Trainer] = []
         self._pool = Resident(device)
@@ -403,7 +403,8 @@ class Scorer:
     def _together(self, models: ModelRows, pool: Samples, taken: Tensor | None, reduce: Reduce) -> list[Outcome]:
         """Score models on the same samples, those of ``taken`` or all, in chunks of models and of samples."""
         parts, cuts = self._chunks(models, len(pool) if taken is None else len(taken), taken is not None)
-        run = self._runner(models, parts, pool, cuts)
+        mixes = self.mixes(models)
+        run = self._mixed_first(models, parts, pool, cuts, taken) if mixes else self._runner(models, parts)
 
         def one(_: int, place: tuple[slice, int]) -> Outcome:
             cut, p = place
@@ -445,12 +446,8 @@ class Scorer:
         """Say whether compiled code is to mix the outputs of these models' first convolution."""
         return self.native is not None and models.shares is not None and self.native.pays(models.shares)
 
-    def _runner(
-        self, models: ModelRows, parts: Sequence[slice], pool: Samples, cuts: Sequence[slice]
-    ) -> Callable[[int, slice, Tensor], Tensor]:
+    def _runner(self, models: ModelRows, parts: Sequence[slice]) -> Callable[[int, slice, Tensor], Tensor]:
         """Return the function that gives the outputs ``[C', k, m]`` of chunk p of the models on a chunk of samples."""
-        if self.mixes(models):
-            return self._mixed_first(models, parts, pool, cuts)
         native, shares = self.native, models.shares
         if native is not None and self.specs is not None:
             return lambda p, cut, x: native(models[parts[p]], self._inputs(x))
@@ -459,13 +456,13 @@ class Scorer:
         blocks = [self._blocks(models[part]) for part in parts]
         if self.specs is not None:
             specs = self.specs
-            return lambda p, cut, x: forward(specs, blocks[p], self._inputs(x))
+            return lambda p, cut, x: forward(specs, blocks[p], self._inputs(x).mT)
         assert self.convolutions is not None
         stack = self.convolutions
         return lambda p, cut, x: stack.forward(blocks[p], x.to(device=self.device, dtype=self.dtype))
 
     def _mixed_first(
-        self, models: ModelRows, parts: Sequence[slice], pool: Samples, cuts: Sequence[slice]
+        self, models: ModelRows, parts: Sequence[slice], pool: Samples, cuts: Sequence[slice], taken: Tensor | None
     ) -> Callable[[int, slice, Tensor], Tensor]:
         """Return such a function that mixes the first layer's outputs, block by block of samples.
 
@@ -478,22 +475,23 @@ class Scorer:
         mixed = [self._blocks(shares[part] @ models.rows[:, head:], head) for part in parts]
         small = len(models.rows) * hidden * len(pool) <= _KEEP
 
-        def first(cut: slice, x: Tensor) -> Tensor:
+        def first(_: int, cut: slice) -> Tensor:
             """Return the first layer's outputs ``[S, h, m]`` of all rows, kept if small."""
             if cut.start in models.first_outputs:
                 return models.first_outputs[cut.start]
-            outputs = forward(specs[:1], self._blocks(models.rows[:, :head]), self._inputs(x))
+            x = self._inputs(_some(pool, cut, taken).x)
+            outputs = forward(specs[:1], self._blocks(models.rows[:, :head]), x.mT)
             if small:
                 models.first_outputs[cut.start] = outputs
             return outputs
 
-        def run(p: int, cut: slice, x: Tensor) -> Tensor:
-            outputs = first(cut, x)
+        def run(p: int, cut: slice, _: Tensor) -> Tensor:
+            outputs = first(0, cut)
             value = torch.mm(shares[parts[p]], outputs.reshape(len(outputs), -1)).view(-1, hidden, outputs.shape[2])
-            return through(specs[1:], mixed[p], value)
+            return forward(specs[1:], mixed[p], value)
 
         if small and not models.first_outputs:  # all at once: else several threads would compute the same block
-            self.crew.map(lambda _, cut: first(cut, pool.x[cut]), cuts)
+            self.crew.map(first, cuts)
         return run
 
     def _ragged(self, models: ModelRows, pool: Samples, index: Sequence[Tensor], reduce: Reduce) -> list[Outcome]:
@@ -519,7 +517,7 @@ class Scorer:
             members, begin, length = place
             taken = torch.cat([lists[c][begin : begin + length] for c in members])
             x = self._inputs(pool.x.index_select(0, taken)).view(len(members), length, -1)
-            output = forward(specs, self._blocks(models[members]), x)
+            output = forward(specs, self._blocks(models[members]), x.mT)
             found = tally(self.problem, output, self._targets(pool.y.index_select(0, taken)), rights=self.rights)
             return members, *reduce(Chunk(members, begin, *found, output))
 

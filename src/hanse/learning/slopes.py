@@ -16,9 +16,9 @@ from typing import Any
 from hanse.base.errors import UserError, first_line, gated
 from hanse.base.pytorch import F, Tensor, nn, torch
 from hanse.data.samples import Samples
-from hanse.learning.forward import forward
 from hanse.learning.job import Problem
 from hanse.learning.local import gradients_of, in_channels_last
+from hanse.learning.module_layers import forward
 from hanse.learning.scoring import tally
 from hanse.learning.sequences import sequence_losses
 
@@ -89,7 +89,7 @@ class Slopes:
             for name, t in layout.unflatten(row.detach()).items()
         }
         for x, y, weight in self._pieces:
-            outputs = forward(specs, models, x.flatten(2))
+            outputs = forward(specs, models, x.flatten(2).mT)
             losses = tally(self.problem, outputs, y.flatten(0, 1), rights=False)[0]
             found = torch.autograd.grad((losses * weight).sum(), list(models.values()))
             for name, slope in zip(models, found, strict=True):

@@ -22,7 +22,7 @@ from hanse.base.files import read_arrays, read_json, run_folder, table
 from hanse.core.telling import ABOUT, Check, Fact, describe
 from hanse.ledger.run_ledger import has_books, movements, reading, verify_run
 from hanse.mechanisms import market_checks
-from hanse.mechanisms.market_record import MarketRound
+from hanse.mechanisms.market_checks import MarketRound
 from hanse.reports.contributions import contribution
 from hanse.reports.groups import SeedGroup
 from hanse.reports.words import said

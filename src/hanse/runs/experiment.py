@@ -284,9 +284,9 @@ def _ended(session: Session, state: LoopState, folder: RunDir | None) -> LoopSta
         folder.receipts()
     owners = np.unique(state.table.owner[np.flatnonzero(state.moved != NEVER)])
     if session.remote and len(owners):  # whether their last updates were accepted
-        federation = port_of(session, state).federation
-        here = np.intersect1d(federation.present(state.round).ids, owners).tolist()
-        federation.exchange(state.round, [Request(c, ()) for c in here], None, None)
+        port = port_of(session, state)
+        here = np.intersect1d(port.present(state.round).ids, owners).tolist()
+        port.exchange(state.round, [Request(c, ()) for c in here], None, None)
     return state
 
 

@@ -19,13 +19,12 @@ from typing import Any
 
 import numpy as np
 
-from hanse.base.errors import NOT_TRUSTED, UserError, first_line
+from hanse.base.errors import NOT_TRUSTED, UserError, first_line, looking
 from hanse.base.files import json_lines, read_arrays, read_toml, table
-from hanse.base.import_trust import looking
 from hanse.base.wings import Names, absent
 from hanse.core.book import Book
 from hanse.core.calling import checked_state, method_of
-from hanse.core.entry import BONDS, COMMIT, TOKEN, Transaction
+from hanse.core.entry import BONDS, COMMIT, TOKEN, Transaction, grant, part_of
 from hanse.core.entry import client as account
 from hanse.core.entry import tokens as say
 from hanse.core.part import PostedRound, Settlement, State
@@ -34,11 +33,10 @@ from hanse.core.telling import Check, read_about
 from hanse.ledger.run_ledger import beyond_the_book, closed_in, is_settled, movements, open_ledger, unbooked, verify_run
 from hanse.ledger.store import Ledger
 from hanse.mechanisms import market_checks
-from hanse.mechanisms.market_record import NEEDED, MarketRound, market_of
+from hanse.mechanisms.market_checks import NEEDED, MarketRound, market_of
 from hanse.mechanisms.registry import build_mechanism, built_in_parts
 from hanse.runs.chance import is_number
-from hanse.runs.comparison import Comparison, UnlikeError
-from hanse.runs.grants import grant, part_of
+from hanse.runs.recomputable import Comparison, UnlikeError
 from hanse.runs.round_record import METRICS, Arrays, lost_rounds, round_file, rounds_of, row_hash
 from hanse.runs.run_record import edited_settings, registered
 from hanse.runs.sections import ClientsSection, config_hash

@@ -28,20 +28,18 @@ from hanse.base.errors import PartError, PartWarning, blamed
 from hanse.base.pytorch import Tensor, torch
 from hanse.core.book import Book
 from hanse.core.calling import States, called, check_figures, check_rows, checked_state, decide, guarded, proposed_mix
-from hanse.core.entry import BONDS, TOKEN, Transaction
+from hanse.core.entry import BONDS, TOKEN, Transaction, grant
 from hanse.core.entry import client as account_of
 from hanse.core.part import Questions, Settlement, Stage, State, Unproved, View
 from hanse.core.port import Closing, Federation, Payload, Reply, Request, Roster, Task, Train, Trained
 from hanse.core.recipe import NEVER, History
 from hanse.core.table import Floats, Ints, Mix, Seats, Table, Updates, copies, mix, outsized
 from hanse.federation.check import heard
-from hanse.federation.wrapped import TellsOwners
 from hanse.learning.generator import unsound
 from hanse.mechanisms.feedback import gone
 from hanse.mechanisms.weigh import noise_of
 from hanse.runs.arrivals import Landed, Training, Underway, Waiting, joined, updates_in, updates_of
 from hanse.runs.checkpoint import LoopState
-from hanse.runs.grants import grant
 from hanse.runs.recomputable import RoundAnswers
 from hanse.runs.settle_inputs import WatchedCall
 from hanse.runs.setup import Session
@@ -62,6 +60,8 @@ class Exchange(Federation):
         roster: who was present when the round began.
         sat: ``(client, start row)`` of each seat that was asked to train.
         lost: whether the federation itself raised an exception. Then the network is lost, and no part is to blame.
+        told: what requests tell the owners of private rows on a network: by client, ``(row, round)`` of the last update
+            of each row that was accepted. None: a simulation, in which they are told nothing.
 
     Examples:
         >>> from hanse.core.port import Ask
@@ -83,6 +83,7 @@ class Exchange(Federation):
     roster: Roster = field(default_factory=Roster)
     sat: list[tuple[int, int]] = field(default_factory=list)
     lost: bool = False
+    told: Mapping[int, tuple[tuple[int, int], ...]] | None = None
 
     def present(self, round: int) -> Roster:
         """Return the clients that are here."""
@@ -147,6 +148,8 @@ class Exchange(Federation):
     ) -> Sequence[Reply]:
         """Return the replies, and note what was asked and answered."""
         self.sat += [(r.client, task.row) for r in requests for task in r.tasks if isinstance(task, Train)]
+        if self.told is not None:
+            requests = [replace(request, accepted=self.told.get(request.client, ())) for request in requests]
         self.lost = True  # unless it answers
         replies = self.federation.exchange(round, requests, deadline_s, closing)
         self.lost = False
@@ -417,11 +420,12 @@ def port_of(session: Session, state: LoopState) -> Exchange:
     On a network, owners of private rows are told which of their updates were accepted. This follows from the state, so
     it is also right after a failed round and in a resumed run. If the run is recomputable, answers are kept.
     """
-    federation = session.federation
-    if session.remote:
-        federation = TellsOwners.of(federation, state.table.owner, state.moved)
-    kept = RoundAnswers() if session.kept else None
-    return Exchange(federation, state.round, session.experiment.federation.deadline_s, kept)
+    told = dict[int, tuple[tuple[int, int], ...]]()
+    for row in np.flatnonzero(state.moved != NEVER).tolist() if session.remote else ():
+        owner = int(state.table.owner[row])
+        told[owner] = (*told.get(owner, ()), (row, int(state.moved[row])))
+    kept, deadline_s = RoundAnswers() if session.kept else None, session.experiment.federation.deadline_s
+    return Exchange(session.federation, state.round, deadline_s, kept, told=told if session.remote else None)
 
 
 def _figures(session: Session, states: States) -> dict[str, Floats]:

@@ -23,8 +23,8 @@ from hanse.base.factories import OBJECT, call, misspelt
 from hanse.base.pytorch import Tensor, nn, torch
 from hanse.base.streams import stream
 from hanse.core.calling import method_of
-from hanse.core.entry import TOKEN
-from hanse.core.part import Context, Judge, Mechanism, Part, in_slots
+from hanse.core.entry import TOKEN, Transaction, grant, part_of
+from hanse.core.part import Context, Judge, Mechanism, Part, State, View, in_slots
 from hanse.core.port import Federation
 from hanse.core.table import Ints
 from hanse.core.telling import MOST_CLIENTS, About, describe
@@ -36,7 +36,7 @@ from hanse.federation.local import LocalFederation
 from hanse.federation.policy import POLICIES, Profile, build_profiles
 from hanse.federation.wrapped import Believed, Bounded, build_refusal
 from hanse.learning.agreement import settle
-from hanse.learning.engines import EngineChoice, choose, pick_device
+from hanse.learning.engines import EngineChoice, SequentialEngine, choose, pick_device
 from hanse.learning.job import Engine, Problem
 from hanse.learning.loop import Loop, LoopEngine
 from hanse.learning.losses import balanced, build_objective
@@ -44,16 +44,48 @@ from hanse.learning.metrics import build_metrics
 from hanse.learning.models import Factory, build_problem, structure
 from hanse.learning.modules import own_module
 from hanse.learning.sequences import is_text
-from hanse.learning.sequential import SequentialEngine
 from hanse.mechanisms.feedback import Feedback
 from hanse.mechanisms.fits import REQUIRES, WARNS, clashes, unmet_needs, without
 from hanse.mechanisms.mechanism_table import judged, who_judges
 from hanse.runs import refusals
 from hanse.runs.arrivals import Waiting
 from hanse.runs.config import Experiment, MechanismSection, ModelSection
-from hanse.runs.grants import Vesting
 from hanse.runs.guards import Guard, guards_of
 from hanse.runs.server_judge import ServerJudge
+
+
+@dataclass(frozen=True)
+class Vesting(Part):
+    """Gives grants in parts: the first when a client joins, one more after each round in which its update counted.
+
+    So leaving and coming back under another key gains nothing.
+
+    Attributes:
+        units: the whole grant.
+        parts: in how many parts a grant is given.
+    """
+
+    units: int
+    parts: int
+
+    def init(self, context: Context) -> State:
+        """Return the state before any grant."""
+        return {"given": np.zeros(context.num_clients, np.int64), "worked": np.zeros(context.num_clients, bool)}
+
+    def due(self, view: View, state: State) -> tuple[list[Transaction], State]:
+        """Return the parts that present clients get in this round, and the next state."""
+        given = state["given"].copy()
+        posted = []
+        for c in view.present.tolist():
+            if given[c] == 0 or (state["worked"][c] and given[c] < self.parts):
+                units = part_of(self.units, self.parts, int(given[c]))
+                posted += [grant(c, units)] if units else []
+                given[c] += 1
+        return posted, {**state, "given": given}
+
+    def learn(self, outcome: View, state: State) -> State:
+        """Remember whose updates counted."""
+        return {**state, "worked": np.isin(np.arange(len(state["worked"])), outcome.trained.seats.client)}
 
 
 @dataclass(frozen=True)

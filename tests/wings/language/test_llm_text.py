@@ -12,7 +12,7 @@ from hanse.base.errors import UserError
 from hanse.data import DataSpec, build, load
 from hanse.data import sources as sources_module
 from hanse.data.dataset import IGNORED
-from hanse.wings.language import TEXTS, published
+from hanse.wings.language import TEXTS, sources
 from hanse.wings.language import records as tokens_module
 from hanse.wings.language.records import ByteTokenizer, Instruction, build_tokenizer, encode, prompt, read_instructions
 from hanse.wings.language.sources import CLIENTS, DEALT, DIALECTS, WORDS, Texts, client_reports, reports
@@ -135,14 +135,12 @@ def test_published_sets_become_instructions(raw: Path) -> None:
         "nwgi": ["negative", "neutral", "positive"],
     }
     for name, expected in moods.items():
-        train, test = published.load_published(name, [raw], False)
+        train, test = sources.load_published(name, [raw], False)
         assert [item.output for item in train] == expected * 4
         assert [item.output for item in test] == expected * 2
         assert train[0].instruction.endswith("Please choose an answer from {negative/neutral/positive}.")
-    assert published.load_published("fiqa", [raw], False)[0][0].instruction.startswith(
-        "What is the sentiment of this t"
-    )
-    train, test = published.load_published("code_alpaca", [raw], False)
+    assert sources.load_published("fiqa", [raw], False)[0][0].instruction.startswith("What is the sentiment of this t")
+    train, test = sources.load_published("code_alpaca", [raw], False)
     assert (len(train), len(test)) == (72, 8)  # no test split is published: the last tenth
     (raw / "tfns.train.jsonl").write_text(json.dumps({"tweet": "x", "label": 1}))
     (raw / "nwgi.train.jsonl").write_text(json.dumps({"news": "x", "label": "fine"}))
@@ -198,7 +196,7 @@ def test_a_tokenizer_pads_with_its_end_which_it_needs(monkeypatch: pytest.Monkey
 
 
 def test_the_shipped_set() -> None:
-    assert set(TEXTS) == {"instructions", "instruction_files", *published.PUBLISHED, *DEALT}
+    assert set(TEXTS) == {"instructions", "instruction_files", *sources.PUBLISHED, *DEALT}
     told = reports()
     assert len(told) == len({text for _, text in told}) == 1200
     train, test = client_reports()

@@ -6,18 +6,18 @@
    product. The order of every sum is fixed, and a seat knows nothing of the others: its bits do not depend on how many
    seats or threads there are. They do depend on the width of the processor's vectors (hanse_vectors).
 
-   library.py loads this file with ctypes, and engine.py calls hanse_train and hanse_outputs. Nothing is checked here:
-   engine.py sees to it that every position, label and size is within bounds. */
+   engine.py loads this file with ctypes, and calls its functions. Nothing is checked here: engine.py sees to it that
+   every position, label and size is within bounds. */
 
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* what follows a linear layer; library.py has the same numbers */
+/* what follows a linear layer; engine.py has the same numbers */
 enum activation { NONE, RELU, TANH };
 
-/* as Layer in library.py, field by field */
+/* as Layer in engine.py, field by field */
 struct layer {
   int64_t in, out, activation, bias; /* bias: whether there is one */
   /* of a convolution with stride 1; a linear layer's kernel is 0. in = channels height width; pooled: whether the
@@ -45,7 +45,7 @@ struct convolution {
   uint8_t *at;               /* [width][out]: which of the 2 x 2 was the largest */
 };
 
-/* as Seat in library.py, field by field; [P] is a row as PyTorch has it, each layer's weights [out][in], then biases */
+/* as Seat in engine.py, field by field; [P] is a row as PyTorch has it, each layer's weights [out][in], then biases */
 struct seat {
   const float *start, *constant; /* rows [P]: the first weights; what is added to every gradient (or NULL) */
   float *row;                    /* row [P] of the trained weights */
@@ -140,7 +140,7 @@ static const struct vectors *vectors(void) {
 /* the name of the vectors in use */
 const char *hanse_vectors(void) { return vectors()->name; }
 
-/* To be raised with every change of what the functions below take. library.py refuses a compiled file whose number is
+/* To be raised with every change of what the functions below take. engine.py refuses a compiled file whose number is
    not its own VERSION. */
 int hanse_native_version(void) { return 4; }
 

@@ -1,9 +1,9 @@
 """Language models: instructions as data, and LoRA adapters as table rows.
 
-:mod:`~hanse.wings.language.sources` has the sources by name and their clients,
-:mod:`~hanse.wings.language.published` reads the sets that iPFL uses, and :mod:`~hanse.wings.language.records` reads
-files and makes tokens. ``adapter.py`` is the model ``"lora"``, and ``judge.py`` scores its answers. The models need the
-extra ``hanse[llm]``, whose libraries are imported when they are first used.
+:mod:`~hanse.wings.language.sources` has the sources by name and their clients, and
+:mod:`~hanse.wings.language.records` reads files and makes tokens. ``adapter.py`` is the model ``"lora"``, and
+``judge.py`` scores its answers. The models need the extra ``hanse[llm]``, whose libraries are imported when they are
+first used.
 """
 
 from hanse.base.wings import Wing
