@@ -133,6 +133,14 @@ def test_a_node_refuses_and_reports_receipts_of_books_that_contradict_themselves
     assert any(c == 1 and said in reason for _, c, reason in load_run(run.path).refusals())
 
 
+@pytest.mark.parametrize("receipts", ["sent", "withheld"])
+def test_who_has_left_is_told_the_end_unless_that_was_agreed_otherwise(receipts: str, tmp_path: Path) -> None:
+    exp = books(clients={"exit": {"receipts": receipts}})
+    play(grid_of(exp, tmp_path), exp, tmp_path / "run", After(0, lambda: give(tmp_path / "run", "expel", "leaves", 1)))
+    last = {c: max((one.said["round"] for one in mine), default=-1) for c, mine in kept(tmp_path).items()}
+    assert (last[1] == last[0] == ROUNDS) == (receipts == "sent")
+
+
 def test_letters_of_a_participant_that_is_away_wait_for_it(tmp_path: Path) -> None:
     exp, grid = books(), grid_of(books(), tmp_path)
     play(grid, exp, tmp_path / "run", After(1, lambda: grid.online.discard(104)))

@@ -1,16 +1,18 @@
 """Sizes that are proved: what members commit to counts once it is audited, and a bond is lost where it is not true."""
 
+import signal
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from commands import run_hanse
 from rotation import rotating
 
 import hanse
 from hanse.base.errors import UserError
-from hanse.core.entry import BOND, KEPT, RETURNED, Transaction
+from hanse.core.entry import BOND, KEPT, LEAVE, RETURNED, Transaction, left_behind
 from hanse.core.port import Reply, SizeCommitted
 from hanse.data.commitment import SampleCommitment
 from hanse.federation.behaviour import Behaviour, Me
@@ -176,6 +178,27 @@ def test_a_bond_whose_audit_the_run_leaves_no_time_for_goes_back(mechanism: str,
     # an operator that gives a bond back before the run is over is found: those words are true of its end alone
     bonds = Bonds(10 * TOKEN, 30, frozenset(), {"1": SampleCommitment(bytes(32), 5)})
     assert bonds.wrong(Transaction(step, kind, moved, memo), ended=False) == "does not say which audit was passed"
+
+
+def test_who_leaves_before_its_audit_gets_its_bond_back_where_that_was_agreed(tmp_path: Path) -> None:
+    class Stops:
+        def on_round(self, metrics: Any, played: Any) -> None:
+            signal.raise_signal(signal.SIGINT)
+
+    silent = {f"{__name__}:Dodges": {"how": "silent"}}
+    for bond, back in (("audited", 0), ("returned", 10 * TOKEN)):
+        run, exit = tmp_path / bond, {"balance": "lost", "bond": bond}
+        made = experiment(behaviour=silent, clients={"exit": exit}, sizes={"repeats": 5})
+        hanse.run(made, out=run, observers=[Stops()])
+        assert run_hanse("leave", run, "--client", 1)[0] == 0
+        ended = hanse.resume(run)
+        [left] = [one for one in posted(run) if one[1] == LEAVE]
+        assert left[3] == left_behind(1, back, 90 * TOKEN + back)
+        at_the_end = [
+            (r, step) for r, kind, step, *_ in posted(run) if kind in (RETURNED, KEPT) and step.endswith("/1")
+        ]
+        assert at_the_end == [(3, f"{RETURNED}/1")] * (not back)
+        assert ended.book.balance("escrow/1") == 0
 
 
 def test_who_commits_to_nothing_puts_up_no_bond_and_has_no_samples(tmp_path: Path) -> None:

@@ -41,7 +41,8 @@ def rehearsed(experiment: Experiment, most: int) -> tuple[str, list[TextTable]]:
         f"The charter '{charter.title}' ({charter.hash}), played for {len(together.metrics)} rounds with "
         f"{len(charter.members)} members. A member weighs at most {charter.cap:g}; the longest update is "
         f"{charter.length or 'of any length'} (median over members: 1). Attacks on a round send up to {FAR:g} times "
-        f"the honest step. At least {charter.least} members must sign an amendment."
+        f"the honest step. At least {charter.least} members must sign an amendment. Of a leaver: "
+        f"{', '.join(f'{what} {becomes}' for what, becomes in charter.exit)}."
         f"{f' It {charter.stuck}.' * bool(charter.stuck)}"
     )
     tables = [_gains(clients, together, alone, watch), _shifts(watch, charter), _attacked(settled, clients, together)]
@@ -64,17 +65,19 @@ def _own(tested: Mapping[str, Floats], clients: Sequence[int]) -> float:
 def _gains(clients: Mapping[str, list[int]], together: PlayedRun, alone: PlayedRun | None, watch: Shifts) -> TextTable:
     """Return who gains by the charter, and what a leaver at half time would not have."""
     end, half = max(together.tests), max((n for n in together.tests if n < len(together.metrics) // 2), default=0)
+    loses_all = together.experiment.clients.leaving.balance == "lost"
     what, way = ("accuracy", 1.0) if "test_accuracy" in together.tested else ("loss", -1.0)
     rows = []
     for member, mine in clients.items():
         fits = [_own(one.tests[number], mine) for one, number in ((together, half), (together, end)) if one.tests]
         by_itself = float("nan") if alone is None else _own(alone.tested, mine)
         had, has = (sum(book.balance(account(c)) for c in mine) / TOKEN for book in (watch.books[half], together.book))
+        had = 0.0 if loses_all else had
         figures = (by_itself, fits[1], way * (fits[1] - by_itself), way * (fits[1] - fits[0]), has, has - had)
         told = ("{:.3f}", "{:.3f}", "{:+.3f}", "{:+.3f}", "{:.2f}", "{:+.2f}")
         rows.append((member, *(form.format(x) for form, x in zip(told, figures, strict=True))))
     heads = ("member", "alone", "together", "gains by joining", "loses by leaving at half time")
-    tokens = ("tokens at the end", "of these after half time")
+    tokens = ("tokens at the end", "of these lost by leaving")
     title = f"Who gains ({what} on own test samples; one run: 'hanse statement' has intervals; tokens with the grant)"
     return TextTable((*heads, *tokens), tuple(rows), title)
 
