@@ -16,7 +16,7 @@ from hanse.runs.run_record import edited_settings
 from hanse.wings.charter import amendment
 from hanse.wings.charter.amendment import both_in, drafted
 from hanse.wings.charter.charter import Charter, Quorum, charter_of
-from hanse.wings.charter.rehearse import rehearsed
+from hanse.wings.charter.rehearse import CHEATS, rehearsed
 from hanse.wings.charter.shift import Shifts
 
 MEMBERS = {
@@ -237,7 +237,7 @@ def test_a_rehearsal_attacks_every_round_and_stays_below_the_bound() -> None:
     assert two.bound == float("inf")  # two of three
     introduction, tables = rehearsed(experiment(said, data={"client_test": 0.2}), 1)
     assert charter_of(played.experiment).hash in introduction
-    assert [[row[0] for row in table.rows] for table in tables] == [[*MEMBERS], ["1"], ["nobody", "north"]]
+    assert [[row[0] for row in table.rows] for table in tables] == [[*MEMBERS], ["1"], ["nothing else", *CHEATS]]
     assert float(tables[2].rows[1][1]) > 2 * float(tables[2].rows[1][2])  # what the charter is for
     with pytest.raises(UserError):
         rehearsed(hanse.Experiment(mechanism="fedavg"), 1)

@@ -19,7 +19,11 @@ from hanse.wings.charter.charter import Charter, charter_of
 from hanse.wings.charter.shift import FAR, Shifts
 
 METRICS = ("test/accuracy", "test/loss", "train/loss")  # the first that a run has is shown
-FLIPPED = {"kind": "flip", "scale": 10.0}  # ten times the opposite of what was learnt
+CHEATS: Mapping[str, tuple[str, Mapping[str, Any]]] = {  # behaviours, with their options
+    "sends ten times the opposite": ("attacker", {"kind": "flip", "scale": 10.0}),
+    "sends noise instead": ("attacker", {"kind": "gaussian"}),
+    "claims ten times its samples": ("liar", {"size": 10.0}),
+}
 
 
 def rehearsed(experiment: Experiment, most: int) -> tuple[str, list[TextTable]]:
@@ -104,15 +108,21 @@ def _shifts(watch: Shifts, charter: Charter) -> TextTable:
 
 
 def _attacked(experiment: Experiment, clients: Mapping[str, list[int]], together: PlayedRun) -> TextTable:
-    """Return the last test of the server's with and without the charter, if the largest member attacks or nobody."""
+    """Return the server's last test with and without the charter, by what the largest member does, and its tokens."""
     sizes = {one["client"]: one.get("samples", 0.0) for one in together.clients}
     worst = max(clients, key=lambda member: sum(sizes.get(c, 0.0) for c in clients[member]))
     sections, number = experiment.sections(), next(n for n in METRICS if n in together.metrics[-1])
     bare: dict[str, Any] = {name: section for name, section in sections.items() if name != "charter"}
     bare["mechanism"] = {**sections["mechanism"], "weigh": sections["mechanism"]["weigh"]["of"]}
-    acts = {"behaviour": {**sections["behaviour"], "attacker": {"clients": clients[worst], **FLIPPED}}}
-    honest, *others = (run(Experiment(**one)) for one in (bare, {**sections, **acts}, {**bare, **acts}))
-    ends = [f"{one.metrics[-1][number]:.3f}" for one in (together, honest, *others)]
-    rows = [("nobody", *ends[:2]), (worst, *ends[2:])]
-    title = f"One member sends ten times the opposite of its updates ({number} at the end)"
-    return TextTable(("who attacks", "with the charter", "without"), tuple(rows), title)
+    rows = []
+    for does, (behaviour, options) in {"nothing else": ("", {}), **CHEATS}.items():
+        acts = {behaviour: {"clients": clients[worst], **options}} if behaviour else {}
+        under, without = (
+            run(Experiment(**{**one, "behaviour": {**one["behaviour"], **acts}})) if acts or one is bare else together
+            for one in (sections, bare)
+        )
+        tokens = sum(under.book.balance(account(c)) for c in clients[worst]) / TOKEN
+        ends = [f"{one.metrics[-1][number]:.3f}" for one in (under, without)]
+        rows.append((does, *ends, f"{tokens:.2f}"))
+    title = f"What {worst} could do ({number} at the end; one run: 'hanse attack EXP --table' has intervals)"
+    return TextTable(("it also", "with the charter", "without", "its tokens with it"), tuple(rows), title)
