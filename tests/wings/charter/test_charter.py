@@ -239,5 +239,6 @@ def test_a_rehearsal_attacks_every_round_and_stays_below_the_bound() -> None:
     assert charter_of(played.experiment).hash in introduction
     assert [[row[0] for row in table.rows] for table in tables] == [[*MEMBERS], ["1"], ["nothing else", *CHEATS]]
     assert float(tables[2].rows[1][1]) > 2 * float(tables[2].rows[1][2])  # what the charter is for
+    assert len(rehearsed(experiment(said), 1)[1]) == 2  # nobody has test samples of its own
     with pytest.raises(UserError):
         rehearsed(hanse.Experiment(mechanism="fedavg"), 1)

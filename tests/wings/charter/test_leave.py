@@ -308,7 +308,7 @@ def killed(run, at):
 
         for name in ("fsync", "replace", "ftruncate"):
             setattr(os, name, dies(getattr(os, name)))
-        leave_run(run, "1", None)
+        leave_run(load_run(run), 1, None)
         os._exit(0)
     os.waitpid(child, 0)
 

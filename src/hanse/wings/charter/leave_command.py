@@ -48,7 +48,7 @@ def leave(
     if expelled(run, number):
         who, then = run.client_label(number), "once nobody plays the run, this command with --key makes its receipt"
         return say(f"Client {who} is asked nothing more from the next exchange on; {then}.")
-    _say(leave_run(folder, client, key), place_of(folder, number), as_json)
+    _say(leave_run(run, number, key), place_of(folder, number), as_json)
 
 
 def _say(leaving: Leaving, file: Path | None, as_json: bool) -> None:

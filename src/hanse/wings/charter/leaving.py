@@ -105,22 +105,21 @@ def would_leave(run: RunRecord, client: int) -> Leaving:
     return _stated(run, client, _newest(run.path)[1])[0]
 
 
-def leave_run(folder: Path, name: str, key: Path | None) -> Leaving:
+def leave_run(run: RunRecord, number: int, key: Path | None) -> Leaving:
     """Make a client leave a run, or complete a leave that was killed in the middle.
 
     Args:
-        folder: the run directory. Nobody may be playing the run.
-        name: the client's number or name.
+        run: the run. Nobody may be playing it.
+        number: the client's number.
         key: the operator's private key. None: the file that ``HANSE_OPERATOR_KEY`` names, if heads are signed.
 
     Raises:
-        UserError: there is no such client, it has left already, the run has no ledger or none that holds, somebody
-            plays it, its records are damaged or of another version of hanse, or the key is not the one of its books.
+        UserError: the client has left already, the run has no ledger or none that holds, somebody plays it, its records
+            are damaged or of another version of hanse, or the key is not the one of its books.
     """
-    run, number = named(folder, name)
-    file = place_of(folder, number)
+    folder, file = run.path, place_of(run.path, number)
     if file.exists():
-        raise UserError(f"--client {name}: has left already; its receipt is {file}")
+        raise UserError(f"--client {number}: has left already; its receipt is {file}")
     if not has_books(folder):
         raise UserError(
             f"{folder}: has no ledger, where a leave is written and a receipt leads to; --dry-run says what holds the "
