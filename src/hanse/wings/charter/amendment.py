@@ -142,7 +142,7 @@ def amended(before: Experiment, after: Experiment, run: Path, played: int) -> tu
         UserError: the amendment is not there, says something else, or no quorum has signed it; or a quorum has signed
             one, and the experiment is without it.
     """
-    one, other = ((experiment.model_extra or {}).get("charter") for experiment in (before, after))
+    one, other = (experiment.of_wing("charter") for experiment in (before, after))
     if one is None or other is None:
         return ()
     old, new = Charter.of(one), Charter.of(other)

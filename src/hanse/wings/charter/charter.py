@@ -180,8 +180,7 @@ class Charter(Section):
 
 def charter_of(experiment: Experiment) -> Charter:
     """Return the charter of an experiment. Raises UserError if it has none."""
-    given = (experiment.model_extra or {}).get("charter")
-    if given is None:
+    if (given := experiment.of_wing("charter")) is None:
         raise UserError('charter: the experiment has none: must be there, as in [charter] file = "charter.toml"')
     return Charter.of(given)
 
