@@ -405,6 +405,7 @@ def test_on_a_network_the_server_is_told_first(tmp_path, half, models):
     assert (leaves(run), (run / "leaving").exists()) == ([], False)
     assert run_hanse("leave", run, "--client", "c1")[0] == 0
     assert (leaves(run), (run / "leaving").exists()) == (["leave/1"] * ends, ends)
+    assert Orders.read(run).paused is None  # so that the server can settle the run
 
 
 def test_a_leaver_loses_what_was_agreed_and_nobody_trains_on(tmp_path):

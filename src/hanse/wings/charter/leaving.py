@@ -41,6 +41,7 @@ from hanse.wings.charter.lineage import Lineage, lineage
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+ENDS = "a client leaves, and nobody trains on (clients.exit.models)"  # the reason of a pause
 FOLDER = "leaving"  # in a run directory: of each client that has left its receipt, its statement and its lineage
 
 
@@ -91,9 +92,11 @@ def expelled(run: RunRecord, client: int) -> bool:
     orders, ends = Orders.read(run.path), exit_of(run).models == "anew"
     if client not in orders.expelled:
         give(run.path, "expel", "leaves", client)
-    if ends and orders.paused is None:
-        give(run.path, "pause", f"client {client} leaves, and clients.exit.models is 'anew'")
-    return not ends or in_use(run.path)
+    if not ends or not in_use(run.path):
+        return not ends
+    if orders.paused is None:
+        give(run.path, "pause", ENDS)
+    return True
 
 
 def would_leave(run: RunRecord, client: int) -> Leaving:
@@ -144,6 +147,8 @@ def leave_run(run: RunRecord, number: int, key: Path | None) -> Leaving:
         text = read_text(place_of(folder, number, "-statement.json"))
         receipt = LeaveReceipt.of(ledger, text)
         write_whole(file, receipt.as_json() + "\n", durable=True)
+        if Orders.read(folder).paused == ENDS:
+            give(folder, "go-on", "it has left: the run is settled")
     said = receipt.said
     return Leaving(run, number, _lineage(run, number, snapshot, said["round"]), said)
 
