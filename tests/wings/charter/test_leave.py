@@ -100,11 +100,8 @@ class Nan:
         for row, of in made:
             after[row] = updates[of].sum() + (before[row] if row < count else 0)
         if len(stay):
-            after = (
-                before
-                if max(stay) >= count
-                else np.where(np.isin(np.arange(len(after)), stay), np.resize(before, len(after)), after)
-            )
+            kept = np.where(np.isin(np.arange(len(after)), stay), np.resize(before, len(after)), after)
+            after = before if max(stay) >= count else kept
         self.table = after
 
 
@@ -442,16 +439,8 @@ def test_what_cannot_be_left_is_refused_in_a_line(tmp_path, half):
     round_file(lost, 1).unlink()
     edited = copied(half, tmp_path / "edited")
     (edited / "clients.jsonl").write_text((edited / "clients.jsonl").read_text().replace('"client": 1', '"client": 2'))
-    cases = [
-        (half, 7),
-        (half, "nobody"),
-        (plain, 1),
-        (old, 1),
-        (gone, 1),
-        (tmp_path / "none", 1),
-        (lost, 1),
-        (edited, 1),
-    ]
+    cases = [(half, 7), (half, "nobody")]
+    cases += [(run, 1) for run in (plain, old, gone, tmp_path / "none", lost, edited)]
     for run, client in cases:
         code, out, wrong = run_hanse("leave", run, "--client", client)
         assert (code, out, len(wrong.splitlines())) == (2, "", 1), (run, wrong)

@@ -29,19 +29,16 @@ CHARTERS: tuple[tuple[Capped, dict[str, str]], ...] = (
 
 def sent(rows: torch.Tensor, samples: np.ndarray, at: np.ndarray, of: dict[str, str]) -> Group:
     """The group in which the updates at these places were sent, by clients of these members."""
-    trained, context = (
-        replace(HERE.view.trained, rows=rows, num_samples=samples),
-        replace(HERE.view.context, members=of),
-    )
+    trained = replace(HERE.view.trained, rows=rows, num_samples=samples)
+    context = replace(HERE.view.context, members=of)
     return replace(HERE, view=replace(HERE.view, updates=trained, context=context), at=at)
 
 
 def steps(draw: np.random.Generator, n: int) -> torch.Tensor:
     """Steps ``[n, P]`` of very different lengths around a common direction."""
     common, own = draw.standard_normal(HERE.updates.shape[1]), draw.standard_normal((n, HERE.updates.shape[1]))
-    return torch.from_numpy(
-        (common + draw.uniform(0, 3) * own) * draw.lognormal(0, draw.uniform(0, 1.5), (n, 1))
-    ).float()
+    found = (common + draw.uniform(0, 3) * own) * draw.lognormal(0, draw.uniform(0, 1.5), (n, 1))
+    return torch.from_numpy(found).float()
 
 
 @pytest.mark.parametrize("number", range(len(CHARTERS)))

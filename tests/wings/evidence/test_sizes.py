@@ -26,15 +26,9 @@ TOKEN = 1_000_000
 
 def experiment(mechanism: Any = "fedavg", rounds: int = 3, sizes: Any = None, **sections: Any) -> hanse.Experiment:
     return hanse.Experiment(
-        data={"source": "digits", "clients": 4},
-        model="logistic",
-        mechanism=mechanism,
-        train={"steps": 3},
-        sizes={"proved": True, **(sizes or {})},
-        engine={"threads": 1},
-        run={"rounds": rounds},
-        **sections,
-    )
+        data={"source": "digits", "clients": 4}, model="logistic", mechanism=mechanism, train={"steps": 3},
+        sizes={"proved": True, **(sizes or {})}, engine={"threads": 1}, run={"rounds": rounds}, **sections,
+    )  # fmt: skip
 
 
 def posted(folder: Path) -> list[tuple[int, str, str, tuple[tuple[str, int], ...], str]]:
@@ -206,17 +200,6 @@ def test_who_commits_to_nothing_puts_up_no_bond_and_has_no_samples(tmp_path: Pat
         run = played(tmp_path / how, how, COMMIT)
         assert not [step for _, _, step, *_ in posted(tmp_path / how / "run") if step.endswith("/1")][1:], told
         assert weight(run, 2, 1) == 0.0
-
-
-def test_a_resumed_run_has_the_bits_and_the_books_of_one_that_was_not_stopped(tmp_path: Path) -> None:
-    liar = {"liar": {"clients": [2], "size": 1.5}}
-    whole = hanse.run(experiment(behaviour=liar, rounds=3))
-    hanse.run(experiment(behaviour=liar, rounds=3, mechanism="fedavg"), out=tmp_path / "run")
-    for late in sorted((tmp_path / "run" / "checkpoints").iterdir())[1:]:
-        late.unlink() if late.is_file() else None
-    again = hanse.resume(tmp_path / "run")
-    assert (again.table.rows == whole.table.rows).all()
-    assert again.book == whole.book
 
 
 def test_more_leaves_than_samples_open_all_of_them(tmp_path: Path) -> None:
