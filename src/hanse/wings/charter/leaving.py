@@ -92,11 +92,10 @@ def expelled(run: RunRecord, client: int) -> bool:
     orders, ends = Orders.read(run.path), exit_of(run).models == "anew"
     if client not in orders.expelled:
         give(run.path, "expel", "leaves", client)
-    if not ends or not in_use(run.path):
-        return not ends
-    if orders.paused is None:
+    played = in_use(run.path)
+    if ends and played and orders.paused is None:
         give(run.path, "pause", ENDS)
-    return True
+    return played or not ends
 
 
 def would_leave(run: RunRecord, client: int) -> Leaving:
@@ -124,10 +123,7 @@ def leave_run(run: RunRecord, number: int, key: Path | None) -> Leaving:
     if file.exists():
         raise UserError(f"--client {number}: has left already; its receipt is {file}")
     if not has_books(folder):
-        raise UserError(
-            f"{folder}: has no ledger, where a leave is written and a receipt leads to; --dry-run says what holds the "
-            "client's updates"
-        )
+        raise UserError(f"{folder}: has no ledger, in which a leave is written; --dry-run says what holds its updates")
     with Hold(folder) as hold:
         hold.take()
         book = open_ledger(folder)
