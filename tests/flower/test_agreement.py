@@ -252,9 +252,9 @@ def test_every_field_of_a_task_is_agreed_or_free(kind: type) -> None:
         "values": {},
         "models": ROW[None],
         "model": ROW,
+        "start": ROW,
         "seat": 0,
         "row": 0,
-        "start": ROW,
     }
     names = [one.name for one in fields(kind)]
     task = kind(**{name: told[name] for name in names if name in told})
@@ -411,11 +411,8 @@ def test_an_agreement_stands_in_records_statements_and_receipts(tmp_path: Path) 
     assert len(names) == 1
     assert (tmp_path / "node0" / AGREEMENTS / f"{names.pop()}.txt").is_file()
     (tmp_path / "o.pub").write_text(PINNED.hex())
-    for words in (
-        "ledger verify {}",
-        "statement {} --client 0",
-        f"receipt verify {{}} --operator {tmp_path / 'o.pub'}",
-    ):
+    signed = f"receipt verify {{}} --operator {tmp_path / 'o.pub'}"
+    for words in ("ledger verify {}", "statement {} --client 0", signed):
         what = next((tmp_path / "node0").glob("*/client-0/receipts/*")) if "receipt" in words else tmp_path / "run"
         result = CliRunner().invoke(app, words.format(what).split())
         assert result.exit_code == 0, result.output

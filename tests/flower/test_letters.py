@@ -133,6 +133,12 @@ def test_a_node_refuses_and_reports_receipts_of_books_that_contradict_themselves
     assert any(c == 1 and said in reason for _, c, reason in load_run(run.path).refusals())
 
 
+def test_who_has_left_is_not_told_the_end_where_that_was_agreed(tmp_path: Path) -> None:
+    exp = books(clients={"exit": {"receipts": "withheld"}})
+    play(grid_of(exp, tmp_path), exp, tmp_path / "run", After(0, lambda: give(tmp_path / "run", "expel", "leaves", 1)))
+    assert (ROUNDS in {r.round for r in kept(tmp_path)[0]}, kept(tmp_path)[1][1:]) == (True, [])
+
+
 def test_letters_of_a_participant_that_is_away_wait_for_it(tmp_path: Path) -> None:
     exp, grid = books(), grid_of(books(), tmp_path)
     play(grid, exp, tmp_path / "run", After(1, lambda: grid.online.discard(104)))

@@ -18,15 +18,11 @@ from hanse.wings.private.masker import Trusted
 
 def experiment(clients: int, rounds: int = 2, **more: Any) -> hanse.Experiment:
     return hanse.Experiment(
-        data={"clients": clients, "client_test": 0.2},
-        model={"name": "mlp", "hidden": [8]},
-        mechanism={"name": "fedavg", "value": "group_path"},
-        train={"lr": 0.05},
-        engine={"train": "sequential", "threads": 1, "workers": 1, "device": "cpu"},
-        run={"rounds": rounds},
-        federation={"secure": {"group": 3}},
-        **more,
-    )
+        data={"clients": clients, "client_test": 0.2}, model={"name": "mlp", "hidden": [8]},
+        mechanism={"name": "fedavg", "value": "group_path"}, train={"lr": 0.05},
+        engine={"train": "sequential", "threads": 1, "workers": 1, "device": "cpu"}, run={"rounds": rounds},
+        federation={"secure": {"group": 3}}, **more,
+    )  # fmt: skip
 
 
 def trusted_by_all(folder: Path, clients: int) -> Trusted:

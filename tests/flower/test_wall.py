@@ -372,9 +372,8 @@ def test_strangers_ask_nothing_members_instruct_no_other_and_honest_nodes_work(n
     for forged in (to_records(stay, kind="request", round=0, client=0), to_records(Packed("null"), kind="hello")):
         with pytest.raises(httpx.HTTPStatusError, match="403"):
             _instruct(net, int(run), attacker, victim, forged)
-    until(
-        "both are refused", lambda: net.processes.log("superlink").count("hanse: refused: an instruction to node") == 2
-    )
+    told = "hanse: refused: an instruction to node"
+    until("both are refused", lambda: net.processes.log("superlink").count(told) == 2)
     play.join()
 
     assert len(metrics(tmp_path / "run")) == exp.run.rounds
@@ -407,18 +406,11 @@ def _instruct(net: Loopback, run: int, attacker: int, victim: int, content: Reco
     ca, signs = (net.folder / "certs" / "ca.crt").read_bytes(), NodeAuthHttpInterceptor(key, key.public_key())
     fleet, node = FleetHttpClient.from_server_address(net.door, False, ca, [signs]), NodeProto(node_id=attacker)
     with no_object_id_recompute():
-        pushed = fleet.PushMessages(
-            PushMessagesRequest(
-                node=node,
-                messages_list=[message_to_proto(remove_content_from_message(message))],
-                message_object_trees=[get_object_tree(message)],
-            )
-        )
-        push_objects(
-            get_all_nested_objects(message),
-            push_object_fn=make_push_object_fn_protobuf(fleet.PushObject, node, run, pushed.session_id),
-            object_ids_to_push=set(pushed.objects_to_push),
-        )
+        body, tree = message_to_proto(remove_content_from_message(message)), get_object_tree(message)
+        asked = PushMessagesRequest(node=node, messages_list=[body], message_object_trees=[tree])
+        pushed = fleet.PushMessages(asked)
+        push, due = make_push_object_fn_protobuf(fleet.PushObject, node, run, pushed.session_id), pushed.objects_to_push
+        push_objects(get_all_nested_objects(message), push_object_fn=push, object_ids_to_push=set(due))
 
 
 def _intruder(folder: Path, net: Loopback, *commands: list[str]) -> list[str]:
@@ -430,9 +422,8 @@ def _intruder(folder: Path, net: Loopback, *commands: list[str]) -> list[str]:
     address = f'address = "{net.door}"\nroot-certificates = "{net.folder / "certs" / "ca.crt"}"\n'
     (home / "config.toml").write_text(f'[superlink]\ndefault = "there"\n[superlink.there]\n{address}')
     call = [sys.executable, "-c", INTRUDER, json.dumps(commands)]
-    done = subprocess.run(
-        call, env=net.env() | {"FLWR_HOME": str(home)}, cwd=APP, capture_output=True, text=True, check=True
-    )
+    env = net.env() | {"FLWR_HOME": str(home)}
+    done = subprocess.run(call, env=env, cwd=APP, capture_output=True, text=True, check=True)
     return [line.removeprefix("tried: ") for line in done.stdout.splitlines() if line.startswith("tried: ")]
 
 

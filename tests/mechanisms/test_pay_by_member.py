@@ -94,7 +94,10 @@ def test_a_run_pays_each_member_once_and_each_changed_amount_is_found(settle: di
         moved = {name: dict(last.postings).get(name, 0) + to.get(name, 0) for name in {**dict(last.postings), **to}}
         forged = Transaction(last.step, last.kind, tuple((a, u) for a, u in moved.items() if u), last.memo)
         rewritten(tmp_path / "run", [*history[: paid[-1]], (number, forged), *history[paid[-1] + 1 :]])
-        assert not {check.name: check.holds for check in audit_run(tmp_path / "run").checks}["settled again"]
+        found = {check.name: check.holds for check in audit_run(tmp_path / "run").checks}
+        assert not found["settled again"]
+        assert found.get("by value", False) is False  # in a pot, who has been paid, and not how much
+        assert found.get("pot", client(3) not in to) == (client(3) not in to)
 
 
 @pytest.mark.parametrize(

@@ -223,20 +223,10 @@ def test_a_model_with_weights_below_0_is_told(view: View, weights: list[float], 
     assert averages or lines[0].startswith("mechanism.value: in 1 of 2 rounds the new model was no average")
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "exact",
-        "exact accuracy",
-        "exact balanced",
-        "gtg",
-        "monte_carlo",
-        "leave_one_out",
-        "banzhaf",
-        "first_order",
-        "path",
-    ],
-)
+ESTIMATES = "exact", "exact accuracy", "exact balanced", "gtg", "monte_carlo", "leave_one_out", "banzhaf", "first_order"
+
+
+@pytest.mark.parametrize("name", [*ESTIMATES, "path"])
 def test_without_a_block_values_are_those_of_the_other_samples(world: Session, view: View, name: str) -> None:
     samples = view.judge.validation
     blocks = sample_blocks(len(samples))

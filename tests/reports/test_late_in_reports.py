@@ -12,14 +12,10 @@ from hanse.runs.run_record import STILL, load_run
 def played(folder: Path, **federation: Any) -> Path:
     """Client 2 is asked in rounds 0 and 4; with late = "next" its first update joins round 3."""
     experiment = hanse.Experiment(
-        data={"clients": 3, "partition": {"samples_per_client": 20}},
-        model={"name": "logistic"},
-        mechanism={"name": "fedavg", "clients_per_round": 3},
-        behaviour={"speed": {"seconds": [1, 1, 3.5]}},
-        federation={"enough": 2, **federation},
-        engine={"train": "sequential", "threads": 1},
-        run={"rounds": 5},
-    )
+        data={"clients": 3, "partition": {"samples_per_client": 20}}, model={"name": "logistic"},
+        mechanism={"name": "fedavg", "clients_per_round": 3}, behaviour={"speed": {"seconds": [1, 1, 3.5]}},
+        federation={"enough": 2, **federation}, engine={"train": "sequential", "threads": 1}, run={"rounds": 5},
+    )  # fmt: skip
     return hanse.run(experiment, out=folder).path
 
 

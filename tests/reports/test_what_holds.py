@@ -67,13 +67,10 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     )
     hanse.run(auction, out=place / "auction")
     valued = hanse.Experiment(
-        data={"clients": 5},
-        model={"name": "logistic"},
+        data={"clients": 5}, model={"name": "logistic"},
         mechanism={"name": "fedavg", "clients_per_round": 3, "value": "path", "settle": "by_value"},
-        behaviour={"dropout": {"rate": 0.3}},
-        train={"steps": 2},
-        run={"rounds": 3},
-    )
+        behaviour={"dropout": {"rate": 0.3}}, train={"steps": 2}, run={"rounds": 3},
+    )  # fmt: skip
     hanse.run(valued, out=place / "valued")
     return {
         "valued": place / "valued",

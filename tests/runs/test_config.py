@@ -73,6 +73,7 @@ def test_all_mistakes_are_listed_at_once_with_the_nearest_name() -> None:
     [
         ({}, "mechanism: "),
         ({"mechanism": {}}, "mechanism.name: "),
+        ({"mechanism": "fedavg", "clients": {"exit": {"balanc": ""}}}, "clients.exit.balanc: no such key; did you"),
         ({"mechanism": "fedavg", "behaviour": {"noizy": 1}}, "behaviour.noizy: 1: "),
         ({"mechanism": "fedavg", "eval": {"metrics": "auc"}}, "eval.metrics: 'auc': "),
         ({"mechanism": "fedavg", "data": {"partition": {"name": "mixture", "mix": 30}}}, "data.partition.mix: 30: "),

@@ -127,6 +127,16 @@ class Hold:
         self.release()
 
 
+def in_use(folder: Path) -> bool:
+    """Return whether a process holds the lock of a run directory, and plays the run."""
+    try:
+        with (folder / LOCK).open("rb") as file:
+            flock(file, wait=False, shared=True)
+    except OSError as wrong:
+        return isinstance(wrong, BlockingIOError)
+    return False
+
+
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Keep other processes, which wait, out of a block that changes a file.

@@ -36,8 +36,8 @@ def check(transaction: Transaction) -> None:
     Raises:
         LedgerError: a step, kind or memo is not one line of printable text; there are fewer than two postings; a kind
             of account is unknown; an amount is not a nonzero integer of at most 64 bits; or the postings do not sum to
-            zero. A transaction that closes a round (:mod:`hanse.ledger.receipts`), a commitment, a leave are refused if
-            they move units or have the wrong name.
+            zero. A transaction that closes a round (:mod:`hanse.ledger.receipts`) and a commitment are refused if they
+            move units; these and a leave, if they have the wrong name.
     """
     where = f"transaction '{transaction.step}'"
     for name, text in (("step", transaction.step), ("kind", transaction.kind)):
@@ -47,9 +47,10 @@ def check(transaction: Transaction) -> None:
         raise LedgerError(f"{where}: memo {transaction.memo!r}: must be a line of text")
     name = LEAVE if transaction.step.startswith(f"{LEAVE}/") else transaction.step
     if named := UNMOVING & {transaction.kind, name}:
-        if transaction.kind != name or transaction.postings:
+        if transaction.kind != name or (transaction.postings and name != LEAVE):
             raise LedgerError(f"{where}: '{min(named)}' is step and kind of a line that moves nothing")
-        return
+        if not transaction.postings:
+            return
     if len(transaction.postings) < 2:
         raise LedgerError(f"{where}: {len(transaction.postings)} postings: at least two are needed")
     total = 0

@@ -19,8 +19,8 @@ BOND, RETURNED, KEPT = BONDS = ("size bond", "bond returned", "bond kept")  # ki
 LOG = "transactions.jsonl"  # in a run directory: the book, a line for each transaction
 CLOSE = "close"  # step and kind of the line that closes a round; it moves nothing
 COMMIT = "commit"  # step and kind of the line that says what a run was committed to before it began; it moves nothing
-LEAVE = "leave"  # kind of the line that says that client N has left, whose step is leave/N; it moves nothing
-UNMOVING = frozenset({CLOSE, COMMIT, LEAVE})
+LEAVE = "leave"  # kind of the line that says that client N has left, whose step is leave/N (:func:`left_behind`)
+UNMOVING = frozenset({CLOSE, COMMIT, LEAVE})  # kinds that are no payments
 
 
 def units_of(tokens: float) -> int:
@@ -63,6 +63,22 @@ def escrow(i: int) -> str:
 def pool(name: str) -> str:
     """Return the account of a pool, such as a tier's."""
     return f"pool/{name}"
+
+
+def left_behind(i: int, returned: int, lost: int) -> tuple[tuple[str, int], ...]:
+    """Return the postings of the line that says that client ``i`` has left, by what was agreed for leaving.
+
+    Args:
+        i: the client.
+        returned: the units in escrow that it gets back.
+        lost: the units of its account that go to the mint.
+
+    Examples:
+        >>> left_behind(3, 0, 0), left_behind(3, 5, 7)
+        ((), (('escrow/3', -5), ('client/3', -2), ('mint', 7)))
+    """
+    moved = (escrow(i), -returned), (client(i), returned - lost), (MINT, lost)
+    return tuple((account, units) for account, units in moved if units)
 
 
 _encode = json.JSONEncoder(ensure_ascii=True, separators=(",", ":")).encode

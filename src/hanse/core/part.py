@@ -976,6 +976,8 @@ class PostedRound:
         beside: what was posted in the round before that, such as grants.
         book: the balances before ``posted``.
         ended: whether this is what was posted after the last round.
+        members: the member of each client that took part so far and has one (``[clients] members``), by the client's
+            number, in the order in which they joined it.
     """
 
     number: int
@@ -985,6 +987,7 @@ class PostedRound:
     beside: tuple[Transaction, ...]
     book: Book
     ended: bool = False
+    members: Mapping[int, str] = field(default_factory=dict)
 
 
 class SettlePart(Part, Protocol):

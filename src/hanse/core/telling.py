@@ -23,7 +23,7 @@ from pydantic import Field
 from hanse.base.errors import UserError
 from hanse.base.files import write_whole
 from hanse.core.declared import Declared, UnsoundError
-from hanse.core.entry import tokens
+from hanse.core.entry import LEAVE, tokens
 
 Words = Annotated[str, Field(max_length=80)]  # a title, a label, a unit
 Label = Annotated[str, Field(min_length=1, max_length=80)]
@@ -332,7 +332,7 @@ class About:
     def kinds(self) -> Mapping[str, str]:
         """The name of each kind of transaction, including the loop's own."""
         told = {kind.kind: kind.label for said in self.parts for kind in said.telling.kinds}
-        own = {"grant": "granted when it joined", "transfer": "transfers"}
+        own = {"grant": "granted when it joined", "transfer": "transfers", LEAVE: "moved when it left"}
         own |= {"size bond": "bonds for sizes", "bond returned": "bonds of proved sizes", "bond kept": "bonds lost"}
         return own | told
 

@@ -129,6 +129,7 @@ class FlowerFederation:
         check: a function that returns why a participant's samples do not fit the experiment, or None if they do.
         agreement: the hash of the agreement that every request names.
         unsent: a function that returns the digest of the frozen parameters that a member is not sent.
+        tells_leavers: whether expelled members are sent what waits for them at the end.
         asked: ids of the clients asked in the last exchange, ascending.
         newcomers: nodes that are online but not members yet, or no longer: those that are silent.
         online: the nodes that were online at the last look, by key.
@@ -149,6 +150,7 @@ class FlowerFederation:
     check: Check = lambda said: None
     agreement: str = ""
     unsent: Callable[[Member], str] = lambda member: ""
+    tells_leavers: bool = True
     asked: list[int] = field(default_factory=list, init=False)
     newcomers: Newcomers = field(init=False)
     online: dict[str, Any] = field(default_factory=dict, init=False)
@@ -283,10 +285,12 @@ class FlowerFederation:
     def deliver(self) -> None:
         """Send the remaining receipts to the clients that are online, and wait for at most a minute.
 
-        A client that has left gets its own, too. Receipts of absent clients stay in the register of letters.
+        A client that has left gets its own, too, unless these are withheld. Receipts of absent clients stay in the
+        register of letters.
         """
         self.look()
         due = [m for m in self.members.by_key.values() if m.id in self.letters.waiting and self.check(m) is None]
+        due = [m for m in due if self.tells_leavers or m.expelled is None]
         left = [Open(-1, m.id, Message("null")) for m in self._here(due)]
         self._collect(self._ask(left, LETTER_S, None), LETTER_S, None)
 

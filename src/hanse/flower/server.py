@@ -176,6 +176,7 @@ def play(
             grid, register, signs, deadline_s=experiment.federation.deadline_s or 3600.0, capacity=room,
             half=half, orders=partial(Orders.read, out), letters=letters, check=check,
             shown=ShownHeads(out), agreement=agreement.hash, unsent=unsent(experiment),
+            tells_leavers=experiment.clients.leaving.receipts == "sent",
         )  # fmt: skip
         narrator = Narrator(federation, out)
         with narrator.watching():

@@ -40,7 +40,7 @@ from hanse.base.files import LONGEST, cut_torn, opened
 from hanse.base.merkle import Tree, as_text, hashes_of, path_length, root_from
 from hanse.core.book import Book, MutableBook
 from hanse.core.declared import Declared, Digest, Int64, Units
-from hanse.core.entry import CLOSE, Transaction, client, escrow, leaf, owner_of
+from hanse.core.entry import CLOSE, LEAVE, Transaction, client, escrow, leaf, owner_of
 from hanse.ledger.log import LogHead, Record
 from hanse.ledger.note import fingerprint
 
@@ -101,9 +101,11 @@ NOTHING = RecordDigest.of({}, [])  # of a round that has no record, such as the 
 
 
 def moved_in(transactions: Iterable[Transaction]) -> dict[int, list[Line]]:
-    """Return the postings to each client's account and escrow, in the book's order, by client."""
+    """Return the postings to each client's account and escrow, in the book's order, by client. What moves when a client
+    leaves stands in a receipt of its own.
+    """
     moved: dict[int, list[Line]] = {}
-    for transaction in transactions:
+    for transaction in (one for one in transactions if one.kind != LEAVE):
         for account, units in transaction.postings:
             if (owner := owner_of(account)) is not None:
                 moved.setdefault(owner, []).append((transaction.step, account, units))

@@ -29,7 +29,7 @@ from hanse.core.entry import tokens as say
 from hanse.core.part import Context, PostedRound, Settlement, SettlePart, State, View
 from hanse.core.table import Floats, Ints
 from hanse.core.telling import BeforeJoining, Check, Kind, Telling, Terms
-from hanse.mechanisms.value_checks import Payments
+from hanse.mechanisms.value_checks import Payments, other_payee
 from hanse.mechanisms.value_sums import ValueSums, matched, valued_seats
 
 
@@ -175,8 +175,8 @@ class ByValue(SettlePart):
     def checks(self, rounds: Iterable[PostedRound], parts: Mapping[str, Any]) -> Iterator[Check]:
         """Yield whether stakes and payments follow from the recorded values, within the limits."""
         payments = Payments(self.rate, self.units, self.pays_when == "sure")
-        wrong = ((r.number, payments.wrong(r)) for r in rounds)
-        yield Check.of("by value", "every payment follows from the recorded values", wrong)
+        wrong = ((r.number, other_payee(r) or payments.wrong(r)) for r in rounds)
+        yield Check.of("by value", "every payment follows from the recorded values, each member's once", wrong)
 
     def terms(self, joining: BeforeJoining) -> Terms:
         """Return what a client that considers joining can lose."""

@@ -11,7 +11,9 @@ the same. What is sent at random can be worth something by chance; proofs of tra
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -19,12 +21,13 @@ from hanse.base.factories import Positive, Share, TokenAmount
 from hanse.core.entry import MINT, TOKEN, Transaction, pool
 from hanse.core.entry import client as account
 from hanse.core.entry import tokens as say
-from hanse.core.part import Context, Settlement, SettlePart, State, Unproved, View
+from hanse.core.part import Context, PostedRound, Settlement, SettlePart, State, Unproved, View
 from hanse.core.table import Floats
-from hanse.core.telling import BeforeJoining, Kind, Telling, Terms
+from hanse.core.telling import BeforeJoining, Check, Kind, Telling, Terms
 from hanse.games.jackknife import interval_errors
 from hanse.games.shares import shares
 from hanse.mechanisms.by_value import payees, rounded
+from hanse.mechanisms.value_checks import other_payee
 from hanse.mechanisms.value_sums import ValueSums, valued_seats
 
 POT = pool("pot")
@@ -135,6 +138,10 @@ class Pot(SettlePart):
                 Kind("work", "shares of the pot, for work"),
             ),
         )
+
+    def checks(self, rounds: Iterable[PostedRound], parts: Mapping[str, Any]) -> Iterator[Check]:
+        """Yield whether each member was paid once."""
+        yield Check.of("pot", "each member has one payee", ((r.number, other_payee(r)) for r in rounds))
 
     def terms(self, joining: BeforeJoining) -> Terms:
         """Return what a client that considers joining can get; this rule takes nothing."""

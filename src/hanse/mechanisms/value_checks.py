@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from hanse.core.entry import TOKEN, escrow
+from hanse.core.entry import TOKEN, escrow, owner_of
 from hanse.core.entry import client as account
 from hanse.core.part import PostedRound
 from hanse.core.table import Floats
@@ -102,6 +102,19 @@ class Payments:
         exact = np.clip(near_by - second, low, high)
         self.over |= dict(zip(names, (centred - (first + second) - exact).tolist(), strict=True))
         return exact
+
+
+def other_payee(r: PostedRound) -> str:
+    """Return what is wrong if a client is paid that is not the first of its member to take part, or ""."""
+    first = dict[str, int]()
+    for client, member in r.members.items():
+        first.setdefault(member, client)
+    for step, name in ((one.step, name) for one in r.posted for name, _ in one.postings):
+        owner = owner_of(name)
+        member = "" if owner is None else r.members.get(owner, "")
+        if member and first[member] != owner:
+            return f"'{step}' moves tokens of client {owner}, and '{member}' has one payee, {first[member]}"
+    return ""
 
 
 def _paid_for(r: PostedRound, name: str) -> NDArray[np.int64]:

@@ -25,6 +25,7 @@ from hanse.mechanisms import market_checks
 from hanse.mechanisms.market_checks import MarketRound
 from hanse.reports.contributions import contribution
 from hanse.reports.groups import SeedGroup
+from hanse.reports.money import agreed_in
 from hanse.reports.words import said
 from hanse.runs.checkpoint import broken_checkpoints
 from hanse.runs.observers import ProgressCallback, untold
@@ -130,6 +131,7 @@ def audit_run(folder: Path, told: ProgressCallback = untold, trust: bool = False
             for c in found
         ]
     found += [made, no_trade(run, rounds) if rounds else _ranking(run)]
+    found += [Fact("agreement", one) for one in agreed_in(run)]
     checks = tuple(one for one in found if isinstance(one, Check))
     return Audit(len(rounds), checks, tuple(one for one in found if isinstance(one, Fact)))
 

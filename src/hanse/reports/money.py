@@ -18,6 +18,7 @@ from hanse.core.entry import TOKEN, escrow, owner_of
 from hanse.core.entry import client as account_of
 from hanse.core.telling import Plot
 from hanse.ledger.log import Record
+from hanse.ledger.receipts import AGREEMENT
 from hanse.ledger.run_ledger import open_ledger
 from hanse.ledger.store import VerifyResult
 from hanse.reports.chart import Chart, Curve, Floats, Ints, Lines, even, slug
@@ -178,6 +179,14 @@ def read_books(run: RunRecord) -> Books | None:
         found.transactions,
         found.head,
     )
+
+
+def agreed_in(run: RunRecord) -> tuple[str, ...]:
+    """Return a sentence for each charter, or agreement on a network, by which rounds of a run were played."""
+    spans = [
+        (hash, [line["round"] for line in lines]) for hash, lines in groupby(run.metrics, lambda m: m.get(AGREEMENT))
+    ]
+    return tuple(said("agreed", first=rounds[0], last=rounds[-1], hash=hash) for hash, rounds in spans if hash)
 
 
 # ---- one client's postings

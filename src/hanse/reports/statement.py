@@ -26,7 +26,7 @@ from hanse.reports.chart import Chart, Curve, Floats, Lines
 from hanse.reports.contributions import both_errors, fallen
 from hanse.reports.facts import SCHEMA, VERY_FEW, ClientFacts, RunFacts, RunOf, facts_of
 from hanse.reports.fits import FEW, Fit, finite_or_none, history_of
-from hanse.reports.money import Money, money_of
+from hanse.reports.money import Money, agreed_in, money_of
 from hanse.reports.words import Note, page, said
 from hanse.runs.chance import SAT_OUT
 from hanse.runs.run_record import RunRecord, load_run
@@ -81,8 +81,8 @@ class Statement:
         privacy: what it has spent of its privacy budget. None: it has none.
         next: what would tell or help it most.
         named: whether the run allows its clients to be named to one another.
-        told: sentences that the mechanism's parts have for participants, and a sentence on what the experiment makes
-            this client do, if anything.
+        told: sentences that the mechanism's parts have for participants, and on what the experiment makes this client
+            do, if anything; and what members agreed to.
     """
 
     run: RunFacts
@@ -235,7 +235,7 @@ def _statement(found: RunOf, client: int) -> Statement:
         privacy=_privacy(run, row),
         next=_next(run, row, fit, notes, has_values=bool(len(totals))),
         named=named,
-        told=run.about.told_to(client),
+        told=(*run.about.told_to(client), *agreed_in(run)),
     )
 
 

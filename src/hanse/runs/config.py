@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import (
     BaseModel,
@@ -573,7 +573,8 @@ def _line(errors: Sequence[Any], place: Sequence[str | int], kinds: Mapping[str,
     if error["type"] == "extra_forbidden":
         kind = kinds[where[0]]
         for part in where[1:-1]:
-            kind = kind.model_fields[part].annotation
+            given = kind.model_fields[part].annotation
+            kind = next((one for one in get_args(given) if hasattr(one, "model_fields")), given)  # or None
         return f"{name}: no such key{nearest(where[-1], kind.model_fields)}"
     if error["type"] == "missing":
         example = ', as in name = "fedavg" below [mechanism]' if where[0] == "mechanism" else ""

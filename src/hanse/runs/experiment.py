@@ -129,6 +129,8 @@ def play_rounds(session: Session, state: LoopState, folder: RunDir | None, obser
         run.metrics, run.clients = (played_lines(folder.path, name) for name in (METRICS, SEATS))
     tell(observers, "on_start", experiment, state.round, list(run.said))
     run.over = limits.over(run.metrics)  # a resumed run has used up some of its limits already
+    if state.left and experiment.clients.leaving.models == "anew":
+        run.over = f"client {min(state.left)} has left, and nobody trains on models that may hold its updates"
     writing: list[tuple[RoundRecord, Future[None] | None]] = []
 
     def settle() -> None:

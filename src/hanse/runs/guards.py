@@ -13,6 +13,7 @@ import numpy as np
 
 from hanse.base.errors import UserError
 from hanse.base.wings import Names, absent
+from hanse.core.calling import States
 from hanse.core.part import Judge
 from hanse.core.port import Federation
 from hanse.core.table import Ints
@@ -90,6 +91,10 @@ class Guard:
     def judge(self, judge: Judge, round: int) -> Judge:
         """Return who judges a round's models on the server's samples."""
         return judge
+
+    def leaves(self, client: int, states: States) -> tuple[int, States]:
+        """Return how many units in escrow a client that leaves gets back, and the parts' states without it."""
+        return 0, states
 
     def resumed(self, kept: Mapping[int, Any] | None, round: int, sizes: Ints) -> Sequence[str]:
         """Go on from the accounts in a checkpoint, and return warnings. Raises UserError if they do not fit."""

@@ -10,8 +10,9 @@ It needs the run directory's ``rounds/``, the ledger's transactions, and for mod
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -24,7 +25,7 @@ from hanse.base.files import json_lines, read_arrays, read_toml, table
 from hanse.base.wings import Names, absent
 from hanse.core.book import Book
 from hanse.core.calling import checked_state, method_of
-from hanse.core.entry import BONDS, COMMIT, TOKEN, Transaction, grant, part_of
+from hanse.core.entry import BONDS, COMMIT, LEAVE, TOKEN, Transaction, grant, left_behind, owner_of, part_of
 from hanse.core.entry import client as account
 from hanse.core.entry import tokens as say
 from hanse.core.part import PostedRound, Settlement, State
@@ -39,7 +40,7 @@ from hanse.runs.chance import is_number
 from hanse.runs.recomputable import Comparison, UnlikeError
 from hanse.runs.round_record import METRICS, Arrays, lost_rounds, round_file, rounds_of, row_hash
 from hanse.runs.run_record import edited_settings, registered
-from hanse.runs.sections import ClientsSection, config_hash
+from hanse.runs.sections import ClientsSection, ExitSection, config_hash
 from hanse.runs.settle_inputs import NotRecordedError, RecordedInputs
 
 ROUNDING = 1e-12  # of the largest number of an array, or of 1: what sums in another order make otherwise
@@ -74,9 +75,10 @@ def against_rules(folder: Path, history: Iterable[tuple[int, Transaction]], kind
 
     Each client gets one grant, of the size in ``config.toml``, or all parts of one grant in order. This happens before
     anything else moves its account. If sizes are proved, each client puts up one bond. It is returned if an auditor has
-    signed, or if the run ended before that. Otherwise it goes to the mint. All other transactions are of kinds that the
-    rule declares. (This is not checked for a user's own rule that declares none.) Nothing is dated after the last
-    settlement, whose round number is one above the last round's.
+    signed, or if the run ended before that. Otherwise it goes to the mint. Who leaves gets and loses what ``[clients]
+    exit`` says. All other transactions are of kinds that the rule declares. (This is not checked for a user's own rule
+    that declares none.) Nothing else is dated after the last settlement, whose round number is one above the last
+    round's.
 
     Args:
         folder: the run directory.
@@ -96,18 +98,19 @@ def against_rules(folder: Path, history: Iterable[tuple[int, Transaction]], kind
     bonds = REPLAYS["sizes"].of(config) if proved else None
     vests = table(config, "clients").get("vests")  # in so many parts a new client gets its grant
     parts = vests if isinstance(vests, int) and vests >= 1 else ClientsSection().vests
-    given = dict[str, int]()
-    opened, last = set[str](), 1 + max((line["round"] for line in json_lines(folder / METRICS, ("round",))), default=-1)
+    exit = ExitSection(**table(table(config, "clients"), "exit"))
+    given, held = dict[str, int](), Counter[str]()
+    last = 1 + max((line["round"] for line in json_lines(folder / METRICS, ("round",))), default=-1)
     for round_, transaction in history:
         where = f"round {round_}: '{transaction.step}'"
-        if round_ > last:
+        if round_ > last and transaction.kind != LEAVE:
             return f"{where}: is dated after the run, whose last settlement is of round {last}"
         if transaction.kind == "grant":
             to = transaction.postings[-1][0]
             number = to.partition("/")[2]
             number_of = given.setdefault(to, 0)
             given[to] += 1
-            if number_of == parts or (number_of == 0 and to in opened):
+            if number_of == parts or (number_of == 0 and to in held):
                 return f"{where}: {to} was opened before; each client gets one grant, when it joins"
             due = part_of(units, parts, number_of)
             if not number.isdecimal() or transaction != grant(int(number), due):
@@ -117,10 +120,18 @@ def against_rules(folder: Path, history: Iterable[tuple[int, Transaction]], kind
         elif bonds is not None and transaction.kind in BONDS:
             if wrong := bonds.wrong(transaction, ended=round_ == last):
                 return f"{where}: {wrong}"
+        elif transaction.kind == LEAVE:
+            if (gone := owner_of(transaction.step.replace(LEAVE, "client"))) is None:
+                return f"{where}: names no client"
+            back = bonds.left(gone, exit) if bonds is not None else 0
+            lost = max(0, held[account(gone)] + back) if exit.balance == "lost" else 0
+            if transaction.postings != left_behind(gone, back, lost):
+                return f"{where}: is to give back {say(back)} tokens of a bond, and take {say(lost)} (clients.exit)"
         elif kinds and transaction.kind not in kinds:
             named = ", ".join(sorted(kinds))
             return f"{where}: is of the kind '{transaction.kind}', which the run's payment rule does not post ({named})"
-        opened |= {name for name, _ in transaction.postings}
+        for name, moved in transaction.postings:
+            held[name] += moved
     return ""
 
 
@@ -144,6 +155,7 @@ class Posted:
         beyond: the rounds that are not in the ledger yet, up to the last one.
         floor: the lowest balance of an account in units.
         settled: whether the ledger has the last settlement.
+        by_member: whether clients have members.
         reached: the round that was read last.
     """
 
@@ -152,22 +164,27 @@ class Posted:
     beyond: range
     floor: int
     settled: bool
+    by_member: bool = False
     reached: int = -1
 
     @staticmethod
     def of(folder: Path, ledger: Ledger) -> Posted:
         """Return the rounds of a run whose ledger is open and verified."""
         records = list(ledger.history())
-        settled = is_settled(folder, ledger)
-        return Posted(folder, list(movements(records)), unbooked(folder, closed_in(records)), ledger.floor, settled)
+        settled, by_member = (
+            is_settled(folder, ledger),
+            bool(table(read_toml(folder / "config.toml"), "clients").get("members")),
+        )
+        beyond = unbooked(folder, closed_in(records))
+        return Posted(folder, list(movements(records)), beyond, ledger.floor, settled, by_member)
 
     def __iter__(self) -> Iterator[PostedRound]:
         """Yield the rounds in their order, and what was posted after them."""
         ours, beside = defaultdict[int, list[Transaction]](list), defaultdict[int, list[Transaction]](list)
         for number, transaction in self.history:
-            rest = transaction.kind == "grant" or transaction.kind in BONDS
+            rest = transaction.kind in ("grant", LEAVE, *BONDS)
             (beside if rest else ours)[number].append(transaction)
-        book, last = Book(floor=self.floor), -1
+        book, last, members = Book(floor=self.floor), -1, dict[int, str]()
         for line in json_lines(self.folder / METRICS, ("round",)):
             last = self.reached = int(line["round"])
             file, there = round_file(self.folder, last), (tuple(ours[last]), tuple(beside[last]))
@@ -175,11 +192,27 @@ class Posted:
                 continue
             book = book.post(last, beside[last])
             if file.exists():
-                yield PostedRound(last, read_arrays(file), line, *there, book)
+                arrays = read_arrays(file)
+                members = _joined(members, arrays) if self.by_member else members
+                yield PostedRound(last, arrays, line, *there, book, members=members)
             book = book.post(last, ours[last])
         for number in sorted({*ours, *([last + 1] if self.settled else [])}):
             if number > last:
-                yield PostedRound(number, {}, {}, tuple(ours[number]), tuple(beside[number]), book, ended=True)
+                book = book.post(number, [one for one in beside[number] if one.kind == LEAVE])
+                there = tuple(ours[number]), tuple(beside[number])
+                yield PostedRound(number, {}, {}, *there, book, ended=True, members=members)
+
+
+def _joined(before: Mapping[int, str], arrays: Arrays) -> dict[int, str]:
+    """Return the members of clients after a round, as far as its record has who was there."""
+    found = dict(before)
+    with suppress(NotRecordedError, ValueError, KeyError, TypeError):
+        recorded = RecordedInputs(arrays, {})
+        for client, member in recorded.view("open", stage="open").members.items():
+            if member in recorded.context.members.values() and found.get(client) != member:
+                found.pop(client, None)
+                found[client] = member
+    return found
 
 
 def rule_of(folder: Path, trust: bool = False) -> tuple[Mapping[str, Any], str]:

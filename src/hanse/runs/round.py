@@ -28,7 +28,7 @@ from hanse.base.errors import PartError, PartWarning, blamed
 from hanse.base.pytorch import Tensor, torch
 from hanse.core.book import Book
 from hanse.core.calling import States, called, check_figures, check_rows, checked_state, decide, guarded, proposed_mix
-from hanse.core.entry import BONDS, TOKEN, Transaction, grant
+from hanse.core.entry import BONDS, LEAVE, TOKEN, Transaction, grant
 from hanse.core.entry import client as account_of
 from hanse.core.part import Questions, Settlement, Stage, State, Unproved, View
 from hanse.core.port import Closing, Federation, Payload, Reply, Request, Roster, Task, Train, Trained
@@ -625,7 +625,7 @@ class _Round:
                 settlement = replace(settlement, metrics=metrics, arrays=arrays)
             posts = f"the settle part {type(settle).__name__}: posts"
             kinds, posted = session.about.posted, [one.kind for one in settlement.transactions]
-            if taken := {"grant", *BONDS}.intersection(posted):
+            if taken := {"grant", LEAVE, *BONDS}.intersection(posted):
                 raise PartError(f"{posts} '{min(taken)}', a kind that only hanse itself posts: take another name")
             if odd := [kind for kind in posted if kinds and kind not in kinds]:
                 named = ", ".join(sorted(kinds))

@@ -469,9 +469,14 @@ class RunRecord:
 
     @cached_property
     def ended_early(self) -> str | None:
-        """Why the run ended before its last round (a target was reached or a budget used up), or None if it did not."""
+        """Why the run ended before its last round (a target was reached, a budget used up, or nobody trains on after a
+        client has left), or None if it did not.
+        """
         if len(self.metrics) >= self.rounds_planned:
             return None
+        exit = table(table(self.config, "clients"), "exit")
+        if exit.get("models") == "anew" and (claim := latest_claim(self.path)) is not None and claim.finished:
+            return f"a client has left after {len(self.metrics)} rounds, and nobody trains on (clients.exit)"
         limits = table(self.config, "run")
         try:
             section = RunSection(**{key: limits[key] for key in RunSection.model_fields if key in limits})

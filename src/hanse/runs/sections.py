@@ -7,7 +7,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -19,6 +19,25 @@ class Section(BaseModel):
     """One section of the file: unknown keys are mistakes, and values are immutable."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class ExitSection(Section):
+    """``exit`` in ``[clients]``: what becomes of what a client has when it leaves the run (``hanse leave``).
+
+    Attributes:
+        balance: "kept", or "lost" to the mint.
+        bond: "audited": a bond of a size that is not proved yet is decided as if the client were silent. "returned": it
+            gets the bond back.
+        receipts: on a network, whether it is "sent" its last receipts and its statement when the run ends, or these are
+            "withheld".
+        models: "stay": the others train on. "anew": nobody trains on from models that may hold its updates, so that the
+            run ends there.
+    """
+
+    balance: Literal["kept", "lost"] = "kept"
+    bond: Literal["audited", "returned"] = "audited"
+    receipts: Literal["sent", "withheld"] = "sent"
+    models: Literal["stay", "anew"] = "stay"
 
 
 class ClientsSection(Section):
@@ -36,6 +55,7 @@ class ClientsSection(Section):
         members: the member of each client, by the client's key or name. Clients of one member are one for payment by
             values ("by_value", "pot") and for caps ("capped"). A client that is not named is a member by itself.
         named: whether a client's statement names the clients that got its models and those with which it traded.
+        exit: what becomes of what a client has when it leaves, :class:`ExitSection`; left out: its defaults.
     """
 
     policy: str | dict[str, Any] = "loyal"
@@ -45,6 +65,12 @@ class ClientsSection(Section):
     vests: Annotated[int, Field(ge=1, le=1_000_000)] = 1
     named: bool = False
     members: dict[str, str] = Field(default={})
+    exit: ExitSection | None = None
+
+    @property
+    def leaving(self) -> ExitSection:
+        """What becomes of what a client has when it leaves."""
+        return self.exit or ExitSection()
 
 
 class RunSection(Section):

@@ -84,9 +84,11 @@ def test_a_users_experiment_is_played_under_its_own_mechanism_and_the_others() -
     rules = read_rules(own, smoke=True)
     assert list(rules.columns) == ["yours: fedavg", "path values", "ipfl_posted", "pifl"]
     assert rules.columns["yours: fedavg"] == own
-    assert rules.columns["pifl"] == {
-        "mechanism": {"name": "pifl"}, "run": {"rounds": 3}, "data": {"client_validation": 0.1}
-    }  # fmt: skip
+    others = {"run": {"rounds": 3}, "data": {"client_validation": 0.1}}
+    assert rules.columns["pifl"] == {"mechanism": {"name": "pifl"}, **others}
+    agreed = {"title": "Two", "members": {"client 0": {}, "client 1": {}}}
+    markets = read_rules({**own, "charter": agreed}, smoke=True).columns["ipfl_posted"]
+    assert "weigh" in str(cheat_table.column_of("a", markets).why)  # which does not go with a charter, and ends nothing
     assert list(read_rules(only="ifca").columns) == ["ifca"]
     with pytest.raises(hanse.UserError, match=r"behaviour.deviant"):
         read_rules({**own, "behaviour": {"deviant": {"clients": [0]}}})

@@ -11,7 +11,7 @@ from hanse.core.port import Answered, Ask, Derived, Gradient, Reply, Request, Sc
 from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
 from hanse.federation.behaviour import Me
-from hanse.wings.attack.deviant import Deviant, fields_of, said_of
+from hanse.wings.attack.deviant import Deviant, said_of
 
 ME = Me(1, num_clients=4, seed=0, recipe=Recipe(), num_parameters=3)
 TRAIN = Request(1, (Train(seat=0, row=5, start=torch.tensor([1.0, 1.0, 1.0, 9.0])),))
@@ -187,11 +187,8 @@ def test_copies_of_another_and_of_the_first_key() -> None:
 
 
 def test_an_echo_leads_to_what_was_bought_and_is_as_long_as_the_update() -> None:
-    deviant, first, moved = (
-        Deviant(clients=[1], sends="echo", scale=2.0),
-        torch.ones(4),
-        torch.tensor([0.0, 3.0, 4.0, 0]),
-    )
+    deviant = Deviant(clients=[1], sends="echo", scale=2.0)
+    first, moved = torch.ones(4), torch.tensor([0.0, 3.0, 4.0, 0])
     told = {0: (first, first, 0.0), 1: (first + 1, first + torch.tensor([0.0, 0, 0, 7]), 0.4)}
     sent = []
     for r, (start, centre, mu) in told.items():
@@ -228,15 +225,7 @@ def test_bad_options(options: dict[str, Any], message: str) -> None:
         hanse.run(hanse.Experiment(mechanism="fedavg", behaviour={"deviant": {"clients": [0], **options}}))
 
 
-def test_fields_of_the_questions_that_mechanisms_ask() -> None:
-    assert fields_of("declare") == {"cost": float, "eagerness": float}
-    assert fields_of("offer") == {"sell": bool, "least": float}
-    assert fields_of("bid") == {"tiers": list}
-    assert fields_of("a question of one's own") == {}
-
-
 def test_what_is_said_of_a_cheat_are_its_options() -> None:
-    assert (
-        said_of(Deviant(sends="copied", adds={"noise": 0.5}, since=4)) == "adds.noise = 0.5, sends = copied, since = 4"
-    )
+    said = said_of(Deviant(sends="copied", adds={"noise": 0.5}, since=4))
+    assert said == "adds.noise = 0.5, sends = copied, since = 4"
     assert said_of(Deviant(clients=[1])) == "nothing"

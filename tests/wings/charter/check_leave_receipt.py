@@ -32,9 +32,11 @@ def main(receipt, operator=None, lineage=None):
     text, _, signatures = found["head"].partition("\n\n")
     origin, count, head, last = text.split("\n")
     hashed = base64.b64encode(digest(found["statement"].encode())).decode()
+    back, lost = said.get("returned", 0), said.get("lost", 0)
+    moved = [[f"escrow/{said['client']}", -back], [f"client/{said['client']}", back - lost], ["mint", lost]]
     line = {
         "number": int(count), "round": int(last.removeprefix("round ")), "step": f"leave/{said['client']}",
-        "kind": "leave", "memo": f"statement {hashed}", "postings": [],
+        "kind": "leave", "memo": f"statement {hashed}", "postings": [posting for posting in moved if posting[1]],
     }  # fmt: skip
     node = digest(b"\0", json.dumps(line, separators=(",", ":")).encode())
     proof = base64.b64decode(found["proof"])
@@ -55,6 +57,8 @@ def main(receipt, operator=None, lineage=None):
         lines = Path(lineage).read_bytes().splitlines()
         assert len(lines) == said["round"]
         assert base64.b64encode(root(lines)).decode() == said["lineage"], "another lineage"
+        came = [json.loads(line)["round"] for line in lines if json.loads(line)["updates"]]
+        assert max(came, default=-1) + 1 == said["since"], "another last update"
 
 
 if __name__ == "__main__":

@@ -12,11 +12,13 @@ from hanse.base.lock import Hold
 from hanse.cli import main
 from hanse.ledger.note import own_key, public_of
 from hanse.ledger.run_ledger import BooksAtCheckpoint
+from hanse.reports.audit import audit_run
+from hanse.reports.statement import statement
 from hanse.runs.run_record import edited_settings
 from hanse.wings.charter import amendment
 from hanse.wings.charter.amendment import both_in, drafted
 from hanse.wings.charter.charter import Charter, Quorum, charter_of
-from hanse.wings.charter.rehearse import rehearsed
+from hanse.wings.charter.rehearse import CHEATS, rehearsed
 from hanse.wings.charter.shift import Shifts
 
 MEMBERS = {
@@ -37,18 +39,23 @@ def experiment(said: Any, **sections: Any) -> hanse.Experiment:
     return hanse.Experiment(**{**own, "charter": said, **sections})
 
 
-def test_it_sets_the_parts_and_stands_in_every_round() -> None:
-    said = charter(floor=True, length=2.0, vests=2, sees=["values"])
+def test_it_sets_the_parts_and_stands_in_every_round_and_on_every_page(tmp_path: Path) -> None:
+    exit = {"balance": "lost", "models": "anew"}
+    said = charter(floor=True, length=2.0, vests=2, sees=["values"], exit=exit)
     made = experiment(said, mechanism={"settle": "by_value", "weigh": "uniform"})
     weigh, clients = made.mechanism.built.weigh, made.clients
     assert (weigh.cap, weigh.clip, weigh.floor) == (0.4, 2.0, True)  # type: ignore[union-attr]
     assert (clients.vests, clients.told, clients.named, clients.members["client 1"]) == (2, True, False, "north")
+    assert clients.leaving.model_dump(exclude_defaults=True) == exit
     pot = experiment(charter(vests=2), mechanism={"value": "path", "settle": "pot"}).mechanism.built.settle
     assert pot.vests == 2  # type: ignore[union-attr]
     again = hanse.Experiment(**made.sections())  # as config.toml has it
     assert again.sections() == made.sections()
-    run = hanse.run(made)
+    run = hanse.run(made, out=tmp_path / "run")
     assert {line["agreement"] for line in run.metrics} == {charter_of(again).hash} == {Charter.of(said).hash}
+    told = [str(statement(run.path, 0).told), str(audit_run(run.path).facts), rehearsed(made, 1)[0]]
+    assert all(charter_of(made).hash in page for page in told)
+    assert Charter.of(charter(exit={})).hash == Charter.of(charter()).hash != Charter.of(charter(exit=exit)).hash
     assert max(line["weigh/largest_member"] for line in run.metrics) <= 0.4 + 1e-9
 
 
@@ -70,6 +77,8 @@ WRONG: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "another cap": ({}, {"mechanism": {"weigh": {"name": "capped", "cap": 1}}}, "mechanism.weigh.cap"),
     "another vesting": ({"vests": 3}, {"clients": {"vests": 2}}, "clients.vests"),
     "another of a pot": ({}, {"mechanism": {"settle": {"name": "pot", "vests": 3}}}, "mechanism.settle.vests"),
+    "a leaver's things": ({"exit": {"balance": "shared"}}, {}, "charter.exit.balance"),
+    "another exit": ({}, {"clients": {"exit": {"balance": "lost"}}}, "clients.exit"),
     "another value": ({"floor": True}, {"mechanism": {"value": "gtg"}}, "mechanism.value"),
     "another average": ({}, {"mechanism": {"weigh": "median"}}, "mechanism.weigh.of"),
 }  # fmt: skip
@@ -237,7 +246,8 @@ def test_a_rehearsal_attacks_every_round_and_stays_below_the_bound() -> None:
     assert two.bound == float("inf")  # two of three
     introduction, tables = rehearsed(experiment(said, data={"client_test": 0.2}), 1)
     assert charter_of(played.experiment).hash in introduction
-    assert [[row[0] for row in table.rows] for table in tables] == [[*MEMBERS], ["1"], ["nobody", "north"]]
+    assert [[row[0] for row in table.rows] for table in tables] == [[*MEMBERS], ["1"], ["nothing else", *CHEATS]]
     assert float(tables[2].rows[1][1]) > 2 * float(tables[2].rows[1][2])  # what the charter is for
+    assert len(rehearsed(experiment(said), 1)[1]) == 2  # nobody has test samples of its own
     with pytest.raises(UserError):
         rehearsed(hanse.Experiment(mechanism="fedavg"), 1)

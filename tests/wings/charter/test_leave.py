@@ -7,19 +7,21 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from commands import run_hanse
+from forging import history_of, rewritten
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hanse
 from hanse.base.errors import MachineError
 from hanse.base.lock import Hold
-from hanse.core.entry import LEAVE
+from hanse.core.entry import LEAVE, left_behind
 from hanse.core.table import SERVER
 from hanse.flower.members import Orders
 from hanse.flower.operator_key import make_operator_key, signing_key
@@ -98,11 +100,8 @@ class Nan:
         for row, of in made:
             after[row] = updates[of].sum() + (before[row] if row < count else 0)
         if len(stay):
-            after = (
-                before
-                if max(stay) >= count
-                else np.where(np.isin(np.arange(len(after)), stay), np.resize(before, len(after)), after)
-            )
+            kept = np.where(np.isin(np.arange(len(after)), stay), np.resize(before, len(after)), after)
+            after = before if max(stay) >= count else kept
         self.table = after
 
 
@@ -306,7 +305,7 @@ def killed(run, at):
 
         for name in ("fsync", "replace", "ftruncate"):
             setattr(os, name, dies(getattr(os, name)))
-        leave_run(run, "1", None)
+        leave_run(load_run(run), 1, None)
         os._exit(0)
     os.waitpid(child, 0)
 
@@ -388,15 +387,45 @@ def given_to(run, client):
     return said["given_to"]
 
 
-def test_on_a_network_the_server_is_told_first(tmp_path, half):
+@pytest.mark.parametrize("models", ["stay", "anew"])
+def test_on_a_network_the_server_is_told_first(tmp_path, half, models):
     run = copied(half, tmp_path / "run")
     registered(run, CLIENTS)
     (run / "federation.json").write_text("{}")
+    config = (run / "config.toml").read_text()
+    (run / "config.toml").write_text(config.replace("[clients]\n", f'[clients]\nexit = {{ models = "{models}" }}\n'))
     with Hold(run) as hold:  # its server plays it
         hold.take()
         assert [run_hanse("leave", run, "--client", "c1")[0] for _ in range(2)] == [0, 0]
-    assert list(Orders.read(run).expelled) == [1]
+    orders, ends = Orders.read(run), models == "anew"
+    assert (list(orders.expelled), orders.paused is not None) == ([1], ends)
     assert (leaves(run), (run / "leaving").exists()) == ([], False)
+    assert run_hanse("leave", run, "--client", "c1")[0] == 0
+    assert (leaves(run), (run / "leaving").exists()) == (["leave/1"] * ends, ends)
+    assert Orders.read(run).paused is None  # so that the server can settle the run
+
+
+def test_a_leaver_loses_what_was_agreed_and_nobody_trains_on(tmp_path):
+    run, exit = tmp_path / "run", {"balance": "lost", "models": "anew"}
+    hanse.run(experiment(clients={"exit": exit}, run={"recomputable": True}), out=run, observers=[Stops(2)])
+    had = open_ledger(run).as_book().balance("client/1")
+    assert run_hanse("leave", run, "--client", 1)[0] == 0
+    said = LeaveReceipt.read(run / "leaving" / "client-1.json").said
+    assert (said["lost"], said["balance"], said["since"], said["round"]) == (had, 0, 2, 3)
+    ended = hanse.resume(run)
+    assert (len(ended.metrics), ended.over is None) == (3, False)
+    assert run_hanse("leave", run, "--client", 2)[0] == 0
+    assert [offline(run, client) for client in (1, 2)] == [0, 0]
+    assert [open_ledger(run).as_book().balance(f"client/{c}") for c in range(4)] == [
+        ended.book.balance("client/0"), 0, 0, ended.book.balance("client/3")
+    ]  # fmt: skip
+    assert (wrong_books(run), recompute(run).unlike) == (None, None)
+    for keeps in (0, had - 1):  # an operator that lets it keep some of that
+        forged = copied(run, tmp_path / f"{keeps}")
+        history = [(r, replace(t, postings=left_behind(1, 0, keeps)) if t.step == "leave/1" else t)
+                   for r, t in history_of(run)]  # fmt: skip
+        rewritten(forged, history)
+        assert "'leave/1'" in wrong_books(forged)
 
 
 def test_what_cannot_be_left_is_refused_in_a_line(tmp_path, half):
@@ -410,16 +439,8 @@ def test_what_cannot_be_left_is_refused_in_a_line(tmp_path, half):
     round_file(lost, 1).unlink()
     edited = copied(half, tmp_path / "edited")
     (edited / "clients.jsonl").write_text((edited / "clients.jsonl").read_text().replace('"client": 1', '"client": 2'))
-    cases = [
-        (half, 7),
-        (half, "nobody"),
-        (plain, 1),
-        (old, 1),
-        (gone, 1),
-        (tmp_path / "none", 1),
-        (lost, 1),
-        (edited, 1),
-    ]
+    cases = [(half, 7), (half, "nobody")]
+    cases += [(run, 1) for run in (plain, old, gone, tmp_path / "none", lost, edited)]
     for run, client in cases:
         code, out, wrong = run_hanse("leave", run, "--client", client)
         assert (code, out, len(wrong.splitlines())) == (2, "", 1), (run, wrong)

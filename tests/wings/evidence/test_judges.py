@@ -24,13 +24,9 @@ def shared(seed: int = 0) -> Dataset:
     x, y = (x / 16).astype(np.float32), y.astype(np.int64)
     owner = np.arange(1000) % 4
     return Dataset(
-        "shared",
-        Samples(x[:1000], y[:1000]),
-        Samples(x[1000 - SHARED :], y[1000 - SHARED :]),
-        10,
-        (64,),
+        "shared", Samples(x[:1000], y[:1000]), Samples(x[1000 - SHARED :], y[1000 - SHARED :]), 10, (64,),
         client_of=owner,
-    )
+    )  # fmt: skip
 
 
 def same(seed: int = 0) -> Dataset:
@@ -42,14 +38,10 @@ def same(seed: int = 0) -> Dataset:
 
 def experiment(source: str, **evidence: Any) -> hanse.Experiment:
     return hanse.Experiment(
-        data={"source": f"{__name__}:{source}", "partition": "natural", "validation": 0.9},
-        model="logistic",
-        mechanism={"name": "fedavg", "value": "path", "settle": "by_value"},
-        train={"steps": 2},
-        evidence=evidence,
-        engine={"threads": 1},
-        run={"rounds": 3},
-    )
+        data={"source": f"{__name__}:{source}", "partition": "natural", "validation": 0.9}, model="logistic",
+        mechanism={"name": "fedavg", "value": "path", "settle": "by_value"}, train={"steps": 2}, evidence=evidence,
+        engine={"threads": 1}, run={"rounds": 3},
+    )  # fmt: skip
 
 
 def judged(one: hanse.Experiment, rounds: int = 3) -> list[torch.Tensor]:

@@ -1,16 +1,18 @@
 """Sizes that are proved: what members commit to counts once it is audited, and a bond is lost where it is not true."""
 
+import signal
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from commands import run_hanse
 from rotation import rotating
 
 import hanse
 from hanse.base.errors import UserError
-from hanse.core.entry import BOND, KEPT, RETURNED, Transaction
+from hanse.core.entry import BOND, KEPT, LEAVE, RETURNED, Transaction, left_behind
 from hanse.core.port import Reply, SizeCommitted
 from hanse.data.commitment import SampleCommitment
 from hanse.federation.behaviour import Behaviour, Me
@@ -24,15 +26,9 @@ TOKEN = 1_000_000
 
 def experiment(mechanism: Any = "fedavg", rounds: int = 3, sizes: Any = None, **sections: Any) -> hanse.Experiment:
     return hanse.Experiment(
-        data={"source": "digits", "clients": 4},
-        model="logistic",
-        mechanism=mechanism,
-        train={"steps": 3},
-        sizes={"proved": True, **(sizes or {})},
-        engine={"threads": 1},
-        run={"rounds": rounds},
-        **sections,
-    )
+        data={"source": "digits", "clients": 4}, model="logistic", mechanism=mechanism, train={"steps": 3},
+        sizes={"proved": True, **(sizes or {})}, engine={"threads": 1}, run={"rounds": rounds}, **sections,
+    )  # fmt: skip
 
 
 def posted(folder: Path) -> list[tuple[int, str, str, tuple[tuple[str, int], ...], str]]:
@@ -178,22 +174,32 @@ def test_a_bond_whose_audit_the_run_leaves_no_time_for_goes_back(mechanism: str,
     assert bonds.wrong(Transaction(step, kind, moved, memo), ended=False) == "does not say which audit was passed"
 
 
+def test_who_leaves_before_its_audit_gets_its_bond_back_where_that_was_agreed(tmp_path: Path) -> None:
+    class Stops:
+        def on_round(self, metrics: Any, played: Any) -> None:
+            signal.raise_signal(signal.SIGINT)
+
+    silent = {f"{__name__}:Dodges": {"how": "silent"}}
+    for bond, back in (("audited", 0), ("returned", 10 * TOKEN)):
+        run, exit = tmp_path / bond, {"balance": "lost", "bond": bond}
+        made = experiment(behaviour=silent, clients={"exit": exit}, sizes={"repeats": 5})
+        hanse.run(made, out=run, observers=[Stops()])
+        assert run_hanse("leave", run, "--client", 1)[0] == 0
+        ended = hanse.resume(run)
+        [left] = [one for one in posted(run) if one[1] == LEAVE]
+        assert left[3] == left_behind(1, back, 90 * TOKEN + back)
+        at_the_end = [
+            (r, step) for r, kind, step, *_ in posted(run) if kind in (RETURNED, KEPT) and step.endswith("/1")
+        ]
+        assert at_the_end == [(3, f"{RETURNED}/1")] * (not back)
+        assert ended.book.balance("escrow/1") == 0
+
+
 def test_who_commits_to_nothing_puts_up_no_bond_and_has_no_samples(tmp_path: Path) -> None:
     for how, told in (("zero", "commits to no samples"), ("silent", "did not commit to its samples")):
         run = played(tmp_path / how, how, COMMIT)
         assert not [step for _, _, step, *_ in posted(tmp_path / how / "run") if step.endswith("/1")][1:], told
         assert weight(run, 2, 1) == 0.0
-
-
-def test_a_resumed_run_has_the_bits_and_the_books_of_one_that_was_not_stopped(tmp_path: Path) -> None:
-    liar = {"liar": {"clients": [2], "size": 1.5}}
-    whole = hanse.run(experiment(behaviour=liar, rounds=3))
-    hanse.run(experiment(behaviour=liar, rounds=3, mechanism="fedavg"), out=tmp_path / "run")
-    for late in sorted((tmp_path / "run" / "checkpoints").iterdir())[1:]:
-        late.unlink() if late.is_file() else None
-    again = hanse.resume(tmp_path / "run")
-    assert (again.table.rows == whole.table.rows).all()
-    assert again.book == whole.book
 
 
 def test_more_leaves_than_samples_open_all_of_them(tmp_path: Path) -> None:

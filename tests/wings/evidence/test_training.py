@@ -35,14 +35,10 @@ BY_VALUE = {"name": "fedavg", "value": "path", "settle": "by_value"}
 
 def experiment(mechanism: Any = BY_VALUE, rounds: int = 3, **sections: Any) -> hanse.Experiment:
     given = {
-        "data": {"source": "digits", "clients": 4, "client_validation": 0.1},
-        "model": "logistic",
-        "train": {"steps": 20, "batch_size": 16, "lr": 0.1},
-        "sizes": {"proved": True},
-        "evidence": {"training": {}},
-        "engine": {"threads": 1},
-        "run": {"rounds": rounds},
-    }
+        "data": {"source": "digits", "clients": 4, "client_validation": 0.1}, "model": "logistic",
+        "train": {"steps": 20, "batch_size": 16, "lr": 0.1}, "sizes": {"proved": True}, "evidence": {"training": {}},
+        "engine": {"threads": 1}, "run": {"rounds": rounds},
+    }  # fmt: skip
     return hanse.Experiment(**{**given, "mechanism": mechanism, **sections})
 
 
@@ -151,8 +147,9 @@ def test_what_is_not_proved_is_worth_nothing_and_an_audit_holds_it_against_the_r
     assert not holds(value=np.ones(4), training_unproved=arrays["training_unproved"])
 
 
-def test_a_killed_run_goes_on_with_the_same_credits(tmp_path: Path) -> None:
-    asked = experiment(behaviour=deviant(sends="gaussian"), evidence={"training": {"slack": 1.0}})
+def test_a_killed_run_goes_on_with_the_same_sizes_and_credits(tmp_path: Path) -> None:
+    acts = {**deviant(sends="gaussian"), "liar": {"clients": [2], "size": 1.5}}  # whose size is asked for twice
+    asked = experiment(behaviour=acts, evidence={"training": {"slack": 1.0}})
     whole = hanse.run(asked, out=tmp_path / "whole")
     hanse.run(asked, out=tmp_path / "run")
     for late in sorted((tmp_path / "run" / "checkpoints").iterdir())[1:]:

@@ -382,13 +382,9 @@ def test_more_steps_than_can_be_counted_are_never_afforded(tmp_path: Path) -> No
 
 def experiment(rounds: int = 4, private: Any = None, mechanism: Any = "fedavg", **more: Any) -> hanse.Experiment:
     return hanse.Experiment(
-        data={"source": "digits", "clients": 4, "validation": 0.2},
-        model={"name": "logistic"},
-        mechanism=mechanism,
-        federation={"private": GIVEN if private is None else private or None},
-        run={"rounds": rounds},
-        **more,
-    )
+        data={"source": "digits", "clients": 4, "validation": 0.2}, model={"name": "logistic"}, mechanism=mechanism,
+        federation={"private": GIVEN if private is None else private or None}, run={"rounds": rounds}, **more,
+    )  # fmt: skip
 
 
 def test_a_run_that_is_resumed_has_the_bits_and_the_accounts_of_one_that_was_not(tmp_path: Path) -> None:

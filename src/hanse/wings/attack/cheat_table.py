@@ -178,6 +178,8 @@ def read_rules(own: Mapping[str, Any] | None = None, only: str | None = None, *,
     """
     if own is not None and "deviant" in own.get("behaviour", {}):
         raise UserError("behaviour.deviant: the table puts its own in this place; leave it out of the file")
+    if own is not None:
+        Experiment(**own)  # its mistakes are not a mechanism's
     text = read_text(RULES, 1 << 20)
     given = toml.loads(text)
     small, base = given["smoke"] if smoke else {}, given["experiment"] if own is None else own
@@ -192,10 +194,11 @@ def read_rules(own: Mapping[str, Any] | None = None, only: str | None = None, *,
             columns[name] = {**base, **known[name], "data": data, "run": base.get("run", {})}
     if only is not None and not columns:
         columns[only] = {**base, "mechanism": {"name": only}}
-    if smoke:
+    if smoke:  # a mechanism that does not go with the file (its charter, say) is told later, in its column
         for name, sections in columns.items():
-            rounds = min(Experiment(**sections).run.rounds, small["rounds"])
-            columns[name] = {**sections, "run": {**sections.get("run", {}), "rounds": rounds}}
+            run = sections.get("run", {})
+            rounds = min(run.get("rounds", small["rounds"]), small["rounds"])
+            columns[name] = {**sections, "run": {**run, "rounds": rounds}}
     cheats = {name: dict(flat(given["cheats"][name])) for name in small.get("cheats", given["cheats"])}
     digest = hashlib.sha256(text.encode()).hexdigest()
     return Rules(small.get("seeds", given["seeds"]), given["margin"], columns, cheats, digest, smoke)

@@ -122,7 +122,7 @@ def go_on(run: Path, amendment: Path) -> str:
             raise UserError(f"--run {run}: {why}, and it cannot change: play a new run under {amendment}")
         if new.first_round != played:
             raise UserError(f"{amendment}: begins at round {new.first_round}: must be {played}, where {run} goes on")
-        fixed = {name: (getattr(old, name), getattr(new, name)) for name in ("floor", "vests", "sees")}
+        fixed = {name: (getattr(old, name), getattr(new, name)) for name in ("floor", "vests", "exit", "sees")}
         if apart := [name for name, (one, other) in fixed.items() if one != other]:
             raise UserError(f"{amendment}: {apart[0]}: cannot change within a run: must stay {fixed[apart[0]][0]!r}")
         sections = read_file(config)
@@ -142,7 +142,7 @@ def amended(before: Experiment, after: Experiment, run: Path, played: int) -> tu
         UserError: the amendment is not there, says something else, or no quorum has signed it; or a quorum has signed
             one, and the experiment is without it.
     """
-    one, other = ((experiment.model_extra or {}).get("charter") for experiment in (before, after))
+    one, other = (experiment.of_wing("charter") for experiment in (before, after))
     if one is None or other is None:
         return ()
     old, new = Charter.of(one), Charter.of(other)

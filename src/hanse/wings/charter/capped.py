@@ -78,8 +78,8 @@ class Capped(OfRule):
         """
         of = group.view.members
         named = [of.get(client, "") for client in group.view.trained.seats.client[group.at].tolist()]
-        members = sorted(set(named))
-        return members, np.array([members.index(name) for name in named], np.int64)
+        members, place = np.unique(named, return_inverse=True)
+        return members.tolist(), place
 
     def aggregate(self, group: Group, state: State) -> Aggregate:
         """Return the weights ``[m]``, and the old row's.

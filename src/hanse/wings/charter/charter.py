@@ -19,7 +19,7 @@ from hanse.base.factories import Count, Positive, Rate, Share, SomeShare, Weight
 from hanse.core.port import Task
 from hanse.data.kinds import alike
 from hanse.runs.config import Experiment, read_file
-from hanse.runs.sections import Section
+from hanse.runs.sections import ExitSection, Section
 
 KINDS = tuple(kind.__name__ for kind in get_args(Task))  # of questions
 Word = Annotated[str, Field(min_length=1, max_length=80)]
@@ -63,6 +63,7 @@ class Charter(Section):
         length: the longest update, in units of the median over members. None: any.
         floor: whether a member whose summed path values are surely below 0 is used no more.
         vests: in how many parts a grant is paid, one after each round of work; and a pot's shares (``pot``).
+        exit: what becomes of a leaver's balance, bond, receipts and models (:class:`hanse.runs.sections.ExitSection`).
         quorum: who must answer, or sign.
         sees: what each member may see: its own "values", and the "names" of those it traded with.
         answers: the kinds of questions that members answer. None: what the experiment asks.
@@ -78,6 +79,7 @@ class Charter(Section):
     length: Rate | None = None
     floor: bool = False
     vests: Positive = 1
+    exit: ExitSection = ExitSection()
     quorum: Quorum = Quorum()
     sees: tuple[Literal["values", "names"], ...] = Field(default=(), strict=False)
     answers: tuple[str, ...] | None = Field(default=None, strict=False)
@@ -127,7 +129,8 @@ class Charter(Section):
     @property
     def hash(self) -> str:
         """SHA-256 of the charter as canonical JSON, 64 hexadecimal digits."""
-        text = json.dumps(self.model_dump(mode="json"), indent=1, sort_keys=True) + "\n"
+        usual = {"exit"} if self.exit == ExitSection() else set[str]()  # so that older charters keep their hash
+        text = json.dumps(self.model_dump(mode="json", exclude=usual), indent=1, sort_keys=True) + "\n"
         return hashlib.sha256(text.encode()).hexdigest()
 
     def clients_of(self, member: str) -> tuple[str, ...]:
@@ -177,8 +180,7 @@ class Charter(Section):
 
 def charter_of(experiment: Experiment) -> Charter:
     """Return the charter of an experiment. Raises UserError if it has none."""
-    given = (experiment.model_extra or {}).get("charter")
-    if given is None:
+    if (given := experiment.of_wing("charter")) is None:
         raise UserError('charter: the experiment has none: must be there, as in [charter] file = "charter.toml"')
     return Charter.of(given)
 
@@ -188,7 +190,7 @@ def _line(error: Any, where: str) -> str:
     keys = [str(key) for key in error["loc"] if key != "[key]"]
     name = where + ".".join(keys)
     if error["type"] == "extra_forbidden":
-        kinds: dict[str, type[Section]] = {"members": Member, "quorum": Quorum}
+        kinds: dict[str, type[Section]] = {"members": Member, "quorum": Quorum, "exit": ExitSection}
         kind: type[Section] = kinds[keys[0]] if len(keys) > 1 else Charter
         return f"{name}: no such key{nearest(keys[-1], kind.model_fields)}"
     if error["type"] == "missing":

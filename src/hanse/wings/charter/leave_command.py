@@ -46,9 +46,9 @@ def leave(
     if dry_run:
         return _say(would_leave(run, number), None, as_json)
     if expelled(run, number):
-        who, then = run.client_label(number), "once the run has ended, this command with --key makes its receipt"
+        who, then = run.client_label(number), "once nobody plays the run, this command with --key makes its receipt"
         return say(f"Client {who} is asked nothing more from the next exchange on; {then}.")
-    _say(leave_run(folder, client, key), place_of(folder, number), as_json)
+    _say(leave_run(run, number, key), place_of(folder, number), as_json)
 
 
 def _say(leaving: Leaving, file: Path | None, as_json: bool) -> None:
@@ -62,7 +62,7 @@ def _say(leaving: Leaving, file: Path | None, as_json: bool) -> None:
     if as_json:
         return print(json.dumps({**said, "first": found.first, "given_to": found.given.tolist()}, indent=1))
     who, leaves = run.client_label(leaving.client), "leaves" if file else "would leave"
-    say(f"Client {who} {leaves} before round {said['round']}.")
+    say(f"Client {who} {leaves} before round {said['round']}; no update of it came from round {found.since} on.")
     since = "" if found.first is None else f" (the first since round {found.first}): rows {ranges(found.holds)}"
     say(f"{said['rows']} of {said['of']} models hold its updates{since}.", wrap=True)
     if said["may"]:
@@ -70,7 +70,8 @@ def _say(leaving: Leaving, file: Path | None, as_json: bool) -> None:
     say(f"{said['given']} other clients were given such a model, and may have kept it.", wrap=True)
     unvested = f", {tokens(said['ungranted'])} of its grant never vested" if said["ungranted"] else ""
     still = " (the run still decides on that)" if said["open"] else ""
-    held = f"{tokens(said['balance'])} tokens, {tokens(said['escrow'])} held back{still}{unvested}"
+    gone = [f", {tokens(said[one])} {one}" for one in ("returned", "lost") if one in said]
+    held = f"{tokens(said['balance'])} tokens, {tokens(said['escrow'])} held back{still}{unvested}{''.join(gone)}"
     if (run.path / "ledger.json").exists():
         say(f"Its account has {held}.", wrap=True)
     values = run.seats.value[run.seats.client == leaving.client]

@@ -19,7 +19,7 @@ from hanse.base.errors import UserError
 from hanse.base.files import read_text
 from hanse.base.merkle import as_text, hashes_of, root_from
 from hanse.core.declared import Count, Declared, Int64
-from hanse.core.entry import LEAVE, Transaction, leaf
+from hanse.core.entry import LEAVE, Transaction, leaf, left_behind
 from hanse.ledger.log import LogHead
 from hanse.ledger.note import fingerprint
 from hanse.ledger.store import Ledger
@@ -32,7 +32,8 @@ class LeaveStatement(TypedDict):
 
     Of its account, in units: what it was granted, received and paid besides, and has. ``escrow`` is held back: bids,
     bonds, what has not vested; in a run that is ``open``, with rounds or the last settlement to come, its rule still
-    decides on that. ``ungranted`` are the parts of its grant that had not vested.
+    decides on that. ``ungranted`` are the parts of its grant that had not vested. By what was agreed for leaving it got
+    ``returned`` of a bond and ``lost`` to the mint. No update of it came from the round ``since`` on.
 
     Of the models: ``lineage`` is the root of the tree over a line for each round (:mod:`hanse.wings.charter.lineage`),
     ``rows`` how many of the table hold its updates, ``may`` how many others may, ``of`` how many there are, and
@@ -42,6 +43,7 @@ class LeaveStatement(TypedDict):
 
     client: Count
     round: Count
+    since: NotRequired[Count]
     open: bool
     granted: Int64
     received: Int64
@@ -49,6 +51,8 @@ class LeaveStatement(TypedDict):
     balance: Int64
     escrow: Int64
     ungranted: Int64
+    returned: NotRequired[Count]
+    lost: NotRequired[Count]
     lineage: str
     rows: Count
     may: Count
@@ -60,10 +64,11 @@ class LeaveStatement(TypedDict):
 STATEMENT = Declared[LeaveStatement](LeaveStatement)
 
 
-def leave_line(statement: str, client: int) -> Transaction:
+def leave_line(statement: str) -> Transaction:
     """Return the line of the log that says that a client has left, with the hash of its statement."""
-    hashed = as_text(hashlib.sha256(statement.encode()).digest())
-    return Transaction(f"{LEAVE}/{client}", LEAVE, (), f"statement {hashed}")
+    said, hashed = STATEMENT.canonical(statement), as_text(hashlib.sha256(statement.encode()).digest())
+    moved = left_behind(said["client"], said.get("returned", 0), said.get("lost", 0))
+    return Transaction(f"{LEAVE}/{said['client']}", LEAVE, moved, f"statement {hashed}")
 
 
 @dataclass(frozen=True)
@@ -81,19 +86,19 @@ class LeaveReceipt:
     head: str
 
     @staticmethod
-    def of(ledger: Ledger, statement: str, client: int) -> LeaveReceipt:
+    def of(ledger: Ledger, statement: str) -> LeaveReceipt:
         """Return a client's receipt from a log.
 
         Raises:
             LedgerError: the log is not sound.
             UserError: the log has no line of its leaving, or one with another statement.
         """
-        walk, line, before = ledger.walk(), leave_line(statement, client), tuple[bytes, ...]()
+        walk, line, before = ledger.walk(), leave_line(statement), tuple[bytes, ...]()
         for record in walk.records():
             if record.transaction == line and walk.head is not None and walk.count == record.number:
                 return LeaveReceipt(statement, as_text(*reversed(before)), walk.head.note())
             before = tuple(walk.tally.peaks)
-        raise UserError(f"{ledger.file}: has no leave of client {client} with its statement: bring back a backup of it")
+        raise UserError(f"{ledger.file}: has no '{line.step}' with its statement: bring back a backup of it")
 
     @staticmethod
     def read(file: Path) -> LeaveReceipt:
@@ -125,7 +130,7 @@ class LeaveReceipt:
         Raises:
             UserError: the package ``cryptography`` is needed but not installed.
         """
-        head, line = self.note, leave_line(self.statement, self.said["client"])
+        head, line = self.note, leave_line(self.statement)
         try:
             proof = hashes_of(self.proof)
         except ValueError:

@@ -18,8 +18,9 @@ import torch
 
 from hanse.base.errors import UserError
 from hanse.base.files import MEMBERS, going_on, read_text, table, write_whole
-from hanse.base.lock import Hold
+from hanse.base.lock import Hold, in_use
 from hanse.base.merkle import as_text
+from hanse.core.calling import States
 from hanse.core.entry import TOKEN
 from hanse.flower.members import Orders, give
 from hanse.flower.operator_key import signing_key
@@ -30,13 +31,17 @@ from hanse.mechanisms.registry import built_in_parts
 from hanse.reports.harm import harms_of
 from hanse.reports.money import Account, read_books
 from hanse.runs.checkpoint import CorruptCheckpointError, Snapshot, load, store
+from hanse.runs.config import Experiment
+from hanse.runs.guards import guards_of
 from hanse.runs.run_record import RunRecord, load_run
+from hanse.runs.sections import ExitSection
 from hanse.wings.charter.leave_receipt import STATEMENT, LeaveReceipt, LeaveStatement, leave_line
 from hanse.wings.charter.lineage import Lineage, lineage
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+ENDS = "a client leaves, and nobody trains on (clients.exit.models)"  # the reason of a pause
 FOLDER = "leaving"  # in a run directory: of each client that has left its receipt, its statement and its lineage
 
 
@@ -77,12 +82,20 @@ def place_of(folder: Path, client: int, suffix: str = ".json") -> Path:
 
 
 def expelled(run: RunRecord, client: int) -> bool:
-    """Say whether rounds are to come on a network; then its server is ordered to ask the client nothing more."""
+    """Say whether rounds are to come on a network; then its server is ordered to ask the client nothing more.
+
+    If all models are to be made anew (``clients.exit``), it is ordered to wait, and no more rounds are to come once
+    nobody plays the run.
+    """
     if not (run.path / MEMBERS).exists() or not run.unfinished:
         return False
-    if client not in Orders.read(run.path).expelled:
+    orders, ends = Orders.read(run.path), exit_of(run).models == "anew"
+    if client not in orders.expelled:
         give(run.path, "expel", "leaves", client)
-    return True
+    played = in_use(run.path)
+    if ends and played and orders.paused is None:
+        give(run.path, "pause", ENDS)
+    return played or not ends
 
 
 def would_leave(run: RunRecord, client: int) -> Leaving:
@@ -91,30 +104,26 @@ def would_leave(run: RunRecord, client: int) -> Leaving:
     Raises:
         UserError: the run's records are damaged or of another version of hanse, or its books do not hold.
     """
-    return _stated(run, client, _newest(run.path)[1])
+    return _stated(run, client, _newest(run.path)[1])[0]
 
 
-def leave_run(folder: Path, name: str, key: Path | None) -> Leaving:
+def leave_run(run: RunRecord, number: int, key: Path | None) -> Leaving:
     """Make a client leave a run, or complete a leave that was killed in the middle.
 
     Args:
-        folder: the run directory. Nobody may be playing the run.
-        name: the client's number or name.
+        run: the run. Nobody may be playing it.
+        number: the client's number.
         key: the operator's private key. None: the file that ``HANSE_OPERATOR_KEY`` names, if heads are signed.
 
     Raises:
-        UserError: there is no such client, it has left already, the run has no ledger or none that holds, somebody
-            plays it, its records are damaged or of another version of hanse, or the key is not the one of its books.
+        UserError: the client has left already, the run has no ledger or none that holds, somebody plays it, its records
+            are damaged or of another version of hanse, or the key is not the one of its books.
     """
-    run, number = named(folder, name)
-    file = place_of(folder, number)
+    folder, file = run.path, place_of(run.path, number)
     if file.exists():
-        raise UserError(f"--client {name}: has left already; its receipt is {file}")
+        raise UserError(f"--client {number}: has left already; its receipt is {file}")
     if not has_books(folder):
-        raise UserError(
-            f"{folder}: has no ledger, where a leave is written and a receipt leads to; --dry-run says what holds the "
-            "client's updates"
-        )
+        raise UserError(f"{folder}: has no ledger, in which a leave is written; --dry-run says what holds its updates")
     with Hold(folder) as hold:
         hold.take()
         book = open_ledger(folder)
@@ -125,15 +134,17 @@ def leave_run(folder: Path, name: str, key: Path | None) -> Leaving:
         place, snapshot = _newest(folder)
         _complete(ledger, snapshot)
         if number not in snapshot.state.left:
-            leaving = _stated(run, number, snapshot)
-            snapshot = _left(leaving, snapshot, ledger)
+            leaving, states = _stated(run, number, snapshot)
+            snapshot = _left(leaving, states, snapshot, ledger)
             write_whole(place_of(folder, number, "-lineage.jsonl"), b"\n".join([*leaving.lineage.lines, b""]))
             write_whole(place_of(folder, number, "-statement.json"), leaving.text, durable=True)
             store(place, snapshot)  # from here on the client has left
             _complete(ledger, snapshot)
         text = read_text(place_of(folder, number, "-statement.json"))
-        receipt = LeaveReceipt.of(ledger, text, number)
+        receipt = LeaveReceipt.of(ledger, text)
         write_whole(file, receipt.as_json() + "\n", durable=True)
+        if Orders.read(folder).paused == ENDS:
+            give(folder, "go-on", "it has left: the run is settled")
     said = receipt.said
     return Leaving(run, number, _lineage(run, number, snapshot, said["round"]), said)
 
@@ -178,18 +189,28 @@ def _lineage(run: RunRecord, client: int, snapshot: Snapshot, rounds: int) -> Li
     return replace(found, given=found.given[found.given < run.num_clients])
 
 
-def _stated(run: RunRecord, client: int, snapshot: Snapshot) -> Leaving:
-    """Return what is said of a client that leaves before the round of a checkpoint."""
+def _stated(run: RunRecord, client: int, snapshot: Snapshot) -> tuple[Leaving, States]:
+    """Return what is said of a client that leaves before the round of a checkpoint, and the parts' states without
+    it.
+    """
     state, books = snapshot.state, read_books(run)
     found = _lineage(run, client, snapshot, state.round)
     held = (Account() if books is None else books.accounts.get(client, Account())).totals
     vests, without = table(run.config, "clients").get("vests"), harms_of(run).get(client)
+    exit, back, states = exit_of(run), 0, state.states
+    for guard in guards_of(Experiment(**run.config)).values() if exit.bond == "returned" else ():
+        more, states = guard.leaves(client, states)
+        back += more
+    lost = max(0, held["balance"] + back) if exit.balance == "lost" else 0
+    held |= {"balance": held["balance"] + back - lost, "escrow": held["escrow"] - back}
     said: dict[str, Any] = {
         "client": client,
         "round": state.round,
+        "since": found.since,
         "open": run.unfinished or not (state.finished or books is None),
         **held,
         "ungranted": round(run.grant * TOKEN) - held["granted"] if isinstance(vests, int) and vests > 1 else 0,
+        **{name: units for name, units in (("returned", back), ("lost", lost)) if units},
         "lineage": as_text(found.root),
         "rows": int(found.holds.sum()),
         "may": int(found.may.sum()),
@@ -198,18 +219,24 @@ def _stated(run: RunRecord, client: int, snapshot: Snapshot) -> Leaving:
     }
     if without is not None:
         said["retrained"] = {name: float(getattr(without, name)) for name in ("mean", "low", "high", "starts")}
-    return Leaving(run, client, found, STATEMENT.check(said))
+    return Leaving(run, client, found, STATEMENT.check(said)), states
 
 
-def _left(leaving: Leaving, snapshot: Snapshot, ledger: Ledger) -> Snapshot:
+def exit_of(run: RunRecord) -> ExitSection:
+    """Return what becomes of what a client of a run has when it leaves."""
+    return ExitSection(**table(table(run.config, "clients"), "exit"))
+
+
+def _left(leaving: Leaving, states: States, snapshot: Snapshot, ledger: Ledger) -> Snapshot:
     """Return the checkpoint in which the client has left: it is asked nothing, and what it still trains is dropped."""
     state, client = snapshot.state, leaving.client
     # a round of its own behind the last settlement; before, the round that is played next
     round = ledger.as_book().round + 1 if state.finished else state.round
-    line = leave_line(leaving.text, client)
+    line = leave_line(leaving.text)
     flights = {c: flight for c, flight in state.underway.flights.items() if c != client}
     after = replace(
         state,
+        states=states,
         left=state.left | {client},
         book=state.book.post(round, [line]),
         underway=replace(state.underway, flights=flights),

@@ -48,6 +48,7 @@ class Lineage:
         may: ``[K]``, which others may.
         given: ``[n]``, the other clients that were sent a model that holds updates or may, or start from one.
         first: the first round after which a row holds updates. None: none ever did.
+        since: the first round from which on no update of the client came.
     """
 
     lines: tuple[bytes, ...]
@@ -55,6 +56,7 @@ class Lineage:
     may: Marks
     given: Ints
     first: int | None
+    since: int
 
     @property
     def root(self) -> bytes:
@@ -78,17 +80,18 @@ def lineage(folder: Path, client: int, owner: Ints, rounds: int, steered: bool) 
     for number, why in lost_rounds(folder).items():
         if number < rounds:
             raise UserError(f"{folder}: round {number}: {why}, so nobody can say which models hold its updates")
-    walk, lines, first = _Walk(client, owner, steered), list[bytes](), None
+    walk, lines, first, since = _Walk(client, owner, steered), list[bytes](), None, 0
     for line in json_lines(folder / METRICS, ("round",)):
         number = int(line["round"])
         if number >= rounds:
             break
         said = walk.after(number, _record(round_file(folder, number)))
         first = number if first is None and said["rows"] else first
+        since = number + 1 if said["updates"] else since
         lines.append(json.dumps({"round": number, "file": line[HASH], **said}, separators=(",", ":")).encode())
     given = np.array(sorted(walk.given - {client}), np.int64)
     holds, may = walk.marks
-    return Lineage(tuple(lines), holds, may & ~holds, given, first)
+    return Lineage(tuple(lines), holds, may & ~holds, given, first, since)
 
 
 def _record(file: Path) -> Arrays:

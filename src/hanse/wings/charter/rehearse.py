@@ -19,7 +19,11 @@ from hanse.wings.charter.charter import Charter, charter_of
 from hanse.wings.charter.shift import FAR, Shifts
 
 METRICS = ("test/accuracy", "test/loss", "train/loss")  # the first that a run has is shown
-FLIPPED = {"kind": "flip", "scale": 10.0}  # ten times the opposite of what was learnt
+CHEATS: Mapping[str, tuple[str, Mapping[str, Any]]] = {  # behaviours, with their options
+    "sends ten times the opposite": ("attacker", {"kind": "flip", "scale": 10.0}),
+    "sends noise instead": ("attacker", {"kind": "gaussian"}),
+    "claims ten times its samples": ("liar", {"size": 10.0}),
+}
 
 
 def rehearsed(experiment: Experiment, most: int) -> tuple[str, list[TextTable]]:
@@ -41,11 +45,13 @@ def rehearsed(experiment: Experiment, most: int) -> tuple[str, list[TextTable]]:
         f"The charter '{charter.title}' ({charter.hash}), played for {len(together.metrics)} rounds with "
         f"{len(charter.members)} members. A member weighs at most {charter.cap:g}; the longest update is "
         f"{charter.length or 'of any length'} (median over members: 1). Attacks on a round send up to {FAR:g} times "
-        f"the honest step. At least {charter.least} members must sign an amendment."
+        f"the honest step. At least {charter.least} members must sign an amendment. Of a leaver: "
+        f"{', '.join(f'{what} {becomes}' for what, becomes in charter.exit)}."
         f"{f' It {charter.stuck}.' * bool(charter.stuck)}"
     )
-    tables = [_gains(clients, together, alone, watch), _shifts(watch, charter), _attacked(settled, clients, together)]
-    return introduction, tables if together.tests else tables[1:]
+    introduction += "" if alone else " Who gains is not known: clients keep no test samples (data.client_test)."
+    gains = [_gains(clients, together, alone, watch)] if alone else []
+    return introduction, [*gains, _shifts(watch, charter), _attacked(settled, clients, together)]
 
 
 def _clients(charter: Charter, played: PlayedRun) -> dict[str, list[int]]:
@@ -61,20 +67,22 @@ def _own(tested: Mapping[str, Floats], clients: Sequence[int]) -> float:
     return float(number @ weight / weight.sum()) if weight.sum() > 0 else float("nan")
 
 
-def _gains(clients: Mapping[str, list[int]], together: PlayedRun, alone: PlayedRun | None, watch: Shifts) -> TextTable:
+def _gains(clients: Mapping[str, list[int]], together: PlayedRun, alone: PlayedRun, watch: Shifts) -> TextTable:
     """Return who gains by the charter, and what a leaver at half time would not have."""
-    end, half = max(together.tests), max((n for n in together.tests if n < len(together.metrics) // 2), default=0)
+    last = max(0, len(together.metrics) // 2 - 1)  # of the first half
+    half = max((n for n in together.tests if n <= last), default=last)
+    loses_all = together.experiment.clients.leaving.balance == "lost"
     what, way = ("accuracy", 1.0) if "test_accuracy" in together.tested else ("loss", -1.0)
     rows = []
     for member, mine in clients.items():
-        fits = [_own(one.tests[number], mine) for one, number in ((together, half), (together, end)) if one.tests]
-        by_itself = float("nan") if alone is None else _own(alone.tested, mine)
+        end, by_itself = _own(together.tested, mine), _own(alone.tested, mine)
+        then = _own(together.tests[half], mine) if half in together.tests else float("nan")
         had, has = (sum(book.balance(account(c)) for c in mine) / TOKEN for book in (watch.books[half], together.book))
-        figures = (by_itself, fits[1], way * (fits[1] - by_itself), way * (fits[1] - fits[0]), has, has - had)
-        told = ("{:.3f}", "{:.3f}", "{:+.3f}", "{:+.3f}", "{:.2f}", "{:+.2f}")
-        rows.append((member, *(form.format(x) for form, x in zip(told, figures, strict=True))))
+        had = 0.0 if loses_all else had
+        joins, leaves = (f"{way * (end - other):+.3f}".replace("+nan", "-") for other in (by_itself, then))
+        rows.append((member, f"{by_itself:.3f}", f"{end:.3f}", joins, leaves, f"{has:.2f}", f"{has - had:+.2f}"))
     heads = ("member", "alone", "together", "gains by joining", "loses by leaving at half time")
-    tokens = ("tokens at the end", "of these after half time")
+    tokens = ("tokens at the end", "of these lost by leaving")
     title = f"Who gains ({what} on own test samples; one run: 'hanse statement' has intervals; tokens with the grant)"
     return TextTable((*heads, *tokens), tuple(rows), title)
 
@@ -82,34 +90,31 @@ def _gains(clients: Mapping[str, list[int]], together: PlayedRun, alone: PlayedR
 def _shifts(watch: Shifts, charter: Charter) -> TextTable:
     """Return how far sets of members moved a round's model, and how far they could."""
     why = "no length" if charter.length is None else "half of a round, or weights by updates"
-    rows = tuple(
-        (
-            str(count),
-            one.who,
-            str(one.round),
-            f"{one.shift:.3g}",
-            *(
-                [f"{one.bound:.3g}", f"{one.shift / one.bound:.1%}"]
-                if np.isfinite(one.bound)
-                else [f"none: {why}", "-"]
-            ),
-        )
-        for count, one in sorted(watch.found.items())
-    )
+    rows = []
+    for count, one in sorted(watch.found.items()):
+        bounded = (f"{one.bound:.3g}", f"{one.shift / one.bound:.1%}")
+        bounded = bounded if np.isfinite(one.bound) else (f"none: {why}", "-")
+        rows.append((str(count), one.who, str(one.round), f"{one.shift:.3g}", *bounded))
     title = "Who could capture a round (a row is the round nearest to its bound; in median lengths of its updates)"
-    return TextTable(("members together", "the worst", "round", "shift", "bound", "of the bound"), rows, title)
+    return TextTable(("members together", "the worst", "round", "shift", "bound", "of the bound"), tuple(rows), title)
 
 
 def _attacked(experiment: Experiment, clients: Mapping[str, list[int]], together: PlayedRun) -> TextTable:
-    """Return the last test of the server's with and without the charter, if the largest member attacks or nobody."""
+    """Return the server's last test with and without the charter, by what the largest member does, and its tokens."""
     sizes = {one["client"]: one.get("samples", 0.0) for one in together.clients}
     worst = max(clients, key=lambda member: sum(sizes.get(c, 0.0) for c in clients[member]))
     sections, number = experiment.sections(), next(n for n in METRICS if n in together.metrics[-1])
     bare: dict[str, Any] = {name: section for name, section in sections.items() if name != "charter"}
     bare["mechanism"] = {**sections["mechanism"], "weigh": sections["mechanism"]["weigh"]["of"]}
-    acts = {"behaviour": {**sections["behaviour"], "attacker": {"clients": clients[worst], **FLIPPED}}}
-    honest, *others = (run(Experiment(**one)) for one in (bare, {**sections, **acts}, {**bare, **acts}))
-    ends = [f"{one.metrics[-1][number]:.3f}" for one in (together, honest, *others)]
-    rows = [("nobody", *ends[:2]), (worst, *ends[2:])]
-    title = f"One member sends ten times the opposite of its updates ({number} at the end)"
-    return TextTable(("who attacks", "with the charter", "without"), tuple(rows), title)
+    rows = []
+    for does, (behaviour, options) in {"nothing else": ("", {}), **CHEATS}.items():
+        acts = {behaviour: {"clients": clients[worst], **options}} if behaviour else {}
+        under, without = (
+            run(Experiment(**{**one, "behaviour": {**one["behaviour"], **acts}})) if acts or one is bare else together
+            for one in (sections, bare)
+        )
+        tokens = sum(under.book.balance(account(c)) for c in clients[worst]) / TOKEN
+        ends = [f"{one.metrics[-1][number]:.3f}" for one in (under, without)]
+        rows.append((does, *ends, f"{tokens:.2f}"))
+    title = f"What {worst} could do ({number} at the end; one run: 'hanse attack EXP --table' has intervals)"
+    return TextTable(("it also", "with the charter", "without", "its tokens with it"), tuple(rows), title)

@@ -9,6 +9,7 @@ from typing import Any
 from hanse.base.errors import UserError, collected
 from hanse.mechanisms.mechanism_table import part_table
 from hanse.mechanisms.registry import build_mechanism
+from hanse.runs.sections import ExitSection
 from hanse.wings.charter.amendment import read
 from hanse.wings.charter.charter import Charter
 
@@ -24,7 +25,8 @@ def sections_under(sections: Mapping[str, Any]) -> dict[str, Any]:
         charter = Charter.of(given)
     lines = list[str]()
     found = {**sections, "charter": charter.model_dump(mode="json", exclude_defaults=True)}
-    agreed = {"vests": charter.vests, "members": charter.by_client}
+    exit = None if charter.exit == ExitSection() else charter.exit.model_dump()
+    agreed = {"vests": charter.vests, "members": charter.by_client, "exit": exit}
     sees = {"told": "values" in charter.sees, "named": "names" in charter.sees}
     with collected(lines):
         found["clients"] = _agreed("clients", sections.get("clients", {}), {**agreed, **sees})

@@ -45,6 +45,7 @@ from hanse.runs.round import Played
 from hanse.wings.charter.capped import Capped, longest, typical
 
 FAR, MANY = 1e3, 1e6  # how far an attack goes beyond the honest step, and by how much it claims more samples
+ROUNDING = 1e-5  # of the bound and of the model, which are float32
 
 
 def bound(length: Floats, place: Ints, bad: Collection[int], cap: float, clip: float) -> float:
@@ -118,7 +119,7 @@ class Shifts:
     _state: Mapping[str, State] = field(default_factory=dict)
 
     def on_round(self, metrics: Mapping[str, Any], played: Played) -> None:
-        """Attack the round by every set of members."""
+        """Attack the round by every set of members. Raises AssertionError if one passes the bound."""
         part = played.view.context.slots["weigh"]
         assert isinstance(part, Capped)
         state = (self._state or {"weigh": part.init(played.view.context)})["weigh"]
@@ -142,5 +143,6 @@ class Shifts:
                     float((attacked.made(part.aggregate(attacked, state)) - honest)[:width].double().norm())
                     for attacked in attacks(group, honest - group.old, np.flatnonzero(np.isin(place, bad)))
                 )
+                assert far <= limit * (1 + ROUNDING) + ROUNDING * float(group.old.norm()), (round, bad)
                 one = Shift(far / unit, limit / unit, ", ".join(members[k] for k in bad), round)
                 self.found[count] = max(self.found.get(count, one), one, key=lambda s: (s.shift / s.bound, s.shift))

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hanse.base.errors import UserError, library
+from hanse.core.calling import States
 from hanse.core.entry import BOND, KEPT, MINT, RETURNED, TOKEN, Transaction, escrow
 from hanse.core.entry import client as account_of
 from hanse.core.entry import tokens as say
@@ -256,6 +257,15 @@ class SizesGuard(Guard):
         grant = clients.grant / clients.vests - self.experiment.ledger.floor
         if bond > grant:
             raise UserError(f"sizes.bond: {bond:g}: nobody can pay it: must be at most the grant of {grant:g} tokens")
+
+    def leaves(self, client: int, states: States) -> tuple[int, States]:
+        """Return the bond of an audit that is still open, if leaving gives it back; its size is then not proved."""
+        exit, state = self.experiment.clients.leaving, states["sizes"]
+        if exit.bond != "returned" or state["standing"][client] != COMMITTED:
+            return 0, states
+        after = _copied(state)
+        after["standing"][client] = FAILED
+        return round(self.experiment.of_wing("sizes").bond * TOKEN), {**states, "sizes": after}
 
     def server(self, inner: Federation, remote: bool) -> Federation:
         """Return the federation itself, now that it is known where its clients are."""

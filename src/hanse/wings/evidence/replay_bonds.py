@@ -15,6 +15,7 @@ from hanse.base.files import table
 from hanse.core.entry import BOND, KEPT, MINT, RETURNED, TOKEN, Transaction
 from hanse.core.entry import tokens as say
 from hanse.data.commitment import SampleCommitment, attested
+from hanse.runs.sections import ExitSection
 from hanse.wings.evidence.proved_sizes import UNFINISHED, signature_fault
 from hanse.wings.evidence.sections import SizesSection
 
@@ -47,6 +48,13 @@ class Bonds:
         """Return the state of a run's bonds before its first transaction; the run proves sizes."""
         section = SizesSection(**table(config, "sizes"))
         return Bonds(round(section.bond * TOKEN), section.leaves, frozenset(section.auditors))
+
+    def left(self, client: int, exit: ExitSection) -> int:
+        """Return how many units of its bond a client gets back when it leaves, and settle the bond if it gets it."""
+        if exit.bond != "returned" or self.held.pop(str(client), None) is None:
+            return 0
+        self.over.add(str(client))
+        return self.units
 
     def wrong(self, transaction: Transaction, ended: bool) -> str:
         """Return why this cannot be the next transaction of its client's bond, or "".

@@ -18,7 +18,7 @@ from typing import Any
 
 from hanse.base.errors import UserError
 from hanse.base.files import MEMBERS, going_on, json_lines, read_json, read_text
-from hanse.base.lock import LOCK, flock
+from hanse.base.lock import in_use
 from hanse.wings.operate.clocks import APART_S, NODES, SOON_D, Finding, State, judged
 from hanse.wings.operate.loopback import HOST, Loopback
 
@@ -156,7 +156,7 @@ def _run(network: Loopback, run: Path | None) -> Iterator[Finding]:
     said = f"{last['round'] + 1} are played; in the last one {last['answered']} of {last['seats']} seats answered"
     state: State = "failure" if "failed" in last else "warning" if last["answered"] < last["seats"] else "fine"
     yield Finding("run", "rounds", state, said, {"played": last["round"] + 1, "answered": last["answered"]})
-    if network.processes.names() and not (_in_use(run) or ((claim := latest_claim(run)) and claim.finished)):
+    if network.processes.names() and not (in_use(run) or ((claim := latest_claim(run)) and claim.finished)):
         yield Finding("run", "process", "failure", f"nobody plays it; '{going_on(run)}' goes on")
     seats: dict[int, dict[str, Any]] = {seat["client"]: seat for seat in json_lines(run / SEATS, ("round", "client"))}
     for client, seat in sorted(seats.items()):
@@ -174,16 +174,6 @@ def _run(network: Loopback, run: Path | None) -> Iterator[Finding]:
     else:
         said = f"{count} transactions, head {head}" + (f"; {wrong}" if wrong else "")
         yield Finding("books", "log", "failure" if wrong else "fine", said, {"transactions": count})
-
-
-def _in_use(run: Path) -> bool:
-    """Return whether a process holds a run's lock, which plays it."""
-    try:
-        with (run / LOCK).open("rb") as file:
-            flock(file, wait=False, shared=True)
-    except OSError as wrong:
-        return isinstance(wrong, BlockingIOError)
-    return False
 
 
 def _backup(network: Loopback, now: datetime) -> Iterator[Finding]:

@@ -25,6 +25,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import chdir, suppress
 from dataclasses import KW_ONLY, dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from zipfile import ZipFile
@@ -473,16 +474,16 @@ class Loopback:
     def _followed(self, command: Sequence[str], log: Path, show: Callable[[str], None]) -> str:
         """Follow a run through its log until Flower says that it has finished."""
         heard: list[str] = []
-        code = stream(_call([command]), self.env(), self.app, log, _new(heard, show))
+        follow = partial(stream, env=self.env(), cwd=self.app, log=log)
+        code = follow(_call([command]), heard=_new(heard, show))
         said = log.read_text(errors="replace")
         started = re.search(r"started run (\d+)", said)
         if started is None:
             raise self._lost(_failed(command, said) if code else f"the run was not started: {said[-300:]}")
         while not (ended := self.status(started[1]))[0].startswith("finished"):
             time.sleep(1.0)  # Flower's stream of a run's log may end before the run does: it is read again
-            stream(
-                _call([["log", started[1], "here", "--stream"]]), self.env(), self.app, log, _new(heard, show)
-            )  # a stream begins with the log's first line; _new leaves out the lines that were shown
+            # from the log's first line on; _new leaves out the lines that were shown
+            follow(_call([["log", started[1], "here", "--stream"]]), heard=_new(heard, show))
         status, details = ended
         if status != "finished:completed":
             why = [line for line in heard if line.startswith(TOLD_AT_THE_END)]
