@@ -283,11 +283,20 @@ def test_with_a_model_the_values_of_an_average_are_path_values_along_its_own_gra
 
 def test_what_has_no_gradient_or_is_no_average_is_valued_by_other_methods(tmp_path: Path) -> None:
     x, y = samples()
-    for name, strategy, more in (
-        ("adam", STRATEGIES["fedadam"](), {"model": Net()}),
-        ("accuracy", FedAvg(), {"model": Net(), "utility": "accuracy"}),
-    ):
-        watched(strategy, tmp_path / name, validation=(x, y), **more)
+
+    def right(arrays: ArrayRecord) -> dict[str, float]:
+        return {"accuracy": float((net_of(arrays)(x).argmax(1) == y).double().mean())}
+
+    watched(FedAvg(), tmp_path / "function", validation=right, method="exact")
+    by: dict[str, dict[str, Any]] = {
+        "adam": {}, "accuracy": {"utility": "accuracy", "method": "exact"},
+        "method": {"method": {"name": "exact", "utility": "accuracy"}},
+    }  # fmt: skip
+    for name, more in by.items():
+        strategy = STRATEGIES["fedadam" if name == "adam" else "fedavg"]()
+        watched(strategy, tmp_path / name, validation=(x, y), model=Net(), **more)
+        if more:
+            assert by_round(tmp_path / name)[0] == pytest.approx(by_round(tmp_path / "function")[0], abs=1e-6)
         lines = load_run(tmp_path / name).metrics
         assert [("value/gain" in line, "value/all_together" in line, "gap" in line) for line in lines] == (
             [(False, True, False)] * ROUNDS

@@ -111,6 +111,7 @@ WORDS: Mapping[str, Word] = {
     "labels": Word("clients' label counts", by="clients"),
     "samples": Word("which of several models fits each of a client's samples best", by="clients"),
     "bills": Word("models and bills that stay with the client", by="clients"),
+    "questions": Word("answers to questions of its own", by="clients"),
     "server_gradient": Word("the gradient on the server's samples", by="clients"),
     "server_classes": Word("losses, gradients or confusion counts of each class of the server's samples", by="clients"),
     "single": Word("needs single updates, or does not accept sums of groups", by="doing"),
@@ -219,6 +220,8 @@ def words_of(mechanism: Mechanism) -> Iterator[tuple[str, Part, frozenset[str]]]
             "makes": slot == "train" and bool(fills) and "late" not in accepts,
             "draws": slot == "weigh" and "probabilities" in needs and "late" not in accepts,
             "average": slot == "value",
+            # a part that is made of another asks that one's
+            "questions": method_of(part, "asks") is not None and not is_rule(getattr(part, "of", None)),
             "batch_loss": slot == "train" and method_of(part, "sends") is not None,
             "kept_rows": slot == "train" and any(block.private for block in laid),
             f"rows {min(own, default='')}": bool(own) and own.isdisjoint(block.name for block in laid),
@@ -295,7 +298,8 @@ def unmet_needs(
     there |= {"schedule"} if [count for count in shared if count != PER_CLIENT] == [1] else set()  # no bids to go by
     found: dict[tuple[str, str], Unmet] = {}
     for slot, part, words in words_of(mechanism):
-        for word in sorted(words - there - DOING):
+        lacking = words - there - DOING
+        for word in sorted(lacking - {"questions"} or lacking):  # a line about what it asks for is enough
             lack = Unmet(slot, word_of(part, slot), _reason(word, slots) + withheld.get(word, ""))
             found.setdefault((lack.part, lack.reason), lack)
     return list(found.values())
@@ -380,12 +384,6 @@ def listed() -> list[tuple[str, str, str, str]]:
 def forbidden() -> list[tuple[str, str, str]]:
     """Return each two settings that do not go together, and why."""
     return [(_shown(setting), _shown(word), why) for setting, word, why in _rows() if word not in WORDS]
-
-
-def asking(mechanism: Mechanism) -> list[str]:
-    """Return the slots of the parts that ask clients questions. A part that is made of another asks that one's."""
-    slots = mechanism.slots().items()
-    return [s for s, part in slots if method_of(part, "asks") is not None and not is_rule(getattr(part, "of", None))]
 
 
 def unfit(mechanism: Mechanism, size: Size) -> list[str]:
