@@ -154,7 +154,7 @@ class WatchedRound(Federation):
         records = [self.records[c] for c in clients]
         if made is None or not records or not self.form.names:
             return False
-        if any(set(record) != set(made) for record in (self.before, *records)):
+        if any(set(record) != set(made) for record in records):
             return False
         weights = self.share(clients)
         try:
@@ -168,7 +168,7 @@ class WatchedRound(Federation):
                 mean = np.tensordot(weights, rows, 1)
                 if found.shape != mean.shape or not (np.abs(mean - found) <= near).all():
                     return False
-        except (TypeError, ValueError, WireError):  # another shape, or no numbers
+        except (KeyError, TypeError, ValueError, WireError):  # another name or shape, or no numbers
             return False
         return True
 
