@@ -92,7 +92,7 @@ def worth_of_arrays(w: np.ndarray) -> float:
         ("ifca", {}, "one model to start from"),
         ("fedavg", {"value": "path", "evaluate": worth}, "'path' needs a loss with a gradient"),
         ("pifl", {"value": "gtg", "evaluate": worth}, "'tokens' needs clients' bids.*client_app"),
-        ("fedavg", {"select": "test_flower_strategy:Curious"}, "Curious asks clients questions.*client_app"),
+        ("fedavg", {"select": "test_flower_strategy:Curious"}, "Curious needs answers.*client_app"),
         ("fedavg", {"clients": 0}, "clients: 0"),
     ],
 )

@@ -138,12 +138,9 @@ def test_a_round_of_equal_replies_does_not_tell_that_a_rule_averages(tmp_path: P
     assert [line.get("value/aggregated_again") for line in load_run(tmp_path / "run").metrics] == [1.0] * ROUNDS
 
 
-def by_round(path: Path) -> list[dict[int, float]]:
-    found: list[dict[int, float]] = [{} for _ in range(ROUNDS)]
-    for seat in load_run(path).clients:
-        assert seat.value is not None
-        found[seat.round][seat.client + 1] = seat.value
-    return found
+def by_round(path: Path) -> list[dict[int, Any]]:
+    seats = load_run(path).clients
+    return [{seat.client + 1: seat.value for seat in seats if seat.round == number} for number in range(ROUNDS)]
 
 
 def shapley(worth: Callable[[tuple[int, ...]], float], nodes: list[int]) -> dict[int, float]:
@@ -228,6 +225,12 @@ def entropy(arrays: Any) -> float:
     return float(torch.nn.functional.cross_entropy(net_of(arrays)(x), y).detach())
 
 
+def right(arrays: ArrayRecord) -> float:
+    """The share of the samples of which a model says the class."""
+    x, y = samples()
+    return float((net_of(arrays)(x).argmax(1) == y).double().mean())
+
+
 def loss(arrays: ArrayRecord) -> dict[str, float]:
     return {"loss": entropy(arrays)}
 
@@ -284,14 +287,18 @@ def test_with_a_model_the_values_of_an_average_are_path_values_along_its_own_gra
 def test_what_has_no_gradient_or_is_no_average_is_valued_by_other_methods(tmp_path: Path) -> None:
     x, y = samples()
     for name, strategy, more in (
-        ("adam", STRATEGIES["fedadam"](), {"model": Net()}),
-        ("accuracy", FedAvg(), {"model": Net(), "utility": "accuracy"}),
+        ("adam", STRATEGIES["fedadam"](), {}),
+        ("accuracy", FedAvg(), {"utility": "accuracy", "method": "exact"}),
+        ("method", FedAvg(), {"method": {"name": "exact", "utility": "accuracy"}}),
     ):
-        watched(strategy, tmp_path / name, validation=(x, y), **more)
+        watched(strategy, tmp_path / name, validation=(x, y), model=Net(), **more)
         lines = load_run(tmp_path / name).metrics
         assert [("value/gain" in line, "value/all_together" in line, "gap" in line) for line in lines] == (
             [(False, True, False)] * ROUNDS
         )
+    watched(FedAvg(), tmp_path / "right", method="exact", validation=lambda arrays: {"accuracy": right(arrays)})
+    for name in ("accuracy", "method"):  # it was the loss that they were valued by
+        assert by_round(tmp_path / name)[0] == pytest.approx(by_round(tmp_path / "right")[0], abs=1e-6)
     watched(STRATEGIES["fedadam"](), tmp_path / "asked", validation=(x, y), model=Net(), method="path")
     assert ["'path'" in str(gap) for gap in gaps(tmp_path / "asked")] == [True] * ROUNDS
 

@@ -210,5 +210,5 @@ def test_pay_that_goes_by_what_members_say_of_their_samples_is_warned_of(
     (asked, honest), (_, lied) = paid(), paid(liar={"clients": [0], "size": 3.0})
     assert (lied[0] > honest[0]) == warned
     made = build(asked)
-    around = surroundings(asked, made.data, made.problem, made.mechanism, {}, None, remote=True)
+    around = surroundings(asked, made.data, made.problem, {}, None, remote=True)
     assert bool(clashes(made.mechanism, around, WARNS)) == warned

@@ -7,7 +7,7 @@ import pytest
 import hanse
 from hanse.base.wings import Names, Wing, absent
 from hanse.core.part import Mechanism
-from hanse.mechanisms.fits import FORBIDS, IDLE, REQUIRES, WARNS, WORDS, said, unmet_needs
+from hanse.mechanisms.fits import FORBIDS, WARNS, WORDS, said, unmet_needs
 from hanse.mechanisms.registry import PARTS, SLOTS, build_mechanism
 from hanse.runs.config import Experiment
 from hanse.runs.setup import build
@@ -28,8 +28,8 @@ def test_what_is_forbidden_or_required_is_a_word_or_a_setting() -> None:
     tables = [*Names({"": FORBIDS}, "forbids").values(), WARNS]
     assert absent() or len(tables) > 2  # those of wings, too
     pairs = [(one, other) for table in tables for one, what in table.items() for other in what]
-    pairs += [(one, word) for table in (REQUIRES, IDLE) for one, (word, _) in table.items()]
-    for word in {word.partition("/")[0] for pair in pairs for word in pair} - WORDS.keys() - BARE:
+    words = {word.removeprefix("no ").partition("/")[0] for pair in pairs for word in pair}
+    for word in words - WORDS.keys() - BARE:
         section, key = word.split(".")
         kind = Experiment.kinds().get(section)
         assert section == "behaviour" or (absent() if kind is None else key in kind.model_fields), word

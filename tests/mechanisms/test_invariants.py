@@ -15,11 +15,11 @@ import hanse
 from hanse.core.book import Book
 from hanse.core.entry import TOKEN, client
 from hanse.core.part import Aggregate, AggregatePart, Group, State, View
-from hanse.core.port import Reply, Request, Roster, Trained
+from hanse.core.port import Reply, Request, Trained
 from hanse.core.table import Mix, Seats, Table, Updates
 from hanse.federation.behaviour import Me, OfSome, with_updates
 from hanse.flower.arrays import ArrayLayout
-from hanse.flower.valued.mechanism import OfReplies, Referee, WatchedRound
+from hanse.flower.valued.mechanism import OfReplies, WatchedRound
 from hanse.flower.valued.worth import ByFunction
 from hanse.mechanisms.baselines import fedavg, fedprox
 from hanse.mechanisms.by_value import ByValue
@@ -137,7 +137,7 @@ def outside(view: View, value: Any, said: str) -> None:
         before = ArrayRecord({"w": Array(old.numpy())})
         judge = ByFunction(lambda arrays: worth(arrays["w"].numpy()))
         told = WatchedRound(
-            ArrayLayout.of(before), judge, Roster(), before, records=records, made=before, average=True,
+            ArrayLayout.of(before), judge, before, records=records, made=before, average=True,
             replies={i: Trained(0, row, weights[i], 0.5, 1) for i, row in enumerate(rows)},
         )  # fmt: skip
         S = len(rows)
@@ -146,7 +146,7 @@ def outside(view: View, value: Any, said: str) -> None:
         table = Table.of(old[None])
         kept = Mix.keeping(table, S, np.zeros(S, np.int64))
         mix = replace(kept, W=np.append(weights / weights.sum(), 0.0)[None])
-        watched = replace(view, table=table, updates=updates, mix=mix, found={}, judge=Referee(view.judge, told))
+        watched = replace(view, table=table, updates=updates, mix=mix, found={}, judge=told)
         values, _ = OfReplies(Exact(), judge).value(watched, {})
         np.testing.assert_allclose(values.per_seat, view.values.per_seat, rtol=1e-3, atol=1e-4, err_msg=said)
 

@@ -2,9 +2,9 @@
 
 A part ``needs`` words (:class:`hanse.core.part.Part`). What surrounds it gives them: the experiment, the clients, the
 other parts. What a part does (it pays, it makes rows from this round's updates) may be forbidden by a setting around it
-(``FORBIDS``), unless the part ``accepts`` it. Settings forbid each other in the same table, and some have no effect
-without another word (``REQUIRES``, ``IDLE``). Everything is looked at before round 0, by set differences:
-:func:`unmet_needs`, :func:`clashes`, :func:`without`. ``hanse list words`` prints the list.
+(``FORBIDS``), unless the part ``accepts`` it. Settings forbid each other, and the lack of what they have no effect
+without, in the same table. Everything is looked at before round 0, by set differences: :func:`unmet_needs` and
+:func:`clashes`. ``hanse list words`` prints the list.
 
 To refuse one more combination, add a word or a row here, or a row to a wing's table (``docs/write-a-wing.md`` has
 an example). Which rules go with which values, a rule shows by what it makes of a tiny model (:func:`tried`). What
@@ -16,27 +16,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType, SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from hanse.base.errors import RAISED, UserError, nearest
-from hanse.base.pytorch import Tensor, torch
+from hanse.base.pytorch import torch
 from hanse.base.wings import Names
 from hanse.core.calling import method_of, writers
-from hanse.core.part import (
-    FINISHED,
-    GROUPS,
-    Aggregate,
-    Context,
-    Judge,
-    Mechanism,
-    Part,
-    SettlePart,
-    Size,
-    View,
-    in_slots,
-)
+from hanse.core.part import FINISHED, GROUPS, Aggregate, Context, Mechanism, Part, SettlePart, Size, View, in_slots
 from hanse.core.port import ClientInfo, Roster
 from hanse.core.table import PER_CLIENT, Seats, Table, Updates
 from hanse.mechanisms.registry import PARTS, is_rule, word_of
@@ -111,6 +99,7 @@ WORDS: Mapping[str, Word] = {
     "labels": Word("clients' label counts", by="clients"),
     "samples": Word("which of several models fits each of a client's samples best", by="clients"),
     "bills": Word("models and bills that stay with the client", by="clients"),
+    "questions": Word("answers to questions of its own", by="clients"),
     "server_gradient": Word("the gradient on the server's samples", by="clients"),
     "server_classes": Word("losses, gradients or confusion counts of each class of the server's samples", by="clients"),
     "single": Word("needs single updates, or does not accept sums of groups", by="doing"),
@@ -123,9 +112,13 @@ CLIENTS_GIVE = frozenset(name for name, word in WORDS.items() if word.by == "cli
 
 LOCAL = ", or use federation.engine = 'local'"
 EARLIER = ["train.lr_decay_by", "train.order", "train.statistics/own"]  # they depend on a client's last training
-# By the setting that a line names first: what it does not go with, and why. That is another setting, or a word that
-# some part needs or does. "federation.late/network" is the setting on a network, "train.loss/weights/balanced" a value
-# in a setting's table. A wing has a table of its own (Wing.names, "forbids").
+HERE = "it is for clients of this process"
+NO_TOKENS = "has no effect: this mechanism moves no tokens"
+AT_ONCE = "in a simulation all replies come at once; with a behaviour such as 'speed' they take time"
+# By the setting that a line names first: what it does not go with, and why. That is another setting, a word that some
+# part needs or does, or with "no" before it one that is not there. "federation.late/network" is the setting on a
+# network, "train.loss/weights/balanced" a value in a setting's table. A wing has a table of its own (Wing.names,
+# "forbids").
 FORBIDS: Mapping[str, Mapping[str, str]] = {
     "federation.late": {
         **dict.fromkeys(("pays", "makes", "draws"), "must be 'drop'"),
@@ -136,8 +129,7 @@ FORBIDS: Mapping[str, Mapping[str, str]] = {
         "kept_rows": f"such rows move in the round in which they were trained; allowed: 'drop'{LOCAL}",
     },
     "run.recomputable": {
-        "federation.enough": "late updates are not kept; leave it out",
-        "federation.late": "late updates are not kept; leave it out",
+        **dict.fromkeys(("federation.enough", "federation.late"), "late updates are not kept; leave it out"),
         "data.root": "an auditor does not have the root set; leave it out",
     },
     "train.loop": {"batch_loss": "your loop does not add it; use hanse's own training"},
@@ -149,38 +141,24 @@ FORBIDS: Mapping[str, Mapping[str, str]] = {
     },
     "data.client_test_from/classes": {"network": f"all test samples count equally; allowed: 'own', 'server'{LOCAL}"},
     "eval.model": {"network": f"clients test what they hold; allowed: 'deployed'{LOCAL}"},
-    **{key: {"network": "it is for clients of this process"} for key in EARLIER},
+    "clients.told": {"no valued": f"needs {WORDS['values']}"},
+    "train.lr_decay_by": {"network": HERE},
+    "train.statistics/own": {
+        "network": HERE,
+        "no one model": "needs a mechanism with one shared model, such as 'fedavg'",
+    },
+    "train.order": {"network": HERE, "no classes": "needs samples with a class each; must be 'shuffled'"},
 }
-# The same, of which a run only warns.
+# The same, of which a run only warns: one file may serve several (all mechanisms of a sweep, or a network).
 WARNS: Mapping[str, Mapping[str, str]] = {
     "train.loop": {"sgd": "with another optimiser, a schedule or clipping its formula does not hold"},
     "claimed sizes/network": {
         "weights": "a member's own claim of samples sets it; sizes.proved = true counts them, "
         "mechanism.weigh = 'uniform' asks for none"
     },
-}
-# By setting: the word without which it means nothing, and why. It is refused.
-REQUIRES: Mapping[str, tuple[str, str]] = {
-    **dict.fromkeys(
-        ("sizes.leaves", "sizes.bond", "sizes.repeats", "sizes.auditors"),
-        ("sizes.proved", "has no effect without sizes.proved = true"),
-    ),
-    **dict.fromkeys(("evidence.training", "evidence.judges"), ("validation", f"needs {WORDS['validation']}")),
-    "clients.told": ("valued", f"needs {WORDS['values']}"),
-    "train.statistics/own": ("one model", "needs a mechanism with one shared model, such as 'fedavg'"),
-    "train.order": ("classes", "needs samples with a class each; must be 'shuffled'"),
-}
-# The same, but one file may serve several runs (all mechanisms of a sweep, a simulation and a network): a run warns.
-IDLE: Mapping[str, tuple[str, str]] = {
-    **dict.fromkeys(
-        ("clients.grant", "clients.vests", "ledger.url", "ledger.floor"),
-        ("tokens", "has no effect: this mechanism moves no tokens"),
-    ),
-    "federation.half_precision": ("network", "has no effect in a simulation, where no model travels"),
-    **dict.fromkeys(
-        ("federation.enough", "federation.late"),
-        ("time", "in a simulation all replies come at once; with a behaviour such as 'speed' they take time"),
-    ),
+    **{key: {"no tokens": NO_TOKENS} for key in ("clients.grant", "clients.vests", "ledger.url", "ledger.floor")},
+    "federation.half_precision": {"no network": "has no effect in a simulation, where no model travels"},
+    **{key: {"no time": AT_ONCE} for key in ("federation.enough", "federation.late")},
 }
 
 
@@ -219,6 +197,8 @@ def words_of(mechanism: Mechanism) -> Iterator[tuple[str, Part, frozenset[str]]]
             "makes": slot == "train" and bool(fills) and "late" not in accepts,
             "draws": slot == "weigh" and "probabilities" in needs and "late" not in accepts,
             "average": slot == "value",
+            # a part that is made of another asks that one's
+            "questions": method_of(part, "asks") is not None and not is_rule(getattr(part, "of", None)),
             "batch_loss": slot == "train" and method_of(part, "sends") is not None,
             "kept_rows": slot == "train" and any(block.private for block in laid),
             f"rows {min(own, default='')}": bool(own) and own.isdisjoint(block.name for block in laid),
@@ -231,19 +211,6 @@ def said(part: Any, name: str, *slots: str) -> frozenset[str]:
     return in_slots(getattr(part, name, frozenset()), slots)
 
 
-class _TinyJudge:
-    """Answers what rules that make aggregates ask a judge, so that they can be tried."""
-
-    def trained(self, row: Tensor, round: int, number: int) -> Tensor:
-        return row + 1.0
-
-    def score(self, rows: Tensor) -> Any:
-        return SimpleNamespace(loss=np.ones(len(rows)), accuracy=np.ones(len(rows)))
-
-    def coalitions(self, *given: Any, **more: Any) -> Any:
-        return SimpleNamespace(many=lambda sets: [0.0] * len(sets))
-
-
 def tried(rule: Any) -> Aggregate | None:
     """Return what a rule makes of three updates of a model with two parameters: it shows what a value part must accept.
 
@@ -252,7 +219,12 @@ def tried(rule: Any) -> Aggregate | None:
     """
     if method_of(rule, "aggregate") is None:
         return None
-    seats, judge = Seats.at(np.arange(3), np.zeros(3, np.int64)), cast("Judge", _TinyJudge())
+    seats = Seats.at(np.arange(3), np.zeros(3, np.int64))
+    judge: Any = SimpleNamespace(  # answers what such rules ask
+        trained=lambda row, round, number: row + 1.0,
+        score=lambda rows: SimpleNamespace(loss=np.ones(len(rows)), accuracy=np.ones(len(rows))),
+        coalitions=lambda *given, **more: SimpleNamespace(many=lambda sets: [0.0] * len(sets)),
+    )
     roster = Roster(ClientInfo(client, "", key="", num_samples=1) for client in range(3))
     context, ones = Context.tiny(), np.ones(3)
     try:  # without torch, which a sweep's dry run does not need, nothing can be tried
@@ -280,12 +252,11 @@ def unmet_needs(
     """
     slots, blocks, withheld = mechanism.slots(), mechanism.train.blocks(Context.tiny()), dict(withheld)
     made = None if mechanism.value is None else tried(mechanism.weigh)
+    rule = f", and {word_of(mechanism.weigh, 'weigh')} in mechanism.weigh"
     if made and (wanted := made.beyond_weights) and wanted.isdisjoint(said(mechanism.value, "accepts", "value")):
-        rule = word_of(mechanism.weigh, "weigh")
-        withheld["average"] = f", and {rule} in mechanism.weigh is applied again to the updates of each coalition"
+        withheld["average"] = f"{rule} is applied again to the updates of each coalition"
     if FINISHED in said(mechanism.weigh, "gives", "weigh"):
-        finishes = f", and {word_of(mechanism.weigh, 'weigh')} in mechanism.weigh finishes rows itself"
-        withheld |= {"average": finishes, "weights": finishes}
+        withheld |= dict.fromkeys(("average", "weights"), f"{rule} finishes rows itself")
     there = {*given, *CLIENTS_GIVE, "average", *(f"rows {block.name}" for block in blocks)} - withheld.keys()
     there |= {"values"} if "value" in slots else set()
     there = there.union(*(said(part, "gives", slot) for slot, part in slots.items()))
@@ -295,7 +266,8 @@ def unmet_needs(
     there |= {"schedule"} if [count for count in shared if count != PER_CLIENT] == [1] else set()  # no bids to go by
     found: dict[tuple[str, str], Unmet] = {}
     for slot, part, words in words_of(mechanism):
-        for word in sorted(words - there - DOING):
+        lacking = words - there - DOING
+        for word in sorted(lacking - {"questions"} or lacking):  # a line about what it asks for is enough
             lack = Unmet(slot, word_of(part, slot), _reason(word, slots) + withheld.get(word, ""))
             found.setdefault((lack.part, lack.reason), lack)
     return list(found.values())
@@ -341,10 +313,14 @@ def clashes(mechanism: Mechanism, around: Mapping[str, str], *tables: Mapping[st
     found: dict[tuple[str, str, str], str] = {}
     does_what = list(words_of(mechanism))
     for setting, word, why in _rows(tables):
-        if setting in around and word in around and word not in WORDS:
+        if setting not in around:
+            continue
+        if word.startswith("no ") and word[3:] not in around:
+            found[setting, word, ""] = f"{around[setting]}: {why}"
+        if word in around and word not in WORDS:
             told = "on a network: " if word == "network" else f"not with {_shown(word)}: " if "." in word else ""
             found[setting, word, ""] = f"{around[setting]}: {told}{why}"
-        for slot, part, words in does_what if setting in around else ():
+        for slot, part, words in does_what:
             if word in words:
                 does = str(WORDS[word]) if word in DOING else f"needs {WORDS[word]}"
                 fitting = sorted(n for n, make in PARTS[slot].items() if "sums" in said(make, "accepts", slot))
@@ -358,11 +334,6 @@ def _shown(word: str) -> str:
     """Return how a line names a setting, or a value in its table."""
     setting, *below = word.split("/")
     return setting if len(below) < 2 else f"{setting}.{below[0]} '{below[1]}'"
-
-
-def without(table: Mapping[str, tuple[str, str]], around: Mapping[str, str]) -> list[str]:
-    """Return a line for each setting of ``table`` (``REQUIRES`` or ``IDLE``) whose word is not among those around."""
-    return [f"{around[name]}: {why}" for name, (word, why) in table.items() if name in around and word not in around]
 
 
 def listed() -> list[tuple[str, str, str, str]]:
@@ -380,12 +351,6 @@ def listed() -> list[tuple[str, str, str, str]]:
 def forbidden() -> list[tuple[str, str, str]]:
     """Return each two settings that do not go together, and why."""
     return [(_shown(setting), _shown(word), why) for setting, word, why in _rows() if word not in WORDS]
-
-
-def asking(mechanism: Mechanism) -> list[str]:
-    """Return the slots of the parts that ask clients questions. A part that is made of another asks that one's."""
-    slots = mechanism.slots().items()
-    return [s for s, part in slots if method_of(part, "asks") is not None and not is_rule(getattr(part, "of", None))]
 
 
 def unfit(mechanism: Mechanism, size: Size) -> list[str]:

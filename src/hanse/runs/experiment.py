@@ -178,7 +178,7 @@ def play_rounds(session: Session, state: LoopState, folder: RunDir | None, obser
         settle()
         run.interrupted = state.round < limits.rounds and run.over is None
         if not run.interrupted:
-            state = _ended(session, state, folder)
+            state = ended(session, state, folder)
         elif folder is not None and state.round > folder.kept:  # told, but between checkpoints
             folder.checkpoint(state)
     if folder is not None:
@@ -273,7 +273,7 @@ def _test(session: Session, before: LoopState, played: Played, port: Exchange) -
     return ask_tests(session, port, state, held, trained, known)
 
 
-def _ended(session: Session, state: LoopState, folder: RunDir | None) -> LoopState:
+def ended(session: Session, state: LoopState, folder: RunDir | None) -> LoopState:
     """Settle what the last round left open and tell the owners of private rows; return the state after it."""
     if session.pays and not state.finished:
         state, posted, answers = settled(session, state)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import math
+import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel
 
-from hanse.base.errors import RAISED, UserError, nearest
+from hanse.base.errors import RAISED, UserError, collected, nearest
 from hanse.base.factories import OBJECT
 from hanse.base.pytorch import torch
 from hanse.base.streams import stream
@@ -37,7 +38,7 @@ from hanse.learning.losses import OF_CLASSES
 from hanse.learning.metrics import OF_TEXTS, WHERE, Metric, Predictions
 from hanse.learning.sequences import is_text
 from hanse.learning.slopes import why_no_slope
-from hanse.mechanisms.fits import IDLE, said, unfit, without, words_of
+from hanse.mechanisms.fits import WARNS, clashes, said, unfit, words_of
 from hanse.mechanisms.mechanism_table import without_effect
 from hanse.mechanisms.registry import word_of
 from hanse.runs.chance import NAMED
@@ -52,13 +53,12 @@ _ONE = 1e-4  # how far the sum of probabilities may be from 1
 _TRIED = 256  # samples on which a metric of the user's own is tried
 
 
+Acting = Mapping[str, Behaviour | None]
+"""The behaviours by name. None stands for one that was already refused."""
+
+
 def objections(
-    experiment: Experiment,
-    data: FederatedData,
-    problem: Problem,
-    mechanism: Mechanism,
-    acting: Mapping[str, Behaviour | None],
-    tested: Ints,
+    experiment: Experiment, data: FederatedData, problem: Problem, acting: Acting, tested: Ints
 ) -> list[str]:
     """Return what is to be said of numbers, data and model before round 0, a line each.
 
@@ -68,10 +68,10 @@ def objections(
         experiment: the experiment.
         data: the data.
         problem: the model and its loss.
-        mechanism: the mechanism.
-        acting: the behaviours by name. None stands for a behaviour that was already refused.
+        acting: the behaviours.
         tested: the ids ``[n]`` of the clients of this process that test.
     """
+    mechanism = experiment.mechanism.built
     seats = mechanism.most_seats(data.num_clients)
     fewest = enough_replies(experiment, seats) or seats
     of_members = experiment.clients.members
@@ -88,15 +88,9 @@ def objections(
 
 
 def surroundings(
-    experiment: Experiment,
-    data: FederatedData,
-    problem: Problem,
-    mechanism: Mechanism,
-    acting: Mapping[str, Behaviour | None],
-    loop: Loop | None,
-    remote: bool,
+    experiment: Experiment, data: FederatedData, problem: Problem, acting: Acting, loop: Loop | None, remote: bool
 ) -> dict[str, str]:
-    """Return the words of what surrounds a mechanism, for :mod:`hanse.mechanisms.fits`.
+    """Return the words of what surrounds the mechanism, for :mod:`hanse.mechanisms.fits`.
 
     Every setting that is not at its default is one. Others say what the experiment gives.
 
@@ -104,19 +98,17 @@ def surroundings(
         experiment: the experiment.
         data: the data.
         problem: the model and its loss.
-        mechanism: the mechanism.
-        acting: the behaviours by name. None stands for a behaviour that was already refused.
+        acting: the behaviours.
         loop: the user's own training loop. None: hanse's training is used.
         remote: whether the clients are in other processes.
 
     Returns:
         What a line about each word begins with, such as "train.epochs: 2".
     """
-    around, needed = changed(experiment), {word for _, _, words in words_of(mechanism) for word in words}
+    around, mechanism = changed(experiment), experiment.mechanism.built
+    needed = {word for _, _, words in words_of(mechanism) for word in words}
     federation, layout, given = experiment.federation, problem.layout, experiment.federation.private
-    timed = any(b is not None and type(b).takes is not Behaviour.takes for b in acting.values())
     moving = [f"behaviour.{name}" for name, b in acting.items() if b and type(b).holds is not Behaviour.holds]
-    by_class = experiment.train.order == "by_class"
     there = {
         "validation": bool(data.server_validation),
         "root": data.server_root is not None,
@@ -127,9 +119,9 @@ def surroundings(
         "noise": given is not None and federation.secure is None and federation.late == "drop",
         "losses": experiment.train.loop is None and given is None,
         "valued": mechanism.value is not None,
-        "time": timed,
+        "time": any(b is not None and type(b).takes is not Behaviour.takes for b in acting.values()),
         "one model": one_model(mechanism),
-        "classes": by_class and data.num_classes is not None and not is_text(data.pool([0])[0]),
+        "classes": data.num_classes is not None and not is_text(data.pool([0])[0]),
         "buffers": layout.size != layout.num_parameters or smallest_batch(problem) > 1,
         "frozen": problem.frozen_columns is not None,
         "head": "head" in needed and _has_head(data, problem),
@@ -195,15 +187,15 @@ def one_model(mechanism: Mechanism) -> bool:
     return len(shared) == 1 and shared[0].count == 1
 
 
-def withheld(experiment: Experiment, data: FederatedData, problem: Problem, mechanism: Mechanism) -> dict[str, str]:
+def withheld(experiment: Experiment, data: FederatedData, problem: Problem) -> dict[str, str]:
     """Return needs of parts that something withholds, each with text that says what."""
-    found, value, samples = dict[str, str](), mechanism.value, data.server_validation
+    found, needed = dict[str, str](), said(experiment.mechanism.built.value, "needs", "value")
     if experiment.federation.private is not None:
         found["losses"] = ", which a privacy account (federation.private) keeps"
     elif experiment.train.loop is not None:
         found["losses"] = ", which a loop of one's own (train.loop) need not tell"
-    sloping = value is not None and samples and "slope" in said(value, "needs", "value")
-    if sloping and samples and (why := why_no_slope(problem, samples)) is not None:
+    samples = data.server_validation if "slope" in needed else None
+    if samples and (why := why_no_slope(problem, samples)) is not None:
         found["slope"] = f", and {why}; 'exact', 'mixture' and 'gtg' need none"
     return found
 
@@ -247,7 +239,7 @@ def unfit_numbers(experiment: Experiment, problem: Problem, num_clients: int, se
     return lines
 
 
-def no_such(behaviours: Mapping[str, Behaviour | None], data: FederatedData, members: Mapping[str, str]) -> list[str]:
+def no_such(behaviours: Acting, data: FederatedData, members: Mapping[str, str]) -> list[str]:
     """Return a line for each client, or set of samples, that a behaviour names and that does not exist, and for each
     client of a member. On a network nobody knows them before they come.
     """
@@ -258,30 +250,23 @@ def no_such(behaviours: Mapping[str, Behaviour | None], data: FederatedData, mem
         lines += [f"clients.members: '{name}': there is no such client{nearest(name, names)}" for name in lost]
         both = [name for name in names if name in members.values() and name not in members]
         lines += [f"clients.members: '{name}': is a member, and a client of none: must be listed, too" for name in both]
-    lines += [
-        f"behaviour.{name}.clients: {c}: there is no such client; allowed: 0 to {data.num_clients - 1}"
-        for name, behaviour in behaviours.items()
-        for c in getattr(behaviour, "clients", ())
-        if isinstance(c, int) and not 0 <= c < data.num_clients
-    ]
-    return lines + [
-        f"behaviour.{name}.trains_on: '{chosen}': the server has no such samples; allowed: {', '.join(sorted(there))}"
-        for name, behaviour in behaviours.items()
-        if (chosen := getattr(behaviour, "trains_on", "own")) not in there
-    ]
+    allowed = f"there is no such client; allowed: 0 to {data.num_clients - 1}"
+    for name, one in behaviours.items():
+        numbers = [c for c in getattr(one, "clients", ()) if isinstance(c, int)]
+        lines += [f"behaviour.{name}.clients: {c}: {allowed}" for c in numbers if not 0 <= c < data.num_clients]
+        if (chosen := getattr(one, "trains_on", "own")) not in there:
+            what = f"the server has no such samples; allowed: {', '.join(sorted(there))}"
+            lines.append(f"behaviour.{name}.trains_on: '{chosen}': {what}")
+    return lines
 
 
 def no_utility(data: FederatedData, problem: Problem, mechanism: Mechanism) -> list[str]:
     """Return a line if values use a utility that the server's validation set does not have."""
-    utility, samples = getattr(mechanism.value, "utility", None), data.server_validation
-    if not isinstance(utility, str) or samples is None or not len(samples):
-        return []
-    try:
-        metric_of(problem, samples, utility)
-    except UserError as wrong:
-        told = (line.removeprefix("utility is ").removeprefix("utility: ") for line in wrong.lines)
-        return [f"mechanism.value.utility: {line}" for line in told]
-    return []
+    utility, lines = getattr(mechanism.value, "utility", None), list[str]()
+    if isinstance(utility, str) and data.server_validation:
+        with collected(lines):
+            metric_of(problem, data.server_validation, utility)
+    return [f"mechanism.value.utility: {re.sub('^utility(:| is) ', '', line)}" for line in lines]
 
 
 def unfit_model(experiment: Experiment, data: FederatedData, problem: Problem, device: torch.device) -> list[str]:
@@ -312,23 +297,21 @@ def warn_of_probabilities(experiment: Experiment, problem: Problem, data: Federa
     loss = loss.get("name") if isinstance(loss, Mapping) else loss
     if not (name == OBJECT or ":" in name) or problem.regression or not (loss is None or loss in OF_CLASSES):
         return []
-    few = few_samples(data)
-    module = copy.deepcopy(problem.module).cpu().eval()
+    few, module = few_samples(data), copy.deepcopy(problem.module).cpu().eval()
+    why, asks, scales = "each row sums to 1", "cross-entropy", [1.0]
+    if problem.one_output:
+        why, asks, scales = "even for large inputs its output is from 0 to 1", "bce", [1.0, 1e3, -1e3]
     try:
         with torch.no_grad():
-            outputs = module(few.x)
-            far = [module(few.x * by) for by in (1e3, -1e3)] if problem.one_output else []
+            outputs = [module(few.x if by == 1 else few.x * by) for by in scales]
+        likely = all(one.is_floating_point() and one.min() >= 0 and one.max() <= 1 for one in outputs)
+        if likely and not problem.one_output:
+            [rows] = outputs
+            likely = rows.ndim == 2 and rows.shape[1] > 1 and bool((rows.sum(dim=1) - 1).abs().max() <= _ONE)
     except RAISED:  # whether it can be used at all is looked at elsewhere
         return []
-    sound = (isinstance(one, torch.Tensor) and one.is_floating_point() and one.numel() for one in (outputs, *far))
-    if not all(sound) or not all(float(one.min()) >= 0 and float(one.max()) <= 1 for one in (outputs, *far)):
-        return []
-    why, asks = "even for large inputs its output is from 0 to 1", "bce"
-    if not far:
-        if outputs.ndim != 2 or outputs.shape[1] < 2 or float((outputs.sum(dim=1) - 1).abs().max()) > _ONE:
-            return []
-        why, asks = "each row sums to 1", "cross-entropy"
-    return [f"warning: the model returns probabilities ({why}), and {asks} expects logits: leave out that last step"]
+    warned = f"warning: the model returns probabilities ({why}), and {asks} expects logits: leave out that last step"
+    return [warned] if likely else []
 
 
 def few_samples(data: FederatedData) -> Samples:
@@ -358,7 +341,7 @@ def unused_parts(experiment: Experiment, mechanism: Mechanism) -> list[str]:
 
 
 def idle(experiment: Experiment, around: Mapping[str, str] | None = None) -> list[str]:
-    """Return a warning for each setting that has no effect.
+    """Return a warning for each setting that has no effect, or another than it should.
 
     Args:
         experiment: the experiment.
@@ -366,15 +349,13 @@ def idle(experiment: Experiment, around: Mapping[str, str] | None = None) -> lis
     """
     table = experiment.mechanism.table
     around = {**changed(experiment), "network": "", "time": ""} if around is None else around
-    return [
-        *(f"warning: {line}" for line in without(IDLE, around)),
-        *(
-            f"warning: mechanism.{option}: {table[option]!r}: has no effect: the part that uses it is replaced"
-            for option in without_effect(table)
-            # a run's file has the default, or all clients where there are fewer
-            if option != "clients_per_round" or table[option] != experiment.data.clients
-        ),
+    lines = clashes(experiment.mechanism.built, around, WARNS) + [
+        f"mechanism.{option}: {table[option]!r}: has no effect: the part that uses it is replaced"
+        for option in without_effect(table)
+        # a run's file has the default, or all clients where there are fewer
+        if option != "clients_per_round" or table[option] != experiment.data.clients
     ]
+    return [f"warning: {line}" for line in lines]
 
 
 def undefined_metrics(problem: Problem, data: FederatedData, tested: Ints) -> list[str]:

@@ -45,7 +45,7 @@ from hanse.learning.models import Factory, build_problem, structure
 from hanse.learning.modules import own_module
 from hanse.learning.sequences import is_text
 from hanse.mechanisms.feedback import Feedback
-from hanse.mechanisms.fits import REQUIRES, WARNS, clashes, unmet_needs, without
+from hanse.mechanisms.fits import clashes, unmet_needs
 from hanse.mechanisms.mechanism_table import judged, who_judges
 from hanse.runs import refusals
 from hanse.runs.arrivals import Waiting
@@ -251,11 +251,11 @@ def build(
     lines += misfit
     loop = None if (given := experiment.train.loop) is None else tried(lambda: Loop.of(given, "train.loop"))
     acting = {name: tried(partial(_behaviour, name, options)) for name, options in experiment.behaviour.items()}
-    around = refusals.surroundings(experiment, data, problem, mechanism, acting, loop, remote)
-    withheld = {} if misfit else refusals.withheld(experiment, data, problem, mechanism)
+    around = refusals.surroundings(experiment, data, problem, acting, loop, remote)
+    withheld = {} if misfit else refusals.withheld(experiment, data, problem)
     lines += [lack.line for lack in unmet_needs(mechanism, around, withheld)]
-    lines += [*clashes(mechanism, around), *without(REQUIRES, around)]
-    told = refusals.objections(experiment, data, problem, mechanism, acting, _tested(experiment, data, False))
+    lines += clashes(mechanism, around)
+    told = refusals.objections(experiment, data, problem, acting, _tested(experiment, data, False))
     warnings = [line for line in told if line.startswith("warning: ")]
     lines += [line for line in told if line not in warnings]
     guards: dict[str, Guard] = tried(lambda: guards_of(experiment)) or {}
@@ -292,7 +292,6 @@ def build(
         *refusals.idle(asked, around),
         *(line for guard in guards.values() for line in guard.warns(np.asarray(data.sizes))),
         *who_judges(asked.mechanism.built, mechanism),
-        *(f"warning: {line}" for line in clashes(mechanism, around, WARNS)),
     ]
 
     def initial(k: int) -> Tensor:

@@ -44,7 +44,7 @@ from hanse.flower.nodes import gathered
 from hanse.learning.by_function import FunctionEngine, FunctionJudge
 from hanse.learning.figures import Figures, as_figures
 from hanse.learning.job import Problem
-from hanse.mechanisms.fits import CLIENTS_GIVE, WORDS, asking, unmet_needs
+from hanse.mechanisms.fits import CLIENTS_GIVE, WORDS, unmet_needs
 from hanse.mechanisms.registry import word_of
 from hanse.runs.config import Experiment
 from hanse.runs.experiment import Observer, PlayedRun, play
@@ -120,11 +120,7 @@ def strategy(
     given |= {"validation"} if evaluate is not None else set()
     given |= {"losses"} if keys.loss else set()
     built = experiment.mechanism.built
-    lacks, train = unmet_needs(built, given, APP_LACKS), built.train
-    lines = [_in_flower(lack.line) for lack in lacks]
-    for slot in asking(built):
-        if (part := word_of(built.slots()[slot], slot)) not in {lack.part for lack in lacks}:
-            lines.append(f"mechanism.{slot}: {part} asks clients questions{_INSTEAD}")
+    lines, train = [_in_flower(lack.line) for lack in unmet_needs(built, given, APP_LACKS)], built.train
     if any(block.initial == "different" for block in train.blocks(Context.tiny())):
         what = "clusters that start alike stay alike, and an app has one model to start from"
         lines.append(f"mechanism.train: {word_of(train, 'train')}: {what}{_INSTEAD}")

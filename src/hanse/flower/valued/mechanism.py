@@ -1,9 +1,9 @@
 """A Flower strategy's rounds as a mechanism of hanse whose decisions the strategy has already made.
 
-:class:`WatchedRound` is what the strategy did in a round, and the federation of the clients whose replies have already
-arrived. In the mechanism :class:`Combined` returns the strategy's aggregate, and :class:`OfReplies` values the replies;
-both find the round at the judge (:class:`Referee`). The usual loop then plays the round. Values, payments, books and
-records are therefore made as in any other run.
+:class:`WatchedRound` is what the strategy did in a round, the federation of the clients whose replies have already
+arrived, and the judge. In the mechanism :class:`Combined` returns the strategy's aggregate, and :class:`OfReplies`
+values the replies. The usual loop then plays the round. Values, payments, books and records are therefore made as in
+any other run.
 
 The run's ``config.toml`` names this mechanism as ``hanse.flower.valued.mechanism:flower``. The run cannot be played
 from there, because nothing would tell it what the strategy did.
@@ -11,7 +11,8 @@ from there, because nothing would tell it what the strategy did.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import time
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -52,58 +53,66 @@ OWN = (  # what the strategy itself measures, as its own log has it
 class WatchedRound(Federation):
     """What a strategy did in one round, and how its result is judged.
 
-    Clients are named by hanse's client ids. As a federation it has the clients that the strategy asked.
+    Clients are named by hanse's client ids. As a federation it has the clients that the strategy asked. Parts ask it as
+    ``view.judge``, too: the coalitions of a user's function are models that the strategy would have made, of which a
+    row has not all arrays.
 
     Attributes:
         form: the app's arrays, as columns of a row.
         worth: how models are judged.
-        roster: all clients that have come so far.
         before: the arrays that the round started from.
+        judge: the run's judge, which answers everything else.
+        number: the round's number in Flower.
+        begun: when it began, by ``time.perf_counter``.
+        roster: all clients that have come so far.
         asked: the clients to which the strategy sent training messages.
         replies: the sound replies.
         records: the arrays of the sound replies, as they came.
         refused: why a client has no sound reply.
         made: the strategy's aggregate of the replies. None: it made none.
         average: whether ``made`` is the weighted average of the sound replies.
-        again: makes the aggregate of some of the replies again, if it is not an average; or why this cannot be done.
+        again: makes the aggregate of some of the replies again. None: only averages are.
         answered: the clients whose replies, sound or not, the strategy has seen.
+        game: the last game of coalitions; None before the first.
+        said: the strategy's own figures, by name.
 
     Examples:
         A round of FedAvg with the replies of two clients, given by hand:
 
         >>> from flwr.app import Array
-        >>> from hanse.core.port import ClientInfo
         >>> def model(*w):
         ...     return ArrayRecord({"w": Array(np.array(w, np.float32))})
         >>> before, records = model(0, 0), {0: model(1, 0), 1: model(0, 1)}
         >>> form, worth = ArrayLayout.of(before), ByFunction(lambda arrays: float(arrays["w"].numpy().sum()))
         >>> replies = {c: Trained(0, form.row(records[c]), 10, 0.5, 1) for c in (0, 1)}
-        >>> roster = Roster([ClientInfo(0, "farm", "node 100", 10), ClientInfo(1, "mill", "node 101", 10)])
-        >>> told = WatchedRound(
-        ...     form, worth, roster, before, asked=[0, 1], replies=replies, records=records, made=model(0.5, 0.5),
-        ...     answered=[0, 1],
-        ... )
+        >>> told = WatchedRound(form, worth, before, replies=replies, records=records, made=model(0.5, 0.5))
         >>> told.average = told.is_average(told.made, [0, 1])
         >>> told.average, told.share([0, 1])
         (True, array([0.5, 0.5]))
         >>> told.coalition([1])["w"].numpy()
         array([0., 1.], dtype=float32)
-        >>> told.present(0).ids
-        array([0, 1])
     """
 
     form: ArrayLayout
     worth: Worth
-    roster: Roster
     before: ArrayRecord
-    asked: Collection[int] = ()
-    replies: Mapping[int, Trained] = field(default_factory=dict)
-    records: Mapping[int, ArrayRecord] = field(default_factory=dict)
-    refused: Mapping[int, str] = field(default_factory=dict)
+    judge: Any = None
+    number: int = 0
+    begun: float = field(default_factory=time.perf_counter)
+    roster: Roster = field(default_factory=Roster)
+    asked: set[int] = field(default_factory=set)
+    replies: dict[int, Trained] = field(default_factory=dict)
+    records: dict[int, ArrayRecord] = field(default_factory=dict)
+    refused: dict[int, str] = field(default_factory=dict)
     made: ArrayRecord | None = None
     average: bool = False
-    again: Reaggregation | str = "its aggregate is not the average of the replies"
+    again: Reaggregation | None = None
     answered: Collection[int] = ()
+    game: Any = None
+    said: dict[str, float] = field(default_factory=dict)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.judge, name)
 
     def present(self, round: int) -> Roster:
         """Return the clients that the strategy asked."""
@@ -136,18 +145,18 @@ class WatchedRound(Federation):
         """
         if self.average:
             return average([self.records[c] for c in clients], self.share(clients))
-        if isinstance(self.again, str):
-            self.check_sound(self.replies, self.answered)
-            raise UserError(self.again)
+        if self.again is None:
+            raise UserError("its aggregate is not the average of the replies")
         return self.again.made(clients)
 
     def is_average(self, made: ArrayRecord | None, clients: Sequence[int]) -> bool:
         """Say whether an aggregate is the weighted average of some sound replies, up to rounding."""
-        if made is None or not clients or not self.form.names:
+        records = [self.records[c] for c in clients]
+        if made is None or not records or not self.form.names:
             return False
-        records, weights = [self.records[c] for c in clients], self.share(clients)
         if any(set(record) != set(made) for record in records):
             return False
+        weights = self.share(clients)
         try:
             for name in made:
                 found, old, *sent = (opened(one[name]) for one in (made, self.before, *records))
@@ -171,69 +180,24 @@ class WatchedRound(Federation):
         except UserError:  # its aggregates cannot be made again
             return True
 
-    def check_repeats(self) -> None:
-        """Raise UserError unless the strategy makes the same aggregate of the sound replies again."""
-        why = "aggregating the same replies again gave another model: it has state that a copy does not carry"
-        try:
-            remade = self.coalition(list(self.replies))
-            if self.made is not None and remade is not None and bytes_of(self.made) == bytes_of(remade):
-                return
-        except UserError as wrong:
-            why = str(wrong)
-        self.check_sound(self.replies, self.answered)
-        raise UserError(why)
-
-    def check_sound(self, sound: Collection[int], of: Collection[int]) -> None:
-        """Raise UserError if the aggregate has other updates of these clients, too, for which hanse has no rows."""
-        if others := sorted(set(of) - set(sound)):
-            names = ", ".join(self.roster[client].name for client in others)[:150]
-            raise UserError(
-                f"its aggregate is not that of the sound replies alone: there were others, refused here, of {names}"
-            )
-
-
-def bytes_of(arrays: ArrayRecord) -> list[Any]:
-    """Return all that records with the same numbers have in common, in the order of the arrays."""
-    return [(name, array.dtype, tuple(array.shape), array.data) for name, array in arrays.items()]
-
-
-@dataclass
-class Referee:
-    """What the parts of a watched round ask as ``view.judge``. It keeps the last game.
-
-    A user's function judges the arrays that the strategy would have made; a row has not all of them.
-
-    Attributes:
-        judge: the run's judge, which answers everything else.
-        told: what the strategy did in the round.
-        game: the last game; None before the first.
-    """
-
-    judge: Any
-    told: WatchedRound
-    game: Any = None
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.judge, name)
-
     def coalitions(self, updates: Tensor, base: Tensor, weights: Floats, utility: str, **more: Any) -> Any:
         """Return the game of coalitions, as :meth:`hanse.core.part.Judge.coalitions` does."""
-        told, worth = self.told, self.told.worth
+        worth = self.worth
         if not isinstance(worth, ByFunction):
-            self.game = self.judge.coalitions(updates, base, weights, utility, **more)
+            self.game = self.judge.coalitions(updates, base, weights, worth.utility, **more)
             return self.game
-        clients = sorted(told.replies)
+        clients = sorted(self.replies)
         # a reply of weight 0 is in no average, and no player
-        players = [c for c, w in zip(clients, told.share(clients), strict=True) if w or not told.average]
+        players = [c for c, w in zip(clients, self.share(clients), strict=True) if w or not self.average]
 
         def make(members: Ints) -> ArrayRecord | None:
             if more.get("game") == "increment":
                 steps = torch.from_numpy(weights[members]) @ (updates[members] - base).double()
-                return told.form.arrays((base + steps).float())
-            return told.coalition([players[m] for m in members.tolist()])
+                return self.form.arrays((base + steps).float())
+            return self.coalition([players[m] for m in members.tolist()])
 
         again = more.get("again")
-        self.game = FunctionCoalitions(worth.worth, make, told.before, weights, updates - base, again)
+        self.game = FunctionCoalitions(worth.worth, make, self.before, weights, updates - base, again)
         return self.game
 
 
@@ -265,9 +229,8 @@ class Combined(AggregatePart):
         >>> empty = ArrayRecord()
         >>> replies = {client: Trained(0, torch.zeros(0), 10, 0.5, 1) for client in range(4)}
         >>> form = ArrayLayout.of(empty)
-        >>> told = WatchedRound(form, ByFunction(len), Roster(), empty, replies=replies, made=empty, average=True)
-        >>> view = replace(group.view, judge=Referee(None, told))
-        >>> Combined().aggregate(replace(group, view=view), {}).weights
+        >>> told = WatchedRound(form, ByFunction(len), empty, replies=replies, made=empty, average=True)
+        >>> Combined().aggregate(replace(group, view=replace(group.view, judge=told)), {}).weights
         array([0.25, 0.25, 0.25, 0.25])
     """
 
@@ -279,8 +242,7 @@ class Combined(AggregatePart):
         For a subset of the replies, this is the row that the strategy would have made of them. If it makes none, the
         row stays unchanged.
         """
-        referee: Any = group.view.judge
-        told: WatchedRound = referee.told
+        told: Any = group.view.judge
         clients = group.view.trained.seats.client[group.at].tolist()
         if told.average:
             return Aggregate(told.share(clients))
@@ -312,15 +274,14 @@ class OfReplies(ValuePart):
         >>> form, half = ArrayLayout.of(model(0, 0)), np.array([[0.5, 0.5, 0.0]])
         >>> replies = {c: Trained(0, form.row(records[c]), 10, 0.5, 1) for c in (0, 1)}
         >>> told = WatchedRound(
-        ...     form, worth, Roster(), model(0, 0), replies=replies, records=records, made=model(0.5, 0.5),
-        ...     average=True,
+        ...     form, worth, model(0, 0), replies=replies, records=records, made=model(0.5, 0.5), average=True
         ... )
         >>> rows, ones = torch.stack([replies[c].row for c in (0, 1)]), np.ones(2)
         >>> updates = Updates(Seats.at([0, 1], [0, 0]), rows, 10 * ones, ones, ones.astype(np.int64))
         >>> table = Table.of(torch.zeros(1, 2))
         >>> mix = replace(Mix.keeping(table, 2, np.zeros(2, np.int64)), W=half)
         >>> view = rehearse("fedavg").view
-        >>> view = replace(view, table=table, updates=updates, mix=mix, judge=Referee(view.judge, told))
+        >>> view = replace(view, table=table, updates=updates, mix=mix, judge=told)
         >>> values, state = OfReplies(Exact(), worth).value(view, {})
         >>> values.per_seat
         array([ 0.75, -0.25])
@@ -343,24 +304,33 @@ class OfReplies(ValuePart):
             UserError: a model could not be judged, the strategy made no aggregate, or the models of coalitions are not
                 available.
         """
-        referee: Any = view.judge
-        told: WatchedRound = referee.told
+        told: Any = view.judge
         clients = view.trained.seats.client.tolist()
         if told.made is None:
             raise UserError("the strategy made no aggregate")
-        # of the replies that could be read and are in the aggregate, the round refuses some, such as too long ones
-        told.check_sound(clients, told.replies)
-        values, state = (self.part if told.average else self._of_any_rule(len(clients))).value(view, state)
-        if referee.game is None:
+        if told.average:
+            values, state = self.part.value(view, state)
+        else:
+            try:
+                values, state = self._of_any_rule(len(clients)).value(view, state)
+                # after all coalitions: what it remembers of them shows now
+                if told.game is not None and told.coalition(list(told.replies)) != told.made:
+                    raise UserError(
+                        "aggregating the same replies again gave another model: it has state that a copy does not carry"
+                    )
+            except UserError:
+                if others := ", ".join(told.roster[c].name for c in sorted(set(told.answered) - told.replies.keys())):
+                    what = "its aggregate is not that of the sound replies alone: there were others, refused here"
+                    raise UserError(f"{what}, of {others[:150]}") from None
+                raise
+        if told.game is None:
             return values, state
-        if not told.average:
-            told.check_repeats()  # after all coalitions: what it remembers of them shows now
         # beside the values, what all updates together and none of them were worth: their difference is what was shared
         # out
-        together, nothing = referee.game.many([frozenset(range(referee.game.players)), frozenset()])
+        together, nothing = told.game.many([frozenset(range(told.game.players)), frozenset()])
         metrics = {
             **values.metrics,
-            "value/models_evaluated": float(referee.game.evaluated),
+            "value/models_evaluated": float(told.game.evaluated),
             "value/all_together": float(together),
             "value/nothing": float(nothing),
             **({} if told.average else {"value/aggregated_again": 1.0}),

@@ -176,7 +176,7 @@ class Reaggregation:
 
     def __init__(self) -> None:
         self._process: Any = None  # a loky executor
-        self._task: dict[str, Any] | None = None  # the round, until it is sent
+        self._task: dict[str, Any] | UserError | None = None  # the round, until it is sent, or why it cannot be
         self._seconds = self._left = 0.0
 
     def begin(self, strategy: Strategy, number: int, replies: Mapping[int, Message], seconds: float) -> None:
@@ -187,16 +187,14 @@ class Reaggregation:
             number: the round's number in Flower.
             replies: the replies by client, in the order in which they came.
             seconds: how long all aggregates of the round together may take.
-
-        Raises:
-            UserError: the strategy cannot be pickled. The reason is logged, since it may contain secrets.
         """
         self._seconds = self._left = seconds
         try:
             held = dumps(strategy)
         except Exception as wrong:
-            LOG.warning("hanse: the strategy cannot be pickled: %s", first_line(wrong))
-            raise UserError(f"it cannot be pickled ({type(wrong).__name__})") from None
+            LOG.warning("hanse: the strategy cannot be pickled: %s", first_line(wrong))  # its text may have secrets
+            self._task = UserError(f"it cannot be pickled ({type(wrong).__name__})")
+            return
         self._task = {
             "path": list(sys.path),
             "strategy": held,
@@ -212,8 +210,10 @@ class Reaggregation:
         None if the strategy makes no aggregate of them, for example because it needs more replies.
 
         Raises:
-            UserError: the aggregate cannot be made again, the round's time is used up, or the strategy raised.
+            UserError: the strategy cannot be pickled, the round's time is used up, or the strategy raised.
         """
+        if isinstance(self._task, UserError):
+            raise self._task
         if self._task is not None:
             task, self._task = self._task, None
             self._asked(begin, task, START_S)

@@ -4,7 +4,7 @@
 starts its own strategy as usual.
 
 Flower's ``Strategy.start`` calls ``configure_train``, ``aggregate_train`` and ``aggregate_evaluate`` of the strategy.
-The block of a :class:`Valued` gets the strategy as a second object (:func:`_listened`): of a class derived from its
+The block of a :class:`Valued` gets the strategy as a second object (``listened``): of a class derived from its
 own, with the same attributes, whose methods of these names record what happens and call those of the first object. That
 one is never changed, so a strategy that copies or saves itself there does so as its author wrote it. Before the next
 round begins, and at the end of the block, a round is played with the mechanism of
@@ -25,7 +25,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import wraps
 from importlib.metadata import version
 from pathlib import Path
@@ -33,7 +33,7 @@ from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 import torch
-from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, Message, MetricRecord
 from flwr.serverapp.strategy import FedAvg, Strategy
 from torch import nn
 
@@ -42,36 +42,36 @@ from hanse.base.factories import OBJECT
 from hanse.base.files import MEMBERS, write_whole
 from hanse.base.lock import Hold
 from hanse.core.declared import MOST_METRICS
-from hanse.core.part import Context, Mechanism
-from hanse.core.port import ClientInfo, Roster, Trained
+from hanse.core.part import Context
+from hanse.core.port import Reply, Request, Roster, Train, Trained
 from hanse.core.recipe import Recipe
 from hanse.core.table import Seats
 from hanse.core.telling import describe
 from hanse.data.federated import RemoteData
 from hanse.data.frames import name_of
+from hanse.federation.check import refusal
 from hanse.federation.codec import WireError
 from hanse.flower.arrays import ArrayLayout, own_copy
 from hanse.flower.members import NAME, Hello, Members
 from hanse.flower.nodes import arrays_of, content_of, numbers_of, samples_of
 from hanse.flower.nodes import guarded as read_safely
-from hanse.flower.valued.mechanism import OfReplies, Referee, WatchedRound
+from hanse.flower.valued.mechanism import OfReplies, WatchedRound
 from hanse.flower.valued.reaggregate import LEAST_S, Reaggregation
-from hanse.flower.valued.worth import ByFunction, ByModule, Worth, judge_of, why_no_slope
-from hanse.learning.engines import EngineChoice, make_engine
+from hanse.flower.valued.worth import ByModule, Worth, judge_of, why_no_slope
+from hanse.learning.engines import make_engine
 from hanse.learning.figures import accuracy_of, loss_name, loss_of
 from hanse.learning.job import Problem
 from hanse.learning.models import structure
 from hanse.learning.process import untouched
-from hanse.mechanisms.fits import CLIENTS_GIVE, asking, unmet_needs
+from hanse.mechanisms.fits import CLIENTS_GIVE, unmet_needs
 from hanse.runs.checkpoint import LoopState
 from hanse.runs.config import Experiment, ModelSection
-from hanse.runs.experiment import settled
+from hanse.runs.experiment import ended
 from hanse.runs.round import failed_round, first_state, play_round
 from hanse.runs.round_record import RoundRecord
 from hanse.runs.rundir import RunDir, claim_anew
-from hanse.runs.sections import RunSection
 from hanse.runs.server_judge import ServerJudge
-from hanse.runs.setup import Session
+from hanse.runs.setup import REMOTE, Session
 from hanse.runs.testing import Figures
 
 S = TypeVar("S", bound=Strategy)
@@ -186,6 +186,8 @@ def valued(
         "name": MECHANISM, "strategy": type(strategy).__name__, "flower": version("flwr"),
         "settings": _flowers(strategy),
     }  # fmt: skip
+    if isinstance(method, Mapping):
+        utility = utility or method.get("utility")
     with as_before():
         worth = judge_of(validation, model, utility, target)
         slope = why_no_slope(worth)
@@ -198,7 +200,11 @@ def valued(
                 data={"source": "object", "clients": clients}, mechanism=mechanism, clients={"grant": grant},
                 run={"rounds": 0, "seed": seed},
             )  # fmt: skip
-            _check(experiment.mechanism.built, slope)
+            lacks = dict.fromkeys(CLIENTS_GIVE, ", which a plain client app does not give")
+            for word in ("slope", "server_gradient"):  # which the server has, if at all
+                lacks.pop(word) if slope is None else lacks.update({word: f": {slope}"})
+            if lacking := unmet_needs(experiment.mechanism.built, GIVEN, lacks):
+                raise UserError(*(lack.line for lack in lacking))
     return Valued(strategy, experiment, worth, Hold(Path(out)), names or {}, overwrite)
 
 
@@ -215,27 +221,6 @@ def _flowers(strategy: Strategy) -> dict[str, bool | int | float | str]:
     return {name: value for name, value in plain.items() if name in known}
 
 
-def _check(built: Mechanism, slope: str | None) -> None:
-    """Raise UserError for a value part or payment rule that such a run cannot have.
-
-    Args:
-        built: the mechanism with these parts.
-        slope: why the judge has no loss with a gradient. None: it has one.
-    """
-    by_itself = {"slope", "server_gradient"}  # which the server has, if at all
-    lacks = dict.fromkeys(CLIENTS_GIVE - by_itself, ", which a plain client app does not give")
-    if slope is not None:
-        lacks |= dict.fromkeys(by_itself, f": {slope}")
-    lines = [lack.line for lack in unmet_needs(built, GIVEN, lacks)]
-    if "settle" in asking(built):
-        lines.append(
-            f"payment: {type(built.settle).__name__} asks clients questions, which a plain client app does not answer: "
-            "take a rule that goes by values, or hanse's own client app"
-        )
-    if lines:
-        raise UserError(*lines)
-
-
 # ---- the strategy, watched
 
 
@@ -245,11 +230,12 @@ def as_before() -> AbstractContextManager[None]:
     return untouched(torch.device("cuda" if used else "cpu"))
 
 
+@dataclass
 class Valued(Generic[S]):
     """A strategy that is observed inside a ``with`` block, and the run that is kept of it; :func:`hanse.valued` makes
     it.
 
-    Args:
+    Attributes:
         strategy: the app's strategy.
         experiment: the run's experiment, as in ``config.toml``.
         worth: what judges models.
@@ -257,8 +243,6 @@ class Valued(Generic[S]):
         names: the nodes' names, by Flower's node id. Alternatively, the key of a value that nodes report, which becomes
             their name.
         overwrite: whether a run in the directory may be replaced.
-
-    Attributes:
         listened: the strategy as the block gets it.
         members: the nodes that have come so far, as clients.
         again: makes aggregates again, in a process of its own.
@@ -268,28 +252,41 @@ class Valued(Generic[S]):
         broken: whether recording was given up.
     """
 
-    def __init__(
-        self,
-        strategy: S,
-        experiment: Experiment,
-        worth: Worth,
-        hold: Hold,
-        names: Mapping[int, str] | str,
-        overwrite: bool,
-    ) -> None:
-        self.strategy, self.experiment, self.worth, self.hold = strategy, experiment, worth, hold
-        self.names, self.overwrite = names, overwrite
-        self.listened = self._listened()
-        self.members, self.again, self.gaps = Members(), Reaggregation(), list[str]()
-        self.state: LoopState | None = None
-        self.rounds, self.broken = 0, False
-        self._session: Session | None = None
-        self._folder: RunDir | None = None
-        self._nobody: WatchedRound | None = None  # a round to which nobody has come
-        self._now: WatchedRound | None = None
-        self._averages: bool | None = None  # whether the strategy averages few replies as it does all
-        self._said = dict[str, float]()
-        self._number, self._begun = 0, 0.0
+    strategy: S
+    experiment: Experiment
+    worth: Worth
+    hold: Hold
+    names: Mapping[int, str] | str
+    overwrite: bool
+    members: Members = field(default_factory=Members, init=False)
+    again: Reaggregation = field(default_factory=Reaggregation, init=False)
+    state: LoopState | None = field(default=None, init=False)
+    gaps: list[str] = field(default_factory=list, init=False)
+    rounds: int = field(default=0, init=False)
+    broken: bool = field(default=False, init=False)
+    _session: Any = field(default=None, init=False)  # a Session, once the initial arrays are known
+    _folder: RunDir | None = field(default=None, init=False)
+    _now: WatchedRound | None = field(default=None, init=False)
+    _averages: bool | None = field(default=None, init=False)  # whether the strategy averages few replies as it does all
+
+    def __post_init__(self) -> None:
+        """Make a second object of the strategy, with the same attributes, some of whose methods are heard.
+
+        A copy of it, or what is read back after it was pickled, is the strategy's own kind again.
+        """
+        strategy, kind = self.strategy, type(self.strategy)
+        heard: dict[str, Callable[..., Any]] = {  # before what the strategy itself has, or later sets
+            "start": self._started, "configure_train": self._configured,
+            "aggregate_train": self._aggregated, "aggregate_evaluate": self._evaluated,
+        }  # fmt: skip
+        members: dict[str, Any] = {
+            "__getattribute__": lambda own, name: heard.get(name) or object.__getattribute__(own, name),
+            "__copy__": lambda own: copy.copy(strategy),
+            # read back, it is what the first object is read back as; cast only returns it
+            "__reduce_ex__": lambda own, protocol: (cast, (None, strategy)),
+        }
+        made: S = object.__new__(type(kind.__name__, (kind,), members))
+        made.__dict__, self.listened = vars(strategy), made
 
     def start(self, *given: Any, **more: Any) -> Any:
         """Raise UserError: start the strategy instead, inside the ``with`` block."""
@@ -313,26 +310,6 @@ class Valued(Generic[S]):
 
     # ---- listening
 
-    def _listened(self) -> S:
-        """Return a second object of the strategy, with the same attributes, some of whose methods are heard.
-
-        A copy of it, or what is read back after it was pickled, is the strategy's own kind again.
-        """
-        strategy, kind = self.strategy, type(self.strategy)
-        heard: dict[str, Callable[..., Any]] = {  # before what the strategy itself has, or later sets
-            "start": self._started, "configure_train": self._configured,
-            "aggregate_train": self._aggregated, "aggregate_evaluate": self._evaluated,
-        }  # fmt: skip
-        members: dict[str, Any] = {
-            "__getattribute__": lambda own, name: heard.get(name) or object.__getattribute__(own, name),
-            "__copy__": lambda own: copy.copy(strategy),
-            # read back, it is what the first object is read back as; cast only returns it
-            "__reduce_ex__": lambda own, protocol: (cast, (None, strategy)),
-        }
-        made: S = object.__new__(type(kind.__name__, (kind,), members))
-        made.__dict__ = vars(strategy)
-        return made
-
     def _started(self, *given: Any, **more: Any) -> Any:
         """Call the strategy's ``start`` once the run directory is made; the server's evaluation is heard, too."""
         own, given = type(self.strategy).start, (self.listened, *given)
@@ -341,7 +318,14 @@ class Valued(Generic[S]):
         except TypeError:  # a start of the user's own, with other arguments
             return own(*given, **more)
         if callable(judge := said.arguments.get("evaluate_fn")):
-            said.arguments["evaluate_fn"] = self._judging(judge)
+
+            @wraps(judge)
+            def heard(*given: Any, **more: Any) -> Any:
+                found = judge(*given, **more)
+                self._in_round(self.says, "server", found)
+                return found
+
+            said.arguments["evaluate_fn"] = heard
         arrays, rounds = said.arguments["initial_arrays"], said.arguments.get("num_rounds")
         if isinstance(arrays, ArrayRecord) and isinstance(rounds, int | None):
             with as_before():
@@ -352,33 +336,22 @@ class Valued(Generic[S]):
         """Call the strategy's ``configure_train``."""
         self._quietly(self.asks, server_round, arrays)
         messages = list(self.strategy.configure_train(server_round, arrays, config, grid))
-        self._quietly(lambda: self.asked([message.metadata.dst_node_id for message in messages]))
+        self._in_round(self.asked, [message.metadata.dst_node_id for message in messages])
         return messages
 
     def _aggregated(self, server_round: int, replies: Iterable[Message]) -> Any:
         """Call the strategy's ``aggregate_train``."""
         heard = list(replies)
-        self._quietly(self.comes, copy.deepcopy(heard))  # before the strategy may change them
+        self._in_round(self.comes, copy.deepcopy(heard))  # before the strategy may change them
         found = self.strategy.aggregate_train(server_round, heard)
-        self._quietly(lambda: self.makes(*found))
+        self._in_round(self.makes, *found)
         return found
 
     def _evaluated(self, server_round: int, replies: Iterable[Message]) -> Any:
         """Call the strategy's ``aggregate_evaluate``."""
         found = self.strategy.aggregate_evaluate(server_round, replies)
-        self._quietly(self.says, "evaluate", found)
+        self._in_round(self.says, "evaluate", found)
         return found
-
-    def _judging(self, judge: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the server's own evaluation, so that what it says is heard."""
-
-        @wraps(judge)
-        def heard(*given: Any, **more: Any) -> Any:
-            found = judge(*given, **more)
-            self._quietly(self.says, "server", found)
-            return found
-
-        return heard
 
     def _quietly(self, listen: Callable[..., None], *given: Any) -> None:
         """Call ``listen`` without any effect on the training.
@@ -397,10 +370,15 @@ class Valued(Generic[S]):
             LOG.warning("hanse: the run in %s is kept no further: %s", self.hold.folder, line)
             LOG.debug("where it was", exc_info=True)
 
+    def _in_round(self, listen: Callable[..., None], *given: Any) -> None:
+        """Call ``listen`` with the round, if there is one, without any effect on the training."""
+        if self._now is not None:
+            self._quietly(listen, self._now, *given)
+
     # ---- what the strategy tells
 
     def begins(self, arrays: ArrayRecord, rounds: int | None) -> None:
-        """Make the run directory, unless it is there.
+        """Make the session of the loop, its first state, and the run directory, unless they are there.
 
         Args:
             arrays: the initial arrays.
@@ -411,108 +389,131 @@ class Valued(Generic[S]):
         """
         if self._session is not None:
             return
-        self.rounds = rounds or 0
-        worth = self.worth
-        module = worth.problem.module if isinstance(worth, ByModule) else None
-        form = ArrayLayout.of(arrays) if module is None else ArrayLayout.of_module(module, arrays)
-        if isinstance(worth, ByFunction):  # a mistake in it is better found now than as a gap in each round
-            worth.worth(arrays)
-        self._nobody = WatchedRound(form, worth, Roster(), own_copy(arrays))
-        self._make(self._nobody)
+        self.rounds, worth = rounds or 0, self.worth
+        if isinstance(worth, ByModule):
+            judge, module = worth.judge, worth.judge.problem.module
+            form = ArrayLayout.of_module(module, arrays)
+            model = ModelSection(name=OBJECT, object=type(module).__name__, fingerprint=structure(module))
+        else:  # models are judged elsewhere, and the module is never run
+            form = ArrayLayout.of(arrays)
+            worth.worth(arrays)  # a mistake in it is better found now than as a gap in each round
+            problem = Problem(nn.Identity(), form.layout)
+            judge = ServerJudge(problem, make_engine(REMOTE, problem), None, 1)
+            model = ModelSection(name=OBJECT, object="the app's arrays", fingerprint="")
+        self.experiment = self.experiment.model_copy(update={"model": model})
+        mechanism, room, seed = self.experiment.mechanism.built, self.experiment.data.clients, self.experiment.run.seed
+        if mechanism.value is not None:
+            mechanism = replace(mechanism, value=OfReplies(mechanism.value, worth))
+        row, samples = form.row(arrays), judge.validation
+        shape = (1,) if samples is None else tuple(samples.x.shape[1:])
+        session = Session(
+            self._of_rounds(self.rounds), mechanism, WatchedRound(form, worth, own_copy(arrays)),
+            Context(room, self.rounds, seed, Recipe(), form.layout, lambda k: row.clone()), judge,
+            RemoteData(np.zeros(room, np.int64), shape, judge.num_classes, samples), judge.problem, judge.engine,
+            torch.device("cpu"), np.zeros(0, np.int64), remote=True,
+            about=describe(mechanism.slots(), {}, None, None, room, seed),
+        )  # fmt: skip
+        self._folder = RunDir.create(session, self.hold, overwrite=self.overwrite)
+        self.members.path = self.hold.folder / MEMBERS
+        self._session, self.state = session, first_state(session)
+
+    def _of_rounds(self, rounds: int) -> Experiment:
+        """Return the experiment with a number of rounds."""
+        run = self.experiment.run.model_copy(update={"rounds": rounds})
+        return self.experiment.model_copy(update={"run": run})
 
     def asks(self, number: int, arrays: ArrayRecord) -> None:
         """Take note that round ``number`` (from 1) begins with ``arrays``."""
         self.ends()  # of the round before
         self.begins(arrays, None)
-        assert self._nobody is not None
-        self._begun, self._number, self._said = time.perf_counter(), number, {}
-        self._now = replace(self._nobody, before=own_copy(arrays))
+        form, judge = self._session.federation.form, self._session.judge
+        self._now = WatchedRound(form, self.worth, own_copy(arrays), judge, number)
 
-    def asked(self, nodes: Iterable[int]) -> None:
+    def asked(self, now: WatchedRound, nodes: Sequence[int]) -> None:
         """Take note of the nodes that get training messages. New nodes become clients, in ascending order of ids."""
-        if self._now is None:
-            return
         new = sorted(node for node in set(nodes) if f"node {node}" not in self.members.by_key)
         given = self.names if isinstance(self.names, Mapping) else {}
         self.members.register([(f"node {node}", _hello(str(given.get(node, f"node {node}")))) for node in new])
-        self._now.asked = sorted({*self._now.asked, *map(self._client, nodes)})
+        now.asked |= set(map(self._client, nodes))
 
-    def comes(self, replies: Sequence[Message]) -> None:
+    def _client(self, node: int) -> int:
+        """Return the client id of a node."""
+        return self.members.by_key[f"node {node}"].id
+
+    def comes(self, now: WatchedRound, replies: Sequence[Message]) -> None:
         """Take the replies, before the strategy may change them.
 
         Sound replies are kept as updates, the others with the reason of their refusal. If the strategy might not
         average, it is pickled here. All repeated aggregates of a round together may take as long as the round has taken
         so far, or ``LEAST_S`` if that is longer.
         """
-        now = self._now
-        if now is None:
-            return
-        messages, records, trained = dict[int, Message](), dict[int, ArrayRecord](), dict[int, Trained]()
-        refused = dict[int, str]()
+        self.asked(now, [reply.metadata.src_node_id for reply in replies])
+        messages, asked = dict[int, Message](), Train(0, 0, torch.zeros(now.form.layout.size))
         for reply in replies:
-            node = reply.metadata.src_node_id
-            self.asked([node])
-            client, content = self._client(node), read_safely(content_of, reply, "the client")
-            if isinstance(content, str):
-                refused[client] = content
-                continue
-            if isinstance(self.names, str):
-                self._named(node, content)
-            read = read_safely(self._read, content, now.form)
+            client, read = self._client(reply.metadata.src_node_id), read_safely(self._read, reply, now.form)
+            if not isinstance(read, str):  # what the round would refuse
+                read = refusal(Request(client, (asked,)), Reply(client, read[1:])) or read
             if client in messages:  # which of two answers the strategy takes is its own business: neither counts
                 read = "it answered more than once"
-                records.pop(client, None), trained.pop(client, None)
-            messages.setdefault(client, reply)
+                now.records.pop(client, None), now.replies.pop(client, None)
+            if not reply.has_error():
+                messages.setdefault(client, reply)
             if isinstance(read, str):
-                refused[client] = read
+                now.refused[client] = read
             else:
-                records[client], trained[client] = read
-        now.records, now.replies, now.refused, now.answered = records, trained, refused, list(messages)
-        now.roster = self._roster(trained)
-        if averages(self.strategy):  # the models of coalitions follow from the replies
-            return
-        try:
-            seconds = max(LEAST_S, time.perf_counter() - self._begun)
-            self.again.begin(self.strategy, self._number, messages, seconds)
-            now.again = self.again
-        except UserError as wrong:
-            now.again = str(wrong)
+                now.records[client], now.replies[client] = read
+        now.answered = messages.keys()
+        if not averages(self.strategy):  # otherwise the models of coalitions follow from the replies
+            now.again, seconds = self.again, max(LEAST_S, time.perf_counter() - now.begun)
+            self.again.begin(self.strategy, now.number, messages, seconds)
 
-    def _named(self, node: int, content: RecordDict) -> None:
-        """Call a node what it reports of itself, if ``names`` is the key of it: a text, or a number after the key."""
-        records: list[Any] = [*content.metric_records.values(), *content.config_records.values()]
-        said = next((record[self.names] for record in records if self.names in record), None)
-        if isinstance(said, int | float):
-            said = f"{str(self.names).removesuffix('-id')} {said:g}"
-        if isinstance(said, str):
-            self.members.register([(f"node {node}", _hello(name_of(said)))])
+    def _read(self, reply: Message, form: ArrayLayout) -> tuple[ArrayRecord, Trained]:
+        """Return a reply's arrays and its update, of weight 0 if the reply does not say how many samples it has. Raises
+        WireError for what is not a sound update.
 
-    def makes(self, arrays: ArrayRecord | None, figures: object = None) -> None:
+        The node is called what it reports of itself, if ``names`` is the key of it: a text, or a number after the key.
+        """
+        content = content_of(reply, "the client")
+        if isinstance(self.names, str):
+            records: list[Any] = [*content.metric_records.values(), *content.config_records.values()]
+            told = next((record[self.names] for record in records if self.names in record), None)
+            name = f"{self.names.removesuffix('-id')} {told:g}" if isinstance(told, int | float) else told
+            if isinstance(name, str):
+                self.members.register([(f"node {reply.metadata.src_node_id}", _hello(name_of(name)))])
+        arrays, said = own_copy(arrays_of(content)), next(iter(content.metric_records.values()), MetricRecord())
+        by = getattr(self.strategy, "weighted_by_key", None) or "num-examples"
+        weight = samples_of(said, by) or 0.0
+        numbers = {name: x for name, x in numbers_of(said).items() if math.isfinite(x) and name != by}
+        named = loss_name(numbers)
+        loss = None if named is None else numbers.pop(named)
+        return arrays, Trained(0, form.row(arrays), weight, loss, 0, metrics=_short(numbers))
+
+    def makes(self, now: WatchedRound, arrays: ArrayRecord | None, figures: object = None) -> None:
         """Take the strategy's aggregate of the replies, or None if it made none, and of their metrics."""
-        if (now := self._now) is None:
-            return
         now.made = None if arrays is None else own_copy(arrays)
         average, known = now.is_average(now.made, list(now.replies)), averages(self.strategy)
         if average and not known and self._averages is None:  # once: two aggregates are made again for it
             tells = not all(now.is_average(now.made, [client]) for client in now.replies)  # nothing if they are alike
             self._averages = now.averages_few() if tells else None
         now.average = average and (known or self._averages is True)
-        self.says("train", figures)
+        self.says(now, "train", figures)
 
-    def says(self, who: str, figures: object) -> None:
+    def says(self, now: WatchedRound, who: str, figures: object) -> None:
         """Take the strategy's own figures of the round, from clients' training or evaluation, or from the server."""
-        if self._now is None or not isinstance(figures, MetricRecord):
+        if not isinstance(figures, MetricRecord):
             return
-        numbers = {name: x for name, x in numbers_of(figures).items() if math.isfinite(x) and len(name) <= NAME}
-        self._said |= {f"strategy/{who}/{name}": x for name, x in list(numbers.items())[:MOST_METRICS]}
+        numbers = {name: x for name, x in numbers_of(figures).items() if math.isfinite(x)}
+        now.said |= {f"strategy/{who}/{name}": x for name, x in _short(numbers).items()}
         if who == "server":
             found = {"test/loss": loss_of(numbers), "test/accuracy": accuracy_of(numbers)}
-            self._said |= {name: x for name, x in found.items() if math.isfinite(x)}
+            now.said |= {name: x for name, x in found.items() if math.isfinite(x)}
+
+    # ---- how it is kept
 
     def ends(self) -> None:
         """Play the round for hanse's record, and append it to the run directory. Without a round, nothing is done."""
         now, self._now = self._now, None
-        if now is None or self._session is None or self.state is None or self._folder is None:
+        if now is None or self._folder is None or self.state is None:
             return
         record = self._played(now, self._session, self.state)
         if self._session.books:
@@ -526,63 +527,29 @@ class Valued(Generic[S]):
         A run directory without a single round is deleted.
         """
         self.ends()
-        folder, session, state = self._folder, self._session, self.state
-        self._folder = None
-        if folder is None or session is None or state is None:
+        folder, self._folder = self._folder, None
+        if folder is None or self.state is None:
             return
         if folder.is_new:
             folder.discard()
             return
-        if session.mechanism.settle is not None:
-            last, posted, _ = settled(session, state)  # which asks nobody anything
-            folder.owe(last.round, posted)
-            folder.checkpoint(last)
-            folder.receipts()
+        ended(self._session, self.state, folder)  # which asks nobody anything
         if not self.rounds:  # only now is it known how many there were
-            write_whole(folder.path / "config.toml", self._of_rounds(state.round).to_toml())
+            write_whole(folder.path / "config.toml", self._of_rounds(self.state.round).to_toml())
         folder.close()
-
-    # ---- how it is kept
-
-    def _roster(self, trained: Mapping[int, Trained]) -> Roster:
-        """Return the clients that have come so far, with the samples that the replies of this round state."""
-        samples = {client: int(one.num_samples) for client, one in trained.items()}
-        known = self.members.by_id().values()
-        return Roster(ClientInfo(m.id, m.name, m.key, samples.get(m.id, 0)) for m in known)
-
-    def _client(self, node: int) -> int:
-        """Return the client id of a node."""
-        return self.members.by_key[f"node {node}"].id
-
-    def _read(self, content: RecordDict, form: ArrayLayout) -> tuple[ArrayRecord, Trained]:
-        """Return a reply's arrays and its update, of weight 0 if the reply does not say how many samples it has. Raises
-        WireError for what is not a sound update.
-        """
-        arrays, said = own_copy(arrays_of(content)), next(iter(content.metric_records.values()), MetricRecord())
-        by = getattr(self.strategy, "weighted_by_key", None) or "num-examples"
-        weight = samples_of(said, by) or 0.0
-        numbers = {name: x for name, x in numbers_of(said).items() if math.isfinite(x) and name != by}
-        name = loss_name(numbers)
-        loss = None if name is None else numbers.pop(name)
-        told = [(key, x) for key, x in numbers.items() if len(key) <= NAME]
-        row = form.row(arrays)
-        if not bool(row.isfinite().all()):
-            raise WireError("update has NaN or infinite entries")
-        return arrays, Trained(0, row, weight, loss, 0, metrics=dict(told[:MOST_METRICS]))
 
     def _played(self, now: WatchedRound, session: Session, state: LoopState) -> RoundRecord:
         """Return the record of a round. Where its values, or all of it, cannot be had, its metric "gap" says why."""
-        for client in set(now.asked) - now.replies.keys() - now.refused.keys():
-            now.refused = {**now.refused, client: "no reply"}
-        if not now.roster:  # nothing came back at all
-            now.roster = self._roster({})
+        now.refused |= dict.fromkeys(now.asked - now.replies.keys() - now.refused.keys(), "no reply")
+        samples = {client: int(one.num_samples) for client, one in now.replies.items()}
+        known, room = self.members.by_id().values(), self.experiment.data.clients
+        now.roster = Roster(replace(m.info, num_samples=samples.get(m.id, 0)) for m in known)
         begun, gap, played = time.perf_counter(), "", None
-        room, came = self.experiment.data.clients, len(self.members.by_key)
-        session = replace(session, federation=now, judge=Referee(session.judge, now))
+        session = replace(session, federation=now, judge=now)
         for mechanism in (session.mechanism, replace(session.mechanism, value=None)):
             try:
-                if came > room:
-                    raise UserError(f"clients: {came} nodes have come, and there is room for {room}")
+                if len(known) > room:
+                    raise UserError(f"clients: {len(known)} nodes have come, and there is room for {room}")
                 played = played or play_round(replace(session, mechanism=mechanism), state)
             except Exception as wrong:
                 said = str(wrong) if isinstance(wrong, UserError | WireError) else first_line(wrong)
@@ -597,56 +564,24 @@ class Valued(Generic[S]):
         with suppress(WireError):  # it may have other shapes
             if now.made is not None:
                 after = replace(after, table=replace(after.table, rows=now.form.row(now.made).unsqueeze(0)))
-        seconds = {"play": time.perf_counter() - begun, "round": time.perf_counter() - self._begun}
+        seconds = {"play": time.perf_counter() - begun, "round": time.perf_counter() - now.begun}
         record = RoundRecord.of(replace(played, state=after), Figures(), seconds)
-        record.metrics.update(self._said)
+        record.metrics.update(now.said)
         if gap:
             record.metrics["gap"] = gap = gap[:LONGEST]
-            self.gaps.append(f"round {self._number}: {gap}")
-            LOG.warning("hanse: round %d: no values: %s", self._number, gap)
+            self.gaps.append(f"round {now.number}: {gap}")
+            LOG.warning("hanse: round %d: no values: %s", now.number, gap)
         return record
-
-    def _of_rounds(self, rounds: int) -> Experiment:
-        """Return the experiment with a number of rounds."""
-        section = RunSection(**{**self.experiment.run.model_dump(), "rounds": rounds})
-        return self.experiment.model_copy(update={"run": section})
-
-    def _make(self, nobody: WatchedRound) -> None:
-        """Make the session of the loop, its first state, and the run directory.
-
-        Args:
-            nobody: a round to which nobody has come, with the initial arrays.
-        """
-        worth, form, room, seed = self.worth, nobody.form, self.experiment.data.clients, self.experiment.run.seed
-        if isinstance(worth, ByModule):
-            samples, classes, problem, engine = worth.samples, worth.num_classes, worth.problem, worth.engine
-            shape, module = tuple(samples.x.shape[1:]), type(problem.module).__name__
-            digest = structure(problem.module)
-        else:  # models are judged elsewhere, and the module is never run
-            samples, classes, problem = None, None, Problem(nn.Identity(), form.layout)
-            engine, shape, module = make_engine(EngineChoice("sequential", 1, 1), problem), (1,), "the app's arrays"
-            digest = ""
-        model = ModelSection(name=OBJECT, object=module, fingerprint=digest)
-        self.experiment = self.experiment.model_copy(update={"model": model})
-        experiment, mechanism = self._of_rounds(self.rounds), self.experiment.mechanism.built
-        if mechanism.value is not None:
-            mechanism = replace(mechanism, value=OfReplies(mechanism.value, worth))
-        row, data = form.row(nobody.before), RemoteData(np.zeros(room, np.int64), shape, classes, samples)
-        session = Session(
-            experiment, mechanism, nobody,
-            Context(room, self.rounds, seed, Recipe(), form.layout, lambda k: row.clone()),
-            ServerJudge(problem, engine, samples, 1, classes), data, problem, engine, torch.device("cpu"),
-            np.zeros(0, np.int64), remote=True,
-            about=describe(mechanism.slots(), {}, None, None, room, seed),
-        )  # fmt: skip
-        self._folder = RunDir.create(session, self.hold, overwrite=self.overwrite)
-        self.members.path = self.hold.folder / MEMBERS
-        self._session, self.state = session, first_state(session)
 
 
 def _hello(name: str) -> Hello:
     """Return what a node is taken to say of itself: its name alone."""
     return Hello(0, (), None, name=name[:NAME])
+
+
+def _short(numbers: Mapping[str, float]) -> dict[str, float]:
+    """Return as many numbers as a record has, without those of a long name."""
+    return dict([(name, x) for name, x in numbers.items() if len(name) <= NAME][:MOST_METRICS])
 
 
 def averages(strategy: Strategy) -> bool:

@@ -21,15 +21,14 @@ from torch import nn
 
 from hanse.base.errors import UserError, gated
 from hanse.data.own import as_samples
-from hanse.data.samples import Samples
 from hanse.flower.arrays import own_copy
 from hanse.learning import slopes
 from hanse.learning.agreement import settle, why_unfit
 from hanse.learning.coalitions import metric_of
-from hanse.learning.engines import EngineChoice
 from hanse.learning.figures import WORTH, as_figures, less_is_better, worth_of
-from hanse.learning.job import Engine, Problem
 from hanse.learning.models import build_problem
+from hanse.runs.server_judge import ServerJudge
+from hanse.runs.setup import REMOTE
 
 Evaluate = Callable[[ArrayRecord], float | Mapping[str, float]]
 
@@ -77,67 +76,34 @@ class ByFunction:
         return number
 
 
-def counted_in(worth: Worth) -> str:
-    """Return a sentence that says what a value of 0.1 means."""
-    by = "on the server's validation samples" if isinstance(worth, ByModule) else "by the server's own function"
-    name = worth.utility or worth.known.get(None, WORTH)
-    what = "a model better" if name == WORTH else f"{name[:60]} {'lower' if less_is_better(name) else 'higher'}"
-    return f"A value of 0.1 is {what} by 0.1, {by}."
-
-
 @dataclass(frozen=True)
 class ByModule:
     """A torch module on the server's validation set.
 
     Attributes:
-        problem: the module, with its loss and metrics.
-        engine: the engine that scores rows of the module's state.
-        samples: the validation set.
-        num_classes: the number of classes. None: targets are numbers.
+        judge: scores rows of the module's state on the validation set.
         utility: "loss" (a model's worth is then minus its loss), "accuracy", "balanced", or a metric of hanse.
     """
 
-    problem: Problem
-    engine: Engine
-    samples: Samples
-    num_classes: int | None
+    judge: ServerJudge
     utility: str
-    known: Mapping[str | None, str] = field(default_factory=dict, init=False)
 
-    @staticmethod
-    def of(module: nn.Module, validation: Any, utility: str | None, target: str | None) -> ByModule:
-        """Return the judge, after checking that the module takes the samples.
 
-        Args:
-            module: the model; it is not changed.
-            validation: ``(x, y)``, a PyTorch or Hugging Face data set, a table, or a ``DataLoader``.
-            utility: the figure that counts. None: the loss.
-            target: the labels' name, where samples are dictionaries or a table.
-
-        Raises:
-            UserError: the samples cannot be read, do not fit the module, or have no such metric.
-        """
-        samples, classes = as_samples(validation, target, "validation")
-        # a judge's copy may be frozen, which says nothing of what the app trains
-        module = copy.deepcopy(module)
-        for parameter in module.parameters():
-            parameter.requires_grad_(parameter.is_floating_point())
-        problem, row = build_problem(module, samples.inputs or tuple(samples.x.shape[1:]), classes, 0)
-        if (why := why_unfit(problem, samples, classes)) is not None:
-            raise UserError(f"model: {type(module).__name__}: the model {why}")
-        metric_of(problem, samples, utility or "loss")
-        # the first samples are enough to see how outputs and labels fit together
-        few = samples.take(torch.arange(min(64, len(samples))))
-        one = EngineChoice("sequential", 1, 1)
-        _, problem, engine, _ = settle(one, problem, row, few, torch.device("cpu"), "float32")
-        return ByModule(problem, engine, samples, classes, utility or "loss")
+def counted_in(worth: Worth) -> str:
+    """Return a sentence that says what a value of 0.1 means."""
+    by, name = "on the server's validation samples", worth.utility or ""
+    if isinstance(worth, ByFunction):
+        by, name = "by the server's own function", name or worth.known.get(None, WORTH)
+    what = "a model better" if name == WORTH else f"{name[:60]} {'lower' if less_is_better(name) else 'higher'}"
+    return f"A value of 0.1 is {what} by 0.1, {by}."
 
 
 def why_no_slope(worth: Worth) -> str | None:
     """Return why a judge has no loss with a gradient, which path values need, or None if it has one."""
-    if not isinstance(worth, ByModule) or worth.utility != "loss":
+    if isinstance(worth, ByFunction) or worth.utility != "loss":
         return "give model=, and validation= its samples, with utility 'loss'"
-    return slopes.why_no_slope(worth.problem, worth.samples)
+    assert worth.judge.validation is not None
+    return slopes.why_no_slope(worth.judge.problem, worth.judge.validation)
 
 
 def judge_of(validation: Any, model: nn.Module | None, utility: str | None, target: str | None) -> Worth:
@@ -152,14 +118,26 @@ def judge_of(validation: Any, model: nn.Module | None, utility: str | None, targ
         raise UserError(f"model: {type(model).__name__}: must be a torch.nn.Module; of others give validation=evaluate")
     if validation is None and model is not None:
         raise UserError("model: needs validation=, the samples that it is judged on")
-    if model is not None:
-        return ByModule.of(model, validation, utility, target)
-    if not callable(validation) or isinstance(validation, type):
-        raise UserError(
-            f"validation: {type(validation).__name__}: must be a function evaluate(arrays), or, with model=, a torch "
-            "module, a validation set; without data at the server, hanse.flower.client_app has values by gradients"
-        )
-    return ByFunction(validation, utility)
+    if model is None:
+        if not callable(validation) or isinstance(validation, type):
+            raise UserError(
+                f"validation: {type(validation).__name__}: must be a function evaluate(arrays), or, with model=, a "
+                "torch module, a validation set; without data at the server, hanse.flower.client_app has values by "
+                "gradients"
+            )
+        return ByFunction(validation, utility)
+    samples, classes = as_samples(validation, target, "validation")
+    module = copy.deepcopy(model)
+    for parameter in module.parameters():  # a judge's copy may be frozen, which says nothing of what the app trains
+        parameter.requires_grad_(parameter.is_floating_point())
+    problem, row = build_problem(module, samples.inputs or tuple(samples.x.shape[1:]), classes, 0)
+    if (why := why_unfit(problem, samples, classes)) is not None:
+        raise UserError(f"model: {type(module).__name__}: the model {why}")
+    metric_of(problem, samples, utility or "loss")
+    # the first samples are enough to see how outputs and labels fit together
+    few = samples.take(torch.arange(min(64, len(samples))))
+    _, problem, engine, _ = settle(REMOTE, problem, row, few, torch.device("cpu"), "float32")
+    return ByModule(ServerJudge(problem, engine, samples, 1, classes), utility or "loss")
 
 
 Worth = ByFunction | ByModule

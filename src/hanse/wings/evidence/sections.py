@@ -1,16 +1,12 @@
-"""``[sizes]`` and ``[evidence]`` in an experiment, and what proofs of sizes and of training do not go with
-(:data:`FORBIDS`, in the form of :data:`hanse.mechanisms.fits.FORBIDS`).
-"""
+"""``[sizes]`` and ``[evidence]`` in an experiment."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import Field
 
 from hanse.core.declared import Digest
-from hanse.mechanisms.fits import LOCAL
 from hanse.runs.sections import Section
 
 
@@ -49,18 +45,3 @@ class EvidenceSection(Section):
 
     training: dict[str, Any] | None = None
     judges: dict[str, Any] | None = None
-
-
-FORBIDS: Mapping[str, Mapping[str, str]] = {
-    "sizes.auditors/none": {"network": f"an auditor must inspect the samples: give a public key{LOCAL}"},
-    "run.recomputable": {
-        "sizes.proved": "audits of sizes cannot be replayed; leave it out",
-        "evidence.judges": "an auditor cannot draw them without what clients train on; leave it out",
-    },
-    "evidence.training": {
-        "federation.secure": "the server must see each update; leave it out",
-        "federation.private": "noise hides what a client trained on; leave it out",
-        "federation.late": "updates are held against samples of their own round; leave it out",
-        "federation.enough": "updates are held against samples of their own round; leave it out",
-    },
-}
