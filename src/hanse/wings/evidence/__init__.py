@@ -1,9 +1,9 @@
 """Evidence: members that prove how many samples they have and that they train on them; a run's record for other tools.
 
-``sections.py`` has the keys of ``[sizes]`` and ``[evidence]``, ``forbids.py`` what does not go with proofs. ``judges.py`` draws
-the samples that judge a round. ``training.py`` holds updates against the samples that were committed to.
-``proved_sizes.py`` asks for commitments and audits, and moves the bonds. ``audits.py`` is a member's side, and
-``size_command.py`` an auditor's. ``replay_bonds.py`` checks the bonds in a book. ``crate.py`` writes a run's RO-Crate.
+``sections.py`` has the keys of ``[sizes]`` and ``[evidence]``. ``judges.py`` draws the samples that judge a round.
+``training.py`` holds updates against the samples that were committed to. ``proved_sizes.py`` asks for commitments and
+audits, and moves the bonds. ``audits.py`` is a member's side, and ``size_command.py`` an auditor's. ``replay_bonds.py``
+checks the bonds in a book. ``forbids.py`` says what does not go with proofs. ``crate.py`` writes a run's RO-Crate.
 """
 
 from hanse.base.wings import Command, Wing
