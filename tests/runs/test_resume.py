@@ -144,6 +144,9 @@ def test_lines_lost_to_a_power_cut_send_the_run_back_to_an_earlier_checkpoint(re
     assert_same(folder, reference)
 
 
+TYPES = ("bfloat16", "float16", "float8_e4m3fn", "uint16", "bool", "complex64")
+
+
 def snapshot() -> Snapshot:
     states = {
         "select": {
@@ -152,6 +155,7 @@ def snapshot() -> Snapshot:
             "beta": 0.5,
             "name": "x",
             "t": torch.ones(2, 2),
+            **{name: torch.tensor([2, 1, 0]).to(getattr(torch, name)) for name in TYPES},
             "other order": np.arange(3, dtype=">f8"),
         },
         "weigh": {},
@@ -179,6 +183,8 @@ def test_a_checkpoint_holds_everything(tmp_path: Path) -> None:
     np.testing.assert_array_equal(select["counts"], np.arange(3))
     assert (select["none"], select["beta"], select["name"]) == (None, 0.5, "x")
     assert torch.equal(select["t"], torch.ones(2, 2))
+    assert all(select[name].dtype == getattr(torch, name) for name in TYPES)
+    assert {tuple(select[name].cfloat().tolist()) for name in TYPES} == {(2, 1, 0), (1, 1, 0)}
     assert not list(tmp_path.glob("*.tmp"))
 
 

@@ -15,9 +15,9 @@ from hanse.core.entry import Transaction, client
 from hanse.core.part import Mechanism, Settlement, SettlePart, State, View
 from hanse.mechanisms.baselines import fedavg
 from hanse.reports.audit import Audit, audit_run
-from hanse.runs.rehearsal import small_experiment
+from hanse.runs.rehearsal import rehearse, small_experiment
 from hanse.runs.round_record import round_file
-from hanse.runs.settle_inputs import NAME, NotRecordedError, RecordedInputs
+from hanse.runs.settle_inputs import NAME, NotRecordedError, RecordedInputs, SettleInputs, packed
 
 READS = {
     "sum": lambda rows: int(rows.abs().sum() > 0),
@@ -84,6 +84,15 @@ def test_a_rule_that_reads_models_is_not_called_again_and_that_is_no_fault(reads
     audit = audited(tmp_path / "run", {"name": f"{__name__}:pays", "reads": reads})
     assert audit.holds
     assert "settled again" in {fact.name for fact in audit.facts}
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.complex64])
+def test_tensors_are_recorded_bit_for_bit_whatever_their_type(kind: torch.dtype) -> None:
+    given = torch.tensor([1.5, -0.0]).to(kind)
+    arrays = packed(SettleInputs({"open": {"state t": given}}), rehearse("fedavg").view.context, {})
+    back = RecordedInputs(arrays, {}).view("open").note("state t")
+    assert back.dtype == kind
+    assert torch.equal(back.view(torch.uint8), given.view(torch.uint8))
 
 
 def test_a_record_cannot_unfold_into_more_than_it_has() -> None:

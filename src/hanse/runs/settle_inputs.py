@@ -173,7 +173,7 @@ class _Writer(Writer):
         """Return the numbers of a tensor, but only the shape of models."""
         if tensor.numel() > MOST or (tensor.ndim and tensor.shape[-1] in self._widths):
             return {"$model": [str(tensor.dtype).removeprefix("torch."), list(tensor.shape)]}
-        return {"$tensor": self.array(tensor.detach().cpu().numpy())}
+        return self.bits(tensor) or {"$tensor": self.array(tensor.detach().cpu().numpy())}
 
     def other(self, value: Any) -> Any:
         """Return the name of a type that is not recorded."""
@@ -181,7 +181,7 @@ class _Writer(Writer):
 
     def array(self, array: NDArray[Any]) -> Any:
         """Return an array's numbers, or the name of the array that the record has of them."""
-        if array.dtype.kind not in "biufU":
+        if array.dtype.kind not in "biufcU":
             return {"$none": str(array.dtype)}
         if array.size <= SMALL and array.dtype.kind in "biuf":
             return {"$array": [array.dtype.str, list(array.shape), array.reshape(-1).tolist()]}
@@ -341,6 +341,8 @@ class _Reader(Reader):
                 return torch.from_numpy(np.array(self.read(said)))
             case "$model":
                 return _Model(tuple(said[1]), self.asked)
+            case "$bits":
+                return super().leaf(tag, said)
         return _Missing(str(said))
 
     def made(self, name: str, fields: dict[str, Any], kind: type[Any] | None) -> Any:
