@@ -516,7 +516,13 @@ def _same_settings(path: Path, experiment: Experiment, snapshot: Snapshot) -> No
     played, lines = snapshot.state.round, list[str]()
     before = Experiment(**toml.loads(snapshot.settings))  # with the defaults of settings that are new since
     free = changeable(before, experiment, path, played)
-    for key, old, new in differences(*(toml.loads(one.to_toml()) for one in (before, experiment))):
+    both = [toml.loads(one.to_toml()) for one in (before, experiment)]
+    sources = [toml.inline(one["data"]["source"]) for one in both]
+    for key, old, new in differences(*both):
+        # nobody here sees whether members' tables by another schema are the same
+        other = key == "data.source.sha256" and on_network(path) and LEFT_OUT not in (old, new)
+        if key.startswith(("data.partition", "data.client_")) and sources[0] != sources[1]:
+            key, old, new, other = "data.source", *sources, True  # which may decide how samples are dealt out
         changed = "" if new == LEFT_OUT else f" --set {key}={new}"
         back = "leave it out" if old == LEFT_OUT else f"put {old} back"
         anew = "" if on_network(path) else f": hanse run {path / 'config.toml'}{changed}"
@@ -526,13 +532,13 @@ def _same_settings(path: Path, experiment: Experiment, snapshot: Snapshot) -> No
             why = f"round {played} of {before.run.rounds} was settled as the last one, which cannot be taken back"
         elif key == "run.rounds":
             why = f"{played} of {old} rounds were played already"
-        elif may_change(key, free) and not before.run.recomputable:
+        elif may_change(key, free) and not (other or before.run.recomputable):
             continue
         else:
             why = f"the {played} rounds until now were played with another"
         lines.append(f"{key}: {new}: {why}; {back}, or play it as a new run{anew}")
     if lines:
-        raise UserError(*lines)
+        raise UserError(*dict.fromkeys(lines))
 
 
 def _whole(path: Path, snapshot: Snapshot, name: str) -> Snapshot:
