@@ -291,8 +291,9 @@ class _Missing:
 
 
 class _Model(_Missing, NDArrayOperatorsMixin):
-    """A model of which the record has the shape alone. Whatever asks for its numbers raises NotRecordedError, and is
-    noted in ``asked``, since libraries turn what such a question raises into errors of their own.
+    """A model, or several, of which the record has the shape alone. Whatever asks for numbers raises NotRecordedError,
+    and is noted in ``asked``, since libraries turn what such a question raises into errors of their own. Rows can be
+    taken, as a rule does that has the judge score them, whose answers are recorded.
     """
 
     def __init__(self, shape: tuple[int, ...], asked: list[str]) -> None:
@@ -302,6 +303,11 @@ class _Model(_Missing, NDArrayOperatorsMixin):
     def __len__(self) -> int:
         return self.shape[0]
 
+    def __getitem__(self, at: Any) -> Any:
+        if isinstance(at, tuple) or self.ndim < 2:
+            return self._unknown()
+        return _Model((*np.broadcast_to(False, self.shape[:1])[at].shape, *self.shape[1:]), self._asked)
+
     @classmethod
     def __torch_function__(cls, *given: Any, **options: Any) -> Any:
         raise NotRecordedError("models")
@@ -310,7 +316,7 @@ class _Model(_Missing, NDArrayOperatorsMixin):
         self._asked.append("models")
         raise NotRecordedError("models")
 
-    __getitem__ = __array__ = __array_ufunc__ = __float__ = __int__ = __bool__ = _unknown
+    __array__ = __array_ufunc__ = __float__ = __int__ = __bool__ = _unknown
 
 
 class _Reader(Reader):
