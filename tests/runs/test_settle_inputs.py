@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import torch
 from forging import restamped
+from hypothesis import given
+from hypothesis import strategies as st
 
 import hanse
 from hanse.core.entry import Transaction, client
@@ -17,8 +19,9 @@ from hanse.ledger.run_ledger import open_ledger
 from hanse.mechanisms.baselines import fedavg
 from hanse.mechanisms.registry import PARTS
 from hanse.reports.audit import Audit, audit_run
+from hanse.runs.comparison import Comparison, UnlikeError
 from hanse.runs.rehearsal import rehearse, small_experiment
-from hanse.runs.replay import replay_books
+from hanse.runs.replay import LEFT, ROUNDING, replay_books
 from hanse.runs.round_record import round_file
 from hanse.runs.settle_inputs import NAME, NotRecordedError, RecordedInputs, SettleInputs, packed
 
@@ -46,7 +49,9 @@ class Pays(SettlePart):
         more = READS[self.reads](view.table.rows) if self.reads else len(view.trained.seats)
         units = state["due"] + more
         paid = Transaction("pay", "pay", ((client(0), -units), (client(1), units)))
-        return Settlement(transactions=(paid,), arrays={"left": np.array([1e-17])}), {"due": units}
+        return Settlement(transactions=(paid,), arrays={"left": np.array([1e-17]), "far": np.array([1e20, 1])}), {
+            "due": units
+        }
 
     def learn(self, outcome: View, state: State) -> State:
         return {"due": state["due"] + len(outcome.posted) + int(outcome.mixed.W.sum())}
@@ -80,14 +85,35 @@ def test_every_round_of_every_rule_here_is_settled_again(settle: str, tmp_path: 
     assert (found.again, found.why_not, found.wrong) == (3, "", None)
 
 
-@pytest.mark.parametrize(("left", "holds"), [(0.0, True), (1e-11, False)])
-def test_what_rounding_leaves_of_a_sum_of_zero_is_no_fault(left: float, holds: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "recorded", "holds"),
+    [
+        ("left", [0.0], True),
+        ("left", [1e-11], False),
+        ("far", [1e20 * (1 + 1e-14), 1 + 1e-14], True),
+        ("far", [1e20, 1 + 1e-9], False),
+        ("far", [1e20 * (1 + 1e-9), 1], False),
+    ],
+)
+def test_rounding_is_no_fault_and_a_huge_number_hides_none(
+    name: str, recorded: list[float], holds: bool, tmp_path: Path
+) -> None:
     hanse.run(small_experiment(f"{__name__}:pays"), out=tmp_path / "run")
     with np.load(round_file(tmp_path / "run", 1)) as record:
-        kept = {**record, "left": np.array([left])}
+        kept = {**record, name: np.array(recorded)}
     np.savez(round_file(tmp_path / "run", 1), **kept)
     restamped(tmp_path / "run")
     assert audit_run(tmp_path / "run", trust=True).holds is holds
+
+
+@given(st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=100), st.floats(1, 1e300), st.floats(1e-6, 1))
+def test_sums_in_another_order_are_alike_and_changes_are_not(terms: list[float], huge: float, change: float) -> None:
+    alike = Comparison(ROUNDING, least=LEFT * max(1.0, sum(map(abs, terms))))
+    for around in ([], terms):  # terms that cancel each other leave rounding alone
+        mine, theirs = (np.array([huge, sum(order) - sum(around)]) for order in (terms, terms[::-1]))
+        alike.same("{}", {"x": mine}, {"x": theirs})
+    with pytest.raises(UnlikeError):
+        alike.same("{}", {"x": mine}, {"x": mine * [1, 1 + 1e-6] + [0, change]})
 
 
 @pytest.mark.parametrize("reads", READS)

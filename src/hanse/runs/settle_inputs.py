@@ -240,6 +240,11 @@ class RecordedInputs:
         """What was asked for and the record does not have; "" if nothing was."""
         return ", ".join(dict.fromkeys(self._reader.asked))
 
+    @property
+    def size(self) -> float:
+        """The sum of the absolute numbers of the array that was read with the largest such sum; 0 if none was."""
+        return self._reader.size
+
 
 class Shown(View):
     """A view made from a record. It raises NotRecordedError for what the record does not have."""
@@ -326,7 +331,15 @@ class _Reader(Reader):
 
     def __init__(self, arrays: Arrays, calls: Any) -> None:
         super().__init__(calls, arrays)
-        self.asked = list[str]()
+        self.asked, self.size = list[str](), 0.0
+
+    def read(self, value: Any, kind: type[Any] | None = None) -> Any:
+        """Return the value that was written, and note how large its numbers are."""
+        found = super().read(value, kind)
+        if isinstance(found, int | float | np.ndarray) and (numbers := np.asarray(found)).dtype.kind in "iuf":
+            sizes = np.abs(numbers.astype(np.float64))
+            self.size = max(self.size, float(sizes[np.isfinite(sizes)].sum()))
+        return found
 
     def leaf(self, tag: str, said: Any) -> Any:
         """Return an array or a tensor, or what stands for a model or for what was not recorded."""
