@@ -3,6 +3,8 @@
 import json
 import random
 import re
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -366,6 +368,26 @@ def test_a_run_goes_on_with_the_settings_that_it_was_played_with(market: Path) -
             hanse.resume(market)
         assert len(refused.value.lines) == 1
         assert contents(market) == before
+
+
+@pytest.mark.parametrize("edited", [False, True])
+def test_a_setting_that_is_gone_is_named_with_the_release_that_has_it(
+    market: Path, tmp_path: Path, edited: bool
+) -> None:
+    shutil.copytree(market, folder := tmp_path / "run")
+    gone = 'name = "ipfl_posted"', 'name = "ipfl_posted"\nby = "x"'
+    last = max((folder / "checkpoints").glob("*.safetensors"))
+    kept = load(last, CPU)
+    store(last, replace(kept, settings=kept.settings.replace(*gone)))
+    if not edited:
+        (folder / "config.toml").write_text((folder / "config.toml").read_text().replace(*gone))
+    file = folder / "environment.json"
+    file.write_text(file.read_text().replace(f'"hanse": "{hanse.__version__}"', '"hanse": "9.9.9"'))
+    with pytest.raises(hanse.UserError) as refused:
+        hanse.resume(folder)
+    setting, release = refused.value.lines
+    assert setting.startswith("mechanism.by: ")
+    assert "hanse 9.9.9" in release
 
 
 def test_books_that_were_closed_stay_closed(market: Path) -> None:

@@ -514,7 +514,7 @@ def _same_settings(path: Path, experiment: Experiment, snapshot: Snapshot) -> No
     shorter.
     """
     played, lines = snapshot.state.round, list[str]()
-    before = Experiment(**toml.loads(snapshot.settings))  # with the defaults of settings that are new since
+    before = Experiment.played(snapshot.settings, path)  # with the defaults of settings that are new since
     free = changeable(before, experiment, path, played)
     both = [toml.loads(one.to_toml()) for one in (before, experiment)]
     sources = [toml.inline(one["data"]["source"]) for one in both]
