@@ -480,10 +480,7 @@ class Experiment(BaseModel):
         except UserError as wrong:
             if absent() or set(import_paths(sections)) - OWN:  # it may be a wing or the user's own that lacks
                 raise
-            said, now = dict[str, Any](), version("hanse")
-            with suppress(UserError):  # damaged, or gone
-                said["file"] = read_json(folder / "environment.json")
-            began = str(table(table(said, "file"), "packages").get("hanse", "of another version"))[:40]
+            began, now = began_with(folder).get("hanse", "of another version"), version("hanse")
             one = f"an earlier state of hanse {now}" if began == now else f"hanse {began}"
             raise UserError(
                 *wrong.lines, f"{folder}: was played with these settings by {one}, which goes on with it; hanse {now} "
@@ -562,6 +559,14 @@ def _of_texts(sections: Mapping[str, Any]) -> dict[str, Any]:
         others = train.get("lr") is not None or train.get("loop") is not None
         texts["train"] = train if others or train.get("optimizer", "sgd") != "sgd" else {**train, "lr": 2.0}
     return texts
+
+
+def began_with(folder: Path) -> dict[str, str]:
+    """Return the versions of packages that began a run; none where its file, which nothing else reads, is damaged."""
+    found = dict[str, Any]()
+    with suppress(UserError):
+        found["file"] = read_json(folder / "environment.json")
+    return {name: str(one)[:40] for name, one in table(table(found, "file"), "packages").items()}
 
 
 def read_file(path: str | Path) -> dict[str, Any]:

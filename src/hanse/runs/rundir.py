@@ -22,7 +22,7 @@ import re
 import shutil
 import sys
 import uuid
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -38,7 +38,6 @@ from hanse.base.files import (
     going_on,
     on_network,
     private_folder,
-    read_json,
     read_toml,
     table,
     taken,
@@ -58,7 +57,7 @@ from hanse.ledger.run_ledger import BooksAtCheckpoint, name_and_key
 from hanse.ledger.store import Issuer, Ledger
 from hanse.runs import checkpoint
 from hanse.runs.checkpoint import CorruptCheckpointError, LoopState, Snapshot
-from hanse.runs.config import Experiment
+from hanse.runs.config import Experiment, began_with
 from hanse.runs.recomputable import FILE as COMMITTED
 from hanse.runs.recomputable import Commitment, answers_file, audit_folder, validation_file
 from hanse.runs.round_record import HASH, LINES, METRICS, ROUNDS, SEATS, SHAPE, RoundRecord, lost_rounds, round_file
@@ -564,13 +563,10 @@ def _lost(path: Path) -> list[str]:
 
 def _other_versions(path: Path) -> list[str]:
     """Return a note if other versions than these began a run, since only the same ones promise the same bits."""
-    try:
-        said = read_json(path / "environment.json")
-    except UserError:  # nothing else reads this file
-        return []
-    began, now = table(said, "packages") if isinstance(said, Mapping) else {}, environment()["packages"]
-    pairs = [(name, str(began[name])[:40], now[name]) for name in ("hanse", "torch") if name in began]
-    told = [f"{name} {old} (now {new})" for name, old, new in pairs if old != new]
+    began, now = began_with(path), environment()["packages"]
+    told = [
+        f"{one} {began[one]} (now {now[one]})" for one in ("hanse", "torch") if began.get(one, now[one]) != now[one]
+    ]
     return [f"note: this run began with {' and '.join(told)}: its numbers may differ from here on"] if told else []
 
 
