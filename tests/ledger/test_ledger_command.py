@@ -6,6 +6,7 @@ import re
 import shutil
 import sqlite3
 import struct
+from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import closing
 from decimal import Decimal
@@ -24,6 +25,7 @@ from hanse.ledger.log import heads_of
 from hanse.ledger.receipts import write_receipts
 from hanse.ledger.store import Issuer, Ledger
 
+DIRECTIVE = "commodity 1000.000000 tok\n"
 TOLD = closed(history(7, 4, seed=6))
 GRANTED = TOLD[0][1][0].postings[1][1] / TOKEN
 
@@ -151,19 +153,15 @@ def balances_in(journal: str) -> dict[str, Decimal]:
     """The balances of accounts in a journal, read by hledger's rules: two blanks end an account's name, a semicolon
     begins a comment, and a transaction sums to 0.
     """
-    found: dict[str, Decimal] = {}
-    for block in journal.split("\n\n"):
-        lines = [line for line in block.splitlines() if not line.lstrip().startswith(";")]
-        if not lines or lines == ["commodity 1000.000000 tok"]:
-            continue
-        assert re.fullmatch(r"\d{4}-\d\d-\d\d \* \(\d+\) [^;]+", lines[0]), lines[0]
-        total = Decimal(0)
-        for line in lines[1:]:
-            account, amount = re.fullmatch(r" +(\S+(?: \S+)*)  +(-?\d+(?:\.\d+)?) tok", line).groups()
-            found[account] = found.get(account, Decimal(0)) + Decimal(amount)
-            total += Decimal(amount)
-        assert total == 0, lines
-    return found
+    found: dict[str, Decimal] = defaultdict(Decimal)
+    for block in re.sub(r"^ *;.*\n", "", journal, flags=re.MULTILINE).replace(DIRECTIVE, "").strip().split("\n\n"):
+        first, *lines = block.splitlines()
+        assert re.fullmatch(r"\d{4}-\d\d-\d\d \* \(\d+\) [^;]+", first), first
+        postings = [re.fullmatch(r" +(\S+(?: \S+)*)  +(-?[\d.]+) tok", line).groups() for line in lines]
+        assert sum(Decimal(amount) for _, amount in postings) == 0, block
+        for account, amount in postings:
+            found[account] += Decimal(amount)
+    return dict(found)
 
 
 def test_exports(folder: Path, tmp_path: Path) -> None:

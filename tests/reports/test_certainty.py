@@ -21,13 +21,7 @@ from hanse.data import Dataset
 from hanse.data.samples import Samples
 from hanse.federation.behaviour import Me, OfSome, with_updates
 from hanse.reports.answers import answers, answers_of, contributed
-from hanse.reports.contributions import (
-    Contribution,
-    by_chance,
-    clearly_harmful,
-    contribution,
-    contribution_charts,
-)
+from hanse.reports.contributions import Contribution, by_chance, clearly_harmful, contribution, contribution_charts
 from hanse.reports.facts import facts
 from hanse.reports.groups import SeedGroup, group_runs
 from hanse.reports.report import warnings

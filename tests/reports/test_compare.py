@@ -12,15 +12,7 @@ from rich.console import Console
 
 from hanse.base.errors import UserError
 from hanse.reports.accuracy import curve_charts, own_charts
-from hanse.reports.compare import (
-    EPSILON,
-    Column,
-    as_text,
-    cautions,
-    difference_rows,
-    experiments_table,
-    with_baseline,
-)
+from hanse.reports.compare import EPSILON, Column, as_text, cautions, difference_rows, experiments_table, with_baseline
 from hanse.reports.groups import group_runs
 from hanse.reports.report import warnings
 from hanse.reports.text_table import TextTable

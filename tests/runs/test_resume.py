@@ -6,6 +6,7 @@ import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -109,39 +110,25 @@ def test_a_corrupt_checkpoint_is_said_and_the_one_before_it_used(how: str, refer
     if how == "flip":
         blob[-5] ^= 1
     last.write_bytes({"flip": bytes(blob), "truncate": bytes(blob[:-9]), "empty": b""}[how])
-    said: list[str] = []
-
-    class Listener:
-        def on_start(self, experiment: Any, first_round: int, lines: Any) -> None:
-            said.extend([*lines, f"from {first_round}"])
-
-        def on_round(self, metrics: Any, played: Any) -> None:
-            pass
-
-        def on_end(self, result: Any) -> None:
-            pass
-
-    hanse.resume(folder, observers=[Listener()])
-    assert "from 5" in said
+    began: list[int] = []
+    listener = SimpleNamespace(on_start=lambda experiment, first_round, lines: began.append(first_round))
+    said = hanse.resume(folder, observers=[listener]).said
+    assert began == [5]
     assert any("corrupt checkpoint 00006.safetensors" in line for line in said)
     assert (folder / "checkpoints" / "00006.corrupt").exists()
     assert_same(folder, reference)
 
 
-def test_with_no_sound_checkpoint_left_the_run_starts_again(reference: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("lost", ["checkpoints", "lines"])
+def test_a_run_goes_back_as_far_as_what_was_lost(lost: str, reference: Path, tmp_path: Path) -> None:
+    """To the start, with no sound checkpoint; to an earlier one, if a power cut took lines."""
     folder = tmp_path / "run"
     hanse.run(experiment(), out=folder)
-    for file in (folder / "checkpoints").glob("*.safetensors"):
+    for file in (folder / "checkpoints").glob("*.safetensors") if lost == "checkpoints" else ():
         file.write_bytes(file.read_bytes()[:-1])
-    hanse.resume(folder)
-    assert_same(folder, reference)
-
-
-def test_lines_lost_to_a_power_cut_send_the_run_back_to_an_earlier_checkpoint(reference: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    hanse.run(experiment(), out=folder)
     lines = (folder / "metrics.jsonl").read_bytes().splitlines(keepends=True)
-    (folder / "metrics.jsonl").write_bytes(b"".join(lines[:4]) + lines[4][:20])
+    if lost == "lines":
+        (folder / "metrics.jsonl").write_bytes(b"".join(lines[:4]) + lines[4][:20])
     hanse.resume(folder)
     assert_same(folder, reference)
 
@@ -280,16 +267,10 @@ def test_more_rounds_are_those_of_a_longer_run(tmp_path: Path, every: int) -> No
     testing = short.eval.model_copy(update={"every": every})
     hanse.run(short.model_copy(update={"eval": testing}), out=tmp_path / "run")
     hanse.run(whole.model_copy(update={"eval": testing}), out=tmp_path / "whole")
-    told: list[str] = []
-
-    class Said:
-        def on_start(self, experiment: hanse.Experiment, first_round: int, said: Any) -> None:
-            told.extend(said)
-
-    result = hanse.resume(tmp_path / "run", rounds=6, observers=[Said()])
+    result = hanse.resume(tmp_path / "run", rounds=6)
     assert (len(result.metrics), result.experiment.run.rounds) == (6, 6)
-    assert "note: 6 rounds instead of 3; config.toml says so from now on" in told
-    assert any("round 3 was tested as the last one" in line for line in told) == (every == 4)
+    assert "note: 6 rounds instead of 3; config.toml says so from now on" in result.said
+    assert any("round 3 was tested as the last one" in line for line in result.said) == (every == 4)
     assert (tmp_path / "run" / "config.toml").read_text() == (tmp_path / "whole" / "config.toml").read_text()
     if every == 1:
         assert_same(tmp_path / "run", tmp_path / "whole")
