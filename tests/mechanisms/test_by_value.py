@@ -104,14 +104,10 @@ def test_what_nobody_can_collect_is_missing_to_all_alike() -> None:
 
 def experiment(**sections: Any) -> hanse.Experiment:
     return hanse.Experiment(
-        data={"clients": 5, "partition": {"alpha": 100.0}},
-        model="logistic",
-        mechanism={"name": "fedavg", "value": "path", "settle": "by_value"},
-        train={"steps": 5, "lr": 0.1},
-        engine={"threads": 1},
-        run={"rounds": 4},
-        **sections,
-    )
+        data={"clients": 5, "partition": {"alpha": 100.0}}, model="logistic",
+        mechanism={"name": "fedavg", "value": "path", "settle": "by_value"}, train={"steps": 5, "lr": 0.1},
+        engine={"threads": 1}, run={"rounds": 4}, **sections,
+    )  # fmt: skip
 
 
 def test_who_trains_is_paid_by_who_does_not() -> None:
@@ -205,15 +201,9 @@ def test_pay_that_goes_by_what_members_say_of_their_samples_is_warned_of(
 
     def paid(**behaviour: Any) -> tuple[hanse.Experiment, list[int]]:
         asked = hanse.Experiment(
-            data={"clients": 4},
-            model="logistic",
-            mechanism=path,
-            train={"steps": 5},
-            sizes={"proved": proved},
-            behaviour=behaviour,
-            engine={"threads": 1},
-            run={"rounds": 3},
-        )
+            data={"clients": 4}, model="logistic", mechanism=path, train={"steps": 5}, sizes={"proved": proved},
+            behaviour=behaviour, engine={"threads": 1}, run={"rounds": 3},
+        )  # fmt: skip
         book = hanse.run(asked).book
         return asked, [book.balance(f"client/{c}") for c in range(4)]
 

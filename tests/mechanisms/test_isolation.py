@@ -42,16 +42,10 @@ def markets(tmp_path: Path, behaviour: Any, **options: Any) -> list[MarketRound]
     """Eight honest clients that ask 1 token, and one that asks nothing and buys nothing."""
     profiles = {"name": "listed", "eagerness": [5e4] * 8 + [0.0], "cost": [1.0] * 8 + [0.0]}
     experiment = hanse.Experiment(
-        data={"clients": 9, "partition": {"alpha": 1.0}},
-        model="logistic",
-        mechanism={"name": "ipfl", **options},
-        train={"steps": 20, "batch_size": 16, "lr": 0.1},
-        behaviour=behaviour,
-        clients={"profiles": profiles},
-        engine={"threads": 1},
-        run={"rounds": 7},
-        eval={"every": 7},
-    )
+        data={"clients": 9, "partition": {"alpha": 1.0}}, model="logistic", mechanism={"name": "ipfl", **options},
+        train={"steps": 20, "batch_size": 16, "lr": 0.1}, behaviour=behaviour, clients={"profiles": profiles},
+        engine={"threads": 1}, run={"rounds": 7}, eval={"every": 7},
+    )  # fmt: skip
     hanse.run(experiment, out=tmp_path / "run", overwrite=True)
     return list(recorded_markets(tmp_path / "run"))
 

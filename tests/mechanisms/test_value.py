@@ -225,18 +225,9 @@ def test_a_model_with_weights_below_0_is_told(view: View, weights: list[float], 
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "exact",
-        "exact accuracy",
-        "exact balanced",
-        "gtg",
-        "monte_carlo",
-        "leave_one_out",
-        "banzhaf",
-        "first_order",
-        "path",
-    ],
-)
+    ["exact", "exact accuracy", "exact balanced", "gtg", "monte_carlo", "leave_one_out", "banzhaf", "first_order",
+     "path"],
+)  # fmt: skip
 def test_without_a_block_values_are_those_of_the_other_samples(world: Session, view: View, name: str) -> None:
     samples = view.judge.validation
     blocks = sample_blocks(len(samples))

@@ -42,14 +42,10 @@ def same(seed: int = 0) -> Dataset:
 
 def experiment(source: str, **evidence: Any) -> hanse.Experiment:
     return hanse.Experiment(
-        data={"source": f"{__name__}:{source}", "partition": "natural", "validation": 0.9},
-        model="logistic",
-        mechanism={"name": "fedavg", "value": "path", "settle": "by_value"},
-        train={"steps": 2},
-        evidence=evidence,
-        engine={"threads": 1},
-        run={"rounds": 3},
-    )
+        data={"source": f"{__name__}:{source}", "partition": "natural", "validation": 0.9}, model="logistic",
+        mechanism={"name": "fedavg", "value": "path", "settle": "by_value"}, train={"steps": 2}, evidence=evidence,
+        engine={"threads": 1}, run={"rounds": 3},
+    )  # fmt: skip
 
 
 def judged(one: hanse.Experiment, rounds: int = 3) -> list[torch.Tensor]:

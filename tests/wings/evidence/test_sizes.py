@@ -24,15 +24,9 @@ TOKEN = 1_000_000
 
 def experiment(mechanism: Any = "fedavg", rounds: int = 3, sizes: Any = None, **sections: Any) -> hanse.Experiment:
     return hanse.Experiment(
-        data={"source": "digits", "clients": 4},
-        model="logistic",
-        mechanism=mechanism,
-        train={"steps": 3},
-        sizes={"proved": True, **(sizes or {})},
-        engine={"threads": 1},
-        run={"rounds": rounds},
-        **sections,
-    )
+        data={"source": "digits", "clients": 4}, model="logistic", mechanism=mechanism, train={"steps": 3},
+        sizes={"proved": True, **(sizes or {})}, engine={"threads": 1}, run={"rounds": rounds}, **sections,
+    )  # fmt: skip
 
 
 def posted(folder: Path) -> list[tuple[int, str, str, tuple[tuple[str, int], ...], str]]:

@@ -35,14 +35,10 @@ BY_VALUE = {"name": "fedavg", "value": "path", "settle": "by_value"}
 
 def experiment(mechanism: Any = BY_VALUE, rounds: int = 3, **sections: Any) -> hanse.Experiment:
     given = {
-        "data": {"source": "digits", "clients": 4, "client_validation": 0.1},
-        "model": "logistic",
-        "train": {"steps": 20, "batch_size": 16, "lr": 0.1},
-        "sizes": {"proved": True},
-        "evidence": {"training": {}},
-        "engine": {"threads": 1},
-        "run": {"rounds": rounds},
-    }
+        "data": {"source": "digits", "clients": 4, "client_validation": 0.1}, "model": "logistic",
+        "train": {"steps": 20, "batch_size": 16, "lr": 0.1}, "sizes": {"proved": True}, "evidence": {"training": {}},
+        "engine": {"threads": 1}, "run": {"rounds": rounds},
+    }  # fmt: skip
     return hanse.Experiment(**{**given, "mechanism": mechanism, **sections})
 
 
