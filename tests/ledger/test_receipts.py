@@ -75,7 +75,9 @@ def test_what_a_receipt_says(tmp_path: Path) -> None:
     ]
     ledger = Ledger.open(tmp_path / "transactions.jsonl", book="run", key=KEY)
     ledger.post(2, new)
-    facts = RecordDigest.of({"round": 2}, [{"client": 3, "value": 0.25}, {"client": 3, "value": 0.5}, {"client": 1}])
+    facts = RecordDigest.of(
+        {"round": 2}, [{"client": 3, "value": 0.25}, {"client": 3, "value": 0.5}, {"client": 1, "value": "x"}]
+    )
     ledger.close_round(2, facts)
     (tmp_path / "metrics.jsonl").write_text('{"round": 2, "time/s": 0.5}\n')
     seats = [{"round": 2, "client": 3, "value": 0.25, "fit/epsilon": 1.5}]

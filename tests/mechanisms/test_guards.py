@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+import torch
 from rotation import rotating
 
 import hanse
@@ -168,6 +169,11 @@ WRONG: dict[str, tuple[Mechanism, str]] = {
         ("another row", "select", Selects(lambda v: Choice(np.array([0]), np.array([5]))), "start: there is no row 5"),
         ("no state", "select", Selects(lambda v: Choice(v.present), 3), "its state is int"),
         ("a state of objects", "select", Selects(lambda v: Choice(v.present), {"f": print}), "state 'f'"),
+        *(
+            (f"a state that no checkpoint holds: {of}", "select",
+             Selects(lambda v, of=of: Choice(v.present), {"f": of}), "its state 'f' is a[n]? (tensor|array) of")
+            for of in (torch.ones(1, dtype=torch.cdouble), torch.eye(2).to_sparse(), np.ones(1, "c16"), np.array(["a"]))
+        ),
         ("an array as metric", "select", Selects(lambda v: Choice(v.present, metrics={"m": np.ones(2)})), "'m'"),
         ("learn without return", "select", Learns(), "its learn returned the wrong state"),
         ("values of another length", "value", Values_(lambda v: Values(np.ones(2))), "returned Values: per_seat: "),

@@ -314,19 +314,15 @@ def books(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-READING = (
-    ["--help"],
-    ["run", "--help"],
-    ["network", "up", "--help"],
-    ["new", "--help"],
-    ["facts", "run"],
-    ["compare", "run"],
-    ["ledger", "balances", "run"],
-    ["ledger", "history", "run"],
-    ["ledger", "export", "run"],
+READING = [
+    *(
+        words.split()
+        for words in ("--help", "run --help", "network up --help", "new --help", "facts run", "compare run")
+    ),
+    *(["ledger", word, "run"] for word in ("balances", "history", "export")),
     ["receipt", "verify", "run/receipts/client-0.jsonl"],
     ["statement", "run", "--client", "1"],
-)
+]
 
 
 @pytest.mark.parametrize("words", READING, ids=" ".join)

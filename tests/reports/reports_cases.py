@@ -58,18 +58,9 @@ def metric(round: int, accuracy: float | None = None, **more: Any) -> dict[str, 
     """A line of metrics.jsonl."""
     tested = {} if accuracy is None else {"test/accuracy": accuracy, "test/loss": 1 - accuracy}
     return {
-        "round": round,
-        "refused": 0,
-        "seats": 2,
-        **tested,
-        "bytes/down": 1_500_000,
-        "bytes/up": 500_000,
-        "time/train_s": 0.2,
-        "time/test_s": 0.05,
-        "time/play_s": 0.2,
-        "time/round_s": 0.25,
-        **more,
-    }
+        "round": round, "refused": 0, "seats": 2, **tested, "bytes/down": 1_500_000, "bytes/up": 500_000,
+        "time/train_s": 0.2, "time/test_s": 0.05, "time/play_s": 0.2, "time/round_s": 0.25, **more,
+    }  # fmt: skip
 
 
 def seat(round: int, client: int, value: float | None = None, **more: Any) -> dict[str, Any]:

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 from forging import recorded
+from hypothesis import given
+from hypothesis import strategies as st
 from reports_cases import metric, seat, write_run
 from sklearn.datasets import load_digits
 
@@ -18,14 +20,8 @@ from hanse.core.telling import Measure
 from hanse.data import Dataset
 from hanse.data.samples import Samples
 from hanse.federation.behaviour import Me, OfSome, with_updates
-from hanse.reports.answers import answers, answers_of
-from hanse.reports.contributions import (
-    Contribution,
-    by_chance,
-    clearly_harmful,
-    contribution,
-    contribution_charts,
-)
+from hanse.reports.answers import answers, answers_of, contributed
+from hanse.reports.contributions import Contribution, by_chance, clearly_harmful, contribution, contribution_charts
 from hanse.reports.facts import facts
 from hanse.reports.groups import SeedGroup, group_runs
 from hanse.reports.report import warnings
@@ -139,6 +135,37 @@ def test_nobody_is_accused_or_called_lowest_by_one_update(tmp_path: Path) -> Non
         printed = hanse.load(path).values().sentences()[0]
         assert printed == " ".join(note.said for note in answers(groups).contributed)
         assert [row.suspect for row in facts(path).clients[:4]] == [False, False, drawn, False]
+
+
+@given(st.lists(st.tuples(st.floats(-3, 3), st.floats(-3, 3), st.booleans()), min_size=2, max_size=4))
+def test_nobody_contributed_most_and_is_called_suspect_or_harmful(rows: list[tuple[float, float, bool]]) -> None:
+    totals, missed, bad = map(np.array, zip(*rows, strict=True))
+    count, labels = len(rows), [*"abcd"][: len(rows)]
+    without = totals[:, None] + np.linspace(-0.1, 0.1, 20) * np.arange(1, count + 1)[:, None]
+    found = Contribution(
+        np.arange(count), totals, np.full(count, np.nan), without, labels=tuple(labels), seats=np.full(count, 3),
+        drawn=np.full(count, 0.1), measure=Measure("path value", share_out=True), missed=missed,
+        missed_errors=np.zeros(count), lacking=np.stack([missed] * 2), fall=float(totals.sum()), several=False,
+    )  # fmt: skip
+    harmful = {name for name, one in zip(labels, bad, strict=True) if one}
+    named = {n.code: n.fields.get("names", ()) for n in contributed(found, "", (), harmful, doubtful=False)}
+    assert named.keys() & {"leads", "nobody_leads"}
+    assert not {*named.get("leads", ())} & {*named.get("suspects", ()), *harmful}
+    assert "leads" not in named or totals.max() > 0
+
+
+@pytest.mark.parametrize("name", ["local", "fedsoft", "cfl"])
+def test_whose_model_gets_worse_on_the_samples_of_all_is_not_suspect_where_others_have_their_own(name: str) -> None:
+    run = hanse.run(
+        hanse.Experiment(
+            data={"clients": 6, "validation": 0.1, "partition": {"name": "dirichlet", "alpha": 0.1}},
+            model={"name": "mlp", "hidden": [16]}, mechanism={"name": name, "value": "path"}, train={"lr": 0.3},
+            run={"rounds": 8},
+        )
+    )  # fmt: skip
+    rows = hanse.facts(run).clients
+    assert min(row.value_high for row in rows) < 0
+    assert not any(row.suspect for row in rows)
 
 
 def test_by_leave_one_out_harm_is_more_than_the_chance_of_whose_samples_are_redundant() -> None:

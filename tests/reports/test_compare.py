@@ -12,15 +12,7 @@ from rich.console import Console
 
 from hanse.base.errors import UserError
 from hanse.reports.accuracy import curve_charts, own_charts
-from hanse.reports.compare import (
-    EPSILON,
-    Column,
-    as_text,
-    cautions,
-    difference_rows,
-    experiments_table,
-    with_baseline,
-)
+from hanse.reports.compare import EPSILON, Column, as_text, cautions, difference_rows, experiments_table, with_baseline
 from hanse.reports.groups import group_runs
 from hanse.reports.report import warnings
 from hanse.reports.text_table import TextTable
@@ -42,23 +34,11 @@ def test_final_best_time_bytes_refusals(tmp_path: Path) -> None:
     ]
     (row,) = rows_of([write_run(tmp_path / "a", lines)])
     assert row == {
-        "run": "a",
-        "kind": "run",
-        "mechanism": "greedyfed",
-        "rounds": 4,
-        "seed": 0,
-        "test_accuracy": 0.7,
-        "best_accuracy": 0.8,
-        "test_loss": pytest.approx(0.3),
-        "test_mse": None,
-        "client_accuracy": 0.6,
-        "seconds_per_round": 1.75,
-        "virtual_seconds": None,
-        "mb": 8.0,
-        "refused": 2,
-        "effective_round": 2,
+        "run": "a", "kind": "run", "mechanism": "greedyfed", "rounds": 4, "seed": 0, "test_accuracy": 0.7,
+        "best_accuracy": 0.8, "test_loss": pytest.approx(0.3), "test_mse": None, "client_accuracy": 0.6,
+        "seconds_per_round": 1.75, "virtual_seconds": None, "mb": 8.0, "refused": 2, "effective_round": 2,
         "effective_round_improvement": 0.0,
-    }
+    }  # fmt: skip
 
 
 def test_virtual_time_is_compared(tmp_path: Path) -> None:

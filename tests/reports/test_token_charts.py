@@ -27,19 +27,12 @@ def figures(cell: str) -> list[float]:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("tokens") / "run"
     experiment = hanse.Experiment(
-        data={
-            "clients": 12,
-            "partition": {"name": "mixture", "mix": "10:90"},
-            "client_test": 0.2,
-            "client_validation": 0.1,
-        },
-        model={"name": "logistic"},
-        mechanism={"name": "pifl", "by_contribution": 3, "at_random": 1},
-        train={"lr": 0.1},
-        behaviour={"free_rider": {"fraction": 0.25}},
-        engine={"train": "stacked", "threads": 1},
+        data={"clients": 12, "partition": {"name": "mixture", "mix": "10:90"}, "client_test": 0.2,
+              "client_validation": 0.1},
+        model={"name": "logistic"}, mechanism={"name": "pifl", "by_contribution": 3, "at_random": 1},
+        train={"lr": 0.1}, behaviour={"free_rider": {"fraction": 0.25}}, engine={"train": "stacked", "threads": 1},
         run={"rounds": 5, "seed": 2},
-    )
+    )  # fmt: skip
     hanse.run(experiment, out=path)
     return path
 

@@ -3,7 +3,10 @@
 import json
 import random
 import re
+import shutil
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -107,41 +110,30 @@ def test_a_corrupt_checkpoint_is_said_and_the_one_before_it_used(how: str, refer
     if how == "flip":
         blob[-5] ^= 1
     last.write_bytes({"flip": bytes(blob), "truncate": bytes(blob[:-9]), "empty": b""}[how])
-    said: list[str] = []
-
-    class Listener:
-        def on_start(self, experiment: Any, first_round: int, lines: Any) -> None:
-            said.extend([*lines, f"from {first_round}"])
-
-        def on_round(self, metrics: Any, played: Any) -> None:
-            pass
-
-        def on_end(self, result: Any) -> None:
-            pass
-
-    hanse.resume(folder, observers=[Listener()])
-    assert "from 5" in said
+    began: list[int] = []
+    listener = SimpleNamespace(on_start=lambda experiment, first_round, lines: began.append(first_round))
+    said = hanse.resume(folder, observers=[listener]).said
+    assert began == [5]
     assert any("corrupt checkpoint 00006.safetensors" in line for line in said)
     assert (folder / "checkpoints" / "00006.corrupt").exists()
     assert_same(folder, reference)
 
 
-def test_with_no_sound_checkpoint_left_the_run_starts_again(reference: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("lost", ["checkpoints", "lines"])
+def test_a_run_goes_back_as_far_as_what_was_lost(lost: str, reference: Path, tmp_path: Path) -> None:
+    """To the start, with no sound checkpoint; to an earlier one, if a power cut took lines."""
     folder = tmp_path / "run"
     hanse.run(experiment(), out=folder)
-    for file in (folder / "checkpoints").glob("*.safetensors"):
+    for file in (folder / "checkpoints").glob("*.safetensors") if lost == "checkpoints" else ():
         file.write_bytes(file.read_bytes()[:-1])
-    hanse.resume(folder)
-    assert_same(folder, reference)
-
-
-def test_lines_lost_to_a_power_cut_send_the_run_back_to_an_earlier_checkpoint(reference: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    hanse.run(experiment(), out=folder)
     lines = (folder / "metrics.jsonl").read_bytes().splitlines(keepends=True)
-    (folder / "metrics.jsonl").write_bytes(b"".join(lines[:4]) + lines[4][:20])
+    if lost == "lines":
+        (folder / "metrics.jsonl").write_bytes(b"".join(lines[:4]) + lines[4][:20])
     hanse.resume(folder)
     assert_same(folder, reference)
+
+
+TYPES = ("bfloat16", "float16", "float8_e4m3fn", "uint16", "bool", "complex64")
 
 
 def snapshot() -> Snapshot:
@@ -152,6 +144,7 @@ def snapshot() -> Snapshot:
             "beta": 0.5,
             "name": "x",
             "t": torch.ones(2, 2),
+            **{name: torch.tensor([2, 1, 0]).to(getattr(torch, name)) for name in TYPES},
             "other order": np.arange(3, dtype=">f8"),
         },
         "weigh": {},
@@ -179,6 +172,8 @@ def test_a_checkpoint_holds_everything(tmp_path: Path) -> None:
     np.testing.assert_array_equal(select["counts"], np.arange(3))
     assert (select["none"], select["beta"], select["name"]) == (None, 0.5, "x")
     assert torch.equal(select["t"], torch.ones(2, 2))
+    assert all(select[name].dtype == getattr(torch, name) for name in TYPES)
+    assert {tuple(select[name].cfloat().tolist()) for name in TYPES} == {(2, 1, 0), (1, 1, 0)}
     assert not list(tmp_path.glob("*.tmp"))
 
 
@@ -272,16 +267,10 @@ def test_more_rounds_are_those_of_a_longer_run(tmp_path: Path, every: int) -> No
     testing = short.eval.model_copy(update={"every": every})
     hanse.run(short.model_copy(update={"eval": testing}), out=tmp_path / "run")
     hanse.run(whole.model_copy(update={"eval": testing}), out=tmp_path / "whole")
-    told: list[str] = []
-
-    class Said:
-        def on_start(self, experiment: hanse.Experiment, first_round: int, said: Any) -> None:
-            told.extend(said)
-
-    result = hanse.resume(tmp_path / "run", rounds=6, observers=[Said()])
+    result = hanse.resume(tmp_path / "run", rounds=6)
     assert (len(result.metrics), result.experiment.run.rounds) == (6, 6)
-    assert "note: 6 rounds instead of 3; config.toml says so from now on" in told
-    assert any("round 3 was tested as the last one" in line for line in told) == (every == 4)
+    assert "note: 6 rounds instead of 3; config.toml says so from now on" in result.said
+    assert any("round 3 was tested as the last one" in line for line in result.said) == (every == 4)
     assert (tmp_path / "run" / "config.toml").read_text() == (tmp_path / "whole" / "config.toml").read_text()
     if every == 1:
         assert_same(tmp_path / "run", tmp_path / "whole")
@@ -360,6 +349,26 @@ def test_a_run_goes_on_with_the_settings_that_it_was_played_with(market: Path) -
             hanse.resume(market)
         assert len(refused.value.lines) == 1
         assert contents(market) == before
+
+
+@pytest.mark.parametrize("edited", [False, True])
+def test_a_setting_that_is_gone_is_named_with_the_release_that_has_it(
+    market: Path, tmp_path: Path, edited: bool
+) -> None:
+    shutil.copytree(market, folder := tmp_path / "run")
+    gone = 'name = "ipfl_posted"', 'name = "ipfl_posted"\nby = "x"'
+    last = max((folder / "checkpoints").glob("*.safetensors"))
+    kept = load(last, CPU)
+    store(last, replace(kept, settings=kept.settings.replace(*gone)))
+    if not edited:
+        (folder / "config.toml").write_text((folder / "config.toml").read_text().replace(*gone))
+    file = folder / "environment.json"
+    file.write_text(file.read_text().replace(f'"hanse": "{hanse.__version__}"', '"hanse": "9.9.9"'))
+    with pytest.raises(hanse.UserError) as refused:
+        hanse.resume(folder)
+    setting, release = refused.value.lines
+    assert setting.startswith("mechanism.by: ")
+    assert "hanse 9.9.9" in release
 
 
 def test_books_that_were_closed_stay_closed(market: Path) -> None:

@@ -9,21 +9,27 @@ import numpy as np
 import pytest
 import torch
 from forging import restamped
+from hanse.runs.recomputable import Comparison, UnlikeError
+from hypothesis import given
+from hypothesis import strategies as st
 
 import hanse
 from hanse.core.entry import Transaction, client
 from hanse.core.part import Mechanism, Settlement, SettlePart, State, View
+from hanse.ledger.run_ledger import open_ledger
 from hanse.mechanisms.baselines import fedavg
+from hanse.mechanisms.registry import PARTS
 from hanse.reports.audit import Audit, audit_run
-from hanse.runs.rehearsal import small_experiment
+from hanse.runs.rehearsal import rehearse, small_experiment
+from hanse.runs.replay import LEFT, ROUNDING, replay_books
 from hanse.runs.round_record import round_file
-from hanse.runs.settle_inputs import NAME, NotRecordedError, RecordedInputs
+from hanse.runs.settle_inputs import NAME, NotRecordedError, RecordedInputs, SettleInputs, packed
 
 READS = {
     "sum": lambda rows: int(rows.abs().sum() > 0),
     "tensor": lambda rows: len(torch.as_tensor(rows)),
     "number": lambda rows: int(float(rows[0, 0]) < 2),
-    "list": lambda rows: len([*rows]),
+    "list": lambda rows: int(next(iter(rows[:1]))[0] > 0),
     "numpy": lambda rows: len(np.asarray(rows)),
 }
 
@@ -43,7 +49,7 @@ class Pays(SettlePart):
         more = READS[self.reads](view.table.rows) if self.reads else len(view.trained.seats)
         units = state["due"] + more
         paid = Transaction("pay", "pay", ((client(0), -units), (client(1), units)))
-        return Settlement(transactions=(paid,), arrays={"left": np.array([1e-17])}), {"due": units}
+        return Settlement(transactions=(paid,), arrays={"left": np.array([1e20, 1, 1e-17])}), {"due": units}
 
     def learn(self, outcome: View, state: State) -> State:
         return {"due": state["due"] + len(outcome.posted) + int(outcome.mixed.W.sum())}
@@ -69,14 +75,34 @@ def test_state_and_what_learn_reads_follow_round_by_round(tmp_path: Path) -> Non
     assert {check.name: check.holds for check in audit.checks}["settled again"]
 
 
-@pytest.mark.parametrize(("left", "holds"), [(0.0, True), (1e-11, False)])
-def test_what_rounding_leaves_of_a_sum_of_zero_is_no_fault(left: float, holds: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("settle", PARTS["settle"])
+def test_every_round_of_every_rule_here_is_settled_again(settle: str, tmp_path: Path) -> None:
+    own = {"name": "ipfl"} if settle == "ipfl" else {"name": "fedavg", "value": "path", "settle": settle}
+    hanse.run(small_experiment(own), out=tmp_path / "run")
+    found = replay_books(tmp_path / "run", open_ledger(tmp_path / "run"))
+    assert (found.again, found.why_not, found.wrong) == (3, "", None)
+
+
+@pytest.mark.parametrize(("far", "left", "holds"), [(1.0, 0.0, True), (1.0, 1e-11, False), (1 + 1e-9, 0.0, False)])
+def test_rounding_is_no_fault_and_a_huge_number_hides_none(
+    far: float, left: float, holds: bool, tmp_path: Path
+) -> None:
     hanse.run(small_experiment(f"{__name__}:pays"), out=tmp_path / "run")
     with np.load(round_file(tmp_path / "run", 1)) as record:
-        kept = {**record, "left": np.array([left])}
+        kept = {**record, "left": np.array([1e20, far, left])}
     np.savez(round_file(tmp_path / "run", 1), **kept)
     restamped(tmp_path / "run")
     assert audit_run(tmp_path / "run", trust=True).holds is holds
+
+
+@given(st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=100), st.floats(1, 1e300), st.floats(1e-6, 1))
+def test_sums_in_another_order_are_alike_and_changes_are_not(terms: list[float], huge: float, change: float) -> None:
+    alike = Comparison(ROUNDING, least=LEFT * max(1.0, sum(map(abs, terms))))
+    for around in ([], terms):  # terms that cancel each other leave rounding alone
+        mine, theirs = (np.array([huge, sum(order) - sum(around)]) for order in (terms, terms[::-1]))
+        alike.same("{}", {"x": mine}, {"x": theirs})
+    with pytest.raises(UnlikeError):
+        alike.same("{}", {"x": mine}, {"x": mine * [1, 1 + 1e-6] + [0, change]})
 
 
 @pytest.mark.parametrize("reads", READS)
@@ -84,6 +110,15 @@ def test_a_rule_that_reads_models_is_not_called_again_and_that_is_no_fault(reads
     audit = audited(tmp_path / "run", {"name": f"{__name__}:pays", "reads": reads})
     assert audit.holds
     assert "settled again" in {fact.name for fact in audit.facts}
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.complex64])
+def test_tensors_are_recorded_bit_for_bit_whatever_their_type(kind: torch.dtype) -> None:
+    given = torch.tensor([1.5, -0.0]).to(kind)
+    arrays = packed(SettleInputs({"open": {"state t": given}}), rehearse("fedavg").view.context, {})
+    back = RecordedInputs(arrays, {}).view("open").note("state t")
+    assert back.dtype == kind
+    assert torch.equal(back.view(torch.uint8), given.view(torch.uint8))
 
 
 def test_a_record_cannot_unfold_into_more_than_it_has() -> None:

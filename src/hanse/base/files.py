@@ -333,12 +333,7 @@ def write_whole(
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     # O_EXCL: neither a file that is there nor a link is written through
     try:
-        handle = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o666)
-    except OSError as wrong:
-        wrong.filename = str(path)  # the name that was asked for
-        raise
-    try:
-        with os.fdopen(handle, "wb") as file:
+        with os.fdopen(os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o666), "wb") as file:
             file.write(data.encode() if isinstance(data, str) else data)
             file.flush()
             if durable:
@@ -348,8 +343,12 @@ def write_whole(
         else:
             with suppress(FileExistsError):
                 os.link(part, path)
+    except OSError as wrong:
+        wrong.filename = str(path)  # the name that was asked for; of a full disk the system names none
+        raise
     finally:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):  # there is none where it could not be made
+            part.unlink()
 
 
 def write_csv(out: TextIO, rows: Iterable[Sequence[object]]) -> None:

@@ -204,8 +204,10 @@ def checked_state(state: Any) -> State:
         said = f"the wrong state: its state {name!r} is"
         if not isinstance(name, str) or not (value is None or isinstance(value, PLAIN)):
             raise GuardError(f"{said} {type(value).__name__}: must be a tensor, an array, a number or a text")
-        if isinstance(value, np.ndarray) and (value.dtype.kind not in "biuf" or value.dtype.itemsize > 8):
+        if isinstance(value, np.ndarray) and (value.dtype.kind not in "biufc" or value.dtype.itemsize > 8):
             raise GuardError(f"{said} an array of {value.dtype}: must be of numbers of at most 64 bits or truth values")
+        if isinstance(value, Tensor) and (value.layout != torch.strided or value.is_quantized or value.itemsize > 8):
+            raise GuardError(f"{said} a tensor of {value.dtype}, {value.layout}: must be dense, of at most 64 bits")
     kept = dict(state)
     for name, value in state.items():
         if isinstance(value, np.ndarray):

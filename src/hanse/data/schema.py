@@ -91,8 +91,10 @@ class CsvTable:
             given = csv.reader(io.StringIO(text, newline=""), delimiter=between, strict=True)
             numbered = [(k, row) for k, row in enumerate(given, 1) if any(map(str.strip, row))]
         except (csv.Error, UnicodeDecodeError) as wrong:
-            remedy = "save it as CSV UTF-8, or write it with encoding='utf-8'"
-            raise UnfitTableError("file", f"{path}: is no CSV file in UTF-8: {wrong}: {remedy}") from None
+            what, remedy = "in UTF-8", "save it as CSV UTF-8, or write it with encoding='utf-8'"
+            if isinstance(wrong, csv.Error) and "\0" not in text:
+                what, remedy = "that can be read", 'is a quote (") left open, or not doubled within a text in quotes?'
+            raise UnfitTableError("file", f"{path}: is no CSV file {what}: {wrong}: {remedy}") from None
         if first.startswith("sep="):
             raise UnfitTableError("file", f"{path}: row 1: {first.strip()!r}: is no row of names: delete it")
         if len(numbered) < 2:
@@ -187,8 +189,11 @@ class Schema:
                 known = self.labels if name == self.target else self.columns[name].words if name in self.columns else []
                 if odd := next((word for word in words.values() if word not in known), None):
                     raise UserError(f"sites.{site}.{name}: {odd!r}: must be one of the column's words ({known})")
-        if not self.columns or not (self.test >= 0 and self.validation >= 0 and self.test + self.validation < 1):
-            raise UserError(f"test: {self.test:g}: must leave something to train on, with columns of features")
+        if not (self.test >= 0 and self.validation >= 0 and self.test + self.validation < 1):
+            both = f"test: {self.test:g} with validation {self.validation:g}"
+            raise UserError(f"{both}: must be 0 or more each, and less than 1 together, to leave some to train on")
+        if not self.columns:
+            raise UserError("columns: none: must be at least one, of features")
 
     @staticmethod
     def read(path: str | Path) -> Schema:

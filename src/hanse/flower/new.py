@@ -7,12 +7,14 @@ and ``hanse schema`` has made their schema.
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from hanse.base.errors import UserError
+from hanse.base.files import write_whole
 
 EPILOG = "Example:\n\nhanse new harvest && cd harvest && ./up.sh && ./run.sh"
 SCHEMA_EPILOG = (
@@ -52,15 +54,19 @@ def new(
         fitted([CsvTable.read(path) for path in table or ()], Schema.read(schema))
         known["schema"] = digest(schema)
     folder.mkdir()
-    if schema is not None:
-        (folder / "schema.toml").write_bytes(schema.read_bytes())
-    for page in sorted(TEMPLATE.glob("*.j2")):
-        plain = page.name.removesuffix(".j2")
-        # the template has no dot, or git would obey it here
-        target = folder / (".gitignore" if plain == "gitignore" else plain)
-        target.write_text(pages.get_template(page.name).render(known))
-        if target.suffix == ".sh":
-            target.chmod(0o755)
+    try:
+        if schema is not None:
+            write_whole(folder / "schema.toml", schema.read_bytes())
+        for page in sorted(TEMPLATE.glob("*.j2")):
+            plain = page.name.removesuffix(".j2")
+            # the template has no dot, or git would obey it here
+            target = folder / (".gitignore" if plain == "gitignore" else plain)
+            write_whole(target, pages.get_template(page.name).render(known))
+            if target.suffix == ".sh":
+                target.chmod(0o755)
+    except BaseException:
+        shutil.rmtree(folder)
+        raise
     typer.echo(f"made {folder}/: {'' if schema else 'fill in load_data in client_app.py, then '}./up.sh && ./run.sh")
 
 
@@ -109,7 +115,7 @@ def schema(
         tables = read_sites(files, client)
         said["validation"] = validation
         made = draft(tables, said, leave_out or (), "own" if statistics == "own" else "agreed", gap or ())
-    out.write_text(made.text)
+    write_whole(out, made.text)
     typer.echo(made.text)
     for line in made.warnings:
         typer.echo(f"warning: {line}")

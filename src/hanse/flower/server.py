@@ -16,6 +16,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 
@@ -30,6 +31,7 @@ from hanse.base.lock import Hold
 from hanse.core.part import Mechanism
 from hanse.data.federated import RemoteData
 from hanse.data.samples import Input, Inputs, Samples
+from hanse.data.spec import SchemaTables
 from hanse.flower.agreement import Agreement, canonical, day_of, sources
 from hanse.flower.link import FlowerFederation
 from hanse.flower.members import Check, Hello, Member, Members, Orders, SaidInput, kind
@@ -147,6 +149,9 @@ def play(
         raise UserError(f"members: {members}: more than data.clients, {experiment.data.clients}")
     signs = signing_key() if key is None else key
     experiment = completed(experiment)  # participants are told it
+    if isinstance(source := experiment.data.source, SchemaTables):  # a run that goes on is told from another schema's
+        agreed = experiment.data.model_copy(update={"source": replace(source, sha256=source.agreed)})
+        experiment = experiment.model_copy(update={"data": agreed})
     _agreed(agreement, experiment, signs)
     out.mkdir(parents=True, exist_ok=True)
     with Hold(out) as hold:

@@ -89,10 +89,10 @@ class RecordDigest:
         said = _encode([plain, list(seats)])
         values: dict[int, float] = {}
         spent: dict[int, float] = {}
-        for seat in seats:
-            if seat.get("value") is not None:
+        for seat in seats:  # a line that was edited may have anything, which the digest tells
+            if isinstance(seat.get("value"), int | float):
                 values[seat["client"]] = values.get(seat["client"], 0.0) + seat["value"]
-            if seat.get(SPENT) is not None:
+            if isinstance(seat.get(SPENT), int | float):
                 spent[seat["client"]] = max(spent.get(seat["client"], 0.0), seat[SPENT])
         return RecordDigest(hashlib.sha256(said.encode()).digest(), values, spent, str(metrics.get(AGREEMENT, "")))
 

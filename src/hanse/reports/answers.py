@@ -103,7 +103,8 @@ def answers(groups: Sequence[SeedGroup]) -> Answers:
     if valued is not None:
         given, worth = valued
         doubtful = any(run.doubts for run in given.runs)
-        gave = contributed(worth, f"{given.label}{given.seeds_text}" if several else "", cleared, doubtful=doubtful)
+        label = f"{given.label}{given.seeds_text}" if several else ""
+        gave = contributed(worth, label, cleared, [row.name for row in harmful], doubtful=doubtful)
         picture = picture_of(given, worth)
     if harmful:
         gave.append(Note("do_harm", "warning", _who(row.name for row in harmful) | {"starts": harmful[0].starts}))
@@ -174,20 +175,24 @@ def _joining(group: SeedGroup, found: Sequence[RunOf], beside: Sequence[RunRecor
     return notes
 
 
-def contributed(found: Contribution, label: str, cleared: Collection[str] = (), *, doubtful: bool) -> list[Note]:
-    """Return who contributed most, as far as the errors allow, and who is suspect.
+def contributed(
+    found: Contribution, label: str, cleared: Collection[str] = (), harmful: Collection[str] = (), *, doubtful: bool
+) -> list[Note]:
+    """Return who contributed most, as far as the errors allow, and who is suspect: nobody is both.
 
     Args:
         found: what each was worth.
         label: the experiment's name, if there are others.
         cleared: the names of clients without which the others were trained anew, so that no suspicion is needed.
+        harmful: the names of those without which the others do better.
         doubtful: whether its values mean little.
     """
     start = {"label": label, "doubtful": doubtful}
     if len(found.ranked.clients) < 2:
         return [Note("too_few_rounds", "note", start)]
-    notes = [_most(found, start)]
-    if names := [name for name in found.suspects if name not in cleared]:
+    names = [name for name in found.suspects if name not in cleared]
+    notes = [_most(found, start, {*names, *harmful})]
+    if names:
         notes.append(Note("suspects", "warning", _who(names) | {"of": len(found.clients)}))
     if few := int((found.seats == 1).sum()):
         notes.append(Note("not_ranked", "note", {"few": few}))
@@ -196,16 +201,16 @@ def contributed(found: Contribution, label: str, cleared: Collection[str] = (), 
     return notes
 
 
-def _most(found: Contribution, start: Mapping[str, Any]) -> Note:
-    """Return who contributed most, as far as the errors allow."""
+def _most(found: Contribution, start: Mapping[str, Any], but: Collection[str]) -> Note:
+    """Return who contributed most, as far as the errors allow, ``but`` for some."""
     ranked, labels = found.ranked, dict(zip(found.clients.tolist(), found.labels, strict=True))
     order = [client for client in found.clients[found.order].tolist() if client in ranked.clients]
     if not ranked.known:
         return Note("highest_value", "note", {**start, "name": labels[order[0]]})
-    tied = ranked.tied(order[0]).tolist()
-    if len(tied) == len(order) - 1:
+    tied = [order[0], *ranked.tied(order[0]).tolist()]
+    top = [client for client in tied if labels[client] not in but]
+    if len(tied) == len(order) or not top or ranked.totals.max() <= 0:
         return Note("nobody_leads", "note", start)
-    top = [order[0], *tied]
     one, together = _share(found, top[:1]), _share(found, top)
     who = _who(labels[c] for c in top)
     # a lower sum may be less certain than those above it, and so tied where these are not

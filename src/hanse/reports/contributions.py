@@ -413,6 +413,8 @@ class Contribution(Standings):
         missed_errors: ``[n]``, the standard errors.
         lacking: ``[2, n]``, the upper 95 % ends of :func:`missed` by work, and by the part IDLE of that.
         fall: by how much the loss fell. NaN: values are no parts of it.
+        several: whether values are parts of the falls of several models, on the same samples: a model of some clients
+            may get worse on everybody's because it gets better on theirs.
     """
 
     labels: tuple[str, ...]
@@ -423,6 +425,7 @@ class Contribution(Standings):
     missed_errors: Floats
     lacking: Floats
     fall: float
+    several: bool
 
     @cached_property
     def errors(self) -> Floats:
@@ -452,15 +455,15 @@ class Contribution(Standings):
     def suspect(self) -> NDArray[np.bool_]:
         """Whose updates clearly did harm (:func:`clearly_harmful`), or are clearly better left out of the averages.
 
-        Nobody's, ``[n]``, if values only rank, or where one of the errors is not known: the other alone would be taken
-        for the whole.
+        Nobody's, ``[n]``, if values only rank or are of ``several`` models, or where one of the errors is not known:
+        the other alone would be taken for the whole.
         """
         sure = np.isfinite(self.drawn) & ~np.isinf(self.sampling)
         bad = clearly_harmful(self.totals, self.errors, self.seats, by_chance(self.totals, self.measure))
         much = -SUSPECT * abs(self.fall)
         idle = (self.missed + SURE * self.missed_errors < much) & (self.lacking[1] < 0)
         lacks = (self.lacking[0] < much) | idle
-        return np.asarray((bad & sure & (not self.measure.ranks)) | (lacks & (self.seats > 1)))
+        return np.asarray((bad & sure & (not (self.measure.ranks or self.several))) | (lacks & (self.seats > 1)))
 
     @property
     def suspects(self) -> list[str]:
@@ -507,6 +510,7 @@ def contribution(group: SeedGroup) -> Contribution | None:
         missed_errors=errors[0],
         lacking=(lone + SURE * errors)[1:],
         fall=float(np.mean(fell)),
+        several=any(map(_many_models, runs)),
     )
 
 

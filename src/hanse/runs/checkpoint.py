@@ -158,7 +158,16 @@ class Writer:
 
     def tensor(self, tensor: Tensor) -> Any:
         """Return what stands for a tensor."""
-        return {"$tensor": self.array(tensor.detach().cpu().numpy())["$array"]}
+        return self.bits(tensor) or {"$tensor": self.array(tensor.detach().cpu().numpy())["$array"]}
+
+    def bits(self, tensor: Tensor) -> Any:
+        """Return what stands for a tensor of a type that NumPy lacks, such as bfloat16: its bits as whole numbers; None
+        for all others.
+        """
+        kind = str(tensor.dtype).removeprefix("torch.")
+        if hasattr(np, kind):
+            return None
+        return {"$bits": [kind, self.tensor(tensor.detach().view({1: torch.uint8, 2: torch.int16}[tensor.itemsize]))]}
 
     def other(self, value: Any) -> Any:
         """Return what stands for a value of any other type. Raises TypeError: nothing is lost in silence."""
@@ -225,6 +234,8 @@ class Reader:
 
     def leaf(self, tag: str, said: Any) -> Any:
         """Return what an array, a tensor or anything else was written as."""
+        if tag == "$bits":
+            return self.read(said[1]).view(getattr(torch, said[0]))
         return self.arrays[said] if tag == "$array" else torch.from_numpy(self.arrays[said]).to(self._device)
 
 

@@ -10,7 +10,9 @@ The fields' types document the allowed values, and ``docs/reference/experiment.m
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property, partial
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
@@ -28,14 +30,15 @@ from pydantic import (
 )
 
 from hanse.base import toml
-from hanse.base.errors import UserError, collected, import_path, nearest, path_of
+from hanse.base.errors import OWN, UserError, collected, gated, import_path, import_paths, nearest, path_of
 from hanse.base.factories import OBJECT, Count, Positive, defaults, named_choice
-from hanse.base.files import SMALL
-from hanse.base.wings import Names
+from hanse.base.files import SMALL, read_json, table
+from hanse.base.wings import Names, absent
 from hanse.core.part import Mechanism
 from hanse.core.recipe import Recipe
 from hanse.data.spec import DataSpec, mistakes
 from hanse.learning.models import MODELS, Send
+from hanse.ledger.run_ledger import latest_claim
 from hanse.mechanisms.mechanism_table import part_table, table_of
 from hanse.mechanisms.registry import MECHANISMS, PARTS, SLOTS, build_mechanism, is_rule
 from hanse.runs.overrides import apply
@@ -448,9 +451,40 @@ class Experiment(BaseModel):
             UserError: the file cannot be read, or it is invalid. The message has a line for each mistake.
         """
         sections, notes = apply(read_file(path), overrides)
-        experiment = cls(**sections)
+        try:
+            experiment = cls(**sections)
+        except UserError:
+            claim = latest_claim(Path(path).parent) if Path(path).name == "config.toml" else None
+            if claim is not None and claim.settings:
+                cls.played(claim.settings, Path(path).parent)
+            raise
         experiment.mechanism._said = tuple(notes)
         return experiment
+
+    @classmethod
+    def played(cls, settings: str, folder: Path) -> Self:
+        """Return the experiment that a run's checkpoint has.
+
+        Args:
+            settings: as TOML.
+            folder: the run directory.
+
+        Raises:
+            UserError: this release lacks one of the settings. The last line names the one that has it.
+        """
+        with gated(f"{folder}: its checkpoint: settings"):
+            sections = toml.loads(settings)
+        try:
+            return cls(**sections)
+        except UserError as wrong:
+            if absent() or set(import_paths(sections)) - OWN:  # it may be a wing or the user's own that lacks
+                raise
+            began, now = began_with(folder).get("hanse", "of another version"), version("hanse")
+            one = f"an earlier state of hanse {now}" if began == now else f"hanse {began}"
+            raise UserError(
+                *wrong.lines, f"{folder}: was played with these settings by {one}, which goes on with it; hanse {now} "
+                "plays it anew without them"
+            ) from None  # fmt: skip
 
     def sections(self) -> dict[str, dict[str, Any]]:
         """Return every section as plain values, with all defaults and the options of the mechanism and its parts.
@@ -524,6 +558,14 @@ def _of_texts(sections: Mapping[str, Any]) -> dict[str, Any]:
         others = train.get("lr") is not None or train.get("loop") is not None
         texts["train"] = train if others or train.get("optimizer", "sgd") != "sgd" else {**train, "lr": 2.0}
     return texts
+
+
+def began_with(folder: Path) -> dict[str, str]:
+    """Return the versions of packages that began a run; none where its file, which nothing else reads, is damaged."""
+    found = dict[str, Any]()
+    with suppress(UserError):
+        found["file"] = read_json(folder / "environment.json")
+    return {name: str(one)[:40] for name, one in table(table(found, "file"), "packages").items()}
 
 
 def read_file(path: str | Path) -> dict[str, Any]:

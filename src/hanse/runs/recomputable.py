@@ -58,8 +58,8 @@ class Comparison:
     Attributes:
         floor: the allowed difference, as a share of the largest number of the same kind. 0: no difference is allowed.
         exact: whether payments and their memos must be equal whatever the floor is.
-        least: what the largest number counts as if it is smaller: what rounding leaves of a sum of 0 is otherwise on
-            another processor.
+        least: if it is above 0, the allowed difference is a share of each number itself, not of the largest, and this
+            much more: what rounding leaves of a sum of 0 is otherwise on another processor.
         deviation: the largest difference found, as the same share.
 
     Examples:
@@ -100,7 +100,9 @@ class Comparison:
                 raise UnlikeError("{} was recorded with {}, and comes out with {}".format(said.format(name), *forms))
             money = name.endswith(("units", "money")) and not self.exact  # whole units, which may be one apart
             if mine.dtype.kind in ("fiu" if money else "f") and theirs.dtype.kind in "fiu":
-                scale = scales.get(name) or float(np.abs(mine[np.isfinite(mine)]).max(initial=self.least))
+                scale: Any = scales.get(name) or float(np.abs(mine[np.isfinite(mine)]).max(initial=0.0))
+                if self.least:
+                    scale = np.abs(mine) + self.least / self.floor
                 alike = self.close(mine, theirs, max(scale, 1 / self.floor) if money else scale)
             else:
                 alike = np.asarray(mine == theirs)
@@ -118,11 +120,13 @@ class Comparison:
             if self.exact and mine != theirs:
                 raise UnlikeError(f"'{mine.step}' was to be {mine.postings} ({mine.memo!r}), and is otherwise recorded")
 
-    def close(self, mine: np.ndarray, theirs: np.ndarray, scale: float) -> np.ndarray:
-        """Say for each number whether both are alike, and record the difference."""
+    def close(self, mine: np.ndarray, theirs: np.ndarray, scale: Any) -> np.ndarray:
+        """Say for each number whether both are alike, as a share of ``scale`` (for all or each), and record the
+        difference.
+        """
         same = (mine == theirs) | (np.isnan(mine) & np.isnan(theirs))
         with np.errstate(invalid="ignore"):
-            share = np.where(same, 0.0, np.abs(mine - theirs) / (scale or 1.0))
+            share = np.where(same, 0.0, np.abs(mine - theirs) / np.where(scale, scale, 1.0))
         near = share <= self.floor
         self.deviation = max(self.deviation, float(share[near].max(initial=0.0)))
         return np.asarray(same | near)

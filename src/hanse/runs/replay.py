@@ -43,7 +43,9 @@ from hanse.runs.run_record import edited_settings, registered
 from hanse.runs.sections import ClientsSection, ExitSection, config_hash
 from hanse.runs.settle_inputs import NotRecordedError, RecordedInputs
 
-ROUNDING = 1e-12  # of the largest number of an array, or of 1: what sums in another order make otherwise
+# what sums in another order make otherwise: of a number itself, and of all numbers of an array that the rule has read,
+# which are at least 1 together and at most MOST: one absurd number must not hide changes to all others
+ROUNDING, LEFT, MOST = 1e-12, 2.0**-46, 1e6
 REPLAYS: Mapping[str, Any] = Names({}, "replays")  # what wings post beside the rule, and check
 
 
@@ -251,6 +253,7 @@ class Again:
     wrong: str = ""
     _state: State | None = None
     _last: RecordedInputs | None = None
+    _size: float = 1.0
 
     def following(self, rounds: Iterable[PostedRound]) -> Iterator[PostedRound]:
         """Yield the rounds, each once it was settled again."""
@@ -300,7 +303,8 @@ class Again:
 
     def _compare(self, r: PostedRound, settlement: Settlement, arrays: Arrays = MappingProxyType({})) -> None:
         """Note the first difference between what a round's settlement posts and records, and what is there."""
-        alike = Comparison(ROUNDING, least=1.0)
+        self._size = min(max(self._size, self._last.size if self._last else 0.0), MOST)
+        alike = Comparison(ROUNDING, least=LEFT * self._size)
         try:
             alike.same_payments(settlement.transactions, r.posted)
             alike.same("'{}'", arrays, {name: r.arrays.get(name) for name in arrays})

@@ -22,7 +22,7 @@ import re
 import shutil
 import sys
 import uuid
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -38,7 +38,6 @@ from hanse.base.files import (
     going_on,
     on_network,
     private_folder,
-    read_json,
     read_toml,
     table,
     taken,
@@ -58,7 +57,7 @@ from hanse.ledger.run_ledger import BooksAtCheckpoint, name_and_key
 from hanse.ledger.store import Issuer, Ledger
 from hanse.runs import checkpoint
 from hanse.runs.checkpoint import CorruptCheckpointError, LoopState, Snapshot
-from hanse.runs.config import Experiment
+from hanse.runs.config import Experiment, began_with
 from hanse.runs.recomputable import FILE as COMMITTED
 from hanse.runs.recomputable import Commitment, answers_file, audit_folder, validation_file
 from hanse.runs.round_record import HASH, LINES, METRICS, ROUNDS, SEATS, SHAPE, RoundRecord, lost_rounds, round_file
@@ -514,9 +513,15 @@ def _same_settings(path: Path, experiment: Experiment, snapshot: Snapshot) -> No
     shorter.
     """
     played, lines = snapshot.state.round, list[str]()
-    before = Experiment(**toml.loads(snapshot.settings))  # with the defaults of settings that are new since
+    before = Experiment.played(snapshot.settings, path)  # with the defaults of settings that are new since
     free = changeable(before, experiment, path, played)
-    for key, old, new in differences(*(toml.loads(one.to_toml()) for one in (before, experiment))):
+    both = [toml.loads(one.to_toml()) for one in (before, experiment)]
+    sources = [toml.inline(one["data"]["source"]) for one in both]
+    for key, old, new in differences(*both):
+        # nobody here sees whether members' tables by another schema are the same
+        other = key == "data.source.sha256" and on_network(path) and LEFT_OUT not in (old, new)
+        if key.startswith(("data.partition", "data.client_")) and sources[0] != sources[1]:
+            key, old, new, other = "data.source", *sources, True  # which may decide how samples are dealt out
         changed = "" if new == LEFT_OUT else f" --set {key}={new}"
         back = "leave it out" if old == LEFT_OUT else f"put {old} back"
         anew = "" if on_network(path) else f": hanse run {path / 'config.toml'}{changed}"
@@ -526,13 +531,13 @@ def _same_settings(path: Path, experiment: Experiment, snapshot: Snapshot) -> No
             why = f"round {played} of {before.run.rounds} was settled as the last one, which cannot be taken back"
         elif key == "run.rounds":
             why = f"{played} of {old} rounds were played already"
-        elif may_change(key, free) and not before.run.recomputable:
+        elif may_change(key, free) and not (other or before.run.recomputable):
             continue
         else:
             why = f"the {played} rounds until now were played with another"
         lines.append(f"{key}: {new}: {why}; {back}, or play it as a new run{anew}")
     if lines:
-        raise UserError(*lines)
+        raise UserError(*dict.fromkeys(lines))
 
 
 def _whole(path: Path, snapshot: Snapshot, name: str) -> Snapshot:
@@ -558,13 +563,10 @@ def _lost(path: Path) -> list[str]:
 
 def _other_versions(path: Path) -> list[str]:
     """Return a note if other versions than these began a run, since only the same ones promise the same bits."""
-    try:
-        said = read_json(path / "environment.json")
-    except UserError:  # nothing else reads this file
-        return []
-    began, now = table(said, "packages") if isinstance(said, Mapping) else {}, environment()["packages"]
-    pairs = [(name, str(began[name])[:40], now[name]) for name in ("hanse", "torch") if name in began]
-    told = [f"{name} {old} (now {new})" for name, old, new in pairs if old != new]
+    began, now = began_with(path), environment()["packages"]
+    told = [
+        f"{one} {began[one]} (now {now[one]})" for one in ("hanse", "torch") if began.get(one, now[one]) != now[one]
+    ]
     return [f"note: this run began with {' and '.join(told)}: its numbers may differ from here on"] if told else []
 
 

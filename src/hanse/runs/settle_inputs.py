@@ -173,7 +173,7 @@ class _Writer(Writer):
         """Return the numbers of a tensor, but only the shape of models."""
         if tensor.numel() > MOST or (tensor.ndim and tensor.shape[-1] in self._widths):
             return {"$model": [str(tensor.dtype).removeprefix("torch."), list(tensor.shape)]}
-        return {"$tensor": self.array(tensor.detach().cpu().numpy())}
+        return self.bits(tensor) or {"$tensor": self.array(tensor.detach().cpu().numpy())}
 
     def other(self, value: Any) -> Any:
         """Return the name of a type that is not recorded."""
@@ -181,7 +181,7 @@ class _Writer(Writer):
 
     def array(self, array: NDArray[Any]) -> Any:
         """Return an array's numbers, or the name of the array that the record has of them."""
-        if array.dtype.kind not in "biufU":
+        if array.dtype.kind not in "biufcU":
             return {"$none": str(array.dtype)}
         if array.size <= SMALL and array.dtype.kind in "biuf":
             return {"$array": [array.dtype.str, list(array.shape), array.reshape(-1).tolist()]}
@@ -240,6 +240,11 @@ class RecordedInputs:
         """What was asked for and the record does not have; "" if nothing was."""
         return ", ".join(dict.fromkeys(self._reader.asked))
 
+    @property
+    def size(self) -> float:
+        """The sum of the absolute numbers of the array that was read with the largest such sum; 0 if none was."""
+        return self._reader.size
+
 
 class Shown(View):
     """A view made from a record. It raises NotRecordedError for what the record does not have."""
@@ -291,8 +296,9 @@ class _Missing:
 
 
 class _Model(_Missing, NDArrayOperatorsMixin):
-    """A model of which the record has the shape alone. Whatever asks for its numbers raises NotRecordedError, and is
-    noted in ``asked``, since libraries turn what such a question raises into errors of their own.
+    """A model, or several, of which the record has the shape alone. Whatever asks for numbers raises NotRecordedError,
+    and is noted in ``asked``, since libraries turn what such a question raises into errors of their own. Rows can be
+    taken, as a rule does that has the judge score them, whose answers are recorded.
     """
 
     def __init__(self, shape: tuple[int, ...], asked: list[str]) -> None:
@@ -302,6 +308,11 @@ class _Model(_Missing, NDArrayOperatorsMixin):
     def __len__(self) -> int:
         return self.shape[0]
 
+    def __getitem__(self, at: Any) -> Any:
+        if isinstance(at, tuple) or self.ndim < 2:
+            return self._unknown()
+        return _Model((*np.broadcast_to(False, self.shape[:1])[at].shape, *self.shape[1:]), self._asked)
+
     @classmethod
     def __torch_function__(cls, *given: Any, **options: Any) -> Any:
         raise NotRecordedError("models")
@@ -310,7 +321,7 @@ class _Model(_Missing, NDArrayOperatorsMixin):
         self._asked.append("models")
         raise NotRecordedError("models")
 
-    __getitem__ = __array__ = __array_ufunc__ = __float__ = __int__ = __bool__ = _unknown
+    __array__ = __array_ufunc__ = __float__ = __int__ = __bool__ = _unknown
 
 
 class _Reader(Reader):
@@ -320,7 +331,15 @@ class _Reader(Reader):
 
     def __init__(self, arrays: Arrays, calls: Any) -> None:
         super().__init__(calls, arrays)
-        self.asked = list[str]()
+        self.asked, self.size = list[str](), 0.0
+
+    def read(self, value: Any, kind: type[Any] | None = None) -> Any:
+        """Return the value that was written, and note how large its numbers are."""
+        found = super().read(value, kind)
+        if isinstance(found, int | float | np.ndarray) and (numbers := np.asarray(found)).dtype.kind in "iuf":
+            sizes = np.abs(numbers.astype(np.float64))
+            self.size = max(self.size, float(sizes[np.isfinite(sizes)].sum()))
+        return found
 
     def leaf(self, tag: str, said: Any) -> Any:
         """Return an array or a tensor, or what stands for a model or for what was not recorded."""
@@ -341,6 +360,8 @@ class _Reader(Reader):
                 return torch.from_numpy(np.array(self.read(said)))
             case "$model":
                 return _Model(tuple(said[1]), self.asked)
+            case "$bits":
+                return super().leaf(tag, said)
         return _Missing(str(said))
 
     def made(self, name: str, fields: dict[str, Any], kind: type[Any] | None) -> Any:

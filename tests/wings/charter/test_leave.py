@@ -199,14 +199,9 @@ class Watches:
 
 
 MECHANISMS = {
-    "averages": PAYS,
-    "ipfl": "ipfl",
-    "pifl": "pifl",
-    "scaffold": "scaffold",
-    "ditto": "ditto",
-    "cfl": "cfl",
+    "averages": PAYS, "ipfl": "ipfl", "pifl": "pifl", "scaffold": "scaffold", "ditto": "ditto", "cfl": "cfl",
     "median": {"name": "fedavg", "clients_per_round": 2, "weigh": "median"},
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS.values(), ids=MECHANISMS)

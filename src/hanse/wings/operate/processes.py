@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from hanse.base.files import private_folder
 from hanse.flower.narrator import MARK
@@ -174,14 +173,23 @@ def stream(call: Sequence[str], env: Mapping[str, str], cwd: Path, log: Path, he
         heard: a function that gets each line that begins with ``MARK``, without the mark.
     """
     log.unlink(missing_ok=True)
-    pipes: Any = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    with log.open("xb", 0) as out, subprocess.Popen(call, env=dict(env), cwd=cwd, **pipes) as child:
+    # no pipe: one ends when all have closed it that the command has started, and some of them may go on
+    with (
+        log.open("xb", 0) as out,
+        log.open("rb") as said,
+        subprocess.Popen(call, env=dict(env), cwd=cwd, stdin=subprocess.DEVNULL, stdout=out, stderr=out) as child,
+    ):
         try:
-            for line in child.stdout or ():
-                out.write(line)
-                text = line.decode(errors="replace").rstrip("\r\n")
-                if text.startswith(MARK):
-                    heard(text.removeprefix(MARK))
+            ended, rest = False, b""
+            while not ended:
+                with suppress(subprocess.TimeoutExpired):
+                    child.wait(0.05)
+                ended = child.poll() is not None  # before the last look
+                *whole, rest = (rest + said.read()).split(b"\n")
+                for line in [*whole, rest] if ended else whole:
+                    text = line.decode(errors="replace").rstrip("\r")
+                    if text.startswith(MARK):
+                        heard(text.removeprefix(MARK))
         except BaseException:
             child.terminate()
             raise
