@@ -23,9 +23,9 @@ from hanse.base.factories import Positive
 from hanse.base.pytorch import torch
 from hanse.base.streams import stream
 from hanse.data.dataset import Dataset, Distributions, largest_remainder, stratified_split
-from hanse.data.federated import share_ends
 from hanse.data.partitions import SizeLaw, client_sizes
 from hanse.data.samples import Samples
+from hanse.data.shares import share_ends
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
