@@ -15,9 +15,9 @@ from hanse.data import DataSpec
 from hanse.data import build as build_data
 from hanse.federation.check import refusal
 from hanse.federation.local import LocalFederation
-from hanse.learning.engines import SequentialEngine
 from hanse.learning.job import smallest_batch
 from hanse.learning.models import build_problem
+from hanse.learning.sequential import SequentialEngine
 from hanse.learning.stacked import StackedEngine
 from hanse.runs.setup import Session, build
 

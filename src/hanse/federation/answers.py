@@ -165,7 +165,7 @@ def score_shares(
 
         >>> from hanse.core.table import Layout
         >>> from hanse.data import DataSpec, build
-        >>> from hanse.learning.engines import SequentialEngine
+        >>> from hanse.learning.sequential import SequentialEngine
         >>> module = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
         >>> engine = SequentialEngine(Problem(module, Layout.of(module)))
         >>> data = build(DataSpec(source="digits", clients=4))

@@ -44,12 +44,12 @@ from hanse.federation.codec import Message, WireError, pack, unpack
 from hanse.federation.local import LocalFederation
 from hanse.federation.policy import Loyal
 from hanse.federation.policy import faults as profile_faults
-from hanse.learning.engines import SequentialEngine
 from hanse.learning.job import Engine, Problem
 from hanse.learning.losses import build_objective
 from hanse.learning.metrics import build_metrics
 from hanse.learning.models import build_problem
 from hanse.learning.sequences import is_text
+from hanse.learning.sequential import SequentialEngine
 from hanse.ledger import witness
 from hanse.ledger.receipts import Receipt, contradiction, newest, write_receipts
 

@@ -40,9 +40,9 @@ from hanse.base.streams import drawn_so_far, torch_seed
 from hanse.core.declared import LARGEST_COUNT, LARGEST_LOSS, MOST_METRICS, Declared, Figure, UnsoundError
 from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
-from hanse.learning.engines import SequentialEngine, work_of
 from hanse.learning.job import LOOP, NO_STEP, LoopResult, Problem, SeatJob, TrainedRows, largest_batch, smallest_batch
 from hanse.learning.process import restorer, seed_all, untouched
+from hanse.learning.sequential import SequentialEngine, work_of
 from hanse.learning.threads import intra_op
 
 log = logging.getLogger("hanse.training")

@@ -37,7 +37,7 @@ class ServerJudge:
 
     Attributes:
         problem: the model as a module, and its loss (:class:`hanse.learning.job.Problem`).
-        engine: scores models, such as :class:`hanse.learning.engines.SequentialEngine`.
+        engine: scores models, such as :class:`hanse.learning.sequential.SequentialEngine`.
         validation: the server's validation set. None: it has none, and methods that need it raise RuntimeError.
         workers: how many threads score coalitions at the same time. The last bits of a utility depend on this number.
         num_classes: the number of classes of the targets. None: regression.

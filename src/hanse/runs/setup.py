@@ -36,7 +36,7 @@ from hanse.federation.local import LocalFederation
 from hanse.federation.policy import POLICIES, Profile, build_profiles
 from hanse.federation.wrapped import Believed, Bounded, build_refusal
 from hanse.learning.agreement import settle
-from hanse.learning.engines import EngineChoice, SequentialEngine, choose, pick_device
+from hanse.learning.engines import EngineChoice, choose, pick_device
 from hanse.learning.job import Engine, Problem
 from hanse.learning.loop import Loop, LoopEngine
 from hanse.learning.losses import balanced, build_objective
@@ -44,6 +44,7 @@ from hanse.learning.metrics import build_metrics
 from hanse.learning.models import Factory, build_problem, structure
 from hanse.learning.modules import own_module
 from hanse.learning.sequences import is_text
+from hanse.learning.sequential import SequentialEngine
 from hanse.mechanisms.feedback import Feedback
 from hanse.mechanisms.fits import clashes, unmet_needs
 from hanse.mechanisms.mechanism_table import judged, who_judges
