@@ -33,14 +33,13 @@ from hanse.ledger.receipts import AGREEMENT, CLOCK
 from hanse.ledger.run_ledger import closed_in, open_ledger, reading, unbooked, verify_run
 from hanse.runs.chance import is_number
 from hanse.runs.checkpoint import LoopState
+from hanse.runs.comparison import Comparison, UnlikeError
 from hanse.runs.config import Experiment
 from hanse.runs.played_run import last_state
 from hanse.runs.recomputable import (
     Commitment,
-    Comparison,
     ReplayedAnswers,
     RoundAnswers,
-    UnlikeError,
     answers_file,
     audit_folder,
     code_hash,

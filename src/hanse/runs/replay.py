@@ -37,7 +37,7 @@ from hanse.mechanisms import market_checks
 from hanse.mechanisms.market_checks import NEEDED, MarketRound, market_of
 from hanse.mechanisms.registry import build_mechanism, built_in_parts
 from hanse.runs.chance import is_number
-from hanse.runs.recomputable import Comparison, UnlikeError
+from hanse.runs.comparison import Comparison, UnlikeError
 from hanse.runs.round_record import METRICS, Arrays, lost_rounds, round_file, rounds_of, row_hash
 from hanse.runs.run_record import edited_settings, registered
 from hanse.runs.sections import ClientsSection, ExitSection, config_hash
