@@ -26,9 +26,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from hanse.base.errors import UserError, from_message
+from hanse.base.errors import UserError
 from hanse.base.factories import call
 from hanse.base.files import AGREEMENTS, ASKED, CLIENTS, OPERATORS, as_npz, private_folder, write_whole
+from hanse.base.imports import from_message
 from hanse.base.pytorch import Tensor, torch
 from hanse.base.wings import Names, absent
 from hanse.core.declared import Count, Int64, Name

@@ -35,7 +35,8 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 from typing_extensions import TypeAliasType
 
-from hanse.base.errors import RAISED, UserError, first_line, import_path
+from hanse.base.errors import RAISED, UserError, first_line
+from hanse.base.imports import import_path
 from hanse.base.streams import drawn_so_far, torch_seed
 from hanse.core.declared import LARGEST_COUNT, LARGEST_LOSS, MOST_METRICS, Declared, Figure, UnsoundError
 from hanse.core.recipe import Recipe

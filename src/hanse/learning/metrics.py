@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hanse.base.errors import RAISED, UserError, first_line, named
+from hanse.base.errors import RAISED, UserError, first_line
+from hanse.base.imports import named
 from hanse.base.pytorch import Tensor, torch
 from hanse.games.jackknife import jackknife_errors, t_factor, t_quantile
 from hanse.learning.intervals import UNITS, Interval, auc_interval, sample_blocks, wilson

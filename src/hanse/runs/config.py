@@ -28,9 +28,10 @@ from pydantic import (
 )
 
 from hanse.base import toml
-from hanse.base.errors import UserError, collected, import_path, nearest, path_of
+from hanse.base.errors import UserError, collected, nearest
 from hanse.base.factories import OBJECT, Count, Positive, defaults, named_choice
 from hanse.base.files import SMALL
+from hanse.base.imports import import_path, path_of
 from hanse.base.wings import Names
 from hanse.core.part import Mechanism
 from hanse.core.recipe import Recipe

@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from hanse.base.errors import NOT_TRUSTED, UserError, gated, is_looking, library, looking
+from hanse.base.errors import UserError, gated, library
 from hanse.base.factories import OBJECT
 from hanse.base.files import MEMBERS
+from hanse.base.imports import NOT_TRUSTED, is_looking, looking
 from hanse.base.pytorch import Tensor, nn, torch
 from hanse.core.book import Book
 from hanse.core.table import SERVER, Table, mix

@@ -20,8 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from hanse.base.errors import NOT_TRUSTED, UserError, first_line, looking
+from hanse.base.errors import UserError, first_line
 from hanse.base.files import json_lines, read_arrays, read_toml, table
+from hanse.base.imports import NOT_TRUSTED, looking
 from hanse.base.wings import Names, absent
 from hanse.core.book import Book
 from hanse.core.calling import checked_state, method_of

@@ -30,7 +30,7 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from hanse.base import toml
-from hanse.base.errors import OWN, MachineError, UserError, import_paths, nearest
+from hanse.base.errors import MachineError, UserError, nearest
 from hanse.base.factories import named_choice
 from hanse.base.files import (
     CLIENTS,
@@ -42,6 +42,7 @@ from hanse.base.files import (
     run_folder,
     table,
 )
+from hanse.base.imports import OWN, import_paths
 from hanse.base.wings import Names
 from hanse.core.declared import Count, Declared
 from hanse.core.telling import About, read_about

@@ -18,8 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from hanse.base.errors import UserError, gated, import_path, named
+from hanse.base.errors import UserError, gated
 from hanse.base.factories import OBJECT, call, misspelt
+from hanse.base.imports import import_path, named
 from hanse.base.pytorch import Tensor, nn, torch
 from hanse.base.streams import stream
 from hanse.core.calling import method_of
