@@ -14,7 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -242,7 +242,7 @@ class Combined(AggregatePart):
         For a subset of the replies, this is the row that the strategy would have made of them. If it makes none, the
         row stays unchanged.
         """
-        told: Any = group.view.judge
+        told = cast("WatchedRound", group.view.judge)
         clients = group.view.trained.seats.client[group.at].tolist()
         if told.average:
             return Aggregate(told.share(clients))
@@ -304,7 +304,7 @@ class OfReplies(ValuePart):
             UserError: a model could not be judged, the strategy made no aggregate, or the models of coalitions are not
                 available.
         """
-        told: Any = view.judge
+        told = cast("WatchedRound", view.judge)
         clients = view.trained.seats.client.tolist()
         if told.made is None:
             raise UserError("the strategy made no aggregate")
