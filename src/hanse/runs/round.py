@@ -132,8 +132,8 @@ class Exchange(Federation):
         if requests or before.flights:
             came = self.exchange(self.round, requests, self.deadline_s, waiting.closing(self.round))
             if waiting.active or before.flights or before.clock or any(reply.arrival is not None for reply in came):
-                asked = (self.round, requests, seats, view.table, view.roster)
-                landed = Training(*asked, before, waiting, self.deadline_s).land(came)
+                asked = Training(self.round, requests, seats, view.table, view.roster, before, waiting, self.deadline_s)
+                landed = asked.land(came)
             else:  # everybody was waited for, and no clock runs: nothing can be late
                 sound, refused = heard(self.round, requests, came, view.roster)
                 landed = replace(landed, replies=sound, refusals=tuple(refused))
@@ -455,8 +455,9 @@ class _Round:
         judge = session.judge
         for guard in session.guards.values():
             judge = guard.judge(judge, state.round)
-        known = (session.context, state.round, stage, present, state.table, state.home, judge)
-        self.view = View(*known, book=state.book, refusals=lost)
+        self.view = View(
+            session.context, state.round, stage, present, state.table, state.home, judge, book=state.book, refusals=lost
+        )
 
     def know(self, **known: Any) -> None:
         """Set these fields of the view."""
