@@ -94,7 +94,7 @@ def against_rules(folder: Path, history: Iterable[tuple[int, Transaction]], kind
     asked, vests = section.get("grant"), section.get("vests")
     units = round((float(asked) if is_number(asked) else usual.grant) * TOKEN)
     parts = vests if isinstance(vests, int) and vests >= 1 else usual.vests  # in so many a new client gets its grant
-    leaving = ExitSection(**table(section, "exit"))
+    leaving = ExitSection.of(config)
     clients, kinds = registered(folder, config), kinds or read_about(folder).posted
     proved = table(config, "sizes").get("proved") is True
     if proved and "sizes" not in REPLAYS:
