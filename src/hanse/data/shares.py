@@ -33,7 +33,7 @@ class Cuts:
         client_test_from: "own" cuts test shares from the clients' samples. All others take them from the server's test
             set: "equal" distributes it over the clients, each class evenly. "server": a client has its owner's samples
             if the source names owners, else ``client_test`` times as many as it trains on, drawn with its class
-            mixture. "classes": a client has the whole set, or its owner's samples, weighted by :func:`class_weights`.
+            mixture. "classes": a client has the whole set, or its owner's samples, weighted by its class mixture.
         validation: the part of the source's test set that is the server's validation set; the rest is its test set.
         root: the part of it on which the server itself trains.
         seed: the seed of all draws.
