@@ -475,8 +475,8 @@ class RunRecord:
         """
         if len(self.metrics) >= self.rounds_planned:
             return None
-        exit = table(table(self.config, "clients"), "exit")
-        if exit.get("models") == "anew" and (claim := latest_claim(self.path)) is not None and claim.finished:
+        agreed = table(table(self.config, "clients"), "exit")
+        if agreed.get("models") == "anew" and (claim := latest_claim(self.path)) is not None and claim.finished:
             return f"a client has left after {len(self.metrics)} rounds, and nobody trains on (clients.exit)"
         limits = table(self.config, "run")
         try:

@@ -197,11 +197,11 @@ def _stated(run: RunRecord, client: int, snapshot: Snapshot) -> tuple[Leaving, S
     found = _lineage(run, client, snapshot, state.round)
     held = (Account() if books is None else books.accounts.get(client, Account())).totals
     vests, without = table(run.config, "clients").get("vests"), harms_of(run).get(client)
-    exit, back, states = ExitSection.of(run.config), 0, state.states
-    for guard in guards_of(Experiment(**run.config)).values() if exit.bond == "returned" else ():
+    agreed, back, states = ExitSection.of(run.config), 0, state.states
+    for guard in guards_of(Experiment(**run.config)).values() if agreed.bond == "returned" else ():
         more, states = guard.leaves(client, states)
         back += more
-    lost = max(0, held["balance"] + back) if exit.balance == "lost" else 0
+    lost = max(0, held["balance"] + back) if agreed.balance == "lost" else 0
     held |= {"balance": held["balance"] + back - lost, "escrow": held["escrow"] - back}
     said: dict[str, Any] = {
         "client": client,
