@@ -28,9 +28,10 @@ import hanse
 from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
 from hanse.learning.coalitions import UpdateGame
-from hanse.learning.engines import EngineChoice, SequentialEngine, make_engine, same_bits
+from hanse.learning.engines import EngineChoice, make_engine, same_bits
 from hanse.learning.job import Engine, Problem, SeatJob
 from hanse.learning.models import MODELS, build_problem
+from hanse.learning.sequential import SequentialEngine
 
 PEERS = Path(__file__).parent / "peers"
 sys.path.insert(0, str(PEERS))

@@ -24,7 +24,8 @@ import hanse
 from hanse.data.tables import TABLES, load_table
 from hanse.data.units import split_units
 from hanse.games.jackknife import SURE
-from hanse.learning.metrics import Metric, Predictions, build_metrics, sample_blocks, wilson
+from hanse.learning.intervals import sample_blocks, wilson
+from hanse.learning.metrics import Metric, Predictions, build_metrics
 from hanse.reports.fits import OwnTest, _of_main
 from hanse.reports.joining import Gain, _mean
 

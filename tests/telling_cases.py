@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from hanse.base.errors import looking
 from hanse.base.factories import call
 from hanse.base.files import table
+from hanse.base.imports import looking
 from hanse.core.telling import About, PartDescription, Telling, describe
 from hanse.federation.behaviour import BEHAVIOURS
 from hanse.federation.policy import POLICIES

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from hanse.base import wings
-from hanse.base.errors import UserError, import_path
+from hanse.base.errors import UserError
+from hanse.base.imports import import_path
 from hanse.data.samples import Samples
 from hanse.federation.node import ACCOUNT, Assignment, ClientData, Node
 

@@ -11,9 +11,10 @@ import torch
 
 from hanse.base.errors import UserError
 from hanse.data import Dataset, DataSpec, Samples, build, parse_spec
-from hanse.data.federated import Cuts, SplitData
+from hanse.data.federated import SplitData
 from hanse.data.fingerprint import differences, fingerprint
 from hanse.data.partitions import Partition
+from hanse.data.shares import Cuts
 from hanse.data.synthetic import GeneratedData, Synthetic
 
 

@@ -1,6 +1,7 @@
 """The embedded federation: answers to every question, bytes, and clients that cannot train."""
 
 from typing import Any
+from weakref import ref
 
 import numpy as np
 import pytest
@@ -14,10 +15,11 @@ from hanse.core.recipe import Recipe
 from hanse.data import DataSpec
 from hanse.data import build as build_data
 from hanse.federation.check import refusal
+from hanse.federation.codec import Traffic
 from hanse.federation.local import LocalFederation
-from hanse.learning.engines import SequentialEngine
 from hanse.learning.job import smallest_batch
 from hanse.learning.models import build_problem
+from hanse.learning.sequential import SequentialEngine
 from hanse.learning.stacked import StackedEngine
 from hanse.runs.setup import Session, build
 
@@ -88,6 +90,14 @@ def test_bytes_count_each_model_once_a_round_and_private_rows_never(here: Sessio
     assert weigh(11, Score("q", row[None])) == (size, 16)  # a loss and an accuracy, float64
     assert weigh(11, Train(0, 0, row)) == (0, size)  # it has the row from the question before
     assert weigh(12, Train(0, 0, row), Train(1, 1, other, centre=row, mu=0.1, private=True)) == (size, size)
+
+
+def test_a_model_is_known_while_it_is_there_and_not_kept() -> None:
+    traffic, model = Traffic(), torch.zeros(4)
+    assert [traffic.down(0, Request(1, (Train(0, 0, model),))) for _ in range(2)] == [16, 0]
+    there = ref(model.untyped_storage())
+    del model
+    assert there() is None
 
 
 def test_a_client_with_too_few_samples_refuses_and_the_others_train() -> None:

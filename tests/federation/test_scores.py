@@ -12,10 +12,10 @@ from hanse.base.streams import stream
 from hanse.core.port import Request, Score
 from hanse.data.samples import Samples
 from hanse.federation.answers import Share, weighted_scores
-from hanse.learning.engines import SequentialEngine
 from hanse.learning.job import Problem
 from hanse.learning.models import build_problem
 from hanse.learning.scoring import Scorer
+from hanse.learning.sequential import SequentialEngine
 from hanse.learning.threads import Crew
 from hanse.runs.setup import Session, build
 from tests.learning.helpers import made

@@ -31,10 +31,10 @@ def test_nodes_and_the_server_die_and_the_run_goes_on(net: Loopback, tmp_path: P
     run = tmp_path / "run"
     exp = experiment("tiff", nodes=4, rounds=6, mechanism=AUCTION, federation={"deadline_s": 60.0})
     config = {"plan": str(plan(tmp_path, {"run": exp}, members=3))}
-    # the others are only registered
-    vars(net)["start_node"] = lambda node: Loopback.start_node(net, node) if node < 2 else None
-    net.up()
-    del vars(net)["start_node"]
+    with pytest.MonkeyPatch.context() as patch:  # the others are only registered
+        start = Loopback.start_node
+        patch.setattr(Loopback, "start_node", lambda own, node: start(own, node) if node < 2 else None)
+        net.up()
     begin(net, 2, FAULT_PID=str(net.folder / "logs" / "node2.pid"))
 
     make_node_key(net.folder / "keys" / "node5")  # another than the one that was admitted

@@ -121,9 +121,8 @@ def test_a_key_that_no_node_can_have_is_refused_before_anything_starts(
             if file != half:
                 said = CliRunner().invoke(app, ["network", *words])
                 assert isinstance(said.exception, UserError)
-                assert [(line.startswith(where), "ssh-keygen" in line) for line in said.exception.lines] == [
-                    (True, True)
-                ]
+                told = [(line.startswith(where), "ssh-keygen" in line) for line in said.exception.lines]
+                assert told == [(True, True)]
 
 
 def test_an_admitted_key_is_shown_as_the_run_will_name_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,9 +20,9 @@ from hanse.data import build
 from hanse.federation.behaviour import Behaviour, Liar
 from hanse.federation.node import ClientData
 from hanse.flower.client import client_app
-from hanse.runs.round import play_round
+from hanse.runs.round import finish, play_round
 from hanse.wings.attack.deviant import Deviant
-from hanse.wings.evidence.proved_sizes import FAILED, PROVED
+from hanse.wings.evidence.proved_sizes import FAILED, PROVED, UNFINISHED
 
 AUDITOR = Ed25519PrivateKey.generate()
 DATA: dict[int, ClientData] = {}
@@ -80,9 +80,8 @@ def test_an_auditor_signs_for_the_honest_and_the_liar_loses_its_bond(small: Netw
     first = play_round(small.setup, small.start)
     assert [t.kind for t in first.view.posted] == ["grant"] * 4 + [BOND] * 4
     assert first.view.roster.num_samples.tolist() == [0, 0, 0, 0]  # nobody has proved anything yet
-    assert {reason for _, reason in first.view.refusals} == {
-        "no auditor has signed yet; 'hanse audit size' on its premises does"
-    }
+    [told] = {reason for _, reason in first.view.refusals}
+    assert told == "no auditor has signed yet; 'hanse audit size' on its premises does"
     assert [audit(tmp_path, c) for c in range(3)] == ["", "", ""]
     assert "another root" in audit(tmp_path, 3)  # shown what is there, the auditor does not sign
     second = play_round(small.setup, first.state)
@@ -110,6 +109,14 @@ def test_nodes_prove_that_they_trained_and_who_did_not_is_worth_nothing(tmp_path
         assert (found.arrays["training_z"][:3] > 0).all()
         assert len(set(found.arrays["training_number"].tolist())) == 4
         assert second.values.per_seat[3] == 0.0
+
+
+def test_bonds_of_audits_that_no_auditor_came_to_go_back_at_the_end(small: NetworkRehearsal) -> None:
+    last = finish(small.setup, play_round(small.setup, small.start).state)
+    assert [(t.kind, t.memo) for t in last.view.posted] == [(RETURNED, UNFINISHED)] * 4
+    books = last.state.book.balances
+    assert [books[f"client/{c}"] for c in range(4)] == [100 * TOKEN] * 4
+    assert not any(books[f"escrow/{c}"] for c in range(4))
 
 
 def no_samples(context: SimpleNamespace) -> None:

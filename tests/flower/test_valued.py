@@ -293,9 +293,8 @@ def test_what_has_no_gradient_or_is_no_average_is_valued_by_other_methods(tmp_pa
     ):
         watched(strategy, tmp_path / name, validation=(x, y), model=Net(), **more)
         lines = load_run(tmp_path / name).metrics
-        assert [("value/gain" in line, "value/all_together" in line, "gap" in line) for line in lines] == (
-            [(False, True, False)] * ROUNDS
-        )
+        there = [("value/gain" in line, "value/all_together" in line, "gap" in line) for line in lines]
+        assert there == [(False, True, False)] * ROUNDS
     watched(FedAvg(), tmp_path / "right", method="exact", validation=lambda arrays: {"accuracy": right(arrays)})
     for name in ("accuracy", "method"):  # it was the loss that they were valued by
         assert by_round(tmp_path / name)[0] == pytest.approx(by_round(tmp_path / "right")[0], abs=1e-6)

@@ -5,9 +5,9 @@ from torch import Tensor
 from hanse.base.streams import stream
 from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
-from hanse.learning.engines import SequentialEngine
 from hanse.learning.job import Problem, SeatJob, TrainedRows
 from hanse.learning.native.engine import library, vectors_are_wide
+from hanse.learning.sequential import SequentialEngine
 
 COMPILED = not isinstance(library(), str)  # whether this installation has the native engine
 DENSE = "native" if COMPILED else "stacked"  # what the rule chooses for linear layers

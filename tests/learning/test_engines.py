@@ -9,9 +9,9 @@ from rotation import rotating
 
 from hanse.core.recipe import Recipe
 from hanse.learning.batches import SeatPlan, group_seats
-from hanse.learning.engines import SequentialEngine
 from hanse.learning.job import Drawn, batch_plan
 from hanse.learning.models import build_problem
+from hanse.learning.sequential import SequentialEngine
 from hanse.learning.stacked import StackedEngine
 
 from .helpers import agree, jobs_of, made, oracle

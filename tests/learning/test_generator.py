@@ -11,7 +11,6 @@ from hanse.core.port import Payload
 from hanse.core.recipe import Recipe
 from hanse.core.table import Layout
 from hanse.data.samples import Samples
-from hanse.learning.engines import SequentialEngine
 from hanse.learning.generator import (
     Ensemble,
     Generator,
@@ -24,6 +23,7 @@ from hanse.learning.generator import (
 )
 from hanse.learning.job import Problem, SeatJob, batch_plan
 from hanse.learning.models import build_problem
+from hanse.learning.sequential import SequentialEngine
 
 from .helpers import made
 

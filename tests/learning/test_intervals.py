@@ -9,17 +9,8 @@ from numpy.typing import NDArray
 from scipy import stats
 
 import hanse
-from hanse.learning.metrics import (
-    Metric,
-    Predictions,
-    Z,
-    auc_interval,
-    build_metric,
-    difference,
-    reading_of,
-    sample_blocks,
-    wilson,
-)
+from hanse.learning.intervals import Z, auc_interval, difference, sample_blocks, wilson
+from hanse.learning.metrics import Metric, Predictions, build_metric, reading_of
 from hanse.reports.fits import OwnTest, _of_main
 
 HERE = f"{__name__}:"

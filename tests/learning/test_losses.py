@@ -11,10 +11,10 @@ from hanse.base.errors import UserError
 from hanse.core.recipe import Recipe
 from hanse.data import Samples
 from hanse.learning.coalitions import UpdateGame
-from hanse.learning.engines import SequentialEngine
 from hanse.learning.job import Engine, SeatJob
 from hanse.learning.losses import balanced, build_objective
 from hanse.learning.models import build_problem
+from hanse.learning.sequential import SequentialEngine
 from hanse.learning.stacked import StackedEngine
 from hanse.learning.vmapped import VmappedEngine
 

@@ -12,10 +12,11 @@ from hanse.base.errors import UserError
 from hanse.data import Samples
 from hanse.games.jackknife import jackknife_errors
 from hanse.learning.coalitions import UpdateGame
-from hanse.learning.engines import SequentialEngine
+from hanse.learning.intervals import sample_blocks
 from hanse.learning.losses import build_objective
-from hanse.learning.metrics import Predictions, build_metric, build_metrics, sample_blocks
+from hanse.learning.metrics import Predictions, build_metric, build_metrics
 from hanse.learning.models import build_problem
+from hanse.learning.sequential import SequentialEngine
 
 HERE = "tests.learning.test_metrics:"
 

@@ -2,9 +2,9 @@ import pytest
 import torch
 
 from hanse.core.recipe import Recipe
-from hanse.learning.engines import SequentialEngine
 from hanse.learning.local import Trainer
 from hanse.learning.models import build_problem
+from hanse.learning.sequential import SequentialEngine
 from hanse.learning.vmapped import VmappedEngine, why_not_vmapped
 
 from .helpers import agree, jobs_of, made, oracle

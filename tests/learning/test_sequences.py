@@ -13,12 +13,12 @@ from hanse.data.dataset import IGNORED
 from hanse.data.samples import Samples
 from hanse.federation.answers import Share, confusion, gradient
 from hanse.learning.coalitions import UpdateGame
-from hanse.learning.engines import SequentialEngine
 from hanse.learning.job import Problem, SeatJob
 from hanse.learning.local import Trainer
 from hanse.learning.models import build_problem
 from hanse.learning.scoring import Scorer
 from hanse.learning.sequences import perplexity, sequence_outcomes
+from hanse.learning.sequential import SequentialEngine
 from hanse.learning.vmapped import why_not_vmapped
 from hanse.runs.server_judge import by_class
 

@@ -103,10 +103,10 @@ def test_what_nobody_can_collect_is_missing_to_all_alike() -> None:
 
 
 def experiment(**sections: Any) -> hanse.Experiment:
-    data, mechanism = {"clients": 5, "partition": {"alpha": 100.0}}, {"name": "fedavg", "value": "path"}
     return hanse.Experiment(
-        data=data, model="logistic", mechanism={**mechanism, "settle": "by_value"}, train={"steps": 5, "lr": 0.1},
-        engine={"threads": 1}, run={"rounds": 4}, **sections,
+        data={"clients": 5, "partition": {"alpha": 100.0}}, model="logistic", train={"steps": 5, "lr": 0.1},
+        mechanism={"name": "fedavg", "value": "path", "settle": "by_value"}, engine={"threads": 1}, run={"rounds": 4},
+        **sections,
     )  # fmt: skip
 
 

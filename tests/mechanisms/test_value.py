@@ -14,7 +14,7 @@ import hanse
 from hanse.base.errors import UserError
 from hanse.core.part import Values, View
 from hanse.games import shapley
-from hanse.learning.metrics import sample_blocks
+from hanse.learning.intervals import sample_blocks
 from hanse.mechanisms.registry import build_mechanism
 from hanse.runs.observers import valued_otherwise
 from hanse.runs.round import first_state, play_round

@@ -22,8 +22,8 @@ from work_jobs import BATCH, MLP, a_round, cnn_step, coalition_work, gtg_models,
 
 import hanse
 from hanse.learning import scoring
+from hanse.learning.intervals import BLOCKS
 from hanse.learning.local import Trainer
-from hanse.learning.metrics import BLOCKS
 from hanse.learning.native.engine import library
 from hanse.learning.scoring import Scorer
 from hanse.learning.stacked import ActiveProgram, Linear

@@ -14,10 +14,10 @@ from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
 from hanse.games import shapley
 from hanse.learning.coalitions import UpdateGame
-from hanse.learning.engines import SequentialEngine
 from hanse.learning.job import Engine, SeatJob
 from hanse.learning.models import build_problem
 from hanse.learning.native.engine import NativeEngine
+from hanse.learning.sequential import SequentialEngine
 from hanse.learning.stacked import StackedEngine
 
 MLP = ((784, 50), (50, 25), (25, 10))

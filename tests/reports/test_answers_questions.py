@@ -21,7 +21,7 @@ import hanse
 from hanse.base.errors import UserError
 from hanse.games import shapley
 from hanse.games.jackknife import interval_errors
-from hanse.learning.metrics import sample_blocks
+from hanse.learning.intervals import sample_blocks
 
 RNG = np.random.default_rng(5)
 ROWS = {name: RNG.normal(size=4) for name in ("Hope", "St Mary", "<b>General</b>", "Riverside", "Kiel", "Visby")}

@@ -12,7 +12,7 @@ import hanse
 from hanse.base.errors import UserError
 from hanse.cli import app
 from hanse.core.entry import TOKEN, Transaction, client, escrow, pool
-from hanse.learning.metrics import difference, wilson
+from hanse.learning.intervals import difference, wilson
 from hanse.ledger.log import Walk
 from hanse.ledger.run_ledger import open_ledger
 from hanse.ledger.store import Ledger

@@ -16,7 +16,7 @@ from hanse.data import Dataset, Samples
 from hanse.federation.check import room
 from hanse.federation.codec import pack, unpack_reply
 from hanse.federation.node import Assignment, ClientData, Node
-from hanse.learning.metrics import auc_interval
+from hanse.learning.intervals import auc_interval
 from hanse.reports.alone import train_alone
 from hanse.reports.statement import render, statement
 from hanse.runs.run_record import load_run

@@ -22,9 +22,9 @@ from hanse.base.streams import torch_seed
 from hanse.core.recipe import Recipe
 from hanse.core.table import Layout
 from hanse.data.samples import Samples
-from hanse.learning.engines import SequentialEngine
 from hanse.learning.job import Problem, SeatJob
 from hanse.learning.loop import Loop, LoopEngine, Penalty, TrainingData, TrainingRound
+from hanse.learning.sequential import SequentialEngine
 from hanse.runs.experiment import resume
 from hanse.runs.rehearsal import small_experiment
 

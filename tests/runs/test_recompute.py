@@ -24,11 +24,11 @@ from hanse.ledger.run_ledger import wrong_in
 from hanse.reports.facts import facts
 from hanse.reports.invoice import invoice
 from hanse.runs import round as rounds
+from hanse.runs.comparison import UnlikeError
 from hanse.runs.recomputable import (
     Commitment,
     ReplayedAnswers,
     RoundAnswers,
-    UnlikeError,
     answers_file,
     audit_folder,
     validation_file,

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from forging import restamped
-from hanse.runs.recomputable import Comparison, UnlikeError
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,6 +19,7 @@ from hanse.ledger.run_ledger import open_ledger
 from hanse.mechanisms.baselines import fedavg
 from hanse.mechanisms.registry import PARTS
 from hanse.reports.audit import Audit, audit_run
+from hanse.runs.comparison import Comparison, UnlikeError
 from hanse.runs.rehearsal import rehearse, small_experiment
 from hanse.runs.replay import LEFT, ROUNDING, replay_books
 from hanse.runs.round_record import round_file

@@ -23,18 +23,9 @@ from typing import Annotated, Any
 
 import typer
 
-from hanse.base.errors import (
-    MachineError,
-    PartError,
-    PartWarning,
-    UserError,
-    first_line,
-    is_looking,
-    looking,
-    of_file,
-    out_of_memory,
-)
+from hanse.base.errors import MachineError, PartError, PartWarning, UserError, first_line, of_file, out_of_memory
 from hanse.base.files import on_network, taken
+from hanse.base.imports import is_looking, looking
 from hanse.base.terminal import plainly
 from hanse.base.wings import absent, target, wings
 from hanse.cli import audit, doctor, facts, invoice, ledger, receipt, statement, sweep

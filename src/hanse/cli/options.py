@@ -21,7 +21,8 @@ from click import ClickException
 from rich.console import Console
 from rich.markup import escape
 
-from hanse.base.errors import UserError, library, looking
+from hanse.base.errors import UserError, library
+from hanse.base.imports import looking
 from hanse.base.terminal import Terminal
 
 # names come from outside: ":one:" in one is no emoji, "[red]" no colour

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from hanse.base.merkle import grow, root_of
-from hanse.core.entry import CLOSE, LEAVE, MINT, UNMOVING, Transaction, is_account, leaf
+from hanse.core.entry import CLOSE, LEAVE, MINT, NO_PAYMENTS, Transaction, is_account, leaf
 
 LARGEST = 2**63 - 1  # what a database's integer holds
 
@@ -46,9 +46,9 @@ def check(transaction: Transaction) -> None:
     if not isinstance(transaction.memo, str) or not transaction.memo.isprintable():
         raise LedgerError(f"{where}: memo {transaction.memo!r}: must be a line of text")
     name = LEAVE if transaction.step.startswith(f"{LEAVE}/") else transaction.step
-    if named := UNMOVING & {transaction.kind, name}:
+    if named := NO_PAYMENTS & {transaction.kind, name}:
         if transaction.kind != name or (transaction.postings and name != LEAVE):
-            raise LedgerError(f"{where}: '{min(named)}' is step and kind of a line that moves nothing")
+            raise LedgerError(f"{where}: '{min(named)}' is step and kind of a line that is no payment")
         if not transaction.postings:
             return
     if len(transaction.postings) < 2:

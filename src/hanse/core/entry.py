@@ -1,8 +1,8 @@
 """Transactions, which are what the books record: lists of postings, in whole numbers of the smallest unit.
 
 A token has 1,000,000 units (:data:`TOKEN`). A transaction moves units between accounts. :func:`client`, :func:`escrow`
-and :func:`pool` name these accounts; the only other one is the mint. :func:`leaf` writes a transaction as a line of the
-log.
+and :func:`pool` name these accounts; the only other one is the mint. :func:`grant` is what a new client gets, and
+:func:`left_behind` what moves when one leaves. :func:`leaf` writes a transaction as a line of the log.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LOG = "transactions.jsonl"  # in a run directory: the book, a line for each tran
 CLOSE = "close"  # step and kind of the line that closes a round; it moves nothing
 COMMIT = "commit"  # step and kind of the line that says what a run was committed to before it began; it moves nothing
 LEAVE = "leave"  # kind of the line that says that client N has left, whose step is leave/N (:func:`left_behind`)
-UNMOVING = frozenset({CLOSE, COMMIT, LEAVE})  # kinds that are no payments
+NO_PAYMENTS = frozenset({CLOSE, COMMIT, LEAVE})
 
 
 def units_of(tokens: float) -> int:

@@ -24,7 +24,7 @@ from hanse.base.pytorch import torch
 from hanse.base.streams import stream
 from hanse.data.augment import Augment
 from hanse.data.dataset import Dataset
-from hanse.data.federated import Cuts, FederatedData, SplitData, gaps_of
+from hanse.data.federated import FederatedData, SplitData, gaps_of
 from hanse.data.fingerprint import of_samples, of_text
 from hanse.data.kinds import first_few
 from hanse.data.mixtures import MixturePartition
@@ -32,6 +32,7 @@ from hanse.data.own import as_dataset
 from hanse.data.partitions import Iid, Natural, Partition, Pooled
 from hanse.data.samples import Samples
 from hanse.data.schema import Schema, digest, doubts, fitted, joined, read_sites
+from hanse.data.shares import Cuts
 from hanse.data.sources import imported, load
 from hanse.data.spec import PARTITIONS, DataSpec, Generated, Images, OwnData, OwnPartition, SchemaTables
 from hanse.data.synthetic import GeneratedData, Synthetic

@@ -1,10 +1,10 @@
 """Clients whose data are mixtures of a few distributions, with different mixtures for training and testing.
 
 This is the setting of PI-FL section 4.1 (the laws 10:90, 30:70, linear and random; test mixtures equal or inverse).
-PI-FL took it from FedSoft (Ruan and Joe-Wong 2022) and its code. :func:`with_distributions` says which distribution
-each sample belongs to: by class, by rotation of the images, or as the source says. :func:`mixes` makes each client's
-shares of them, :func:`inverse` the opposite shares for testing, and :func:`mixture` distributes the samples
-accordingly. ``[data] partition = "mixture"`` does all of it.
+PI-FL took it from FedSoft (Ruan and Joe-Wong 2022) and its code. A sample's distribution is that of its class, the
+rotation of its image (:func:`by_rotation`), or what the source says. :func:`mixes` makes each client's shares of them,
+:func:`inverse` the opposite shares for testing, and :class:`MixturePartition` distributes the samples accordingly:
+``[data] partition = "mixture"``.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from hanse.base.factories import Positive
 from hanse.base.pytorch import torch
 from hanse.base.streams import stream
 from hanse.data.dataset import Dataset, Distributions, largest_remainder, stratified_split
-from hanse.data.federated import share_ends
 from hanse.data.partitions import SizeLaw, client_sizes
 from hanse.data.samples import Samples
+from hanse.data.shares import share_ends
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]

@@ -20,8 +20,9 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from hanse.base.errors import UserError, collected, gated, import_path
+from hanse.base.errors import UserError, collected, gated
 from hanse.base.factories import Rate
+from hanse.base.imports import import_path
 from hanse.core.declared import Figure
 from hanse.data.kinds import Held, lost
 

@@ -21,8 +21,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hanse.base.errors import UserError, gated, import_path
+from hanse.base.errors import UserError, gated
 from hanse.base.files import write_whole
+from hanse.base.imports import import_path
 from hanse.base.pytorch import torch
 from hanse.base.streams import stream
 from hanse.base.wings import Names

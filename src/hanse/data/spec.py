@@ -28,9 +28,10 @@ from pydantic import (
     model_validator,
 )
 
-from hanse.base.errors import UserError, gated, named, nearest
+from hanse.base.errors import UserError, gated, nearest
 from hanse.base.factories import OBJECT, PartShare, Positive, Weight, call, defaults
 from hanse.base.files import CLIENTS
+from hanse.base.imports import named
 from hanse.base.wings import Names
 from hanse.data.augment import AugmentName
 from hanse.data.kinds import Column

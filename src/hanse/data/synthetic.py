@@ -29,8 +29,9 @@ from numpy.typing import NDArray
 from hanse.base.pytorch import Tensor, torch
 from hanse.base.streams import stream
 from hanse.data.dataset import Dataset, Distributions
-from hanse.data.federated import Cuts, FederatedData, server_cut, share_ends, taken
+from hanse.data.federated import FederatedData
 from hanse.data.samples import Samples
+from hanse.data.shares import Cuts, server_cut, share_ends, taken
 from hanse.data.units import SHARES
 
 DIMENSION = 60

@@ -24,10 +24,11 @@ from hanse.data.federated import FederatedData
 from hanse.data.samples import Samples
 from hanse.federation.policy import fits
 from hanse.games.tiers import mixture
+from hanse.learning.intervals import UNITS, count_units, unit_error
 from hanse.learning.job import Engine, ModelOutputs, Problem
 from hanse.learning.local import gradients_of
 from hanse.learning.losses import classes_of
-from hanse.learning.metrics import UNITS, Predictions, count_units, unit_error
+from hanse.learning.metrics import Predictions
 from hanse.learning.sequences import IGNORED
 from hanse.learning.slopes import CHUNK, summed_loss
 
@@ -165,7 +166,7 @@ def score_shares(
 
         >>> from hanse.core.table import Layout
         >>> from hanse.data import DataSpec, build
-        >>> from hanse.learning.engines import SequentialEngine
+        >>> from hanse.learning.sequential import SequentialEngine
         >>> module = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
         >>> engine = SequentialEngine(Problem(module, Layout.of(module)))
         >>> data = build(DataSpec(source="digits", clients=4))

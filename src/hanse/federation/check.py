@@ -18,7 +18,7 @@ from hanse.data.commitment import num_shown
 from hanse.federation.codec import Room, WireError
 from hanse.federation.mask_steps import SAID, num_words
 from hanse.federation.policy import ANSWERS
-from hanse.learning.metrics import BLOCKS, UNITS
+from hanse.learning.intervals import BLOCKS, UNITS
 
 log = logging.getLogger("hanse.federation")
 

@@ -213,18 +213,18 @@ class LocalFederation:
         trained: list[port.Trained | str] = [""] * len(seats)
         lots = self._lots(round, pool, jobs)
         # what each seat holds: the engine may be given changed copies of it, which do not count as its samples
-        own = {s: (samples, job) for samples, some in lots for s, job in some.items()}
+        own = {s: (samples, job) for samples, by_seat in lots for s, job in by_seat.items()}
         augment, recipe, least = self.data.augment, self.recipe, smallest_batch(self.problem)
         copies = lots if augment is None else chain(*(augmented(augment, *lot, recipe, least) for lot in lots))
-        for samples, some in copies:
+        for samples, by_seat in copies:
             # all train at the round's rate, unless it depends on when each client last trained
-            rates = {s: recipe.lr_at(round if recipe.lr_decay_by == "round" else seats[s][1].last or 0) for s in some}
+            at = {s: round if recipe.lr_decay_by == "round" else seats[s][1].last or 0 for s in by_seat}
+            rates = {s: recipe.lr_at(when) for s, when in at.items()}
             for lr in dict.fromkeys(rates.values()):
-                equal = [s for s in some if rates[s] == lr]
-                done = self._trained(round, samples, [some[s] for s in equal], lr)
-                for k, s in enumerate(equal):
-                    count = float(len(jobs[s].index))
-                    trained[s] = self._update(seats[s][1].seat, done, k, count, *own[s])
+                alike = [s for s in by_seat if rates[s] == lr]
+                done = self._trained(round, samples, [by_seat[s] for s in alike], lr)
+                for k, s in enumerate(alike):
+                    trained[s] = self._update(seats[s][1].seat, done, k, float(len(jobs[s].index)), *own[s])
         return trained
 
     def _trained(self, round: int, samples: Samples, jobs: Sequence[SeatJob], lr: float) -> TrainedRows:
@@ -245,10 +245,12 @@ class LocalFederation:
         """Return a seat's update, or the reason that the user's own training loop gives for having none.
 
         Args:
+            seat: its number in the round.
             done: the seats that were trained together.
             k: its position among them.
             count: how many samples it has.
             held: the samples that it trained on.
+            job: its training, with positions in ``held``.
         """
         loss, steps = float(done.loss[k]), int(done.steps[k])
         if not done.said:

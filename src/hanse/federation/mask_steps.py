@@ -41,7 +41,7 @@ Signature = Annotated[str, Field(pattern="^[0-9a-f]{128}$")]
 
 
 class AskedKeys(TypedDict):
-    """The members of the group, how many must answer, and the hash of the common training task (:func:`digest`)."""
+    """The members of the group, how many must answer, and the hash of the common training task."""
 
     clients: Clients
     least: Annotated[int, Field(ge=3, le=MOST)]

@@ -26,9 +26,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from hanse.base.errors import UserError, from_message
+from hanse.base.errors import UserError
 from hanse.base.factories import call
 from hanse.base.files import AGREEMENTS, ASKED, CLIENTS, OPERATORS, as_npz, private_folder, write_whole
+from hanse.base.imports import from_message
 from hanse.base.pytorch import Tensor, torch
 from hanse.base.wings import Names, absent
 from hanse.core.declared import Count, Int64, Name
@@ -44,12 +45,12 @@ from hanse.federation.codec import Message, WireError, pack, unpack
 from hanse.federation.local import LocalFederation
 from hanse.federation.policy import Loyal
 from hanse.federation.policy import faults as profile_faults
-from hanse.learning.engines import SequentialEngine
 from hanse.learning.job import Engine, Problem
 from hanse.learning.losses import build_objective
 from hanse.learning.metrics import build_metrics
 from hanse.learning.models import build_problem
 from hanse.learning.sequences import is_text
+from hanse.learning.sequential import SequentialEngine
 from hanse.ledger import witness
 from hanse.ledger.receipts import Receipt, contradiction, newest, write_receipts
 

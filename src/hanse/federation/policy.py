@@ -26,8 +26,9 @@ import numpy as np
 from pydantic import AfterValidator, Field
 from typing_extensions import TypedDict
 
-from hanse.base.errors import UserError, blamed, named, nearest
+from hanse.base.errors import UserError, blamed, nearest
 from hanse.base.factories import Positive, Share, Weight, call
+from hanse.base.imports import named
 from hanse.base.streams import stream
 from hanse.core.declared import Declared, Int64, Samples
 from hanse.core.entry import TOKEN

@@ -16,8 +16,8 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field
 
-from hanse.base.errors import named
 from hanse.base.factories import call
+from hanse.base.imports import named
 from hanse.base.pytorch import torch
 from hanse.core import port
 from hanse.core.port import Closing, Federation, Reply, Request, Roster, Train, Trained

@@ -35,8 +35,9 @@ from typing import Annotated, Any, Literal
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pydantic import AfterValidator, Field
 
-from hanse.base.errors import UserError, gated, import_path, import_paths
+from hanse.base.errors import UserError, gated
 from hanse.base.files import AGREEMENTS, private_folder, read_text, write_whole
+from hanse.base.imports import import_path, import_paths
 from hanse.base.lock import flock
 from hanse.core.declared import Count, Declared, Digest, Figure, Int64, Name, UnsoundError
 from hanse.core.part import Context, Most, Part, TrainPart

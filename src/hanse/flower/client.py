@@ -23,8 +23,9 @@ from flwr.app import Context
 from flwr.app import Message as FlowerMessage
 from flwr.clientapp import ClientApp
 
-from hanse.base.errors import UserError, import_path, path_of
+from hanse.base.errors import UserError
 from hanse.base.files import AGREEMENTS, home_of
+from hanse.base.imports import import_path, path_of
 from hanse.core.port import Ask, Mask, OnModels, Request, Task, Test, Train
 from hanse.data.schema import CsvTable, Schema, SiteTable, UnfitTableError, digest
 from hanse.federation.behaviour import Behaviour

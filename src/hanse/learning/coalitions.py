@@ -21,8 +21,9 @@ from hanse.core.table import mix
 from hanse.data.samples import Samples
 from hanse.games.gram import inner_products
 from hanse.games.mixture import Game
+from hanse.learning.intervals import sample_blocks
 from hanse.learning.job import Problem
-from hanse.learning.metrics import METRICS, Metric, Predictions, build_metric, sample_blocks
+from hanse.learning.metrics import METRICS, Metric, Predictions, build_metric
 from hanse.learning.native.engine import outputs_of_images
 from hanse.learning.scoring import Chunk, KeptOutputs, ModelRows, Scorer
 from hanse.learning.threads import shared_crew

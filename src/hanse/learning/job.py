@@ -193,7 +193,7 @@ class SeatJob:
 
         >>> from hanse.core.table import Layout
         >>> from hanse.data.samples import Samples
-        >>> from hanse.learning.engines import SequentialEngine
+        >>> from hanse.learning.sequential import SequentialEngine
         >>> module = nn.Linear(3, 2)
         >>> problem = Problem(module, Layout.of(module))
         >>> pool = Samples(torch.randn(4, 3), torch.tensor([0, 1, 0, 1]))

@@ -35,14 +35,15 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 from typing_extensions import TypeAliasType
 
-from hanse.base.errors import RAISED, UserError, first_line, import_path
+from hanse.base.errors import RAISED, UserError, first_line
+from hanse.base.imports import import_path
 from hanse.base.streams import drawn_so_far, torch_seed
 from hanse.core.declared import LARGEST_COUNT, LARGEST_LOSS, MOST_METRICS, Declared, Figure, UnsoundError
 from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
-from hanse.learning.engines import SequentialEngine, work_of
 from hanse.learning.job import LOOP, NO_STEP, LoopResult, Problem, SeatJob, TrainedRows, largest_batch, smallest_batch
 from hanse.learning.process import restorer, seed_all, untouched
+from hanse.learning.sequential import SequentialEngine, work_of
 from hanse.learning.threads import intra_op
 
 log = logging.getLogger("hanse.training")

@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from hanse.base.errors import RAISED, UserError, first_line, named
+from hanse.base.errors import RAISED, UserError, first_line
 from hanse.base.factories import Rate, Weight, call
+from hanse.base.imports import named
 from hanse.base.pytorch import F, Tensor, torch
 
 SampleLoss = Callable[[Tensor, Tensor], Tensor]

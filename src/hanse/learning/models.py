@@ -20,8 +20,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from hanse.base.errors import UserError, gated, import_path
+from hanse.base.errors import UserError, gated
 from hanse.base.factories import Positive, call
+from hanse.base.imports import import_path
 from hanse.base.pytorch import Tensor, nn, torch
 from hanse.base.streams import torch_seed
 from hanse.base.wings import Names

@@ -16,7 +16,7 @@ from hanse.data.samples import Inputs
 
 
 class Residual(nn.Module):
-    """A block of :func:`resnet20`: two 3x3 convolutions with batch norm, added to their input.
+    """A block of :func:`hanse.learning.models.resnet20`: two 3x3 convolutions with batch norm, added to their input.
 
     Some blocks halve the image and add channels. There, the shortcut takes every second pixel and pads channels with
     zeros on both sides (option A of the paper, without parameters).

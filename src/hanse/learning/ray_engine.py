@@ -16,10 +16,11 @@ from hanse.base.errors import UserError, library
 from hanse.base.pytorch import torch
 from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
-from hanse.learning.engines import EngineChoice, SequentialEngine, make_engine
+from hanse.learning.engines import EngineChoice, make_engine
 from hanse.learning.job import Engine, Problem, SeatJob, TrainedRows
 from hanse.learning.local import Precision
 from hanse.learning.loop import Loop, LoopEngine
+from hanse.learning.sequential import SequentialEngine
 
 NEEDS_RAY = "federation.engine: 'ray': needs Ray; pip install '.[ray]' in a clone of hanse"
 _POOLS = 2  # sets of samples that are kept: a round's own, and those that behaviours show to some clients

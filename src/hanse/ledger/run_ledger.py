@@ -23,7 +23,7 @@ from hanse.base.files import going_on, json_lines, opened, read_json, read_toml,
 from hanse.base.merkle import EMPTY, root_of
 from hanse.core.book import DamagedError, LedgerError
 from hanse.core.declared import Declared, Units
-from hanse.core.entry import CLOSE, LEAVE, LOG, TOKEN, UNMOVING, Transaction
+from hanse.core.entry import CLOSE, LEAVE, LOG, NO_PAYMENTS, TOKEN, Transaction
 from hanse.ledger.log import Record
 from hanse.ledger.receipts import METRICS, SEATS, Closes, Receipt, Records
 from hanse.ledger.store import Ledger, VerifyResult
@@ -191,7 +191,7 @@ def latest_claim(folder: Path) -> BooksAtCheckpoint | None:
 
 def movements(records: Iterable[Record]) -> Iterator[tuple[int, Transaction]]:
     """Yield the transactions of a book that move something, and who has left, each with its round."""
-    return ((r.round, r.transaction) for r in records if r.transaction.kind not in UNMOVING - {LEAVE})
+    return ((r.round, r.transaction) for r in records if r.transaction.kind not in NO_PAYMENTS - {LEAVE})
 
 
 def wrong_in(folder: Path) -> str | None:

@@ -4,7 +4,7 @@ This rule is hanse's own. Payments are linear in the values, so a member loses b
 opposite one. A member that sends nothing pays the mean, and nobody is paid before it has delivered.
 
 A stake for each round limits what a member can gain or lose, and the limit is on its *sum over the rounds*
-(:class:`Paid`). If it were on each round alone, a member whose update costs the others fifty stakes in one round and
+(:func:`within`). If it were on each round alone, a member whose update costs the others fifty stakes in one round and
 brings five in the next would lose one stake and gain one. What the limit cuts is therefore kept, and counts in later
 rounds; what was gained before can be lost again. So of members that train in the same rounds, one with a higher sum of
 values never has less. The limit holds for gains as well as losses. Two keys that send d + z and -z get together what d

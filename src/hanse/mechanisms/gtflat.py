@@ -67,7 +67,8 @@ class GTFLAT(AggregatePart):
     def aggregate(self, group: Group, state: State) -> Aggregate:
         """Return the weights ``[m]`` that the game gives; the only seat of a group has weight 1.
 
-        Recorded: see :func:`_play`.
+        Recorded are the models' mean distance, how far the shares are from a Nash equilibrium, and of how many equal
+        seats the weights are worth.
         """
         if len(group) == 1:
             return Aggregate(np.ones(1))

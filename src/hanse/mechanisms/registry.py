@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from hanse.base.errors import UserError, collected, import_path, named, nearest
+from hanse.base.errors import UserError, collected, nearest
 from hanse.base.factories import call, defaults, misspelt
 from hanse.base.files import table as table_in
+from hanse.base.imports import import_path, named
 from hanse.base.wings import Names, target
 from hanse.core.calling import method_of
 from hanse.core.part import Context, Mechanism, Part, in_slots

@@ -228,9 +228,9 @@ def difference_rows(groups: Sequence[SeedGroup]) -> list[dict[str, Any]]:
     Returns:
         One row for each other experiment and each figure of tests that both have; none if they share fewer than two
         seeds. A row has ``kind`` ("difference"), ``run`` and ``base`` (labels), ``figure``, the fields of
-        :class:`Paired` for the differences run less base, and ``p_holm``. The last is ``p`` corrected for the number of
-        experiments that are compared with the first (Holm). ``low``, ``high`` and both p-values are None where the
-        difference is the same with every seed, which does not say how much seeds vary.
+        :class:`hanse.reports.paired.Paired` for the differences run less base, and ``p_holm``. The last is ``p``
+        corrected for the number of experiments that are compared with the first (Holm). ``low``, ``high`` and both
+        p-values are None where the difference is the same with every seed, which does not say how much seeds vary.
     """
     found, tested = [], [{run.seeds: _tested(run) for run in group.runs} for group in groups]
     named = dict.fromkeys(key for group in tested for run in group.values() for key in run)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from hanse.base.errors import UserError, gated
 from hanse.core.table import Floats, Ints
 from hanse.games.game import Coalition
-from hanse.learning.metrics import sample_blocks
+from hanse.learning.intervals import sample_blocks
 
 if TYPE_CHECKING:
     from hanse.runs.observers import ProgressCallback

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hanse.games.jackknife import SURE, jackknife_errors, t_quantile
-from hanse.learning.metrics import ACCURACY, BLOCKS, LOSS, Interval, MetricStyle, difference, wilson
+from hanse.learning.intervals import BLOCKS, Interval, difference, wilson
+from hanse.learning.metrics import ACCURACY, LOSS, MetricStyle
 from hanse.reports.alone import by_python, find_alone
 from hanse.reports.chart import Floats
 from hanse.reports.groups import honest_of

@@ -166,7 +166,7 @@ class _Judged:
         """Return how good both are, on blocks of the validation samples and on each class."""
         import torch
 
-        from hanse.learning.metrics import sample_blocks
+        from hanse.learning.intervals import sample_blocks
         from hanse.runs.server_judge import by_class
 
         judge, samples = self._judge, self._samples

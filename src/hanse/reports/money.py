@@ -183,10 +183,9 @@ def read_books(run: RunRecord) -> Books | None:
 
 def agreed_in(run: RunRecord) -> tuple[str, ...]:
     """Return a sentence for each charter, or agreement on a network, by which rounds of a run were played."""
-    spans = [
-        (hash, [line["round"] for line in lines]) for hash, lines in groupby(run.metrics, lambda m: m.get(AGREEMENT))
-    ]
-    return tuple(said("agreed", first=rounds[0], last=rounds[-1], hash=hash) for hash, rounds in spans if hash)
+    by_agreement = groupby(run.metrics, key=lambda line: line.get(AGREEMENT))
+    spans = [(agreed, [line["round"] for line in lines]) for agreed, lines in by_agreement if agreed]
+    return tuple(said("agreed", first=rounds[0], last=rounds[-1], hash=agreed) for agreed, rounds in spans)
 
 
 # ---- one client's postings

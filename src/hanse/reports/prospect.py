@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from hanse.base.errors import UserError, named
+from hanse.base.errors import UserError
 from hanse.base.factories import call
+from hanse.base.imports import named
 from hanse.core.declared import Declared, UnsoundError
 from hanse.core.entry import TOKEN
 from hanse.core.part import Mechanism

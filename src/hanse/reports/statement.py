@@ -20,7 +20,8 @@ from hanse.base.errors import UserError
 from hanse.base.files import MEMBERS, table, write_whole
 from hanse.core.telling import Measure
 from hanse.games.jackknife import SURE
-from hanse.learning.metrics import ACCURACY, wilson
+from hanse.learning.intervals import wilson
+from hanse.learning.metrics import ACCURACY
 from hanse.reports.alone import by_python
 from hanse.reports.chart import Chart, Curve, Floats, Lines
 from hanse.reports.contributions import both_errors, fallen

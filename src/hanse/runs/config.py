@@ -30,9 +30,10 @@ from pydantic import (
 )
 
 from hanse.base import toml
-from hanse.base.errors import OWN, UserError, collected, gated, import_path, import_paths, nearest, path_of
+from hanse.base.errors import UserError, collected, gated, nearest
 from hanse.base.factories import OBJECT, Count, Positive, defaults, named_choice
 from hanse.base.files import SMALL, read_json, table
+from hanse.base.imports import OWN, import_path, import_paths, path_of
 from hanse.base.wings import Names, absent
 from hanse.core.part import Mechanism
 from hanse.core.recipe import Recipe

@@ -211,7 +211,7 @@ def attempt(session: Session, state: LoopState) -> RoundRecord:
         state: the state before the round.
     """
     begun, port = time.perf_counter(), port_of(session, state)
-    ports = [port]
+    ports = [port]  # the round's, and then that of its test
     tested, seconds, failed = Figures(), dict[str, float](), {}
     try:
         played = play_round(session, state, port)

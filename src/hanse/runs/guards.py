@@ -93,7 +93,9 @@ class Guard:
         return judge
 
     def leaves(self, client: int, states: States) -> tuple[int, States]:
-        """Return how many units in escrow a client that leaves gets back, and the parts' states without it."""
+        """Return how many units in escrow a client that leaves gets back, and the parts' states without it. It is asked
+        where bonds are returned (``[clients] exit``).
+        """
         return 0, states
 
     def resumed(self, kept: Mapping[int, Any] | None, round: int, sizes: Ints) -> Sequence[str]:

@@ -22,7 +22,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from hanse.base.errors import import_path, library
+from hanse.base.errors import library
+from hanse.base.imports import import_path
 from hanse.base.terminal import Terminal
 from hanse.learning.metrics import ACCURACY, main_of
 from hanse.runs.chance import NAMED, told_used_up, used_up

@@ -20,7 +20,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from hanse.base import toml
-from hanse.base.errors import UserError, import_path, nearest
+from hanse.base.errors import UserError, nearest
+from hanse.base.imports import import_path
 from hanse.core.part import Mechanism
 from hanse.mechanisms.registry import MECHANISMS, SLOTS
 

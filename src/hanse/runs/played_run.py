@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from hanse.base.errors import NOT_TRUSTED, UserError, gated, is_looking, library, looking
+from hanse.base.errors import UserError, gated, library
 from hanse.base.factories import OBJECT
 from hanse.base.files import MEMBERS
+from hanse.base.imports import NOT_TRUSTED, is_looking, looking
 from hanse.base.pytorch import Tensor, nn, torch
 from hanse.core.book import Book
 from hanse.core.table import SERVER, Table, mix
@@ -275,8 +276,8 @@ def load(
         model: the run's model, if it was given as an object or by an untrusted import path. It is a module of the same
             architecture, which is copied, or the function that makes one.
         trust: whether to import modules that the run's files name, which runs their code. Otherwise the run's tables
-            can be read, and what needs such a module (:meth:`Run.model`, :attr:`Run.experiment`) is refused when you
-            ask for it.
+            can be read, and what needs such a module (:meth:`PlayedRun.model`, :attr:`PlayedRun.experiment`) is refused
+            when you ask for it.
 
     Raises:
         UserError: ``path`` is not a run directory, has no finished round or is damaged; or ``model`` has another

@@ -23,7 +23,7 @@ from hanse.base.errors import UserError, first_line
 from hanse.base.files import json_lines, read_arrays, read_json, read_toml, table
 from hanse.base.pytorch import torch
 from hanse.core.book import Book
-from hanse.core.entry import CLOSE, LEAVE, UNMOVING, Transaction
+from hanse.core.entry import CLOSE, LEAVE, NO_PAYMENTS, Transaction
 from hanse.data.commitment import CommittedSet
 from hanse.data.federated import RemoteData
 from hanse.data.samples import Inputs
@@ -33,14 +33,13 @@ from hanse.ledger.receipts import AGREEMENT, CLOCK
 from hanse.ledger.run_ledger import closed_in, open_ledger, reading, unbooked, verify_run
 from hanse.runs.chance import is_number
 from hanse.runs.checkpoint import LoopState
+from hanse.runs.comparison import Comparison, UnlikeError
 from hanse.runs.config import Experiment
 from hanse.runs.played_run import last_state
 from hanse.runs.recomputable import (
     Commitment,
-    Comparison,
     ReplayedAnswers,
     RoundAnswers,
-    UnlikeError,
     answers_file,
     audit_folder,
     code_hash,
@@ -226,7 +225,7 @@ class _Replay:
                 self.found.notes.append(f"rounds from {number} on are not in the book, and were not played again")
                 return
             there = posted.pop(number, [])
-            opening = [one for one in there if one.kind in UNMOVING - {CLOSE}]  # the commitment, and who has left
+            opening = [one for one in there if one.kind in NO_PAYMENTS - {CLOSE}]  # the commitment, and who has left
             gone = {int(one.step.partition("/")[2]) for one in opening if one.kind == LEAVE}
             state = replace(state, book=state.book.post(number, opening), left=state.left | gone)
             if "failed" in line:
@@ -244,7 +243,7 @@ class _Replay:
 
     def _nothing_of(self, number: int, seats: Sequence[Mapping[str, Any]], posted: Sequence[Transaction]) -> None:
         """Raise UnlikeError if a round that reportedly failed, and so was undone, left anything."""
-        if any(one.kind not in UNMOVING for one in posted):
+        if any(one.kind not in NO_PAYMENTS for one in posted):
             raise UnlikeError(f"round {number}: failed when it was played, and the ledger has a payment of it")
         if any(seat.get("refused") is None for seat in seats):
             raise UnlikeError(f"round {number}: failed when it was played, and {SEATS} has an update of it")
@@ -303,7 +302,7 @@ class _Replay:
 
     def _same_payments(self, made: Sequence[Transaction], posted: Sequence[Transaction]) -> None:
         """Compare what the round posts with the ledger."""
-        there = [one for one in posted if one.kind not in UNMOVING]
+        there = [one for one in posted if one.kind not in NO_PAYMENTS]
         self.found.same_payments(made, there)
         self.found.transactions += len(there)
 

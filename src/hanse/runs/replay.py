@@ -20,8 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from hanse.base.errors import NOT_TRUSTED, UserError, first_line, looking
+from hanse.base.errors import UserError, first_line
 from hanse.base.files import json_lines, read_arrays, read_toml, table
+from hanse.base.imports import NOT_TRUSTED, looking
 from hanse.base.wings import Names, absent
 from hanse.core.book import Book
 from hanse.core.calling import checked_state, method_of
@@ -37,7 +38,7 @@ from hanse.mechanisms import market_checks
 from hanse.mechanisms.market_checks import NEEDED, MarketRound, market_of
 from hanse.mechanisms.registry import build_mechanism, built_in_parts
 from hanse.runs.chance import is_number
-from hanse.runs.recomputable import Comparison, UnlikeError
+from hanse.runs.comparison import Comparison, UnlikeError
 from hanse.runs.round_record import METRICS, Arrays, lost_rounds, round_file, rounds_of, row_hash
 from hanse.runs.run_record import edited_settings, registered
 from hanse.runs.sections import ClientsSection, ExitSection, config_hash
@@ -91,17 +92,17 @@ def against_rules(folder: Path, history: Iterable[tuple[int, Transaction]], kind
     config = read_toml(folder / "config.toml")
     if not table(config, "mechanism"):
         return f"{folder / 'config.toml'}: names no mechanism, so nobody can say what its rule posts"
-    asked = table(config, "clients").get("grant")
-    units = round((float(asked) if is_number(asked) else ClientsSection().grant) * TOKEN)
+    section, usual = table(config, "clients"), ClientsSection()
+    asked, vests = section.get("grant"), section.get("vests")
+    units = round((float(asked) if is_number(asked) else usual.grant) * TOKEN)
+    parts = vests if isinstance(vests, int) and vests >= 1 else usual.vests  # in so many a new client gets its grant
+    leaving = ExitSection.of(config)
     clients, kinds = registered(folder, config), kinds or read_about(folder).posted
     proved = table(config, "sizes").get("proved") is True
     if proved and "sizes" not in REPLAYS:
         raise UserError(f"{folder / 'config.toml'}: sizes.proved: needs a wing{absent()}")
     bonds = REPLAYS["sizes"].of(config) if proved else None
-    vests = table(config, "clients").get("vests")  # in so many parts a new client gets its grant
-    parts = vests if isinstance(vests, int) and vests >= 1 else ClientsSection().vests
-    exit = ExitSection(**table(table(config, "clients"), "exit"))
-    given, held = dict[str, int](), Counter[str]()
+    given, held = Counter[str](), Counter[str]()  # by account: the parts of its grant, and its units
     last = 1 + max((line["round"] for line in json_lines(folder / METRICS, ("round",))), default=-1)
     for round_, transaction in history:
         where = f"round {round_}: '{transaction.step}'"
@@ -110,11 +111,10 @@ def against_rules(folder: Path, history: Iterable[tuple[int, Transaction]], kind
         if transaction.kind == "grant":
             to = transaction.postings[-1][0]
             number = to.partition("/")[2]
-            number_of = given.setdefault(to, 0)
-            given[to] += 1
-            if number_of == parts or (number_of == 0 and to in held):
+            if given[to] == parts or (given[to] == 0 and to in held):
                 return f"{where}: {to} was opened before; each client gets one grant, when it joins"
-            due = part_of(units, parts, number_of)
+            due = part_of(units, parts, given[to])
+            given[to] += 1
             if not number.isdecimal() or transaction != grant(int(number), due):
                 return f"{where}: is not a grant of {say(due)} tokens from the mint to one client"
             if to != account(int(number)) or (clients is not None and int(number) >= clients):
@@ -125,8 +125,8 @@ def against_rules(folder: Path, history: Iterable[tuple[int, Transaction]], kind
         elif transaction.kind == LEAVE:
             if (gone := owner_of(transaction.step.replace(LEAVE, "client"))) is None:
                 return f"{where}: names no client"
-            back = bonds.left(gone, exit) if bonds is not None else 0
-            lost = max(0, held[account(gone)] + back) if exit.balance == "lost" else 0
+            back = bonds.left(gone, leaving) if bonds is not None else 0
+            lost = max(0, held[account(gone)] + back) if leaving.balance == "lost" else 0
             if transaction.postings != left_behind(gone, back, lost):
                 return f"{where}: is to give back {say(back)} tokens of a bond, and take {say(lost)} (clients.exit)"
         elif kinds and transaction.kind not in kinds:
@@ -172,12 +172,9 @@ class Posted:
     @staticmethod
     def of(folder: Path, ledger: Ledger) -> Posted:
         """Return the rounds of a run whose ledger is open and verified."""
-        records = list(ledger.history())
-        settled, by_member = (
-            is_settled(folder, ledger),
-            bool(table(read_toml(folder / "config.toml"), "clients").get("members")),
-        )
-        beyond = unbooked(folder, closed_in(records))
+        records, clients = list(ledger.history()), table(read_toml(folder / "config.toml"), "clients")
+        beyond, settled = unbooked(folder, closed_in(records)), is_settled(folder, ledger)
+        by_member = bool(clients.get("members"))
         return Posted(folder, list(movements(records)), beyond, ledger.floor, settled, by_member)
 
     def __iter__(self) -> Iterator[PostedRound]:

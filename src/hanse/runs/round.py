@@ -30,7 +30,7 @@ from hanse.core.book import Book
 from hanse.core.calling import States, called, check_figures, check_rows, checked_state, decide, guarded, proposed_mix
 from hanse.core.entry import BONDS, LEAVE, TOKEN, Transaction, grant
 from hanse.core.entry import client as account_of
-from hanse.core.part import Questions, Settlement, Stage, State, Unproved, View
+from hanse.core.part import Questions, Stage, State, Unproved, View
 from hanse.core.port import Closing, Federation, Payload, Reply, Request, Roster, Task, Train, Trained
 from hanse.core.recipe import NEVER, History
 from hanse.core.table import Floats, Ints, Mix, Seats, Table, Updates, copies, mix, outsized
@@ -132,8 +132,8 @@ class Exchange(Federation):
         if requests or before.flights:
             came = self.exchange(self.round, requests, self.deadline_s, waiting.closing(self.round))
             if waiting.active or before.flights or before.clock or any(reply.arrival is not None for reply in came):
-                asked = (self.round, requests, seats, view.table, view.roster)
-                landed = Training(*asked, before, waiting, self.deadline_s).land(came)
+                asked = Training(self.round, requests, seats, view.table, view.roster, before, waiting, self.deadline_s)
+                landed = asked.land(came)
             else:  # everybody was waited for, and no clock runs: nothing can be late
                 sound, refused = heard(self.round, requests, came, view.roster)
                 landed = replace(landed, replies=sound, refusals=tuple(refused))
@@ -420,12 +420,13 @@ def port_of(session: Session, state: LoopState) -> Exchange:
     On a network, owners of private rows are told which of their updates were accepted. This follows from the state, so
     it is also right after a failed round and in a resumed run. If the run is recomputable, answers are kept.
     """
-    told = dict[int, tuple[tuple[int, int], ...]]()
-    for row in np.flatnonzero(state.moved != NEVER).tolist() if session.remote else ():
-        owner = int(state.table.owner[row])
-        told[owner] = (*told.get(owner, ()), (row, int(state.moved[row])))
-    kept, deadline_s = RoundAnswers() if session.kept else None, session.experiment.federation.deadline_s
-    return Exchange(session.federation, state.round, deadline_s, kept, told=told if session.remote else None)
+    told: dict[int, tuple[tuple[int, int], ...]] | None = None
+    if session.remote:
+        told, owner = {}, state.table.owner.tolist()
+        for row in np.flatnonzero(state.moved != NEVER).tolist():
+            told[owner[row]] = (*told.get(owner[row], ()), (row, int(state.moved[row])))
+    kept = RoundAnswers() if session.kept else None
+    return Exchange(session.federation, state.round, session.experiment.federation.deadline_s, kept, told=told)
 
 
 def _figures(session: Session, states: States) -> dict[str, Floats]:
@@ -454,8 +455,9 @@ class _Round:
         judge = session.judge
         for guard in session.guards.values():
             judge = guard.judge(judge, state.round)
-        known = (session.context, state.round, stage, present, state.table, state.home, judge)
-        self.view = View(*known, book=state.book, refusals=lost)
+        self.view = View(
+            session.context, state.round, stage, present, state.table, state.home, judge, book=state.book, refusals=lost
+        )
 
     def know(self, **known: Any) -> None:
         """Set these fields of the view."""
@@ -560,12 +562,11 @@ class _Round:
                 payload = part.sends(self.view, own)
             if payload is not None and (wrong := unsound(payload, self.view.context.layout)) is not None:
                 raise PartError(f"{who}, cannot send this: {wrong}")
-            asked = training(seats, self.view.table, payload, self.history)
-            clipping = session.of_guards("clipping")
-            asked = asked if clipping is None else clipping.sent(asked, self.states["clipping"])
-            view, self.underway = self.port.train(
-                merge([*asked, *questions]), self.view, self.underway, session.waiting
-            )
+            tasks = training(seats, self.view.table, payload, self.history)
+            if (clipping := session.of_guards("clipping")) is not None:
+                tasks = clipping.sent(tasks, self.states["clipping"])
+            requests = merge([*tasks, *questions])
+            view, self.underway = self.port.train(requests, self.view, self.underway, session.waiting)
             updates = view.trained
             if session.sizes is not None:
                 proved = session.sizes.proved(self.states["sizes"])[updates.seats.client]
@@ -617,22 +618,22 @@ class _Round:
         if settle is None:
             return
         with self.port.clock("settle"):
-            key, settlement = session.key("settle"), Settlement()
+            key = session.key("settle")
             watched = WatchedCall(settle.settle, alone=key == "settle")
             settlement, self.states = decide("settle", watched, self.view, self.states, key)
             if (before := self.view.settlement) is not None:  # that of the round's start: its records stay
                 metrics, arrays = {**before.metrics, **settlement.metrics}, {**before.arrays, **settlement.arrays}
                 settlement = replace(settlement, metrics=metrics, arrays=arrays)
-            posts = f"the settle part {type(settle).__name__}: posts"
-            kinds, posted = session.about.posted, [one.kind for one in settlement.transactions]
-            if taken := {"grant", LEAVE, *BONDS}.intersection(posted):
-                raise PartError(f"{posts} '{min(taken)}', a kind that only hanse itself posts: take another name")
-            if odd := [kind for kind in posted if kinds and kind not in kinds]:
-                named = ", ".join(sorted(kinds))
-                raise PartError(f"{posts} '{odd[0]}', which its tells does not name; it names {named}")
+            who, declared = f"the settle part {type(settle).__name__}", session.about.posted
+            kinds = [one.kind for one in settlement.transactions]
+            if taken := {"grant", LEAVE, *BONDS}.intersection(kinds):
+                raise PartError(f"{who}: posts '{min(taken)}', a kind that only hanse itself posts: take another name")
+            if declared and (odd := [kind for kind in kinds if kind not in declared]):
+                named = ", ".join(sorted(declared))
+                raise PartError(f"{who}: posts '{odd[0]}', which its tells does not name; it names {named}")
             inputs = watched.inputs(self.view, self.view.stage, settlement.found)
             self.know(settlement=settlement)
-            with blamed(f"the settle part {type(settle).__name__}, round {self.view.round}"):
+            with blamed(f"{who}, round {self.view.round}"):
                 self.post(settlement.transactions)
         self.hand_on([*settlement.found, inputs])
 

@@ -30,7 +30,7 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from hanse.base import toml
-from hanse.base.errors import OWN, MachineError, UserError, import_paths, nearest
+from hanse.base.errors import MachineError, UserError, nearest
 from hanse.base.factories import named_choice
 from hanse.base.files import (
     CLIENTS,
@@ -42,6 +42,7 @@ from hanse.base.files import (
     run_folder,
     table,
 )
+from hanse.base.imports import OWN, import_paths
 from hanse.base.wings import Names
 from hanse.core.declared import Count, Declared
 from hanse.core.telling import About, read_about
@@ -474,8 +475,8 @@ class RunRecord:
         """
         if len(self.metrics) >= self.rounds_planned:
             return None
-        exit = table(table(self.config, "clients"), "exit")
-        if exit.get("models") == "anew" and (claim := latest_claim(self.path)) is not None and claim.finished:
+        agreed = table(table(self.config, "clients"), "exit")
+        if agreed.get("models") == "anew" and (claim := latest_claim(self.path)) is not None and claim.finished:
             return f"a client has left after {len(self.metrics)} rounds, and nobody trains on (clients.exit)"
         limits = table(self.config, "run")
         try:

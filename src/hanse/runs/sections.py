@@ -7,7 +7,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -38,6 +38,11 @@ class ExitSection(Section):
     bond: Literal["audited", "returned"] = "audited"
     receipts: Literal["sent", "withheld"] = "sent"
     models: Literal["stay", "anew"] = "stay"
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> Self:
+        """Return that of a run's settings, as its ``config.toml`` has them."""
+        return cls(**table(table(config, "clients"), "exit"))
 
 
 class ClientsSection(Section):

@@ -26,8 +26,8 @@ from hanse.data import Samples
 from hanse.federation.answers import Share, confusion, gradient
 from hanse.games.mixture import Game
 from hanse.learning.coalitions import Rule, UpdateGame
+from hanse.learning.intervals import sample_blocks
 from hanse.learning.job import Engine, Problem, SeatJob
-from hanse.learning.metrics import sample_blocks
 from hanse.learning.slopes import Slopes
 
 
@@ -37,7 +37,7 @@ class ServerJudge:
 
     Attributes:
         problem: the model as a module, and its loss (:class:`hanse.learning.job.Problem`).
-        engine: scores models, such as :class:`hanse.learning.engines.SequentialEngine`.
+        engine: scores models, such as :class:`hanse.learning.sequential.SequentialEngine`.
         validation: the server's validation set. None: it has none, and methods that need it raise RuntimeError.
         workers: how many threads score coalitions at the same time. The last bits of a utility depend on this number.
         num_classes: the number of classes of the targets. None: regression.
@@ -95,7 +95,7 @@ class ServerJudge:
     def gradients_without_block(self, rows: Tensor) -> Tensor:
         """Return the mean loss gradients ``[B, P]`` of one row ``[1, P]`` without each block of the validation set.
 
-        Jackknife standard errors are made from these (:func:`hanse.learning.metrics.sample_blocks`).
+        Jackknife standard errors are made from these (:func:`hanse.learning.intervals.sample_blocks`).
 
         Entries of frozen parameters are zero.
         """

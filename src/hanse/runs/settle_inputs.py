@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from hanse.base.pytorch import Tensor, torch
 from hanse.core import part, port, table
 from hanse.core.part import Context, Judge, State, View
-from hanse.runs.checkpoint import Reader, Writer
+from hanse.runs.written import Reader, Writer
 
 Arrays = Mapping[str, NDArray[Any]]
 Method = Callable[[View, State], Any]

@@ -18,8 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from hanse.base.errors import UserError, gated, import_path, named
+from hanse.base.errors import UserError, gated
 from hanse.base.factories import OBJECT, call, misspelt
+from hanse.base.imports import import_path, named
 from hanse.base.pytorch import Tensor, nn, torch
 from hanse.base.streams import stream
 from hanse.core.calling import method_of
@@ -36,7 +37,7 @@ from hanse.federation.local import LocalFederation
 from hanse.federation.policy import POLICIES, Profile, build_profiles
 from hanse.federation.wrapped import Believed, Bounded, build_refusal
 from hanse.learning.agreement import settle
-from hanse.learning.engines import EngineChoice, SequentialEngine, choose, pick_device
+from hanse.learning.engines import EngineChoice, choose, pick_device
 from hanse.learning.job import Engine, Problem
 from hanse.learning.loop import Loop, LoopEngine
 from hanse.learning.losses import balanced, build_objective
@@ -44,6 +45,7 @@ from hanse.learning.metrics import build_metrics
 from hanse.learning.models import Factory, build_problem, structure
 from hanse.learning.modules import own_module
 from hanse.learning.sequences import is_text
+from hanse.learning.sequential import SequentialEngine
 from hanse.mechanisms.feedback import Feedback
 from hanse.mechanisms.fits import clashes, unmet_needs
 from hanse.mechanisms.mechanism_table import judged, who_judges
@@ -145,13 +147,13 @@ class Session:
 
         These are the mechanism's parts, each once, and helpers such as vesting and proved sizes.
         """
-        feedback = Feedback() if self.experiment.clients.told else None
         beside: dict[str, Part | None] = {
-            "feedback": feedback,
+            "feedback": Feedback() if self.experiment.clients.told else None,
             "sizes": self.sizes,
             "training": self.of_guards("training"),
+            "vesting": self.vesting,
+            "clipping": self.of_guards("clipping"),
         }
-        beside |= {"vesting": self.vesting, "clipping": self.of_guards("clipping")}
         return self.mechanism.parts() | {key: part for key, part in beside.items() if part is not None}
 
     def of_guards(self, what: str) -> Any:
@@ -236,8 +238,8 @@ def build(
     asked, remote = experiment, federation is not None
     experiment, data, another = _settled(experiment, data, own)
     problem, row = another(0)
-    mechanism = experiment.mechanism.built
-    clients, seed, lines = experiment.clients, experiment.run.seed, list[str]()
+    mechanism, federated, seed = experiment.mechanism.built, experiment.federation, experiment.run.seed
+    lines = list[str]()
 
     def tried(make: Callable[[], Any], section: str = "") -> Any:
         """Return the result of ``make``, or None with its errors added to the list."""
@@ -264,13 +266,13 @@ def build(
     for guard in guards.values():
         loop = tried(partial(guard.trains, problem, loop))
     policy = tried(lambda: policy_of(experiment))
-    profiles = tried(lambda: build_profiles(clients.profiles, data.num_clients, seed))
-    refuse = tried(lambda: build_refusal(experiment.federation.refuse))
+    profiles = tried(lambda: build_profiles(experiment.clients.profiles, data.num_clients, seed))
+    refuse = tried(lambda: build_refusal(federated.refuse))
     if lines:
         raise UserError(*lines)
 
     choice = REMOTE if remote else _choose(experiment, data, problem, row, device, loop)
-    on_ray = experiment.federation.engine == "ray" and not remote
+    on_ray = federated.engine == "ray" and not remote
     if on_ray:
         choice = replace(choice, threads=1, workers=1, graphs=False)
     compared = (row, refusals.few_samples(data), device, experiment.engine.precision)
@@ -298,11 +300,12 @@ def build(
         """Return the k-th initial model ``[P]`` on the run's device."""
         return (row if k == 0 else another(k)[1]).to(device)
 
-    recipe, layout = experiment.train.recipe, problem.layout
-    late, enough = experiment.federation, refusals.enough_replies(experiment, mechanism.most_seats(data.num_clients))
+    recipe, most = experiment.train.recipe, mechanism.most_seats(data.num_clients)
+    waiting = Waiting(refusals.enough_replies(experiment, most), federated.late, federated.max_staleness)
     groups = next((partial(guard.groups, seed) for guard in guards.values() if guard.groups is not None), None)
+    agreed = next((guard.agreement for guard in guards.values() if guard.agreement), "")
     context = Context(
-        data.num_clients, experiment.run.rounds, seed, recipe, layout, initial, sums=groups,
+        data.num_clients, experiment.run.rounds, seed, recipe, problem.layout, initial, sums=groups,
         members=experiment.clients.members,
     )  # fmt: skip
     here = federation if federation is not None else LocalFederation(
@@ -316,20 +319,20 @@ def build(
     return Session(
         experiment,
         mechanism,
-        _guarded(here, experiment, context, guards, data, refuse, remote),
-        context,
-        judge,
-        data,
-        problem,
-        engine,
-        device,
-        _tested(experiment, data, remote),
-        remote,
-        Waiting(enough, late.late, late.max_staleness),
-        _told(data, mechanism, acting, policy, profiles, seed),
-        guards,
-        agreement or next((guard.agreement for guard in guards.values() if guard.agreement), ""),
-        said,
+        federation=_guarded(here, experiment, context, guards, data, refuse, remote),
+        context=context,
+        judge=judge,
+        data=data,
+        problem=problem,
+        engine=engine,
+        device=device,
+        tested_clients=_tested(experiment, data, remote),
+        remote=remote,
+        waiting=waiting,
+        about=_told(data, mechanism, acting, policy, profiles, seed),
+        guards=guards,
+        agreement=agreement or agreed,
+        said=said,
     )
 
 
@@ -411,29 +414,25 @@ def _modelled(
         UserError: the run's model was given as an object and is not given now, or what is given is not a model.
     """
     section = experiment.model
-    if given is None and section.name == OBJECT:
-        what = (section.model_extra or {}).get("object", "?")
-        raise UserError(
-            f"model.name: 'object': the model is given as an object ({what}): hanse.run(..., model=...) and "
-            "hanse.resume(run_dir, model=...) need it; an import path 'module:function' is found by every command"
-        )
-
-    if given is not None and not isinstance(given, nn.Module) and not callable(given):
+    made = partial(build_model, experiment, data, given)
+    if given is None:
+        if section.name == OBJECT:
+            what = (section.model_extra or {}).get("object", "?")
+            raise UserError(
+                f"model.name: 'object': the model is given as an object ({what}): hanse.run(..., model=...) and "
+                "hanse.resume(run_dir, model=...) need it; an import path 'module:function' is found by every command"
+            )
+        return experiment, made
+    if not isinstance(given, nn.Module) and not callable(given):
         raise UserError(
             f"model: {given!r}: must be a torch.nn.Module, or a function (input_shape, num_classes, **options) that "
             "returns one"
         )
-
-    made = partial(build_model, experiment, data, given)
-    if given is not None:
-        kept = section.options
-        section = ModelSection(name=OBJECT, **kept)
-        module = own_module(made(0)[0].module)
-        with gated(f"model: {type(module).__name__}: cannot be described (repr)"):
-            record = {"object": type(module).__name__, "fingerprint": structure(module)}
-        section = ModelSection(name=OBJECT, **record, **kept)
-        experiment = experiment.model_copy(update={"model": section})
-    return experiment, made
+    module = own_module(made(0)[0].module)
+    with gated(f"model: {type(module).__name__}: cannot be described (repr)"):
+        record = {"object": type(module).__name__, "fingerprint": structure(module)}
+    section = ModelSection(name=OBJECT, **record, **section.options)
+    return experiment.model_copy(update={"model": section}), made
 
 
 HOOKS = ("present", "holds", "sees", "studies", "overhears", "claims", "on_request", "on_reply", "takes", "tells")

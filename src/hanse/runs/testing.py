@@ -27,7 +27,8 @@ from hanse.federation.answers import measured
 from hanse.federation.check import heard
 from hanse.federation.policy import fits
 from hanse.games.jackknife import jackknife_errors
-from hanse.learning.metrics import BLOCKS, OF_TEXTS, UNITS, Metric, errors_without
+from hanse.learning.intervals import BLOCKS, UNITS, errors_without
+from hanse.learning.metrics import OF_TEXTS, Metric
 from hanse.learning.sequences import is_text, perplexity
 from hanse.runs.checkpoint import LoopState
 from hanse.runs.setup import Session

@@ -136,9 +136,8 @@ def test_what_is_sent_is_a_sum_of_the_steps_that_are_known() -> None:
     assert two(0, adds={"copied": 2.0}) == [[1, 0, 0, 1], [4, 0, 0, 3], [5, 0, 0, 3]]  # d + 2 e
     assert two(1, adds={"copied": 2.0}) == [[2, 0, 0, 1], [3, 0, 0, 1]]  # nobody honest trained
     _, first, second = two(0, sends="copied", adds={"noise": 0.5})
-    assert [sum((a - b) ** 2 for a, b in zip(row, [1, 0, 0, 1], strict=True)) for row in (first, second)] == (
-        pytest.approx([0.25, 0.25])
-    )
+    far = [sum((a - b) ** 2 for a, b in zip(row, [1, 0, 0, 1], strict=True)) for row in (first, second)]
+    assert far == pytest.approx([0.25, 0.25])
     assert first != second  # each draws its own noise, and none for buffers
     assert (first[3], second[3]) == (1, 1)
 

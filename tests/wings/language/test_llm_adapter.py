@@ -14,10 +14,10 @@ from hanse.core.port import Gradient
 from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
 from hanse.federation.answers import Share, gradient
-from hanse.learning.engines import SequentialEngine
 from hanse.learning.job import Problem, SeatJob
 from hanse.learning.local import Trainer
 from hanse.learning.models import build_problem
+from hanse.learning.sequential import SequentialEngine
 
 OPTIONS = {"base": "tiny", "base_width": 16, "base_layers": 2, "rank": 3, "alpha": 6.0}
 T, TOKENS = 9, 263

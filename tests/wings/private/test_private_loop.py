@@ -14,9 +14,9 @@ from hanse.core.port import Train
 from hanse.core.recipe import Recipe
 from hanse.core.table import Layout
 from hanse.data.samples import Samples
-from hanse.learning.engines import SequentialEngine
 from hanse.learning.job import Problem, SeatJob
 from hanse.learning.loop import LoopEngine
+from hanse.learning.sequential import SequentialEngine
 from hanse.wings.private.account import Release, spent
 from hanse.wings.private.privacy import LEAST_CLIP, Privacy
 from hanse.wings.private.private_loop import dp_sgd

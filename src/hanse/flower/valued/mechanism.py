@@ -14,7 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from flwr.app import ArrayRecord
 from torch import Tensor
 
 from hanse.base.errors import UserError
-from hanse.core.part import Aggregate, AggregatePart, Group, Mechanism, State, ValuePart, Values, View, in_slots
+from hanse.core.part import Aggregate, AggregatePart, Group, Judge, Mechanism, State, ValuePart, Values, View, in_slots
 from hanse.core.port import Closing, Federation, Reply, Request, Roster, Train, Trained
 from hanse.core.table import Floats, Ints
 from hanse.core.telling import Measure, Plot, Telling
@@ -96,7 +96,7 @@ class WatchedRound(Federation):
     form: ArrayLayout
     worth: Worth
     before: ArrayRecord
-    judge: Any = None
+    judge: Judge | None = None
     number: int = 0
     begun: float = field(default_factory=time.perf_counter)
     roster: Roster = field(default_factory=Roster)
@@ -184,7 +184,7 @@ class WatchedRound(Federation):
         """Return the game of coalitions, as :meth:`hanse.core.part.Judge.coalitions` does."""
         worth = self.worth
         if not isinstance(worth, ByFunction):
-            self.game = self.judge.coalitions(updates, base, weights, worth.utility, **more)
+            self.game = worth.judge.coalitions(updates, base, weights, worth.utility, **more)
             return self.game
         clients = sorted(self.replies)
         # a reply of weight 0 is in no average, and no player
@@ -242,7 +242,7 @@ class Combined(AggregatePart):
         For a subset of the replies, this is the row that the strategy would have made of them. If it makes none, the
         row stays unchanged.
         """
-        told: Any = group.view.judge
+        told = cast("WatchedRound", group.view.judge)
         clients = group.view.trained.seats.client[group.at].tolist()
         if told.average:
             return Aggregate(told.share(clients))
@@ -304,7 +304,7 @@ class OfReplies(ValuePart):
             UserError: a model could not be judged, the strategy made no aggregate, or the models of coalitions are not
                 available.
         """
-        told: Any = view.judge
+        told = cast("WatchedRound", view.judge)
         clients = view.trained.seats.client.tolist()
         if told.made is None:
             raise UserError("the strategy made no aggregate")

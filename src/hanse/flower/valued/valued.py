@@ -200,9 +200,9 @@ def valued(
                 data={"source": "object", "clients": clients}, mechanism=mechanism, clients={"grant": grant},
                 run={"rounds": 0, "seed": seed},
             )  # fmt: skip
-            lacks = dict.fromkeys(CLIENTS_GIVE, ", which a plain client app does not give")
-            for word in ("slope", "server_gradient"):  # which the server has, if at all
-                lacks.pop(word) if slope is None else lacks.update({word: f": {slope}"})
+            on_server = "slope", "server_gradient"  # if at all
+            lacks = dict.fromkeys(CLIENTS_GIVE.difference(on_server), ", which a plain client app does not give")
+            lacks |= {} if slope is None else dict.fromkeys(on_server, f": {slope}")
             if lacking := unmet_needs(experiment.mechanism.built, GIVEN, lacks):
                 raise UserError(*(lack.line for lack in lacking))
     return Valued(strategy, experiment, worth, Hold(Path(out)), names or {}, overwrite)
@@ -455,7 +455,8 @@ class Valued(Generic[S]):
                 read = refusal(Request(client, (asked,)), Reply(client, read[1:])) or read
             if client in messages:  # which of two answers the strategy takes is its own business: neither counts
                 read = "it answered more than once"
-                now.records.pop(client, None), now.replies.pop(client, None)
+                now.records.pop(client, None)
+                now.replies.pop(client, None)
             if not reply.has_error():
                 messages.setdefault(client, reply)
             if isinstance(read, str):

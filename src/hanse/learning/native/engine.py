@@ -368,7 +368,7 @@ class NativeEngine(Scorer):
         velocities = torch.zeros((len(jobs), size)) if moving else None
         labels, targets = (None, y.data_ptr()) if self.problem.regression else (y.data_ptr(), None)
 
-        def one(_: int, leg: _Leg) -> None:
+        def train_leg(_: int, leg: _Leg) -> None:
             """Train the seats of a leg from where they are."""
             # only addresses are handed over: these lists keep the memory alive until the call is back
             plans, own = leg.plans, [jobs[plan.seat] for plan in leg.plans]
@@ -388,15 +388,14 @@ class NativeEngine(Scorer):
                 seat.batches, seat.steps, seat.width = batches[i].ctypes.data, len(batches[i]), plan.width
                 seat.reported, seat.pull = plan.reported - begun[i], pull_of(job, recipe)
                 seat.loss, seat.counted = losses[plan.seat], counted[plan.seat]
-            read = (NativeLayer * len(layers))(*layers), len(layers)
-            given = *read, seats, len(seats), x.data_ptr(), labels, targets, lr, recipe.momentum
-            if self._train(*given):
+            stack, samples = (NativeLayer * len(layers))(*layers), x.data_ptr()
+            if self._train(stack, len(layers), seats, len(seats), samples, labels, targets, lr, recipe.momentum):
                 raise MemoryError(f"native engine: not enough memory to train {len(plans)} seats")
             for seat, plan in zip(seats, plans, strict=True):
                 steps[plan.seat] += seat.steps
                 losses[plan.seat], counted[plan.seat] = seat.loss, seat.counted
 
-        self.crew.relay(one, chains)
+        self.crew.relay(train_leg, chains)
         mean = np.where(counted > 0, losses / np.maximum(counted, 1), np.nan)
         # one sum a row instead of a look at each number, which takes ten times as long
         finite = torch.isfinite(rows.sum(1)).numpy() & np.isfinite(mean)

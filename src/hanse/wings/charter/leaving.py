@@ -89,7 +89,7 @@ def expelled(run: RunRecord, client: int) -> bool:
     """
     if not (run.path / MEMBERS).exists() or not run.unfinished:
         return False
-    orders, ends = Orders.read(run.path), exit_of(run).models == "anew"
+    orders, ends = Orders.read(run.path), ExitSection.of(run.config).models == "anew"
     if client not in orders.expelled:
         give(run.path, "expel", "leaves", client)
     played = in_use(run.path)
@@ -197,11 +197,11 @@ def _stated(run: RunRecord, client: int, snapshot: Snapshot) -> tuple[Leaving, S
     found = _lineage(run, client, snapshot, state.round)
     held = (Account() if books is None else books.accounts.get(client, Account())).totals
     vests, without = table(run.config, "clients").get("vests"), harms_of(run).get(client)
-    exit, back, states = exit_of(run), 0, state.states
-    for guard in guards_of(Experiment(**run.config)).values() if exit.bond == "returned" else ():
+    agreed, back, states = ExitSection.of(run.config), 0, state.states
+    for guard in guards_of(Experiment(**run.config)).values() if agreed.bond == "returned" else ():
         more, states = guard.leaves(client, states)
         back += more
-    lost = max(0, held["balance"] + back) if exit.balance == "lost" else 0
+    lost = max(0, held["balance"] + back) if agreed.balance == "lost" else 0
     held |= {"balance": held["balance"] + back - lost, "escrow": held["escrow"] - back}
     said: dict[str, Any] = {
         "client": client,
@@ -220,11 +220,6 @@ def _stated(run: RunRecord, client: int, snapshot: Snapshot) -> tuple[Leaving, S
     if without is not None:
         said["retrained"] = {name: float(getattr(without, name)) for name in ("mean", "low", "high", "starts")}
     return Leaving(run, client, found, STATEMENT.check(said)), states
-
-
-def exit_of(run: RunRecord) -> ExitSection:
-    """Return what becomes of what a client of a run has when it leaves."""
-    return ExitSection(**table(table(run.config, "clients"), "exit"))
 
 
 def _left(leaving: Leaving, states: States, snapshot: Snapshot, ledger: Ledger) -> Snapshot:

@@ -25,8 +25,8 @@ def sections_under(sections: Mapping[str, Any]) -> dict[str, Any]:
         charter = Charter.of(given)
     lines = list[str]()
     found = {**sections, "charter": charter.model_dump(mode="json", exclude_defaults=True)}
-    exit = None if charter.exit == ExitSection() else charter.exit.model_dump()
-    agreed = {"vests": charter.vests, "members": charter.by_client, "exit": exit}
+    of_leavers = None if charter.exit == ExitSection() else charter.exit.model_dump()
+    agreed = {"vests": charter.vests, "members": charter.by_client, "exit": of_leavers}
     sees = {"told": "values" in charter.sees, "named": "names" in charter.sees}
     with collected(lines):
         found["clients"] = _agreed("clients", sections.get("clients", {}), {**agreed, **sees})

@@ -259,11 +259,10 @@ class SizesGuard(Guard):
             raise UserError(f"sizes.bond: {bond:g}: nobody can pay it: must be at most the grant of {grant:g} tokens")
 
     def leaves(self, client: int, states: States) -> tuple[int, States]:
-        """Return the bond of an audit that is still open, if leaving gives it back; its size is then not proved."""
-        exit, state = self.experiment.clients.leaving, states["sizes"]
-        if exit.bond != "returned" or state["standing"][client] != COMMITTED:
+        """Return the bond of an audit that is still open. The client's size is then not proved."""
+        if states["sizes"]["standing"][client] != COMMITTED:
             return 0, states
-        after = _copied(state)
+        after = _copied(states["sizes"])
         after["standing"][client] = FAILED
         return round(self.experiment.of_wing("sizes").bond * TOKEN), {**states, "sizes": after}
 

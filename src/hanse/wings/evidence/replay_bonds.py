@@ -49,9 +49,9 @@ class Bonds:
         section = SizesSection(**table(config, "sizes"))
         return Bonds(round(section.bond * TOKEN), section.leaves, frozenset(section.auditors))
 
-    def left(self, client: int, exit: ExitSection) -> int:
+    def left(self, client: int, agreed: ExitSection) -> int:
         """Return how many units of its bond a client gets back when it leaves, and settle the bond if it gets it."""
-        if exit.bond != "returned" or self.held.pop(str(client), None) is None:
+        if agreed.bond != "returned" or self.held.pop(str(client), None) is None:
             return 0
         self.over.add(str(client))
         return self.units

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hanse.base.errors import UserError, gated, import_path
+from hanse.base.errors import UserError, gated
+from hanse.base.imports import import_path
 from hanse.cli.options import parsed_node_config, say, trusting
 
 if TYPE_CHECKING:

@@ -227,7 +227,7 @@ def gated(name: str, app: Any) -> Any:
 def gate_apps(home: Path) -> None:
     """Let this SuperNode run only apps that a participant has agreed to, if it has agreed to anything.
 
-    Flower asks :func:`_verify_fab` whether an app may run that comes with a licence; it answers the SuperLink if not.
+    Flower asks its ``_verify_fab`` whether an app may run that comes with a licence; it answers the SuperLink if not.
     It then runs whatever lies in the folder of the name, version and eight digits that the SuperLink says. These must
     therefore be the app's own, and the folder is removed, so that it is made of the app that was looked at.
 
