@@ -30,6 +30,7 @@ def valued(tmp_path_factory: pytest.TempPathFactory) -> Path:
         data=DIGITS,
         model={"name": "logistic"},
         mechanism={"name": "fedavg", "value": "path", "settle": "by_value"},
+        clients={"members": {"client 1": "mill"}},  # of one client, as in a charter
         behaviour={"attacker": {"clients": [3], "kind": "flip"}},
         run={"rounds": 3},
     )

@@ -138,7 +138,8 @@ def invoice(folder: Path, budget: str, currency: str, by: str | None = None) -> 
         raise UserError(f"{folder}: no invoice of data whose units are not said: {run.about.doubt}")
     found = facts_of(run)
     valued = found.valued
-    joined = bool(table(run.config, "clients").get("members"))
+    members = table(table(run.config, "clients"), "members")
+    joined = len(set(members.values())) < len(members)  # a charter names each member, also one of a single client
     able = ("value",) * (valued is not None and valued.measure.share_out and not joined)
     able += ("balance",) * (booked and not joined) + ("earned",) * booked
     if not able:
