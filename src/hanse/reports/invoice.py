@@ -144,7 +144,8 @@ def invoice(folder: Path, budget: str, currency: str, by: str | None = None) -> 
     able += ("balance",) * (booked and not joined) + ("earned",) * booked
     if not able:
         raise UserError(f"{folder}: this run has neither values that can be split nor books: nothing to split by")
-    by = by or able[0]
+    rule = named_choice(table(run.config, "mechanism").get("settle"), "")
+    by = by or ("earned" if booked and rule == "pot" else able[0])  # a pot has been split already, as agreed
     if by not in able:
         none = "this run valued no updates" if valued is None else f"a {valued.measure.name} is no part of a whole"
         why = none if by == "value" else "this run has no books"
@@ -162,8 +163,7 @@ def invoice(folder: Path, budget: str, currency: str, by: str | None = None) -> 
         between = (round(total * (row.share_low or 0)), round(total * (row.share_high or 0))) if known else None
         units = None if by == "value" else int(weight)
         lines.append(InvoiceLine(row.client, row.name, max(weight, 0) / whole, amount, between, units))
-    pays = named_choice(table(run.config, "mechanism").get("settle"), "") in ("by_value", "pot")
-    unsure = _unsure(valued) if valued is not None and (by == "value" or pays) else []
+    unsure = _unsure(valued) if valued is not None and (by == "value" or rule in ("by_value", "pot")) else []
     notes = [note for note in found.notes if note.level == "doubt"] + unsure
     if valued is not None and by == "value":
         notes += [Note("split_by_value", "note", {"measure": valued.measure.name})]
