@@ -116,7 +116,8 @@ def invoice(folder: Path, budget: str, currency: str, by: str | None = None) -> 
         currency: three capital letters (ISO 4217).
         by: "value": by the sums of the values of their updates. "earned": by what the others paid them, less what they
             paid. "balance": by what they hold at the end. Who is below zero gets nothing. None: by value if the run has
-            values that are parts of a whole, else by balance. Where a member has several clients: by what they earned.
+            values that are parts of a whole, else by balance; of a pot, or where a member
+            has several clients, by what they earned.
 
     Raises:
         UserError: an argument is wrong, the run has no such values or books, the books do not verify, nobody is above
