@@ -24,9 +24,9 @@ test-slow: $(READY)  ## the tests that take long, and of the large draws a fifte
 test-nightly: $(READY)  ## everything, the large draws whole; hours
 	$(PYTEST) -n $(WORKERS) -m 'not soak'
 
-test-frameworks: $(READY)  ## the Flower apps of examples/flower, on all four frameworks, and a gradient of JAX
+test-frameworks: $(READY)  ## the Flower apps of examples/flower, on all four frameworks
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,frameworks]'
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/flower/test_flower_examples.py tests/learning/test_valuing.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/flower/test_flower_examples.py
 
 lint: $(READY)  ## style and types
 	$(BIN)/ruff check .

@@ -116,7 +116,7 @@ BANDS: list[tuple[Any, str]] = [
     (["<20", "20-40", ">40"] * 30, "as a word"),
     (pd.cut(np.arange(90), 3), ""),
     (pd.Categorical(pd.date_range("2024-01-01", periods=3).repeat(30)), ""),
-    (["36.5 C", "37 C", "38,2 C"] * 30, "unit"),
+    (["36.5 mm Hg", "37 mm Hg", "38,2 mm Hg"] * 30, "unit"),
     (["3 mg", "4 ml", "5 mg"] * 30, ""),
     (["A1", "B2", "C3"] * 30, ""),
 ]

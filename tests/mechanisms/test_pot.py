@@ -17,6 +17,7 @@ from hanse.games.shares import shares
 from hanse.ledger.run_ledger import reading
 from hanse.mechanisms.pot import Pot
 from hanse.reports.audit import audit_run
+from hanse.reports.invoice import invoice
 
 VALUES = some.lists(some.floats(-10, 10), min_size=1, max_size=10)
 
@@ -87,15 +88,15 @@ def test_a_run_pays_once_at_the_end_and_its_books_hold(tmp_path: Path) -> None:
         kinds = [record.transaction.kind for record in ledger.history() if record.transaction.kind in ("pot", "shares")]
     assert kinds == ["pot", "shares"]
     assert all(check.holds for check in audit_run(tmp_path / "run").checks)
+    assert invoice(tmp_path / "run", "30", "EUR").by == "earned"
 
 
 @pytest.mark.parametrize("to", [client(0), client(1), MINT])
 def test_a_forged_share_is_found(tmp_path: Path, to: str) -> None:
     hanse.run(experiment(), out=tmp_path / "run")
-    history = history_of(tmp_path / "run")
-    number, last = history[-1]
+    *before, (number, last) = history_of(tmp_path / "run")
     all_to_one = ((pool("pot"), -30 * TOKEN), (to, 30 * TOKEN))
-    rewritten(tmp_path / "run", [*history[:-1], (number, Transaction(last.step, last.kind, all_to_one, last.memo))])
+    rewritten(tmp_path / "run", [*before, (number, Transaction(last.step, last.kind, all_to_one, last.memo))])
     found = {check.name: check.holds for check in audit_run(tmp_path / "run").checks}
     assert not found["settled again"]
 

@@ -30,6 +30,7 @@ def valued(tmp_path_factory: pytest.TempPathFactory) -> Path:
         data=DIGITS,
         model={"name": "logistic"},
         mechanism={"name": "fedavg", "value": "path", "settle": "by_value"},
+        clients={"members": {"client 1": "mill"}},  # of one client, as in a charter
         behaviour={"attacker": {"clients": [3], "kind": "flip"}},
         run={"rounds": 3},
     )
@@ -76,8 +77,7 @@ def test_intervals_of_parts_hold_where_it_is_not_sure_who_is_above_zero() -> Non
 def test_by_the_books_it_is_what_was_earned_or_is_held(valued: Path) -> None:
     with reading(valued) as ledger:
         held = [ledger.as_book().balance(f"client/{c}") for c in range(4)]
-    by_balance = [line.amount for line in invoice(valued, "99.50", "EUR", "balance").lines]
-    assert by_balance == split(9950, held)
+    assert [line.amount for line in invoice(valued, "99.50", "EUR", "balance").lines] == split(9950, held)
     earned = [max(0, units - 100_000_000) for units in held]
     assert [line.amount for line in invoice(valued, "99.50", "EUR", "earned").lines] == split(9950, earned)
     assert all(line.between is None for line in invoice(valued, "1", "EUR", "earned").lines)

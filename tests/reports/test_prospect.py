@@ -55,8 +55,9 @@ def test_no_client_lost_more_than_was_said_before(auction: Path) -> None:
 def test_the_grant_bounds_what_can_be_lost() -> None:
     many = PIFL | {"run": {"rounds": 200}}
     assert prospect(hanse.Experiment(**many), 0).most == 100 * TOKEN
-    owing = many | {"ledger": {"floor": -7.5}}
+    owing = many | {"ledger": {"floor": -7.5}, "clients": {"exit": {"balance": "lost"}}}
     found = prospect(hanse.Experiment(**owing), 0)
+    assert "mint" in found.pays[-1]  # where what is left goes if it leaves
     assert (found.debt, found.most) == (75 * TOKEN // 10, 1075 * TOKEN // 10)
     assert any("7.5 tokens" in line for line in found.pays)
 

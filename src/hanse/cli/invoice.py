@@ -18,7 +18,7 @@ def invoice(
     currency: Annotated[str, typer.Option("--currency", metavar="CODE", help="Three capital letters, such as EUR.")],
     by: Annotated[
         str | None,
-        typer.Option("--by", help="value, earned or balance; default: value, or balance without values to split."),
+        typer.Option("--by", help="value, earned or balance; default: value; of a pot earned; without values balance."),
     ] = None,
     csv: Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Write the lines as CSV.")] = None,
     html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a page to print.")] = None,

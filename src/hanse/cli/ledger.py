@@ -278,7 +278,7 @@ def _table(columns: list[str], rows: list[list[str]], folder: Path) -> None:
     table = RichTable(*columns)
     for column in table.columns:
         if column.header in ("number", "round", "tokens"):
-            column.justify = "right"
+            column.justify, column.no_wrap = "right", True  # amounts are never cut
     for row in rows:
         table.add_row(*row)
     say(table, wrap=True)

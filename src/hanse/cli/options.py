@@ -80,6 +80,16 @@ def flowing(app: typer.Typer) -> None:
             flowing(group.typer_instance)
 
 
+def name_of(file: Path) -> str:
+    """Return what an experiment's file is called: a run's ``config.toml`` by its run.
+
+    Examples:
+        >>> name_of(Path("exp.toml")), name_of(Path("runs/monday/config.toml"))
+        ('exp', 'monday')
+    """
+    return (file.parent.name if file.name == "config.toml" else "") or file.stem
+
+
 def say(text: object, console: Console = out, *, wrap: bool = False, style: str | None = None) -> None:
     """Print a text as it is, without rich's markup or colours.
 

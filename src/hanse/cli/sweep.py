@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from hanse.base.errors import UserError
-from hanse.cli.options import Changes, ExperimentFile, Workers, err, out, resumable, say
+from hanse.cli.options import Changes, ExperimentFile, Workers, err, name_of, out, resumable, say
 
 Grid = Annotated[
     list[str] | None,
@@ -36,7 +36,7 @@ Part = Annotated[
     str | None,
     typer.Option("--part", metavar="I/N", help="Only every N-th run, from the I-th on: for jobs that share a folder."),
 ]
-Folder = Annotated[Path | None, typer.Option("--out", "-o", help="Folder; default runs/sweep-<name of the file>.")]
+Folder = Annotated[Path | None, typer.Option("--out", "-o", help="Folder; default runs/sweep-<name of file or run>.")]
 RowsOnly = Annotated[
     bool, typer.Option("--rows-only", help="Keep no run directories; a run that is cut off starts again.")
 ]
@@ -96,7 +96,7 @@ def sweep(
         labels = [point.job.label for point in points]
         print(json.dumps({"runs": labels}, indent=1) if as_json else "\n".join(labels))
         return
-    folder = out_dir or Path("runs") / f"sweep-{file.stem}"
+    folder = out_dir or Path("runs") / f"sweep-{name_of(file)}"
     with resumable(err):
         done = run_sweep(
             points,

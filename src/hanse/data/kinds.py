@@ -50,7 +50,7 @@ LIKE = re.compile(
     r"|\d{1,4}([-./])\d{1,2}\3\d{1,4}([ T].*)?|\d{1,2}:\d{2}(:\d{2}.*)?"
 )
 _BAND = re.compile(r"\d[\d.,]*\s*([-–]|to)\s*\d[\d.,]*\s*[%$€£¥]?")
-_UNIT = re.compile(r"[+\-−]?\d[\d.,]*\s*([^\W\d_]+|°[CF]?)")
+_UNIT = re.compile(r"[+\-−]?\d[\d.,]*\s*((?:[^\W\d_]|°)[\w°/^·. ]*)")  # "5 mg", "120 mm Hg", "27 kg/m2"
 # remedies that lose no value and swap no month
 _REMEDY = (
     "read numbers as numbers (pandas.read_csv has decimal=, thousands= and na_values=) and dates as dates "

@@ -126,7 +126,8 @@ class TableColumn:
                 return TableColumn("words", words=words)
             line = (
                 f"{len(words)} different words, such as {words[0]!r}; at most {MOST_KINDS} become columns: if it says "
-                "of whom each row is, name it as data.source.group; else put words together, or leave the column out"
+                "of whom each row is, name it as data.source.group; else put words together, take units off numbers "
+                "(hanse schema does), or leave the column out"
             )
         elif (endless := np.isinf(found.values)).any():
             line = f"infinite in {int(endless.sum())} of {len(endless)} rows: make them gaps, or drop these rows"

@@ -581,6 +581,7 @@ def read_file(path: Path) -> Iterator[Receipt]:
             try:
                 yield Receipt.read(line)
             except ValueError as wrong:
-                raise UserError(f"{path}: line {number}: is not a receipt ({wrong})") from None
+                other = "that of a leaver: 'hanse audit leave FILE'"
+                raise UserError(f"{path}: line {number}: is not a receipt ({wrong}); {other}") from None
     if not number:
         raise UserError(f"{path}: has no whole receipt")

@@ -20,7 +20,7 @@ import numpy as np
 
 from hanse.base.errors import UserError, in_python
 from hanse.base.files import table, write_csv
-from hanse.core.entry import TOKEN
+from hanse.core.entry import LEAVE, TOKEN
 from hanse.flower.members import Orders
 from hanse.games.jackknife import SURE, t_quantile
 from hanse.reports.chart import Floats
@@ -74,7 +74,8 @@ class ClientFacts:
         latest: by how many rounds the latest of these was late.
         under_way: whether its last update had not arrived at the end.
         status: "active"; "expelled" by the operator; "refused", if each of its updates was; "sat out", if its privacy
-            budget was used up at the end; "left", if it was not there in the last round; or "never asked".
+            budget was used up at the end; "left", by ``hanse leave`` or, where updates may be late, by not being there
+            in the last round; or "never asked".
         since: the round from which on it has this status, if that is not "active".
         why: the reason for it.
         updates: how many of its updates were valued.
@@ -686,9 +687,11 @@ def _privacy(run: RunRecord) -> dict[int, dict[str, Any]]:
 
 def _taking_part(run: RunRecord) -> dict[int, dict[str, Any]]:
     """Return how often each client took part, and whether it still does."""
-    last = run.arrays(int(run.metrics[-1]["round"]), only=("present",)).get("present")
+    end = int(run.metrics[-1]["round"])
+    last = run.arrays(end, only=("present",)).get("present")
     there = None if last is None else set(np.asarray(last).tolist())
     expelled, gone = Orders.read(run.path).expelled, used_up((s.client, s.round, s.refused) for s in run.clients)
+    left = {int(r.transaction.step.partition("/")[2]): r.round for r in run.booked if r.transaction.kind == LEAVE}
     seats: dict[int, list[Seat]] = {client: [] for client in range(run.num_clients)}
     for seat in run.clients:
         seats[seat.client].append(seat)
@@ -702,6 +705,8 @@ def _taking_part(run: RunRecord) -> dict[int, dict[str, Any]]:
             status, why = "expelled", expelled[client]
         elif client in gone:
             status, since, why = "sat out", gone[client], "its privacy budget is used up"
+        elif client in left:
+            status, since = "left", min(left[client], end + 1)  # the last settlement is dated end + 1
         elif there is not None and client not in there:
             status, since = "left", 1 + max((seat.round for seat in mine), default=-1)
         elif status == "refused":

@@ -116,7 +116,8 @@ def invoice(folder: Path, budget: str, currency: str, by: str | None = None) -> 
         currency: three capital letters (ISO 4217).
         by: "value": by the sums of the values of their updates. "earned": by what the others paid them, less what they
             paid. "balance": by what they hold at the end. Who is below zero gets nothing. None: by value if the run has
-            values that are parts of a whole, else by balance. Where a member has several clients: by what they earned.
+            values that are parts of a whole, else by balance; of a pot, or where a member
+            has several clients, by what they earned.
 
     Raises:
         UserError: an argument is wrong, the run has no such values or books, the books do not verify, nobody is above
@@ -138,12 +139,14 @@ def invoice(folder: Path, budget: str, currency: str, by: str | None = None) -> 
         raise UserError(f"{folder}: no invoice of data whose units are not said: {run.about.doubt}")
     found = facts_of(run)
     valued = found.valued
-    joined = bool(table(run.config, "clients").get("members"))
+    members = table(table(run.config, "clients"), "members")
+    joined = len(set(members.values())) < len(members)  # a charter names each member, also one of a single client
     able = ("value",) * (valued is not None and valued.measure.share_out and not joined)
     able += ("balance",) * (booked and not joined) + ("earned",) * booked
     if not able:
         raise UserError(f"{folder}: this run has neither values that can be split nor books: nothing to split by")
-    by = by or able[0]
+    rule = named_choice(table(run.config, "mechanism").get("settle"), "")
+    by = by or ("earned" if booked and rule == "pot" else able[0])  # a pot has been split already, as agreed
     if by not in able:
         none = "this run valued no updates" if valued is None else f"a {valued.measure.name} is no part of a whole"
         why = none if by == "value" else "this run has no books"
@@ -161,8 +164,7 @@ def invoice(folder: Path, budget: str, currency: str, by: str | None = None) -> 
         between = (round(total * (row.share_low or 0)), round(total * (row.share_high or 0))) if known else None
         units = None if by == "value" else int(weight)
         lines.append(InvoiceLine(row.client, row.name, max(weight, 0) / whole, amount, between, units))
-    pays = named_choice(table(run.config, "mechanism").get("settle"), "") in ("by_value", "pot")
-    unsure = _unsure(valued) if valued is not None and (by == "value" or pays) else []
+    unsure = _unsure(valued) if valued is not None and (by == "value" or rule in ("by_value", "pot")) else []
     notes = [note for note in found.notes if note.level == "doubt"] + unsure
     if valued is not None and by == "value":
         notes += [Note("split_by_value", "note", {"measure": valued.measure.name})]

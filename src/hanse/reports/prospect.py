@@ -29,6 +29,7 @@ from hanse.reports.words import environment, said
 from hanse.runs.config import Experiment
 from hanse.runs.guards import settled
 from hanse.runs.run_record import client_of
+from hanse.runs.sections import ExitSection
 from hanse.runs.setup import build_model
 
 
@@ -128,12 +129,14 @@ def prospect(experiment: Experiment, client: int | str) -> Prospect:
     )
     terms = _with_bond(experiment, _terms(mechanism, joining))
     most = joining.at_stake if terms.most is None else min(joining.at_stake, terms.most)
+    exit = experiment.clients.leaving
+    leaves = () if exit == ExitSection() else (said("if_it_leaves", exit),)
     amounts = {"grant": grant, "debt": debt, "most": most, "most_round": terms.most_round}
     return Prospect(
         mechanism=mechanism.name,
         client=client,
         rounds=joining.rounds,
-        pays=terms.pays,
+        pays=(*terms.pays, *leaves),
         gains=terms.gains,
         gives=_gives(experiment, mechanism, data, clients, client),
         unknown=(*([] if counted else [said("unknown_client", client)]), *terms.unknown, *_unknown(terms.money, why)),

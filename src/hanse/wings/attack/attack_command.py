@@ -11,7 +11,7 @@ import typer
 from click.core import ParameterSource
 
 from hanse.base.errors import UserError
-from hanse.cli.options import Changes, Workers, err, out, resumable, say
+from hanse.cli.options import Changes, Workers, err, name_of, out, resumable, say
 
 if TYPE_CHECKING:
     from hanse.wings.attack.cheat_table import AttackTable
@@ -176,7 +176,7 @@ def _asked(what: str, overrides: list[str]) -> tuple[dict[str, Any], str]:
     if what in MECHANISMS:
         sections, name = small(what), what
     elif what.endswith(".toml") or Path(what).exists():
-        sections, name = read_file(what), Path(what).stem
+        sections, name = read_file(what), name_of(Path(what))
     else:
         raise UserError(f"{what!r}: no such file, and no mechanism of that name; 'hanse list' shows these")
     return _changed(sections, overrides), name

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hanse.base.files import read_text
+from hanse.base.merkle import Tree, as_text
 from hanse.cli.options import RunFolder, say
 
 if TYPE_CHECKING:
@@ -94,7 +96,7 @@ def check(
     """Check the receipt of a client that has left a run; this needs only the file and the operator's public key.
 
     If anything does not hold, the exit code is 1. What it says of the models follows from the lines of
-    client-N-lineage.jsonl next to it: their Merkle root is the receipt's "lineage".
+    client-N-lineage.jsonl: their Merkle root is the receipt's "lineage". If it lies beside the receipt, it is checked.
 
     Examples:
         hanse audit leave client-3.json --operator operator.pub
@@ -102,8 +104,12 @@ def check(
     from hanse.flower.operator_key import public_key
     from hanse.wings.charter.leave_receipt import LeaveReceipt
 
-    receipt = LeaveReceipt.read(file)
-    if wrong := receipt.wrong(None if operator is None else public_key(operator)):
+    receipt, beside = LeaveReceipt.read(file), file.with_name(f"{file.stem}-lineage.jsonl")
+    wrong = receipt.wrong(None if operator is None else public_key(operator))
+    if not wrong and beside.exists():
+        root = as_text(Tree(read_text(beside).encode().splitlines()).root())
+        wrong = "" if root == receipt.said["lineage"] else f"{beside.name} is not the lineage that it names"
+    if wrong:
         print(f"The receipt does not hold: {wrong}", file=sys.stderr)
         raise typer.Exit(1)
     if operator is not None:

@@ -108,7 +108,8 @@ class LeaveReceipt:
             found = _RECEIPT.read(text)
             _ = found.note, found.said
         except ValueError as wrong:
-            raise UserError(f"{file}: is not the receipt of a client that has left ({wrong})") from None
+            other = "that of a round: 'hanse receipt verify FILE'"
+            raise UserError(f"{file}: is not the receipt of a client that has left ({wrong}); {other}") from None
         return found
 
     @cached_property
