@@ -45,7 +45,10 @@ PLAYED: dict[str, dict[str, Any]] = {
     "greedyfed": {"mechanism": {"name": "greedyfed", "clients_per_round": 3}},
     "pifl": {"mechanism": {"name": "pifl"}, "data": {"client_validation": 0.1}},
     "ipfl": {"mechanism": {"name": "ipfl"}, "data": MARKET, "clients": ROLES},
-    "by_value": {"mechanism": {"name": "fedavg", "value": "path", "settle": "by_value"}},
+    "by_value": {
+        "mechanism": {"name": "fedavg", "value": "path", "settle": "by_value"},
+        "clients": {"members": {"client 0": "north", "client 3": "north"}},
+    },
 }
 
 
