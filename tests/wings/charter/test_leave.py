@@ -420,12 +420,26 @@ def test_a_leaver_loses_what_was_agreed_and_nobody_trains_on(tmp_path):
         ended.book.balance("client/0"), 0, 0, ended.book.balance("client/3")
     ]  # fmt: skip
     assert (wrong_books(run), recompute(run).unlike) == (None, None)
-    for keeps in (0, had - 1):  # an operator that lets it keep some of that
-        forged = copied(run, tmp_path / f"{keeps}")
-        history = [(r, replace(t, postings=left_behind(1, 0, keeps)) if t.step == "leave/1" else t)
-                   for r, t in history_of(run)]  # fmt: skip
-        rewritten(forged, history)
-        assert "'leave/1'" in wrong_books(forged)
+    history = history_of(run)
+    [(at, left)] = [(i, one) for i, (_, one) in enumerate(history) if one.step == "leave/1"]
+    other = [[*history[:at], (3, replace(left, postings=left_behind(1, 0, lost))), *history[at + 1 :]]
+             for lost in (0, had - 1)]  # fmt: skip
+    more = [[*history, (4, replace(left, step=step, postings=()))] for step in ("leave/1", "leave/9")]
+    for at, forged in enumerate((*other, *more)):
+        rewritten(copied(run, tmp_path / f"{at}"), forged)
+        assert "'leave/" in wrong_books(tmp_path / f"{at}")
+
+
+def test_what_the_end_of_a_run_asks_without_a_leaver_is_recomputed_and_it_is_asked_no_more(tmp_path):
+    run = tmp_path / "run"
+    anew = {"exit": {"models": "anew"}}
+    hanse.run(experiment("pifl", clients=anew, run={"recomputable": True}), out=run, observers=[Stops(0)])
+    assert run_hanse("leave", run, "--client", 4)[0] == 0
+    hanse.resume(run)
+    assert (wrong_books(run), recompute(run).unlike) == (None, None)
+    earlier = [(0 if one.kind == LEAVE else number, one) for number, one in history_of(run)]
+    rewritten(run, sorted(earlier, key=lambda one: one[0]))
+    assert "client 4 had left" in wrong_books(run)
 
 
 def test_what_cannot_be_left_is_refused_in_a_line(tmp_path, half):
