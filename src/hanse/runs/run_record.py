@@ -47,7 +47,15 @@ from hanse.core.declared import Count, Declared
 from hanse.core.telling import About, read_about
 from hanse.learning.metrics import MetricStyle, main_of, readings_of
 from hanse.ledger.log import Record
-from hanse.ledger.run_ledger import beyond_the_book, has_books, latest_claim, open_ledger, unbooked, verify_run
+from hanse.ledger.run_ledger import (
+    BooksAtCheckpoint,
+    beyond_the_book,
+    has_books,
+    latest_claim,
+    open_ledger,
+    unbooked,
+    verify_run,
+)
 from hanse.ledger.store import VerifyResult
 from hanse.runs.chance import STILL, Guess, doubts, in_no_sum, is_number, nothing_mixed, unsold
 from hanse.runs.round_record import HASH, METRICS, SEATS, SHAPE, lost_rounds, round_file
@@ -474,15 +482,14 @@ class RunRecord:
         """
         if len(self.metrics) >= self.rounds_planned:
             return None
-        exit = table(table(self.config, "clients"), "exit")
-        if exit.get("models") == "anew" and (claim := latest_claim(self.path)) is not None and claim.finished:
-            return f"a client has left after {len(self.metrics)} rounds, and nobody trains on (clients.exit)"
-        limits = table(self.config, "run")
+        limits, exit = table(self.config, "run"), table(table(self.config, "clients"), "exit")
         try:
-            section = RunSection(**{key: limits[key] for key in RunSection.model_fields if key in limits})
-            return section.over(self.metrics)
+            over = RunSection(**{k: limits[k] for k in RunSection.model_fields if k in limits}).over(self.metrics)
         except (ValueError, KeyError, TypeError):  # an experiment or figures that hanse did not write
-            return None
+            over = None
+        if over is None and exit.get("models") == "anew" and (latest_claim(self.path) or BooksAtCheckpoint()).finished:
+            return f"a client has left after {len(self.metrics)} rounds, and nobody trains on (clients.exit)"
+        return over
 
     @property
     def unfinished(self) -> bool:
