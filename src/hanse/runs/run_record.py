@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NotRequired
@@ -591,26 +591,10 @@ class RunRecord:
         own_pot = table(table(self.config, "mechanism"), "settle").get("name") == "pot"
         return {kind: units for kind, units in taken.items() if kind != "grant" and not (own_pot and kind == "pot")}
 
-    @property
-    def booked(self) -> Sequence[Record]:
-        """The transactions of the run's books that were found right, in their order."""
-        return self._walked[1]
-
-    @property
+    @cached_property
     def verified(self) -> VerifyResult | str | None:
         """What verifying the run's books found. A text: why they cannot be read; None: there are none."""
-        return self._walked[0]
-
-    @cached_property
-    def _walked(self) -> tuple[VerifyResult | str | None, list[Record]]:
-        """What one walk along the run's books found, and the transactions that it met."""
-        met: list[Record] = []
-        if not has_books(self.path, self.metrics):
-            return None, met
-        try:
-            return verify_run(self.path, open_ledger(self.path), met=met.append), met
-        except UserError as unread:
-            return str(unread), met
+        return walked(self)[0]
 
     def series(self, key: str) -> tuple[Ints, Floats]:
         """Return one metric over the rounds that have it.
@@ -778,6 +762,20 @@ class RunRecord:
             for client, reason in ((int(c), str(why)) for c, why in pairs):
                 if reason != STILL or (number, client) not in self.under_way:
                     yield number, client, reason
+
+
+@lru_cache(maxsize=4)  # of many runs that are looked at together, not all books are kept
+def walked(run: RunRecord) -> tuple[VerifyResult | str | None, Sequence[Record]]:
+    """Return what one walk along a run's books found, as :attr:`RunRecord.verified` has it, and the transactions that
+    were found right, in their order.
+    """
+    met: list[Record] = []
+    if not has_books(run.path, run.metrics):
+        return None, met
+    try:
+        return verify_run(run.path, open_ledger(run.path), met=met.append), met
+    except UserError as unread:
+        return str(unread), met
 
 
 def load_run(path: str | Path) -> RunRecord:
