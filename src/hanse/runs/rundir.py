@@ -215,7 +215,11 @@ def claim(hold: Hold, *, overwrite: bool) -> None:
         )
     if (path / LOCK).exists() or (overwrite and (path / "config.toml").exists()):
         hold.take()
-    _check_free(path, overwrite=overwrite)
+    try:
+        _check_free(path, overwrite=overwrite)
+    except UserError:
+        hold.release()  # whoever asks again, in this process, too, is not told that somebody plays it
+        raise
 
 
 def claim_anew(hold: Hold, *, overwrite: bool) -> None:
