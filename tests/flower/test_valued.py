@@ -342,11 +342,13 @@ def test_a_payment_rule_fills_a_ledger_that_verifies(tmp_path: Path) -> None:
     assert watched(FedAvg(), tmp_path / "run", payment={"name": "recorded:Wages", "pot": 7}) == without
     run = hanse.load(tmp_path / "run", trust=True)
     assert sum(run.book.balance(f"client/{c}") for c in range(4)) == (4 * 100 + ROUNDS * 7) * TOKEN
-    for command in ("ledger verify", "report", "statement"):
-        more = ["--receipts", str(tmp_path / "run" / "receipts")] if command == "ledger verify" else []
-        more = ["--client", "0"] if command == "statement" else more
-        done = CliRunner().invoke(app, [*command.split(), str(tmp_path / "run"), *more])
+    kept = tmp_path / "run" / "receipts"
+    for words in (["ledger", "verify", "--receipts", str(kept)], ["report"], ["statement", "--client", "0"], ["audit"]):
+        done = CliRunner().invoke(app, [*words, str(tmp_path / "run")])
         assert done.exit_code == 0, done.output
+    with pytest.raises(UserError, match="exists already"):
+        watched(FedAvg(), tmp_path / "run")
+    watched(FedAvg(), tmp_path / "run", overwrite=True)  # which the refusal does not keep locked
 
 
 # ---- bad input
@@ -386,9 +388,7 @@ def test_what_is_no_strategy_a_place_that_is_taken_and_another_start_are_refused
         pass
     assert str(wrong.value) == f"out: {tmp_path / 'run'}: exists already; give another folder, or overwrite=True"
     with pytest.raises(UserError, match=r"hanse.valued"):
-        hanse.valued(FedAvg(), validation=evaluate, out=tmp_path / "run").start(
-            RecordedGrid(), first_arrays(), num_rounds=1
-        )
+        hanse.valued(FedAvg(), validation=evaluate, out=tmp_path / "run").start()
     strategy = FedAvg()
     with caplog.at_level("WARNING"), hanse.valued(strategy, validation=evaluate, out=tmp_path / "a"):
         strategy.start(RecordedGrid(), first_arrays(), num_rounds=1)  # not what the block gives

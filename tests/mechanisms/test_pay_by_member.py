@@ -13,10 +13,11 @@ from hypothesis import strategies as some
 import hanse
 from hanse.core.book import Book
 from hanse.core.entry import MINT, Transaction, client
-from hanse.core.part import State
+from hanse.core.part import PostedRound, State
 from hanse.core.port import ClientInfo, Roster
 from hanse.mechanisms.by_value import ByValue, payees
 from hanse.mechanisms.pot import Pot
+from hanse.mechanisms.value_checks import other_payee
 from hanse.reports.audit import audit_run
 
 NORTH = {"client 0": "north", "client 3": "north"}
@@ -98,6 +99,13 @@ def test_a_run_pays_each_member_once_and_each_changed_amount_is_found(settle: di
         assert not found["settled again"]
         assert found.get("by value", False) is False  # in a pot, who has been paid, and not how much
         assert found.get("pot", client(3) not in to) == (client(3) not in to)
+
+
+def test_who_has_moved_to_another_member_is_paid_by_a_pot_for_what_it_earned_before() -> None:
+    share, were = Transaction("shares", "shares", ((client(0), 1), (client(1), -1))), set[int]()
+    for members, holds in ({0: "north", 1: "north"}, False), ({1: "north", 2: "south", 0: "south"}, True):
+        posted = PostedRound(0, {}, {}, (share,), (), Book(), members=members)
+        assert (not other_payee(posted, were), not other_payee(posted, set())) == (holds, False)
 
 
 @pytest.mark.parametrize(

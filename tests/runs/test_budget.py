@@ -36,7 +36,9 @@ def test_a_budget_is_over_at_the_first_limit(limits: dict, rounds: int | None, s
 
 
 def experiment(**run: Any) -> hanse.Experiment:
-    return small_experiment({"name": "fedavg", "clients_per_round": 2}, data={"clients": 6}, run={"rounds": 6, **run})
+    pays, exit = {"value": "path", "settle": "pot"}, {"models": "anew"}  # and nobody leaves
+    mechanism, run = {"name": "fedavg", "clients_per_round": 2, **pays}, {"rounds": 6, **run}
+    return small_experiment(mechanism, data={"clients": 6}, run=run, clients={"exit": exit})
 
 
 def test_a_run_stops_at_its_target_keeps_the_round_and_is_not_resumed_past_it(tmp_path: Path) -> None:

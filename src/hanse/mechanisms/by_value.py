@@ -175,7 +175,7 @@ class ByValue(SettlePart):
     def checks(self, rounds: Iterable[PostedRound], parts: Mapping[str, Any]) -> Iterator[Check]:
         """Yield whether stakes and payments follow from the recorded values, within the limits."""
         payments = Payments(self.rate, self.units, self.pays_when == "sure")
-        wrong = ((r.number, other_payee(r) or payments.wrong(r)) for r in rounds)
+        wrong = ((r.number, other_payee(r, set()) or payments.wrong(r)) for r in rounds)
         yield Check.of("by value", "every payment follows from the recorded values, each member's once", wrong)
 
     def terms(self, joining: BeforeJoining) -> Terms:

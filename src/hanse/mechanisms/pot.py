@@ -141,7 +141,8 @@ class Pot(SettlePart):
 
     def checks(self, rounds: Iterable[PostedRound], parts: Mapping[str, Any]) -> Iterator[Check]:
         """Yield whether each member was paid once."""
-        yield Check.of("pot", "each member has one payee", ((r.number, other_payee(r)) for r in rounds))
+        were = set[int]()  # of a member that a client has left since, the pot has what it earned there
+        yield Check.of("pot", "each member has one payee", ((r.number, other_payee(r, were)) for r in rounds))
 
     def terms(self, joining: BeforeJoining) -> Terms:
         """Return what a client that considers joining can get; this rule takes nothing."""

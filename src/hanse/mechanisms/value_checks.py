@@ -104,15 +104,22 @@ class Payments:
         return exact
 
 
-def other_payee(r: PostedRound) -> str:
-    """Return what is wrong if a client is paid that is not the first of its member to take part, or ""."""
+def other_payee(r: PostedRound, were: set[int]) -> str:
+    """Return what is wrong if a client is paid that is not the first of its member to take part, or "".
+
+    Args:
+        r: the round.
+        were: the clients that were the first of a member in earlier rounds, and are paid for these; the round's are
+            added.
+    """
     first = dict[str, int]()
     for client, member in r.members.items():
         first.setdefault(member, client)
+    were |= set(first.values())
     for step, name in ((one.step, name) for one in r.posted for name, _ in one.postings):
         owner = owner_of(name)
         member = "" if owner is None else r.members.get(owner, "")
-        if member and first[member] != owner:
+        if member and owner not in were:
             return f"'{step}' moves tokens of client {owner}, and '{member}' has one payee, {first[member]}"
     return ""
 

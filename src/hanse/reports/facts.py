@@ -34,7 +34,7 @@ from hanse.reports.showing import frame
 from hanse.reports.text_table import TextTable
 from hanse.reports.words import Level, Note
 from hanse.runs.chance import is_number, nothing_left, used_up
-from hanse.runs.run_record import RunRecord, Seat, load_run
+from hanse.runs.run_record import RunRecord, Seat, load_run, walked
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -691,7 +691,7 @@ def _taking_part(run: RunRecord) -> dict[int, dict[str, Any]]:
     last = run.arrays(end, only=("present",)).get("present")
     there = None if last is None else set(np.asarray(last).tolist())
     expelled, gone = Orders.read(run.path).expelled, used_up((s.client, s.round, s.refused) for s in run.clients)
-    left = {int(r.transaction.step.partition("/")[2]): r.round for r in run.booked if r.transaction.kind == LEAVE}
+    left = {int(r.transaction.step.partition("/")[2]): r.round for r in walked(run)[1] if r.transaction.kind == LEAVE}
     seats: dict[int, list[Seat]] = {client: [] for client in range(run.num_clients)}
     for seat in run.clients:
         seats[seat.client].append(seat)

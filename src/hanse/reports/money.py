@@ -26,7 +26,7 @@ from hanse.reports.digits import labelled
 from hanse.reports.groups import SeedGroup
 from hanse.reports.part_charts import plotted
 from hanse.reports.words import said
-from hanse.runs.run_record import RunRecord, client_names
+from hanse.runs.run_record import RunRecord, client_names, walked
 
 
 @dataclass
@@ -144,15 +144,16 @@ def read_books(run: RunRecord) -> Books | None:
     Raises:
         UserError: the books cannot be read, or do not verify.
     """
-    if run.wrong_in_books:
-        raise UserError(f"they do not hold: {run.wrong_in_books} ('hanse ledger verify' checks them)")
-    if not isinstance(found := run.verified, VerifyResult):
+    found, booked = (run.verified, ()) if run.wrong_in_books else walked(run)
+    if wrong := found.wrong if isinstance(found, VerifyResult) else found:
+        raise UserError(f"they do not hold: {wrong} ('hanse ledger verify' checks them)")
+    if not isinstance(found, VerifyResult):
         return None
     last, rounds, rows = int(run.metrics[-1]["round"]), list[int](), list[Floats]()
     row = np.full(run.num_clients, np.nan)
     accounts: dict[int, Account] = {}
     own: dict[int, list[Record]] = {}
-    for round, records in groupby(run.booked, key=lambda record: min(record.round, last)):
+    for round, records in groupby(booked, key=lambda record: min(record.round, last)):
         for record in records:
             kind, moved = record.transaction.kind, dict[int, list[tuple[str, int]]]()
             for posting in record.transaction.postings:

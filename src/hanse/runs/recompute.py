@@ -52,6 +52,7 @@ from hanse.runs.run_record import read_shape
 from hanse.runs.rundir import environment
 from hanse.runs.sections import config_hash
 from hanse.runs.settle_inputs import NAME as INPUTS
+from hanse.runs.settle_inputs import by_value
 from hanse.runs.setup import Session, build
 from hanse.runs.testing import Figures
 
@@ -225,9 +226,7 @@ class _Replay:
                 self.found.notes.append(f"rounds from {number} on are not in the book, and were not played again")
                 return
             there = posted.pop(number, [])
-            opening = [one for one in there if one.kind in NO_PAYMENTS - {CLOSE}]  # the commitment, and who has left
-            gone = {int(one.step.partition("/")[2]) for one in opening if one.kind == LEAVE}
-            state = replace(state, book=state.book.post(number, opening), left=state.left | gone)
+            state = _opened(state, there)
             if "failed" in line:
                 self._nothing_of(number, seats.get(number, []), there)
                 self.found.notes.append(f"round {number} failed when it was played, and is passed over")
@@ -237,7 +236,7 @@ class _Replay:
         self._models(state)
         end = posted.pop(state.round, None)
         if end is not None:
-            self._ended(state, end)
+            self._ended(_opened(state, end), end)
         for number in (n for n, lines in posted.items() if any(one.kind != LEAVE for one in lines)):
             raise UnlikeError(f"round {number}: the ledger has transactions, and no such round was played")
 
@@ -272,7 +271,7 @@ class _Replay:
             made = RoundRecord.of(played, Figures(), {}, answers)
             self._same_seats(made.seats, seats)
             self._same_payments(played.view.posted, posted)
-            self.found.same("'{}'", made.arrays, record, (TEST_ARRAYS, *self._hashes))
+            self.found.same("'{}'", by_value(made.arrays), by_value(record), (TEST_ARRAYS, *self._hashes))
             largest = max((abs(one.get("value", 0.0)) for one in made.seats), default=0.0)
             scales = {name: largest for name in made.metrics if name.startswith("value/")}
             self.found.same("{}", made.metrics, line, (*OWN_METRICS, *self._hashes), scales)
@@ -316,6 +315,13 @@ class _Replay:
         scale = float(np.abs(mine[np.isfinite(mine)]).max(initial=0))
         if mine.shape != theirs.shape or not self.found.close(mine, theirs, scale).all():
             raise UnlikeError(f"round {state.round - 1}: the models of the last checkpoint are not those that follow")
+
+
+def _opened(state: LoopState, posted: Sequence[Transaction]) -> LoopState:
+    """Return a round's state with what the log has before its first payment: the commitment, and who has left."""
+    opening = [one for one in posted if one.kind in NO_PAYMENTS - {CLOSE}]
+    gone = {int(one.step.partition("/")[2]) for one in opening if one.kind == LEAVE}
+    return replace(state, book=state.book.post(state.round, opening), left=state.left | gone)
 
 
 def _closed(book: Book, number: int, posted: Sequence[Transaction]) -> Book:

@@ -102,7 +102,7 @@ def against_rules(folder: Path, history: Iterable[tuple[int, Transaction]], kind
     if proved and "sizes" not in REPLAYS:
         raise UserError(f"{folder / 'config.toml'}: sizes.proved: needs a wing{absent()}")
     bonds = REPLAYS["sizes"].of(config) if proved else None
-    given, held = Counter[str](), Counter[str]()  # by account: the parts of its grant, and its units
+    given, held, left = Counter[str](), Counter[str](), set[int]()  # by account: the parts of its grant, and its units
     last = 1 + max((line["round"] for line in json_lines(folder / METRICS, ("round",))), default=-1)
     for round_, transaction in history:
         where = f"round {round_}: '{transaction.step}'"
@@ -117,14 +117,16 @@ def against_rules(folder: Path, history: Iterable[tuple[int, Transaction]], kind
             given[to] += 1
             if not number.isdecimal() or transaction != grant(int(number), due):
                 return f"{where}: is not a grant of {say(due)} tokens from the mint to one client"
-            if to != account(int(number)) or (clients is not None and int(number) >= clients):
+            if to != account(int(number)) or (clients is not None and int(number) >= clients) or int(number) in left:
                 return f"{where}: the run has no client {number}"
         elif bonds is not None and transaction.kind in BONDS:
             if wrong := bonds.wrong(transaction, ended=round_ == last):
                 return f"{where}: {wrong}"
         elif transaction.kind == LEAVE:
-            if (gone := owner_of(transaction.step.replace(LEAVE, "client"))) is None:
-                return f"{where}: names no client"
+            gone = owner_of(transaction.step.replace(LEAVE, "client"))
+            if gone is None or (clients is not None and gone >= clients) or gone in left:
+                return f"{where}: names no client of the run, or one that had left it"
+            left.add(gone)
             back = bonds.left(gone, leaving) if bonds is not None else 0
             lost = max(0, held[account(gone)] + back) if leaving.balance == "lost" else 0
             if transaction.postings != left_behind(gone, back, lost):
@@ -253,8 +255,12 @@ class Again:
     _size: float = 1.0
 
     def following(self, rounds: Iterable[PostedRound]) -> Iterator[PostedRound]:
-        """Yield the rounds, each once it was settled again."""
+        """Yield the rounds, each once it was settled again. Who has left is asked no more."""
+        left = set[str]()
         for r in rounds:
+            left |= {one.step for one in r.beside if one.kind == LEAVE}
+            if back := [c for c in r.arrays.get("client", np.zeros(0, np.int64)).tolist() if f"{LEAVE}/{c}" in left]:
+                self.wrong = self.wrong or f"round {r.number}: client {back[0]} had left, and was asked to train"
             if r.ended and not (self.wrong or self.why_not):
                 self._end(r)
             elif not (self.wrong or self.why_not or "failed" in r.metrics):

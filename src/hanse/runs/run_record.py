@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NotRequired
@@ -48,7 +48,15 @@ from hanse.core.declared import Count, Declared
 from hanse.core.telling import About, read_about
 from hanse.learning.metrics import MetricStyle, main_of, readings_of
 from hanse.ledger.log import Record
-from hanse.ledger.run_ledger import beyond_the_book, has_books, latest_claim, open_ledger, unbooked, verify_run
+from hanse.ledger.run_ledger import (
+    BooksAtCheckpoint,
+    beyond_the_book,
+    has_books,
+    latest_claim,
+    open_ledger,
+    unbooked,
+    verify_run,
+)
 from hanse.ledger.store import VerifyResult
 from hanse.runs.chance import STILL, Guess, doubts, in_no_sum, is_number, nothing_mixed, unsold
 from hanse.runs.round_record import HASH, METRICS, SEATS, SHAPE, lost_rounds, round_file
@@ -475,15 +483,18 @@ class RunRecord:
         """
         if len(self.metrics) >= self.rounds_planned:
             return None
-        agreed = table(table(self.config, "clients"), "exit")
-        if agreed.get("models") == "anew" and (claim := latest_claim(self.path)) is not None and claim.finished:
-            return f"a client has left after {len(self.metrics)} rounds, and nobody trains on (clients.exit)"
-        limits = table(self.config, "run")
+        limits, agreed = table(self.config, "run"), table(table(self.config, "clients"), "exit")
         try:
-            section = RunSection(**{key: limits[key] for key in RunSection.model_fields if key in limits})
-            return section.over(self.metrics)
+            over = RunSection(**{k: limits[k] for k in RunSection.model_fields if k in limits}).over(self.metrics)
         except (ValueError, KeyError, TypeError):  # an experiment or figures that hanse did not write
-            return None
+            over = None
+        if (
+            over is None
+            and agreed.get("models") == "anew"
+            and (latest_claim(self.path) or BooksAtCheckpoint()).finished
+        ):
+            return f"a client has left after {len(self.metrics)} rounds, and nobody trains on (clients.exit)"
+        return over
 
     @property
     def unfinished(self) -> bool:
@@ -585,26 +596,10 @@ class RunRecord:
         own_pot = table(table(self.config, "mechanism"), "settle").get("name") == "pot"
         return {kind: units for kind, units in taken.items() if kind != "grant" and not (own_pot and kind == "pot")}
 
-    @property
-    def booked(self) -> Sequence[Record]:
-        """The transactions of the run's books that were found right, in their order."""
-        return self._walked[1]
-
-    @property
+    @cached_property
     def verified(self) -> VerifyResult | str | None:
         """What verifying the run's books found. A text: why they cannot be read; None: there are none."""
-        return self._walked[0]
-
-    @cached_property
-    def _walked(self) -> tuple[VerifyResult | str | None, list[Record]]:
-        """What one walk along the run's books found, and the transactions that it met."""
-        met: list[Record] = []
-        if not has_books(self.path, self.metrics):
-            return None, met
-        try:
-            return verify_run(self.path, open_ledger(self.path), met=met.append), met
-        except UserError as unread:
-            return str(unread), met
+        return walked(self)[0]
 
     def series(self, key: str) -> tuple[Ints, Floats]:
         """Return one metric over the rounds that have it.
@@ -772,6 +767,20 @@ class RunRecord:
             for client, reason in ((int(c), str(why)) for c, why in pairs):
                 if reason != STILL or (number, client) not in self.under_way:
                     yield number, client, reason
+
+
+@lru_cache(maxsize=4)  # of many runs that are looked at together, not all books are kept
+def walked(run: RunRecord) -> tuple[VerifyResult | str | None, Sequence[Record]]:
+    """Return what one walk along a run's books found, as :attr:`RunRecord.verified` has it, and the transactions that
+    were found right, in their order.
+    """
+    met: list[Record] = []
+    if not has_books(run.path, run.metrics):
+        return None, met
+    try:
+        return verify_run(run.path, open_ledger(run.path), met=met.append), met
+    except UserError as unread:
+        return str(unread), met
 
 
 def load_run(path: str | Path) -> RunRecord:

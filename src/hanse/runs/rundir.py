@@ -214,7 +214,11 @@ def claim(hold: Hold, *, overwrite: bool) -> None:
         )
     if (path / LOCK).exists() or (overwrite and (path / "config.toml").exists()):
         hold.take()
-    _check_free(path, overwrite=overwrite)
+    try:
+        _check_free(path, overwrite=overwrite)
+    except UserError:
+        hold.release()  # whoever asks again, in this process, too, is not told that somebody plays it
+        raise
 
 
 def claim_anew(hold: Hold, *, overwrite: bool) -> None:
@@ -333,7 +337,8 @@ class RunDir:
     def reopen(
         session: Session, hold: Hold, *, other_data: bool = False, key: Ed25519PrivateKey | None = None
     ) -> tuple[RunDir, Snapshot | None, list[str]]:
-        """Open a run directory to resume it. Everything after the last intact checkpoint is cut off.
+        """Open a run directory to resume it. Everything after the last intact checkpoint is cut off, once it is known
+        that books and lines can go on from there: a refusal loses nothing.
 
         Args:
             session: what will be played.
@@ -357,15 +362,15 @@ class RunDir:
             snapshot = folder._last_sound(session.device, notes)
             if snapshot is not None and snapshot.settings:
                 _same_settings(path, experiment, snapshot)
-            # files that a killed process had not finished writing
-            for litter in (*path.glob(".*.part"), *(path / "checkpoints").glob(".*.part")):
-                litter.unlink()
             lengths = dict.fromkeys(LINES, 0) if snapshot is None else snapshot.lengths
             for name, length in lengths.items():
                 _same_lines(path / name, length)
-            for name, length in lengths.items():
-                if (path / name).exists() and (path / name).stat().st_size > length:
-                    os.truncate(path / name, length)
+            folder._open(experiment, snapshot, key)
+            # files that a killed process had not finished writing
+            for litter in (*path.glob(".*.part"), *(path / "checkpoints").glob(".*.part")):
+                litter.unlink()
+            for name, file in folder._files.items():
+                file.seek(file.truncate(min(lengths[name], file.tell())))
             settled = snapshot is not None and snapshot.state.finished  # its answers lie behind the last round
             for record in (*(path / ROUNDS).glob("*.npz"), *audit_folder(path).glob("*.safetensors")):
                 if record.stem.isdigit() and int(record.stem) >= folder.kept + settled:
@@ -375,7 +380,6 @@ class RunDir:
                 write_data(path, folder.kept, data, note)
                 if snapshot is not None:  # its scores may be of another test set
                     snapshot = replace(snapshot, state=replace(snapshot.state, on_server=None))
-            folder._open(experiment, snapshot, key)
         return folder, snapshot, notes
 
     def _last_sound(self, device: torch.device, said: list[str]) -> Snapshot | None:

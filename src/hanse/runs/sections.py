@@ -27,7 +27,8 @@ class ExitSection(Section):
     Attributes:
         balance: "kept", or "lost" to the mint.
         bond: "audited": a bond of a size that is not proved yet is decided as if the client were silent. "returned": it
-            gets the bond back.
+            gets the bond back once its leave is in the book; on a network, where that is at the end, it is audited
+            until then, and loses the bond if it does not answer.
         receipts: on a network, whether it is "sent" its last receipts and its statement when the run ends, or these are
             "withheld".
         models: "stay": the others train on. "anew": nobody trains on from models that may hold its updates, so that the

@@ -11,6 +11,7 @@ What an audit knows by itself is not noted: the book, the round's transactions, 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import math
 import sys
@@ -26,7 +27,7 @@ from numpy.typing import NDArray
 from hanse.base.pytorch import Tensor, torch
 from hanse.core import part, port, table
 from hanse.core.part import Context, Judge, State, View
-from hanse.runs.written import Reader, Writer
+from hanse.runs.written import INSIDE, Reader, Writer
 
 Arrays = Mapping[str, NDArray[Any]]
 Method = Callable[[View, State], Any]
@@ -159,6 +160,28 @@ def packed(inputs: SettleInputs | None, context: Context, arrays: Arrays) -> dic
     run |= {"members": context.members} if context.members else {}
     text = json.dumps({"run": run, "calls": writer.write(inputs.calls)}, separators=(",", ":"))
     return {NAME: np.frombuffer(text.encode(), np.uint8), **writer.arrays}
+
+
+def by_value(arrays: Arrays) -> Arrays:
+    """Return a record's arrays with a hash in place of the notes, which is that of what they say: what was one object
+    in a simulation, such as the profiles of its clients, is several where answers are read back.
+    """
+    if NAME not in arrays:
+        return arrays
+    said, written = json.loads(arrays[NAME].tobytes()), list[str]()
+
+    def print_of(value: Any) -> str:
+        if isinstance(value, dict) and "$again" in value:
+            return written[value["$again"]]
+        inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        own = list(value) if isinstance(value, dict) else None if isinstance(value, list) else value
+        found = hashlib.sha256(json.dumps([own, *map(print_of, inside)]).encode()).hexdigest()
+        if isinstance(value, dict) and INSIDE.keys() & value:
+            written.append(found)
+        return found
+
+    hashed = print_of(said["calls"]) + print_of(said["run"])
+    return {**arrays, NAME: np.frombuffer(bytes.fromhex(hashed), np.uint8)}
 
 
 class _Writer(Writer):

@@ -74,7 +74,7 @@ class Writer:
         raise TypeError(f"a state holds tensors, arrays, numbers and texts, not a {type(value).__name__}")
 
 
-_INSIDE: Mapping[str, Callable[[Any], Iterable[Any]]] = {  # what a written value is made of, by its tag
+INSIDE: Mapping[str, Callable[[Any], Iterable[Any]]] = {  # what a written value is made of, by its tag
     "$kind": dict.values,
     "$map": lambda pairs: (one for pair in pairs for one in pair),
     "$list": iter,
@@ -105,7 +105,7 @@ class Reader:
 
     def _number(self, value: Any) -> None:
         """List what was written once in the order of writing, so that "$again" can name it."""
-        if isinstance(value, dict) and (inside := _INSIDE.get(tag := next(iter(value)))):
+        if isinstance(value, dict) and (inside := INSIDE.get(tag := next(iter(value)))):
             for one in inside(value["fields"] if tag == "$kind" else value[tag]):
                 self._number(one)
             self._written.append(value)

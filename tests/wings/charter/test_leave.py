@@ -237,7 +237,13 @@ def test_a_run_goes_on_as_if_the_client_had_left_by_itself(tmp_path, half):
     assert run_hanse("leave", run, "--client", 1)[0] == 0
     receipt = LeaveReceipt.read(run / "leaving" / "client-1.json")
     assert (receipt.wrong(), receipt.said["round"], receipt.said["open"]) == ("", 3, True)
-    assert wrong_books(run) is None
+    newest = max((run / "checkpoints").glob("*"))
+    whole = newest.read_bytes()
+    newest.write_bytes(whole[:-1])  # the one before would ask the client again
+    with pytest.raises(MachineError):
+        hanse.resume(run)
+    newest.write_bytes(whole)
+    assert (leaves(run), wrong_books(run)) == (["leave/1"], None)
     on = hanse.resume(run)
     alone = hanse.run(experiment(behaviour={"leaver": {"clients": [1], "at": 3}}), out=tmp_path / "alone")
     assert (on.table.rows.equal(alone.table.rows), on.book.balances) == (True, alone.book.balances)
@@ -324,16 +330,6 @@ def test_a_leave_that_is_killed_happens_once(tmp_path, half):
     assert set(seen[:-1]) == {0, 1}
 
 
-def test_a_run_does_not_go_on_from_before_a_leave(tmp_path, half):
-    run = copied(half, tmp_path / "run")
-    assert run_hanse("leave", run, "--client", 1)[0] == 0
-    newest = max((run / "checkpoints").glob("*"))
-    newest.write_bytes(newest.read_bytes()[:-1])  # the one before would ask the client again
-    with pytest.raises(MachineError):
-        hanse.resume(run)
-    assert (leaves(run), offline(run, 1)) == (["leave/1"], 0)
-
-
 def test_the_operator_signs_the_receipt(tmp_path):
     mine, other = (make_operator_key(tmp_path / name) for name in ("mine", "other"))
     run = tmp_path / "run"
@@ -351,13 +347,17 @@ def test_the_operator_signs_the_receipt(tmp_path):
     assert [offline(run, 0, public) for public in (mine, other)] == [0, 1]
 
 
-def test_an_auditor_plays_a_run_again_that_clients_have_left(tmp_path):
-    run = tmp_path / "run"
-    hanse.run(experiment(run={"recomputable": True}), out=run, observers=[Stops(1)])
+@pytest.mark.parametrize(("mechanism", "models", "at"), [(PAYS, "stay", 1), ("pifl", "anew", 0)])
+def test_an_auditor_plays_a_run_again_that_clients_have_left(tmp_path, mechanism, models, at):
+    run, clients = tmp_path / "run", {"exit": {"models": models}}
+    hanse.run(experiment(mechanism, clients=clients, run={"recomputable": True}), out=run, observers=[Stops(at)])
     assert run_hanse("leave", run, "--client", 1)[0] == 0
     hanse.resume(run)
     assert run_hanse("leave", run, "--client", 2)[0] == 0
-    assert recompute(run).unlike is None
+    assert (wrong_books(run), recompute(run).unlike) == (None, None)
+    earlier = [(0 if one.step == "leave/1" else number, one) for number, one in history_of(run)]
+    rewritten(run, sorted(earlier, key=lambda one: one[0]))
+    assert "client 1 had left, and was asked" in wrong_books(run)
 
 
 def registered(run, count):
@@ -402,25 +402,30 @@ def test_on_a_network_the_server_is_told_first(tmp_path, half, models):
 
 def test_a_leaver_loses_what_was_agreed_and_nobody_trains_on(tmp_path):
     run, exit = tmp_path / "run", {"balance": "lost", "models": "anew"}
-    hanse.run(experiment(clients={"exit": exit}, run={"recomputable": True}), out=run, observers=[Stops(2)])
+    hanse.run(experiment(clients={"exit": exit}, run={"recomputable": True}), out=run, observers=[Stops(0)])
+    looked = load_run(run)
+    assert looked.wrong_in_books is None
+    hanse.resume(run, observers=[Stops(2)])
     had = open_ledger(run).as_book().balance("client/1")
     assert run_hanse("leave", run, "--client", 1)[0] == 0
     said = LeaveReceipt.read(run / "leaving" / "client-1.json").said
     assert (said["lost"], said["balance"], said["since"], said["round"]) == (had, 0, 2, 3)
     ended = hanse.resume(run)
     assert (len(ended.metrics), ended.over is None) == (3, False)
-    assert run_hanse("leave", run, "--client", 2)[0] == 0
+    leave_run(looked, 2, None)  # by the book as it is now
     assert [offline(run, client) for client in (1, 2)] == [0, 0]
     assert [open_ledger(run).as_book().balance(f"client/{c}") for c in range(4)] == [
         ended.book.balance("client/0"), 0, 0, ended.book.balance("client/3")
     ]  # fmt: skip
     assert (wrong_books(run), recompute(run).unlike) == (None, None)
-    for keeps in (0, had - 1):  # an operator that lets it keep some of that
-        forged = copied(run, tmp_path / f"{keeps}")
-        history = [(r, replace(t, postings=left_behind(1, 0, keeps)) if t.step == "leave/1" else t)
-                   for r, t in history_of(run)]  # fmt: skip
-        rewritten(forged, history)
-        assert "'leave/1'" in wrong_books(forged)
+    history = history_of(run)
+    [(at, left)] = [(i, one) for i, (_, one) in enumerate(history) if one.step == "leave/1"]
+    other = [[*history[:at], (3, replace(left, postings=left_behind(1, 0, lost))), *history[at + 1 :]]
+             for lost in (0, had - 1)]  # fmt: skip
+    more = [[*history, (4, replace(left, step=step, postings=()))] for step in ("leave/1", "leave/9")]
+    for at, forged in enumerate((*other, *more)):
+        rewritten(copied(run, tmp_path / f"{at}"), forged)
+        assert "'leave/" in wrong_books(tmp_path / f"{at}")
 
 
 def test_what_cannot_be_left_is_refused_in_a_line(tmp_path, half):

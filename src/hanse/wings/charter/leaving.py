@@ -126,7 +126,7 @@ def leave_run(run: RunRecord, number: int, key: Path | None) -> Leaving:
         raise UserError(f"{folder}: has no ledger, in which a leave is written; --dry-run says what holds its updates")
     with Hold(folder) as hold:
         hold.take()
-        book = open_ledger(folder)
+        run, book = load_run(folder), open_ledger(folder)  # others may have played it meanwhile
         signing = _key(book, key)
         ledger = Ledger.open(book.file, book=book.book, floor=book.floor, key=signing)
         if wrong := verify_run(folder, ledger).wrong:
