@@ -5,20 +5,24 @@ import subprocess
 import sys
 from pathlib import Path
 
-# the child counts Python calls from the first round on, and kills itself at a given one
-CHILD = """
+# a process counts its Python calls while ``profile`` is set, and kills itself at the call ``limit``
+COUNTED = """
 import os, signal, sys
-import hanse
-from hanse.runs import experiment
-from hanse.runs.config import Experiment
-
-limit, source, out = int(sys.argv[1]), sys.argv[2], sys.argv[3]
 count = 0
 def profile(frame, event, arg):
     global count
     count += 1
     if count == limit:
         os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+# from the first round on
+CHILD = f"""{COUNTED}
+import hanse
+from hanse.runs import experiment
+from hanse.runs.config import Experiment
+
+limit, source, out = int(sys.argv[1]), sys.argv[2], sys.argv[3]
 real = experiment.play_rounds
 def play(*args):
     sys.setprofile(profile)

@@ -96,11 +96,10 @@ def killed_and_resumed(moments: list[float], tmp_path: Path) -> None:
         assert got.verify().ok
 
 
+EIGHT = pytest.param([(i + 0.5) / 8 for i in range(8)], marks=pytest.mark.nightly)
+
+
 @pytest.mark.slow
-def test_killed_anywhere_the_books_are_the_same(tmp_path: Path) -> None:
-    killed_and_resumed([0.05, 0.5, 0.8, 0.97], tmp_path)
-
-
-@pytest.mark.nightly
-def test_killed_at_eight_moments_the_books_are_the_same(tmp_path: Path) -> None:
-    killed_and_resumed([(i + 0.5) / 8 for i in range(8)], tmp_path)
+@pytest.mark.parametrize("moments", [[0.05, 0.5, 0.8, 0.97], EIGHT])
+def test_killed_anywhere_the_books_are_the_same(moments: list[float], tmp_path: Path) -> None:
+    killed_and_resumed(moments, tmp_path)

@@ -136,15 +136,17 @@ def read(door: Callable[..., Dataset], *given: Any, **options: Any) -> tuple[Dat
         return None, wrong.lines
 
 
+def of_column(column: Any, **options: Any) -> tuple[Dataset | None, Sequence[str]]:
+    frame = pd.DataFrame({"age": column, "who": WHO, "ill": ILL})
+    return read(from_frame, frame, "ill", "who", test=0.0, **options)
+
+
 @draws
 def test_a_column_of_numbers_is_what_was_written_or_refused_by_name(draws: int) -> None:
     def check(values: list[Any], dtype: Any) -> None:
-        column = series(values, dtype)
-        if column is None:
+        if (column := series(values, dtype)) is None:
             return
-        raw = column.tolist()
-        frame = pd.DataFrame({"age": column, "who": WHO, "ill": ILL})
-        found, lines = read(from_frame, frame, "ill", "who", test=0.0)
+        raw, (found, lines) = column.tolist(), of_column(column)
         if found is not None:
             assert all(map(is_number, raw))
             same_numbers(found.train.x[:, 0].double().numpy(), raw)
@@ -160,12 +162,9 @@ def test_a_column_of_numbers_is_what_was_written_or_refused_by_name(draws: int) 
 @draws
 def test_a_prepared_column_is_its_numbers_or_its_words_or_refused_by_name(draws: int) -> None:
     def check(values: list[Any], dtype: Any) -> None:
-        column = series(values, dtype)
-        if column is None:
+        if (column := series(values, dtype)) is None:
             return
-        raw = column.tolist()
-        frame = pd.DataFrame({"age": column, "who": WHO, "ill": ILL})
-        found, lines = read(from_frame, frame, "ill", "who", test=0.0, prepare="auto", statistics="pooled")
+        raw, (found, lines) = column.tolist(), of_column(column, prepare="auto", statistics="pooled")
         assert all("'age'" in line for line in lines)
         if found is None:
             return

@@ -63,8 +63,11 @@ def fuzz(name: str, messages: int, seed: int, folder: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PLAYED)
-def test_no_message_of_a_hostile_client_ends_a_round_or_touches_the_others(name: str, tmp_path: Path) -> None:
-    fuzz(name, 2000 // len(PLAYED) + 1, 18, tmp_path)
+@pytest.mark.parametrize(("messages", "seed"), [(2000, 18), pytest.param(6000, 1018, marks=pytest.mark.nightly)])
+def test_no_message_of_a_hostile_client_ends_a_round_or_touches_the_others(
+    messages: int, seed: int, name: str, tmp_path: Path
+) -> None:
+    fuzz(name, messages // len(PLAYED) + 1, seed, tmp_path)
 
 
 def test_each_of_the_worst_messages_is_refused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -98,9 +101,3 @@ def test_without_a_hostile_client_nobody_is_refused(tmp_path: Path) -> None:
     arena.play(3, seen.append)
     assert [played.view.refusals for played in seen] == [()] * 3
     assert [len(played.view.roster) for played in seen] == [N] * 3
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("name", PLAYED)
-def test_nor_does_any_of_three_times_as_many(name: str, tmp_path: Path) -> None:
-    fuzz(name, 6_000 // len(PLAYED) + 1, 1018, tmp_path)

@@ -45,17 +45,6 @@ def same(run: hanse.Run, whole: hanse.Run, folder: Path, url: str | None = None)
     assert ledger.verify([r for receipts in mine.values() for r in receipts]).ok
 
 
-def test_receipts_of_the_last_settlement_survive_a_death_before_they_are_written(
-    whole: hanse.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    exp, folder = books(), tmp_path / "nodes"
-    monkeypatch.setattr(RunBooks, "receipts", lambda *_: dies())
-    with pytest.raises(DiesError):
-        play(grid_of(exp, folder), exp, folder / "run")
-    monkeypatch.undo()
-    same(play(grid_of(exp, folder), exp, folder / "run"), whole, folder)
-
-
 def test_without_its_letters_a_federation_makes_all_receipts_again(whole: hanse.Run, tmp_path: Path) -> None:
     shutil.copytree(whole.path.parent, tmp_path, dirs_exist_ok=True)
     exp, before = books(), kept(tmp_path)
@@ -86,15 +75,18 @@ def test_a_node_whose_disk_is_full_says_so_and_comes_back(tmp_path: Path, monkey
     assert (len(run.metrics), len(kept(tmp_path)[2])) == (3, 4)
 
 
-def test_a_server_whose_disk_is_full_says_so_and_goes_on(
-    whole: hanse.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("at", "ends", "error"), [
+    ((RunBooks, "receipts"), dies, DiesError), ((Letters, "add"), full, MachineError),
+], ids=["a death before the last receipts are written", "a full disk"])  # fmt: skip
+def test_a_server_that_ends_before_its_letters_goes_on(
+    at: Any, ends: Any, error: Any, whole: hanse.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    exp = books()
-    monkeypatch.setattr(Letters, "add", full)
-    with pytest.raises(MachineError):
-        play(grid_of(exp, tmp_path), exp, tmp_path / "run")
+    exp, folder = books(), tmp_path / "nodes"
+    monkeypatch.setattr(*at, lambda *_: ends())
+    with pytest.raises(error):
+        play(grid_of(exp, folder), exp, folder / "run")
     monkeypatch.undo()
-    same(play(grid_of(exp, tmp_path), exp, tmp_path / "run"), whole, tmp_path)
+    same(play(grid_of(exp, folder), exp, folder / "run"), whole, folder)
 
 
 # ---- a database that goes away

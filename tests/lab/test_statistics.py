@@ -1,11 +1,8 @@
 """The tests behind the words: against scipy, brute force and hand counts, and the false positives of stopping."""
 
-import importlib
 import itertools
 import math
 from dataclasses import replace
-from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -31,13 +28,6 @@ from hanse.lab.statistics import (
 )
 
 FIVE = np.array([0.4, 0.9, 0.5, 1.1, 0.7])
-
-
-@pytest.fixture(scope="module")
-def simulation() -> ModuleType:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
-        return importlib.import_module("claims_alpha")
 
 
 def test_the_shares_of_all_looks_are_the_five_percent() -> None:
@@ -161,13 +151,3 @@ def test_the_seeds_that_an_open_claim_needs_would_decide_it() -> None:
     more = seeds_needed(replace(found, mean=0.08), 0.1, ALPHA)
     assert at(more) < 0.08 < at(more - 1)
     assert seeds_needed(Effect(0.0, 1.0, 0.25, 5, 1, 1, 1), 1e-6, ALPHA) is None
-
-
-def test_stopping_when_decided_keeps_the_five_percent(simulation: ModuleType) -> None:
-    none = simulation.tally(30, printed=False, margin=0.8)
-    assert none.wrong <= 0.05
-    assert simulation.tally(20, printed=False, margin=0.8, later=True).wrong <= 0.05
-    some = simulation.tally(10, printed=True)
-    assert some.confirmed > 0.8
-    assert some.seeds < 20
-    assert some.wrong == 0

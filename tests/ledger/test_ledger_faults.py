@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from faults import crash_at
+from killed_runs import COUNTED
 from ledger_cases import book_of, grant, history, play
 from rotation import in_turn
 
@@ -40,19 +41,12 @@ def test_a_crash_at_every_byte_of_a_round(tmp_path: Path) -> None:
 
 # ---- kill -9 of a process that pays
 
-DRIVER = """
-import os, signal, sys
+DRIVER = f"""{COUNTED}
 sys.path.insert(0, sys.argv[1])
 from ledger_cases import history
 from hanse.ledger.store import Ledger
 file, limit = sys.argv[2], int(sys.argv[3])
 told = history(30, 6, seed=9)
-count = 0
-def profile(frame, event, arg):
-    global count
-    count += 1
-    if count == limit:
-        os.kill(os.getpid(), signal.SIGKILL)
 print("ready", flush=True)
 if limit:
     sys.setprofile(profile)

@@ -151,14 +151,10 @@ def outside(view: View, value: Any, said: str) -> None:
         np.testing.assert_allclose(values.per_seat, view.values.per_seat, rtol=1e-3, atol=1e-4, err_msg=said)
 
 
-@pytest.mark.parametrize("first", range(0, 24, 6))
-def test_random_federations(first: int) -> None:
-    for seed in range(first, first + 6):
-        holds(seed)
+MANY = [pytest.param(range(first, first + 50), marks=pytest.mark.nightly) for first in range(24, 1024, 50)]
 
 
-@pytest.mark.nightly
-@pytest.mark.parametrize("first", range(24, 1024, 50))
-def test_a_thousand_random_federations(first: int) -> None:
-    for seed in range(first, first + 50):
+@pytest.mark.parametrize("seeds", [*(range(first, first + 6) for first in range(0, 24, 6)), *MANY], ids=str)
+def test_random_federations(seeds: range) -> None:
+    for seed in seeds:
         holds(seed)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from killed_runs import COUNTED
 from watching import untimed
 
 import hanse
@@ -142,25 +143,18 @@ def test_a_part_that_writes_into_its_old_state_does_not_write_into_a_checkpoint(
 
 # a process forks a child for each moment. The child counts the Python calls of all its threads, and kills itself at
 # one: any moment, no clock
-KILLED = """
-import json, os, signal, sys, threading
+KILLED = f"""{COUNTED}
+import json, threading
 from pathlib import Path
 import hanse
 from hanse.runs import experiment
 
 source, folder = sys.argv[1], Path(sys.argv[2])
-count = 0
 
-def play(limit, out):
-    def profile(frame, event, arg):
-        global count
-        count += 1
-        if count == limit:
-            os.kill(os.getpid(), signal.SIGKILL)
-
+def play(out):
     class Heard:
         def on_round(self, metrics, played):
-            with open(f"{out}.heard", "a") as file:
+            with open(f"{{out}}.heard", "a") as file:
                 print(metrics["round"], file=file)
 
     real = experiment.play_rounds
@@ -178,7 +172,7 @@ def play(limit, out):
 
 for number, limit in enumerate(json.loads(sys.argv[3])):
     if not (child := os.fork()):
-        play(limit, folder / f"killed{number}")
+        play(folder / f"killed{{number}}")
         Path(folder / "count").write_text(str(count))
         os._exit(0)
     print(os.waitpid(child, 0)[1], flush=True)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from attack_cases import played
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hanse
@@ -49,44 +49,34 @@ def sections(**more: Any) -> dict[str, Any]:
         "train": {"steps": 2, "batch_size": 4, "lr": 0.5},
         "engine": {"threads": 1},
         "run": {"rounds": 2},
-        **more,
-    }  # fmt: skip
+    } | more
 
 
-def members_counted(file: Path, sizes: list[int], absent: int) -> None:
-    """Assert that the outcome and the yardstick are those of the owners that exist and join."""
-    file.write_text(json.dumps(sizes))
-    late = {"joiner": {"clients": list(range(absent)), "at": 99}} if absent else {}
-    job = seeded(sections(behaviour=late), 1, "honest")
-    kept = play_with_outcome(job, lambda rounds: None)
-    assert kept["status"] == "done", kept
-    book = hanse.run(job.experiment).book
-    found, there = Outcome.of(kept), [f"client/{c}" in book.balances for c in range(len(sizes))]
-    assert len(found.held) == len(sizes)
-    assert np.isfinite(found.held).tolist() == there == [c >= absent for c in range(len(sizes))]
-    held = [book.balance(f"client/{c}") / TOKEN for c in range(absent, len(sizes))]
-    assert found.held[absent:].tolist() == held
-    assert found.granted == 100
-    # payments sum to zero, so on average nobody is above the grant, and the scale is what moved
-    assert sum(held) == pytest.approx(100 * len(held))
-    assert scale_of([found], [absent]) == pytest.approx(np.mean(np.abs(np.array(held) - 100)))
+@pytest.mark.parametrize("draws", [5, pytest.param(200, marks=pytest.mark.nightly)])
+def test_members_counted_are_the_owners_that_exist(owners: Path, draws: int) -> None:
+    """The outcome and the yardstick are those of the owners that exist and join."""
 
+    @settings(max_examples=draws, deadline=None)
+    @given(st.lists(st.integers(10, 30), min_size=2, max_size=7), st.integers(0, 2))
+    def check(sizes: list[int], few: int) -> None:
+        absent = min(few, len(sizes) - 1)
+        owners.write_text(json.dumps(sizes))
+        late = {"joiner": {"clients": list(range(absent)), "at": 99}} if absent else {}
+        job = seeded(sections(behaviour=late), 1, "honest")
+        kept = play_with_outcome(job, lambda rounds: None)
+        assert kept["status"] == "done", kept
+        book = hanse.run(job.experiment).book
+        found, there = Outcome.of(kept), [f"client/{c}" in book.balances for c in range(len(sizes))]
+        assert len(found.held) == len(sizes)
+        assert np.isfinite(found.held).tolist() == there == [c >= absent for c in range(len(sizes))]
+        held = [book.balance(f"client/{c}") / TOKEN for c in range(absent, len(sizes))]
+        assert found.held[absent:].tolist() == held
+        assert found.granted == 100
+        # payments sum to zero, so on average nobody is above the grant, and the scale is what moved
+        assert sum(held) == pytest.approx(100 * len(held))
+        assert scale_of([found], [absent]) == pytest.approx(np.mean(np.abs(np.array(held) - 100)))
 
-SIZES = st.lists(st.integers(10, 30), min_size=2, max_size=7)
-DRAWN = {"deadline": None, "suppress_health_check": [HealthCheck.function_scoped_fixture]}
-
-
-@settings(max_examples=5, **DRAWN)
-@given(SIZES, st.integers(0, 1))
-def test_members_counted_are_the_owners_that_exist(owners: Path, sizes: list[int], absent: int) -> None:
-    members_counted(owners, sizes, absent)
-
-
-@pytest.mark.nightly
-@settings(max_examples=200, **DRAWN)
-@given(SIZES, st.integers(0, 2))
-def test_members_counted_in_many_federations(owners: Path, sizes: list[int], absent: int) -> None:
-    members_counted(owners, sizes, min(absent, len(sizes) - 1))
+    check()
 
 
 def test_what_a_rule_takes_from_the_mint_is_pay_and_no_grant(owners: Path) -> None:
