@@ -9,8 +9,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from hanse.base.errors import UserError
 from hanse.base.factories import Count, Positive
 from hanse.base.files import table
 
@@ -42,8 +43,22 @@ class ExitSection(Section):
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> Self:
-        """Return that of a run's settings, as its ``config.toml`` has them."""
-        return cls(**table(table(config, "clients"), "exit"))
+        """Return that of a run's settings, as its ``config.toml`` has them. Raises UserError where it was edited.
+
+        Examples:
+            >>> ExitSection.of({"clients": {"exit": {"models": "anew"}}}).models
+            'anew'
+            >>> ExitSection.of({"clients": {"exit": {"balance": 3}}})
+            Traceback (most recent call last):
+            hanse.base.errors.UserError: config.toml: clients.exit.balance: 3: was edited; put back what it was
+        """
+        given = table(table(config, "clients"), "exit")
+        try:
+            return cls(**given)
+        except ValidationError as wrong:
+            key = wrong.errors()[0]["loc"][0]
+            what = f"{key}: {given[str(key)]!r}" if key in cls.model_fields else f"{key}: no such key"
+            raise UserError(f"config.toml: clients.exit.{what}: was edited; put back what it was") from None
 
 
 class ClientsSection(Section):

@@ -143,6 +143,7 @@ class Shifts:
                     float((attacked.made(part.aggregate(attacked, state)) - honest)[:width].double().norm())
                     for attacked in attacks(group, honest - group.old, np.flatnonzero(np.isin(place, bad)))
                 )
-                assert far <= limit * (1 + ROUNDING) + ROUNDING * float(group.old.norm()), (round, bad)
+                if far > limit * (1 + ROUNDING) + ROUNDING * float(group.old.norm()):
+                    raise AssertionError(f"round {round}: members {bad} pass the bound {limit:.6g} by {far:.6g}")
                 one = Shift(far / unit, limit / unit, ", ".join(members[k] for k in bad), round)
                 self.found[count] = max(self.found.get(count, one), one, key=lambda s: (s.shift / s.bound, s.shift))
