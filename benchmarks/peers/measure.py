@@ -44,7 +44,8 @@ def measure(command: Sequence[str], *, folder: Path, extra: Mapping[str, str], l
     """Run a command and return what was measured. Raises RuntimeError with its last lines if it fails."""
     mark = uuid.uuid4().hex
     environment = {**os.environ, **extra, _MARK: mark, "PYTHONUNBUFFERED": "1"}
-    environment.pop("PYTHONPATH", None)
+    for name in ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE"):  # every system has its bytecode, as an installed package has
+        environment.pop(name, None)
     begun, busy = time.time(), _busy_s() - _own_s()
     process = subprocess.Popen(
         list(command), cwd=folder, env=environment, text=True,
