@@ -18,6 +18,8 @@ __all__ = ["Measured", "measure"]
 
 _EVERY_S = 0.25
 _MARK = "HANSE_PEER_RUN"
+# not the runners': every system is found where it is installed, and has its bytecode, as an installed package has
+_OURS = ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE")
 
 
 @dataclass(frozen=True)
@@ -43,12 +45,10 @@ class Measured:
 def measure(command: Sequence[str], *, folder: Path, extra: Mapping[str, str], limit_s: float) -> Measured:
     """Run a command and return what was measured. Raises RuntimeError with its last lines if it fails."""
     mark = uuid.uuid4().hex
-    environment = {**os.environ, **extra, _MARK: mark, "PYTHONUNBUFFERED": "1"}
-    for name in ("PYTHONPATH", "PYTHONDONTWRITEBYTECODE"):  # every system has its bytecode, as an installed package has
-        environment.pop(name, None)
+    kept = {name: value for name, value in os.environ.items() if name not in _OURS}
     begun, busy = time.time(), _busy_s() - _own_s()
     process = subprocess.Popen(
-        list(command), cwd=folder, env=environment, text=True,
+        list(command), cwd=folder, env={**kept, **extra, _MARK: mark, "PYTHONUNBUFFERED": "1"}, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
     )  # fmt: skip
     watch = _Memory(mark)
