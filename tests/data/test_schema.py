@@ -14,8 +14,8 @@ from hanse.base.errors import UserError
 from hanse.data import DataSpec, as_dataset, build, parse_spec
 from hanse.data.build import with_own
 from hanse.data.drafting import draft, merged
+from hanse.data.encoding import TableColumn
 from hanse.data.fingerprint import fingerprint
-from hanse.data.preparing import TableColumn
 from hanse.data.schema import CsvTable, Schema, SiteTable, UnfitTableError, digest, fitted, joined, read_sites
 
 SITES = ("Basel", "Kiel", "Visby")

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 
-from hanse.base.errors import nearest
+from hanse.base.errors import collected, nearest
 from hanse.data.doubts import no_shared, of_classes
-from hanse.data.kinds import FEW, GAPS, LIKE, LISTED, NUMBER, alike, natural_order
-from hanse.data.preparing import DAY, MOST_KINDS, TableColumn
-from hanse.data.schema import CsvTable, Schema, UnfitTableError, doubts, fitted, joined, number, same_words, seconds
+from hanse.data.encoding import MOST_KINDS, TableColumn
+from hanse.data.kinds import FEW, LIKE, LISTED, NUMBER, alike, natural_order, written, written_gaps
+from hanse.data.remedies import BY_SCHEMA
+from hanse.data.schema import CsvTable, Schema, UnfitTableError, doubts, fitted, joined
 from hanse.data.units import NONE
-
-_WORDS = ("none", "missing", "inf", "-inf", "infinity")  # gaps that may be words, too
 
 
 def draft(
@@ -64,37 +61,27 @@ def draft(
     if lines:
         raise UnfitTableError("column", *dict.fromkeys(lines))
     texts = {
-        name: {text for one in tables for text in np.unique(one.columns[name]).tolist()}
-        for name in names
-        if name not in leave_out
+        name: {text for one in tables for text in one.columns[name].tolist()} for name in names if name not in leave_out
     }
-    gaps = _gaps(texts.values(), gaps)
+    gaps = written_gaps(texts.values(), gaps)
     columns, warnings, otherwise = dict[str, TableColumn](), nameless, dict[tuple[str, ...], list[str]]()
     for name in [name for name in texts if name not in others]:
-        found, missing = texts[name] - {*gaps}, not texts[name].isdisjoint(gaps)
-        kind, unit, odd = _read(found)
-        if not found:
-            lines.append(f"column {name!r}: has no value in any row: --leave-out it")
-        elif kind != "words":
-            clock = kind == "dates" and any(seconds(one) % DAY for one in found)
-            columns[name] = TableColumn(kind, unit, gaps=missing, clock=clock)
-        elif not odd and all(map(LIKE.fullmatch, found)) and not any(re.match(r"[+-]?0\d*$", one) for one in found):
-            such = _places(tables, [name], sorted(found)[:1])
+        found, missing = sorted(texts[name] - {*gaps}), not texts[name].isdisjoint(gaps)
+        kind, unit, odd = written(found)
+        coded = any(re.match(r"[+-]?0\d*$", one) for one in found)
+        if found and kind == "words" and not (odd or coded) and all(map(LIKE.fullmatch, found)):
             lines.append(
-                f"column {name!r}: holds text of numbers or dates, such as {such}: write them as 1000.5 and "
-                "2024-03-31, or --leave-out the column"
+                f"column {name!r}: holds text of numbers or dates, such as {_places(tables, [name], found[:1])}: write "
+                f"them as 1000.5 and 2024-03-31, or {BY_SCHEMA.leave_out}"
             )
-        elif not odd and len(found) > MOST_KINDS:
-            lines.append(
-                f"column {name!r}: {len(found)} different words, such as {min(found)!r}; at most {MOST_KINDS} become "
-                "columns: name it as --group if it says of whom each row is, else put words together, or --leave-out "
-                "the column"
-            )
+        elif odd:
+            columns[name] = TableColumn("words", words=found, gaps=missing)
+            otherwise.setdefault(tuple(odd), []).append(name)
         else:
-            columns[name] = TableColumn(kind, words=sorted(found), gaps=missing)
-            warnings += _twins(name, found)
-            if odd:
-                otherwise.setdefault(tuple(odd), []).append(name)
+            values = np.array(found if kind == "words" else [*map(TableColumn(kind, unit).value, found)])
+            with collected(lines):
+                columns[name] = TableColumn.drafted(kind, values, missing, f"column {name!r}", BY_SCHEMA, unit)
+        warnings += _twins(name, columns[name].words) if name in columns else []
     for spelt, columned in otherwise.items():
         line = (
             f"column {', '.join(map(repr, columned))}: numbers or dates but for {_places(tables, columned, spelt)}: "
@@ -108,13 +95,14 @@ def draft(
     if len(answers) < 2:
         told = f"all rows say {answers[0]!r}" if answers else "has no value in any row"
         lines.append(f"column {said['target']!r}: {told}, so there is nothing to learn: is --target the right column?")
-    if len(answers) > FEW and (odd := _read({*answers})[2]):
+    if len(answers) > FEW and (odd := written(answers)[2]):
         told = _places(tables, [said["target"]], odd)
         lines.append(f"column {said['target']!r}: numbers but for {told}: leave these rows out, or write numbers")
     numbers = len(answers) > FEW and all(map(NUMBER.fullmatch, answers))
     numbers |= any(re.fullmatch(r"[+-]?\d*\.\d*[1-9]\d*", one) for one in answers)
     if lines:
         raise UnfitTableError("value", *lines)
+    warnings += [] if numbers else _twins(said["target"], answers)
     made = Schema(1, columns=columns, labels=[] if numbers else answers, gaps=gaps or [""], **said)
     sites = fitted(tables, made)
     for name, column in columns.items():
@@ -170,11 +158,12 @@ def merged(drafts: Sequence[Schema], names: Sequence[str] = ()) -> Schema:
     called = names or [f"draft {k}" for k in range(1, len(drafts) + 1)]
     warnings = [f"{name}: {line}" for name, one in zip(called, drafts, strict=True) for line in one.warnings]
     held = np.array([[label in one.labels for label in ordered] for one in drafts], np.int64)
-    warnings += of_classes(held, called, ordered, "data", same_words(first.target), rows=False)
+    warnings += _twins(first.target, ordered)
+    warnings += of_classes(held, called, ordered, "data", BY_SCHEMA.same.format(first.target), rows=False)
     for name in columns:
         by_draft = {draft: {*one.columns[name].words} for draft, one in zip(called, drafts, strict=True)}
         warnings += [
-            no_shared(by_draft, f"data: column {name!r}", same_words(name)),
+            no_shared(by_draft, f"data: column {name!r}", BY_SCHEMA.same.format(name)),
             *_twins(name, columns[name].words),
         ]
     return replace(
@@ -195,46 +184,11 @@ def _rounded(mean: float, deviation: float) -> tuple[float, float]:
     return round(mean, 2 - math.floor(math.log10(shown))), shown
 
 
-def _gaps(texts: Iterable[set[str]], said: Sequence[str]) -> list[str]:
-    """Return how gaps are written in columns of these texts: as is ``said``, and as gaps usually are. "none", "missing"
-    and the like are gaps in columns of numbers or dates alone; else they may be a class, or a word.
-    """
-    gaps = {*said}
-    for own in texts:
-        usual = {text for text in own if text.casefold() in GAPS}
-        words = _read(own - usual)[0] == "words"
-        gaps |= {text for text in usual if not (words and text.casefold() in _WORDS)}
-    return sorted(gaps)
-
-
-def _read(found: Collection[str]) -> tuple[Literal["numbers", "dates", "words"], str, list[str]]:
-    """Return what texts seem to hold, the unit of numbers, and the texts that are no numbers or dates where the greater
-    part is, so that all are taken as words.
-    """
-    texts = [one for one in sorted(found) if re.match(r"[+-]?\.?\d", one)]
-    units = Counter(re.sub(rf"^({NUMBER.pattern})?[\d.,]*\s*", "", one) for one in texts)
-    unit = units.most_common(1)[0][0] if units else ""
-    unit = "" if re.match(r"\W?\d", unit) else unit  # the rest of a date, or the thousands of a number
-    ways: tuple[tuple[Literal["numbers", "dates"], Callable[[str], float]], ...]
-    ways = ("numbers", partial(number, unit=unit)), ("dates", seconds)
-    for kind, reads in ways:
-        odd = []
-        for one in sorted(found):
-            try:
-                reads(one)
-            except ValueError:
-                odd.append(one)
-        if not odd and any(re.match(r"[+-]?0\d", one) for one in texts) and kind == "numbers":
-            break  # codes, of which a number would lose the 0
-        if len(odd) < len(found) / 2:
-            return ("words" if odd else kind), unit if kind == "numbers" else "", odd
-    return "words", "", []
-
-
 def _twins(name: str, words: Iterable[str]) -> list[str]:
     """Return a note if two words of a column may be one, such as "m" and "M"."""
     both = alike([(word, 0) for word in sorted(words)], case=lambda _: True)
-    return [f"data: column {name!r}: {both} are different words: are they one?{same_words(name)}"] if both else []
+    line = f"data: column {name!r}: {both} are different words: are they one?{BY_SCHEMA.same.format(name)}"
+    return [line] if both else []
 
 
 def _places(tables: Sequence[CsvTable], columns: Sequence[str], words: Sequence[str]) -> str:
