@@ -229,8 +229,21 @@ class Coded:
     words: bool = True
 
     @staticmethod
-    def of(values: NDArray[Any], gaps: NDArray[np.bool_] | None = None) -> Coded:
-        """Return an array of numbers or of text ``[n]``, coded; without ``gaps [n]`` those of numbers are NaN."""
+    def of(values: Any, gaps: NDArray[np.bool_] | None = None) -> Coded:
+        """Return a pandas column, or an array of numbers or of text, ``[n]``, coded.
+
+        Args:
+            values: what the column holds. Of pandas' columns, values that cannot be ordered are so by their text.
+            gaps: ``[n]``, where an array has none. None: where a number is NaN.
+        """
+        if hasattr(values, "factorize"):
+            if values.dtype.kind not in "biuf":
+                try:
+                    codes, _ = values.factorize(sort=True)
+                except TypeError:  # values of several kinds
+                    codes, _ = values.map(str, na_action="ignore").factorize(sort=True)
+                return Coded(codes.astype(np.int64))
+            values = values.to_numpy(dtype=np.float64, na_value=np.nan)
         if gaps is None:
             gaps = np.isnan(values) if values.dtype.kind == "f" else np.zeros(len(values), bool)
         different, codes = np.unique(values[~gaps], return_inverse=True)

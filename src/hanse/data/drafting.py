@@ -18,6 +18,8 @@ from hanse.data.remedies import BY_SCHEMA
 from hanse.data.schema import CsvTable, Schema, UnfitTableError, doubts, fitted, joined
 from hanse.data.units import NONE
 
+_ROLES = ("target", "client_column", "group", "time")  # columns of a schema that are no features
+
 
 def draft(
     tables: Sequence[CsvTable],
@@ -42,29 +44,22 @@ def draft(
     Raises:
         UserError: a column is not in all tables, or its values cannot be told. There is a line for each.
     """
-    nameless = [
-        f"data: {one.path}: a column has no name and is not read: give it one" for one in tables if "" in one.columns
-    ]
-    names = dict.fromkeys(name for one in tables for name in one.columns if name)
-    others = [
-        said[key] for key in ("target", "client_column", "group", "time") if said.get(key) not in (None, "", NONE)
-    ]
-    asked = [*others, *leave_out]
+    warnings, others = list[str](), [said[key] for key in _ROLES if said.get(key) not in (None, "", NONE)]
+    names, asked = dict.fromkeys(name for one in tables for name in one.columns if name), [*others, *leave_out]
     lines = [f"column {name!r}: no table has it{nearest(name, names)}" for name in asked if name not in names]
     for one in tables:
-        odd = [name for name in names if name not in one.columns and name not in leave_out]
-        lines += [
-            f"{one.path}: column {name!r}: is not there, and another table has it: "
-            f"{'call it as there' if name in others else '--leave-out it'}"
-            for name in odd
-        ]
+        if "" in one.columns:
+            warnings.append(f"data: {one.path}: a column has no name and is not read: give it one")
+        for name in [name for name in names if name not in one.columns and name not in leave_out]:
+            remedy = "call it as there" if name in others else BY_SCHEMA.leave_out
+            lines.append(f"{one.path}: column {name!r}: is not there, and another table has it: {remedy}")
     if lines:
         raise UnfitTableError("column", *dict.fromkeys(lines))
     texts = {
         name: {text for one in tables for text in one.columns[name].tolist()} for name in names if name not in leave_out
     }
     gaps = written_gaps(texts.values(), gaps)
-    columns, warnings, otherwise = dict[str, TableColumn](), nameless, dict[tuple[str, ...], list[str]]()
+    columns, otherwise = dict[str, TableColumn](), dict[tuple[str, ...], list[str]]()
     for name in [name for name in texts if name not in others]:
         found, missing = sorted(texts[name] - {*gaps}), not texts[name].isdisjoint(gaps)
         kind, unit, odd = written(found)
@@ -81,7 +76,8 @@ def draft(
             values = np.array(found if kind == "words" else [*map(TableColumn(kind, unit).value, found)])
             with collected(lines):
                 columns[name] = TableColumn.drafted(kind, values, missing, f"column {name!r}", BY_SCHEMA, unit)
-        warnings += _twins(name, columns[name].words) if name in columns else []
+        if name in columns:
+            warnings.append(_twins(name, columns[name].words))
     for spelt, columned in otherwise.items():
         line = (
             f"column {', '.join(map(repr, columned))}: numbers or dates but for {_places(tables, columned, spelt)}: "
@@ -102,7 +98,7 @@ def draft(
     numbers |= any(re.fullmatch(r"[+-]?\d*\.\d*[1-9]\d*", one) for one in answers)
     if lines:
         raise UnfitTableError("value", *lines)
-    warnings += [] if numbers else _twins(said["target"], answers)
+    warnings.append(_twins(said["target"], () if numbers else answers))
     made = Schema(1, columns=columns, labels=[] if numbers else answers, gaps=gaps or [""], **said)
     sites = fitted(tables, made)
     for name, column in columns.items():
@@ -112,7 +108,7 @@ def draft(
             columns[name] = replace(column, mean=mean, deviation=deviation)
     made = replace(made, columns=columns)
     seen = joined([replace(one, schema=made) for one in sites], "tables", *doubts(tables, made))
-    return replace(made, warnings=[*warnings, *seen.notes, *filter(None, [seen.doubt])])
+    return replace(made, warnings=[*filter(None, [*warnings, *seen.notes, seen.doubt])])
 
 
 def merged(drafts: Sequence[Schema], names: Sequence[str] = ()) -> Schema:
@@ -130,7 +126,7 @@ def merged(drafts: Sequence[Schema], names: Sequence[str] = ()) -> Schema:
         UnfitTableError: they name other columns, or hold other kinds or units. There is a line for each.
     """
     first, columns, lines = drafts[0], dict[str, TableColumn](), list[str]()
-    for key in ("target", "client_column", "group", "time", "test", "validation", "seed"):
+    for key in (*_ROLES, "test", "validation", "seed"):
         if len(found := {str(getattr(one, key)) for one in drafts}) > 1:
             lines.append(f"schema.{key}: must be the same in all drafts, and is {' and '.join(sorted(found))}")
     if len({bool(one.labels) for one in drafts}) > 1:
@@ -158,22 +154,14 @@ def merged(drafts: Sequence[Schema], names: Sequence[str] = ()) -> Schema:
     called = names or [f"draft {k}" for k in range(1, len(drafts) + 1)]
     warnings = [f"{name}: {line}" for name, one in zip(called, drafts, strict=True) for line in one.warnings]
     held = np.array([[label in one.labels for label in ordered] for one in drafts], np.int64)
-    warnings += _twins(first.target, ordered)
     warnings += of_classes(held, called, ordered, "data", BY_SCHEMA.same.format(first.target), rows=False)
     for name in columns:
         by_draft = {draft: {*one.columns[name].words} for draft, one in zip(called, drafts, strict=True)}
-        warnings += [
-            no_shared(by_draft, f"data: column {name!r}", BY_SCHEMA.same.format(name)),
-            *_twins(name, columns[name].words),
-        ]
-    return replace(
-        first,
-        columns=columns,
-        labels=ordered,
-        gaps=sorted(gap_words),
-        sites=dict(of_sites),
-        warnings=[*filter(None, warnings)],
-    )
+        warnings.append(no_shared(by_draft, f"data: column {name!r}", BY_SCHEMA.same.format(name)))
+        warnings.append(_twins(name, columns[name].words))
+    warnings.append(_twins(first.target, ordered))
+    made = replace(first, columns=columns, labels=ordered, gaps=sorted(gap_words), sites=dict(of_sites))
+    return replace(made, warnings=[*filter(None, warnings)])
 
 
 def _rounded(mean: float, deviation: float) -> tuple[float, float]:
@@ -184,11 +172,11 @@ def _rounded(mean: float, deviation: float) -> tuple[float, float]:
     return round(mean, 2 - math.floor(math.log10(shown))), shown
 
 
-def _twins(name: str, words: Iterable[str]) -> list[str]:
-    """Return a note if two words of a column may be one, such as "m" and "M"."""
+def _twins(name: str, words: Iterable[str]) -> str:
+    """Return a note if two words of a column may be one, such as "m" and "M", "" if not."""
     both = alike([(word, 0) for word in sorted(words)], case=lambda _: True)
-    line = f"data: column {name!r}: {both} are different words: are they one?{BY_SCHEMA.same.format(name)}"
-    return [line] if both else []
+    same = BY_SCHEMA.same.format(name)
+    return f"data: column {name!r}: {both} are different words: are they one?{same}" if both else ""
 
 
 def _places(tables: Sequence[CsvTable], columns: Sequence[str], words: Sequence[str]) -> str:

@@ -24,7 +24,7 @@ from hanse.base.errors import UserError, gated
 from hanse.base.factories import Rate
 from hanse.base.imports import import_path
 from hanse.core.declared import Figure
-from hanse.data.kinds import Held, Kind, lost, number, seconds
+from hanse.data.kinds import Form, Held, Kind, lost, number, seconds
 from hanse.data.remedies import IN_PYTHON, Remedies
 
 AUTO = "auto"
@@ -75,7 +75,7 @@ class TableColumn:
         deviation: the agreed deviation, with ``mean``.
     """
 
-    kind: Literal["numbers", "words", "dates"]
+    kind: Form
     unit: str = ""
     words: list[str] = field(default_factory=list)
     gaps: bool = False

@@ -19,6 +19,7 @@ from hanse.data.doubts import MOST_COLUMNS, Coded, of_column, of_columns
 from hanse.data.encoding import AUTO, Prepare, drafted
 from hanse.data.kinds import ALIKE, Column, Held, alike, held, is_gap, lost, objects, plain, rows_of, unfinite_rows
 from hanse.data.labels import Renamed, target_column
+from hanse.data.remedies import IN_PYTHON
 from hanse.data.units import NONE, times_of, units_of
 
 Features = Sequence[Column]
@@ -124,7 +125,7 @@ def of_frame(frame: Any, asked: Asked, name: str, owner: NDArray[Any] | None = N
             read[c] = held(frame[c], f"{where}: column '{c}'", owner)
             if line := _unfit(frame[c], read[c], owner, auto):
                 raise UserError(f"{where}: column '{c}': {line}")
-            if auto:
+            if auto or read[c].kind == "nothing":
                 drafted({c: read[c]}, where)
     y, units, time = np.zeros(0), None, None
     with collected(lines):
@@ -141,24 +142,12 @@ def of_frame(frame: Any, asked: Asked, name: str, owner: NDArray[Any] | None = N
     doubt = ""
     if asked.group is None:
         rest = [c for c in frame.columns if c not in (asked.target, client, asked.time)]
-        columns = {c: coded(frame[c]) for c in [asked.target, *rest[:MOST_COLUMNS]]}
+        columns = {c: Coded.of(frame[c]) for c in [asked.target, *rest[:MOST_COLUMNS]]}
         doubt = of_columns(columns, asked.target, owner, where)
     x: Any = read if auto else frame[wanted]
     if prepare is None:
         x = np.stack([read[c].values for c in wanted], axis=1).astype(np.float32)
     return Rows(x, y, owner, prepare, tuple(notes), units, time, doubt)
-
-
-def coded(column: Any) -> Coded:
-    """Return a pandas column as numbers of its values. Values that cannot be ordered are so by their text."""
-    kind = getattr(column.dtype, "kind", "O")
-    if kind in "biuf":
-        return Coded.of(column.to_numpy(dtype=np.float64, na_value=np.nan))
-    try:
-        codes, _ = column.factorize(sort=True)
-    except TypeError:  # values of several kinds
-        codes, _ = column.map(str, na_action="ignore").factorize(sort=True)
-    return Coded(codes.astype(np.int64))
 
 
 def _columns(columns: list[Any], asked: Asked, name: str) -> list[Any]:
@@ -257,20 +246,18 @@ def name_of(value: Any) -> str:
 
 
 def _unfit(column: Any, found: Held, owner: NDArray[Any] | None, prepared: bool) -> str:
-    """Return why a column cannot be one of features, "" if it can: it is no number, or none that float32 holds. What is
-    ``prepared`` may also hold gaps, words and dates, and is scaled before it is rounded.
+    """Return why a column's values cannot be features, "" if they can: they are no numbers, or none that float32 holds.
+    What is ``prepared`` may also hold gaps, words and dates, and is scaled before it is rounded.
     """
     if found.like == "numbers" and (prepared or not found.text):
         if line := unfinite_rows(found, owner, gaps=not prepared):
             fill = "make them gaps" if prepared else "fill them (data.source.prepare = 'auto' does)"
             return f"{line}; {fill}, or drop these rows"
         return lost(found.values, whole=found.kind == "whole", fine=not prepared)
-    if prepared:
+    if prepared or found.kind == "nothing":
         return ""
-    remedy = ""
-    if found.kind != "nothing":
-        remedy = "data.source.prepare = 'auto' makes some, "
+    remedy, such = "data.source.prepare = 'auto' makes some", objects(column)[~found.gaps][0]
     if found.text:
-        remedy = f"pandas.to_numeric(frame['{column.name}']) reads them, "
-    example = f" such as {objects(column)[~found.gaps][0]!r:.80}" if remedy else ""
-    return f"holds {column.dtype} values{example}; features are numbers: {remedy}or leave it out of the features"
+        remedy = f"pandas.to_numeric(frame['{column.name}']) reads them"
+    what = f"holds {column.dtype} values such as {such!r:.80}; features are numbers"
+    return f"{what}: {remedy}, or {IN_PYTHON.leave_out}"

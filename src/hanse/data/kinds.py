@@ -50,6 +50,8 @@ _GAPS_OR_WORDS = frozenset(["none", "missing", "inf", "-inf", "infinity"])
 Column = str | int
 """The name of a column; pandas also has columns called 2."""
 Kind = Literal["numbers", "whole", "truth", "words", "dates", "nothing"]
+Form = Literal["numbers", "words", "dates"]
+"""The kinds of columns of features."""
 
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 # dates, and what a person reads as a number and float() does not, or not as that person means it: "0,5", "1,000", "−5"
@@ -291,7 +293,7 @@ def values_of(texts: Iterable[str], read: Callable[[str], Any]) -> dict[str, Any
     return found
 
 
-def written(found: Collection[str]) -> tuple[Literal["numbers", "dates", "words"], str, list[str]]:
+def written(found: Collection[str]) -> tuple[Form, str, list[str]]:
     """Return what the different texts of a column seem to hold, the unit of numbers, and the texts that are no numbers
     or dates where the greater part is, so that all are taken as words.
     """
@@ -299,9 +301,8 @@ def written(found: Collection[str]) -> tuple[Literal["numbers", "dates", "words"
     units = Counter(re.sub(rf"^({NUMBER.pattern})?[\d.,]*\s*", "", one) for one in texts)
     unit = units.most_common(1)[0][0] if units else ""
     unit = "" if re.match(r"\W?\d", unit) else unit  # the rest of a date, or the thousands of a number
-    ways: tuple[tuple[Literal["numbers", "dates"], Callable[[str], float]], ...]
-    ways = ("numbers", partial(number, unit=unit)), ("dates", seconds)
-    for kind, read in ways:
+    ways: dict[Form, Callable[[str], float]] = {"numbers": partial(number, unit=unit), "dates": seconds}
+    for kind, read in ways.items():
         odd = sorted({*found} - values_of(found, read).keys())
         if not odd and any(re.match(r"[+-]?0\d", one) for one in texts) and kind == "numbers":
             break  # codes, of which a number would lose the 0
