@@ -103,9 +103,8 @@ def draft(
     sites = fitted(tables, made)
     for name, column in columns.items():
         if column.kind != "words" and statistics == "agreed":
-            of = column.of(np.concatenate([one.columns[name][one.shares == 0] for one in sites]))
-            mean, deviation = _rounded(*of)
-            columns[name] = replace(column, mean=mean, deviation=deviation)
+            trained = np.concatenate([one.columns[name][one.shares == 0] for one in sites])
+            columns[name] = column.agreed(*column.of(trained))
     made = replace(made, columns=columns)
     seen = joined([replace(one, schema=made) for one in sites], "tables", *doubts(tables, made))
     return replace(made, warnings=[*filter(None, [*warnings, *seen.notes, seen.doubt])])
@@ -138,15 +137,14 @@ def merged(drafts: Sequence[Schema], names: Sequence[str] = ()) -> Schema:
         if len(parts) < len(drafts) or len({(one.kind, one.unit) for one in parts}) > 1:
             lines.append(f"columns.{name}: must be in all drafts, with the same kind and unit")
             continue
+        words = sorted({word for one in parts for word in one.words})
+        gaps, clock = (any(getattr(one, key) for one in parts) for key in ("gaps", "clock"))
+        columns[name] = TableColumn(parts[0].kind, parts[0].unit, words, gaps, clock)
         of = [(one.mean, one.deviation) for one in parts if one.mean is not None and one.deviation is not None]
-        mean, deviation = None, None
         if len(of) == len(drafts):
             middle = sum(m for m, _ in of) / len(of)
             spread = math.sqrt(sum(d**2 + (m - middle) ** 2 for m, d in of) / len(of))
-            mean, deviation = _rounded(middle, spread)
-        words = sorted({word for one in parts for word in one.words})
-        gaps, clock = (any(getattr(one, key) for one in parts) for key in ("gaps", "clock"))
-        columns[name] = TableColumn(parts[0].kind, parts[0].unit, words, gaps, clock, mean, deviation)
+            columns[name] = columns[name].agreed(middle, spread)
     if lines:
         raise UnfitTableError("schema", *lines)
     labels, gap_words = ({word for one in drafts for word in getattr(one, key)} for key in ("labels", "gaps"))
@@ -162,14 +160,6 @@ def merged(drafts: Sequence[Schema], names: Sequence[str] = ()) -> Schema:
     warnings.append(_twins(first.target, ordered))
     made = replace(first, columns=columns, labels=ordered, gaps=sorted(gap_words), sites=dict(of_sites))
     return replace(made, warnings=[*filter(None, warnings)])
-
-
-def _rounded(mean: float, deviation: float) -> tuple[float, float]:
-    """Return a mean and a deviation as all members see them: the deviation to three digits, and the mean to the same
-    place, so that numbers far from 0 are not moved by deviations.
-    """
-    shown = float(f"{deviation:.3g}")
-    return round(mean, 2 - math.floor(math.log10(shown))), shown
 
 
 def _twins(name: str, words: Iterable[str]) -> str:

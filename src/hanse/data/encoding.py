@@ -13,8 +13,9 @@ add up their sums before round 0. Members must agree on columns, words and gaps 
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -88,6 +89,13 @@ class TableColumn:
         if self.mean is not None and self.deviation is not None:
             return self.mean, self.deviation
         return (0.0, 1.0) if self.kind == "words" else spread(values / DAY if self.kind == "dates" else values)
+
+    def agreed(self, mean: float, deviation: float) -> TableColumn:
+        """Return the column with a mean and a deviation as all members see them: the deviation to three digits, and the
+        mean to the same place, so that numbers far from 0 are not moved by deviations.
+        """
+        shown = float(f"{deviation:.3g}")
+        return replace(self, mean=round(mean, 2 - math.floor(math.log10(shown))), deviation=shown)
 
     def features(self, values: NDArray[Any], of: tuple[float, float]) -> list[Matrix]:
         """Return the column's features, ``[n]`` each.
