@@ -208,6 +208,7 @@ def spoilt(rows: Any, column: str, value: Any) -> pd.DataFrame:
     ("given", "options", "told"),
     [
         (spoilt([3, 4, 60], "age", float("nan")), {}, "'age'"),
+        (frame().assign(age=None), {}, "'age': has no value in any row"),
         (spoilt([7], "age", "unknown"), {}, "'age': holds float, str values, such as 'unknown' in 1 row"),
         (pd.concat([frame(), frame()[["age"]]], axis=1), {}, "'age'"),
         (spoilt([7], "hospital", None), {}, "'hospital'"),
