@@ -19,12 +19,6 @@ def table(rows: int = 80) -> pd.DataFrame:
     return pd.DataFrame({"hospital": hospital, "age": x, "ill": np.where(x > 0, "yes", "no")})
 
 
-def spoilt(column: str, row: int, value: Any, rows: int = 80) -> pd.DataFrame:
-    frame = table(rows)
-    frame[column] = [value if i == row else one for i, one in enumerate(frame[column])]
-    return frame
-
-
 def played(data: Any, **options: Any) -> hanse.Run:
     source = {"target": "ill", "client_column": "hospital", **options}
     source = {key: value for key, value in source.items() if value is not None}
@@ -46,7 +40,7 @@ def test_features_that_are_not_scaled_are_warned_of_and_prepare_scales_them() ->
 
 def test_who_gains_names_its_own_arguments() -> None:
     for frame, said in (
-        (spoilt("age", 7, np.nan), r'fill them \(prepare="auto" does\), or drop'),
+        (table().assign(age=lambda t: t.age.where(t.index != 7)), r'fill them \(prepare="auto" does\), or drop'),
         (table().assign(sex="m"), r'prepare="auto" makes some'),
         (table().head(4), r"min_samples = 10.*as_dataset\(\.\.\., min_samples=\.\.\.\)"),
     ):

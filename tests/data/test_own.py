@@ -208,6 +208,7 @@ def spoilt(rows: Any, column: str, value: Any) -> pd.DataFrame:
     ("given", "options", "told"),
     [
         (spoilt([3, 4, 60], "age", float("nan")), {}, "'age'"),
+        (frame().assign(age=None), {}, "'age': has no value in any row"),
         (spoilt([7], "age", "unknown"), {}, "'age': holds float, str values, such as 'unknown' in 1 row"),
         (pd.concat([frame(), frame()[["age"]]], axis=1), {}, "'age'"),
         (spoilt([7], "hospital", None), {}, "'hospital'"),
@@ -232,7 +233,7 @@ def test_wrong_frames_are_refused_in_one_line(given: pd.DataFrame, options: dict
 
 def test_wrong_arrays_are_refused_in_one_line() -> None:
     x, y, who = np.zeros((40, 3)), np.arange(40) % 2, ["a", "b"] * 20
-    gap = x.copy()
+    gap, two = x.copy(), x[:, :2]
     gap[[3, 5], 1] = np.nan
     for call, given, start in (
         (from_arrays, (x, y[:30]), "data: arrays: 40 inputs and 30 targets"),
@@ -242,11 +243,7 @@ def test_wrong_arrays_are_refused_in_one_line() -> None:
         (as_dataset, ({"a": from_arrays(x, y)},), "data: client 'a': is a Dataset of several sets"),
         (as_dataset, ({"a": (x, y), "b": (x[:0], y[:0])},), "data: dict: client 'b' has no rows"),
         (from_arrays, (gap, y, who), "data: arrays: features (column 1): no finite number in 2 rows"),
-        (
-            as_dataset,
-            ({"a": (x, y), "b": (x[:, :2], y)},),
-            "data: dict: client 'b': its inputs are floats of shape [2]",
-        ),
+        (as_dataset, ({"a": (x, y), "b": (two, y)},), "data: dict: client 'b': its inputs are floats of shape [2]"),
         (as_dataset, ({"a": (x, y), "b": (x.astype(int), y)},), "data: dict: client 'b': its inputs are whole numbers"),
         (as_dataset, (frame(),), "data.source.target: is needed for a table (DataFrame)"),
     ):

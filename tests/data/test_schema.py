@@ -14,8 +14,8 @@ from hanse.base.errors import UserError
 from hanse.data import DataSpec, as_dataset, build, parse_spec
 from hanse.data.build import with_own
 from hanse.data.drafting import draft, merged
+from hanse.data.encoding import TableColumn
 from hanse.data.fingerprint import fingerprint
-from hanse.data.preparing import TableColumn
 from hanse.data.schema import CsvTable, Schema, SiteTable, UnfitTableError, digest, fitted, joined, read_sites
 
 SITES = ("Basel", "Kiel", "Visby")
@@ -288,11 +288,8 @@ def test_numbers_are_drafted_as_they_are_wherever_they_lie_and_however_they_are_
     steps = np.arange(60) % 9
     for values in (1e9 + steps, 101325 + 3 * steps, 1e-9 * steps, -2012 - steps / 4):
         tables = of_column(tmp_path / "a.csv", values.tolist())
-        x = (
-            SiteTable.of(tables[0], draft(tables, {"target": "y", "group": "none", "test": 0.0}))
-            .samples.x[:, 0]
-            .numpy()
-        )
+        schema = draft(tables, {"target": "y", "group": "none", "test": 0.0})
+        x = SiteTable.of(tables[0], schema).samples.x[:, 0].numpy()
         assert x == pytest.approx((values - values.mean()) / values.std(), abs=0.02)  # not cut at 5 deviations
     for value in ("1e-05", "-1.5e30"):
         tables = of_column(tmp_path / "a.csv", [value, "2.5", "3"] * 5)
@@ -346,15 +343,19 @@ def test_words_that_may_be_gaps_or_one_another_and_two_decimal_signs(tmp_path: P
     file.write_text("x,s,y\n" + "1.5,m,none\n3,M,mild\n2.5,f,none\n" * 5)
     made = draft([CsvTable.read(file)], said)
     assert (made.labels, made.gaps) == (["mild", "none"], [""])  # a class, since no number is called so
-    drafts = [replace(made, columns={"s": TableColumn("words", words=list(own))}) for own in ("mf", "Mf")]
-    for one in (made, merged(drafts)):
-        assert any("'M' and 'm'" in line for line in one.warnings)
+    drafts = [
+        replace(made, columns={"s": TableColumn("words", words=list(own))}, labels=[label, "none"])
+        for own, label in (("mf", "mild"), ("Mf", "Mild"))
+    ]
+    for one, both in ((made, "'M' and 'm'"), (merged(drafts), "'M' and 'm'"), (merged(drafts), "'Mild' and 'mild'")):
+        assert any(both in line for line in one.warnings)
     file.write_text("x,y\n" + "none,none\n3,mild\n2.5,severe\n" * 5)
     with pytest.raises(UnfitTableError, match="'none' is a gap"):  # which it is in x, where it is no class
         draft([CsvTable.read(file)], said)
-    file.write_text("x;y\n" + "1.000;a\n2,5;b\n2;a\n" * 5)
-    [line] = draft([CsvTable.read(file)], said).warnings
-    assert "'2,5'" in line
+    file.write_text("x;y\n" + "1.000;Ill\n2,5;ill\n2;Ill\n" * 5)
+    odd, twins = draft([CsvTable.read(file)], said).warnings
+    assert "'2,5'" in odd
+    assert "'Ill' and 'ill'" in twins
 
 
 @pytest.mark.parametrize(

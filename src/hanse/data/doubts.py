@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hanse.base.pytorch import torch
-from hanse.data.kinds import FEW, GAPS, LISTED, NUMBER, Held, first_few, plain
+from hanse.data.kinds import FEW, GAPS, LISTED, NUMBER, Column, Held, first_few, plain
+from hanse.data.remedies import IN_PYTHON, Remedies
 from hanse.data.units import at_several, numbered
 
 _CODE = re.compile(r"[+-]?(9+|8+|7+)(\.9+)?")
@@ -33,7 +34,6 @@ ALIKE_ROWS = 0.8
 """The likeness of rows of one value from which on that value may be a person."""
 _FEWEST, _MOST = 1.25, 100  # rows of a person, on the mean
 _COPIED = 0.1  # the part of rows that are copies from which on they may be a person's
-_SAY = "Say what each row is of (data.source.group, or units as the fourth of the arrays), or group = 'none'"
 _NEAR = 0.9  # the likeness of a row and the nearest one from which on they may be one person's
 _PERSON = re.compile(
     r"^(patient|subject|participant|person|proband|individual|respond(ent)?|mom|mother|family|fam|household|mrn|pid|subid|ssn|ptid|usubjid|subjid)s?([\W_]*(id|no|nr|num|number|code))?$"
@@ -53,26 +53,27 @@ MOST_SUMS = 20_000_000
 
 
 def of_column(
-    found: Held, owner: NDArray[Any] | None, where: str, gap: str = "make it a gap (NaN)", same: str = ""
+    name: Column, found: Held, owner: NDArray[Any] | None, where: str, say: Remedies = IN_PYTHON
 ) -> list[str]:
     """Return notes on a column of features that may be ids, or numbers that stand for gaps, or whose words clients do
     not share.
 
     Args:
-        found: what the column holds.
+        name: the column's name.
+        found: what it holds.
         owner: ``[n]``, the client of each row, or None.
-        where: the words with which notes begin; they end with the column's name in quotes.
-        gap: how a number becomes a gap.
-        same: what to do if clients call the same otherwise.
+        where: the words with which notes begin.
+        say: what to do about it.
     """
-    if found.kind in ("whole", "numbers") and not found.category:
-        return [note for note in (_maybe_id(found, owner, where), maybe_gaps(found.values, where, gap)) if note]
+    where = f"{where}: column '{name}'"
+    if found.kind in ("whole", "numbers"):
+        return [note for note in (_maybe_id(found, owner, where), maybe_gaps(found.values, where, say.gap)) if note]
     if owner is None or found.kind != "words":
         return []
     words: dict[str, set[str]] = {}
     for client, one in set(zip(owner[~found.gaps].tolist(), map(str, found.values[~found.gaps]), strict=True)):
         words.setdefault(client, set()).add(one)
-    return [note] if (note := no_shared(words, where, same)) else []
+    return [note] if (note := no_shared(words, where, say.same.format(name))) else []
 
 
 def _maybe_id(found: Held, owner: NDArray[Any] | None, where: str) -> str:
@@ -96,7 +97,7 @@ def _maybe_id(found: Held, owner: NDArray[Any] | None, where: str) -> str:
     )
 
 
-def maybe_gaps(values: NDArray[Any], where: str, remedy: str = "make it a gap (NaN)") -> str:
+def maybe_gaps(values: NDArray[Any], where: str, remedy: str = IN_PYTHON.gap) -> str:
     """Return a note if a number such as -999 may say that there is none, "" if not; ``values [n]`` has NaN for gaps."""
     real = values[np.isfinite(values)].astype(np.float64)
     codes = [code for code in gap_codes(real) if code != -1 or len(np.unique(real)) > 3]
@@ -228,9 +229,23 @@ class Coded:
     words: bool = True
 
     @staticmethod
-    def of(values: NDArray[Any]) -> Coded:
-        """Return an array of numbers or of text ``[n]``, coded."""
-        gaps = np.isnan(values) if values.dtype.kind == "f" else np.zeros(len(values), bool)
+    def of(values: Any, gaps: NDArray[np.bool_] | None = None) -> Coded:
+        """Return a pandas column, or an array of numbers or of text, ``[n]``, coded.
+
+        Args:
+            values: what the column holds. Of pandas' columns, values that cannot be ordered are so by their text.
+            gaps: ``[n]``, where an array has none. None: where a number is NaN.
+        """
+        if hasattr(values, "factorize"):
+            if values.dtype.kind not in "biuf":
+                try:
+                    codes, _ = values.factorize(sort=True)
+                except TypeError:  # values of several kinds
+                    codes, _ = values.map(str, na_action="ignore").factorize(sort=True)
+                return Coded(codes.astype(np.int64))
+            values = values.to_numpy(dtype=np.float64, na_value=np.nan)
+        if gaps is None:
+            gaps = np.isnan(values) if values.dtype.kind == "f" else np.zeros(len(values), bool)
         different, codes = np.unique(values[~gaps], return_inverse=True)
         whole = values.dtype.kind != "f" or bool(np.equal(np.floor(different), different).all())
         made = np.full(len(values), -1, np.int64)
@@ -263,9 +278,8 @@ def _likeness(codes: NDArray[np.int64], figures: NDArray[np.float64]) -> tuple[f
 
 
 def of_columns(
-    columns: Mapping[Any, Coded], target: Any, owner: NDArray[Any] | None, where: str,
-    remedy: str = "data.source.group = {!r}",
-) -> str:  # fmt: skip
+    columns: Mapping[Any, Coded], target: Any, owner: NDArray[Any] | None, where: str, say: Remedies = IN_PYTHON
+) -> str:
     """Return a line if a column repeats as the name of a person would; else "".
 
     Its values are words or whole numbers, many, and most rows share theirs with some others. Further, its name says
@@ -277,7 +291,7 @@ def of_columns(
         target: which of them is to be predicted.
         owner: the client of each row, or None.
         where: what the line begins with.
-        remedy: how to say that a column has the persons; ``{!r}`` stands for its name.
+        say: what to do about it.
     """
     found: list[tuple[float, Any]] = []
     names = [name for name in columns if name != target]
@@ -311,12 +325,12 @@ def of_columns(
         shared = f", {several} of them at several clients" if several else ""
     return (
         f"{where}: column {name!r} repeats as a person's name or number would: {(codes >= 0).sum()} rows of "
-        f"{codes.max() + 1}{shared}. Rows of one would be trained and tested on. Say {remedy.format(name)} to "
+        f"{codes.max() + 1}{shared}. Rows of one would be trained and tested on. Say {say.group.format(name)} to "
         "keep them together, or 'none' if every row stands for itself"
     )
 
 
-def of_near_rows(x: NDArray[np.float32], target: Coded, where: str, remedy: str = _SAY) -> str:
+def of_near_rows(x: NDArray[np.float32], target: Coded, where: str, say: Remedies = IN_PYTHON) -> str:
     """Return a line if the nearest rows have the same target, and rows hardly farther away do not; else "".
 
     Rows of one person, measured again, do. Where the target follows from the features, it is much the same for the
@@ -326,7 +340,7 @@ def of_near_rows(x: NDArray[np.float32], target: Coded, where: str, remedy: str 
         x: the features ``[n, d]``.
         target: what is to be predicted.
         where: what the line begins with.
-        remedy: how to say of whom each row is.
+        say: what to do about it.
     """
     draw, n = np.random.default_rng(0), len(x)
     measured = [column for column in x.T[:MOST_COLUMNS] if len(np.unique(column[:MOST_ROWS])) >= FEW]
@@ -335,7 +349,7 @@ def of_near_rows(x: NDArray[np.float32], target: Coded, where: str, remedy: str 
     if copies > _COPIED and sum(len(np.unique(column)) > (1 - copies) * n / 2 for column in measured) > 1:
         return (
             f"{where}: {copies:.0%} of the rows are exact copies of others, as of one person, which would be trained "
-            f"and tested on. {remedy}"
+            f"and tested on. {say.units}"
         )
     if n < 8 * FEW or not measured:
         return ""
@@ -353,7 +367,7 @@ def of_near_rows(x: NDArray[np.float32], target: Coded, where: str, remedy: str 
     return (
         f"{where}: the rows most like a row nearly always have its target, and rows hardly less alike do not "
         f"(likeness {near:.2f} and {beyond:.2f}), as with several rows of a person, which would be trained and tested "
-        f"on. {remedy}"
+        f"on. {say.units}"
     )
 
 

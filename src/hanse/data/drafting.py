@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 
-from hanse.base.errors import nearest
+from hanse.base.errors import collected, nearest
 from hanse.data.doubts import no_shared, of_classes
-from hanse.data.kinds import FEW, GAPS, LIKE, LISTED, NUMBER, alike, natural_order
-from hanse.data.preparing import DAY, MOST_KINDS, TableColumn
-from hanse.data.schema import CsvTable, Schema, UnfitTableError, doubts, fitted, joined, number, same_words, seconds
+from hanse.data.encoding import MOST_KINDS, TableColumn
+from hanse.data.kinds import FEW, LIKE, LISTED, NUMBER, alike, natural_order, written, written_gaps
+from hanse.data.remedies import BY_SCHEMA
+from hanse.data.schema import CsvTable, Schema, UnfitTableError, doubts, fitted, joined
 from hanse.data.units import NONE
 
-_WORDS = ("none", "missing", "inf", "-inf", "infinity")  # gaps that may be words, too
+_ROLES = ("target", "client_column", "group", "time")  # columns of a schema that are no features
 
 
 def draft(
@@ -45,56 +44,40 @@ def draft(
     Raises:
         UserError: a column is not in all tables, or its values cannot be told. There is a line for each.
     """
-    nameless = [
-        f"data: {one.path}: a column has no name and is not read: give it one" for one in tables if "" in one.columns
-    ]
-    names = dict.fromkeys(name for one in tables for name in one.columns if name)
-    others = [
-        said[key] for key in ("target", "client_column", "group", "time") if said.get(key) not in (None, "", NONE)
-    ]
-    asked = [*others, *leave_out]
+    warnings, others = list[str](), [said[key] for key in _ROLES if said.get(key) not in (None, "", NONE)]
+    names, asked = dict.fromkeys(name for one in tables for name in one.columns if name), [*others, *leave_out]
     lines = [f"column {name!r}: no table has it{nearest(name, names)}" for name in asked if name not in names]
     for one in tables:
-        odd = [name for name in names if name not in one.columns and name not in leave_out]
-        lines += [
-            f"{one.path}: column {name!r}: is not there, and another table has it: "
-            f"{'call it as there' if name in others else '--leave-out it'}"
-            for name in odd
-        ]
+        if "" in one.columns:
+            warnings.append(f"data: {one.path}: a column has no name and is not read: give it one")
+        for name in [name for name in names if name not in one.columns and name not in leave_out]:
+            remedy = "call it as there" if name in others else BY_SCHEMA.leave_out
+            lines.append(f"{one.path}: column {name!r}: is not there, and another table has it: {remedy}")
     if lines:
         raise UnfitTableError("column", *dict.fromkeys(lines))
     texts = {
-        name: {text for one in tables for text in np.unique(one.columns[name]).tolist()}
-        for name in names
-        if name not in leave_out
+        name: {text for one in tables for text in one.columns[name].tolist()} for name in names if name not in leave_out
     }
-    gaps = _gaps(texts.values(), gaps)
-    columns, warnings, otherwise = dict[str, TableColumn](), nameless, dict[tuple[str, ...], list[str]]()
+    gaps = written_gaps(texts.values(), gaps)
+    columns, otherwise = dict[str, TableColumn](), dict[tuple[str, ...], list[str]]()
     for name in [name for name in texts if name not in others]:
-        found, missing = texts[name] - {*gaps}, not texts[name].isdisjoint(gaps)
-        kind, unit, odd = _read(found)
-        if not found:
-            lines.append(f"column {name!r}: has no value in any row: --leave-out it")
-        elif kind != "words":
-            clock = kind == "dates" and any(seconds(one) % DAY for one in found)
-            columns[name] = TableColumn(kind, unit, gaps=missing, clock=clock)
-        elif not odd and all(map(LIKE.fullmatch, found)) and not any(re.match(r"[+-]?0\d*$", one) for one in found):
-            such = _places(tables, [name], sorted(found)[:1])
+        found, missing = sorted(texts[name] - {*gaps}), not texts[name].isdisjoint(gaps)
+        kind, unit, odd = written(found)
+        coded = any(re.match(r"[+-]?0\d*$", one) for one in found)
+        if found and kind == "words" and not (odd or coded) and all(map(LIKE.fullmatch, found)):
             lines.append(
-                f"column {name!r}: holds text of numbers or dates, such as {such}: write them as 1000.5 and "
-                "2024-03-31, or --leave-out the column"
+                f"column {name!r}: holds text of numbers or dates, such as {_places(tables, [name], found[:1])}: write "
+                f"them as 1000.5 and 2024-03-31, or {BY_SCHEMA.leave_out}"
             )
-        elif not odd and len(found) > MOST_KINDS:
-            lines.append(
-                f"column {name!r}: {len(found)} different words, such as {min(found)!r}; at most {MOST_KINDS} become "
-                "columns: name it as --group if it says of whom each row is, else put words together, or --leave-out "
-                "the column"
-            )
+        elif odd:
+            columns[name] = TableColumn("words", words=found, gaps=missing)
+            otherwise.setdefault(tuple(odd), []).append(name)
         else:
-            columns[name] = TableColumn(kind, words=sorted(found), gaps=missing)
-            warnings += _twins(name, found)
-            if odd:
-                otherwise.setdefault(tuple(odd), []).append(name)
+            values = np.array(found if kind == "words" else [*map(TableColumn(kind, unit).value, found)])
+            with collected(lines):
+                columns[name] = TableColumn.drafted(kind, values, missing, f"column {name!r}", BY_SCHEMA, unit)
+        if name in columns:
+            warnings.append(_twins(name, columns[name].words))
     for spelt, columned in otherwise.items():
         line = (
             f"column {', '.join(map(repr, columned))}: numbers or dates but for {_places(tables, columned, spelt)}: "
@@ -108,23 +91,23 @@ def draft(
     if len(answers) < 2:
         told = f"all rows say {answers[0]!r}" if answers else "has no value in any row"
         lines.append(f"column {said['target']!r}: {told}, so there is nothing to learn: is --target the right column?")
-    if len(answers) > FEW and (odd := _read({*answers})[2]):
+    if len(answers) > FEW and (odd := written(answers)[2]):
         told = _places(tables, [said["target"]], odd)
         lines.append(f"column {said['target']!r}: numbers but for {told}: leave these rows out, or write numbers")
     numbers = len(answers) > FEW and all(map(NUMBER.fullmatch, answers))
     numbers |= any(re.fullmatch(r"[+-]?\d*\.\d*[1-9]\d*", one) for one in answers)
     if lines:
         raise UnfitTableError("value", *lines)
+    warnings.append(_twins(said["target"], () if numbers else answers))
     made = Schema(1, columns=columns, labels=[] if numbers else answers, gaps=gaps or [""], **said)
     sites = fitted(tables, made)
     for name, column in columns.items():
         if column.kind != "words" and statistics == "agreed":
-            of = column.of(np.concatenate([one.columns[name][one.shares == 0] for one in sites]))
-            mean, deviation = _rounded(*of)
-            columns[name] = replace(column, mean=mean, deviation=deviation)
+            trained = np.concatenate([one.columns[name][one.shares == 0] for one in sites])
+            columns[name] = column.agreed(*column.of(trained))
     made = replace(made, columns=columns)
     seen = joined([replace(one, schema=made) for one in sites], "tables", *doubts(tables, made))
-    return replace(made, warnings=[*warnings, *seen.notes, *filter(None, [seen.doubt])])
+    return replace(made, warnings=[*filter(None, [*warnings, *seen.notes, seen.doubt])])
 
 
 def merged(drafts: Sequence[Schema], names: Sequence[str] = ()) -> Schema:
@@ -142,7 +125,7 @@ def merged(drafts: Sequence[Schema], names: Sequence[str] = ()) -> Schema:
         UnfitTableError: they name other columns, or hold other kinds or units. There is a line for each.
     """
     first, columns, lines = drafts[0], dict[str, TableColumn](), list[str]()
-    for key in ("target", "client_column", "group", "time", "test", "validation", "seed"):
+    for key in (*_ROLES, "test", "validation", "seed"):
         if len(found := {str(getattr(one, key)) for one in drafts}) > 1:
             lines.append(f"schema.{key}: must be the same in all drafts, and is {' and '.join(sorted(found))}")
     if len({bool(one.labels) for one in drafts}) > 1:
@@ -154,15 +137,14 @@ def merged(drafts: Sequence[Schema], names: Sequence[str] = ()) -> Schema:
         if len(parts) < len(drafts) or len({(one.kind, one.unit) for one in parts}) > 1:
             lines.append(f"columns.{name}: must be in all drafts, with the same kind and unit")
             continue
+        words = sorted({word for one in parts for word in one.words})
+        gaps, clock = (any(getattr(one, key) for one in parts) for key in ("gaps", "clock"))
+        columns[name] = TableColumn(parts[0].kind, parts[0].unit, words, gaps, clock)
         of = [(one.mean, one.deviation) for one in parts if one.mean is not None and one.deviation is not None]
-        mean, deviation = None, None
         if len(of) == len(drafts):
             middle = sum(m for m, _ in of) / len(of)
             spread = math.sqrt(sum(d**2 + (m - middle) ** 2 for m, d in of) / len(of))
-            mean, deviation = _rounded(middle, spread)
-        words = sorted({word for one in parts for word in one.words})
-        gaps, clock = (any(getattr(one, key) for one in parts) for key in ("gaps", "clock"))
-        columns[name] = TableColumn(parts[0].kind, parts[0].unit, words, gaps, clock, mean, deviation)
+            columns[name] = columns[name].agreed(middle, spread)
     if lines:
         raise UnfitTableError("schema", *lines)
     labels, gap_words = ({word for one in drafts for word in getattr(one, key)} for key in ("labels", "gaps"))
@@ -170,71 +152,21 @@ def merged(drafts: Sequence[Schema], names: Sequence[str] = ()) -> Schema:
     called = names or [f"draft {k}" for k in range(1, len(drafts) + 1)]
     warnings = [f"{name}: {line}" for name, one in zip(called, drafts, strict=True) for line in one.warnings]
     held = np.array([[label in one.labels for label in ordered] for one in drafts], np.int64)
-    warnings += of_classes(held, called, ordered, "data", same_words(first.target), rows=False)
+    warnings += of_classes(held, called, ordered, "data", BY_SCHEMA.same.format(first.target), rows=False)
     for name in columns:
         by_draft = {draft: {*one.columns[name].words} for draft, one in zip(called, drafts, strict=True)}
-        warnings += [
-            no_shared(by_draft, f"data: column {name!r}", same_words(name)),
-            *_twins(name, columns[name].words),
-        ]
-    return replace(
-        first,
-        columns=columns,
-        labels=ordered,
-        gaps=sorted(gap_words),
-        sites=dict(of_sites),
-        warnings=[*filter(None, warnings)],
-    )
+        warnings.append(no_shared(by_draft, f"data: column {name!r}", BY_SCHEMA.same.format(name)))
+        warnings.append(_twins(name, columns[name].words))
+    warnings.append(_twins(first.target, ordered))
+    made = replace(first, columns=columns, labels=ordered, gaps=sorted(gap_words), sites=dict(of_sites))
+    return replace(made, warnings=[*filter(None, warnings)])
 
 
-def _rounded(mean: float, deviation: float) -> tuple[float, float]:
-    """Return a mean and a deviation as all members see them: the deviation to three digits, and the mean to the same
-    place, so that numbers far from 0 are not moved by deviations.
-    """
-    shown = float(f"{deviation:.3g}")
-    return round(mean, 2 - math.floor(math.log10(shown))), shown
-
-
-def _gaps(texts: Iterable[set[str]], said: Sequence[str]) -> list[str]:
-    """Return how gaps are written in columns of these texts: as is ``said``, and as gaps usually are. "none", "missing"
-    and the like are gaps in columns of numbers or dates alone; else they may be a class, or a word.
-    """
-    gaps = {*said}
-    for own in texts:
-        usual = {text for text in own if text.casefold() in GAPS}
-        words = _read(own - usual)[0] == "words"
-        gaps |= {text for text in usual if not (words and text.casefold() in _WORDS)}
-    return sorted(gaps)
-
-
-def _read(found: Collection[str]) -> tuple[Literal["numbers", "dates", "words"], str, list[str]]:
-    """Return what texts seem to hold, the unit of numbers, and the texts that are no numbers or dates where the greater
-    part is, so that all are taken as words.
-    """
-    texts = [one for one in sorted(found) if re.match(r"[+-]?\.?\d", one)]
-    units = Counter(re.sub(rf"^({NUMBER.pattern})?[\d.,]*\s*", "", one) for one in texts)
-    unit = units.most_common(1)[0][0] if units else ""
-    unit = "" if re.match(r"\W?\d", unit) else unit  # the rest of a date, or the thousands of a number
-    ways: tuple[tuple[Literal["numbers", "dates"], Callable[[str], float]], ...]
-    ways = ("numbers", partial(number, unit=unit)), ("dates", seconds)
-    for kind, reads in ways:
-        odd = []
-        for one in sorted(found):
-            try:
-                reads(one)
-            except ValueError:
-                odd.append(one)
-        if not odd and any(re.match(r"[+-]?0\d", one) for one in texts) and kind == "numbers":
-            break  # codes, of which a number would lose the 0
-        if len(odd) < len(found) / 2:
-            return ("words" if odd else kind), unit if kind == "numbers" else "", odd
-    return "words", "", []
-
-
-def _twins(name: str, words: Iterable[str]) -> list[str]:
-    """Return a note if two words of a column may be one, such as "m" and "M"."""
+def _twins(name: str, words: Iterable[str]) -> str:
+    """Return a note if two words of a column may be one, such as "m" and "M", "" if not."""
     both = alike([(word, 0) for word in sorted(words)], case=lambda _: True)
-    return [f"data: column {name!r}: {both} are different words: are they one?{same_words(name)}"] if both else []
+    same = BY_SCHEMA.same.format(name)
+    return f"data: column {name!r}: {both} are different words: are they one?{same}" if both else ""
 
 
 def _places(tables: Sequence[CsvTable], columns: Sequence[str], words: Sequence[str]) -> str:

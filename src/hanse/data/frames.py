@@ -7,7 +7,7 @@ are also used for the other forms of own data. pandas is not imported: whoever h
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,56 +16,17 @@ from numpy.typing import NDArray
 
 from hanse.base.errors import UserError, collected, nearest
 from hanse.data.doubts import MOST_COLUMNS, Coded, of_column, of_columns
-from hanse.data.kinds import ALIKE, Column, Held, alike, held, is_gap, lost, objects, plain, rows_of
-from hanse.data.preparing import AUTO, Prepare, drafted
-from hanse.data.samples import array_of
-from hanse.data.units import NONE
+from hanse.data.encoding import AUTO, Prepare, drafted
+from hanse.data.kinds import ALIKE, Column, Held, alike, held, is_gap, lost, objects, plain, rows_of, unfinite_rows
+from hanse.data.labels import Renamed, target_column
+from hanse.data.remedies import IN_PYTHON
+from hanse.data.units import NONE, times_of, units_of
 
 Features = Sequence[Column]
 """Columns of features."""
 
-Labels = Mapping[str, str | int | Mapping[str, str | int]]
-"""What labels are to be called, for all clients, or in a table for each client by name."""
-
-FILL = "fill them (data.source.prepare = 'auto' does)"
 # characters of a client's name
 NAME = 80
-
-
-class Renamed:
-    """Labels that clients call otherwise, such as "krank" for "ill", under one name.
-
-    Args:
-        labels: what each label is to be called. A table under a client's name is for that client alone, and comes
-            before what is for all.
-    """
-
-    def __init__(self, labels: Labels) -> None:
-        if not isinstance(labels, Mapping):
-            raise UserError(f'data.source.labels: {labels!r:.80}: must be a table, such as {{ krank = "ill" }}')
-        self._known: dict[tuple[str, str], str | int] = {}  # by client ("": all) and label
-        for name, one in labels.items():
-            new, client = (one, name) if isinstance(one, Mapping) else ({name: one}, "")
-            self._known |= {(client, plain(text)): label for text, label in new.items()}
-        if odd := next((one for one in self._known.values() if not isinstance(one, str | int)), None):
-            raise UserError(f"data.source.labels: {odd!r:.80}: must be a text or a whole number")
-        self._found: set[tuple[str, str]] = set()
-
-    def of(self, column: Any, owner: NDArray[Any] | None) -> NDArray[Any]:
-        """Return targets ``[n]`` with new labels, as objects; ``owner [n]`` has the client of each, or is None."""
-        values = objects(column)
-        for i, client in enumerate([""] * len(values) if owner is None else owner):
-            text = "" if values[i] is None else plain(values[i])  # a gap has no label
-            if key := next((key for key in ((client, text), ("", text)) if key in self._known), None):
-                values[i] = self._known[key]
-                self._found.add(key)
-        return values
-
-    def refuse_unused(self) -> None:
-        """Raise UserError for labels that no row had."""
-        for client, text in self._known.keys() - self._found:
-            of = f" of client '{client}'" if client else ""
-            raise UserError(f"data.source.labels: {text!r}: no row{of} has this label; leave it out")
 
 
 @dataclass(frozen=True)
@@ -162,11 +123,10 @@ def of_frame(frame: Any, asked: Asked, name: str, owner: NDArray[Any] | None = N
     for c in wanted if prepare is None or auto else ():
         with collected(lines):
             read[c] = held(frame[c], f"{where}: column '{c}'", owner)
-            if prepare is None and (line := _no_numbers(frame[c], read[c], owner, where)):
-                raise UserError(line)
-    if auto:
-        with collected(lines):
-            drafted(read, where)
+            if line := _unfit(frame[c], read[c], owner, auto):
+                raise UserError(f"{where}: column '{c}': {line}")
+            if auto or read[c].kind == "nothing":
+                drafted({c: read[c]}, where)
     y, units, time = np.zeros(0), None, None
     with collected(lines):
         answers = frame[asked.target] if asked.labels is None else asked.labels.of(frame[asked.target], owner)
@@ -178,56 +138,16 @@ def of_frame(frame: Any, asked: Asked, name: str, owner: NDArray[Any] | None = N
             time = times_of(frame[asked.time], f"{where}: column '{asked.time}'")
     if lines:
         raise UserError(*lines)
-    notes = [note for c, one in read.items() for note in (*one.notes, *of_column(one, owner, f"{where}: column '{c}'"))]
+    notes = [note for c, one in read.items() for note in (*one.notes, *of_column(c, one, owner, where))]
     doubt = ""
     if asked.group is None:
         rest = [c for c in frame.columns if c not in (asked.target, client, asked.time)]
-        columns = {c: coded(frame[c]) for c in [asked.target, *rest[:MOST_COLUMNS]]}
+        columns = {c: Coded.of(frame[c]) for c in [asked.target, *rest[:MOST_COLUMNS]]}
         doubt = of_columns(columns, asked.target, owner, where)
     x: Any = read if auto else frame[wanted]
     if prepare is None:
         x = np.stack([read[c].values for c in wanted], axis=1).astype(np.float32)
     return Rows(x, y, owner, prepare, tuple(notes), units, time, doubt)
-
-
-def coded(column: Any) -> Coded:
-    """Return a pandas column as numbers of its values. Values that cannot be ordered are so by their text."""
-    kind = getattr(column.dtype, "kind", "O")
-    if kind in "biuf":
-        return Coded.of(column.to_numpy(dtype=np.float64, na_value=np.nan))
-    try:
-        codes, _ = column.factorize(sort=True)
-    except TypeError:  # values of several kinds
-        codes, _ = column.map(str, na_action="ignore").factorize(sort=True)
-    return Coded(codes.astype(np.int64))
-
-
-def units_of(values: Any, where: str) -> NDArray[Any]:
-    """Return the unit of each row as text, ``[n]``: 1 and "1" are the same.
-
-    Raises:
-        UserError: a row has none, or two differ by upper and lower case only, as nobody's ids do.
-    """
-    if isinstance(values, str | Mapping) or np.ndim(values) != 1:
-        raise UserError(f"{where}: {values!r:.80}: must be a list or an array of one unit for each row")
-    given = objects(values)
-    if len(gaps := np.flatnonzero([one is None for one in given])):
-        raise UserError(f"{where}: no unit in {rows_of(gaps, None)}: give each a value of its own, or drop them")
-    units = np.array([plain(one) for one in given], dtype=np.str_)
-    if both := alike((one, 0) for one in np.unique(units).tolist()):
-        raise UserError(f"{where}: the units {both} cannot be told apart reliably: {ALIKE}")
-    return units
-
-
-def times_of(column: Any, where: str) -> NDArray[np.float64]:
-    """Return dates as seconds since 1970, or numbers as they are, ``[n]``. Raises UserError for anything else."""
-    found = held(column, where)
-    numbers = found.kind in ("numbers", "whole") and not (found.category or found.text)
-    if not (numbers or found.kind == "dates"):
-        raise UserError(f"{where}: holds {found.kind}: a time is a date, as pandas.to_datetime makes, or a number")
-    if (odd := found.gaps | np.isinf(found.values)).any():
-        raise UserError(f"{where}: no time in {rows_of(np.flatnonzero(odd), None)}; fill them, or drop these rows")
-    return found.values if numbers else np.array([one.timestamp() for one in objects(column)], np.float64)
 
 
 def _columns(columns: list[Any], asked: Asked, name: str) -> list[Any]:
@@ -325,62 +245,19 @@ def name_of(value: Any) -> str:
     return "".join(c for c in " ".join(str(value).split()) if c.isprintable())[:NAME] or "?"
 
 
-def _no_numbers(column: Any, found: Held, owner: NDArray[Any] | None, where: str) -> str | None:
-    """Return a line if a column of features is not one of finite numbers that float32 holds, else None."""
-    if found.kind in ("numbers", "whole", "truth") and not found.text and not found.category:
-        line = _gaps(found, owner)
-        line = f"{line}; {FILL}, or drop these rows" if line else lost(found.values, whole=found.kind == "whole")
-        return f"{where}: column '{column.name}': {line}" if line else None
-    remedy = ""
-    if found.kind != "nothing":
-        remedy = "data.source.prepare = 'auto' makes some, "
-    if found.text:
-        remedy = f"pandas.to_numeric(frame['{column.name}']) reads them, "
-    example = f" such as {objects(column)[~found.gaps][0]!r:.80}" if remedy else ""
-    return (
-        f"{where}: column '{column.name}': holds {column.dtype} values{example}; features are numbers: {remedy}or "
-        "leave it out of the features"
-    )
-
-
-def _gaps(found: Held, owner: NDArray[Any] | None) -> str:
-    """Return in how many rows numbers have gaps or are infinite, and of which clients, as part of a message, or ""."""
-    rows = np.flatnonzero(~np.isfinite(found.values.astype(np.float64)))
-    what = "no number (NaN)" if found.gaps[rows].all() else "no finite number"
-    return f"{what} in {rows_of(rows, owner)}" if len(rows) else ""
-
-
-def target_column(column: Any, owner: NDArray[Any] | None, where: str) -> NDArray[Any]:
-    """Return targets as numbers or labels.
-
-    Args:
-        column: the targets ``[n]``: a pandas Series, an array or a list.
-        owner: the client of every row, or None.
-        where: the words with which messages begin.
-
-    Raises:
-        UserError: they are neither, or some are missing.
+def _unfit(column: Any, found: Held, owner: NDArray[Any] | None, prepared: bool) -> str:
+    """Return why a column's values cannot be features, "" if they can: they are no numbers, or none that float32 holds.
+    What is ``prepared`` may also hold gaps, words and dates, and is scaled before it is rounded.
     """
-    found = held(column, where, owner)
-    numbers = found.kind in ("numbers", "whole", "truth")
-    line = _gaps(found, owner) if numbers else ""
-    if found.gaps.any() and not line:
-        line = f"no target in {rows_of(np.flatnonzero(found.gaps), owner)}"
-    digits = found.text and np.equal(np.floor(found.values), found.values).all()
-    if line:
-        line = f"{line}; drop these rows"
-    elif found.kind == "dates":
-        line = "holds dates; a target is a number or a class: make numbers, such as days, of them"
-    elif found.kind == "truth":
-        return found.values.astype(bool)
-    elif found.category or not numbers or (digits and all(isinstance(one, str) for one in objects(column))):
-        return objects(column)
-    elif found.text:
-        line = "holds numbers as text: pandas.to_numeric(...) makes targets of them"
-    elif found.kind == "whole":
-        return np.asarray(array_of(objects(column).tolist(), where))
-    else:
-        line = lost(found.values)
-    if line:
-        raise UserError(f"{where}: {line}")
-    return found.values.astype(np.float32)
+    if found.like == "numbers" and (prepared or not found.text):
+        if line := unfinite_rows(found, owner, gaps=not prepared):
+            fill = "make them gaps" if prepared else "fill them (data.source.prepare = 'auto' does)"
+            return f"{line}; {fill}, or drop these rows"
+        return lost(found.values, whole=found.kind == "whole", fine=not prepared)
+    if prepared or found.kind == "nothing":
+        return ""
+    remedy, such = "data.source.prepare = 'auto' makes some", objects(column)[~found.gaps][0]
+    if found.text:
+        remedy = f"pandas.to_numeric(frame['{column.name}']) reads them"
+    what = f"holds {column.dtype} values such as {such!r:.80}; features are numbers"
+    return f"{what}: {remedy}, or {IN_PYTHON.leave_out}"

@@ -1,23 +1,30 @@
-"""What a column holds, and what it may become: the one rule for tables, arrays and client names.
+"""What a column holds: where its kind is decided, what a gap is, and what may be lost; also for arrays and names.
 
 A conversion that would lose or invent information is refused with the column's name, and the message says how to ask
 for it. Examples are text among numbers, "1" next to 1, a number that float32 cannot hold, and a masked entry. What is
 possible but may be meant otherwise is a note: it is told once, before the first round.
 
-:func:`held` reads a column, :func:`lost` tests numbers, and :func:`alike` finds names that are taken for one another.
-pandas is not imported: whoever has a frame has installed it.
+There are two rules. :func:`held` reads values that have types, as a frame's or an array's: its text is no number unless
+all of it is, since whoever made the frame could have said so. :func:`written` reads the text of a file, in which
+everything is text: units and dates are told from words, and people review what was drafted of it.
+
+:func:`lost` tests numbers, and :func:`alike` finds names that are taken for one another. pandas is not imported:
+whoever has a frame has installed it.
 """
 
 from __future__ import annotations
 
+import math
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from decimal import Decimal
 from fractions import Fraction
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -38,10 +45,13 @@ GAPS = frozenset(
      "infinity"]
 )  # fmt: skip
 """Words, in lower case, that may say that there is no value."""
+_GAPS_OR_WORDS = frozenset(["none", "missing", "inf", "-inf", "infinity"])
 
 Column = str | int
 """The name of a column; pandas also has columns called 2."""
 Kind = Literal["numbers", "whole", "truth", "words", "dates", "nothing"]
+Form = Literal["numbers", "words", "dates"]
+"""The kinds of columns of features."""
 
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 # dates, and what a person reads as a number and float() does not, or not as that person means it: "0,5", "1,000", "−5"
@@ -68,7 +78,6 @@ class Held:
             for words objects, None for a gap.
         gaps: ``[n]``, where there is no value.
         text: the numbers are written as text.
-        category: the column is a pandas category: whatever it holds is meant as words.
         notes: what may be meant otherwise, one line each.
     """
 
@@ -76,7 +85,6 @@ class Held:
     values: NDArray[Any]
     gaps: NDArray[np.bool_]
     text: bool = False
-    category: bool = False
     notes: tuple[str, ...] = ()
 
     @property
@@ -121,13 +129,11 @@ def held(column: Any, where: str, owner: NDArray[Any] | None = None, category: b
     odd = kinds.isdisjoint(("truth", "whole", "numbers", "words"))  # such as the intervals of pandas.cut
     if category and (odd or len(kinds) == 1 or kinds == {"whole", "numbers"}):
         values[~gaps] = [str(one) for one in values[~gaps]]
-        return Held("words", values, gaps, category=True)
+        return Held("words", values, gaps)
     if kinds == {"words"}:
         return _of_text(values, gaps, where, owner)
-    if kinds == {"truth"}:
-        return Held("truth", _floats(values, gaps), gaps)
-    if kinds <= {"whole", "numbers"}:
-        called: Kind = "whole" if kinds == {"whole"} else "numbers"
+    if kinds == {"truth"} or kinds <= {"whole", "numbers"}:
+        called: Kind = "truth" if kinds == {"truth"} else "whole" if kinds == {"whole"} else "numbers"
         return Held(called, _floats(values, gaps), gaps)
     rows = np.flatnonzero(~gaps)
     if kinds <= {"whole", "numbers", "words"}:
@@ -244,11 +250,89 @@ def rows_of(rows: NDArray[np.int64], owner: NDArray[Any] | None) -> str:
     return f"{count}: {', '.join(listed)}{f' and of {more} more client' + 's' * (more > 1) if more > 0 else ''}"
 
 
+def unfinite_rows(found: Held, owner: NDArray[Any] | None, gaps: bool = True) -> str:
+    """Return in how many rows numbers are infinite or, with ``gaps``, missing, and of which clients, as part of a
+    message; "" if none is.
+    """
+    rows = np.flatnonzero(~np.isfinite(found.values) if gaps else np.isinf(found.values))
+    what = "no number (NaN)" if found.gaps[rows].all() else "no finite number"
+    return f"{what} in {rows_of(rows, owner)}" if len(rows) else ""
+
+
 def is_gap(value: Any) -> bool:
     """Return whether a value says that there is none: None, NaN, NaT, pandas' NA, or a masked entry."""
     if value is None or value is np.ma.masked or type(value).__name__ in ("NAType", "NaTType"):
         return True
     return isinstance(value, float | Decimal | np.floating | np.datetime64 | np.timedelta64) and bool(value != value)
+
+
+# ---- the text of a file
+
+
+def number(text: str, unit: str = "") -> float:
+    """Return the number that a text is, which may end with its unit. Raises ValueError for any other text."""
+    plain = text.removesuffix(unit).rstrip() if unit else text
+    if not NUMBER.fullmatch(plain) or not math.isfinite(value := float(plain)):
+        raise ValueError
+    return value
+
+
+def seconds(text: str) -> float:
+    """Return the seconds since 1970 of a date in ISO's form, by its own clock. Raises ValueError for any other text."""
+    return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
+
+
+def values_of(texts: Iterable[str], read: Callable[[str], Any]) -> dict[str, Any]:
+    """Return the value that ``read`` makes of each text, by text; without those of which it raises ValueError."""
+    found = dict[str, Any]()
+    for text in texts:
+        try:  # suppress() takes as long as reading a number
+            found[text] = read(text)
+        except ValueError:
+            continue
+    return found
+
+
+def written(found: Collection[str]) -> tuple[Form, str, list[str]]:
+    """Return what the different texts of a column seem to hold, the unit of numbers, and the texts that are no numbers
+    or dates where the greater part is, so that all are taken as words.
+    """
+    texts = [one for one in sorted(found) if re.match(r"[+-]?\.?\d", one)]
+    units = Counter(re.sub(rf"^({NUMBER.pattern})?[\d.,]*\s*", "", one) for one in texts)
+    unit = units.most_common(1)[0][0] if units else ""
+    unit = "" if re.match(r"\W?\d", unit) else unit  # the rest of a date, or the thousands of a number
+    ways: dict[Form, Callable[[str], float]] = {"numbers": partial(number, unit=unit), "dates": seconds}
+    for kind, read in ways.items():
+        odd = sorted({*found} - values_of(found, read).keys())
+        if not odd and any(re.match(r"[+-]?0\d", one) for one in texts) and kind == "numbers":
+            break  # codes, of which a number would lose the 0
+        if len(odd) < len(found) / 2:
+            return ("words" if odd else kind), unit if kind == "numbers" else "", odd
+    return "words", "", []
+
+
+def written_gaps(columns: Iterable[set[str]], said: Iterable[str]) -> list[str]:
+    """Return how gaps are written in columns of these texts: as is ``said``, and as gaps usually are. "none", "missing"
+    and the like are gaps in columns of numbers or dates alone; else they may be a class, or a word.
+    """
+    gaps = {*said}
+    for own in columns:
+        usual = {text for text in own if text.casefold() in GAPS}
+        if odd := {text for text in usual if text.casefold() in _GAPS_OR_WORDS}:
+            usual -= odd if written(own - usual)[0] == "words" else set()
+        gaps |= usual
+    return sorted(gaps)
+
+
+def held_text(texts: Sequence[str], gaps: Collection[str], unit: str = "") -> Held:
+    """Return what a column of a file holds, ``[n]``: numbers if all of it is but the ``gaps``, else words."""
+    missing, different = np.array([text in gaps for text in texts], bool), {*texts}.difference(gaps)
+    known = values_of(different, partial(number, unit=unit))
+    if len(known) < len(different):
+        return Held("words", np.array(texts, np.str_), missing)
+    values = np.array([known.get(text, np.nan) for text in texts], np.float64)
+    whole = np.equal(np.floor(values), values)[~missing].all()
+    return Held("whole" if whole else "numbers", values, missing)
 
 
 # ---- values of one kind
@@ -291,16 +375,15 @@ def _floats(values: NDArray[Any], gaps: NDArray[np.bool_]) -> NDArray[np.float64
 
 def _of_numbers(column: Any, kind: str) -> Held:
     """Return a column with a type of numbers; masked entries and missing values are gaps."""
-    values: NDArray[Any]
+    values: NDArray[np.float64]
     if isinstance(column, np.ma.MaskedArray):
-        gaps, values = np.ma.getmaskarray(column), column.filled(0)
+        values = np.ma.filled(column.astype(np.float64), np.nan)
     elif hasattr(column, "isna"):
-        gaps, values = column.isna().to_numpy(dtype=bool), column.to_numpy(dtype=np.float64, na_value=np.nan)
+        values = column.to_numpy(dtype=np.float64, na_value=np.nan, copy=True)
     else:
-        values = np.asarray(column)
-        gaps = np.isnan(values) if kind == "f" else np.zeros(len(values), bool)
+        values = np.array(column, np.float64)
     called: Kind = "truth" if kind == "b" else "whole" if kind in "iu" else "numbers"
-    return Held(called, np.where(gaps, np.nan, values.astype(np.float64)), gaps)
+    return Held(called, values, np.isnan(values))
 
 
 def _of_text(values: NDArray[Any], gaps: NDArray[np.bool_], where: str, owner: NDArray[Any] | None) -> Held:

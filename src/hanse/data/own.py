@@ -25,23 +25,12 @@ from hanse.base.pytorch import Tensor, torch
 from hanse.base.streams import stream
 from hanse.data.dataset import Dataset, stratified_split
 from hanse.data.doubts import MOST_COLUMNS, Coded, of_clients, of_columns, of_inputs, of_names, of_near_rows, of_targets
-from hanse.data.frames import (
-    Asked,
-    Features,
-    Labels,
-    Renamed,
-    Rows,
-    is_frame,
-    names_of,
-    of_frame,
-    target_column,
-    times_of,
-    units_of,
-)
-from hanse.data.kinds import ALIKE, Column, Held, alike, natural_order
-from hanse.data.preparing import Prepare, Statistics
+from hanse.data.encoding import Prepare, Statistics
+from hanse.data.frames import Asked, Features, Rows, is_frame, names_of, of_frame
+from hanse.data.kinds import Column, Held, natural_order
+from hanse.data.labels import Labels, Renamed, classes_of, is_float, target_column
 from hanse.data.samples import Samples, array_of, as_tensors, unfinite
-from hanse.data.units import Cut, Divisible, at_several, numbered
+from hanse.data.units import Cut, Divisible, at_several, numbered, times_of, units_of
 
 FORMS = (
     "a hanse.data.Dataset, a pandas DataFrame, arrays (x, y), (x, y, clients) or (x, y, clients, units), a "
@@ -159,8 +148,9 @@ def as_samples(given: Any, target: Column | None, name: str) -> tuple[Samples, i
     Raises:
         UserError: an unknown form, or unusable samples.
     """
-    rows, classes, _ = _encoded(_any(given, Asked(target), name), f"data: {name}")
-    samples = _samples(rows, f"data: {name}", classes)
+    rows = _any(given, Asked(target), name)
+    y, classes, _ = classes_of(rows.y, rows.x, f"data: {name}")
+    samples = _samples(replace(rows, y=y), f"data: {name}", classes)
     if len(samples) == 0:
         raise UserError(f"data: {name}: has no rows")
     return samples, classes
@@ -221,67 +211,6 @@ def _needed(target: Column | None, name: str) -> Column:
     return target
 
 
-def _encoded(rows: Rows, where: str) -> tuple[Rows, int | None, Sequence[Any]]:
-    """Return samples with targets that are numbers, the number of classes (None: regression), and what each class was
-    called.
-
-    Floats are regression targets. Whole numbers from 0 on are classes as they stand. Any other labels are numbered in
-    their order.
-    """
-    y = _shaped(rows, where)
-    if y.dtype.kind == "f":
-        # a column of 0.0 and 1.0 is nearly always classes, and trained as a regression it would give no accuracy
-        if y.size and np.isin(y, (0, 1)).all():
-            if y.ndim > 1 and y.shape[1] > 1:
-                raise UserError(f"{where}: {_ONE_HOT.format(list(y.shape))}")
-            raise UserError(
-                f"{where}: the targets are floats, numbers to be predicted, and only 0 and 1: for classes make them "
-                "whole numbers, as with .astype(int)"
-            )
-        return replace(rows, y=y), None, ()
-    values = y.reshape(-1)
-    labels, counts = np.unique(values, return_counts=True)
-    if both_alike := alike(zip(labels.tolist(), counts.tolist(), strict=True)):
-        raise UserError(f"{where}: the labels {both_alike} cannot be told apart reliably: {ALIKE}")
-    # more labels than half of the rows: numbers that were stored as text or as integers, not classes; a few rows of a
-    # few classes, each there, are classes
-    few = values.dtype.kind in "iu" and len(labels) <= 10 and np.array_equal(labels, np.arange(len(labels)))
-    if y.ndim == 1 and not few and len(labels) > max(2, len(values) // 2):
-        raise UserError(
-            f"{where}: {len(labels)} different labels in {len(values)} rows; numbers to be predicted must be floats"
-        )
-    # -100 marks positions of a text that do not count; huge numbers are ids rather than classes, and are numbered below
-    if values.dtype.kind in "iu" and len(values) and values.min() in (0, -100) and values.max() < 10 * len(values):
-        # two at least: rows of a single class are still classes, and a model needs two outputs for them
-        classes = max(2, int(values.max()) + 1)
-        return replace(rows, y=y), classes, range(classes)
-    return replace(rows, y=np.searchsorted(labels, y).astype(np.int64)), max(2, len(labels)), labels.tolist()
-
-
-_ONE_HOT = (
-    "targets of shape {} have several columns of classes: one class for each sample is needed, as one-hot "
-    "rows' .argmax(axis=1); several labels of one sample go as columns of -1.0 and 1.0 (docs/outcomes.md)"
-)
-
-
-def _shaped(rows: Rows, where: str) -> NDArray[Any]:
-    """Return targets as an array, one for each sample. Raises UserError for several classes of one sample."""
-    given = rows.y
-    y: NDArray[Any] = given
-    if isinstance(given, Tensor):
-        y = (given.double() if given.is_floating_point() else given).numpy()
-    if y.ndim == 2 and y.shape[1] == 1 and y.dtype.kind != "f" and np.shape(rows.x)[1:] != (1,):
-        y = y[:, 0]
-    if (y.ndim > 1 and y.dtype.kind not in "iuf") or (y.ndim == 2 and y.dtype.kind != "f" and _is_float(rows.x)):
-        raise UserError(f"{where}: {_ONE_HOT.format(list(y.shape))}")
-    return y
-
-
-def _is_float(x: Any) -> bool:
-    """Return whether an array holds floats; a dictionary of arrays does not."""
-    return x.is_floating_point() if isinstance(x, Tensor) else getattr(getattr(x, "dtype", None), "kind", "") == "f"
-
-
 def _of_arrays(given: Sequence[Any], asked: Asked, name: str, client: str | None = None) -> Rows:
     """Return ``(x, y)``, ``(x, y, clients)`` or ``(x, y, clients, units)`` as samples; lists become arrays."""
     x, y, clients, of = (*given, None, None)[:4]
@@ -313,10 +242,9 @@ def _columns_of(x: Any, y: Any) -> dict[Any, Coded]:
 def _of_torch(dataset: Any, asked: Asked, name: str) -> Rows:
     """Return all items of a PyTorch data set, or of the batches of a ``DataLoader``."""
     xs, ys, beside, batches = list[Any](), list[Tensor](), dict[str, list[Any]](), dataset
-    if not isinstance(dataset, torch.utils.data.DataLoader):  # a generator of its own: PyTorch's would be moved on
-        batches = torch.utils.data.DataLoader(
-            dataset, batch_size=1024, generator=torch.Generator(), collate_fn=_together
-        )
+    loader = torch.utils.data.DataLoader
+    if not isinstance(dataset, loader):  # a generator of its own: PyTorch's would be moved on
+        batches = loader(dataset, batch_size=1024, generator=torch.Generator(), collate_fn=_together)
     with gated(f"data: {name}: its items cannot be put together"):
         for batch in batches:
             if isinstance(batch, Mapping):
@@ -358,20 +286,27 @@ def _together(items: list[Any]) -> Any:
 
 
 def _of_clients(given: Mapping[Any, Any], asked: Asked, name: str) -> Rows:
-    """Return the samples of all clients, one after another, in the dictionary's order."""
+    """Return the samples of all clients, one after another, in the dictionary's order. Frames are read as one table:
+    all clients' classes have the same numbers, and messages name the client of a row.
+    """
     if not given:
         raise UserError(f"data: {name}: has no clients")
-    names = names_of(list(given), f"data: {name}").tolist()
-    if all(map(is_frame, given.values())):
-        return _of_frames(list(given.values()), names, asked, name)
-    parts: list[Rows] = []
-    for client, own in zip(names, given.values(), strict=True):
-        with gated(f"data: {name}: client '{client}'"):
-            parts.append(_any(own, asked, f"client '{client}'", client))
-        if len(parts[-1]) == 0:
-            raise UserError(f"data: {name}: client '{client}' has no rows: leave it out")
-    rows = _joined(parts, [f"client '{client}'" for client in names], name)
-    return replace(rows, owner=np.repeat(np.array(names, dtype=object), [len(p) for p in parts]))
+    names, parts = names_of(list(given), f"data: {name}").tolist(), list(given.values())
+    called, frames = [f"client '{client}'" for client in names], all(map(is_frame, parts))
+    for k, who in enumerate(called):
+        if not frames:
+            with gated(f"data: {name}: {who}"):
+                parts[k] = _any(parts[k], asked, who, names[k])
+        if len(parts[k]) == 0:
+            raise UserError(f"data: {name}: {who} has no rows: leave it out")
+    owner = np.repeat(np.array(names, dtype=object), [len(one) for one in parts])
+    if not frames:
+        return replace(_joined(parts, called, name), owner=owner)
+    target, first = _needed(asked.target, name), parts[0]
+    for who, frame in zip(called, parts, strict=True):
+        if target in frame and target in first and (kind := _kind(frame[target])) != _kind(first[target]):
+            raise UserError(f"data: {name}: column '{target}': {who}: holds {kind}, unlike '{names[0]}'")
+    return of_frame(_concatenated(parts, called, name), asked, name, owner)
 
 
 def _joined(parts: Sequence[Rows], called: Sequence[str], name: str) -> Rows:
@@ -424,22 +359,8 @@ def _concatenated(frames: Sequence[Any], called: Sequence[str], name: str) -> An
 
 def _kind(values: Any) -> str:
     """Return what an array, a tensor or a column holds, in words."""
-    kind = "f" if _is_float(values) else (values.numpy() if isinstance(values, Tensor) else values).dtype.kind
+    kind = "f" if is_float(values) else (values.numpy() if isinstance(values, Tensor) else values).dtype.kind
     return {"f": "floats", "i": "whole numbers", "u": "whole numbers", "b": "truth values"}.get(kind, "words")
-
-
-def _of_frames(frames: Sequence[Any], names: Sequence[str], asked: Asked, name: str) -> Rows:
-    """Return the rows of one frame for each client, read as a single table: all clients' classes have the same numbers,
-    and messages name the client of a row.
-    """
-    target, first = _needed(asked.target, name), frames[0]
-    for client, frame in zip(names, frames, strict=True):
-        if len(frame) == 0:
-            raise UserError(f"data: {name}: client '{client}' has no rows: leave it out")
-        if target in frame and target in first and (kind := _kind(frame[target])) != _kind(first[target]):
-            raise UserError(f"data: {name}: column '{target}': client '{client}': holds {kind}, unlike '{names[0]}'")
-    whole = _concatenated(frames, [f"client '{client}'" for client in names], name)
-    return of_frame(whole, asked, name, np.repeat(np.array(names, object), [len(frame) for frame in frames]))
 
 
 # ---- a data set of it
@@ -469,7 +390,8 @@ def _dataset(rows: Rows, test: float | Rows, min_samples: int, seed: int, name: 
         if owner is not None:
             owner = np.concatenate([owner, np.full(len(test), _TEST, object) if test.owner is None else test.owner])
         rows = replace(_joined([rows, test], ("the train set", _TEST), name), owner=owner)
-    rows, classes, called_labels = _encoded(rows, where)
+    numbers, classes, called_labels = classes_of(rows.y, rows.x, where)
+    rows = replace(rows, y=numbers)
     names = () if rows.owner is None else tuple(sorted(set(rows.owner[:n].tolist()), key=natural_order))
     place = {client: i for i, client in enumerate(names)}
     ids = None if rows.owner is None else np.array([place.get(client, -1) for client in rows.owner], np.int64)

@@ -12,12 +12,10 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
-import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,14 +29,11 @@ from hanse.base.factories import Count, PartShare, call
 from hanse.base.pytorch import torch
 from hanse.data.dataset import Dataset
 from hanse.data.doubts import Coded, of_clients, of_column, of_columns, of_near_rows
-from hanse.data.kinds import ALIKE, GAPS, LISTED, NUMBER, Held, alike, lost, natural_order
-from hanse.data.preparing import TableColumn, encoded
+from hanse.data.encoding import TableColumn, encoded
+from hanse.data.kinds import ALIKE, GAPS, LISTED, NUMBER, alike, held_text, lost, natural_order, values_of
+from hanse.data.remedies import BY_SCHEMA
 from hanse.data.samples import Samples
 from hanse.data.units import NONE, SHARES, Divisible, at_several, numbered
-
-_GROUP = "--group {0!r} of hanse schema, or group = {0!r} in the schema,"
-_ROWS = "Say what each row is of (--group of hanse schema, or group in the schema), or group = 'none'"
-_GAP = "name it with --gap of hanse schema, or under gaps in the schema"
 
 
 class UnfitTableError(UserError):
@@ -117,6 +112,13 @@ class CsvTable:
         columns = {key: column[rows] for key, column in self.columns.items()}
         return replace(self, name=name, columns=columns, rows=self.rows[rows])
 
+    def called(self, words: Mapping[str, Mapping[str, str]]) -> CsvTable:
+        """Return the table with other words in the place of those that it has, by column and word."""
+        columns = {**self.columns}
+        for name in words.keys() & columns.keys():
+            columns[name] = np.array([words[name].get(text, text) for text in columns[name].tolist()], object)
+        return replace(self, columns=columns)
+
 
 def _with_points(column: NDArray[Any]) -> NDArray[Any]:
     """Return a column ``[n]`` of texts with points in the place of decimal commas, unless points stand in it too: then
@@ -178,16 +180,14 @@ class Schema:
                 raise UserError(f"columns.{name}: mean: comes with a deviation, for numbers and dates, or not at all")
             if (most := max(abs(one.mean or 0.0), one.deviation or 0.0)) > float(np.finfo(np.float32).max):
                 raise UserError(f"columns.{name}: mean, deviation: {most:g}: must be at most 3.4e38, as float32 holds")
-        for where, ones in (
-            ("labels", self.labels),
-            *((f"columns.{key}", of.words) for key, of in self.columns.items()),
-        ):
-            if both := next((one for one in ones if one in self.gaps), None):
+        worded = {"labels": self.labels, **{f"columns.{name}": one.words for name, one in self.columns.items()}}
+        for where, words in worded.items():
+            if both := next((one for one in words if one in self.gaps), None):
                 raise UserError(f"{where}: {both!r}: is also how gaps are written (gaps): must be one of the two")
         for site, of in self.sites.items():
-            for name, words in of.items():
-                known = self.labels if name == self.target else self.columns[name].words if name in self.columns else []
-                if odd := next((word for word in words.values() if word not in known), None):
+            for name, meant in of.items():
+                known = worded.get("labels" if name == self.target else f"columns.{name}", [])
+                if odd := next((word for word in meant.values() if word not in known), None):
                     raise UserError(f"sites.{site}.{name}: {odd!r}: must be one of the column's words ({known})")
         if not (self.test >= 0 and self.validation >= 0 and self.test + self.validation < 1):
             both = f"test: {self.test:g} with validation {self.validation:g}"
@@ -210,6 +210,11 @@ class Schema:
         except (ValueError, AttributeError) as wrong:
             raise UnfitTableError("schema", f"{path}: is no schema: {wrong}") from None
         return made
+
+    @property
+    def answers(self) -> TableColumn:
+        """What the target holds."""
+        return TableColumn("words", words=self.labels) if self.labels else TableColumn("numbers")
 
     @property
     def text(self) -> str:
@@ -260,59 +265,48 @@ class SiteTable:
             UnfitTableError: with the column, the row, the value and what is allowed, of everything that does not fit.
         """
         name, faults = name or table.name, list[tuple[str, str]]()
-        words = schema.sites.get(name, {})
+        table = table.called(schema.sites.get(name, {}))
 
         def read(column: str, one: Callable[[str], Any], allowed: str, gap: Any = ...) -> list[Any]:
             """Return a column's values, and note what is wrong with it. Without ``gap``, none may be missing."""
             if column not in table.columns:
                 faults.append(("column", f"column {column!r}: is not there; there are {', '.join(table.columns)}"))
                 return []
-            texts = [words.get(column, {}).get(text, text) for text in table.columns[column].tolist()]
-            found, wrong = dict[str, Any](), list[str]()
-            for text in dict.fromkeys(texts):
-                try:
-                    found[text] = one(text) if text not in schema.gaps else gap
-                except (ValueError, KeyError):
-                    found[text] = ...
-                if found[text] is ...:
-                    wrong.append(text)
+            texts = table.columns[column].tolist()
+            different = dict.fromkeys(texts)
+            found = values_of(different.keys() - schema.gaps, one)
+            if gap is not ...:
+                found |= dict.fromkeys(schema.gaps, gap)
+            wrong = [text for text in different if text not in found]
             for text in wrong[:LISTED]:
-                rows = [row for row, own in zip(table.rows.tolist(), texts, strict=True) if own == text]
+                rows = table.rows[table.columns[column] == text]
                 more = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
                 faults.append(("value", f"column {column!r}: row {rows[0]}{more}: {text!r:.80}: must be {allowed}"))
             if len(wrong) > LISTED:
                 faults.append(("value", f"column {column!r}: and {len(wrong) - LISTED} more such values"))
             return [] if wrong else [found[text] for text in texts]
 
-        written = " or ".join(map(repr, schema.gaps))
-        columns = dict[str, NDArray[Any]]()
-        for column, of in schema.columns.items():
-            gap = f", or a gap, written {written}" if of.gaps else "; a gap was not agreed on (gaps = true)"
-            if of.kind == "words":
-                known = {word: word for word in of.words}
-                given = read(column, known.__getitem__, f"one of {', '.join(of.words)}{gap}", None if of.gaps else ...)
-                columns[column] = np.array(given, object)
-                continue
-            one = seconds if of.kind == "dates" else partial(number, unit=of.unit)
-            what = "a date such as 2024-03-31" if of.kind == "dates" else f"a number{f' in {of.unit}' * bool(of.unit)}"
-            columns[column] = np.array(read(column, one, what + gap, np.nan if of.gaps else ...), np.float64)
-            if line := lost(columns[column], fine=False):
+        columns, written = dict[str, NDArray[Any]](), " or ".join(map(repr, schema.gaps))
+        for column, of in {**schema.columns, schema.target: schema.answers}.items():
+            words, last = of.kind == "words", f", or a gap, written {written}"
+            if column == schema.target:
+                last = f"; {written} is a gap: leave such rows out, or write the answer otherwise"
+            elif not of.gaps:
+                last = "; a gap was not agreed on (gaps = true)"
+            values = read(column, of.value, of.allowed + last, (None if words else np.nan) if of.gaps else ...)
+            columns[column] = np.array(values, object if words else np.float64)
+            if not words and (line := lost(columns[column], fine=column == schema.target)):
                 faults.append(("value", f"column {column!r}: {line}"))
-        y: NDArray[Any]
-        last = f"; {written} is a gap: leave such rows out, or write the answer otherwise"
+        y = columns.pop(schema.target)
         if schema.labels:
             classes = {label: k for k, label in enumerate(schema.labels)}
-            y = np.array(read(schema.target, classes.__getitem__, f"one of {', '.join(schema.labels)}{last}"), np.int64)
-        else:
-            y = np.array(read(schema.target, number, f"a number{last}"), np.float64)
-            if line := lost(y):
-                faults.append(("value", f"column {schema.target!r}: {line}"))
+            y = np.array([classes[label] for label in y.tolist()], np.int64)
         units, time = None, None
         if schema.group not in ("", NONE):
             units = np.array(read(schema.group, str, "what the row is of"), np.str_)
         if schema.time:
-            when = number if all(map(NUMBER.fullmatch, table.columns.get(schema.time, []))) else seconds
-            time = np.array(read(schema.time, when, "a date, or all of the column numbers"), np.float64)
+            when = TableColumn("numbers" if all(map(NUMBER.fullmatch, table.columns.get(schema.time, []))) else "dates")
+            time = np.array(read(schema.time, when.value, "a date, or all of the column numbers"), np.float64)
         if faults:
             raise UnfitTableError(faults[0][0], *(f"{table.path}: {line}" for _, line in faults))
         return SiteTable(schema, name, columns, y if schema.labels else y.astype(np.float32), units, time)
@@ -343,19 +337,6 @@ class SiteTable:
         """Return the samples of "train", "validation" or "test"; None if there are none."""
         rows = np.flatnonzero(self.shares == SHARES.index(name))
         return self.samples.take(torch.from_numpy(rows)) if len(rows) else None
-
-
-def number(text: str, unit: str = "") -> float:
-    """Return the number that a text is, which may end with its unit. Raises ValueError for any other text."""
-    plain = text.removesuffix(unit).rstrip() if unit else text
-    if not NUMBER.fullmatch(plain) or not math.isfinite(value := float(plain)):
-        raise ValueError
-    return value
-
-
-def seconds(text: str) -> float:
-    """Return the seconds since 1970 of a date in ISO's form, by its own clock. Raises ValueError for any other text."""
-    return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
 
 
 def read_sites(files: Sequence[str | Path], client_column: str = "") -> list[CsvTable]:
@@ -396,7 +377,7 @@ def joined(sites: Sequence[SiteTable], name: str, notes: Sequence[str] = (), dou
     samples = Samples.joined([one.samples for one in sites])
     owner = np.repeat(np.arange(len(sites)), [len(one.y) for one in sites])
     if schema.labels:
-        remedy = same_words(schema.target)
+        remedy = BY_SCHEMA.same.format(schema.target)
         told += of_clients(samples.x.numpy(), samples.y.numpy(), owner, names, schema.labels, "data", remedy)
     if schema.group not in ("", NONE):
         of_each = [one.units for one in sites if one.units is not None]
@@ -418,26 +399,20 @@ def joined(sites: Sequence[SiteTable], name: str, notes: Sequence[str] = (), dou
         shares=np.concatenate([one.shares for one in sites]),
         notes=tuple(told),
         doubt=doubt
-        or ("" if schema.group else of_near_rows(samples.x.numpy(), Coded.of(samples.y.numpy()), "data", _ROWS)),
+        or ("" if schema.group else of_near_rows(samples.x.numpy(), Coded.of(samples.y.numpy()), "data", BY_SCHEMA)),
     )
-
-
-def same_words(column: str) -> str:
-    """Return how to say that sites call the same otherwise in a column, as the end of a note."""
-    return f""" If so, in [sites]: SITE = {{ {column} = {{ WORD = "the others' word" }} }}, and no WORD in its list"""
 
 
 def fitted(tables: Sequence[CsvTable], schema: Schema) -> list[SiteTable]:
     """Return the rows of several sites. Raises UnfitTableError with what does not fit of all of them."""
-    found, lines = list[SiteTable](), list[str]()
+    found, unfit = list[SiteTable](), list[UnfitTableError]()
     for table in tables:
         try:
             found.append(SiteTable.of(table, schema))
         except UnfitTableError as wrong:
-            lines += wrong.lines
-            code = wrong.code
-    if lines:
-        raise UnfitTableError(code, *lines)
+            unfit.append(wrong)
+    if unfit:
+        raise UnfitTableError(unfit[0].code, *(line for one in unfit for line in one.lines))
     return found
 
 
@@ -446,24 +421,15 @@ def doubts(tables: Sequence[CsvTable], schema: Schema) -> tuple[list[str], str]:
     says so ("" if they look like none); all columns that every table has are looked at.
     """
     owner = np.repeat([one.name for one in tables], [len(one.rows) for one in tables])
+    called = [one.called(schema.sites.get(one.name, {})).columns for one in tables]
     notes, coded = list[str](), dict[str, Coded]()
-    for name in tables[0].columns:
-        if name in (schema.client_column, schema.time) or not all(name in one.columns for one in tables):
+    for name in called[0]:
+        if name in (schema.client_column, schema.time) or not all(name in columns for columns in called):
             continue
-        meant = [schema.sites.get(one.name, {}).get(name, {}) for one in tables]
-        texts = np.array(
-            [of.get(text, text) for of, one in zip(meant, tables, strict=True) for text in one.columns[name].tolist()]
-        )
-        gaps, where = np.isin(texts, schema.gaps), f"data: column {name!r}"
-        try:
-            unit = getattr(schema.columns.get(name), "unit", "")
-            values = np.array([np.nan if gap else number(text, unit) for text, gap in zip(texts, gaps, strict=True)])
-            coded[name] = Coded.of(values)
-            found = Held("whole" if coded[name].exact else "numbers", values, gaps)
-        except ValueError:
-            found = Held("words", texts, gaps)
-            coded[name] = Coded(np.where(gaps, -1, numbered(texts)))
+        texts = [text for columns in called for text in columns[name].tolist()]
+        found = held_text(texts, schema.gaps, getattr(schema.columns.get(name), "unit", ""))
+        coded[name] = Coded.of(found.values, found.gaps)
         if name in schema.columns:
-            notes += of_column(found, owner, where, _GAP, same_words(name))
-    doubt = "" if schema.group else of_columns(coded, schema.target, owner, "data", _GROUP)
+            notes += of_column(name, found, owner, "data", BY_SCHEMA)
+    doubt = "" if schema.group else of_columns(coded, schema.target, owner, "data", BY_SCHEMA)
     return notes, doubt

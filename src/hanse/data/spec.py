@@ -34,11 +34,11 @@ from hanse.base.files import CLIENTS
 from hanse.base.imports import named
 from hanse.base.wings import Names
 from hanse.data.augment import AugmentName
+from hanse.data.encoding import Statistics
 from hanse.data.kinds import Column
 from hanse.data.mixtures import MixturePartition
 from hanse.data.natural import NATURAL
 from hanse.data.partitions import Cluster, Dealt, Dirichlet, Iid, Natural, Niid, Pathological, Pooled, Skew
-from hanse.data.preparing import Statistics
 from hanse.data.schema import digest
 from hanse.data.sources import GENERATED, IMAGES, SOURCES, Scale
 from hanse.data.tables import TABLES

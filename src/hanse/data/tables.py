@@ -27,7 +27,7 @@ from hanse.base.errors import UserError, library
 from hanse.base.pytorch import torch
 from hanse.base.streams import stream
 from hanse.data.dataset import Dataset, stratified_split
-from hanse.data.preparing import TableColumn, encoded
+from hanse.data.encoding import TableColumn, encoded
 from hanse.data.samples import Samples
 
 if TYPE_CHECKING:

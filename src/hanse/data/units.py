@@ -6,14 +6,16 @@ times, splits are those of :func:`hanse.data.dataset.stratified_split`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hanse.base.errors import UserError
 from hanse.base.streams import stream
+from hanse.data.kinds import ALIKE, alike, held, objects, plain, rows_of
 
 Ints = NDArray[np.int64]
 Cut = Literal["each_client", "all_clients"]
@@ -24,6 +26,34 @@ NONE = "none"
 """In the place of a column of units: every row is a unit of its own."""
 FEW_UNITS = 10
 """Units of a test set below which an interval is hardly worth its name."""
+
+
+def units_of(values: Any, where: str) -> NDArray[Any]:
+    """Return the unit of each row as text, ``[n]``: 1 and "1" are the same.
+
+    Raises:
+        UserError: a row has none, or two differ by upper and lower case only, as nobody's ids do.
+    """
+    if isinstance(values, str | Mapping) or np.ndim(values) != 1:
+        raise UserError(f"{where}: {values!r:.80}: must be a list or an array of one unit for each row")
+    given = objects(values)
+    if len(gaps := np.flatnonzero([one is None for one in given])):
+        raise UserError(f"{where}: no unit in {rows_of(gaps, None)}: give each a value of its own, or drop them")
+    units = np.array([plain(one) for one in given], dtype=np.str_)
+    if both := alike((one, 0) for one in np.unique(units).tolist()):
+        raise UserError(f"{where}: the units {both} cannot be told apart reliably: {ALIKE}")
+    return units
+
+
+def times_of(column: Any, where: str) -> NDArray[np.float64]:
+    """Return dates as seconds since 1970, or numbers as they are, ``[n]``. Raises UserError for anything else."""
+    found = held(column, where)
+    numbers = found.kind in ("numbers", "whole") and not found.text
+    if not (numbers or found.kind == "dates"):
+        raise UserError(f"{where}: holds {found.kind}: a time is a date, as pandas.to_datetime makes, or a number")
+    if (odd := found.gaps | np.isinf(found.values)).any():
+        raise UserError(f"{where}: no time in {rows_of(np.flatnonzero(odd), None)}; fill them, or drop these rows")
+    return found.values if numbers else np.array([one.timestamp() for one in objects(column)], np.float64)
 
 
 def numbered(values: NDArray[Any]) -> Ints:

@@ -27,9 +27,10 @@ from hanse.base.files import table
 from hanse.core.part import Mechanism, in_slots
 from hanse.data.build import with_own
 from hanse.data.dataset import Dataset
-from hanse.data.frames import Features, Labels, is_frame, possible_clients
+from hanse.data.encoding import Statistics
+from hanse.data.frames import Features, is_frame, possible_clients
 from hanse.data.kinds import Column
-from hanse.data.preparing import Statistics
+from hanse.data.labels import Labels
 from hanse.data.units import Cut
 from hanse.games.jackknife import FEW_SPLITS, SURE, split_error
 from hanse.learning.metrics import ACCURACY, MetricStyle

@@ -23,7 +23,7 @@ from torch import Tensor
 from hanse.base.errors import UserError, gated, nearest
 from hanse.base.factories import whole_number
 from hanse.core.table import Floats, Ints
-from hanse.data.frames import units_of
+from hanse.data.units import units_of
 from hanse.games import mixture, path
 from hanse.games import shapley as games
 from hanse.games.gram import inner_products

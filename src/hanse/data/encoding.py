@@ -1,9 +1,9 @@
 """Converts a table's columns to numbers: fills gaps, scales numbers, encodes words and dates.
 
-:class:`TableColumn` says what a column is: it is drafted from what the column holds (``prepare = "auto"``), stands in a
-schema (:mod:`hanse.data.schema`), or is known (:mod:`hanse.data.tables`); :func:`encoded` makes features by it. Any
-object with ``fit`` and ``transform``, such as a scikit-learn ``ColumnTransformer``, can be used instead. No preparation
-ever sees labels.
+:class:`TableColumn` says what a column is: it is drafted from what the column holds (:mod:`hanse.data.kinds` decides
+that), stands in a schema (:mod:`hanse.data.schema`), or is known (:mod:`hanse.data.tables`). It reads the text of a
+file, and :func:`encoded` makes features by it. Any object with ``fit`` and ``transform``, such as a scikit-learn
+``ColumnTransformer``, can be used instead (:class:`Prepare`). No preparation ever sees labels.
 
 **Whose statistics.** With ``statistics = "own"``, means, deviations and fill values are those of each client's own
 rows, so nothing is disclosed. With "pooled", they are computed from all clients' rows. This assumes that members may
@@ -13,18 +13,20 @@ add up their sums before round 0. Members must agree on columns, words and gaps 
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hanse.base.errors import UserError, collected, gated
+from hanse.base.errors import UserError, gated
 from hanse.base.factories import Rate
 from hanse.base.imports import import_path
 from hanse.core.declared import Figure
-from hanse.data.kinds import Held, lost
+from hanse.data.kinds import Form, Held, Kind, lost, number, seconds
+from hanse.data.remedies import IN_PYTHON, Remedies
 
 AUTO = "auto"
 FARTHEST = 5.0
@@ -74,7 +76,7 @@ class TableColumn:
         deviation: the agreed deviation, with ``mean``.
     """
 
-    kind: Literal["numbers", "words", "dates"]
+    kind: Form
     unit: str = ""
     words: list[str] = field(default_factory=list)
     gaps: bool = False
@@ -87,6 +89,13 @@ class TableColumn:
         if self.mean is not None and self.deviation is not None:
             return self.mean, self.deviation
         return (0.0, 1.0) if self.kind == "words" else spread(values / DAY if self.kind == "dates" else values)
+
+    def agreed(self, mean: float, deviation: float) -> TableColumn:
+        """Return the column with a mean and a deviation as all members see them: the deviation to three digits, and the
+        mean to the same place, so that numbers far from 0 are not moved by deviations.
+        """
+        shown = float(f"{deviation:.3g}")
+        return replace(self, mean=round(mean, 2 - math.floor(math.log10(shown))), deviation=shown)
 
     def features(self, values: NDArray[Any], of: tuple[float, float]) -> list[Matrix]:
         """Return the column's features, ``[n]`` each.
@@ -108,43 +117,54 @@ class TableColumn:
             made[-1][there] = circle
         return made
 
+    @property
+    def allowed(self) -> str:
+        """What a text of the column may be, in words."""
+        if self.kind == "words":
+            return f"one of {', '.join(self.words)}"
+        unit = f" in {self.unit}" if self.unit else ""
+        return "a date such as 2024-03-31" if self.kind == "dates" else f"a number{unit}"
+
+    def value(self, text: str) -> Any:
+        """Return the value that a text is: a word, a number, or seconds since 1970. Raises ValueError if it is none."""
+        if self.kind != "words":
+            return seconds(text) if self.kind == "dates" else number(text, self.unit)
+        if text not in self.words:
+            raise ValueError
+        return text
+
     @staticmethod
-    def drafted(found: Held, where: str) -> TableColumn:
-        """Return what a column that holds this is. Raises UserError if it becomes no numbers.
+    def drafted(
+        kind: Kind, values: NDArray[Any], gaps: bool, where: str, say: Remedies = IN_PYTHON, unit: str = ""
+    ) -> TableColumn:
+        """Return what a column is. Raises UserError if it becomes no features.
 
         Args:
-            found: what the column holds.
+            kind: what it holds.
+            values: what it holds but for gaps, ``[n]``, as :meth:`features` takes it.
+            gaps: whether there are gaps.
             where: what the message begins with.
+            say: what to do about it.
+            unit: the unit of numbers.
         """
-        gaps, line = bool(found.gaps.any()), ""
-        if found.gaps.all():
-            line = "has no value in any row: leave it out of the features"
-        elif found.kind == "dates":
-            return TableColumn("dates", gaps=gaps, clock=bool((found.values[~found.gaps] % DAY != 0).any()))
-        elif found.kind == "words":
-            if len(words := sorted({*found.values[~found.gaps].tolist()})) <= MOST_KINDS:
-                return TableColumn("words", words=words)
-            line = (
-                f"{len(words)} different words, such as {words[0]!r}; at most {MOST_KINDS} become columns: if it says "
-                "of whom each row is, name it as data.source.group; else put words together, take units off numbers "
-                "(hanse schema does), or leave the column out"
-            )
-        elif (endless := np.isinf(found.values)).any():
-            line = f"infinite in {int(endless.sum())} of {len(endless)} rows: make them gaps, or drop these rows"
-        elif not (line := lost(found.values, whole=found.kind == "whole", fine=False)):
-            return TableColumn("numbers", gaps=gaps)
-        raise UserError(f"{where}: {line}")
+        if not len(values):
+            raise UserError(f"{where}: has no value in any row: {say.leave_out}")
+        if kind == "dates":
+            return TableColumn("dates", gaps=gaps, clock=bool((values % DAY != 0).any()))
+        if kind != "words":
+            return TableColumn("numbers", unit, gaps=gaps)
+        if len(words := sorted({*values.tolist()})) > MOST_KINDS:
+            such = f"{len(words)} different words, such as {words[0]!r}; at most {MOST_KINDS} become columns"
+            raise UserError(f"{where}: {such}: {say.many}")
+        return TableColumn("words", words=words, gaps=gaps)
 
 
 def drafted(table: Mapping[Any, Held], where: str) -> dict[Any, TableColumn]:
-    """Return what the columns of a table are. Raises UserError with a line for each that becomes no numbers."""
-    columns, lines = dict[Any, TableColumn](), list[str]()
-    for name, found in table.items():
-        with collected(lines):
-            columns[name] = TableColumn.drafted(found, f"{where}: column '{name}'")
-    if lines:
-        raise UserError(*lines)
-    return columns
+    """Return what the columns of a table are. Raises UserError for one that becomes no features."""
+    return {
+        name: TableColumn.drafted(one.kind, one.values[~one.gaps], bool(one.gaps.any()), f"{where}: column '{name}'")
+        for name, one in table.items()
+    }
 
 
 def encoded(columns: Mapping[Any, TableColumn], values: Mapping[Any, NDArray[Any]], train: NDArray[Any]) -> Matrix:

@@ -16,8 +16,8 @@ import hanse
 from hanse.base.errors import UserError
 from hanse.data import DataSpec, build
 from hanse.data.build import with_own
+from hanse.data.encoding import drafted, encoded
 from hanse.data.kinds import held
-from hanse.data.preparing import drafted, encoded
 
 
 def table(rows: int = 120) -> pd.DataFrame:
