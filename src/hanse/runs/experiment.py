@@ -627,12 +627,12 @@ def play(
                 raise
 
 
-def _accounts(session: Session, state: LoopState) -> Iterator[str]:
-    """Go on from the clients' accounts in a checkpoint, and yield warnings. Raises UserError if they do not fit."""
-    if session.of_guards("accounts") is None and state.accounts is not None:
+def _accounts(session: Session, state: LoopState) -> list[str]:
+    """Go on from the clients' accounts in a checkpoint, and return warnings. Raises UserError if they do not fit."""
+    if session.accounts is None and state.accounts is not None:
         raise UserError("federation.private: is missing: clients began this run with privacy accounts, and keep them")
-    for guard in session.guards.values():
-        yield from guard.resumed(state.accounts, state.round, session.data.sizes)
+    guards, sizes = session.guards.values(), session.data.sizes
+    return [line for guard in guards for line in guard.resumed(state.accounts, state.round, sizes)]
 
 
 def _same_parts(folder: Path, first: LoopState, kept: LoopState) -> None:

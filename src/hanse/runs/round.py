@@ -40,6 +40,7 @@ from hanse.mechanisms.feedback import gone
 from hanse.mechanisms.weigh import noise_of
 from hanse.runs.arrivals import Landed, Training, Underway, Waiting, joined, updates_in, updates_of
 from hanse.runs.checkpoint import LoopState
+from hanse.runs.guards import Proof
 from hanse.runs.recomputable import RoundAnswers
 from hanse.runs.settle_inputs import WatchedCall
 from hanse.runs.setup import Session
@@ -276,8 +277,7 @@ def first_state(session: Session) -> LoopState:
         check_rows("rows", home, (context.num_clients,), table.size).flags.writeable = False
     recipe, first = context.recipe, context.initial(0)
     history = History.of(recipe, context.num_clients, context.layout, first) if recipe.remembers else None
-    kept = session.of_guards("accounts")
-    accounts = None if kept is None else kept.opened(context.num_clients)
+    accounts = None if session.accounts is None else session.accounts.opened(context.num_clients)
     book = Book(floor=round(session.experiment.ledger.floor * TOKEN))
     return LoopState(0, table, home, states, book, history=history, accounts=accounts)
 
@@ -296,20 +296,20 @@ def play_round(session: Session, state: LoopState, port: Exchange | None = None)
         PartError: a part returns something invalid, or writes into its arguments.
         LedgerError: a settlement does not sum to zero, or overdraws an account. Nothing of it is posted.
     """
-    accounts = session.of_guards("accounts")
+    accounts = session.accounts
     if accounts is not None:
         accounts.accounts = state.accounts or {}
     now = _Round(session, state, "open", port)
     now.grant()  # first: a bid that is asked for below may already be paid from one
     now.let_leave()
-    now.prove("sizes")
+    now.prove("sizes", session.sizes)
     now.ask("open")
     now.let_leave()  # and those who say now that they leave
     now.settle()
 
     now.select()
     now.train()
-    now.prove("training")
+    now.prove("training", session.training)
 
     now.ask("close")
     now.weigh()
@@ -407,9 +407,9 @@ def finish(session: Session, state: LoopState, port: Exchange | None = None) -> 
         now.view = now.port.ask(merge(asked), now.view)
         now.settle()
     if session.sizes is not None:
-        heard = session.sizes.released(now.states["sizes"])
-        now.post(heard.transactions)
-        now.keep("sizes", heard.state)
+        outcome = session.sizes.released(now.states["sizes"])
+        now.post(outcome.transactions)
+        now.keep("sizes", outcome.state)
     after = replace(state, states=now.states, book=now.view.book, finished=True)
     return Played(after, now.view, now.port.seconds, now.port.down, now.port.up)
 
@@ -504,23 +504,25 @@ class _Round:
         if left.any():
             self.know(roster=Roster(c for c in self.view.roster if not left[c.id]))
 
-    def prove(self, what: str) -> None:
-        """Let members prove something, if the experiment asks for it, step by step.
+    def prove(self, key: str, part: Proof | None) -> None:
+        """Let members prove something step by step, if the experiment asks for it.
 
         Args:
-            what: "sizes", so nobody has more samples than it has proved; or "training".
+            key: where the part's state is.
+            part: asks them. None: the experiment does not.
         """
-        if (part := self.session.of_guards(what)) is None:
+        if part is None:
             return
         with self.port.clock("ask"):
             for ask, hear in part.steps:
-                asked, state = ask(self.view, self.states[what])
-                self.view = self.port.ask(asked, self.view)
-                heard = hear(self.view, state)
-                self.know(refusals=(*self.view.refusals, *heard.refused), roster=heard.roster or self.view.roster)
-                self.post(heard.transactions)
-                self.hand_on(heard.found)
-                self.keep(what, heard.state)
+                asked, state = ask(self.view, self.states[key])
+                view = self.port.ask(asked, self.view)
+                outcome = hear(view, state)
+                refusals, roster = (*view.refusals, *outcome.refused), outcome.roster or view.roster
+                self.view = replace(view, refusals=refusals, roster=roster)
+                self.post(outcome.transactions)
+                self.hand_on(outcome.found)
+                self.keep(key, outcome.state)
 
     def questions(self, stage: Stage) -> list[Request]:
         """Return what all parts want to know at a stage, one request per client, and hand on what they found."""
@@ -563,8 +565,8 @@ class _Round:
             if payload is not None and (wrong := unsound(payload, self.view.context.layout)) is not None:
                 raise PartError(f"{who}, cannot send this: {wrong}")
             tasks = training(seats, self.view.table, payload, self.history)
-            if (clipping := session.of_guards("clipping")) is not None:
-                tasks = clipping.sent(tasks, self.states["clipping"])
+            if session.clipping is not None:
+                tasks = session.clipping.sent(tasks, self.states["clipping"])
             requests = merge([*tasks, *questions])
             view, self.underway = self.port.train(requests, self.view, self.underway, session.waiting)
             updates = view.trained

@@ -52,7 +52,7 @@ from hanse.mechanisms.mechanism_table import judged, who_judges
 from hanse.runs import refusals
 from hanse.runs.arrivals import Waiting
 from hanse.runs.config import Experiment, MechanismSection, ModelSection
-from hanse.runs.guards import Guard, guards_of
+from hanse.runs.guards import Accounts, Clipping, Guard, Proof, SizeProof, guards_of, only
 from hanse.runs.server_judge import ServerJudge
 
 
@@ -111,6 +111,10 @@ class Session:
         waiting: when TRAIN ends, and what becomes of late updates.
         about: descriptions of parts, behaviours and the policy, for reports.
         guards: what wings put around the clients, by the key of the setting that asks for it.
+        sizes: the guards' part that asks clients to prove their sizes. None: what they claim counts.
+        training: that which asks them to prove that they trained. None: nobody is asked.
+        clipping: that which changes what training tasks say. None: they are sent as they are.
+        accounts: what a simulation's clients keep from round to round. None: nothing.
         agreement: the hash of what the clients of a network agreed to. "": there is no agreement.
         said: lines to print at the start: why this engine was chosen, and warnings.
 
@@ -136,6 +140,10 @@ class Session:
     waiting: Waiting = field(default_factory=Waiting)
     about: About = field(default_factory=About)
     guards: Mapping[str, Guard] = field(default_factory=dict)
+    sizes: SizeProof | None = None
+    training: Proof | None = None
+    clipping: Clipping | None = None
+    accounts: Accounts | None = None
     agreement: str = ""
     said: Sequence[str] = ()
 
@@ -150,20 +158,11 @@ class Session:
         beside: dict[str, Part | None] = {
             "feedback": Feedback() if self.experiment.clients.told else None,
             "sizes": self.sizes,
-            "training": self.of_guards("training"),
+            "training": self.training,
             "vesting": self.vesting,
-            "clipping": self.of_guards("clipping"),
+            "clipping": self.clipping,
         }
         return self.mechanism.parts() | {key: part for key, part in beside.items() if part is not None}
-
-    def of_guards(self, what: str) -> Any:
-        """Return the attribute of this name of the first guard that has it ("accounts", "clipping"), or None."""
-        return next((found for guard in self.guards.values() if (found := getattr(guard, what)) is not None), None)
-
-    @property
-    def sizes(self) -> Any:
-        """The part that asks clients to prove their numbers of samples. None: what they claim counts."""
-        return self.of_guards("sizes")
 
     @property
     def grant(self) -> int:
@@ -302,16 +301,16 @@ def build(
 
     recipe, most = experiment.train.recipe, mechanism.most_seats(data.num_clients)
     waiting = Waiting(refusals.enough_replies(experiment, most), federated.late, federated.max_staleness)
-    groups = next((partial(guard.groups, seed) for guard in guards.values() if guard.groups is not None), None)
-    agreed = next((guard.agreement for guard in guards.values() if guard.agreement), "")
+    groups = only(guard.groups for guard in guards.values())
     context = Context(
-        data.num_clients, experiment.run.rounds, seed, recipe, problem.layout, initial, sums=groups,
-        members=experiment.clients.members,
+        data.num_clients, experiment.run.rounds, seed, recipe, problem.layout, initial,
+        sums=None if groups is None else partial(groups, seed), members=experiment.clients.members,
     )  # fmt: skip
     here = federation if federation is not None else LocalFederation(
         data, problem, engine, recipe, seed,
         behaviours=tuple(acting.values()), policy=policy, profiles=profiles,
     )  # fmt: skip
+    behind = _guarded(here, experiment, context, guards, data, refuse, remote)
     workers = (experiment.engine.threads or 1) * (experiment.engine.workers or 1)
     judge = ServerJudge(
         problem, engine, data.server_validation, workers, data.num_classes, data.server_root, device, recipe, seed
@@ -319,7 +318,7 @@ def build(
     return Session(
         experiment,
         mechanism,
-        federation=_guarded(here, experiment, context, guards, data, refuse, remote),
+        federation=behind,
         context=context,
         judge=judge,
         data=data,
@@ -331,7 +330,11 @@ def build(
         waiting=waiting,
         about=_told(data, mechanism, acting, policy, profiles, seed),
         guards=guards,
-        agreement=agreement or agreed,
+        sizes=only(guard.sizes for guard in guards.values()),
+        training=only(guard.training for guard in guards.values()),
+        clipping=only(guard.clipping for guard in guards.values()),
+        accounts=only(guard.accounts for guard in guards.values()),
+        agreement=next(filter(None, (agreement, *(guard.agreement for guard in guards.values()))), ""),
         said=said,
     )
 
@@ -511,12 +514,11 @@ def _guarded(
     size = context.layout.size
     for guard in guards.values() if not remote else ():
         federation = guard.clients(federation, data)
-    private = guards.get("federation.private")
-    if context.sums is None and (private is not None or remote):
-        terms = None if private is None else private.terms
+    noise = only(guard.noise for guard in guards.values())
+    if context.sums is None and (noise is not None or remote):
         weighed = "noise" in in_slots(experiment.mechanism.built.weigh.needs, ["weigh"])
         half = experiment.federation.half_precision
-        federation = Believed(federation, terms, context.recipe, size, half, weighed)
+        federation = Believed(federation, noise, context.recipe, size, half, weighed)
     if refuse is not None:
         federation = Bounded(federation, refuse, context.layout.num_parameters)
     for guard in guards.values():

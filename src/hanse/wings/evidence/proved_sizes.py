@@ -15,7 +15,6 @@ import hashlib
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,31 +28,12 @@ from hanse.core.part import Context, Part, State, View
 from hanse.core.port import AuditSize, CommitSize, Federation, Request, Roster, SizeAudited, SizeCommitted
 from hanse.core.table import Floats, Ints
 from hanse.data.commitment import SampleCommitment, attested, drawn, misplaced, unpacked
-from hanse.runs.guards import Guard
+from hanse.runs.guards import Guard, ProofReplies, ProofStep
 
 COMMIT, AUDIT = "size commitment", "size audit"  # the questions
 UNKNOWN, COMMITTED, PROVED, FAILED = range(4)  # how a member stands
 UNFINISHED = "the run ended before its audit did"
 NEEDS_KEYS = "sizes.auditors: their signatures need the package 'cryptography'; 'pip install cryptography'"
-
-
-@dataclass(frozen=True)
-class ProofReplies:
-    """The outcome of one question to the members.
-
-    Attributes:
-        transactions: the bonds that move.
-        refused: (client, reason).
-        state: the next state.
-        roster: the clients as they count from now on. None: as before.
-        found: values for parts that decide later.
-    """
-
-    transactions: Sequence[Transaction]
-    refused: Sequence[tuple[int, str]]
-    state: State
-    roster: Roster | None = None
-    found: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -97,7 +77,7 @@ class ProvedSizes(Part):
         return {"root": hashes, "seed": hashes, "size": counts, "asked": counts, "standing": counts}
 
     @property
-    def steps(self) -> Sequence[tuple[Any, Any]]:
+    def steps(self) -> Sequence[ProofStep]:
         """The questions of a round, each with the method that hears the answers."""
         return (self.ask_commitments, self.hear_commitments), (self.ask_audits, self.hear_audits)
 
