@@ -133,11 +133,10 @@ class Exchange(Federation):
         if requests or before.flights:
             came = self.exchange(self.round, requests, self.deadline_s, waiting.closing(self.round))
             if waiting.active or before.flights or before.clock or any(reply.arrival is not None for reply in came):
-                asked = Training(self.round, requests, seats, view.table, view.roster, before, waiting, self.deadline_s)
-                landed = asked.land(came)
+                landed = Training(view, requests, before, waiting, self.deadline_s).land(came)
             else:  # everybody was waited for, and no clock runs: nothing can be late
                 sound, refused = heard(self.round, requests, came, view.roster)
-                landed = replace(landed, replies=sound, refusals=tuple(refused))
+                landed = Landed(sound, tuple(refused), (), before)
         view = _knowing(view, landed.replies, landed.refusals)
         found = {one.seat: one for reply in landed.replies.values() for one in updates_in(reply)}
         at = sorted(found)
