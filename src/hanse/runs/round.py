@@ -30,7 +30,7 @@ from hanse.core.book import Book
 from hanse.core.calling import States, called, check_figures, check_rows, checked_state, decide, guarded, proposed_mix
 from hanse.core.entry import BONDS, LEAVE, TOKEN, Transaction, grant
 from hanse.core.entry import client as account_of
-from hanse.core.part import Questions, Stage, State, Unproved, View
+from hanse.core.part import Choice, Deployment, Questions, Settlement, Stage, State, Unproved, Values, View
 from hanse.core.port import Closing, Federation, Payload, Reply, Request, Roster, Task, Train, Trained
 from hanse.core.recipe import NEVER, History
 from hanse.core.table import Floats, Ints, Mix, Seats, Table, Updates, copies, mix, outsized
@@ -400,7 +400,7 @@ def finish(session: Session, state: LoopState, port: Exchange | None = None) -> 
     now = _Round(session, state, "end", port)
     if (settle := session.mechanism.settle) is not None:
         now.let_leave()
-        own = now.states[session.key("settle")]
+        own = now.states[session.mechanism.key("settle")]
         with called("settle", settle.asks, now.view, own):
             asked = settle.asks(now.view, own)
         now.view = now.port.ask(merge(asked), now.view)
@@ -458,14 +458,10 @@ class _Round:
             session.context, state.round, stage, present, state.table, state.home, judge, book=state.book, refusals=lost
         )
 
-    def know(self, **known: Any) -> None:
-        """Set these fields of the view."""
-        self.view = replace(self.view, **known)
-
     def hand_on(self, found: Iterable[Any]) -> None:
         """Let later parts find these values by their types (``view.get(Type)``)."""
         if new := {type(value): value for value in found}:
-            self.know(found={**self.view.found, **new})
+            self.view = replace(self.view, found={**self.view.found, **new})
 
     def keep(self, key: str, state: State) -> None:
         """Set a part's state."""
@@ -474,7 +470,8 @@ class _Round:
     def post(self, transactions: Iterable[Transaction]) -> None:
         """Post transactions to the round's books. Raises LedgerError, with nothing posted."""
         if new := tuple(transactions):
-            self.know(book=self.view.book.post(self.view.round, new), posted=self.view.posted + new)
+            book, posted = self.view.book.post(self.view.round, new), self.view.posted + new
+            self.view = replace(self.view, book=book, posted=posted)
 
     def grant(self) -> None:
         """Give grants to clients that are here for the first time, or the parts of grants that are due.
@@ -501,7 +498,7 @@ class _Round:
             return
         left = gone(self.view, self.states["feedback"])
         if left.any():
-            self.know(roster=Roster(c for c in self.view.roster if not left[c.id]))
+            self.view = replace(self.view, roster=Roster(c for c in self.view.roster if not left[c.id]))
 
     def prove(self, key: str, part: Proof | None) -> None:
         """Let members prove something step by step, if the experiment asks for it.
@@ -541,13 +538,13 @@ class _Round:
 
     def select(self) -> None:
         """Choose who trains (SELECT), and let the train part turn the choice into seats."""
-        mechanism, key = self.session.mechanism, self.session.key
+        mechanism = self.session.mechanism
         with self.port.clock("select"):
-            choice, self.states = decide("select", mechanism.select.select, self.view, self.states, key("select"))
-            self.know(choice=choice)
+            choice, self.states = decide(Choice, mechanism, "select", mechanism.select.select, self.view, self.states)
+            self.view = replace(self.view, choice=choice)
             self.hand_on(choice.found)
-            seats, self.states = decide("train", mechanism.train.seats, self.view, self.states, key("train"))
-            self.know(seats=seats, stage="train")
+            seats, self.states = decide(Seats, mechanism, "train", mechanism.train.seats, self.view, self.states)
+            self.view = replace(self.view, seats=seats, stage="train")
 
     def train(self) -> None:
         """Train the seats and collect the parts' questions that travel with the tasks.
@@ -558,7 +555,7 @@ class _Round:
         assert seats is not None
         with self.port.clock("train"):
             questions = self.questions("train")
-            part, own = session.mechanism.train, self.states[session.key("train")]
+            part, own = session.mechanism.train, self.states[session.mechanism.key("train")]
             with called("train", part.sends, self.view, own) as who:
                 payload = part.sends(self.view, own)
             if payload is not None and (wrong := unsound(payload, self.view.context.layout)) is not None:
@@ -580,10 +577,10 @@ class _Round:
         view = self.view
         with self.port.clock("weigh"):
             if len(view.trained) == 0:
-                self.know(mix=Mix.keeping(view.table, 0, view.home))
+                self.view = replace(self.view, mix=Mix.keeping(view.table, 0, view.home))
                 return
             mixed, found, self.states = proposed_mix(self.session.mechanism, view, self.states)
-            self.know(mix=mixed, refusals=(*view.refusals, *mixed.refused))
+            self.view = replace(self.view, mix=mixed, refusals=(*view.refusals, *mixed.refused))
             self.hand_on(found)
 
     def value(self) -> None:
@@ -592,11 +589,11 @@ class _Round:
         Whatever part values them, an update of weight 0 is worth 0: the new table has nothing of it. So is a good one
         of a client that has not proved that it trained.
         """
-        value = self.session.mechanism.value
+        mechanism, value = self.session.mechanism, self.session.mechanism.value
         if value is None or not len(self.view.trained):
             return
         with self.port.clock("value"):
-            values, self.states = decide("value", value.value, self.view, self.states, self.session.key("value"))
+            values, self.states = decide(Values, mechanism, "value", value.value, self.view, self.states)
             # noise moves values by nobody knows how much
             if values.standard_errors is None and noise_of(self.view.trained).any():
                 values = replace(values, standard_errors=np.full(len(values.per_seat), np.nan))
@@ -605,7 +602,7 @@ class _Round:
                 idle |= np.isin(self.view.trained.seats.client, unproved.clients) & (values.per_seat > 0)
             if idle.any():
                 values = values.without(idle)
-        self.know(values=values)
+        self.view = replace(self.view, values=values)
         self.hand_on(values.found)
 
     def settle(self) -> None:
@@ -615,13 +612,12 @@ class _Round:
             PartError: the payment rule posts a kind of transaction that it does not declare.
             LedgerError: the transactions do not sum to zero or overdraw an account; nothing is posted.
         """
-        session, settle = self.session, self.session.mechanism.settle
+        session, mechanism, settle = self.session, self.session.mechanism, self.session.mechanism.settle
         if settle is None:
             return
         with self.port.clock("settle"):
-            key = session.key("settle")
-            watched = WatchedCall(settle.settle, alone=key == "settle")
-            settlement, self.states = decide("settle", watched, self.view, self.states, key)
+            watched = WatchedCall(settle.settle, alone=mechanism.key("settle") == "settle")
+            settlement, self.states = decide(Settlement, mechanism, "settle", watched, self.view, self.states)
             if (before := self.view.settlement) is not None:  # that of the round's start: its records stay
                 metrics, arrays = {**before.metrics, **settlement.metrics}, {**before.arrays, **settlement.arrays}
                 settlement = replace(settlement, metrics=metrics, arrays=arrays)
@@ -633,7 +629,7 @@ class _Round:
                 named = ", ".join(sorted(declared))
                 raise PartError(f"{who}: posts '{odd[0]}', which its tells does not name; it names {named}")
             inputs = watched.inputs(self.view, self.view.stage, settlement.found)
-            self.know(settlement=settlement)
+            self.view = replace(self.view, settlement=settlement)
             with blamed(f"{who}, round {self.view.round}"):
                 self.post(settlement.transactions)
         self.hand_on([*settlement.found, inputs])
@@ -664,15 +660,14 @@ class _Round:
         """Say that updates to rows that ``stay`` as they are were worth nothing."""
         values, target = self.view.values, self.view.trained.seats.target
         if values is not None and stay:
-            self.know(values=values.without(np.isin(target, sorted(stay)), stay))
+            self.view = replace(self.view, values=values.without(np.isin(target, sorted(stay)), stay))
 
     def deploy(self) -> None:
         """Let the deploy part say which model each client holds; without one, clients hold their home rows."""
-        deploy = self.session.mechanism.deploy
+        mechanism, deploy = self.session.mechanism, self.session.mechanism.deploy
         if deploy is not None:
-            key = self.session.key("deploy")
-            deployment, self.states = decide("deploy", deploy.deploy, self.view, self.states, key)
-            self.know(deployment=deployment)
+            given, self.states = decide(Deployment, mechanism, "deploy", deploy.deploy, self.view, self.states)
+            self.view = replace(self.view, deployment=given)
 
     def learn(self) -> None:
         """Let each part see the round as a whole, and note what the settle part read of it."""

@@ -190,10 +190,6 @@ class Session:
         """Whether clients have accounts."""
         return self.mechanism.settle is not None or self.sizes is not None
 
-    def key(self, slot: str) -> str:
-        """Return the key under which the state of this slot's part is kept: the first slot that the part fills."""
-        return self.mechanism.standing(self.mechanism.slots()[slot])[0]
-
 
 # clients on a network train themselves: numbers are those of one thread
 REMOTE = EngineChoice("sequential", 1, 1, ["clients train on their own machines"])
