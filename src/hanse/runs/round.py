@@ -27,7 +27,7 @@ import numpy as np
 from hanse.base.errors import PartError, PartWarning, blamed
 from hanse.base.pytorch import Tensor, torch
 from hanse.core.book import Book
-from hanse.core.calling import States, called, check_figures, check_rows, checked_state, decide, guarded, proposed_mix
+from hanse.core.calling import States, called, check_figures, check_rows, checked_state, decide, naming, proposed_mix
 from hanse.core.entry import BONDS, LEAVE, TOKEN, Transaction, grant
 from hanse.core.entry import client as account_of
 from hanse.core.part import Choice, Deployment, Questions, Settlement, Stage, State, Unproved, Values, View
@@ -268,11 +268,11 @@ def first_state(session: Session) -> LoopState:
     train, context = session.mechanism.train, session.context
     states: dict[str, State] = {}
     for key, part in session.parts().items():
-        with guarded(f"the {key} part {type(part).__name__}: its init returned"):
+        with naming(f"the {key} part {type(part).__name__}: its init returned"):
             states[key] = checked_state(part.init(context))
     table = Table.laid_out(tuple(train.blocks(context)), context.num_clients, context.initial)
     home = train.home(table, context)
-    with guarded(f"the train part {type(train).__name__}: its home returned"):
+    with naming(f"the train part {type(train).__name__}: its home returned"):
         check_rows("rows", home, (context.num_clients,), table.size).flags.writeable = False
     recipe, first = context.recipe, context.initial(0)
     history = History.of(recipe, context.num_clients, context.layout, first) if recipe.remembers else None
@@ -433,7 +433,7 @@ def _figures(session: Session, states: States) -> dict[str, Floats]:
     by_name: dict[str, Floats] = {}
     for key, part in session.parts().items():
         figures = part.figures(states[key])
-        with guarded(f"the {key} part {type(part).__name__}: its figures returned"):
+        with naming(f"the {key} part {type(part).__name__}: its figures returned"):
             check_figures(figures, session.context.num_clients, by_name)
         by_name |= figures
     return by_name
@@ -675,7 +675,7 @@ class _Round:
             watched = WatchedCall(part.learn, alone=True) if key == "settle" else None  # it stands in no other slot
             with called(key, part.learn, self.view, self.states[key]) as who:
                 state = (watched or part.learn)(self.view, self.states[key])
-            with guarded(f"{who}: its learn returned"):
+            with naming(f"{who}: its learn returned"):
                 self.keep(key, checked_state(state))
             if watched is not None:
                 self.hand_on([watched.inputs(self.view, "learn")])

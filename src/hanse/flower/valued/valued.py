@@ -53,8 +53,7 @@ from hanse.federation.check import refusal
 from hanse.federation.codec import WireError
 from hanse.flower.arrays import ArrayLayout, own_copy
 from hanse.flower.members import NAME, Hello, Members
-from hanse.flower.nodes import arrays_of, content_of, numbers_of, samples_of
-from hanse.flower.nodes import guarded as read_safely
+from hanse.flower.nodes import arrays_of, content_of, numbers_of, read_safely, samples_of
 from hanse.flower.valued.mechanism import OfReplies, WatchedRound
 from hanse.flower.valued.reaggregate import LEAST_S, Reaggregation
 from hanse.flower.valued.worth import ByModule, Worth, judge_of, why_no_slope
