@@ -36,7 +36,6 @@ from hanse.base.factories import MOST_COUNT, OBJECT
 from hanse.base.files import going_on, on_network, read_toml, table, write_whole
 from hanse.base.lock import Hold
 from hanse.base.pytorch import nn
-from hanse.core.entry import Transaction
 from hanse.core.part import Deployment
 from hanse.core.port import Federation, Request
 from hanse.core.recipe import NEVER
@@ -51,7 +50,7 @@ from hanse.runs.chance import UNMOVED, nothing_mixed
 from hanse.runs.checkpoint import LoopState, own_copy
 from hanse.runs.config import Experiment
 from hanse.runs.played_run import Observer, PlayedRun
-from hanse.runs.recomputable import Commitment, RoundAnswers, audit_folder
+from hanse.runs.recomputable import Commitment, audit_folder
 from hanse.runs.round import Exchange, Played, failed_round, finish, first_state, play_round, port_of
 from hanse.runs.round_record import METRICS, SEATS, RoundRecord
 from hanse.runs.run_record import guess_of, played_lines, same_frozen
@@ -212,13 +211,13 @@ def attempt(session: Session, state: LoopState) -> RoundRecord:
     """
     begun, port = time.perf_counter(), port_of(session, state)
     ports = [port]  # the round's, and then that of its test
-    tested, seconds, failed = Figures(), dict[str, float](), {}
+    tested, seconds, failed = Figures(), dict[str, float](), ""
     try:
         played = play_round(session, state, port)
         if state.round == 0 and not session.remote:
             _check_first(session, played)
         seconds["play"] = time.perf_counter() - begun
-        ports.append(replace(port_of(session, played.state), kept=None))
+        ports.append(replace(port_of(session, played.state), answers=None))
         tested = _test(session, state, played, ports[1])
         seconds["test"] = time.perf_counter() - begun - seconds["play"]
         personal = played.state.personal if tested.personal is None else tested.personal
@@ -232,14 +231,17 @@ def attempt(session: Session, state: LoopState) -> RoundRecord:
         if not session.remote or isinstance(wrong, InPlaceError) or any(one.lost for one in ports):
             raise
         log.exception("round %d failed and is undone", state.round)
-        failed["failed"] = said = " ".join(f"{type(wrong).__name__}: {wrong}".split())[:LONGEST]
+        failed = " ".join(f"{type(wrong).__name__}: {wrong}".split())[:LONGEST]
         client, start = (np.array([pair[i] for pair in port.sat], np.int64) for i in (0, 1))
-        played = failed_round(session, state, port.roster, Seats.at(client, start), f"the round failed: {said}")
+        played = failed_round(session, state, port.roster, Seats.at(client, start), f"the round failed: {failed}")
         played = replace(played, bytes_down=sum(p.down for p in ports), bytes_up=sum(p.up for p in ports))
         tested, seconds = Figures(), {}
     seconds["round"] = time.perf_counter() - begun
-    record = RoundRecord.of(played, tested, seconds, None if failed else port.kept)
-    record.metrics.update(failed, **({AGREEMENT: session.agreement} if session.agreement else {}))
+    record = RoundRecord.of(played, tested, seconds, None if failed else port.answers)
+    if failed:
+        record.metrics["failed"] = failed
+    if session.agreement:
+        record.metrics[AGREEMENT] = session.agreement
     return record.closed() if session.books else record
 
 
@@ -276,11 +278,14 @@ def _test(session: Session, before: LoopState, played: Played, port: Exchange) -
 def ended(session: Session, state: LoopState, folder: RunDir | None) -> LoopState:
     """Settle what the last round left open and tell the owners of private rows; return the state after it."""
     if session.pays and not state.finished:
-        state, posted, answers = settled(session, state)
+        port = port_of(session, state)
+        last = finish(session, state, port)
+        view, closing = last.view, close(last.view.round, last.view.book, last.view.posted)
+        state = replace(last.state, book=view.book.post(view.round, [closing]))
         if folder is not None:
-            if answers is not None:
-                folder.keep(state.round, answers.packed())
-            folder.owe(state.round, posted)
+            if port.answers is not None:
+                folder.keep(state.round, port.answers.packed())
+            folder.owe(state.round, (*view.posted, closing))
             folder.checkpoint(state)
     if folder is not None:  # also after a restart between these two
         folder.receipts()
@@ -290,18 +295,6 @@ def ended(session: Session, state: LoopState, folder: RunDir | None) -> LoopStat
         here = np.intersect1d(port.present(state.round).ids, owners).tolist()
         port.exchange(state.round, [Request(c, ()) for c in here], None, None)
     return state
-
-
-def settled(session: Session, state: LoopState) -> tuple[LoopState, tuple[Transaction, ...], RoundAnswers | None]:
-    """Settle what the last round left open and close the books.
-
-    Return the new state, the transactions that were posted, and the clients' answers, if answers are kept.
-    """
-    port = port_of(session, state)
-    last = finish(session, state, port)
-    view, posted = last.view, last.view.posted
-    closing = close(view.round, view.book, posted)
-    return replace(last.state, book=view.book.post(view.round, [closing])), (*posted, closing), port.kept
 
 
 __all__ = ["Observer", "PlayedRun", "play", "resume", "run", "run_remote"]
@@ -591,7 +584,7 @@ def play(
     with closing(session.engine):
         state, said = first_state(session), [*session.said]
         if hold is None:
-            if session.kept:
+            if session.recomputable:
                 raise UserError("run.recomputable: true: needs a run directory: give out (--out)")
             return play_rounds(session, state, None, observers)
         snapshot, lines = None, list[str]()
@@ -609,7 +602,7 @@ def play(
                     _same_parts(hold.folder, state, snapshot.state)
                     state = snapshot.state
                     said = [*dict.fromkeys([*said, *_accounts(session, state)])]
-                elif session.kept:  # the commitment is the first line of its books
+                elif session.recomputable:  # the commitment is the first line of its books
                     line = Commitment.read(folder.path).transaction()
                     folder.owe(0, [line])
                     state = replace(state, book=state.book.post(0, [line]))

@@ -54,7 +54,7 @@ class Exchange(Federation):
         federation: the port to the clients.
         round: the round's number.
         deadline_s: how many seconds each exchange may take. None: no limit.
-        kept: all answers, for an auditor. None: they are not kept.
+        answers: all answers, for an auditor. None: they are not kept.
         seconds: wall-clock seconds so far, by stage.
         down: bytes sent to the clients so far.
         up: bytes received so far.
@@ -77,7 +77,7 @@ class Exchange(Federation):
     federation: Federation
     round: int
     deadline_s: float | None
-    kept: RoundAnswers | None = None
+    answers: RoundAnswers | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     down: int = 0
     up: int = 0
@@ -91,8 +91,8 @@ class Exchange(Federation):
         self.lost = True  # unless it answers
         self.roster = self.federation.present(round)
         self.lost = False
-        if self.kept is not None:
-            self.kept.present(self.roster)
+        if self.answers is not None:
+            self.answers.present(self.roster)
         return self.roster
 
     @contextmanager
@@ -155,8 +155,8 @@ class Exchange(Federation):
         self.lost = False
         self.down += sum(reply.bytes_down for reply in replies)
         self.up += sum(reply.bytes_up for reply in replies)
-        if self.kept is not None:
-            self.kept.exchanged(requests, replies)
+        if self.answers is not None:
+            self.answers.exchanged(requests, replies)
         return replies
 
 
@@ -424,8 +424,8 @@ def port_of(session: Session, state: LoopState) -> Exchange:
         told, owner = {}, state.table.owner.tolist()
         for row in np.flatnonzero(state.moved != NEVER).tolist():
             told[owner[row]] = (*told.get(owner[row], ()), (row, int(state.moved[row])))
-    kept = RoundAnswers() if session.kept else None
-    return Exchange(session.federation, state.round, session.experiment.federation.deadline_s, kept, told=told)
+    answers = RoundAnswers() if session.recomputable else None
+    return Exchange(session.federation, state.round, session.experiment.federation.deadline_s, answers, told=told)
 
 
 def _figures(session: Session, states: States) -> dict[str, Floats]:

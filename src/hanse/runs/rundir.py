@@ -319,7 +319,7 @@ class RunDir:
                 if session.books:
                     signs = {} if key is None else {"key": public_of(key).hex()}
                     write_whole(path / "ledger.json", json.dumps({"book": uuid.uuid4().hex} | signs) + "\n")
-                if session.kept:
+                if session.recomputable:
                     shutil.rmtree(audit_folder(path), ignore_errors=True)  # of an earlier run of this name
                     private_folder(audit_folder(path))
                     held = None if validation is None else CommittedSet.of(validation)

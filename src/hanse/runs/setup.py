@@ -176,14 +176,14 @@ class Session:
         return None if parts == 1 else Vesting(self.grant, parts)
 
     @property
-    def kept(self) -> bool:
+    def recomputable(self) -> bool:
         """Whether the run keeps all answers and commits to its inputs, so that an auditor can replay it."""
         return self.experiment.run.recomputable
 
     @property
     def books(self) -> bool:
         """Whether anything is posted: payments, bonds of proved sizes, or a commitment."""
-        return self.pays or self.kept
+        return self.pays or self.recomputable
 
     @property
     def pays(self) -> bool:
