@@ -130,29 +130,16 @@ def play_rounds(session: Session, state: LoopState, folder: RunDir | None, obser
     run.over = limits.over(run.metrics)  # a resumed run has used up some of its limits already
     if state.left and experiment.clients.leaving.models == "anew":
         run.over = f"client {min(state.left)} has left, and nobody trains on models that may hold its updates"
-    writing: list[tuple[RoundRecord, Future[None] | None]] = []
-
-    def settle() -> None:
-        """Wait until the round before is on the disk, and tell observers of it."""
-        if not writing:
-            return
-        record, done = writing.pop()  # what cannot be written is never told
-        if done is not None:
-            done.result()
-        run.metrics.append(record.metrics)
-        run.clients.extend(record.seats)
-        tell(observers, "on_round", record.metrics, record.played)
-
-    thread = ThreadPoolExecutor(1, "hanse-writer")  # starts when it has something to do
+    writing = _Writing(run, folder, observers)
     # engines and games bring their own threads; for what lies between, one is robust next to busy neighbours
-    with intra_op(1), interruptible(ours=not session.remote) as stop, thread:
+    with intra_op(1), interruptible(ours=not session.remote) as stop, writing.thread:
         while state.round < limits.rounds and run.over is None and not stop.is_set():
             try:
                 record = attempt(session, state)
             finally:
                 # what an observer asks for in "settle" is about the round before, what was asked until here about this
                 asked = stop.is_set()
-                settle()
+                writing.settle()
             if stop.is_set() and not asked:
                 break  # an observer of the round before ended the run there: this one does not count
             state, metrics = record.played.state, record.metrics
@@ -160,21 +147,18 @@ def play_rounds(session: Session, state: LoopState, folder: RunDir | None, obser
             run.keep(record)
             run.over = limits.over([*run.metrics, metrics])
             last = state.round == limits.rounds or run.over is not None or stop.is_set() or failures == MOST_FAILED
-            done = None
-            if folder is not None:
-                # a part that writes into arrays of its old state must not write into a checkpoint
-                kept = own_copy(state) if last or state.round % limits.checkpoint_every == 0 else None
-                done = thread.submit(folder.append, record.filed(), kept)
-            writing.append((record, done))
+            due = folder is not None and (last or state.round % limits.checkpoint_every == 0)
+            # a part that writes into arrays of its old state must not write into a checkpoint
+            writing.begin(record, own_copy(state) if due else None)
             # on a network the next round tells its members what became of this one
-            if last or folder is None or session.remote or metrics["time/round_s"] > LONG_S:
-                settle()
+            if last or session.remote or metrics["time/round_s"] > LONG_S:
+                writing.settle()
             if failures == MOST_FAILED:
                 raise RunFailedError(
                     f"{failures} rounds in a row failed; the last, round {metrics['round']}, by {metrics['failed']}"
                 )
             del record  # with all updates of the round, of which the next one has as many
-        settle()
+        writing.settle()
         run.interrupted = state.round < limits.rounds and run.over is None
         if not run.interrupted:
             state = ended(session, state, folder)
@@ -189,6 +173,36 @@ def play_rounds(session: Session, state: LoopState, folder: RunDir | None, obser
         run.nothing = UNMOVED
     tell(observers, "on_end", run)
     return run
+
+
+class _Writing:
+    """Writes a round in a thread while the next one is played, and tells observers of it once it is on the disk."""
+
+    def __init__(self, run: PlayedRun, folder: RunDir | None, observers: Sequence[Observer]) -> None:
+        self.run, self.folder, self.observers = run, folder, observers
+        self.thread = ThreadPoolExecutor(1, "hanse-writer")  # starts when it has something to do
+        self._begun: Future[RoundRecord] | None = None
+
+    def begin(self, record: RoundRecord, state: LoopState | None) -> None:
+        """Begin to write a round, and a checkpoint of the state after it, if one is due; without a directory, tell of
+        the round at once.
+        """
+        if self.folder is None:
+            self._tell(record)
+        else:
+            self._begun = self.thread.submit(self.folder.append, record.filed(), state)
+
+    def settle(self) -> None:
+        """Wait until the round before is on the disk, and tell observers of it."""
+        if self._begun is not None:
+            begun, self._begun = self._begun, None  # what cannot be written is never told
+            self._tell(begun.result())
+
+    def _tell(self, record: RoundRecord) -> None:
+        """Add a round to the run, and tell observers of it."""
+        self.run.metrics.append(record.metrics)
+        self.run.clients.extend(record.seats)
+        tell(self.observers, "on_round", record.metrics, record.played)
 
 
 def tell(observers: Sequence[Observer], moment: str, *given: Any) -> None:

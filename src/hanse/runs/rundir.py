@@ -271,7 +271,7 @@ class RunDir:
         >>> small = rehearse("fedavg")
         >>> with Hold(Path("run")) as hold:
         ...     folder = RunDir.create(small.setup, hold)
-        ...     folder.append(RoundRecord.of(small.played, Figures(), {}).filed(), small.played.state)
+        ...     _ = folder.append(RoundRecord.of(small.played, Figures(), {}).filed(), small.played.state)
         ...     folder.close()
         >>> len((Path("run") / "metrics.jsonl").read_text().splitlines())
         1
@@ -408,9 +408,9 @@ class RunDir:
             raise MachineError(f'{file}: is gone; it must be {{"book": NAME}}, with the name that receipts give')
         self._files = {name: (self.path / name).open("ab") for name in LINES}
 
-    def append(self, done: RoundRecord, state: LoopState | None) -> None:
+    def append(self, done: RoundRecord, state: LoopState | None) -> RoundRecord:
         """Write one finished round's file and lines, and a checkpoint of the state after it, if one is due: the round
-        counts once a checkpoint is written.
+        counts once a checkpoint is written. Return the round.
         """
         view = done.played.view
         assert done.file is not None
@@ -424,6 +424,7 @@ class RunDir:
         self.owe(view.round, view.posted)
         if state is not None:
             self.checkpoint(state)
+        return done
 
     def keep(self, round: int, answers: bytes) -> None:
         """Write the clients' answers of a round, or of the final settlement, next to the run."""
