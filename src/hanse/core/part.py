@@ -1034,6 +1034,9 @@ class DeployPart(Part, Protocol):
 
 
 SLOT_NAMES = ("select", "train", "weigh", "value", "settle", "deploy")
+_PROTOCOLS = (Part, SelectPart, TrainPart, AggregatePart, WeighPart, ValuePart, SettlePart, DeployPart)
+CALLED = [name for kind in _PROTOCOLS for name, one in vars(kind).items() if name[0] != "_" and callable(one)]
+"""The names of all methods of parts that are called."""
 
 
 @dataclass(frozen=True)

@@ -434,7 +434,7 @@ def _modelled(
     return experiment.model_copy(update={"model": section}), made
 
 
-HOOKS = ("present", "holds", "sees", "studies", "overhears", "claims", "on_request", "on_reply", "takes", "tells")
+HOOKS = tuple(name for name in vars(Behaviour) if not name.startswith("_"))  # the methods that are called
 
 
 def _behaviour(name: str, options: dict[str, Any]) -> Behaviour:
