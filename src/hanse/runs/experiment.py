@@ -621,15 +621,11 @@ def play(
                     folder.owe(0, [line])
                     state = replace(state, book=state.book.post(0, [line]))
                     said.append(f"note: {audit_folder(hold.folder)} is for an auditor alone")
-                told = ("corrupt checkpoint", "no sound checkpoint", "warning: ", "note: ")
-                said += [line if line.startswith(told) else f"warning: {line}" for line in lines]
-                return play_rounds(replace(session, said=said), state, folder, observers)
-            except MachineError:
-                raise
-            except Exception:
+                return play_rounds(replace(session, said=[*said, *lines]), state, folder, observers)
+            except Exception as wrong:
                 # an error of a part or of the user in the first round: nothing is lost, and the next try finds the
                 # place free
-                if folder.is_new and not again:
+                if folder.is_new and not again and not isinstance(wrong, MachineError):
                     folder.discard()
                 raise
 

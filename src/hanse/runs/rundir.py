@@ -185,16 +185,8 @@ class RunBooks:
 
 # there before the run begins: who is in it, who plays it, what the operator ordered
 EARLIER = (FEDERATION, MEMBERS, "members.tmp", "operator.jsonl", "letters.json", LOCK)
-STARTED = (
-    ROUNDS,
-    "checkpoints",
-    "environment.json",
-    "ledger.json",
-    COMMITTED,
-    ABOUT,
-    DATA,
-    SHAPE,
-)  # before config.toml makes it a run
+# there before config.toml makes it a run
+STARTED = (ROUNDS, "checkpoints", "environment.json", "ledger.json", COMMITTED, ABOUT, DATA, SHAPE)
 FULL = (errno.ENOSPC, errno.EDQUOT)
 KEEP = 3  # checkpoints: the last one, and two to fall back on
 
@@ -356,7 +348,7 @@ class RunDir:
         """
         path, experiment, data = hold.folder, session.experiment, fingerprint(session.data)
         note = compare_data(path, data, allowed=other_data, names=session.data.names)
-        notes = [*([] if note is None else [note]), *_other_versions(path)]
+        notes = [*([] if note is None else [f"warning: {note}"]), *_other_versions(path)]
         folder = RunDir(path)
         with folder._storing():
             snapshot = folder._last_sound(session.device, notes)
@@ -391,11 +383,11 @@ class RunDir:
                 self.kept = snapshot.state.round
                 return snapshot
             except CorruptCheckpointError as wrong:
-                said.append(f"corrupt checkpoint {wrong}; using the one before it")
+                said.append(f"warning: corrupt checkpoint {wrong}; using the one before it")
                 file.rename(file.with_suffix(".corrupt"))
                 passed_over = True
         if passed_over:
-            said.append("no sound checkpoint is left; starting again from round 0")
+            said.append("warning: no sound checkpoint is left; starting again from round 0")
         return None
 
     def _open(self, experiment: Experiment, snapshot: Snapshot | None, key: Ed25519PrivateKey | None) -> None:
