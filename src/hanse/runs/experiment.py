@@ -509,8 +509,7 @@ def _longer(path: Path, experiment: Experiment, rounds: int) -> Experiment:
     if isinstance(rounds, bool) or not isinstance(rounds, int) or not played <= rounds <= MOST_COUNT:
         raise UserError(f"--rounds {rounds}: must be a whole number, at least the {played} rounds already played")
     section = RunSection(**{**experiment.run.model_dump(), "rounds": rounds})
-    longer: Experiment = experiment.model_copy(update={"run": section})
-    return longer
+    return experiment.model_copy(update={"run": section})
 
 
 def _written_longer(folder: Path, experiment: Experiment) -> list[str]:

@@ -336,12 +336,11 @@ def _waited(session: Session, underway: Underway, updates: Updates) -> dict[str,
     That is how many updates were late, by how many rounds the latest was, how many are still under way, and the virtual
     time at its end in seconds. A round that waits for everybody has no such metrics.
     """
-    metrics: dict[str, float] = {}
-    if session.waiting.active:
-        late = updates.staleness[updates.staleness > 0]
-        metrics |= {"late/mixed": len(late), "late/staleness": int(late.max(initial=0))}
-        metrics["late/under_way"] = len(underway.flights)
-    return metrics | ({"clock_s": underway.clock} if underway.clock else {})
+    clock: dict[str, float] = {"clock_s": underway.clock} if underway.clock else {}
+    if not session.waiting.active:
+        return clock
+    late, flying = updates.staleness[updates.staleness > 0], len(underway.flights)
+    return {"late/mixed": len(late), "late/staleness": int(late.max(initial=0)), "late/under_way": flying} | clock
 
 
 def _held(view: View) -> Ints | None:

@@ -34,7 +34,7 @@ from hanse.data import build as build_data
 from hanse.data.build import with_own
 from hanse.federation.behaviour import BEHAVIOURS, Behaviour
 from hanse.federation.local import LocalFederation
-from hanse.federation.policy import POLICIES, Profile, build_profiles
+from hanse.federation.policy import POLICIES, build_profiles
 from hanse.federation.wrapped import Believed, Bounded, build_refusal
 from hanse.learning.agreement import settle
 from hanse.learning.engines import EngineChoice, choose, pick_device
@@ -270,15 +270,15 @@ def build(
     on_ray = federated.engine == "ray" and not remote
     if on_ray:
         choice = replace(choice, threads=1, workers=1, graphs=False)
-    compared = (row, refusals.few_samples(data), device, experiment.engine.precision)
-    choice, problem, engine, differs = settle(choice, problem, *compared)
+    tried_on, precision = refusals.few_samples(data), experiment.engine.precision
+    choice, problem, engine, differs = settle(choice, problem, row, tried_on, device, precision)
     experiment = _with_engine(experiment, choice, device)
     for guard in guards.values():
         experiment = guard.written(experiment)
     if on_ray:
         from hanse.learning.ray_engine import RayEngine  # here: few runs need it
 
-        engine = RayEngine(engine, problem, choice, device, experiment.engine.precision, loop)
+        engine = RayEngine(engine, problem, choice, device, precision, loop)
     elif loop is not None and isinstance(engine, SequentialEngine):
         engine = LoopEngine(engine, loop)
     said = [
@@ -311,6 +311,9 @@ def build(
     judge = ServerJudge(
         problem, engine, data.server_validation, workers, data.num_classes, data.server_root, device, recipe, seed
     )
+    about = describe(mechanism.slots(), acting, policy, profiles, data.num_clients, seed)
+    names = tuple(name[:80] or "?" for name in data.names) if len(data.names) <= MOST_CLIENTS else ()
+    notes = tuple(one[:600] for one in (*data.warnings, *data.notes)[:100])
     return Session(
         experiment,
         mechanism,
@@ -324,7 +327,7 @@ def build(
         tested_clients=_tested(experiment, data, remote),
         remote=remote,
         waiting=waiting,
-        about=_told(data, mechanism, acting, policy, profiles, seed),
+        about=replace(about, doubt=data.doubt[:600], names=names, notes=notes),
         guards=guards,
         sizes=only(guard.sizes for guard in guards.values()),
         training=only(guard.training for guard in guards.values()),
@@ -338,21 +341,6 @@ def build(
 def policy_of(experiment: Experiment) -> Any:
     """Return the clients' policy. Raises UserError if it does not exist or its options are wrong."""
     return call(*named(experiment.clients.policy, "clients.policy", POLICIES), "clients.policy")
-
-
-def _told(
-    data: FederatedData,
-    mechanism: Mechanism,
-    acting: Mapping[str, Behaviour],
-    policy: Any,
-    profiles: Sequence[Profile],
-    seed: int,
-) -> About:
-    """Return the descriptions of parts, behaviours and the policy, with the clients' names and the data's notes."""
-    description = describe(mechanism.slots(), acting, policy, profiles, data.num_clients, seed)
-    names = tuple(name[:80] or "?" for name in data.names) if len(data.names) <= MOST_CLIENTS else ()
-    notes = tuple(one[:600] for one in (*data.warnings, *data.notes)[:100])
-    return replace(description, doubt=data.doubt[:600], names=names, notes=notes)
 
 
 def _settled(
@@ -490,8 +478,7 @@ def _with_engine(experiment: Experiment, choice: EngineChoice, device: torch.dev
         "device": str(device),
         "graphs": choice.graphs if choice.engine == "stacked" and device.type == "cuda" else None,
     }
-    settled: Experiment = experiment.model_copy(update={"engine": experiment.engine.model_copy(update=chosen)})
-    return settled
+    return experiment.model_copy(update={"engine": experiment.engine.model_copy(update=chosen)})
 
 
 def _guarded(
