@@ -318,11 +318,12 @@ def play_round(session: Session, state: LoopState, port: Exchange | None = None)
     now.deploy()
     now.learn()
 
-    view, port = now.view, now.port
-    personal = None if view.deployment is None else view.deployment.weights
+    view, port, given = now.view, now.port, now.view.deployment
+    held = None if given is None or np.array_equal(given.rows, view.mixed.home) else given.rows
+    personal = None if given is None else given.weights
     after = LoopState(
         state.round + 1, table, view.mixed.home, now.states, view.book, personal,
-        moved=_moved(state, view, table), held=_held(view), underway=now.underway, left=state.left,
+        moved=_moved(state, view, table), held=held, underway=now.underway, left=state.left,
         history=None if state.history is None else state.history.after(state.round, view.trained),
         accounts=None if accounts is None else accounts.accounts,
     )  # fmt: skip
@@ -341,13 +342,6 @@ def _waited(session: Session, underway: Underway, updates: Updates) -> dict[str,
         return clock
     late, flying = updates.staleness[updates.staleness > 0], len(underway.flights)
     return {"late/mixed": len(late), "late/staleness": int(late.max(initial=0)), "late/under_way": flying} | clock
-
-
-def _held(view: View) -> Ints | None:
-    """Return the row that each client holds, ``[N]``, if any client's is not its home."""
-    if view.deployment is None or np.array_equal(view.deployment.rows, view.mixed.home):
-        return None
-    return view.deployment.rows
 
 
 def _moved(state: LoopState, view: View, table: Table) -> Ints:
