@@ -100,13 +100,14 @@ class Guard:
 
     Args:
         experiment: the experiment, which has the setting.
+        remote: whether the clients are on a network.
 
     Attributes:
         terms: the setting's options, checked, once :meth:`settle` has read them.
         noise: the run's terms on noise (:class:`hanse.federation.wrapped.Believed`). None: it has none.
         groups: ``groups(seed, clients, round)`` says whose updates reach the server as one sum. None: it sees each.
         accounts: what a simulation's clients keep from round to round, once :meth:`clients` made it. None: nothing.
-        sizes: a helper part that lets members prove their sizes, once :meth:`server` made it. None: claims count.
+        sizes: a helper part that lets members prove their sizes. None: claims count.
         training: a helper part that lets members prove that they trained. None: nobody is asked.
         agreement: the hash of what members agreed to, for rounds and receipts of a simulation. "": nothing.
         answers: the kinds of questions that anybody answers, which a node then refuses to go beyond. None: any.
@@ -122,8 +123,8 @@ class Guard:
     sizes: SizeProof | None = None
     training: Proof | None = None
 
-    def __init__(self, experiment: Experiment) -> None:
-        self.experiment = experiment
+    def __init__(self, experiment: Experiment, remote: bool = False) -> None:
+        self.experiment, self.remote = experiment, remote
         self.terms: Any = None
 
     def provides(self) -> Mapping[str, str]:
@@ -154,7 +155,7 @@ class Guard:
         """
         return inner
 
-    def server(self, inner: Federation, remote: bool) -> Federation:
+    def server(self, inner: Federation) -> Federation:
         """Return the federation as the server sees it: wrapped last."""
         return inner
 
@@ -193,14 +194,14 @@ def asked(experiment: Experiment) -> list[str]:
     return [setting for setting in settings if given(setting)]
 
 
-def guards_of(experiment: Experiment) -> dict[str, Guard]:
-    """Return the guards that an experiment asks for, by setting. Raises UserError if there is no wing for one of
-    them.
+def guards_of(experiment: Experiment, remote: bool = False) -> dict[str, Guard]:
+    """Return the guards that an experiment asks for, by setting; ``remote``: for clients on a network. Raises UserError
+    if there is no wing for one of them.
     """
     settings = asked(experiment)
     if lost := [setting for setting in settings if setting not in GUARDS]:
         raise UserError(*(f"{setting}: needs a wing{absent() or ', and none reads it'}" for setting in lost))
-    return {setting: GUARDS[setting](experiment) for setting in settings}
+    return {setting: GUARDS[setting](experiment, remote) for setting in settings}
 
 
 def settled(experiment: Experiment, sizes: np.ndarray | None = None) -> dict[str, Guard]:

@@ -255,7 +255,7 @@ def build(
     told = refusals.objections(experiment, data, problem, acting, _tested(experiment, data, False))
     warnings = [line for line in told if line.startswith("warning: ")]
     lines += [line for line in told if line not in warnings]
-    guards: dict[str, Guard] = tried(lambda: guards_of(experiment)) or {}
+    guards: dict[str, Guard] = tried(lambda: guards_of(experiment, remote)) or {}
     for guard in guards.values():
         tried(partial(guard.settle, data.sizes))
     for guard in guards.values():
@@ -505,7 +505,7 @@ def _guarded(
     if refuse is not None:
         federation = Bounded(federation, refuse, context.layout.num_parameters)
     for guard in guards.values():
-        federation = guard.server(federation, remote)
+        federation = guard.server(federation)
     return federation
 
 

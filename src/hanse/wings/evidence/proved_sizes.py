@@ -25,7 +25,7 @@ from hanse.core.entry import BOND, KEPT, MINT, RETURNED, TOKEN, Transaction, esc
 from hanse.core.entry import client as account_of
 from hanse.core.entry import tokens as say
 from hanse.core.part import Context, Part, State, View
-from hanse.core.port import AuditSize, CommitSize, Federation, Request, Roster, SizeAudited, SizeCommitted
+from hanse.core.port import AuditSize, CommitSize, Request, Roster, SizeAudited, SizeCommitted
 from hanse.core.table import Floats, Ints
 from hanse.data.commitment import SampleCommitment, attested, drawn, misplaced, unpacked
 from hanse.runs.guards import Guard, ProofReplies, ProofStep
@@ -232,11 +232,15 @@ class SizesGuard(Guard):
         return {"proved sizes": "", "tokens": "", **unnamed}
 
     def settle(self, sizes: Ints | None) -> None:
-        """Raise UserError for a bond that nobody can pay."""
-        bond, clients = self.experiment.of_wing("sizes").bond, self.experiment.clients
+        """Read the options. Raises UserError for a bond that nobody can pay."""
+        said, clients = self.experiment.of_wing("sizes"), self.experiment.clients
         grant = clients.grant / clients.vests - self.experiment.ledger.floor
-        if bond > grant:
-            raise UserError(f"sizes.bond: {bond:g}: nobody can pay it: must be at most the grant of {grant:g} tokens")
+        if said.bond > grant:
+            raise UserError(
+                f"sizes.bond: {said.bond:g}: nobody can pay it: must be at most the grant of {grant:g} tokens"
+            )
+        bond, auditors = round(said.bond * TOKEN), frozenset(said.auditors)
+        self.sizes = ProvedSizes(said.leaves, bond, said.repeats, auditors, fresh=self.remote)
 
     def leaves(self, client: int, states: States) -> tuple[int, States]:
         """Return the bond of an audit that is still open. The client's size is then not proved."""
@@ -245,10 +249,3 @@ class SizesGuard(Guard):
         after = _copied(states["sizes"])
         after["standing"][client] = FAILED
         return round(self.experiment.of_wing("sizes").bond * TOKEN), {**states, "sizes": after}
-
-    def server(self, inner: Federation, remote: bool) -> Federation:
-        """Return the federation itself, now that it is known where its clients are."""
-        said = self.experiment.of_wing("sizes")
-        bond = round(said.bond * TOKEN)
-        self.sizes = ProvedSizes(said.leaves, bond, said.repeats, frozenset(said.auditors), fresh=remote)
-        return inner

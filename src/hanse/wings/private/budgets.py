@@ -174,9 +174,9 @@ class SecureGuard(Guard):
             "in every round"
         ]
 
-    def server(self, inner: Federation, remote: bool) -> Federation:
+    def server(self, inner: Federation) -> Federation:
         """Return the federation whose updates are sums; on a network, of what members send under masks."""
-        if not remote:
+        if not self.remote:
             return Secured(inner, self.terms, self.experiment.run.seed)
         from hanse.wings.private.masked_sums import MaskedSums  # here, since it takes the package cryptography
 
