@@ -37,7 +37,7 @@ from hanse.core.port import (
 )  # fmt: skip
 from hanse.federation.check import heard, refusal, room
 from hanse.federation.codec import Message, Room, WireError, pack, unpack_reply
-from hanse.flower.nodes import guarded
+from hanse.flower.nodes import read_safely
 
 P = 3
 ROW, MODELS = torch.zeros(P), torch.zeros(2, P)
@@ -206,7 +206,7 @@ def test_whatever_reading_a_reply_raises_is_that_clients_refusal(caplog: pytest.
     with caplog.at_level(logging.WARNING):
         assert said(TRAIN, bomb) == "cannot be read: MemoryError: boom"
     assert "boom" in caplog.text  # with its traceback: it may be a mistake of ours
-    assert guarded(json.loads, "[" * 100_000).startswith("cannot be read: RecursionError")
+    assert read_safely(json.loads, "[" * 100_000).startswith("cannot be read: RecursionError")
 
 
 def test_refusals_are_logged_with_name_and_key(caplog: pytest.LogCaptureFixture) -> None:

@@ -318,6 +318,7 @@ DECLARED: Any = {
         ({"fills": frozenset({"server"})}, "fills: needs a method 'weigh' that makes these rows"),
         ({"needs": frozenset({"valeus"})}, "needs 'valeus', which nothing gives; did you mean 'values'?"),
         ({"lern": lambda self, outcome, state: state}, "its method 'lern' is never called: did you mean 'learn'?"),
+        ({"promise": lambda self: ()}, "its method 'promise' is never called: did you mean 'promises'?"),
         ({"blocks": lambda self, context: (Block("server", initial="zeros"),)}, "initial: 'zeros': must be"),  # type: ignore[arg-type]
         ({"blocks": lambda self, context: (Block("server", -2),)},
          "count: -2: must be a number from 1 on, or PER_CLIENT"),

@@ -19,7 +19,7 @@ from hanse.core.port import Reply, Request, Trained
 from hanse.core.table import Mix, Seats, Table, Updates
 from hanse.federation.behaviour import Me, OfSome, with_updates
 from hanse.flower.arrays import ArrayLayout
-from hanse.flower.valued.mechanism import OfReplies, WatchedRound
+from hanse.flower.valued.mechanism import OfReplies, ReplyJudge, WatchedRound
 from hanse.flower.valued.worth import ByFunction
 from hanse.mechanisms.baselines import fedavg, fedprox
 from hanse.mechanisms.by_value import ByValue
@@ -146,7 +146,7 @@ def outside(view: View, value: Any, said: str) -> None:
         table = Table.of(old[None])
         kept = Mix.keeping(table, S, np.zeros(S, np.int64))
         mix = replace(kept, W=np.append(weights / weights.sum(), 0.0)[None])
-        watched = replace(view, table=table, updates=updates, mix=mix, found={}, judge=told)
+        watched = replace(view, table=table, updates=updates, mix=mix, found={}, judge=ReplyJudge.of(view.judge, told))
         values, _ = OfReplies(Exact(), judge).value(watched, {})
         np.testing.assert_allclose(values.per_seat, view.values.per_seat, rtol=1e-3, atol=1e-4, err_msg=said)
 

@@ -11,7 +11,7 @@ from watching import Killed, Watch, untimed
 
 import hanse
 from hanse.base.errors import UserError
-from hanse.core.part import Mechanism
+from hanse.core.part import Context, Mechanism, View
 from hanse.core.port import Arrival, ClientInfo, Reply, Request, Roster, Train, Trained
 from hanse.core.table import Seats, Table
 from hanse.federation.behaviour import Me, Speed
@@ -130,13 +130,12 @@ def test_a_late_update_is_valued_in_the_round_in_which_it_is_mixed() -> None:
 
 
 def training(enough: int | None, late: str, flights: dict[int, Flight], deadline: float | None = None) -> Training:
-    clients = [0, 1, 2]
-    seats = Seats.at(np.array(clients), np.zeros(3, np.int64))
-    table = Table.of(torch.zeros(1, P))
-    requests = [Request(c, (Train(s, 0, table.rows[0]),)) for s, c in enumerate(clients)]
-    roster = Roster(ClientInfo(c, f"c{c}", f"k{c}", 10) for c in clients)
+    home, table = np.zeros(3, np.int64), Table.of(torch.zeros(1, P))
+    seats, requests = Seats.at(np.arange(3), home), [Request(c, (Train(c, 0, table.rows[0]),)) for c in range(3)]
+    roster = Roster(ClientInfo(c, f"c{c}", f"k{c}", 10) for c in range(3))
     waiting = Waiting(enough, late)  # type: ignore[arg-type]
-    return Training(5, requests, seats, table, roster, Underway(10.0, flights), waiting, deadline)
+    view = View(Context.tiny(), 5, "train", roster, table, home, None, seats=seats)  # type: ignore[arg-type]
+    return Training(view, requests, Underway(10.0, flights), waiting, deadline)
 
 
 def reply(client: int, seconds: float, number: float = 1.0) -> Reply:

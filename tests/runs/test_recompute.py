@@ -117,7 +117,7 @@ def lying(monkeypatch: pytest.MonkeyPatch, lie: Callable[[Any], Any]) -> None:
     def value(now: Any) -> None:
         true(now)
         if now.view.round == 1:
-            now.know(values=lie(now.view.values))
+            now.view = replace(now.view, values=lie(now.view.values))
 
     monkeypatch.setattr(rounds._Round, "value", value)
 

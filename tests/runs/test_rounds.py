@@ -334,7 +334,7 @@ def test_a_part_in_two_slots_has_one_state_and_is_asked_once_a_stage() -> None:
     assert played.state.states["select"] == {"seen": "open select close learn "}
     assert played.figures["length"].tolist() == [24.0] * N
     assert finish(setup, played.state).state.states["select"] == {"seen": "open select close learn end "}
-    assert setup.key("settle") == setup.key("select") == "select"
+    assert setup.mechanism.key("settle") == setup.mechanism.key("select") == "select"
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ allowed. Without this check, a wrong length would surface as an IndexError three
 silently stop the run from learning. No part may write into what it is shown.
 
 The loop uses :func:`decide` for the decisions, and the watch of :func:`called` for methods that return something else,
-such as ``asks``. The ``check_...`` functions raise :class:`GuardError`, which :func:`guarded` turns into a PartError.
+such as ``asks``. The ``check_...`` functions raise :class:`UnfitError`, which :func:`naming` turns into a PartError.
 
 A round's mix, the weights that make every new row of the table, is made by :func:`proposed_mix` from the parts'
 decisions. Every row of the next table has exactly one writer. The order decides which:
@@ -21,7 +21,7 @@ decisions. Every row of the next table has exactly one writer. The order decides
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
@@ -58,7 +58,6 @@ from hanse.core.table import Add, Floats, Ints, Made, Mix, Replace, Seats
 T = TypeVar("T")
 HEARS: ContextVar[Callable[[str, str, View, State], None] | None] = ContextVar("HEARS", default=None)
 """What is told of every call of a part: slot, method, view and state. A rehearsal sets it."""
-SLOT_METHOD = {"train": "seats"}  # the others are called as their slots are
 States = Mapping[str, State]  # a part's state by the first slot that it stands in
 
 
@@ -139,26 +138,23 @@ def _held(value: object) -> bytes | list[int] | None:
 
 
 def decide(
+    kind: type[T],
+    mechanism: Mechanism,
     slot: str,
     method: Callable[[View, State], tuple[T, State]],
     view: View,
     states: States,
-    key: str,
-    *,
-    name: str = "",
-    fills: frozenset[str] = frozenset(),
 ) -> tuple[T, States]:
     """Ask a part for a decision, and check it.
 
     Args:
+        kind: the class of the decision.
+        mechanism: the mechanism, which says where the part's own state is.
         slot: the slot in which the part is asked.
         method: the part's bound method. It gets the view and the part's state, and returns a decision and the next
             state.
         view: the round so far.
         states: the states of all parts.
-        key: where this part's own state is in ``states``.
-        name: the method's name, if it differs from the slot's.
-        fills: the blocks that the part may write, for a ``weigh``.
 
     Returns:
         The decision, and all states with the part's next one in place.
@@ -166,26 +162,26 @@ def decide(
     Raises:
         PartError: the part did not return a pair, its decision is not sound, or its state cannot be checkpointed.
     """
+    key = mechanism.key(slot)
     with called(slot, method, view, states[key]) as who:
         result: Any = method(view, states[key])
-    name = name or SLOT_METHOD.get(slot, slot)
+    name, look = LOOKS[kind]
     if not (isinstance(result, tuple) and len(result) == 2):
         raise PartError(f"{who}: its {name} returned {type(result).__name__}: must be the decision and the next state")
     decision, after = result
-    kind, look = LOOKS[name]
-    with guarded(f"{who}: its {name} returned"):
+    with naming(f"{who}: its {name} returned"):
         if not isinstance(decision, kind):
-            raise GuardError(f"{type(decision).__name__}: must be {kind.__name__} and the next state")
-        with guarded(f"{type(decision).__name__}:", GuardError):
+            raise UnfitError(f"{type(decision).__name__}: must be {kind.__name__} and the next state")
+        with naming(f"{type(decision).__name__}:", UnfitError):
             metrics = getattr(decision, "metrics", {})
             _metrics(metrics)
             for one in (view.choice, view.mix, view.values, view.settlement):
                 known = {} if one is None or isinstance(one, kind) else one.metrics
                 if twice := known.keys() & metrics.keys():
-                    raise GuardError(f"metrics: '{min(twice)}' is recorded already, by an earlier part")
+                    raise UnfitError(f"metrics: '{min(twice)}' is recorded already, by an earlier part")
             if not isinstance(getattr(decision, "found", ()), tuple):
-                raise GuardError("found: must be a tuple")
-            look(decision, view, fills)
+                raise UnfitError("found: must be a tuple")
+            look(decision, view)
         for field in vars(decision).values():  # later parts are shown it
             if isinstance(field, np.ndarray):
                 field.flags.writeable = False
@@ -196,18 +192,18 @@ def checked_state(state: Any) -> State:
     """Return a part's state in the form that the loop keeps: a read-only mapping of read-only arrays.
 
     Raises:
-        GuardError: the state holds something that cannot be checkpointed.
+        UnfitError: the state holds something that cannot be checkpointed.
     """
     if not isinstance(state, Mapping):
-        raise GuardError(f"the wrong state: its state is {type(state).__name__}: must be a mapping of names to values")
+        raise UnfitError(f"the wrong state: its state is {type(state).__name__}: must be a mapping of names to values")
     for name, value in state.items():
         said = f"the wrong state: its state {name!r} is"
         if not isinstance(name, str) or not (value is None or isinstance(value, PLAIN)):
-            raise GuardError(f"{said} {type(value).__name__}: must be a tensor, an array, a number or a text")
+            raise UnfitError(f"{said} {type(value).__name__}: must be a tensor, an array, a number or a text")
         if isinstance(value, np.ndarray) and (value.dtype.kind not in "biufc" or value.dtype.itemsize > 8):
-            raise GuardError(f"{said} an array of {value.dtype}: must be of numbers of at most 64 bits or truth values")
+            raise UnfitError(f"{said} an array of {value.dtype}: must be of numbers of at most 64 bits or truth values")
         if isinstance(value, Tensor) and (value.layout != torch.strided or value.is_quantized or value.itemsize > 8):
-            raise GuardError(f"{said} a tensor of {value.dtype}, {value.layout}: must be dense, of at most 64 bits")
+            raise UnfitError(f"{said} a tensor of {value.dtype}, {value.layout}: must be dense, of at most 64 bits")
     kept = dict(state)
     for name, value in state.items():
         if isinstance(value, np.ndarray):
@@ -263,28 +259,28 @@ RECORDED = frozenset({"round", "client", "start", "refused", "samples", "steps",
 PLAIN = (Tensor, np.ndarray, bool, int, float, str)
 
 
-class GuardError(Exception):
-    """A part returned something invalid. The message continues the words "its select returned "."""
+class UnfitError(Exception):
+    """A part returned what does not fit. The message continues the words "its select returned "."""
 
 
 @contextmanager
-def guarded(who: str, error: type[Exception] = PartError) -> Iterator[None]:
-    """Turn a GuardError in this block into a PartError, or another error, whose message begins with ``who``."""
+def naming(who: str, error: type[Exception] = PartError) -> Iterator[None]:
+    """Turn an UnfitError in this block into a PartError, or another error, whose message begins with ``who``."""
     try:
         yield
-    except GuardError as wrong:
+    except UnfitError as wrong:
         raise error(f"{who} {wrong}") from None
 
 
 def check_figures(figures: Any, num_clients: int, others: Mapping[str, Any]) -> None:
-    """Raise GuardError unless this maps names to numbers per client (``[num_clients]`` each), none of them a name
+    """Raise UnfitError unless this maps names to numbers per client (``[num_clients]`` each), none of them a name
     already in use, also not by ``others``, the figures of other parts.
     """
     if not isinstance(figures, Mapping):
-        raise GuardError(f"{type(figures).__name__}: must be a mapping of names to arrays")
+        raise UnfitError(f"{type(figures).__name__}: must be a mapping of names to arrays")
     for name, array in figures.items():
         if name in RECORDED or name in others:
-            raise GuardError(f"{name}: is recorded already under this name")
+            raise UnfitError(f"{name}: is recorded already under this name")
         _shaped(str(name), array, (num_clients,), "fiub")
 
 
@@ -298,56 +294,56 @@ def check_rows(name: str, array: Any, shape: tuple[int, ...] | None, size: int) 
         size: how many rows the table has.
 
     Raises:
-        GuardError: the array is something else, or names a row that does not exist.
+        UnfitError: the array is something else, or names a row that does not exist.
     """
     rows: Ints = _shaped(name, array, shape, "iu")
     if len(rows) and not (int(rows.min()) >= 0 and int(rows.max()) < size):
         out = rows[(rows < 0) | (rows >= size)][0]
-        raise GuardError(f"{name}: there is no row {out}: must be 0 to {size - 1}")
+        raise UnfitError(f"{name}: there is no row {out}: must be 0 to {size - 1}")
     return rows
 
 
 def check_aggregate(said: Any, group: Group) -> None:
-    """Raise GuardError unless a weigh part returned a sound aggregate of a group.
+    """Raise UnfitError unless a weigh part returned a sound aggregate of a group.
 
     Args:
         said: what the part returned.
         group: the group that it was asked about.
     """
     if not isinstance(said, Aggregate):
-        raise GuardError(f"{type(said).__name__}: must be an Aggregate")
-    with guarded("an Aggregate:", GuardError):
+        raise UnfitError(f"{type(said).__name__}: must be an Aggregate")
+    with naming("an Aggregate:", UnfitError):
         _metrics(said.metrics)
         _floats("old", said.old, ())
         if said.row is None:
             _floats("weights", said.weights, (len(group),))
             return
         if said.weights is not None or said.old:
-            raise GuardError("row: given together with weights or old: must be one or the other")
+            raise UnfitError("row: given together with weights or old: must be one or the other")
         _row("row", said.row, group.view.context.layout.size)
         if said.along is not None:
             _floats("along.weights", said.along.weights, (len(group),))
             if not (isinstance(scale := said.along.scale, Tensor) and scale.shape == (group.num_parameters,)):
-                raise GuardError(f"along.scale: must be a tensor [{group.num_parameters}]")
+                raise UnfitError(f"along.scale: must be a tensor [{group.num_parameters}]")
 
 
 def _row(name: str, row: Any, size: int) -> None:
-    """Raise GuardError unless this is a row of the table, ``[size]`` float32."""
+    """Raise UnfitError unless this is a row of the table, ``[size]`` float32."""
     if not (isinstance(row, Tensor) and row.shape == (size,) and row.dtype == torch.float32):
         form = f"{row.dtype} {list(row.shape)}" if isinstance(row, Tensor) else type(row).__name__
-        raise GuardError(f"{name}: is {form}: must be a tensor [{size}] of float32")
+        raise UnfitError(f"{name}: is {form}: must be a tensor [{size}] of float32")
 
 
 def _here(name: str, clients: Ints, view: View) -> None:
-    """Raise GuardError if one of ``clients [n]`` is not present."""
+    """Raise UnfitError if one of ``clients [n]`` is not present."""
     absent = clients[~np.isin(clients, view.present)]  # setdiff1d would sort all who are present
     if len(absent):
         shown = ", ".join(map(str, view.present[:8].tolist())) + (", ..." if len(view.present) > 8 else "")
-        raise GuardError(f"{name}: {absent.min()} is not present: must be of {shown}")
+        raise UnfitError(f"{name}: {absent.min()} is not present: must be of {shown}")
 
 
-def _choice(choice: Choice, view: View, fills: frozenset[str]) -> None:
-    """Raise GuardError unless all who are chosen are present, their rows exist, and nobody starts twice at one row."""
+def _choice(choice: Choice, view: View) -> None:
+    """Raise UnfitError unless all who are chosen are present, their rows exist, and nobody starts twice at one row."""
     clients = _shaped("clients", choice.clients, None, "iu")
     _here("clients", clients, view)
     start = view.home[clients] if choice.start is None else choice.start
@@ -356,35 +352,28 @@ def _choice(choice: Choice, view: View, fills: frozenset[str]) -> None:
     pairs = list(zip(clients.tolist(), np.asarray(start).tolist(), strict=True))
     if len(set(pairs)) < len(pairs):
         client, row = next(pair for pair in pairs if pairs.count(pair) > 1)
-        raise GuardError(f"clients: client {client} is seated twice at row {row}: at most once for each start row")
+        raise UnfitError(f"clients: client {client} is seated twice at row {row}: at most once for each start row")
 
 
-def _seats(seats: Seats, view: View, fills: frozenset[str]) -> None:
-    """Raise GuardError unless the arrays of the seats fit each other and the table, and pulls have strengths."""
+def _seats(seats: Seats, view: View) -> None:
+    """Raise UnfitError unless the arrays of the seats fit each other and the table, and pulls have strengths."""
     S, K = len(seats), view.table.size
     clients = _shaped("client", seats.client, (S,), "iu")
     _here("client", clients, view)
     check_rows("start", seats.start, (S,), K)
     check_rows("target", seats.target, (S,), K)
     if (seats.R is None) != (seats.mu is None):
-        raise GuardError("R and mu: must be given together")
+        raise UnfitError("R and mu: must be given together")
     for name, array, shape in (("R", seats.R, (S, K)), ("mu", seats.mu, (S,)), ("L", seats.L, (S, K))):
         if array is not None:
             _floats(name, array, shape)
 
 
-def _weighed(said: Weighed, view: View, fills: frozenset[str]) -> None:
-    """Raise GuardError unless only rows that the part fills are replaced, and all weights fit and are finite."""
+def _weighed(said: Weighed, view: View) -> None:
+    """Raise UnfitError unless the rows exist, and all weights fit and are finite."""
     S, K, N = len(view.trained), view.table.size, view.context.num_clients
-    # rows that the part may replace: those of its blocks, and those that groups train if it fills GROUPS
-    allowed = {group.row for group in view.groups()} if GROUPS in fills else set[int]()
-    for name in fills - {GROUPS}:
-        allowed |= set(view.at(name).tolist()) if name in view.table else set()
-    finished = check_rows("finished", np.array([*said.finished], np.int64), None, K)
+    check_rows("finished", np.array([*said.finished], np.int64), None, K)
     replaced = [check_rows("replaced: rows", one.rows, None, K) for one in _all("replaced", said.replaced, Replace)]
-    if wrong := sorted({row for rows in (*replaced, finished) for row in rows.tolist()} - allowed):
-        block = view.table.blocks[view.table.block[wrong[0]]].name
-        raise GuardError(f"replaced: row {wrong[0]} is one of '{block}', which the part does not fill here")
     for made in said.finished.values():
         _row("finished", made.row, view.context.layout.size)
         check_rows("finished: of", made.of, None, S)
@@ -395,43 +384,43 @@ def _weighed(said: Weighed, view: View, fills: frozenset[str]) -> None:
     added = _all("added", said.added, Add)
     for more in added:
         if more.block not in view.table:
-            raise GuardError(f"added: there is no block {more.block!r}")
+            raise UnfitError(f"added: there is no block {more.block!r}")
         _floats("added: updates", more.updates, (S,))
         _floats("added: models", more.models, (K,))
     if said.home is not None:  # a client may move to a row that is new
         check_rows("home", said.home, (N,), K + len(added))
 
 
-def _values(values: Values, view: View, fills: frozenset[str]) -> None:
-    """Raise GuardError unless every array has a row per accepted update. NaN may stand for no value."""
+def _values(values: Values, view: View) -> None:
+    """Raise UnfitError unless every array has a row per accepted update. NaN may stand for no value."""
     S = len(view.trained)
     for name in ("per_seat", "standard_errors"):
         if (array := getattr(values, name)) is not None:
             _shaped(name, array, (S,), "f")
             low = 0.0 if name == "standard_errors" else -LARGEST_VALUE
             if len(wrong := array[(array < low) | (array > LARGEST_VALUE)]):
-                raise GuardError(f"{name}: has {wrong[0]} in it: must be {low:g} to {LARGEST_VALUE:g}, or NaN for none")
+                raise UnfitError(f"{name}: has {wrong[0]} in it: must be {low:g} to {LARGEST_VALUE:g}, or NaN for none")
     if values.without_block is not None and (values.without_block.ndim != 2 or len(values.without_block) != S):
-        raise GuardError(f"without_block: has shape {values.without_block.shape}: must be [{S}, blocks]")
+        raise UnfitError(f"without_block: has shape {values.without_block.shape}: must be [{S}, blocks]")
 
 
-def _settlement(settled: Settlement, view: View, fills: frozenset[str]) -> None:
-    """Raise GuardError unless withheld rows exist and the arrays can be recorded. The book checks the transactions."""
+def _settlement(settled: Settlement, view: View) -> None:
+    """Raise UnfitError unless withheld rows exist and the arrays can be recorded. The book checks the transactions."""
     for row in settled.withheld:
         if not (isinstance(row, int | np.integer) and 0 <= row < view.table.size):
-            raise GuardError(f"withheld: {row!r} is no row of the table: must be 0 to {view.table.size - 1}")
+            raise UnfitError(f"withheld: {row!r} is no row of the table: must be 0 to {view.table.size - 1}")
     for account in [to for one in _all("transactions", settled.transactions, Transaction) for to, _ in one.postings]:
         if (owner_of(str(account)) or 0) >= view.context.num_clients:
-            raise GuardError(f"transactions: {account}: there are only {view.context.num_clients} clients, from 0 on")
+            raise UnfitError(f"transactions: {account}: there are only {view.context.num_clients} clients, from 0 on")
     for name, array in settled.arrays.items():
         if not isinstance(array, np.ndarray) or array.dtype == object:
-            raise GuardError(f"arrays: '{name}' is {type(array).__name__}: must be an array of numbers or texts")
+            raise UnfitError(f"arrays: '{name}' is {type(array).__name__}: must be an array of numbers or texts")
         if name in FILED or "".join(name.partition("_")[:2]) in FILED:
-            raise GuardError(f"arrays: '{name}' is what the round's file itself says: take another first word")
+            raise UnfitError(f"arrays: '{name}' is what the round's file itself says: take another first word")
 
 
-def _deployment(said: Deployment, view: View, fills: frozenset[str]) -> None:
-    """Raise GuardError unless every client holds a row of the new table, and weights are finite."""
+def _deployment(said: Deployment, view: View) -> None:
+    """Raise UnfitError unless every client holds a row of the new table, and weights are finite."""
     N, K = view.context.num_clients, view.mixed.W.shape[0]  # of the new table, which may have more rows
     check_rows("rows", said.rows, (N,), K)
     if said.weights is not None:
@@ -440,47 +429,48 @@ def _deployment(said: Deployment, view: View, fills: frozenset[str]) -> None:
         check_rows("own_mix: rows", said.own_mix.rows, None, K)
 
 
-LOOKS: Mapping[str, tuple[type[Any], Callable[[Any, View, frozenset[str]], None]]] = {
-    "select": (Choice, _choice),
-    "seats": (Seats, _seats),
-    "weigh": (Weighed, _weighed),
-    "value": (Values, _values),
-    "settle": (Settlement, _settlement),
-    "deploy": (Deployment, _deployment),
+LOOKS: Mapping[type[Any], tuple[str, Callable[[Any, View], None]]] = {
+    Choice: ("select", _choice),
+    Seats: ("seats", _seats),
+    Weighed: ("weigh", _weighed),
+    Values: ("value", _values),
+    Settlement: ("settle", _settlement),
+    Deployment: ("deploy", _deployment),
 }
+"""By the class of a decision, the method that returns it, and the check of it."""
 
 
 def _metrics(metrics: Any) -> None:
-    """Raise GuardError unless metrics are numbers by name."""
+    """Raise UnfitError unless metrics are numbers by name."""
     if not isinstance(metrics, Mapping):
-        raise GuardError(f"metrics: is {type(metrics).__name__}: must be a mapping of names to numbers")
+        raise UnfitError(f"metrics: is {type(metrics).__name__}: must be a mapping of names to numbers")
     for name, value in metrics.items():
         if not isinstance(name, str) or not isinstance(value, int | float | np.integer | np.floating):
-            raise GuardError(f"metrics: {name!r} is {type(value).__name__}: must be a number")
+            raise UnfitError(f"metrics: {name!r} is {type(value).__name__}: must be a number")
         if "".join(name.partition("/")[:2]) in MEASURED:
-            raise GuardError(f"metrics: {name!r} is what the round's line itself says: take another first word")
+            raise UnfitError(f"metrics: {name!r} is what the round's line itself says: take another first word")
 
 
 def _all(name: str, items: Any, kind: type) -> Sequence[Any]:
-    """Return a tuple or list if everything in it is of this class. Raises GuardError."""
+    """Return a tuple or list if everything in it is of this class. Raises UnfitError."""
     if not isinstance(items, tuple | list):
-        raise GuardError(f"{name}: is {type(items).__name__}: must be a tuple of {kind.__name__}")
+        raise UnfitError(f"{name}: is {type(items).__name__}: must be a tuple of {kind.__name__}")
     if wrong := [item for item in items if not isinstance(item, kind)]:
-        raise GuardError(f"{name}: has {type(wrong[0]).__name__} in it: must be a tuple of {kind.__name__}")
+        raise UnfitError(f"{name}: has {type(wrong[0]).__name__} in it: must be a tuple of {kind.__name__}")
     return items
 
 
 def _floats(name: str, array: Any, shape: tuple[int, ...]) -> Floats:
-    """Return an array of this shape as float64, all of it finite. Raises GuardError."""
+    """Return an array of this shape as float64, all of it finite. Raises UnfitError."""
     _shaped(name, np.asarray(array) if shape == () else array, shape, "fiub")
     found: Floats = np.asarray(array, np.float64)
     if not np.isfinite(found).all():
-        raise GuardError(f"{name}: has {found[~np.isfinite(found)][0]} in it: must be finite")
+        raise UnfitError(f"{name}: has {found[~np.isfinite(found)][0]} in it: must be finite")
     return found
 
 
 def _shaped(name: str, array: Any, shape: tuple[int, ...] | None, kinds: str) -> Any:
-    """Return an array of this shape and kind. Raises GuardError if it is something else.
+    """Return an array of this shape and kind. Raises UnfitError if it is something else.
 
     Args:
         name: what to call it in the error.
@@ -491,10 +481,10 @@ def _shaped(name: str, array: Any, shape: tuple[int, ...] | None, kinds: str) ->
     wanted = {"iu": "whole numbers", "f": "floats"}.get(kinds, "numbers")
     form = "[n]" if shape is None else str(list(shape))
     if not isinstance(array, np.ndarray):
-        raise GuardError(f"{name}: is {type(array).__name__}: must be an array {form} of {wanted}")
+        raise UnfitError(f"{name}: is {type(array).__name__}: must be an array {form} of {wanted}")
     fits = array.ndim == 1 if shape is None else array.shape == shape
     if not fits or array.dtype.kind not in kinds:
-        raise GuardError(f"{name}: is {array.dtype} of shape {list(array.shape)}: must be {form}, {wanted}")
+        raise UnfitError(f"{name}: is {array.dtype} of shape {list(array.shape)}: must be {form}, {wanted}")
     return array
 
 
@@ -513,43 +503,30 @@ def proposed_mix(mechanism: Mechanism, view: View, states: States) -> tuple[Mix,
     Raises:
         PartError: a part returned something invalid, or no part gives the new value of a row that a group trained.
     """
-    groups = view.groups()
+    groups, seats, count = view.groups(), view.trained.seats, len(view.trained)
     # rows that only their own clients train become these clients' updates
-    seats, count = view.trained.seats, len(view.trained)
     mine = np.flatnonzero(view.table.per_client(seats.target))
     own = [Replace(seats.target[mine], np.eye(count)[mine])] if len(mine) else []
-    aggregated, made, told, metrics = _aggregates(mechanism, view, states, groups)
-
-    decisions: list[Weighed] = []
-    for slot, part in writers(mechanism).items():
-        standing = mechanism.standing(part)
-        fills = in_slots(part.fills, standing)
-        decision, states = decide(slot, part.weigh, view, states, standing[0], name="weigh", fills=fills)
-        who, trained = name_of(slot, part.weigh, view), {group.row for group in groups}
-        if "weigh" not in standing and (both := sorted(trained & _written(decision))):
-            raise PartError(
-                f"{who}: its weigh replaced row {both[0]}, which {type(mechanism.weigh).__name__} in the weigh slot "
-                "makes: a row has one writer"
-            )
-        if (lone := sorted(trained & set(decision.finished))) and FINISHED not in in_slots(part.gives, standing):
-            raise PartError(f"{who}: finished row {lone[0]}, which a group trains: must say gives = {{'{FINISHED}'}}")
-        decisions.append(decision)
-
-    # of two parts that fill one block the first is its writer, and has the last word
-    replaced = [one for decision in reversed(decisions) for one in decision.replaced]
+    told = _aggregated(mechanism, view, states, groups)
+    decisions, states = _weighed_rows(mechanism, view, states, {group.row for group in groups})
     written = {row for decision in decisions for row in _written(decision)}
-    said = {int(row) for one in own for row in one.rows} | written
-    if told is None and (lost := [group for group in groups if group.row not in said]):
+    if told is None and (lost := [group for group in groups if group.row not in written]):
         raise PartError(
             f"the weigh part {type(mechanism.weigh).__name__} has no aggregate, and its weigh says nothing of row "
             f"{lost[0].row} that {len(lost[0])} seats trained"
         )
+    aggregates = [] if told is None else [(group, told.said[group.row]) for group in groups]
+    sums = [_sum_of(group, one) for group, one in aggregates if one.row is None]
+    made = {group.row: Made(one.row, group.at) for group, one in aggregates if one.row is not None}
+    # of two parts that fill one block the first is its writer, and has the last word
+    replaced = [one for decision in reversed(decisions) for one in decision.replaced]
     # in the order of the module's docstring: a later change of a row undoes an earlier one
-    mix = Mix.keeping(view.table, len(view.trained), view.home)
-    mix = mix.changed(view.table, [*own, *aggregated]).with_made(made)
+    mix = Mix.keeping(view.table, count, view.home)
+    mix = mix.changed(view.table, [*own, *sums]).with_made(made)
     mix = mix.changed(view.table, replaced, [one for decision in decisions for one in decision.added])
     mix = mix.with_made({row: one for decision in reversed(decisions) for row, one in decision.finished.items()})
     homes = [decision.home for decision in decisions if decision.home is not None]
+    metrics = _means([one for _, one in aggregates])
     mix = replace(
         mix,
         home=homes[0] if homes else view.home,
@@ -561,6 +538,35 @@ def proposed_mix(mechanism: Mechanism, view: View, states: States) -> tuple[Mix,
         kept = {row: one for row, one in told.said.items() if row not in written}
         found = [Aggregated(kept, {row: rule for row, rule in told.again.items() if row not in written}), *found]
     return mix, found, states
+
+
+def _weighed_rows(mechanism: Mechanism, view: View, states: States, trained: Set[int]) -> tuple[list[Weighed], States]:
+    """Return what each part's ``weigh`` says, and the parts' next states. ``trained`` are the rows that groups train.
+
+    Raises:
+        PartError: a part wrote a row that it does not fill, or that is another's.
+    """
+    decisions: list[Weighed] = []
+    for slot, part in writers(mechanism).items():
+        standing, who = mechanism.standing(part), name_of(slot, part.weigh, view)
+        decision, states = decide(Weighed, mechanism, slot, part.weigh, view, states)
+        fills = in_slots(part.fills, standing)
+        filled = {row for name in fills if name in view.table for row in view.at(name).tolist()}
+        if wrong := sorted(_written(decision) - filled - (trained if GROUPS in fills else set())):
+            block = view.table.blocks[view.table.block[wrong[0]]].name
+            raise PartError(
+                f"{who}: its weigh returned Weighed: replaced: row {wrong[0]} is one of '{block}', which the part does "
+                "not fill here"
+            )
+        if "weigh" not in standing and (both := sorted(trained & _written(decision))):
+            raise PartError(
+                f"{who}: its weigh replaced row {both[0]}, which {type(mechanism.weigh).__name__} in the weigh slot "
+                "makes: a row has one writer"
+            )
+        if (lone := sorted(trained & set(decision.finished))) and FINISHED not in in_slots(part.gives, standing):
+            raise PartError(f"{who}: finished row {lone[0]}, which a group trains: must say gives = {{'{FINISHED}'}}")
+        decisions.append(decision)
+    return decisions, states
 
 
 def _written(said: Weighed) -> set[int]:
@@ -584,48 +590,42 @@ def writers(mechanism: Mechanism) -> dict[str, WeighPart]:
     return by_slot
 
 
-def _aggregates(
-    mechanism: Mechanism, view: View, states: States, groups: Sequence[Group]
-) -> tuple[list[Replace], dict[int, Made], Aggregated | None, dict[str, float]]:
-    """Return what the groups' rows become by the weigh part's ``aggregate``.
-
-    Returns:
-        The rows that are weighted sums, the rows that are made otherwise, what the part said (None if it has no
-        ``aggregate`` or there is no group), and the metrics, as means over the groups.
+def _aggregated(mechanism: Mechanism, view: View, states: States, groups: Sequence[Group]) -> Aggregated | None:
+    """Return what the weigh part's ``aggregate`` says of each group; None if it has no such method, or there is no
+    group.
     """
     aggregate = method_of(mechanism.weigh, "aggregate")
     if aggregate is None or not groups:
-        return [], {}, None, {}
-    state = states[mechanism.standing(mechanism.weigh)[0]]
+        return None
+    state = states[mechanism.key("weigh")]
     value = mechanism.value
     accepted = in_slots(getattr(value, "accepts", frozenset()), ["value"])
-    found: list[Replace] = []
-    made: dict[int, Made] = {}
     aggregates: dict[int, Aggregate] = {}
     for group in groups:
         with called("weigh", aggregate, view, state) as who:
-            aggregate_of_group: Aggregate = aggregate(group, state)
-        with guarded(f"{who}: its aggregate returned"):
-            check_aggregate(aggregate_of_group, group)
-        if value is not None and (wanted := aggregate_of_group.beyond_weights) and accepted.isdisjoint(wanted):
+            said: Aggregate = aggregate(group, state)
+        with naming(f"{who}: its aggregate returned"):
+            check_aggregate(said, group)
+        if value is not None and (wanted := said.beyond_weights) and accepted.isdisjoint(wanted):
             raise PartError(
                 f"{who}: {type(value).__name__} in mechanism.value cannot value "
                 f"what its aggregate returned: must accept {' or '.join(sorted(wanted))}"
             )
-        aggregates[group.row] = aggregate_of_group
-        if aggregate_of_group.row is not None:
-            made[group.row] = Made(aggregate_of_group.row, group.at)
-        elif aggregate_of_group.weights is not None:
-            updates, models = np.zeros((1, len(view.trained))), np.zeros((1, view.table.size))
-            updates[0, group.at], models[0, group.row] = aggregate_of_group.weights, aggregate_of_group.old
-            if abs(updates.sum() + models.sum() - 1) > 1e-6:
-                said = f"the weigh part {type(mechanism.weigh).__name__}: its weights and old do not sum to 1"
-                warnings.warn(f"{said}, which scales the model, not those of coalitions", PartWarning, stacklevel=2)
-            found.append(Replace(np.array([group.row]), updates, models if aggregate_of_group.old else None))
+        if said.weights is not None and abs(float(np.sum(said.weights)) + said.old - 1) > 1e-6:
+            odd = f"the weigh part {type(mechanism.weigh).__name__}: its weights and old do not sum to 1"
+            warnings.warn(f"{odd}, which scales the model, not those of coalitions", PartWarning, stacklevel=2)
+        aggregates[group.row] = said
     reapplied = [group for group in groups if aggregates[group.row].beyond_weights]
     # what the rule makes of some members of a group, with the state from before the round
     again = {g.row: (lambda members, g=g: aggregate(g.among(members), state)) for g in reapplied}
-    return found, made, Aggregated(aggregates, again), _means(list(aggregates.values()))
+    return Aggregated(aggregates, again)
+
+
+def _sum_of(group: Group, said: Aggregate) -> Replace:
+    """Return a group's new row, which is a weighted sum, as weights on all updates and all old rows."""
+    updates, models = np.zeros((1, len(group.view.trained))), np.zeros((1, group.view.table.size))
+    updates[0, group.at], models[0, group.row] = said.weights, said.old
+    return Replace(np.array([group.row]), updates, models if said.old else None)
 
 
 def _means(said: Sequence[Aggregate]) -> dict[str, float]:

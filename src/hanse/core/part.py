@@ -1034,6 +1034,9 @@ class DeployPart(Part, Protocol):
 
 
 SLOT_NAMES = ("select", "train", "weigh", "value", "settle", "deploy")
+_PROTOCOLS = (Part, SelectPart, TrainPart, AggregatePart, WeighPart, ValuePart, SettlePart, DeployPart)
+CALLED = [name for kind in _PROTOCOLS for name, one in vars(kind).items() if name[0] != "_" and callable(one)]
+"""The names of all methods of parts that are called."""
 
 
 @dataclass(frozen=True)
@@ -1089,12 +1092,12 @@ class Mechanism:
 
     def parts(self) -> dict[str, Part]:
         """Return each part once, by the first slot that it fills. That slot is also the key of its state."""
-        by_first_slot: dict[str, Part] = {}
-        for slot, part in self.slots().items():
-            if not any(part is other for other in by_first_slot.values()):
-                by_first_slot[slot] = part
-        return by_first_slot
+        return {slot: part for slot, part in self.slots().items() if self.key(slot) == slot}
 
     def standing(self, part: Part) -> list[str]:
         """Return the slots that a part fills, in the order of a round."""
         return [slot for slot, other in self.slots().items() if other is part]
+
+    def key(self, slot: str) -> str:
+        """Return the key under which the state of this slot's part is kept: the first slot that the part fills."""
+        return self.standing(self.slots()[slot])[0]

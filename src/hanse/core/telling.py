@@ -392,12 +392,11 @@ def describe(
     Raises:
         UserError: a description is not a :class:`Telling` or :class:`Conduct`, or is too long.
     """
-    said, seen = [], set[int]()
+    said = []
     for slot, part in parts.items():
-        if hasattr(part, "tells") and id(part) not in seen:
-            seen.add(id(part))  # one object may stand in several slots
-            standing = frozenset(other for other in parts if parts[other] is part)
-            telling = _sound(_TELLING, part.tells(standing), f"mechanism.{slot}: {type(part).__name__}")
+        standing = [other for other in parts if parts[other] is part]  # one object may stand in several slots
+        if hasattr(part, "tells") and standing[0] == slot:
+            telling = _sound(_TELLING, part.tells(frozenset(standing)), f"mechanism.{slot}: {type(part).__name__}")
             said += [PartDescription(slot, type(part).__name__[:80], telling)] if telling != Telling() else []
     acting = {f"behaviour.{name}": behaviour for name, behaviour in behaviours.items()} | {"clients.policy": policy}
     conducts = []

@@ -134,20 +134,21 @@ def room(request: port.Request) -> Room:
 
 def _tensors(task: port.Task) -> int:
     """Return the most bytes that the tensors of a sound answer to a task have."""
-    if isinstance(task, port.Train):
-        counts = 0 if task.payload is None else task.payload.classes
-        return task.start.numel() * task.start.element_size() + 8 * counts
-    if isinstance(task, port.Ask | port.CommitSize):
-        return 0
-    if isinstance(task, port.AuditSize):
-        return 32 * num_shown(task.size, task.leaves)
-    if isinstance(task, port.Mask):
-        return 8 * num_words(task)
-    if isinstance(task, port.Test):
-        return 8 * (BLOCKS + 2)  # a figure without each block, and the ends of its interval
-    if isinstance(task, port.Gradient):
-        return task.models.numel() * task.models.element_size()
-    return 8 * len(task.models) * (CLASSES**2 if isinstance(task, port.Confusion) else 2)
+    match task:
+        case port.Train():
+            counts = 0 if task.payload is None else task.payload.classes
+            return task.start.nbytes + 8 * counts
+        case port.AuditSize():
+            return 32 * num_shown(task.size, task.leaves)
+        case port.Mask():
+            return 8 * num_words(task)
+        case port.Test():
+            return 8 * (BLOCKS + 2)  # a figure without each block, and the ends of its interval
+        case port.Gradient():
+            return task.models.nbytes
+        case port.OnModels():
+            return 8 * len(task.models) * (CLASSES**2 if isinstance(task, port.Confusion) else 2)
+    return 0
 
 
 def _mismatch(request: port.Request, reply: port.Reply) -> str | None:
@@ -184,37 +185,39 @@ def _answer(task: port.Question, result: port.Result) -> str | None:
     """Return what is wrong with the answer to a question: its kind, its name, its shapes; None if it is sound."""
     if isinstance(result, port.Trained) or not isinstance(result, _KIND[type(task)]) or result.name != task.name:
         return f"no answer to '{task.name}'"
-    if isinstance(task, port.Ask):
-        assert isinstance(result, port.Answered)
-        if task.name in ANSWERS:
-            ANSWERS[task.name].check(dict(result.values))
-        return None
-    if isinstance(task, port.Test):
-        assert isinstance(result, port.Tested)
-        return _tested(task, result)
-    if isinstance(task, port.CommitSize):
-        return None
-    if isinstance(task, port.Mask):
-        assert isinstance(result, port.Masked)
-        SAID[task.name].check(dict(result.values))
-        many = len(result.words)
-        return None if many == num_words(task) else f"{many} words under masks: must be {num_words(task)}"
-    if isinstance(task, port.AuditSize):
-        assert isinstance(result, port.SizeAudited)
-        shown = num_shown(task.size, task.leaves)
-        return None if len(result.hashes) == 4 * shown else f"{len(result.hashes) / 4:g} hashes: must be {shown}"
+    match task, result:
+        case port.Ask(), port.Answered():
+            if task.name in ANSWERS:
+                ANSWERS[task.name].check(dict(result.values))
+        case port.Test(), port.Tested():
+            return _tested(task, result)
+        case port.Mask(), port.Masked():
+            SAID[task.name].check(dict(result.values))
+            many = len(result.words)
+            return None if many == num_words(task) else f"{many} words under masks: must be {num_words(task)}"
+        case port.AuditSize(), port.SizeAudited():
+            shown = num_shown(task.size, task.leaves)
+            return None if len(result.hashes) == 4 * shown else f"{len(result.hashes) / 4:g} hashes: must be {shown}"
+        case port.OnModels(), _:
+            return _on_models(task, result)
+    return None
+
+
+def _on_models(task: port.OnModels, result: port.Answer) -> str | None:
+    """Return which tensor of an answer about models has another shape than it should, or None."""
     models = task.models
     for name, tensor in vars(result).items():
         if not isinstance(tensor, Tensor):
             continue
         shape = tuple(tensor.shape)
-        if isinstance(task, port.Gradient) and (shape, tensor.dtype) == (tuple(models.shape), models.dtype):
-            continue
-        if isinstance(task, port.Confusion) and shape == (len(models), *shape[1:2] * 2) and shape[1] <= CLASSES:
-            continue
-        if isinstance(task, port.Score | port.Nearest) and shape == (len(models),):
-            continue
-        return f"{shape} {name} of type {tensor.dtype} for {len(models)} models"
+        if isinstance(task, port.Gradient):
+            fits = (shape, tensor.dtype) == (tuple(models.shape), models.dtype)
+        elif isinstance(task, port.Confusion):
+            fits = shape == (len(models), *shape[1:2] * 2) and shape[1] <= CLASSES
+        else:
+            fits = shape == (len(models),)
+        if not fits:
+            return f"{shape} {name} of type {tensor.dtype} for {len(models)} models"
     return None
 
 

@@ -17,7 +17,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -28,19 +28,16 @@ from typing_extensions import TypedDict
 from hanse.base.pytorch import Tensor, torch
 from hanse.core import port
 from hanse.core.declared import Count, Declared, Name, UnsoundError
-from hanse.core.port import Payload, Request, Result, Train, Trained
 
 Arrays = Mapping[str, NDArray[Any]]
 
 _KINDS: Mapping[str, type[Any]] = {
     kind.__name__: kind
     for kind in (
-        port.Request, port.Reply, port.Train, port.Score, port.Nearest, port.Gradient, port.Confusion, port.Ask,
-        port.Test, port.Mixture, port.Trained, port.Scored, port.Counted, port.Derived, port.Confused, port.Answered,
-        port.Tested, port.CommitSize, port.SizeCommitted, port.AuditSize, port.SizeAudited, port.Mask, port.Masked,
-        port.ClientInfo, Payload,
+        *(port.Request, port.Reply, port.Mixture, port.ClientInfo, port.Payload),
+        *(*get_args(port.Task), *get_args(port.Result)),
     )
-}  # fmt: skip
+}
 # no honest message is nested deeper
 _DEPTH = 12
 # characters of a mapping's key
@@ -324,14 +321,14 @@ class Traffic:
     _round: int = -1
     _sent: dict[int, WeakKeyDictionary[Any, set[tuple[int, int]]]] = field(default_factory=dict)
 
-    def down(self, round: int, request: Request) -> int:
+    def down(self, round: int, request: port.Request) -> int:
         """Return the bytes of those tensors of a request that the client does not have yet."""
         if round != self._round:
             self._round, self._sent = round, {}
         held = self._sent.setdefault(request.client, WeakKeyDictionary())
         count = 0
         for task in request.tasks:
-            own = task.start if isinstance(task, Train) and task.private else None  # the client has it already
+            own = task.start if isinstance(task, port.Train) and task.private else None  # the client has it already
             for tensor in (one for one in _tensors(vars(task).values()) if one is not own):
                 for model in tensor if tensor.ndim == 2 else (tensor,):
                     places, place = held.setdefault(model.untyped_storage(), set()), (model.data_ptr(), model.numel())
@@ -341,10 +338,10 @@ class Traffic:
         return count
 
     @staticmethod
-    def up(request: Request, results: Sequence[Result]) -> int:
+    def up(request: port.Request, results: Sequence[port.Result]) -> int:
         """Return the bytes of the results' tensors, without updates of private rows, which stay with the client."""
-        private = {t.seat for t in request.tasks if isinstance(t, Train) and t.private}
-        sent = [r for r in results if not (isinstance(r, Trained) and r.seat in private)]
+        private = {t.seat for t in request.tasks if isinstance(t, port.Train) and t.private}
+        sent = [r for r in results if not (isinstance(r, port.Trained) and r.seat in private)]
         return sum(t.numel() * t.element_size() for r in sent for t in _tensors(vars(r).values()))
 
 
@@ -358,7 +355,7 @@ def _tensors(values: Iterable[object]) -> Iterable[Tensor]:
             yield value
         elif isinstance(value, _PLAIN):
             continue  # most values are: they are not held against what takes longer to say
-        elif isinstance(value, Payload):
+        elif isinstance(value, port.Payload):
             yield from _tensors(vars(value).values())
         elif isinstance(value, Mapping):  # the extras of an update
             yield from _tensors(value.values())

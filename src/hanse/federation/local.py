@@ -10,12 +10,12 @@ part of the job. So every engine trains on the same numbers.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from types import NoneType
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -36,9 +36,14 @@ from hanse.federation.policy import Loyal, answer
 from hanse.learning.generator import labels_met, unsound
 from hanse.learning.job import Drawn, Engine, Problem, SeatJob, TrainedRows, batch_plan, plan_of, smallest_batch
 
+P = ParamSpec("P")
+T = TypeVar("T")
+At = tuple[int, int]  # a task of an exchange: the client, and the task's place in its request
+Found = port.Trained | port.Scored | str  # what comes of one that an engine works on; a text: why nothing does
+
 # what wings answer: by the name of an Ask, or of another task's class, answer(federation, client, task), which may
 # raise NoAnswerError
-ANSWERS: Mapping[str, Any] = Names({}, "answers")
+BY_WINGS: Mapping[str, Any] = Names({}, "answers")
 
 
 @dataclass(frozen=True)
@@ -105,22 +110,24 @@ class LocalFederation:
             if any(isinstance(task, port.Test) for task in request.tasks):
                 tests.append(request)
                 continue
-            me, taken = self._me(request.client), request
+            me = self._me(request.client)
+            taken: port.Request | None = request
             for behaviour in self.behaviours:
-                taken = taken and _call(behaviour, "on_request", port.Request | None, me, round, taken)
+                taken = taken and _call(port.Request | None, behaviour.on_request, me, round, taken)
             answering += [(taken, me)] if taken is not None else []
         asked = [request for request, _ in answering]
-        # in the order of the requests: each takes its own
-        updates = iter(self.train(round, [(r.client, t) for r in asked for t in r.tasks if isinstance(t, port.Train)]))
-        scores = iter(self._score(round, [(r.client, one) for r in asked for t in r.tasks if (one := _scores_of(t))]))
-        truly = [self._reply(round, request, updates, scores) for request in asked]
+        tasks = {(r.client, place): task for r in asked for place, task in enumerate(r.tasks)}
+        updates = self.train(round, {at: task for at, task in tasks.items() if isinstance(task, port.Train)})
+        scores = self._score(round, {at: one for at, task in tasks.items() if (one := _scores_of(task)) is not None})
+        found = {**updates, **scores}
+        truly = [self._reply(round, request, found) for request in asked]
         told = {r.client: (r, reply) for r, reply in zip(asked, truly, strict=True)} if self.behaviours else {}
         for behaviour in self.behaviours:
-            _call(behaviour, "overhears", NoneType, round, told)
+            _call(NoneType, behaviour.overhears, round, told)
         replies = []
         for (request, me), reply in zip(answering, truly, strict=True):
             for behaviour in self.behaviours:
-                reply = _call(behaviour, "on_reply", port.Reply, me, round, request, reply)
+                reply = _call(port.Reply, behaviour.on_reply, me, round, request, reply)
             replies.append(self._timed(me, round, request, reply))
         return replies + self._test(tests)
 
@@ -146,33 +153,34 @@ class LocalFederation:
         timing = [b for b in self.behaviours if type(b).takes is not Behaviour.takes]
         if not timing or not any(isinstance(task, port.Train) for task in request.tasks):
             return reply
-        seconds = sum(_call(b, "takes", float, me, round, request, reply) for b in timing)
+        seconds = sum(_call(float, b.takes, me, round, request, reply) for b in timing)
         if not 0 <= seconds < math.inf:
             raise ValueError(f"client {me.id} takes {seconds} seconds: must be a number from 0 on")
         return replace(reply, arrival=port.Arrival(seconds=seconds))
 
-    def _reply(
-        self, round: int, request: port.Request, updates: Iterator[port.Trained | str], scores: Iterator[port.Scored]
-    ) -> port.Reply:
+    def _reply(self, round: int, request: port.Request, found: Mapping[At, Found]) -> port.Reply:
         """Return a client's reply to its request, or its refusal if it cannot answer all of it.
 
-        The next updates and scores are those of this request.
+        Args:
+            round: the round's number.
+            request: what the client was asked.
+            found: updates, and scores, or why there is no update.
         """
         down, results = self._traffic.down(round, request), list[port.Result]()
-        trained = {k: next(updates) for k, task in enumerate(request.tasks) if isinstance(task, port.Train)}
-        scored = {k: next(scores) for k, task in enumerate(request.tasks) if _scores_of(task)}
         try:
-            for k, task in enumerate(request.tasks):
-                if not isinstance(task, port.Train):
-                    results.append(self._answer(round, request.client, task, scored.get(k)))
-                elif isinstance(update := trained[k], str):
-                    raise NoAnswerError(update)
+            for place, task in enumerate(request.tasks):
+                made = found.get((request.client, place))
+                if isinstance(made, str):
+                    raise NoAnswerError(made)
+                if isinstance(made, port.Trained):
+                    results.append(made)
                 else:
-                    results.append(update)
+                    results.append(self._answer(round, request.client, task, made))
         except NoAnswerError as reason:
             return port.Reply(request.client, refused=str(reason), bytes_down=down)
         most, decide = None, getattr(self.policy, "authorise", None)
-        if trained and decide is not None:  # the most that it agrees to pay, in units
+        if decide is not None and any(isinstance(task, port.Train) for task in request.tasks):
+            # the most that it agrees to pay, in units
             told = {"profile": self._clients[request.client].profile, "round": round}
             most = decide(self._me(request.client), round, told)
         return port.Reply(request.client, tuple(results), None, most, down, self._traffic.up(request, results))
@@ -182,13 +190,13 @@ class LocalFederation:
         layout = self.problem.layout
         return Me(client, self.data.num_clients, self.seed, self.recipe, layout.num_parameters, self.secret)
 
-    def train(self, round: int, tasks: Sequence[tuple[int, port.Train]]) -> list[port.Trained | str]:
-        """Train seats, each with its client, and return their updates in this order, or why there is none."""
+    def train(self, round: int, tasks: Mapping[At, port.Train]) -> Mapping[At, port.Trained | str]:
+        """Train seats, and return the update of each, or why there is none."""
         unable = self._unable(tasks)
-        able = [k for k, why in enumerate(unable) if why is None]
-        able.sort(key=lambda k: tasks[k][1].seat)  # so that the engine's rows are the round's table without a copy
-        done = dict(zip(able, self._fitted(round, [tasks[k] for k in able]), strict=True))
-        return [done[k] if why is None else why for k, why in enumerate(unable)]
+        # by seat, so that the engine's rows are the round's table without a copy
+        able = sorted((at for at in tasks if at not in unable), key=lambda at: tasks[at].seat)
+        done = self._fitted(round, [(at[0], tasks[at]) for at in able])
+        return unable | dict(zip(able, done, strict=True))
 
     def _fitted(self, round: int, seats: Sequence[tuple[int, port.Train]]) -> list[port.Trained | str]:
         """Return the update of each seat, all of which can be trained, or why a user's own loop made none."""
@@ -197,7 +205,7 @@ class LocalFederation:
         pool, index = self.data.pool([client for client, _ in seats])
         for behaviour in self.behaviours:
             index = [
-                _call(behaviour, "holds", Tensor, self._me(c), round, pool.y, i)
+                _call(Tensor, behaviour.holds, self._me(c), round, pool.y, i)
                 for (c, _), i in zip(seats, index, strict=True)
             ]
         # stable, so samples of one class keep the client's own order
@@ -296,8 +304,8 @@ class LocalFederation:
         if not len(job.index):
             return None
         for behaviour in self.behaviours:
-            if (found := _call(behaviour, "studies", Samples | None, me, round, server_sets(self.data))) is not None:
-                return found.to(pool.x.device)  # type: ignore[no-any-return]
+            if (found := _call(Samples | None, behaviour.studies, me, round, server_sets(self.data))) is not None:
+                return found.to(pool.x.device)
         showing = [b for b in self.behaviours if type(b).sees is not Behaviour.sees]
         if not showing:
             return None
@@ -305,40 +313,42 @@ class LocalFederation:
         true = pool.y.index_select(0, index.to(pool.y.device))
         seen = true.clone()
         for behaviour in showing:
-            seen = _call(behaviour, "sees", Tensor, me, round, seen)
+            seen = _call(Tensor, behaviour.sees, me, round, seen)
             with blamed(f"the behaviour {type(behaviour).__name__}, in its sees"):
                 if (wrong := _no_targets(seen, true, self.data.num_classes)) is not None:
                     raise ValueError(f"behaviour {type(behaviour).__name__}: its sees returned {wrong}")
         return None if torch.equal(seen, true) else Samples(pool.x.index_select(0, index), seen, pool.inputs)
 
-    def _unable(self, asked: Sequence[tuple[int, port.Train]]) -> list[str | None]:
-        """Return why each seat cannot be trained, or None; a payload that many seats share is checked once."""
-        payloads = {id(t.payload): t.payload for _, t in asked if t.payload is not None}
+    def _unable(self, asked: Mapping[At, port.Train]) -> dict[At, port.Trained | str]:
+        """Return why seats cannot be trained; a payload that many seats share is checked once."""
+        payloads = {id(t.payload): t.payload for t in asked.values() if t.payload is not None}
         wrong = {key: unsound(payload, self.problem.layout) for key, payload in payloads.items()}
         least, sizes = smallest_batch(self.problem), self.data.sizes
-        return [
-            wrong.get(id(task.payload))
-            if sizes[client] >= least
-            else f"has {int(sizes[client])} samples to train on; {least} are needed"
-            for client, task in asked
-        ]
+        found = dict[At, port.Trained | str]()
+        for (client, place), task in asked.items():
+            if sizes[client] < least:
+                found[client, place] = f"has {int(sizes[client])} samples to train on; {least} are needed"
+            elif (why := wrong.get(id(task.payload))) is not None:
+                found[client, place] = why
+        return found
 
-    def _score(self, round: int, asked: Sequence[tuple[int, port.Score]]) -> list[port.Scored]:
-        """Score all models that are asked for, in this order."""
-        found = zip(asked, score_shares(asked, self.data, self.engine, self.seed, round), strict=True)
-        return [
-            port.Scored(t.name, torch.from_numpy(s.loss), torch.from_numpy(s.accuracy), int(s.count.max(initial=0)))
-            for (_, t), s in found
-        ]
+    def _score(self, round: int, asked: Mapping[At, port.Score]) -> Mapping[At, port.Scored]:
+        """Score all models that are asked for."""
+        tasks = [(client, task) for (client, _), task in asked.items()]
+        found = score_shares(tasks, self.data, self.engine, self.seed, round)
+        return {
+            at: port.Scored(t.name, torch.from_numpy(s.loss), torch.from_numpy(s.accuracy), int(s.count.max(initial=0)))
+            for (at, t), s in zip(asked.items(), found, strict=True)
+        }
 
-    def _answer(self, round: int, client: int, task: port.Question, scored: port.Scored | None) -> port.Answer:
+    def _answer(self, round: int, client: int, task: port.Task, scored: port.Scored | None) -> port.Answer:
         """Return the answer to one question; ``scored`` are the scores that it asks for, or that the policy sees."""
         if isinstance(task, port.Score):
             assert scored is not None
             return scored
         key = task.name if isinstance(task, port.Ask) else type(task).__name__
-        if key in ANSWERS:
-            found: port.Answer = ANSWERS[key](self, client, task)
+        if key in BY_WINGS:
+            found: port.Answer = BY_WINGS[key](self, client, task)
             return found
         if isinstance(task, port.Ask):
             told = dict(task.values)
@@ -354,7 +364,7 @@ class LocalFederation:
             return port.Answered(task.name, said)
         if isinstance(task, port.Mask | port.CommitSize | port.AuditSize):  # a node's guard answers masks
             raise NoAnswerError(f"no wing here answers {key}")
-        assert not isinstance(task, port.Test)  # answered apart
+        assert not isinstance(task, port.Train | port.Test)  # answered apart
         pool, [index] = self.data.pool([client], task.share)
         share = Share(pool, index).limited(task.limit, self.seed, round, client)
         if isinstance(task, port.Nearest):
@@ -381,7 +391,7 @@ class LocalFederation:
         pool, [index] = self.data.pool([client])
         held = commit(pool.take(index), key)
         for behaviour in self.behaviours:
-            held = _call(behaviour, "claims", Committed, self._me(client), held)
+            held = _call(Committed, behaviour.claims, self._me(client), held)
         return held
 
 
@@ -393,7 +403,7 @@ def server_sets(data: FederatedData) -> dict[str, Samples]:
 
 def _scores_of(task: port.Task) -> port.Score | None:
     """Return the scores that a task asks for, for the server or for a policy. None: it asks for none."""
-    if not isinstance(task, port.Score | port.Ask) or task.models is None or task.name in ANSWERS:
+    if not isinstance(task, port.Score | port.Ask) or task.models is None or task.name in BY_WINGS:
         return None
     return port.Score(task.name, task.models, task.share, task.limit)
 
@@ -406,8 +416,8 @@ def _no_targets(seen: Tensor, true: Tensor, classes: int | None) -> str | None:
     return f"class {strange[0]}: allowed: 0 to {classes - 1}" if strange and classes is not None else None
 
 
-def _call(behaviour: Behaviour, method: str, kind: Any, *given: Any) -> Any:
-    """Return what a method of a behaviour returns, checked for its type.
+def _call(kind: Any, method: Callable[P, T], *given: P.args, **more: P.kwargs) -> T:
+    """Return what a method of a behaviour returns, checked for its type ``kind``.
 
     An exception gets a note that names the behaviour.
 
@@ -415,11 +425,12 @@ def _call(behaviour: Behaviour, method: str, kind: Any, *given: Any) -> Any:
         TypeError: the method returned something else than a ``kind``.
         ValueError: it wrote into what the client was sent, which in a simulation are the server's own rows.
     """
+    name = type(getattr(method, "__self__", method)).__name__
     asked = [task for request in given if isinstance(request, port.Request) for task in request.tasks]
     sent = [x for task in asked for x in vars(task).values() if isinstance(x, Tensor) and not x.is_inference()]
     versions = [x._version for x in sent]
-    with blamed(f"the behaviour {type(behaviour).__name__}, in its {method}"):
-        result = getattr(behaviour, method)(*given)
+    with blamed(f"the behaviour {name}, in its {getattr(method, '__name__', 'method')}"):
+        result = method(*given, **more)
         if [x._version for x in sent] != versions:
             raise ValueError("a task's tensor was written into in place: change a copy")
         if not isinstance(result, kind):

@@ -19,8 +19,7 @@ from pydantic import Field
 from hanse.base.factories import call
 from hanse.base.imports import named
 from hanse.base.pytorch import torch
-from hanse.core import port
-from hanse.core.port import Closing, Federation, Reply, Request, Roster, Train, Trained
+from hanse.core.port import Closing, Federation, Reply, Request, Result, Roster, Train, Trained
 from hanse.core.recipe import Recipe
 from hanse.federation.check import refusal
 
@@ -184,26 +183,26 @@ class Believed(Wrapped):
     weighed: bool = False
 
     def heard(
-        self, round: int, asked: Mapping[int, port.Request], replies: Sequence[port.Reply], deadline_s: float | None
-    ) -> Sequence[port.Reply]:
+        self, round: int, asked: Mapping[int, Request], replies: Sequence[Reply], deadline_s: float | None
+    ) -> Sequence[Reply]:
         """Return the replies. An update that is too long for the noise that it declares is refused."""
         return [self._believed(round, asked[r.client], r) if r.client in asked else r for r in replies]
 
-    def _believed(self, round: int, request: port.Request, reply: port.Reply) -> port.Reply:
+    def _believed(self, round: int, request: Request, reply: Reply) -> Reply:
         """Return one reply as it is believed."""
         if reply.refused is not None or refusal(request, reply) is not None:
             return reply  # the exchange's own check refuses it
-        results, rule = list[port.Result](), None if self.rule is None else self.rule.of(request.client)
+        results, rule = list[Result](), None if self.rule is None else self.rule.of(request.client)
         for task, result in zip(request.tasks, reply.results, strict=True):
-            one: port.Result | None = result
-            if isinstance(task, port.Train) and isinstance(result, port.Trained) and not task.private:
+            one: Result | None = result
+            if isinstance(task, Train) and isinstance(result, Trained) and not task.private:
                 one = self._without_terms(task, result) if rule is None else self._under(rule, round, task, result)
             if one is None:
                 return replace(reply, results=(), refused=TOO_LONG)
             results.append(one)
         return replace(reply, results=tuple(results))
 
-    def _under(self, rule: Any, round: int, task: port.Train, result: port.Trained) -> port.Trained | None:
+    def _under(self, rule: Any, round: int, task: Train, result: Trained) -> Trained | None:
         """Return an update under its client's terms as it is believed; None: it is too long for the noise it says."""
         given, said = (int(result.num_samples), self.recipe, self.recipe.lr_at(round), task), result.metrics
         least, longest, length = rule.level(*given), rule.longest(*given), self._length(task, result)
@@ -223,7 +222,7 @@ class Believed(Wrapped):
             within |= {EPSILON: epsilon, BUDGET: budget, DELTA: delta}
         return replace(result, metrics={**within, NOISE: noise})
 
-    def _without_terms(self, task: port.Train, result: port.Trained) -> port.Trained:
+    def _without_terms(self, task: Train, result: Trained) -> Trained:
         """Return an update whose noise is its client's own affair, as it is believed."""
         if NOISE not in result.metrics:
             return result
@@ -241,7 +240,7 @@ class Believed(Wrapped):
         """
         return math.sqrt(self.size + 2 * math.sqrt(self.size * SURELY) + 2 * SURELY)
 
-    def _length(self, task: port.Train, result: port.Trained) -> float:
+    def _length(self, task: Train, result: Trained) -> float:
         """Return the least length of an update that arrives like this: models are rounded, on both ways."""
         start = task.start.to(result.row.device)
         step, model = (

@@ -30,7 +30,7 @@ from hanse.federation.node import KEPT
 from hanse.flower.members import Check, Member, Members, Orders, kind, majority
 from hanse.flower.message import LARGEST, Beside, from_records, said_beside, to_records
 from hanse.flower.newcomers import GONE, LOG, Newcomers
-from hanse.flower.nodes import content_of, guarded, key_of, named, pause, pulled, sent
+from hanse.flower.nodes import content_of, key_of, named, pause, pulled, read_safely, sent
 from hanse.flower.receipts import Letters
 from hanse.flower.witnesses import ShownHeads
 
@@ -363,7 +363,7 @@ class FlowerFederation:
         """Return the reply in a node's answer, or a refusal; None if the node lacks models that it should keep."""
         # no more bytes than the tasks of this request can need, so that nobody fills the server's memory
         most = HEADER if one.request is None else min(LARGEST, sum(astuple(room(one.request))))
-        opened = guarded(self._opened, answer, most)
+        opened = read_safely(self._opened, answer, most)
         self._warn(one, answer)
         if isinstance(opened, str):
             return one.came(Reply(one.client, refused=opened), 0)
@@ -381,14 +381,14 @@ class FlowerFederation:
         # which models the node keeps after this message: as it counts itself, the last KEPT, oldest first
         held = [h for h in self._held.get(one.client, []) if h not in one.message.arrays]
         self._held[one.client] = [*held, *one.message.arrays][-KEPT:]
-        read = guarded(self._read, one.round, one.request, message, beside)
+        read = read_safely(self._read, one.round, one.request, message, beside)
         reply = Reply(one.client, refused=read) if isinstance(read, str) else read
         return one.came(reply, message.num_bytes)
 
     def _read(self, round: int, request: Request, message: Message, beside: Beside) -> Reply | str:
         """Return the reply in a message, or why it is refused.
 
-        The message is untrusted: this may raise anything, and :func:`guarded` turns that into a refusal.
+        The message is untrusted: this may raise anything, and :func:`read_safely` turns that into a refusal.
         """
         if refused := beside.get("refused"):
             return one_line(refused)
@@ -433,7 +433,7 @@ class FlowerFederation:
     def _opened(self, reply: FlowerMessage | Exception, largest: int) -> tuple[Message, Beside]:
         """Return the message and the plain values in a node's answer.
 
-        The answer is untrusted: this may raise anything, and :func:`guarded` turns that into a refusal.
+        The answer is untrusted: this may raise anything, and :func:`read_safely` turns that into a refusal.
         """
         message, values = from_records(content_of(reply, "its node"), largest)
         return message, said_beside(values)

@@ -84,11 +84,11 @@ class Narrator:
     def on_start(self, experiment: Experiment, first_round: int, said: Sequence[str]) -> None:
         """Log what is played, and with how many members.
 
-        Of the notes in ``said``, the operator sees only warnings and notes on checkpoints.
+        Of the lines in ``said``, the operator sees only warnings.
         """
         self.round, self._rounds = first_round, experiment.run.rounds
         for line in said:
-            if "checkpoint" in line or line.startswith("warning: "):
+            if line.startswith("warning: "):
                 LOG.warning("%s", line)
         self._main = main_of(experiment.eval.metrics)
         count = self.federation.here()

@@ -4,7 +4,7 @@ Everything that talks to nodes goes through this module. That is hanse's own net
 :mod:`hanse.flower.newcomers`), and a mechanism over plain Flower apps (:mod:`hanse.flower.existing_app`).
 
 Answers are untrusted input, both from hanse's own app and from an app that was written without hanse. Anything that
-does not fit raises :class:`hanse.federation.codec.WireError` with a reason, and :func:`guarded` turns any other
+does not fit raises :class:`hanse.federation.codec.WireError` with a reason, and :func:`read_safely` turns any other
 exception into a refusal.
 """
 
@@ -152,7 +152,7 @@ def answers(grid: Grid, waiting: Mapping[str, T], seconds: float) -> Iterator[tu
 # ---- what they answer
 
 
-def guarded(read: Callable[P, T | str], *args: P.args, **more: P.kwargs) -> T | str:
+def read_safely(read: Callable[P, T | str], *args: P.args, **more: P.kwargs) -> T | str:
     """Return what ``read`` returns. Whatever it raises becomes the reason of a refusal.
 
     Everything that a node sends is read under this guard.

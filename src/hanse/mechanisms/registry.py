@@ -17,7 +17,7 @@ from hanse.base.files import table as table_in
 from hanse.base.imports import import_path, named
 from hanse.base.wings import Names, target
 from hanse.core.calling import method_of
-from hanse.core.part import Context, Mechanism, Part, in_slots
+from hanse.core.part import CALLED, Context, Mechanism, Part, in_slots
 
 
 class Later(Names):
@@ -324,10 +324,6 @@ METHODS = {
 }
 
 
-# methods that any part may have
-OTHER_METHODS = ("init", "home", "asks", "sends", "learn", "figures", "tells", "terms", "unfit")
-
-
 def _no_part(mechanism: Mechanism) -> list[str]:
     """Return a line for each part that lacks the methods of its slot, or declares what no part can declare."""
     lines = []
@@ -356,10 +352,8 @@ def _misdeclared(slot: str, part: Part) -> Iterator[str]:
                 yield f"{name}: {names!r}: must be a set of names, as in frozenset({{'values'}}), or one for each slot"
     if in_slots(part.fills, [slot]) and method_of(part, "weigh") is None:
         yield "fills: needs a method 'weigh' that makes these rows"
-    wrong = misspelt(type(part), [*(name for names in METHODS.values() for name in names), *OTHER_METHODS])
-    if wrong is not None:
+    if (wrong := misspelt(type(part), CALLED)) is not None:
         yield wrong
-
     if (blocks := method_of(part, "blocks")) is not None and slot == "train":
         try:
             tuple(blocks(Context.tiny()))

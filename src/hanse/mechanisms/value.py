@@ -198,20 +198,20 @@ def _counted(view: View, seats: Ints, kind: mixture.Game) -> Ints:
     return seats[~((weights <= 0) if kind == "average" else (weights == 0))]
 
 
-def _game(view: View, row: int, group: Ints, utility: str, kind: mixture.Game) -> Any:
+def _game(view: View, row: int, group: Ints, utility: str, kind: mixture.Game) -> Coalitions:
     """Return the game of the seats at positions ``group [m]``, which train the table's row ``row``."""
     told = view.get(Aggregated)
     again = None if told is None else told.again.get(row)
     updates, old, weights = view.trained.rows[group], view.table.rows[row], view.mixed.W[row, group]
-    if again is not None:
-        return view.judge.coalitions(updates, old, weights, utility, again=again)
-    if kind == "increment":
-        elsewhere = bool((view.trained.seats.start[group] != row).any())
-        return view.judge.coalitions(
-            old + _steps(view, group) if elsewhere else updates, old, weights, utility, game=kind
-        )
-    affine = _affine(view.mixed, row, group, len(view.trained)) or (1.0, 0.0)
-    return view.judge.coalitions(updates, old, weights, utility, affine=affine)
+    options: dict[str, Any] = {"again": again}
+    if again is None and kind == "increment":
+        options = {"game": kind}
+        if (view.trained.seats.start[group] != row).any():
+            updates = old + _steps(view, group)
+    elif again is None:
+        options = {"affine": _affine(view.mixed, row, group, len(view.trained)) or (1.0, 0.0)}
+    game: Coalitions = view.judge.coalitions(updates, old, weights, utility, **options)
+    return game
 
 
 def _steps(view: View, group: Ints) -> Tensor:

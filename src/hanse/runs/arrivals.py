@@ -19,6 +19,7 @@ from typing import Literal
 import numpy as np
 
 from hanse.base.pytorch import Tensor, torch
+from hanse.core.part import View
 from hanse.core.port import Closing, Reply, Request, Roster, Trained
 from hanse.core.table import Seats, Table, Updates, as_one
 from hanse.federation.check import heard, refusal
@@ -170,21 +171,15 @@ class Training:
     """The training of one round in progress.
 
     Attributes:
-        round: the round's number.
+        view: the round, with its seats.
         requests: what clients were asked, one request each.
-        seats: the seats that these requests train.
-        table: the models that the seats start from.
-        roster: who is present.
         before: what was under way when the round began.
         waiting: when TRAIN ends, and what becomes of late updates.
         deadline_s: the most seconds that the round waits, by the virtual clock in a simulation. None: no limit.
     """
 
-    round: int
+    view: View
     requests: Sequence[Request]
-    seats: Seats
-    table: Table
-    roster: Roster
     before: Underway
     waiting: Waiting
     deadline_s: float | None
@@ -199,7 +194,7 @@ class Training:
         # on a network an exchange may hand over answers to requests of earlier rounds
         earlier = {r.client: r for r in replies if r.arrival is not None and r.arrival.round is not None}
         now = [r for r in replies if r.arrival is None or r.arrival.round is None]
-        sound, refused = heard(self.round, self.requests, now, self.roster)
+        sound, refused = heard(self.view.round, self.requests, now, self.view.roster)
         asked = {r.client for r in self.requests}
         old = {c: self._answered(f, earlier.get(c)) for c, f in self.before.flights.items() if c not in asked}
         due = {r.client: self._due(r) for r in now}
@@ -260,10 +255,10 @@ class Training:
         self, request: Request, due: Mapping[int, float], sound: Mapping[int, Reply], reasons: Mapping[int, str]
     ) -> Flight:
         """Return the outstanding training of a client that was asked in this round and did not answer in time."""
-        client = request.client
-        at = np.flatnonzero(self.seats.client == client)
-        begun = self.seats.take(at).plain()
-        flight = Flight(self.round, begun, self.table.rows[begun.start].clone(), request=request)
+        client, seats = request.client, self.view.seats
+        assert seats is not None
+        begun = seats.take(np.flatnonzero(seats.client == client)).plain()
+        flight = Flight(self.view.round, begun, self.view.table.rows[begun.start].clone(), request=request)
         if client in due and due[client] == math.inf:
             return flight
         flight = replace(flight, due=due.get(client, self.before.clock), request=None)
@@ -284,10 +279,10 @@ class Training:
 
     def _wrong(self, flight: Flight) -> str | None:
         """Return why a late update does not count; None: it does."""
-        late = self.round - flight.round
+        late = self.view.round - flight.round
         if flight.refused is not None or flight.updates is None:
             return f"its update of round {flight.round}: {flight.refused or 'no reply'}"
-        if flight.round < self.waiting.oldest(self.round):
+        if flight.round < self.waiting.oldest(self.view.round):
             most = self.waiting.max_staleness
             return f"its update of round {flight.round}: is {late} rounds late: at most {most} (max_staleness)"
         return None

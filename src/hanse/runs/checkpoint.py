@@ -49,7 +49,7 @@ class LoopState:
         round: the number of the next round, from 0.
         table: the models in play, a row each.
         home: ``[N]``, the row from which each client starts.
-        states: the parts' states, by :meth:`hanse.runs.setup.Session.key`.
+        states: the parts' states, by :meth:`hanse.core.part.Mechanism.key`.
         book: the balances, and the hash of the last transaction.
         personal: ``[N, K]``, the weights with which each client mixes the table's rows into its personal model. None:
             no client has such a model.

@@ -36,7 +36,6 @@ from hanse.base.factories import MOST_COUNT, OBJECT
 from hanse.base.files import going_on, on_network, read_toml, table, write_whole
 from hanse.base.lock import Hold
 from hanse.base.pytorch import nn
-from hanse.core.entry import Transaction
 from hanse.core.part import Deployment
 from hanse.core.port import Federation, Request
 from hanse.core.recipe import NEVER
@@ -51,7 +50,7 @@ from hanse.runs.chance import UNMOVED, nothing_mixed
 from hanse.runs.checkpoint import LoopState, own_copy
 from hanse.runs.config import Experiment
 from hanse.runs.played_run import Observer, PlayedRun
-from hanse.runs.recomputable import Commitment, RoundAnswers, audit_folder
+from hanse.runs.recomputable import Commitment, audit_folder
 from hanse.runs.round import Exchange, Played, failed_round, finish, first_state, play_round, port_of
 from hanse.runs.round_record import METRICS, SEATS, RoundRecord
 from hanse.runs.run_record import guess_of, played_lines, same_frozen
@@ -131,29 +130,16 @@ def play_rounds(session: Session, state: LoopState, folder: RunDir | None, obser
     run.over = limits.over(run.metrics)  # a resumed run has used up some of its limits already
     if state.left and experiment.clients.leaving.models == "anew":
         run.over = f"client {min(state.left)} has left, and nobody trains on models that may hold its updates"
-    writing: list[tuple[RoundRecord, Future[None] | None]] = []
-
-    def settle() -> None:
-        """Wait until the round before is on the disk, and tell observers of it."""
-        if not writing:
-            return
-        record, done = writing.pop()  # what cannot be written is never told
-        if done is not None:
-            done.result()
-        run.metrics.append(record.metrics)
-        run.clients.extend(record.seats)
-        tell(observers, "on_round", record.metrics, record.played)
-
-    thread = ThreadPoolExecutor(1, "hanse-writer")  # starts when it has something to do
+    writing = _Writing(run, folder, observers)
     # engines and games bring their own threads; for what lies between, one is robust next to busy neighbours
-    with intra_op(1), interruptible(ours=not session.remote) as stop, thread:
+    with intra_op(1), interruptible(ours=not session.remote) as stop, writing.thread:
         while state.round < limits.rounds and run.over is None and not stop.is_set():
             try:
                 record = attempt(session, state)
             finally:
                 # what an observer asks for in "settle" is about the round before, what was asked until here about this
                 asked = stop.is_set()
-                settle()
+                writing.settle()
             if stop.is_set() and not asked:
                 break  # an observer of the round before ended the run there: this one does not count
             state, metrics = record.played.state, record.metrics
@@ -161,21 +147,18 @@ def play_rounds(session: Session, state: LoopState, folder: RunDir | None, obser
             run.keep(record)
             run.over = limits.over([*run.metrics, metrics])
             last = state.round == limits.rounds or run.over is not None or stop.is_set() or failures == MOST_FAILED
-            done = None
-            if folder is not None:
-                # a part that writes into arrays of its old state must not write into a checkpoint
-                kept = own_copy(state) if last or state.round % limits.checkpoint_every == 0 else None
-                done = thread.submit(folder.append, record.filed(), kept)
-            writing.append((record, done))
+            due = folder is not None and (last or state.round % limits.checkpoint_every == 0)
+            # a part that writes into arrays of its old state must not write into a checkpoint
+            writing.begin(record, own_copy(state) if due else None)
             # on a network the next round tells its members what became of this one
-            if last or folder is None or session.remote or metrics["time/round_s"] > LONG_S:
-                settle()
+            if last or session.remote or metrics["time/round_s"] > LONG_S:
+                writing.settle()
             if failures == MOST_FAILED:
                 raise RunFailedError(
                     f"{failures} rounds in a row failed; the last, round {metrics['round']}, by {metrics['failed']}"
                 )
             del record  # with all updates of the round, of which the next one has as many
-        settle()
+        writing.settle()
         run.interrupted = state.round < limits.rounds and run.over is None
         if not run.interrupted:
             state = ended(session, state, folder)
@@ -190,6 +173,36 @@ def play_rounds(session: Session, state: LoopState, folder: RunDir | None, obser
         run.nothing = UNMOVED
     tell(observers, "on_end", run)
     return run
+
+
+class _Writing:
+    """Writes a round in a thread while the next one is played, and tells observers of it once it is on the disk."""
+
+    def __init__(self, run: PlayedRun, folder: RunDir | None, observers: Sequence[Observer]) -> None:
+        self.run, self.folder, self.observers = run, folder, observers
+        self.thread = ThreadPoolExecutor(1, "hanse-writer")  # starts when it has something to do
+        self._begun: Future[RoundRecord] | None = None
+
+    def begin(self, record: RoundRecord, state: LoopState | None) -> None:
+        """Begin to write a round, and a checkpoint of the state after it, if one is due; without a directory, tell of
+        the round at once.
+        """
+        if self.folder is None:
+            self._tell(record)
+        else:
+            self._begun = self.thread.submit(self.folder.append, record.filed(), state)
+
+    def settle(self) -> None:
+        """Wait until the round before is on the disk, and tell observers of it."""
+        if self._begun is not None:
+            begun, self._begun = self._begun, None  # what cannot be written is never told
+            self._tell(begun.result())
+
+    def _tell(self, record: RoundRecord) -> None:
+        """Add a round to the run, and tell observers of it."""
+        self.run.metrics.append(record.metrics)
+        self.run.clients.extend(record.seats)
+        tell(self.observers, "on_round", record.metrics, record.played)
 
 
 def tell(observers: Sequence[Observer], moment: str, *given: Any) -> None:
@@ -212,13 +225,13 @@ def attempt(session: Session, state: LoopState) -> RoundRecord:
     """
     begun, port = time.perf_counter(), port_of(session, state)
     ports = [port]  # the round's, and then that of its test
-    tested, seconds, failed = Figures(), dict[str, float](), {}
+    tested, seconds, failed = Figures(), dict[str, float](), ""
     try:
         played = play_round(session, state, port)
         if state.round == 0 and not session.remote:
             _check_first(session, played)
         seconds["play"] = time.perf_counter() - begun
-        ports.append(replace(port_of(session, played.state), kept=None))
+        ports.append(replace(port_of(session, played.state), answers=None))
         tested = _test(session, state, played, ports[1])
         seconds["test"] = time.perf_counter() - begun - seconds["play"]
         personal = played.state.personal if tested.personal is None else tested.personal
@@ -232,14 +245,17 @@ def attempt(session: Session, state: LoopState) -> RoundRecord:
         if not session.remote or isinstance(wrong, InPlaceError) or any(one.lost for one in ports):
             raise
         log.exception("round %d failed and is undone", state.round)
-        failed["failed"] = said = " ".join(f"{type(wrong).__name__}: {wrong}".split())[:LONGEST]
+        failed = " ".join(f"{type(wrong).__name__}: {wrong}".split())[:LONGEST]
         client, start = (np.array([pair[i] for pair in port.sat], np.int64) for i in (0, 1))
-        played = failed_round(session, state, port.roster, Seats.at(client, start), f"the round failed: {said}")
+        played = failed_round(session, state, port.roster, Seats.at(client, start), f"the round failed: {failed}")
         played = replace(played, bytes_down=sum(p.down for p in ports), bytes_up=sum(p.up for p in ports))
         tested, seconds = Figures(), {}
     seconds["round"] = time.perf_counter() - begun
-    record = RoundRecord.of(played, tested, seconds, None if failed else port.kept)
-    record.metrics.update(failed, **({AGREEMENT: session.agreement} if session.agreement else {}))
+    record = RoundRecord.of(played, tested, seconds, None if failed else port.answers)
+    if failed:
+        record.metrics["failed"] = failed
+    if session.agreement:
+        record.metrics[AGREEMENT] = session.agreement
     return record.closed() if session.books else record
 
 
@@ -276,11 +292,14 @@ def _test(session: Session, before: LoopState, played: Played, port: Exchange) -
 def ended(session: Session, state: LoopState, folder: RunDir | None) -> LoopState:
     """Settle what the last round left open and tell the owners of private rows; return the state after it."""
     if session.pays and not state.finished:
-        state, posted, answers = settled(session, state)
+        port = port_of(session, state)
+        last = finish(session, state, port)
+        view, closing = last.view, close(last.view.round, last.view.book, last.view.posted)
+        state = replace(last.state, book=view.book.post(view.round, [closing]))
         if folder is not None:
-            if answers is not None:
-                folder.keep(state.round, answers.packed())
-            folder.owe(state.round, posted)
+            if port.answers is not None:
+                folder.keep(state.round, port.answers.packed())
+            folder.owe(state.round, (*view.posted, closing))
             folder.checkpoint(state)
     if folder is not None:  # also after a restart between these two
         folder.receipts()
@@ -290,18 +309,6 @@ def ended(session: Session, state: LoopState, folder: RunDir | None) -> LoopStat
         here = np.intersect1d(port.present(state.round).ids, owners).tolist()
         port.exchange(state.round, [Request(c, ()) for c in here], None, None)
     return state
-
-
-def settled(session: Session, state: LoopState) -> tuple[LoopState, tuple[Transaction, ...], RoundAnswers | None]:
-    """Settle what the last round left open and close the books.
-
-    Return the new state, the transactions that were posted, and the clients' answers, if answers are kept.
-    """
-    port = port_of(session, state)
-    last = finish(session, state, port)
-    view, posted = last.view, last.view.posted
-    closing = close(view.round, view.book, posted)
-    return replace(last.state, book=view.book.post(view.round, [closing])), (*posted, closing), port.kept
 
 
 __all__ = ["Observer", "PlayedRun", "play", "resume", "run", "run_remote"]
@@ -502,8 +509,7 @@ def _longer(path: Path, experiment: Experiment, rounds: int) -> Experiment:
     if isinstance(rounds, bool) or not isinstance(rounds, int) or not played <= rounds <= MOST_COUNT:
         raise UserError(f"--rounds {rounds}: must be a whole number, at least the {played} rounds already played")
     section = RunSection(**{**experiment.run.model_dump(), "rounds": rounds})
-    longer: Experiment = experiment.model_copy(update={"run": section})
-    return longer
+    return experiment.model_copy(update={"run": section})
 
 
 def _written_longer(folder: Path, experiment: Experiment) -> list[str]:
@@ -591,7 +597,7 @@ def play(
     with closing(session.engine):
         state, said = first_state(session), [*session.said]
         if hold is None:
-            if session.kept:
+            if session.recomputable:
                 raise UserError("run.recomputable: true: needs a run directory: give out (--out)")
             return play_rounds(session, state, None, observers)
         snapshot, lines = None, list[str]()
@@ -609,30 +615,26 @@ def play(
                     _same_parts(hold.folder, state, snapshot.state)
                     state = snapshot.state
                     said = [*dict.fromkeys([*said, *_accounts(session, state)])]
-                elif session.kept:  # the commitment is the first line of its books
+                elif session.recomputable:  # the commitment is the first line of its books
                     line = Commitment.read(folder.path).transaction()
                     folder.owe(0, [line])
                     state = replace(state, book=state.book.post(0, [line]))
                     said.append(f"note: {audit_folder(hold.folder)} is for an auditor alone")
-                told = ("corrupt checkpoint", "no sound checkpoint", "warning: ", "note: ")
-                said += [line if line.startswith(told) else f"warning: {line}" for line in lines]
-                return play_rounds(replace(session, said=said), state, folder, observers)
-            except MachineError:
-                raise
-            except Exception:
+                return play_rounds(replace(session, said=[*said, *lines]), state, folder, observers)
+            except Exception as wrong:
                 # an error of a part or of the user in the first round: nothing is lost, and the next try finds the
                 # place free
-                if folder.is_new and not again:
+                if folder.is_new and not again and not isinstance(wrong, MachineError):
                     folder.discard()
                 raise
 
 
-def _accounts(session: Session, state: LoopState) -> Iterator[str]:
-    """Go on from the clients' accounts in a checkpoint, and yield warnings. Raises UserError if they do not fit."""
-    if session.of_guards("accounts") is None and state.accounts is not None:
+def _accounts(session: Session, state: LoopState) -> list[str]:
+    """Go on from the clients' accounts in a checkpoint, and return warnings. Raises UserError if they do not fit."""
+    if session.accounts is None and state.accounts is not None:
         raise UserError("federation.private: is missing: clients began this run with privacy accounts, and keep them")
-    for guard in session.guards.values():
-        yield from guard.resumed(state.accounts, state.round, session.data.sizes)
+    guards, sizes = session.guards.values(), session.data.sizes
+    return [line for guard in guards for line in guard.resumed(state.accounts, state.round, sizes)]
 
 
 def _same_parts(folder: Path, first: LoopState, kept: LoopState) -> None:

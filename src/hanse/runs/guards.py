@@ -6,17 +6,19 @@ A wing names a :class:`Guard` for a setting as ``Wing(names={"guards": {setting:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
 from hanse.base.errors import UserError
 from hanse.base.wings import Names, absent
 from hanse.core.calling import States
-from hanse.core.part import Judge
-from hanse.core.port import Federation
-from hanse.core.table import Ints
+from hanse.core.entry import Transaction
+from hanse.core.part import Judge, Part, State, View
+from hanse.core.port import Federation, Request, Roster
+from hanse.core.table import Floats, Ints
 from hanse.data.federated import FederatedData
 from hanse.learning.job import Problem
 from hanse.runs.config import Experiment
@@ -25,6 +27,72 @@ if TYPE_CHECKING:
     from hanse.learning.loop import Loop
 
 BY_WINGS = ("federation.private", "federation.secure")  # settings of the core's sections that wings read
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class ProofReplies:
+    """The outcome of one question to members that prove something.
+
+    Attributes:
+        transactions: the bonds that move.
+        refused: (client, reason).
+        state: the next state.
+        roster: the clients as they count from now on. None: as before.
+        found: values for parts that decide later.
+    """
+
+    transactions: Sequence[Transaction]
+    refused: Sequence[tuple[int, str]]
+    state: State
+    roster: Roster | None = None
+    found: tuple[Any, ...] = ()
+
+
+ProofStep = tuple[Callable[[View, State], tuple[list[Request], State]], Callable[[View, State], ProofReplies]]
+
+
+class Proof(Part, Protocol):
+    """A helper part that lets members prove something."""
+
+    @property
+    def steps(self) -> Sequence[ProofStep]:
+        """The questions of a round, each with the method that hears the answers."""
+
+
+class SizeProof(Proof, Protocol):
+    """A helper part that lets members prove their sizes."""
+
+    def proved(self, state: State) -> Floats:
+        """Return the sizes that are proved, ``[N]``. All others are 0."""
+
+    def released(self, state: State) -> ProofReplies:
+        """Return the bonds that are still in escrow after the last round."""
+
+
+class Clipping(Part, Protocol):
+    """A helper part that changes what training tasks say."""
+
+    def sent(self, requests: Sequence[Request], state: State) -> list[Request]:
+        """Return training requests as they are sent."""
+
+
+class Accounts(Protocol):
+    """What a simulation's clients keep from round to round.
+
+    Attributes:
+        accounts: by client; the loop sets them before a round and takes them after it.
+    """
+
+    accounts: Mapping[int, Any]
+
+    def opened(self, clients: int) -> Mapping[int, Any]:
+        """Return them before round 0, for so many clients."""
+
+
+def only(found: Iterable[T | None]) -> T | None:
+    """Return the first of these that is not None. Of what guards bring, there is one at most."""
+    return next((one for one in found if one is not None), None)
 
 
 class Guard:
@@ -32,28 +100,31 @@ class Guard:
 
     Args:
         experiment: the experiment, which has the setting.
+        remote: whether the clients are on a network.
 
     Attributes:
         terms: the setting's options, checked, once :meth:`settle` has read them.
+        noise: the run's terms on noise (:class:`hanse.federation.wrapped.Believed`). None: it has none.
         groups: ``groups(seed, clients, round)`` says whose updates reach the server as one sum. None: it sees each.
         accounts: what a simulation's clients keep from round to round, once :meth:`clients` made it. None: nothing.
-        sizes: a helper part that lets members prove their sizes, once :meth:`server` made it. None: claims count.
+        sizes: a helper part that lets members prove their sizes. None: claims count.
         training: a helper part that lets members prove that they trained. None: nobody is asked.
         agreement: the hash of what members agreed to, for rounds and receipts of a simulation. "": nothing.
         answers: the kinds of questions that anybody answers, which a node then refuses to go beyond. None: any.
-        clipping: a helper part that changes what training tasks say (its ``sent``). None: there is none.
+        clipping: a helper part that changes what training tasks say. None: there is none.
     """
 
     groups: Callable[[int, Ints, int], list[Ints]] | None = None
-    accounts: Any = None
+    noise: Any = None
+    accounts: Accounts | None = None
     agreement: str = ""
     answers: Sequence[str] | None = None
-    clipping: Any = None
-    sizes: Any = None
-    training: Any = None
+    clipping: Clipping | None = None
+    sizes: SizeProof | None = None
+    training: Proof | None = None
 
-    def __init__(self, experiment: Experiment) -> None:
-        self.experiment = experiment
+    def __init__(self, experiment: Experiment, remote: bool = False) -> None:
+        self.experiment, self.remote = experiment, remote
         self.terms: Any = None
 
     def provides(self) -> Mapping[str, str]:
@@ -84,7 +155,7 @@ class Guard:
         """
         return inner
 
-    def server(self, inner: Federation, remote: bool) -> Federation:
+    def server(self, inner: Federation) -> Federation:
         """Return the federation as the server sees it: wrapped last."""
         return inner
 
@@ -123,14 +194,14 @@ def asked(experiment: Experiment) -> list[str]:
     return [setting for setting in settings if given(setting)]
 
 
-def guards_of(experiment: Experiment) -> dict[str, Guard]:
-    """Return the guards that an experiment asks for, by setting. Raises UserError if there is no wing for one of
-    them.
+def guards_of(experiment: Experiment, remote: bool = False) -> dict[str, Guard]:
+    """Return the guards that an experiment asks for, by setting; ``remote``: for clients on a network. Raises UserError
+    if there is no wing for one of them.
     """
     settings = asked(experiment)
     if lost := [setting for setting in settings if setting not in GUARDS]:
         raise UserError(*(f"{setting}: needs a wing{absent() or ', and none reads it'}" for setting in lost))
-    return {setting: GUARDS[setting](experiment) for setting in settings}
+    return {setting: GUARDS[setting](experiment, remote) for setting in settings}
 
 
 def settled(experiment: Experiment, sizes: np.ndarray | None = None) -> dict[str, Guard]:

@@ -220,7 +220,7 @@ class ProgressBar:
     def on_start(self, experiment: Experiment, first_round: int, said: Sequence[str]) -> None:
         """Print the notes, and start the bar at the first round."""
         for line in said:
-            warns = "checkpoint" in line or line.startswith(("warning: ", "note: "))
+            warns = line.startswith(("warning: ", "note: "))
             if self._explain or warns:
                 self._console.print(line, style="yellow" if warns else "dim", markup=False)
         self._main = main_of(experiment.eval.metrics)

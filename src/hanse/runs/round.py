@@ -27,10 +27,10 @@ import numpy as np
 from hanse.base.errors import PartError, PartWarning, blamed
 from hanse.base.pytorch import Tensor, torch
 from hanse.core.book import Book
-from hanse.core.calling import States, called, check_figures, check_rows, checked_state, decide, guarded, proposed_mix
+from hanse.core.calling import States, called, check_figures, check_rows, checked_state, decide, naming, proposed_mix
 from hanse.core.entry import BONDS, LEAVE, TOKEN, Transaction, grant
 from hanse.core.entry import client as account_of
-from hanse.core.part import Questions, Stage, State, Unproved, View
+from hanse.core.part import Choice, Deployment, Questions, Settlement, Stage, State, Unproved, Values, View
 from hanse.core.port import Closing, Federation, Payload, Reply, Request, Roster, Task, Train, Trained
 from hanse.core.recipe import NEVER, History
 from hanse.core.table import Floats, Ints, Mix, Seats, Table, Updates, copies, mix, outsized
@@ -40,6 +40,7 @@ from hanse.mechanisms.feedback import gone
 from hanse.mechanisms.weigh import noise_of
 from hanse.runs.arrivals import Landed, Training, Underway, Waiting, joined, updates_in, updates_of
 from hanse.runs.checkpoint import LoopState
+from hanse.runs.guards import Proof
 from hanse.runs.recomputable import RoundAnswers
 from hanse.runs.settle_inputs import WatchedCall
 from hanse.runs.setup import Session
@@ -53,7 +54,7 @@ class Exchange(Federation):
         federation: the port to the clients.
         round: the round's number.
         deadline_s: how many seconds each exchange may take. None: no limit.
-        kept: all answers, for an auditor. None: they are not kept.
+        answers: all answers, for an auditor. None: they are not kept.
         seconds: wall-clock seconds so far, by stage.
         down: bytes sent to the clients so far.
         up: bytes received so far.
@@ -76,7 +77,7 @@ class Exchange(Federation):
     federation: Federation
     round: int
     deadline_s: float | None
-    kept: RoundAnswers | None = None
+    answers: RoundAnswers | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     down: int = 0
     up: int = 0
@@ -90,8 +91,8 @@ class Exchange(Federation):
         self.lost = True  # unless it answers
         self.roster = self.federation.present(round)
         self.lost = False
-        if self.kept is not None:
-            self.kept.present(self.roster)
+        if self.answers is not None:
+            self.answers.present(self.roster)
         return self.roster
 
     @contextmanager
@@ -132,11 +133,10 @@ class Exchange(Federation):
         if requests or before.flights:
             came = self.exchange(self.round, requests, self.deadline_s, waiting.closing(self.round))
             if waiting.active or before.flights or before.clock or any(reply.arrival is not None for reply in came):
-                asked = Training(self.round, requests, seats, view.table, view.roster, before, waiting, self.deadline_s)
-                landed = asked.land(came)
+                landed = Training(view, requests, before, waiting, self.deadline_s).land(came)
             else:  # everybody was waited for, and no clock runs: nothing can be late
                 sound, refused = heard(self.round, requests, came, view.roster)
-                landed = replace(landed, replies=sound, refusals=tuple(refused))
+                landed = Landed(sound, tuple(refused), (), before)
         view = _knowing(view, landed.replies, landed.refusals)
         found = {one.seat: one for reply in landed.replies.values() for one in updates_in(reply)}
         at = sorted(found)
@@ -155,8 +155,8 @@ class Exchange(Federation):
         self.lost = False
         self.down += sum(reply.bytes_down for reply in replies)
         self.up += sum(reply.bytes_up for reply in replies)
-        if self.kept is not None:
-            self.kept.exchanged(requests, replies)
+        if self.answers is not None:
+            self.answers.exchanged(requests, replies)
         return replies
 
 
@@ -268,16 +268,15 @@ def first_state(session: Session) -> LoopState:
     train, context = session.mechanism.train, session.context
     states: dict[str, State] = {}
     for key, part in session.parts().items():
-        with guarded(f"the {key} part {type(part).__name__}: its init returned"):
+        with naming(f"the {key} part {type(part).__name__}: its init returned"):
             states[key] = checked_state(part.init(context))
     table = Table.laid_out(tuple(train.blocks(context)), context.num_clients, context.initial)
     home = train.home(table, context)
-    with guarded(f"the train part {type(train).__name__}: its home returned"):
+    with naming(f"the train part {type(train).__name__}: its home returned"):
         check_rows("rows", home, (context.num_clients,), table.size).flags.writeable = False
     recipe, first = context.recipe, context.initial(0)
     history = History.of(recipe, context.num_clients, context.layout, first) if recipe.remembers else None
-    kept = session.of_guards("accounts")
-    accounts = None if kept is None else kept.opened(context.num_clients)
+    accounts = None if session.accounts is None else session.accounts.opened(context.num_clients)
     book = Book(floor=round(session.experiment.ledger.floor * TOKEN))
     return LoopState(0, table, home, states, book, history=history, accounts=accounts)
 
@@ -296,20 +295,20 @@ def play_round(session: Session, state: LoopState, port: Exchange | None = None)
         PartError: a part returns something invalid, or writes into its arguments.
         LedgerError: a settlement does not sum to zero, or overdraws an account. Nothing of it is posted.
     """
-    accounts = session.of_guards("accounts")
+    accounts = session.accounts
     if accounts is not None:
         accounts.accounts = state.accounts or {}
     now = _Round(session, state, "open", port)
     now.grant()  # first: a bid that is asked for below may already be paid from one
     now.let_leave()
-    now.prove("sizes")
+    now.prove("sizes", session.sizes)
     now.ask("open")
     now.let_leave()  # and those who say now that they leave
     now.settle()
 
     now.select()
     now.train()
-    now.prove("training")
+    now.prove("training", session.training)
 
     now.ask("close")
     now.weigh()
@@ -319,11 +318,12 @@ def play_round(session: Session, state: LoopState, port: Exchange | None = None)
     now.deploy()
     now.learn()
 
-    view, port = now.view, now.port
-    personal = None if view.deployment is None else view.deployment.weights
+    view, port, given = now.view, now.port, now.view.deployment
+    held = None if given is None or np.array_equal(given.rows, view.mixed.home) else given.rows
+    personal = None if given is None else given.weights
     after = LoopState(
         state.round + 1, table, view.mixed.home, now.states, view.book, personal,
-        moved=_moved(state, view, table), held=_held(view), underway=now.underway, left=state.left,
+        moved=_moved(state, view, table), held=held, underway=now.underway, left=state.left,
         history=None if state.history is None else state.history.after(state.round, view.trained),
         accounts=None if accounts is None else accounts.accounts,
     )  # fmt: skip
@@ -337,19 +337,11 @@ def _waited(session: Session, underway: Underway, updates: Updates) -> dict[str,
     That is how many updates were late, by how many rounds the latest was, how many are still under way, and the virtual
     time at its end in seconds. A round that waits for everybody has no such metrics.
     """
-    metrics: dict[str, float] = {}
-    if session.waiting.active:
-        late = updates.staleness[updates.staleness > 0]
-        metrics |= {"late/mixed": len(late), "late/staleness": int(late.max(initial=0))}
-        metrics["late/under_way"] = len(underway.flights)
-    return metrics | ({"clock_s": underway.clock} if underway.clock else {})
-
-
-def _held(view: View) -> Ints | None:
-    """Return the row that each client holds, ``[N]``, if any client's is not its home."""
-    if view.deployment is None or np.array_equal(view.deployment.rows, view.mixed.home):
-        return None
-    return view.deployment.rows
+    clock: dict[str, float] = {"clock_s": underway.clock} if underway.clock else {}
+    if not session.waiting.active:
+        return clock
+    late, flying = updates.staleness[updates.staleness > 0], len(underway.flights)
+    return {"late/mixed": len(late), "late/staleness": int(late.max(initial=0)), "late/under_way": flying} | clock
 
 
 def _moved(state: LoopState, view: View, table: Table) -> Ints:
@@ -401,15 +393,15 @@ def finish(session: Session, state: LoopState, port: Exchange | None = None) -> 
     now = _Round(session, state, "end", port)
     if (settle := session.mechanism.settle) is not None:
         now.let_leave()
-        own = now.states[session.key("settle")]
+        own = now.states[session.mechanism.key("settle")]
         with called("settle", settle.asks, now.view, own):
             asked = settle.asks(now.view, own)
         now.view = now.port.ask(merge(asked), now.view)
         now.settle()
     if session.sizes is not None:
-        heard = session.sizes.released(now.states["sizes"])
-        now.post(heard.transactions)
-        now.keep("sizes", heard.state)
+        outcome = session.sizes.released(now.states["sizes"])
+        now.post(outcome.transactions)
+        now.keep("sizes", outcome.state)
     after = replace(state, states=now.states, book=now.view.book, finished=True)
     return Played(after, now.view, now.port.seconds, now.port.down, now.port.up)
 
@@ -425,8 +417,8 @@ def port_of(session: Session, state: LoopState) -> Exchange:
         told, owner = {}, state.table.owner.tolist()
         for row in np.flatnonzero(state.moved != NEVER).tolist():
             told[owner[row]] = (*told.get(owner[row], ()), (row, int(state.moved[row])))
-    kept = RoundAnswers() if session.kept else None
-    return Exchange(session.federation, state.round, session.experiment.federation.deadline_s, kept, told=told)
+    answers = RoundAnswers() if session.recomputable else None
+    return Exchange(session.federation, state.round, session.experiment.federation.deadline_s, answers, told=told)
 
 
 def _figures(session: Session, states: States) -> dict[str, Floats]:
@@ -434,7 +426,7 @@ def _figures(session: Session, states: States) -> dict[str, Floats]:
     by_name: dict[str, Floats] = {}
     for key, part in session.parts().items():
         figures = part.figures(states[key])
-        with guarded(f"the {key} part {type(part).__name__}: its figures returned"):
+        with naming(f"the {key} part {type(part).__name__}: its figures returned"):
             check_figures(figures, session.context.num_clients, by_name)
         by_name |= figures
     return by_name
@@ -459,14 +451,10 @@ class _Round:
             session.context, state.round, stage, present, state.table, state.home, judge, book=state.book, refusals=lost
         )
 
-    def know(self, **known: Any) -> None:
-        """Set these fields of the view."""
-        self.view = replace(self.view, **known)
-
     def hand_on(self, found: Iterable[Any]) -> None:
         """Let later parts find these values by their types (``view.get(Type)``)."""
         if new := {type(value): value for value in found}:
-            self.know(found={**self.view.found, **new})
+            self.view = replace(self.view, found={**self.view.found, **new})
 
     def keep(self, key: str, state: State) -> None:
         """Set a part's state."""
@@ -475,7 +463,8 @@ class _Round:
     def post(self, transactions: Iterable[Transaction]) -> None:
         """Post transactions to the round's books. Raises LedgerError, with nothing posted."""
         if new := tuple(transactions):
-            self.know(book=self.view.book.post(self.view.round, new), posted=self.view.posted + new)
+            book, posted = self.view.book.post(self.view.round, new), self.view.posted + new
+            self.view = replace(self.view, book=book, posted=posted)
 
     def grant(self) -> None:
         """Give grants to clients that are here for the first time, or the parts of grants that are due.
@@ -502,25 +491,27 @@ class _Round:
             return
         left = gone(self.view, self.states["feedback"])
         if left.any():
-            self.know(roster=Roster(c for c in self.view.roster if not left[c.id]))
+            self.view = replace(self.view, roster=Roster(c for c in self.view.roster if not left[c.id]))
 
-    def prove(self, what: str) -> None:
-        """Let members prove something, if the experiment asks for it, step by step.
+    def prove(self, key: str, part: Proof | None) -> None:
+        """Let members prove something step by step, if the experiment asks for it.
 
         Args:
-            what: "sizes", so nobody has more samples than it has proved; or "training".
+            key: where the part's state is.
+            part: asks them. None: the experiment does not.
         """
-        if (part := self.session.of_guards(what)) is None:
+        if part is None:
             return
         with self.port.clock("ask"):
             for ask, hear in part.steps:
-                asked, state = ask(self.view, self.states[what])
-                self.view = self.port.ask(asked, self.view)
-                heard = hear(self.view, state)
-                self.know(refusals=(*self.view.refusals, *heard.refused), roster=heard.roster or self.view.roster)
-                self.post(heard.transactions)
-                self.hand_on(heard.found)
-                self.keep(what, heard.state)
+                asked, state = ask(self.view, self.states[key])
+                view = self.port.ask(asked, self.view)
+                outcome = hear(view, state)
+                refusals, roster = (*view.refusals, *outcome.refused), outcome.roster or view.roster
+                self.view = replace(view, refusals=refusals, roster=roster)
+                self.post(outcome.transactions)
+                self.hand_on(outcome.found)
+                self.keep(key, outcome.state)
 
     def questions(self, stage: Stage) -> list[Request]:
         """Return what all parts want to know at a stage, one request per client, and hand on what they found."""
@@ -540,13 +531,13 @@ class _Round:
 
     def select(self) -> None:
         """Choose who trains (SELECT), and let the train part turn the choice into seats."""
-        mechanism, key = self.session.mechanism, self.session.key
+        mechanism = self.session.mechanism
         with self.port.clock("select"):
-            choice, self.states = decide("select", mechanism.select.select, self.view, self.states, key("select"))
-            self.know(choice=choice)
+            choice, self.states = decide(Choice, mechanism, "select", mechanism.select.select, self.view, self.states)
+            self.view = replace(self.view, choice=choice)
             self.hand_on(choice.found)
-            seats, self.states = decide("train", mechanism.train.seats, self.view, self.states, key("train"))
-            self.know(seats=seats, stage="train")
+            seats, self.states = decide(Seats, mechanism, "train", mechanism.train.seats, self.view, self.states)
+            self.view = replace(self.view, seats=seats, stage="train")
 
     def train(self) -> None:
         """Train the seats and collect the parts' questions that travel with the tasks.
@@ -557,14 +548,14 @@ class _Round:
         assert seats is not None
         with self.port.clock("train"):
             questions = self.questions("train")
-            part, own = session.mechanism.train, self.states[session.key("train")]
+            part, own = session.mechanism.train, self.states[session.mechanism.key("train")]
             with called("train", part.sends, self.view, own) as who:
                 payload = part.sends(self.view, own)
             if payload is not None and (wrong := unsound(payload, self.view.context.layout)) is not None:
                 raise PartError(f"{who}, cannot send this: {wrong}")
             tasks = training(seats, self.view.table, payload, self.history)
-            if (clipping := session.of_guards("clipping")) is not None:
-                tasks = clipping.sent(tasks, self.states["clipping"])
+            if session.clipping is not None:
+                tasks = session.clipping.sent(tasks, self.states["clipping"])
             requests = merge([*tasks, *questions])
             view, self.underway = self.port.train(requests, self.view, self.underway, session.waiting)
             updates = view.trained
@@ -579,10 +570,10 @@ class _Round:
         view = self.view
         with self.port.clock("weigh"):
             if len(view.trained) == 0:
-                self.know(mix=Mix.keeping(view.table, 0, view.home))
+                self.view = replace(self.view, mix=Mix.keeping(view.table, 0, view.home))
                 return
             mixed, found, self.states = proposed_mix(self.session.mechanism, view, self.states)
-            self.know(mix=mixed, refusals=(*view.refusals, *mixed.refused))
+            self.view = replace(self.view, mix=mixed, refusals=(*view.refusals, *mixed.refused))
             self.hand_on(found)
 
     def value(self) -> None:
@@ -591,11 +582,11 @@ class _Round:
         Whatever part values them, an update of weight 0 is worth 0: the new table has nothing of it. So is a good one
         of a client that has not proved that it trained.
         """
-        value = self.session.mechanism.value
+        mechanism, value = self.session.mechanism, self.session.mechanism.value
         if value is None or not len(self.view.trained):
             return
         with self.port.clock("value"):
-            values, self.states = decide("value", value.value, self.view, self.states, self.session.key("value"))
+            values, self.states = decide(Values, mechanism, "value", value.value, self.view, self.states)
             # noise moves values by nobody knows how much
             if values.standard_errors is None and noise_of(self.view.trained).any():
                 values = replace(values, standard_errors=np.full(len(values.per_seat), np.nan))
@@ -604,7 +595,7 @@ class _Round:
                 idle |= np.isin(self.view.trained.seats.client, unproved.clients) & (values.per_seat > 0)
             if idle.any():
                 values = values.without(idle)
-        self.know(values=values)
+        self.view = replace(self.view, values=values)
         self.hand_on(values.found)
 
     def settle(self) -> None:
@@ -614,13 +605,12 @@ class _Round:
             PartError: the payment rule posts a kind of transaction that it does not declare.
             LedgerError: the transactions do not sum to zero or overdraw an account; nothing is posted.
         """
-        session, settle = self.session, self.session.mechanism.settle
+        session, mechanism, settle = self.session, self.session.mechanism, self.session.mechanism.settle
         if settle is None:
             return
         with self.port.clock("settle"):
-            key = session.key("settle")
-            watched = WatchedCall(settle.settle, alone=key == "settle")
-            settlement, self.states = decide("settle", watched, self.view, self.states, key)
+            watched = WatchedCall(settle.settle, alone=mechanism.key("settle") == "settle")
+            settlement, self.states = decide(Settlement, mechanism, "settle", watched, self.view, self.states)
             if (before := self.view.settlement) is not None:  # that of the round's start: its records stay
                 metrics, arrays = {**before.metrics, **settlement.metrics}, {**before.arrays, **settlement.arrays}
                 settlement = replace(settlement, metrics=metrics, arrays=arrays)
@@ -632,7 +622,7 @@ class _Round:
                 named = ", ".join(sorted(declared))
                 raise PartError(f"{who}: posts '{odd[0]}', which its tells does not name; it names {named}")
             inputs = watched.inputs(self.view, self.view.stage, settlement.found)
-            self.know(settlement=settlement)
+            self.view = replace(self.view, settlement=settlement)
             with blamed(f"{who}, round {self.view.round}"):
                 self.post(settlement.transactions)
         self.hand_on([*settlement.found, inputs])
@@ -663,15 +653,14 @@ class _Round:
         """Say that updates to rows that ``stay`` as they are were worth nothing."""
         values, target = self.view.values, self.view.trained.seats.target
         if values is not None and stay:
-            self.know(values=values.without(np.isin(target, sorted(stay)), stay))
+            self.view = replace(self.view, values=values.without(np.isin(target, sorted(stay)), stay))
 
     def deploy(self) -> None:
         """Let the deploy part say which model each client holds; without one, clients hold their home rows."""
-        deploy = self.session.mechanism.deploy
+        mechanism, deploy = self.session.mechanism, self.session.mechanism.deploy
         if deploy is not None:
-            key = self.session.key("deploy")
-            deployment, self.states = decide("deploy", deploy.deploy, self.view, self.states, key)
-            self.know(deployment=deployment)
+            given, self.states = decide(Deployment, mechanism, "deploy", deploy.deploy, self.view, self.states)
+            self.view = replace(self.view, deployment=given)
 
     def learn(self) -> None:
         """Let each part see the round as a whole, and note what the settle part read of it."""
@@ -679,7 +668,7 @@ class _Round:
             watched = WatchedCall(part.learn, alone=True) if key == "settle" else None  # it stands in no other slot
             with called(key, part.learn, self.view, self.states[key]) as who:
                 state = (watched or part.learn)(self.view, self.states[key])
-            with guarded(f"{who}: its learn returned"):
+            with naming(f"{who}: its learn returned"):
                 self.keep(key, checked_state(state))
             if watched is not None:
                 self.hand_on([watched.inputs(self.view, "learn")])

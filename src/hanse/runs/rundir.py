@@ -185,16 +185,8 @@ class RunBooks:
 
 # there before the run begins: who is in it, who plays it, what the operator ordered
 EARLIER = (FEDERATION, MEMBERS, "members.tmp", "operator.jsonl", "letters.json", LOCK)
-STARTED = (
-    ROUNDS,
-    "checkpoints",
-    "environment.json",
-    "ledger.json",
-    COMMITTED,
-    ABOUT,
-    DATA,
-    SHAPE,
-)  # before config.toml makes it a run
+# there before config.toml makes it a run
+STARTED = (ROUNDS, "checkpoints", "environment.json", "ledger.json", COMMITTED, ABOUT, DATA, SHAPE)
 FULL = (errno.ENOSPC, errno.EDQUOT)
 KEEP = 3  # checkpoints: the last one, and two to fall back on
 
@@ -271,7 +263,7 @@ class RunDir:
         >>> small = rehearse("fedavg")
         >>> with Hold(Path("run")) as hold:
         ...     folder = RunDir.create(small.setup, hold)
-        ...     folder.append(RoundRecord.of(small.played, Figures(), {}).filed(), small.played.state)
+        ...     _ = folder.append(RoundRecord.of(small.played, Figures(), {}).filed(), small.played.state)
         ...     folder.close()
         >>> len((Path("run") / "metrics.jsonl").read_text().splitlines())
         1
@@ -319,7 +311,7 @@ class RunDir:
                 if session.books:
                     signs = {} if key is None else {"key": public_of(key).hex()}
                     write_whole(path / "ledger.json", json.dumps({"book": uuid.uuid4().hex} | signs) + "\n")
-                if session.kept:
+                if session.recomputable:
                     shutil.rmtree(audit_folder(path), ignore_errors=True)  # of an earlier run of this name
                     private_folder(audit_folder(path))
                     held = None if validation is None else CommittedSet.of(validation)
@@ -356,7 +348,7 @@ class RunDir:
         """
         path, experiment, data = hold.folder, session.experiment, fingerprint(session.data)
         note = compare_data(path, data, allowed=other_data, names=session.data.names)
-        notes = [*([] if note is None else [note]), *_other_versions(path)]
+        notes = [*([] if note is None else [f"warning: {note}"]), *_other_versions(path)]
         folder = RunDir(path)
         with folder._storing():
             snapshot = folder._last_sound(session.device, notes)
@@ -391,11 +383,11 @@ class RunDir:
                 self.kept = snapshot.state.round
                 return snapshot
             except CorruptCheckpointError as wrong:
-                said.append(f"corrupt checkpoint {wrong}; using the one before it")
+                said.append(f"warning: corrupt checkpoint {wrong}; using the one before it")
                 file.rename(file.with_suffix(".corrupt"))
                 passed_over = True
         if passed_over:
-            said.append("no sound checkpoint is left; starting again from round 0")
+            said.append("warning: no sound checkpoint is left; starting again from round 0")
         return None
 
     def _open(self, experiment: Experiment, snapshot: Snapshot | None, key: Ed25519PrivateKey | None) -> None:
@@ -408,9 +400,9 @@ class RunDir:
             raise MachineError(f'{file}: is gone; it must be {{"book": NAME}}, with the name that receipts give')
         self._files = {name: (self.path / name).open("ab") for name in LINES}
 
-    def append(self, done: RoundRecord, state: LoopState | None) -> None:
+    def append(self, done: RoundRecord, state: LoopState | None) -> RoundRecord:
         """Write one finished round's file and lines, and a checkpoint of the state after it, if one is due: the round
-        counts once a checkpoint is written.
+        counts once a checkpoint is written. Return the round.
         """
         view = done.played.view
         assert done.file is not None
@@ -424,6 +416,7 @@ class RunDir:
         self.owe(view.round, view.posted)
         if state is not None:
             self.checkpoint(state)
+        return done
 
     def keep(self, round: int, answers: bytes) -> None:
         """Write the clients' answers of a round, or of the final settlement, next to the run."""

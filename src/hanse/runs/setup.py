@@ -34,7 +34,7 @@ from hanse.data import build as build_data
 from hanse.data.build import with_own
 from hanse.federation.behaviour import BEHAVIOURS, Behaviour
 from hanse.federation.local import LocalFederation
-from hanse.federation.policy import POLICIES, Profile, build_profiles
+from hanse.federation.policy import POLICIES, build_profiles
 from hanse.federation.wrapped import Believed, Bounded, build_refusal
 from hanse.learning.agreement import settle
 from hanse.learning.engines import EngineChoice, choose, pick_device
@@ -52,7 +52,7 @@ from hanse.mechanisms.mechanism_table import judged, who_judges
 from hanse.runs import refusals
 from hanse.runs.arrivals import Waiting
 from hanse.runs.config import Experiment, MechanismSection, ModelSection
-from hanse.runs.guards import Guard, guards_of
+from hanse.runs.guards import Accounts, Clipping, Guard, Proof, SizeProof, guards_of, only
 from hanse.runs.server_judge import ServerJudge
 
 
@@ -111,6 +111,10 @@ class Session:
         waiting: when TRAIN ends, and what becomes of late updates.
         about: descriptions of parts, behaviours and the policy, for reports.
         guards: what wings put around the clients, by the key of the setting that asks for it.
+        sizes: the guards' part that asks clients to prove their sizes. None: what they claim counts.
+        training: that which asks them to prove that they trained. None: nobody is asked.
+        clipping: that which changes what training tasks say. None: they are sent as they are.
+        accounts: what a simulation's clients keep from round to round. None: nothing.
         agreement: the hash of what the clients of a network agreed to. "": there is no agreement.
         said: lines to print at the start: why this engine was chosen, and warnings.
 
@@ -136,6 +140,10 @@ class Session:
     waiting: Waiting = field(default_factory=Waiting)
     about: About = field(default_factory=About)
     guards: Mapping[str, Guard] = field(default_factory=dict)
+    sizes: SizeProof | None = None
+    training: Proof | None = None
+    clipping: Clipping | None = None
+    accounts: Accounts | None = None
     agreement: str = ""
     said: Sequence[str] = ()
 
@@ -150,20 +158,11 @@ class Session:
         beside: dict[str, Part | None] = {
             "feedback": Feedback() if self.experiment.clients.told else None,
             "sizes": self.sizes,
-            "training": self.of_guards("training"),
+            "training": self.training,
             "vesting": self.vesting,
-            "clipping": self.of_guards("clipping"),
+            "clipping": self.clipping,
         }
         return self.mechanism.parts() | {key: part for key, part in beside.items() if part is not None}
-
-    def of_guards(self, what: str) -> Any:
-        """Return the attribute of this name of the first guard that has it ("accounts", "clipping"), or None."""
-        return next((found for guard in self.guards.values() if (found := getattr(guard, what)) is not None), None)
-
-    @property
-    def sizes(self) -> Any:
-        """The part that asks clients to prove their numbers of samples. None: what they claim counts."""
-        return self.of_guards("sizes")
 
     @property
     def grant(self) -> int:
@@ -177,23 +176,19 @@ class Session:
         return None if parts == 1 else Vesting(self.grant, parts)
 
     @property
-    def kept(self) -> bool:
+    def recomputable(self) -> bool:
         """Whether the run keeps all answers and commits to its inputs, so that an auditor can replay it."""
         return self.experiment.run.recomputable
 
     @property
     def books(self) -> bool:
         """Whether anything is posted: payments, bonds of proved sizes, or a commitment."""
-        return self.pays or self.kept
+        return self.pays or self.recomputable
 
     @property
     def pays(self) -> bool:
         """Whether clients have accounts."""
         return self.mechanism.settle is not None or self.sizes is not None
-
-    def key(self, slot: str) -> str:
-        """Return the key under which the state of this slot's part is kept: the first slot that the part fills."""
-        return self.mechanism.standing(self.mechanism.slots()[slot])[0]
 
 
 # clients on a network train themselves: numbers are those of one thread
@@ -260,7 +255,7 @@ def build(
     told = refusals.objections(experiment, data, problem, acting, _tested(experiment, data, False))
     warnings = [line for line in told if line.startswith("warning: ")]
     lines += [line for line in told if line not in warnings]
-    guards: dict[str, Guard] = tried(lambda: guards_of(experiment)) or {}
+    guards: dict[str, Guard] = tried(lambda: guards_of(experiment, remote)) or {}
     for guard in guards.values():
         tried(partial(guard.settle, data.sizes))
     for guard in guards.values():
@@ -275,15 +270,15 @@ def build(
     on_ray = federated.engine == "ray" and not remote
     if on_ray:
         choice = replace(choice, threads=1, workers=1, graphs=False)
-    compared = (row, refusals.few_samples(data), device, experiment.engine.precision)
-    choice, problem, engine, differs = settle(choice, problem, *compared)
+    tried_on, precision = refusals.few_samples(data), experiment.engine.precision
+    choice, problem, engine, differs = settle(choice, problem, row, tried_on, device, precision)
     experiment = _with_engine(experiment, choice, device)
     for guard in guards.values():
         experiment = guard.written(experiment)
     if on_ray:
         from hanse.learning.ray_engine import RayEngine  # here: few runs need it
 
-        engine = RayEngine(engine, problem, choice, device, experiment.engine.precision, loop)
+        engine = RayEngine(engine, problem, choice, device, precision, loop)
     elif loop is not None and isinstance(engine, SequentialEngine):
         engine = LoopEngine(engine, loop)
     said = [
@@ -302,24 +297,27 @@ def build(
 
     recipe, most = experiment.train.recipe, mechanism.most_seats(data.num_clients)
     waiting = Waiting(refusals.enough_replies(experiment, most), federated.late, federated.max_staleness)
-    groups = next((partial(guard.groups, seed) for guard in guards.values() if guard.groups is not None), None)
-    agreed = next((guard.agreement for guard in guards.values() if guard.agreement), "")
+    groups = only(guard.groups for guard in guards.values())
     context = Context(
-        data.num_clients, experiment.run.rounds, seed, recipe, problem.layout, initial, sums=groups,
-        members=experiment.clients.members,
+        data.num_clients, experiment.run.rounds, seed, recipe, problem.layout, initial,
+        sums=None if groups is None else partial(groups, seed), members=experiment.clients.members,
     )  # fmt: skip
     here = federation if federation is not None else LocalFederation(
         data, problem, engine, recipe, seed,
         behaviours=tuple(acting.values()), policy=policy, profiles=profiles,
     )  # fmt: skip
+    behind = _guarded(here, experiment, context, guards, data, refuse, remote)
     workers = (experiment.engine.threads or 1) * (experiment.engine.workers or 1)
     judge = ServerJudge(
         problem, engine, data.server_validation, workers, data.num_classes, data.server_root, device, recipe, seed
     )
+    about = describe(mechanism.slots(), acting, policy, profiles, data.num_clients, seed)
+    names = tuple(name[:80] or "?" for name in data.names) if len(data.names) <= MOST_CLIENTS else ()
+    notes = tuple(one[:600] for one in (*data.warnings, *data.notes)[:100])
     return Session(
         experiment,
         mechanism,
-        federation=_guarded(here, experiment, context, guards, data, refuse, remote),
+        federation=behind,
         context=context,
         judge=judge,
         data=data,
@@ -329,9 +327,13 @@ def build(
         tested_clients=_tested(experiment, data, remote),
         remote=remote,
         waiting=waiting,
-        about=_told(data, mechanism, acting, policy, profiles, seed),
+        about=replace(about, doubt=data.doubt[:600], names=names, notes=notes),
         guards=guards,
-        agreement=agreement or agreed,
+        sizes=only(guard.sizes for guard in guards.values()),
+        training=only(guard.training for guard in guards.values()),
+        clipping=only(guard.clipping for guard in guards.values()),
+        accounts=only(guard.accounts for guard in guards.values()),
+        agreement=next(filter(None, (agreement, *(guard.agreement for guard in guards.values()))), ""),
         said=said,
     )
 
@@ -339,21 +341,6 @@ def build(
 def policy_of(experiment: Experiment) -> Any:
     """Return the clients' policy. Raises UserError if it does not exist or its options are wrong."""
     return call(*named(experiment.clients.policy, "clients.policy", POLICIES), "clients.policy")
-
-
-def _told(
-    data: FederatedData,
-    mechanism: Mechanism,
-    acting: Mapping[str, Behaviour],
-    policy: Any,
-    profiles: Sequence[Profile],
-    seed: int,
-) -> About:
-    """Return the descriptions of parts, behaviours and the policy, with the clients' names and the data's notes."""
-    description = describe(mechanism.slots(), acting, policy, profiles, data.num_clients, seed)
-    names = tuple(name[:80] or "?" for name in data.names) if len(data.names) <= MOST_CLIENTS else ()
-    notes = tuple(one[:600] for one in (*data.warnings, *data.notes)[:100])
-    return replace(description, doubt=data.doubt[:600], names=names, notes=notes)
 
 
 def _settled(
@@ -435,7 +422,7 @@ def _modelled(
     return experiment.model_copy(update={"model": section}), made
 
 
-HOOKS = ("present", "holds", "sees", "studies", "overhears", "claims", "on_request", "on_reply", "takes", "tells")
+HOOKS = tuple(name for name in vars(Behaviour) if not name.startswith("_"))  # the methods that are called
 
 
 def _behaviour(name: str, options: dict[str, Any]) -> Behaviour:
@@ -491,8 +478,7 @@ def _with_engine(experiment: Experiment, choice: EngineChoice, device: torch.dev
         "device": str(device),
         "graphs": choice.graphs if choice.engine == "stacked" and device.type == "cuda" else None,
     }
-    settled: Experiment = experiment.model_copy(update={"engine": experiment.engine.model_copy(update=chosen)})
-    return settled
+    return experiment.model_copy(update={"engine": experiment.engine.model_copy(update=chosen)})
 
 
 def _guarded(
@@ -511,16 +497,15 @@ def _guarded(
     size = context.layout.size
     for guard in guards.values() if not remote else ():
         federation = guard.clients(federation, data)
-    private = guards.get("federation.private")
-    if context.sums is None and (private is not None or remote):
-        terms = None if private is None else private.terms
+    noise = only(guard.noise for guard in guards.values())
+    if context.sums is None and (noise is not None or remote):
         weighed = "noise" in in_slots(experiment.mechanism.built.weigh.needs, ["weigh"])
         half = experiment.federation.half_precision
-        federation = Believed(federation, terms, context.recipe, size, half, weighed)
+        federation = Believed(federation, noise, context.recipe, size, half, weighed)
     if refuse is not None:
         federation = Bounded(federation, refuse, context.layout.num_parameters)
     for guard in guards.values():
-        federation = guard.server(federation, remote)
+        federation = guard.server(federation)
     return federation
 
 

@@ -26,7 +26,7 @@ from hanse.federation.check import refusal
 from hanse.federation.codec import WireError
 from hanse.flower.arrays import ArrayLayout, size_of
 from hanse.flower.members import Members
-from hanse.flower.nodes import answers, arrays_of, content_of, guarded, key_of, metrics_of, numbers_of, samples_of
+from hanse.flower.nodes import answers, arrays_of, content_of, key_of, metrics_of, numbers_of, read_safely, samples_of
 from hanse.learning.figures import accuracy_of, loss_of
 
 Said = tuple[Result, MetricRecord]  # the result of a task, and all that came with it
@@ -143,7 +143,7 @@ class PlainFederation:
         found: dict[tuple[int, int], Said | str] = {}  # by client and the task's id(): what came, or a refusal
         down, up = Counter[int](), Counter[int]()
         for ((client, task), message), answer in answers(self.grid, waiting, seconds):
-            said = found[client, id(task)] = guarded(self._read, client, task, answer)
+            said = found[client, id(task)] = read_safely(self._read, client, task, answer)
             down[client] += _weight(message)
             if not isinstance(said, str):
                 up[client] += _weight(answer)
@@ -184,7 +184,7 @@ class PlainFederation:
         return FlowerMessage(content, dst_node_id=node, message_type=kind, ttl=life, group_id=str(round + 1))
 
     def _read(self, client: int, task: Task, answer: FlowerMessage | Exception) -> Said:
-        """Return what came of a task. This may raise anything, and :func:`guarded` turns that into a refusal."""
+        """Return what came of a task. This may raise anything, and :func:`read_safely` turns that into a refusal."""
         content = content_of(answer, "its app")
         metrics = metrics_of(content)
         if isinstance(task, Train):

@@ -1,9 +1,9 @@
 """A Flower strategy's rounds as a mechanism of hanse whose decisions the strategy has already made.
 
-:class:`WatchedRound` is what the strategy did in a round, the federation of the clients whose replies have already
-arrived, and the judge. In the mechanism :class:`Combined` returns the strategy's aggregate, and :class:`OfReplies`
-values the replies. The usual loop then plays the round. Values, payments, books and records are therefore made as in
-any other run.
+:class:`WatchedRound` is what the strategy did in a round, and the federation of the clients whose replies have already
+arrived. :class:`ReplyJudge` is the run's judge in that round. In the mechanism :class:`Combined` returns the strategy's
+aggregate, and :class:`OfReplies` values the replies. The usual loop then plays the round. Values, payments, books and
+records are therefore made as in any other run.
 
 The run's ``config.toml`` names this mechanism as ``hanse.flower.valued.mechanism:flower``. The run cannot be played
 from there, because nothing would tell it what the strategy did.
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, cast
 
 import numpy as np
@@ -22,7 +22,7 @@ from flwr.app import ArrayRecord
 from torch import Tensor
 
 from hanse.base.errors import UserError
-from hanse.core.part import Aggregate, AggregatePart, Group, Judge, Mechanism, State, ValuePart, Values, View, in_slots
+from hanse.core.part import Aggregate, AggregatePart, Group, Mechanism, State, ValuePart, Values, View, in_slots
 from hanse.core.port import Closing, Federation, Reply, Request, Roster, Train, Trained
 from hanse.core.table import Floats, Ints
 from hanse.core.telling import Measure, Plot, Telling
@@ -36,6 +36,7 @@ from hanse.mechanisms.registry import word_of
 from hanse.mechanisms.select import Everyone
 from hanse.mechanisms.train import SharedModel
 from hanse.mechanisms.value import GTG, Exact, MixtureValue
+from hanse.runs.server_judge import ServerJudge
 
 TINY = 1e-37  # numbers may always differ by this: float32's relative error does not hold for the smallest ones
 FEW = 6  # up to so many replies the exact value is taken: at most 64 coalitions are aggregated again
@@ -53,15 +54,12 @@ OWN = (  # what the strategy itself measures, as its own log has it
 class WatchedRound(Federation):
     """What a strategy did in one round, and how its result is judged.
 
-    Clients are named by hanse's client ids. As a federation it has the clients that the strategy asked. Parts ask it as
-    ``view.judge``, too: the coalitions of a user's function are models that the strategy would have made, of which a
-    row has not all arrays.
+    Clients are named by hanse's client ids. As a federation it has the clients that the strategy asked.
 
     Attributes:
         form: the app's arrays, as columns of a row.
         worth: how models are judged.
         before: the arrays that the round started from.
-        judge: the run's judge, which answers everything else.
         number: the round's number in Flower.
         begun: when it began, by ``time.perf_counter``.
         roster: all clients that have come so far.
@@ -96,7 +94,6 @@ class WatchedRound(Federation):
     form: ArrayLayout
     worth: Worth
     before: ArrayRecord
-    judge: Judge | None = None
     number: int = 0
     begun: float = field(default_factory=time.perf_counter)
     roster: Roster = field(default_factory=Roster)
@@ -110,9 +107,6 @@ class WatchedRound(Federation):
     answered: Collection[int] = ()
     game: Any = None
     said: dict[str, float] = field(default_factory=dict)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.judge, name)
 
     def present(self, round: int) -> Roster:
         """Return the clients that the strategy asked."""
@@ -180,25 +174,42 @@ class WatchedRound(Federation):
         except UserError:  # its aggregates cannot be made again
             return True
 
+
+@dataclass(frozen=True)
+class ReplyJudge(ServerJudge):
+    """The run's judge in a watched round: coalitions of a user's function are models that the strategy would have made,
+    of which a row has not all arrays.
+
+    Attributes:
+        told: what the strategy did in the round.
+    """
+
+    told: WatchedRound = field(kw_only=True)
+
+    @staticmethod
+    def of(judge: ServerJudge, told: WatchedRound) -> ReplyJudge:
+        """Return the run's judge in a round."""
+        return ReplyJudge(**{one.name: getattr(judge, one.name) for one in fields(judge)}, told=told)
+
     def coalitions(self, updates: Tensor, base: Tensor, weights: Floats, utility: str, **more: Any) -> Any:
         """Return the game of coalitions, as :meth:`hanse.core.part.Judge.coalitions` does."""
-        worth = self.worth
+        told, worth = self.told, self.told.worth
         if not isinstance(worth, ByFunction):
-            self.game = worth.judge.coalitions(updates, base, weights, worth.utility, **more)
-            return self.game
-        clients = sorted(self.replies)
+            told.game = worth.judge.coalitions(updates, base, weights, worth.utility, **more)
+            return told.game
+        clients = sorted(told.replies)
         # a reply of weight 0 is in no average, and no player
-        players = [c for c, w in zip(clients, self.share(clients), strict=True) if w or not self.average]
+        players = [c for c, w in zip(clients, told.share(clients), strict=True) if w or not told.average]
 
         def make(members: Ints) -> ArrayRecord | None:
             if more.get("game") == "increment":
                 steps = torch.from_numpy(weights[members]) @ (updates[members] - base).double()
-                return self.form.arrays((base + steps).float())
-            return self.coalition([players[m] for m in members.tolist()])
+                return told.form.arrays((base + steps).float())
+            return told.coalition([players[m] for m in members.tolist()])
 
         again = more.get("again")
-        self.game = FunctionCoalitions(worth.worth, make, self.before, weights, updates - base, again)
-        return self.game
+        told.game = FunctionCoalitions(worth.worth, make, told.before, weights, updates - base, again)
+        return told.game
 
 
 # ---- the mechanism
@@ -230,7 +241,8 @@ class Combined(AggregatePart):
         >>> replies = {client: Trained(0, torch.zeros(0), 10, 0.5, 1) for client in range(4)}
         >>> form = ArrayLayout.of(empty)
         >>> told = WatchedRound(form, ByFunction(len), empty, replies=replies, made=empty, average=True)
-        >>> Combined().aggregate(replace(group, view=replace(group.view, judge=told)), {}).weights
+        >>> judge = ReplyJudge.of(group.view.judge, told)
+        >>> Combined().aggregate(replace(group, view=replace(group.view, judge=judge)), {}).weights
         array([0.25, 0.25, 0.25, 0.25])
     """
 
@@ -242,7 +254,7 @@ class Combined(AggregatePart):
         For a subset of the replies, this is the row that the strategy would have made of them. If it makes none, the
         row stays unchanged.
         """
-        told = cast("WatchedRound", group.view.judge)
+        told = cast(ReplyJudge, group.view.judge).told
         clients = group.view.trained.seats.client[group.at].tolist()
         if told.average:
             return Aggregate(told.share(clients))
@@ -281,7 +293,7 @@ class OfReplies(ValuePart):
         >>> table = Table.of(torch.zeros(1, 2))
         >>> mix = replace(Mix.keeping(table, 2, np.zeros(2, np.int64)), W=half)
         >>> view = rehearse("fedavg").view
-        >>> view = replace(view, table=table, updates=updates, mix=mix, judge=told)
+        >>> view = replace(view, table=table, updates=updates, mix=mix, judge=ReplyJudge.of(view.judge, told))
         >>> values, state = OfReplies(Exact(), worth).value(view, {})
         >>> values.per_seat
         array([ 0.75, -0.25])
@@ -304,7 +316,7 @@ class OfReplies(ValuePart):
             UserError: a model could not be judged, the strategy made no aggregate, or the models of coalitions are not
                 available.
         """
-        told = cast("WatchedRound", view.judge)
+        told = cast(ReplyJudge, view.judge).told
         clients = view.trained.seats.client.tolist()
         if told.made is None:
             raise UserError("the strategy made no aggregate")

@@ -53,9 +53,8 @@ from hanse.federation.check import refusal
 from hanse.federation.codec import WireError
 from hanse.flower.arrays import ArrayLayout, own_copy
 from hanse.flower.members import NAME, Hello, Members
-from hanse.flower.nodes import arrays_of, content_of, numbers_of, samples_of
-from hanse.flower.nodes import guarded as read_safely
-from hanse.flower.valued.mechanism import OfReplies, WatchedRound
+from hanse.flower.nodes import arrays_of, content_of, numbers_of, read_safely, samples_of
+from hanse.flower.valued.mechanism import OfReplies, ReplyJudge, WatchedRound
 from hanse.flower.valued.reaggregate import LEAST_S, Reaggregation
 from hanse.flower.valued.worth import ByModule, Worth, judge_of, why_no_slope
 from hanse.learning.engines import make_engine
@@ -426,8 +425,7 @@ class Valued(Generic[S]):
         """Take note that round ``number`` (from 1) begins with ``arrays``."""
         self.ends()  # of the round before
         self.begins(arrays, None)
-        form, judge = self._session.federation.form, self._session.judge
-        self._now = WatchedRound(form, self.worth, own_copy(arrays), judge, number)
+        self._now = WatchedRound(self._session.federation.form, self.worth, own_copy(arrays), number)
 
     def asked(self, now: WatchedRound, nodes: Sequence[int]) -> None:
         """Take note of the nodes that get training messages. New nodes become clients, in ascending order of ids."""
@@ -546,7 +544,7 @@ class Valued(Generic[S]):
         known, room = self.members.by_id().values(), self.experiment.data.clients
         now.roster = Roster(replace(m.info, num_samples=samples.get(m.id, 0)) for m in known)
         begun, gap, played = time.perf_counter(), "", None
-        session = replace(session, federation=now, judge=now)
+        session = replace(session, federation=now, judge=ReplyJudge.of(cast(ServerJudge, session.judge), now))
         for mechanism in (session.mechanism, replace(session.mechanism, value=None)):
             try:
                 if len(known) > room:

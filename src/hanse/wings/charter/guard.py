@@ -61,8 +61,8 @@ class Chartered(Wrapped):
 class CharterGuard(Guard):
     """The charter of a run."""
 
-    def __init__(self, experiment: Experiment) -> None:
-        super().__init__(experiment)
+    def __init__(self, experiment: Experiment, remote: bool = False) -> None:
+        super().__init__(experiment, remote)
         self.charter = charter_of(experiment)
         self.agreement, self.answers = self.charter.hash, self.charter.answers
         if self.charter.sees and "Ask" not in (self.answers or ("Ask",)):
@@ -83,7 +83,7 @@ class CharterGuard(Guard):
             raise UserError(*out)
         return inner
 
-    def server(self, inner: Federation, remote: bool) -> Federation:
+    def server(self, inner: Federation) -> Federation:
         """Return the federation under the charter."""
         return Chartered(inner, self.charter)
 

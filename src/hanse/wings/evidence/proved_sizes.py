@@ -15,7 +15,6 @@ import hashlib
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,34 +25,15 @@ from hanse.core.entry import BOND, KEPT, MINT, RETURNED, TOKEN, Transaction, esc
 from hanse.core.entry import client as account_of
 from hanse.core.entry import tokens as say
 from hanse.core.part import Context, Part, State, View
-from hanse.core.port import AuditSize, CommitSize, Federation, Request, Roster, SizeAudited, SizeCommitted
+from hanse.core.port import AuditSize, CommitSize, Request, Roster, SizeAudited, SizeCommitted
 from hanse.core.table import Floats, Ints
 from hanse.data.commitment import SampleCommitment, attested, drawn, misplaced, unpacked
-from hanse.runs.guards import Guard
+from hanse.runs.guards import Guard, ProofReplies, ProofStep
 
 COMMIT, AUDIT = "size commitment", "size audit"  # the questions
 UNKNOWN, COMMITTED, PROVED, FAILED = range(4)  # how a member stands
 UNFINISHED = "the run ended before its audit did"
 NEEDS_KEYS = "sizes.auditors: their signatures need the package 'cryptography'; 'pip install cryptography'"
-
-
-@dataclass(frozen=True)
-class ProofReplies:
-    """The outcome of one question to the members.
-
-    Attributes:
-        transactions: the bonds that move.
-        refused: (client, reason).
-        state: the next state.
-        roster: the clients as they count from now on. None: as before.
-        found: values for parts that decide later.
-    """
-
-    transactions: Sequence[Transaction]
-    refused: Sequence[tuple[int, str]]
-    state: State
-    roster: Roster | None = None
-    found: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -97,7 +77,7 @@ class ProvedSizes(Part):
         return {"root": hashes, "seed": hashes, "size": counts, "asked": counts, "standing": counts}
 
     @property
-    def steps(self) -> Sequence[tuple[Any, Any]]:
+    def steps(self) -> Sequence[ProofStep]:
         """The questions of a round, each with the method that hears the answers."""
         return (self.ask_commitments, self.hear_commitments), (self.ask_audits, self.hear_audits)
 
@@ -252,11 +232,15 @@ class SizesGuard(Guard):
         return {"proved sizes": "", "tokens": "", **unnamed}
 
     def settle(self, sizes: Ints | None) -> None:
-        """Raise UserError for a bond that nobody can pay."""
-        bond, clients = self.experiment.of_wing("sizes").bond, self.experiment.clients
+        """Read the options. Raises UserError for a bond that nobody can pay."""
+        said, clients = self.experiment.of_wing("sizes"), self.experiment.clients
         grant = clients.grant / clients.vests - self.experiment.ledger.floor
-        if bond > grant:
-            raise UserError(f"sizes.bond: {bond:g}: nobody can pay it: must be at most the grant of {grant:g} tokens")
+        if said.bond > grant:
+            raise UserError(
+                f"sizes.bond: {said.bond:g}: nobody can pay it: must be at most the grant of {grant:g} tokens"
+            )
+        bond, auditors = round(said.bond * TOKEN), frozenset(said.auditors)
+        self.sizes = ProvedSizes(said.leaves, bond, said.repeats, auditors, fresh=self.remote)
 
     def leaves(self, client: int, states: States) -> tuple[int, States]:
         """Return the bond of an audit that is still open. The client's size is then not proved."""
@@ -265,10 +249,3 @@ class SizesGuard(Guard):
         after = _copied(states["sizes"])
         after["standing"][client] = FAILED
         return round(self.experiment.of_wing("sizes").bond * TOKEN), {**states, "sizes": after}
-
-    def server(self, inner: Federation, remote: bool) -> Federation:
-        """Return the federation itself, now that it is known where its clients are."""
-        said = self.experiment.of_wing("sizes")
-        bond = round(said.bond * TOKEN)
-        self.sizes = ProvedSizes(said.leaves, bond, said.repeats, frozenset(said.auditors), fresh=remote)
-        return inner

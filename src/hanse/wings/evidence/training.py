@@ -50,10 +50,10 @@ from hanse.data.commitment import SampleCommitment, drawn, sample_bytes
 from hanse.data.samples import Samples
 from hanse.federation.local import LocalFederation, NoAnswerError
 from hanse.learning.job import Engine
-from hanse.runs.guards import Guard
+from hanse.runs.guards import Guard, ProofReplies, ProofStep
 from hanse.runs.server_judge import ServerJudge
 from hanse.wings.evidence.audits import tag_key
-from hanse.wings.evidence.proved_sizes import ProofReplies, ProvedSamples
+from hanse.wings.evidence.proved_sizes import ProvedSamples
 
 SEAL, NUMBER, GAINS = "training seal", "training number", "training gains"  # the questions
 MOST = 4.0  # a z beyond this, to either side, counts as this
@@ -221,7 +221,7 @@ class ProofOfTraining(Part):
         return np.minimum(credit + np.clip(z, -MOST, MOST) - self.least, 0.0)
 
     @property
-    def steps(self) -> Sequence[tuple[Any, Any]]:
+    def steps(self) -> Sequence[ProofStep]:
         """The questions of a round, each with the method that hears the answers."""
         return (self.ask_numbers, self.hear_numbers), (self.ask_gains, self.hear_gains)
 

@@ -52,6 +52,7 @@ class PrivateGuard(Guard):
     """Clients that let out only what their privacy accounts allow."""
 
     terms: Privacy
+    accounts: InState | None = None
 
     def provides(self) -> Mapping[str, str]:
         """Return whether it is clients that are hidden, and not single samples."""
@@ -92,7 +93,7 @@ class PrivateGuard(Guard):
             terms = replace(rule, epsilon=one["epsilon"], noise=one.get("noise"), stricter=())
             own = noise(terms, one["clients"], f"federation.private.stricter[{at}]")
             stricter.append({**one, "noise": max(least, own)})
-        self.terms = replace(rule, noise=least, stricter=stricter)
+        self.terms = self.noise = replace(rule, noise=least, stricter=stricter)
         if self.terms.quantile is not None:
             self.clipping = AdaptiveClip(self.terms)
 
@@ -173,9 +174,9 @@ class SecureGuard(Guard):
             "in every round"
         ]
 
-    def server(self, inner: Federation, remote: bool) -> Federation:
+    def server(self, inner: Federation) -> Federation:
         """Return the federation whose updates are sums; on a network, of what members send under masks."""
-        if not remote:
+        if not self.remote:
             return Secured(inner, self.terms, self.experiment.run.seed)
         from hanse.wings.private.masked_sums import MaskedSums  # here, since it takes the package cryptography
 
