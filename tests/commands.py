@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from hanse.cli import main
+from typer.testing import CliRunner
+
+from hanse.cli import app, main
 
 WIDE = {"COLUMNS": "200"}
 
@@ -36,3 +38,8 @@ def run_hanse(*args: object) -> tuple[int, str, str]:
     """Run a command here, and return its exit code, what it printed, and its errors."""
     done = hanse(*args)
     return done.returncode, done.stdout, done.stderr
+
+
+def invoke(*args: object, **how: Any) -> Any:
+    """Run a command here without what :func:`hanse.cli.main` does around it: what it raises is in the result."""
+    return CliRunner().invoke(app, [str(word) for word in args], **how)

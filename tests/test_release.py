@@ -11,11 +11,10 @@ from pathlib import Path
 
 import pytest
 import yaml
+from commands import invoke
 from docs.doc_pages import blocks
-from typer.testing import CliRunner
 
 import hanse
-from hanse.cli.entry import app
 from hanse.runs.run_record import load_run
 
 ROOT = Path(__file__).parents[1]
@@ -38,8 +37,7 @@ def test_a_run_of_this_series_stays_readable(tmp_path: Path) -> None:
 
     docs/versions.md promises that later versions read it. If this fails, mend the reader, not the folder.
     """
-    folder = tmp_path / "kept"
-    shutil.copytree(ROOT / "tests" / "golden" / "run-0.1", folder)
+    folder = shutil.copytree(ROOT / "tests" / "golden" / "run-0.1", tmp_path / "kept")
     kept = load_run(folder)
     assert [line["test/accuracy"] for line in kept.metrics] == [0.1395, 0.18899999999999997, 0.183]
     assert kept.arrays(1)["market_client"].tolist() == [0, 1, 2, 3]
@@ -47,7 +45,7 @@ def test_a_run_of_this_series_stays_readable(tmp_path: Path) -> None:
     assert hanse.Experiment.read(folder / "config.toml").mechanism.name == "ipfl"
     receipts = str(folder / "receipts/client-1.jsonl")
     for command, verdict in ((["ledger", "verify", str(folder)], "add up"), (["receipt", "verify", receipts], "hold")):
-        done = CliRunner().invoke(app, command)
+        done = invoke(*command)
         assert done.exit_code == 0, done.output
         assert verdict in done.output
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import commands
 import pytest
+from experiments import market
 from rotation import rotating
 from strangers import DAMAGES, LOOKS, bait_of, setting
 
 import hanse
-from hanse.base.errors import UserError
 from hanse.base.files import write_whole
 from hanse.reports.report import _page as real_page
 from hanse.reports.report import save as real_save
@@ -27,16 +27,9 @@ EVIL = "from pathlib import Path\nPath(r'{}').touch()\n\ndef f(*given, **named):
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A market of three rounds with books, receipts, checkpoints and refusals of nobody."""
     place = tmp_path_factory.mktemp("sound") / "run"
-    experiment = hanse.Experiment(
-        data={"clients": 5, "partition": {"alpha": 1.0}, "client_test": 0.2, "seed": 2, "validation": 0.0},
-        model={"name": "logistic"},
-        mechanism={"name": "ipfl"},
-        train={"steps": 2, "batch_size": 16, "lr": 0.1},
-        clients={"profiles": {"name": "roles", "roles": ["trader"] * 5, "eagerness": [1e4, 2e4]}, "grant": 100.0},
-        engine={"train": "stacked", "threads": 1},
-        run={"rounds": 3, "seed": 3},
-    )
-    hanse.run(experiment, out=place)
+    data, profiles = {"client_test": 0.2, "validation": 0.0}, {"name": "roles", "roles": ["trader"] * 5}
+    clients = {"profiles": {**profiles, "eagerness": [1e4, 2e4]}}
+    hanse.run(market("ipfl", 5, 3, data=data, train={"steps": 2}, clients=clients), out=place)
     return place
 
 
@@ -90,7 +83,7 @@ def test_a_damaged_directory_is_one_line_for_every_command_that_looks_and_loaded
         # what must be refused is refused where it is read, with the file's name; the last net is for the rest
         assert name not in refused_by or "do not fit together" not in err, (name, err)
         assert untouched(folder), name
-    with contextlib.suppress(UserError):
+    with contextlib.suppress(hanse.UserError):
         hanse.load(folder).model()
     assert untouched(folder)
 
@@ -183,17 +176,14 @@ def test_with_trust_they_are_imported(
     assert (code, len(err.splitlines())) == (2, 1)  # its SystemExit is a mistake of the module
 
 
-def test_only_what_runs_experiments_looks_for_modules_in_the_current_folder(
-    tmp_path: Path, run_hanse: Hanse, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "exp.toml").write_text('[mechanism]\nname = "evilmod:f"\n')
-    evil(tmp_path)
+def test_only_what_runs_experiments_looks_for_modules_in_the_current_folder(here: Path, run_hanse: Hanse) -> None:
+    (here / "exp.toml").write_text('[mechanism]\nname = "evilmod:f"\n')
+    evil(here)
     code, _, err = run_hanse("statement", "exp.toml", "--dry-run", "--client", "0")
-    assert (code, bait_of(tmp_path).exists()) == (2, False)
+    assert (code, bait_of(here).exists()) == (2, False)
     assert "run code" in err
     code, _, _ = run_hanse("run", "exp.toml")
-    assert (code, bait_of(tmp_path).exists()) == (2, True)  # a program: it ran, and its exit is a mistake
+    assert (code, bait_of(here).exists()) == (2, True)  # a program: it ran, and its exit is a mistake
 
 
 @pytest.mark.parametrize("words", LOOKS.values(), ids=LOOKS)

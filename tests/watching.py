@@ -1,12 +1,15 @@
 """What tests of whole runs share: an observer that keeps its rounds and may stop it, and lines without their times."""
 
 import json
-from collections.abc import Iterable, Mapping
+import signal
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hanse.core.part import View
-from hanse.runs.round import Played
+from hanse.runs.round import Played, first_state, play_round
+from hanse.runs.setup import Session
 
 
 class Killed(BaseException):
@@ -30,8 +33,29 @@ class Watch:
             raise self.error
 
 
+@dataclass
+class After:
+    """Does something after round ``number``, or after each; by default what Ctrl-C does."""
+
+    number: int | None
+    what: Callable[[], Any] = lambda: signal.raise_signal(signal.SIGINT)
+
+    def on_round(self, metrics: Mapping[str, Any], played: Played) -> None:
+        if self.number in (None, metrics["round"]):
+            self.what()
+
+
 def untimed(lines: Iterable[Mapping[str, Any]] | Path) -> list[dict[str, Any]]:
     """Return lines, or those of a file, without what two runs of the same bits need not share: times and memory."""
     if isinstance(lines, Path):
         lines = [json.loads(line) for line in lines.read_text().splitlines()]
     return [{k: v for k, v in line.items() if not k.startswith(("time/", "memory/"))} for line in lines]
+
+
+def rounds_of(setup: Session, rounds: int) -> Iterator[Played]:
+    """Play so many rounds of a session from its first state."""
+    state = first_state(setup)
+    for _ in range(rounds):
+        played = play_round(setup, state)
+        yield played
+        state = played.state

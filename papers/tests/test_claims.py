@@ -233,8 +233,7 @@ def test_a_claim_computed_without_chance_is_exact() -> None:
     assert (verdict.judged.word, verdict.seeds) == ("confirmed", 0)
     text = BASE.replace("table2-last", "example1").replace("difference", "equal").replace("GTFedAvg", "closed form")
     text = text.replace('against = ["FedAvg"]\n', 'groups = ["X, the final state"]\nmargin = 0.005\nover = "each"\n')
-    wrong = read_claims("gtflat", text)
-    assert judge(wrong, Runs(Path("nowhere")))[0].judged.word == "contradicted"
+    assert judge(read_claims("gtflat", text), Runs(Path("nowhere")))[0].judged.word == "contradicted"
 
 
 # ---- the planner
@@ -314,12 +313,7 @@ def test_what_another_kind_of_machine_played_is_played_again_with_what_it_is_com
             runs.kept.write(job, on("other", job, lead))
     [step] = plan(judge([claim], runs), runs)
     assert (len(step.jobs), step.again) == (4 * 4, 2)
-
-    def here(job: Job, step: Step) -> dict[str, Any]:
-        asked.append(job)
-        return result(job, lead)
-
-    [verdict], _ = decide({tmp_path: [claim]}, work=here)
+    [verdict], _ = decide({tmp_path: [claim]}, work=playing(lead, asked))
     assert (verdict.judged.word, verdict.seeds, verdict.floor) == ("confirmed", 5, 0.0)
     assert sum(job.sections["run"]["seed"] == 1 for job in asked) == 4
     assert all(len(Runs(tmp_path).of(job)) == 2 for job in planner.jobs_of(claim, 1) if is_gtflat(job))

@@ -32,8 +32,7 @@ def test_names_that_do_not_exist() -> None:
 def test_only() -> None:
     table = paper("table1")
     assert {c.group for c in filtered(table, ["mnist"]).cells} == {"MNIST"}
-    one = filtered(table, ["FMNIST alpha=0.1 ucb"])
-    assert [c.setting for c in one.cells] == ["FMNIST, alpha=0.1"]
+    assert [c.setting for c in filtered(table, ["FMNIST alpha=0.1 ucb"]).cells] == ["FMNIST, alpha=0.1"]
     assert len(filtered(table, ["mnist,ucb", "cifar10,ucb"]).cells) == 8
     assert "only the cells of FMNIST" in filtered(table, ["FMNIST"]).changes[-1]
     with pytest.raises(UserError, match="--only mnits: table1 has no such setting; did you mean 'mnist'"):

@@ -44,8 +44,7 @@ def test_resumes_what_is_missing(tmp_path: Path) -> None:
     wanted = table(cell("a", with_lr(0.1)), cell("b", with_lr(0.2)))
     first = run_table(wanted, seeds=2, workers=1, folder=tmp_path, work=made_up)
     assert first.played == 4
-    whole = KeptFile(tmp_path).lines()
-    assert list(whole) == [job.key for job in first.jobs]
+    assert list(KeptFile(tmp_path).lines()) == [job.key for job in first.jobs]
     gone = first.jobs[2]
     KeptFile(tmp_path).path.unlink()
     for job in first.jobs:
@@ -120,9 +119,7 @@ def test_a_run_that_ended_at_a_limit_has_fewer_tests(tmp_path: Path) -> None:
 def test_one_failure_stops_nothing(tmp_path: Path) -> None:
     wanted = table(cell("bad", with_lr(66.0)), cell("good", with_lr(0.1)))
     outcome = run_table(wanted, seeds=2, workers=1, folder=tmp_path, work=made_up)
-    assert dict(outcome.failures) == {
-        f"digits, iid: bad lr=66, seed {s}": "ValueError: as ordered" for s in (0, 1)
-    }  # fmt: skip
+    assert dict(outcome.failures) == {f"digits, iid: bad lr=66, seed {s}": "ValueError: as ordered" for s in (0, 1)}
     bad, good = rows(outcome)
     assert (bad.best.mean, bad.best.n) == (None, 0)
     assert good.best.mean == pytest.approx(65.0)
@@ -142,9 +139,7 @@ def test_a_real_run_and_a_real_failure(tmp_path: Path) -> None:
     steps: list[int] = []
     job = job_of(cell("a"), cell("a").variants[0], 0)
     found = play(job, steps.append)
-    assert found["status"] == "done"
-    assert found["tested"] == [1, 2, 3]
-    assert sum(steps) == 3
+    assert (found["status"], found["tested"], sum(steps)) == ("done", [1, 2, 3], 3)
     assert len(found["curves"]["test/accuracy"]) == 3
     Store(tmp_path).write(job, found)
     again = Store(tmp_path).read(job)

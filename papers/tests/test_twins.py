@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from experiments import digits
 
 import hanse
 from hanse.core.part import Settlement
@@ -60,12 +61,8 @@ PLACED = ("hanse_papers.authors:ipfl", "hanse_papers.twins:ipfl_at_random")
 
 
 def market_of(name: str) -> hanse.Experiment:
-    return hanse.Experiment(
-        data={"source": "digits", "clients": 6, "partition": {"name": "niid", "alpha": 0.3}, "client_test": 0.2},
-        model={"name": "logistic"},
-        mechanism={"name": name, "lam": 2.0, "keep_best": False, "last_market": True},
-        run={"rounds": 3},
-    )
+    data = {"partition": {"name": "niid", "alpha": 0.3}, "client_test": 0.2}
+    return digits({"name": name, "lam": 2.0, "keep_best": False, "last_market": True}, 6, data=data)
 
 
 @pytest.mark.parametrize("name", ["pifl", "greedyfed", "gtflat"])

@@ -111,10 +111,9 @@ def test_on_windows_models_are_valued_and_runs_are_played_but_not_written(tmp_pa
     subprocess.run([sys.executable, "-c", NOWHERE, str(tmp_path / "run")], check=True, timeout=300)
 
 
-def test_a_refused_process_touches_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "exp.toml").write_text('mechanism = "fedavg"\nmodel = "logistic"\nrun.rounds = 4\n')
-    hanse.run(tmp_path / "exp.toml", out="run")
+def test_a_refused_process_touches_nothing(here: Path) -> None:
+    (here / "exp.toml").write_text('mechanism = "fedavg"\nmodel = "logistic"\nrun.rounds = 4\n')
+    hanse.run(here / "exp.toml", out="run")
 
     def contents() -> dict[str, bytes]:
         return {str(p): p.read_bytes() for p in sorted(Path("run").rglob("*")) if p.is_file()}

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from commands import run_hanse
+from experiments import market
 
 import hanse
 from hanse.cli.audit import audit
@@ -19,16 +20,8 @@ from hanse.runs.run_record import load_runs
 
 def small(rounds: int = 3, **mechanism: object) -> hanse.Experiment:
     roles = {"name": "roles", "roles": ["seller", "buyer", "trader", "trader", "attacker"], "eagerness": [1e4, 2e4]}
-    return hanse.Experiment(
-        data={"clients": 5, "partition": {"alpha": 1.0}, "client_test": 0.2, "seed": 2, "validation": 0.0},
-        model={"name": "logistic"},
-        mechanism={"name": "ipfl", **mechanism},
-        train={"steps": 5, "batch_size": 16, "lr": 0.1},
-        clients={"profiles": roles, "grant": 100.0},
-        behaviour={"attacker": {"clients": [4]}},
-        engine={"train": "stacked", "threads": 1},
-        run={"rounds": rounds, "seed": 3},
-    )
+    data, behaviour = {"client_test": 0.2, "validation": 0.0}, {"attacker": {"clients": [4]}}
+    return market({"name": "ipfl", **mechanism}, 5, rounds, data=data, clients={"profiles": roles}, behaviour=behaviour)
 
 
 @pytest.fixture(scope="module")

@@ -66,8 +66,7 @@ def test_a_run_directory_that_exists_is_kept_unless_overwrite_is_said(folder: Pa
 def test_overwrite_never_deletes_what_is_not_a_run(folder: Path) -> None:
     (folder / "precious").mkdir()
     (folder / "precious" / "thesis.txt").write_text("all of it")
-    done = hanse("run", "exp.toml", "--out", "precious", "--overwrite", cwd=folder)
-    assert done.returncode == 2
+    assert hanse("run", "exp.toml", "--out", "precious", "--overwrite", cwd=folder).returncode == 2
     assert (folder / "precious" / "thesis.txt").read_text() == "all of it"
 
 

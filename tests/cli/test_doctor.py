@@ -5,9 +5,9 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from commands import invoke
 
-from hanse.cli import app, doctor
+from hanse.cli import doctor
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -29,7 +29,7 @@ def test_it_prints_versions_engine_and_data(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "mnist.npz").touch()
     monkeypatch.setenv("HANSE_DATA", str(tmp_path))
     monkeypatch.setattr("hanse.learning.native.engine.library", lambda: "no compiled part")
-    result = CliRunner().invoke(app, ["doctor"], env={"COLUMNS": "200"})
+    result = invoke("doctor", env={"COLUMNS": "200"})
     assert result.exit_code == 0
     said = result.stdout
     assert re.search(r"hanse \d+\.\d+\.\d+ on Python 3\.\d+", said)

@@ -12,11 +12,9 @@ import typer
 from commands import run_hanse
 
 import hanse
-from hanse.base.errors import UserError
 from hanse.cli import app
 from hanse.data.dataset import Dataset
 from hanse.data.samples import Samples
-from hanse.runs.config import Experiment
 
 Command = tuple[tuple[str, ...], click.Command]
 
@@ -60,7 +58,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         '[engine]\ntrain = "stacked"\n'
     )
     (place / "broken.toml").write_text("x = [1")
-    hanse.run(Experiment.read(place / "exp.toml"), out=place / "done")
+    hanse.run(hanse.Experiment.read(place / "exp.toml"), out=place / "done")
     return place
 
 
@@ -126,8 +124,8 @@ def test_the_version() -> None:
 def test_a_model_with_one_answer_a_sample_is_refused_on_texts() -> None:
     x = torch.arange(320).reshape(40, 8) % 5
     texts = Dataset("texts", Samples(x[:30], x[:30]), Samples(x[30:], x[30:]), 5, (8,))
-    with pytest.raises(UserError, match=r"model\.name: 'mlp': .*tokens"):
-        hanse.run(Experiment(data={"clients": 3, "partition": "iid"}, mechanism="fedavg"), data=texts)
+    with pytest.raises(hanse.UserError, match=r"model\.name: 'mlp': .*tokens"):
+        hanse.run(hanse.Experiment(data={"clients": 3, "partition": "iid"}, mechanism="fedavg"), data=texts)
 
 
 @pytest.mark.parametrize(

@@ -57,14 +57,11 @@ def test_all_that_is_printed_is_cleaned(name: str) -> None:
     ],
     ids=lambda words: " ".join(words),
 )  # fmt: skip
-def test_no_command_passes_a_name_on(
-    words: tuple[str, ...], name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "exp.toml").write_text("[run]\nrounds = 0\n")
+def test_no_command_passes_a_name_on(words: tuple[str, ...], name: str, here: Path) -> None:
+    (here / "exp.toml").write_text("[run]\nrounds = 0\n")
     if words[0] == "compare" and name.strip(".") and "/" not in name:
-        (tmp_path / name).mkdir(exist_ok=True)  # a directory that somebody sent
-        (tmp_path / name / "config.toml").write_text("[run]\n")
+        (here / name).mkdir(exist_ok=True)  # a directory that somebody sent
+        (here / name / "config.toml").write_text("[run]\n")
     _, out, err = run_hanse(*(word.replace("NAME", name) for word in words))
     assert not moves(out + err)
 

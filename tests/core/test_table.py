@@ -8,16 +8,15 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import nn
 
 from hanse.core.table import PER_CLIENT, Add, Block, Layout, Mix, Replace, Table, as_one, mix
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 
 
-def module() -> nn.Sequential:
+def module() -> torch.nn.Sequential:
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2))
+    return torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
 
 
 def test_layout_puts_parameters_first_then_float_buffers_and_leaves_integers_out() -> None:
@@ -60,17 +59,13 @@ def test_a_kept_row_is_copied_bit_for_bit_even_beside_infinities() -> None:
     torch.testing.assert_close(got[1], torch.tensor([0.2, 0.3]))
 
 
-def golden_cases() -> list[dict]:
-    return json.loads((GOLDEN / "mixing.json").read_text())["cases"]
-
-
 def stack_of(given: dict) -> np.ndarray:
     theta = np.array(given["theta"])
     second = {"fedfomo": "old", "cfl": "start"}.get(given["rule"])
     return theta if second is None else np.concatenate([theta, np.array(given[second])])
 
 
-@pytest.mark.parametrize("case", golden_cases(), ids=lambda c: c["name"])
+@pytest.mark.parametrize("case", json.loads((GOLDEN / "mixing.json").read_text())["cases"], ids=lambda c: c["name"])
 def test_golden_mixing_matrices_give_their_new_tables(case: dict) -> None:
     stack = stack_of(case["in"])
     W = np.array(case["out"]["W"])

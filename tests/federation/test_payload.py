@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from experiments import digits
 
 import hanse
 from hanse.core.port import Payload, Reply, Request, Train
@@ -41,14 +42,9 @@ TYPES = {"dimensions", "type", "missing", "label", "NaN number", "bound", "part 
 
 
 def experiment(**mechanism: Any) -> hanse.Experiment:
-    return hanse.Experiment(
-        data={"clients": 5},
-        model="logistic",
-        mechanism={"name": "fedavg", "clients_per_round": 3, **mechanism},
-        train={"steps": 6, "batch_size": 16, "lr": 0.05},
-        engine={"train": "sequential", "threads": 1, "workers": 1},
-        run={"rounds": 2},
-    )
+    engine = {"train": "sequential", "workers": 1}
+    train = {"steps": 6, "batch_size": 16, "lr": 0.05}
+    return digits({"name": "fedavg", "clients_per_round": 3, **mechanism}, 5, 2, engine=engine, train=train)
 
 
 @pytest.fixture(scope="module")

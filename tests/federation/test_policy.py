@@ -2,20 +2,15 @@
 
 from typing import Any
 
+from experiments import digits
+
 import hanse
 
 
 def experiment(**clients: Any) -> hanse.Experiment:
-    return hanse.Experiment(
-        data={"clients": 8, "partition": {"alpha": 0.3}},
-        model={"name": "logistic"},
-        mechanism={"name": "fedavg", "clients_per_round": 4, "value": "exact"},
-        train={"lr": 0.05},
-        behaviour={"noisy": {"sigma": 1.0}},
-        clients=clients,
-        engine={"train": "stacked", "threads": 1},
-        run={"rounds": 12},
-    )
+    sections = {"data": {"partition": {"alpha": 0.3}}, "train": {"lr": 0.05}, "engine": {"train": "stacked"}}
+    mechanism = {"name": "fedavg", "clients_per_round": 4, "value": "exact"}
+    return digits(mechanism, 8, 12, **sections, behaviour={"noisy": {"sigma": 1.0}}, clients=clients)
 
 
 def test_worthless_clients_leave_for_good_and_cost_no_more() -> None:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+from experiments import digits
 
-import hanse
 from hanse.core.port import Request, Test, Train
 from hanse.core.recipe import NEVER
 from hanse.data import build as build_data
@@ -60,16 +60,7 @@ def test_a_row_goes_back_with_the_server(accepted: int | None, after: tuple[Any,
 # ---- a node
 
 
-def experiment(**more: Any) -> hanse.Experiment:
-    sections: dict[str, Any] = {
-        "data": {"clients": N, "client_test": 0.2},
-        "model": {"name": "logistic"},
-        "mechanism": {"name": "ditto", "clients_per_round": N},
-        "train": {"lr": 0.1},
-        "engine": {"train": "sequential", "threads": 1},
-        "run": {"rounds": 3},
-    }
-    return hanse.Experiment(**{**sections, **more})
+EXPERIMENT = digits({"name": "ditto", "clients_per_round": N}, N, data={"client_test": 0.2}, train={"lr": 0.1})
 
 
 @dataclass
@@ -79,12 +70,12 @@ class Owner:
     folder: Path
 
     def __post_init__(self) -> None:
-        self.data = ClientData.of(build_data(experiment().data), MINE)
+        self.data = ClientData.of(build_data(EXPERIMENT.data), MINE)
         self.first = self.node.problem.layout.flatten(self.node.problem.module)
 
     @property
     def node(self) -> Node:
-        job = Assignment("run", MINE, N, 0, {"name": "logistic"}, experiment().train.model_dump())
+        job = Assignment("run", MINE, N, 0, {"name": "logistic"}, EXPERIMENT.train.model_dump())
         return Node(self.data, job, self.folder)
 
     def hears(self, round: int, task: Any, *accepted: tuple[int, int]) -> Any:

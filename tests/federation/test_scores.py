@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from experiments import digits
 from torch.nn import functional
 
-import hanse
 from hanse.base.streams import stream
 from hanse.core.port import Request, Score
 from hanse.data.samples import Samples
@@ -68,14 +68,9 @@ def test_every_model_on_every_list(
 
 @pytest.fixture(scope="module")
 def here() -> Session:
-    return build(
-        hanse.Experiment(
-            data={"clients": 12, "partition": {"alpha": 0.2}, "client_test": 0.2},
-            model={"name": "mlp", "hidden": [6]},
-            mechanism={"name": "fedavg", "clients_per_round": 3},
-            engine={"train": "stacked", "threads": 1},
-        )
-    )
+    data, model = {"partition": {"alpha": 0.2}, "client_test": 0.2}, {"name": "mlp", "hidden": [6]}
+    mechanism = {"name": "fedavg", "clients_per_round": 3}
+    return build(digits(mechanism, 12, data=data, model=model, engine={"train": "stacked"}))
 
 
 def test_the_federation_answers_as_each_client_alone_would(here: Session) -> None:

@@ -67,10 +67,9 @@ def join(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple
     """A participant's 'hanse network join' with further words, and its exit code and what it says; ``run`` is called in
     the place of Flower's node.
     """
-    from typer.testing import CliRunner
+    from commands import invoke
 
     from hanse.base.errors import UserError
-    from hanse.cli import app
     from hanse.flower.operator_key import PINNED
     from hanse.wings.operate import server_access
     from hanse.wings.operate.certificates import make_certificates, make_node_key
@@ -83,9 +82,8 @@ def join(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple
 
     def joined(*more: object, run: Callable[..., None] = lambda name, words: None) -> tuple[int, str]:
         monkeypatch.setattr(server_access, "run", run)
-        words = ["network", "join", "h:9092", "--ca", tmp_path / "ca.crt", "--key", tmp_path / "clinic", *more]
         before = os.umask(0o022)
-        found = CliRunner().invoke(app, [str(word) for word in words])
+        found = invoke("network", "join", "h:9092", "--ca", tmp_path / "ca.crt", "--key", tmp_path / "clinic", *more)
         os.umask(before)
         return (2, str(found.exception)) if isinstance(found.exception, UserError) else (found.exit_code, found.output)
 

@@ -9,17 +9,10 @@ from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, MetricRecord
-from flwr.serverapp.strategy import (
-    DifferentialPrivacyServerSideFixedClipping,
-    FedAdam,
-    FedAvg,
-    FedMedian,
-    Krum,
-    Strategy,
-)
+from flwr.serverapp import strategy as flower
 
 
-class Own(FedAvg):
+class Own(flower.FedAvg):
     """A user's own: half-way to the median, with a memory, a draw and a file."""
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -35,7 +28,7 @@ class Own(FedAvg):
         return ArrayRecord({k: Array(np.tanh(a.numpy()) + 0.01 * noise) for k, a in arrays.items()}), metrics
 
 
-class Saving(FedAvg):
+class Saving(flower.FedAvg):
     """As in Flower's documentation: the average is saved after each round."""
 
     def __init__(self, folder: Path) -> None:
@@ -53,7 +46,7 @@ class Saving(FedAvg):
         return arrays, metrics
 
 
-class SavingMedian(FedMedian):
+class SavingMedian(flower.FedMedian):
     """A rule that is no average, and writes."""
 
     def __init__(self, folder: Path, how: str) -> None:
@@ -72,11 +65,11 @@ class SavingMedian(FedMedian):
         return arrays, metrics
 
 
-def noisy(strategy: Strategy) -> Strategy:
-    return DifferentialPrivacyServerSideFixedClipping(strategy, 0.1, 1.0, 4)
+def noisy(strategy: flower.Strategy) -> flower.Strategy:
+    return flower.DifferentialPrivacyServerSideFixedClipping(strategy, 0.1, 1.0, 4)
 
 
-class Counting(FedAvg):
+class Counting(flower.FedAvg):
     """The average, beside which it keeps how many replies there were: of that, no average is made."""
 
     def aggregate_train(self, server_round: int, replies: Any) -> Any:
@@ -85,7 +78,7 @@ class Counting(FedAvg):
         return ArrayRecord({**dict(arrays.items()), "count": Array(np.array([len(found)], np.float32))}), metrics
 
 
-class Few(FedAvg):
+class Few(flower.FedAvg):
     """The average of three replies or more; of fewer it makes something else."""
 
     def aggregate_train(self, server_round: int, replies: Any) -> Any:
@@ -93,7 +86,7 @@ class Few(FedAvg):
         return PLAIN.aggregate_train(server_round, found) if len(found) > 2 else half(server_round, found)
 
 
-PLAIN = FedAvg()
+PLAIN = flower.FedAvg()
 
 
 def half(server_round: int, replies: Any) -> Any:
@@ -101,19 +94,19 @@ def half(server_round: int, replies: Any) -> Any:
     return ArrayRecord({k: Array(a.numpy() / 2) for k, a in arrays.items()}), metrics
 
 
-def wrapped() -> Strategy:
+def wrapped() -> flower.Strategy:
     """Its method is wrapped on the object itself, as tools that log do."""
-    strategy = FedAvg()
+    strategy = flower.FedAvg()
     strategy.aggregate_train = half  # type: ignore[method-assign]
     return strategy
 
 
-STRATEGIES: dict[str, Callable[[], Strategy]] = {
-    "fedavg": FedAvg,
-    "fedadam": FedAdam,
-    "krum": lambda: Krum(num_malicious_nodes=1),
-    "median": FedMedian,
-    "dp": lambda: noisy(FedAvg()),
+STRATEGIES: dict[str, Callable[[], flower.Strategy]] = {
+    "fedavg": flower.FedAvg,
+    "fedadam": flower.FedAdam,
+    "krum": lambda: flower.Krum(num_malicious_nodes=1),
+    "median": flower.FedMedian,
+    "dp": lambda: noisy(flower.FedAvg()),
     "own": Own,
     "counting": Counting,
     "few": Few,
@@ -121,13 +114,13 @@ STRATEGIES: dict[str, Callable[[], Strategy]] = {
 }
 
 
-class Locked(FedMedian):
+class Locked(flower.FedMedian):
     def __init__(self) -> None:
         super().__init__()
         self.lock = threading.Lock()
 
 
-class Outside(FedMedian):
+class Outside(flower.FedMedian):
     """Its state is a variable of its module."""
 
     def aggregate_train(self, server_round: int, replies: Any) -> Any:
@@ -135,7 +128,7 @@ class Outside(FedMedian):
         return ArrayRecord({k: Array(a.numpy() + next(COUNTER)) for k, a in arrays.items()}), metrics
 
 
-class Renaming(FedAvg):
+class Renaming(flower.FedAvg):
     def aggregate_train(self, server_round: int, replies: Any) -> Any:
         arrays, metrics = super().aggregate_train(server_round, replies)
         return ArrayRecord({f"new.{name}": array for name, array in arrays.items()}), metrics
@@ -147,14 +140,14 @@ COUNTER = itertools.count()
 # ---- state that copies share with the strategy
 
 
-class Last(FedAvg):
+class Last(flower.FedAvg):
     """Takes the last reply's arrays, whatever the others are."""
 
     def aggregate_train(self, server_round: int, replies: Any) -> Any:
         return ArrayRecord(dict([*replies][-1].content["arrays"])), MetricRecord({})
 
 
-class Hanging(FedMedian):
+class Hanging(flower.FedMedian):
     """Never ends for fewer replies than all."""
 
     def aggregate_train(self, server_round: int, replies: Any) -> Any:
@@ -163,7 +156,7 @@ class Hanging(FedMedian):
         return super().aggregate_train(server_round, found)
 
 
-class Dying(FedMedian):
+class Dying(flower.FedMedian):
     """Ends the process for fewer replies than all."""
 
     def aggregate_train(self, server_round: int, replies: Any) -> Any:
@@ -172,7 +165,7 @@ class Dying(FedMedian):
         return super().aggregate_train(server_round, found)
 
 
-class Breaking(FedMedian):
+class Breaking(flower.FedMedian):
     """Has a fault that only one reply shows; Flower's own rules that refuse few replies make none of them."""
 
     def aggregate_train(self, server_round: int, replies: Any) -> Any:
@@ -184,7 +177,7 @@ class Breaking(FedMedian):
 SECRETS = ("wandb-3f9c", "pg-hunter2", "sk-live-77", "token-c0ffee", "seed-91")
 
 
-class Secretive(FedMedian):
+class Secretive(flower.FedMedian):
     """Holds secrets under all sorts of names, and says them when it is called in another process."""
 
     fraction_fit = SECRETS[0]

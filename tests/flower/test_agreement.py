@@ -18,7 +18,9 @@ from typing import Any
 
 import pytest
 import torch
+from commands import invoke
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from experiments import digits
 from flwr.supercore.fab import Fab
 from flwr.supernode import start_client_internal as node
 from hypothesis import given, settings
@@ -27,14 +29,10 @@ from inprocess import HOMES, KEY, PINNED, play
 from network_rehearsal import NetworkRehearsal, rehearse_network
 from test_flower_in_process import grid_of
 from test_letters import After, DiesError, dies, kept
-from typer.testing import CliRunner
 
 import hanse
-from hanse.base.errors import UserError
 from hanse.base.files import AGREEMENTS, ASKED
-from hanse.cli import app
 from hanse.core.declared import UnsoundError
-from hanse.core.part import Part, View
 from hanse.core.port import Ask, Confusion, Gradient, Mixture, Nearest, Payload, Request, Score, Test, Train
 from hanse.federation.codec import WireError
 from hanse.federation.local import LocalFederation
@@ -51,20 +49,16 @@ from hanse.ledger.witness import Prover, alarms
 from hanse.mechanisms.registry import MECHANISMS
 from hanse.runs.run_record import load_run
 from hanse.wings.operate import loopback, server_access
-from hanse.wings.operate.loopback import Loopback
 
 DAY = "2026-11-28"
 FLOWERS = node._pull_and_store_message
 
 
 def paying(rounds: int, every: int = 1, clients: int = 5, **more: Any) -> hanse.Experiment:
-    return hanse.Experiment(
-        data={"clients": clients, "client_test": 0.2, "client_validation": 0.2},
-        model="logistic",
-        mechanism={"name": "fedavg", "clients_per_round": clients, "value": "path", "settle": "by_value"},
-        run={"rounds": rounds, "checkpoint_every": every},
-        **{"eval": {"every": 1}, **more},
-    )
+    data = {"client_test": 0.2, "client_validation": 0.2}
+    run = {"checkpoint_every": every}
+    mechanism = {"name": "fedavg", "clients_per_round": clients, "value": "path", "settle": "by_value"}
+    return digits(mechanism, clients, rounds, data=data, run=run, **{"eval": {"every": 1}, **more})
 
 
 def agreed(experiment: hanse.Experiment | None = None) -> Agreement:
@@ -221,7 +215,7 @@ def test_each_mechanism_asks_no_more_than_it_says(names: list[str], monkeypatch:
         try:
             exp = hanse.Experiment(**sections, mechanism=mechanism, **others)
             hanse.run(exp)
-        except UserError:  # it needs other data, or is not played alone
+        except hanse.UserError:  # it needs other data, or is not played alone
             assert (mechanism, others) not in VARIANTS
             continue
         played += 1
@@ -293,15 +287,10 @@ def test_samples_and_strengths_that_were_not_agreed_are_refused(mechanism: Any, 
     assert all(why(lie) is not None for lie in lies)
 
 
-class Curious(Part):
-    def asks(self, view: View, state: Any) -> Any:
-        return [Request(c, (Ask("why", {}),)) for c in view.present.tolist()]
-
-
 def test_a_part_that_does_not_say_what_it_asks_is_no_part_of_an_agreement(monkeypatch: pytest.MonkeyPatch) -> None:
     kind = type(paying(3).mechanism.built.select)
-    monkeypatch.setattr(kind, "asks", Curious.asks)
-    with pytest.raises(UserError, match="its method 'questions' must say"):
+    monkeypatch.setattr(kind, "asks", lambda part, view, state: [Request(0, (Ask("why", {}),))])
+    with pytest.raises(hanse.UserError, match="its method 'questions' must say"):
         agreed()
 
 
@@ -380,7 +369,7 @@ def test_a_node_without_an_agreement_says_who_it_is_and_no_more(small: NetworkRe
     small.federation.agreement = "\x1b[2J"
     small.federation.exchange(0, [Request(3, (Ask("stay", {}),))], None, None)
     assert len(NodeLog(home).verified()[0]) == 6
-    result = CliRunner().invoke(app, ["network", "log", str(home)], color=True)
+    result = invoke("network", "log", home, color=True)
     assert (result.exit_code, "\x1b" in result.output) == (0, False)
     assert not (home / "rehearsal").exists()
 
@@ -408,7 +397,7 @@ def test_an_agreement_stands_in_records_statements_and_receipts(tmp_path: Path) 
     signed = f"receipt verify {{}} --operator {tmp_path / 'o.pub'}"
     for words in ("ledger verify {}", "statement {} --client 0", signed):
         what = next((tmp_path / "node0").glob("*/client-0/receipts/*")) if "receipt" in words else tmp_path / "run"
-        result = CliRunner().invoke(app, words.format(what).split())
+        result = invoke(*words.format(what).split())
         assert result.exit_code == 0, result.output
     [folder] = (tmp_path / "node0").glob("*/client-0/receipts")
     assert len(list(read_receipts(folder))) == 3
@@ -474,8 +463,7 @@ def test_an_owner_hands_the_agreement_over_and_the_node_signs_it(tmp_path: Path,
     assert Binding.find(tmp_path / "home", made.hash, PINNED) is None
     code, said = join("--operator", tmp_path / "operator.pub", "--agree", file)
     assert (code, made.hash in said, "20 rounds" in said) == (0, True, True)
-    bound = Binding.find(tmp_path / "home", made.hash, PINNED)
-    assert bound.agreement.hash == made.hash
+    assert Binding.find(tmp_path / "home", made.hash, PINNED).agreement.hash == made.hash
     (tmp_path / "home" / AGREEMENTS / f"{'0' * 64}.txt").write_text("of another release")
     code, said = join("--operator", tmp_path / "operator.pub")
     assert (code, made.hash in said) == (0, True)
@@ -485,36 +473,37 @@ def test_an_owner_hands_the_agreement_over_and_the_node_signs_it(tmp_path: Path,
 def test_what_an_owner_cannot_agree_to_is_named(tmp_path: Path, join: Join) -> None:
     file, made = hand_over(tmp_path), agreed()
     other = Ed25519PrivateKey.generate()
+
+    def note(**changes: Any) -> str:
+        return replace(made, **changes).note(KEY)
+
     wrong = {
         "none": "hello",
-        "edited": made.note(KEY).replace('"rounds": 20', '"rounds": 21'),
+        "edited": note().replace('"rounds": 20', '"rounds": 21'),
         "another key": replace(made, operator=other.public_key().public_bytes_raw().hex()).note(other),
-        "ended": replace(made, expires="2026-01-01").note(KEY),
-        "another release": replace(made, releases={"9": "0" * 64}).note(KEY),
+        "ended": note(expires="2026-01-01"),
+        "another release": note(releases={"9": "0" * 64}),
         "unsigned": made.text + "\n",
-        "another's signature": f"{made.text}\n{replace(made, rounds=21).note(KEY).splitlines(keepends=True)[-1]}",
-        "two": made.note(KEY) + replace(made, rounds=21).note(KEY),
-        "no such day": replace(made, expires="9999-99-99").note(KEY),
-        "a run that leads elsewhere": replace(made, run="../../x").note(KEY),
-        "orders to a terminal": replace(made, network="a\x1b[2J").note(KEY),
-        "no experiment": replace(made, experiment={}).note(KEY),
-        "more clients than memory": replace(made, experiment={**made.experiment, "data": {"clients": 10**12}}).note(
-            KEY
-        ),
+        "another's signature": f"{made.text}\n{note(rounds=21).splitlines(keepends=True)[-1]}",
+        "two": note() + note(rounds=21),
+        "no such day": note(expires="9999-99-99"),
+        "a run that leads elsewhere": note(run="../../x"),
+        "orders to a terminal": note(network="a\x1b[2J"),
+        "no experiment": note(experiment={}),
+        "more clients than memory": note(experiment={**made.experiment, "data": {"clients": 10**12}}),
     }
     for text in wrong.values():
         file.write_text(text)
         code, said = join("--operator", tmp_path / "operator.pub", "--agree", file)
         assert (code, said.startswith("--agree")) == (2, True), said
-    file.write_text(made.note(KEY))
-    other_file = tmp_path / "link"
-    other_file.symlink_to(file)
+    file.write_text(note())
+    (tmp_path / "link").symlink_to(file)
     (tmp_path / "long").write_text("a = 1\n" * 10**7)
     for path in ("link", "long", "missing"):
         assert join("--operator", tmp_path / "operator.pub", "--agree", tmp_path / path)[0] == 2
     for weak in (0, 1, 2**255 - 20):
         (tmp_path / "operator.pub").write_text(weak.to_bytes(32, "little").hex())
-        with pytest.raises(UserError):
+        with pytest.raises(hanse.UserError):
             public_key(tmp_path / "operator.pub")
     assert not (tmp_path / "home" / AGREEMENTS).exists()
 
@@ -528,7 +517,7 @@ def test_parts_in_the_projects_folder_are_found_wherever_the_command_is_given(
     )
     toml = harvest / "experiment.toml"
     toml.write_text(toml.read_text().replace('"fedavg"\nclients_per_round = 3', '"own_parts:mine"'))
-    made = Loopback(harvest, harvest, (9100, 9101)).agree()
+    made = loopback.Loopback(harvest, harvest, (9100, 9101)).agree()
     assert made.experiment["mechanism"]["name"] == "own_parts:mine"
 
 
@@ -537,21 +526,20 @@ def test_an_operator_keeps_or_renews_the_agreement(
 ) -> None:
     toml = harvest / "experiment.toml"
     toml.write_text(paying(4).to_toml())
-    net = Loopback(harvest, harvest, (9100, 9101))
+    net = loopback.Loopback(harvest, harvest, (9100, 9101))
     first = net.agree()
     home = harvest / "participants" / "node0"
     assert (home / AGREEMENTS / f"{first.hash}.txt").exists()
     assert net.agree() == first  # it still fits
-    moved = tmp_path / "moved"
-    shutil.copytree(harvest, moved)
-    assert Loopback(moved, moved, (9100,)).agree() == first
+    moved = shutil.copytree(harvest, tmp_path / "moved")
+    assert loopback.Loopback(moved, moved, (9100,)).agree() == first
     net.agreement.write_text(net.agreement.read_text().replace('"replays": 3', '"replays":  9'))
     edited = net.agree()
     assert (edited.replays, edited.run) == (9, first.run)
     assert Agreement.read(net.agreement.read_text())[0].hash == edited.hash
     run = tmp_path / "run"
     assert server.used(net.agreement, run).hash == edited.hash
-    with pytest.raises(UserError, match="was used for the run in"):
+    with pytest.raises(hanse.UserError, match="was used for the run in"):
         server.used(net.agreement, tmp_path / "other")
     run.mkdir()
     (run / "federation.json").write_text(json.dumps({"run": edited.run}))
@@ -561,7 +549,7 @@ def test_an_operator_keeps_or_renews_the_agreement(
     (run / "config.toml").write_text(paying(4).to_toml())
     with monkeypatch.context() as patch:
         patch.setattr(loopback, "latest_claim", lambda run: BooksAtCheckpoint(finished=True))
-        with pytest.raises(UserError, match=r"run\.rounds: 9: the last of 4 rounds in .* was settled"):
+        with pytest.raises(hanse.UserError, match=r"run\.rounds: 9: the last of 4 rounds in .* was settled"):
             net.agree()
     (harvest / "client_app.py").write_text("app = None\n")
     said = list[str]()
@@ -577,15 +565,15 @@ def test_an_operator_keeps_or_renews_the_agreement(
 def test_a_project_that_makes_no_app_is_named(tmp_path: Path) -> None:
     (tmp_path / "experiment.toml").write_text(paying(4).to_toml())
     make_operator_key(tmp_path / "certs")
-    with pytest.raises(UserError, match="makes no app"):
-        Loopback(tmp_path, tmp_path, (9100,)).agree()
+    with pytest.raises(hanse.UserError, match="makes no app"):
+        loopback.Loopback(tmp_path, tmp_path, (9100,)).agree()
 
 
 def test_nodes_are_not_sent_a_run_with_the_app(harvest: Path) -> None:
-    kept, net = harvest / "run1" / "federation.json", Loopback(harvest, harvest, (9100,))
+    kept, net = harvest / "run1" / "federation.json", loopback.Loopback(harvest, harvest, (9100,))
     kept.parent.mkdir()
     kept.touch()
-    with pytest.raises(UserError, match="run1"):
+    with pytest.raises(hanse.UserError, match="run1"):
         net.agree()
     (harvest / ".gitignore").write_text("/run1/\n")
     net.agree()
@@ -645,7 +633,7 @@ def test_a_node_runs_only_the_app_that_was_agreed(tmp_path: Path, monkeypatch: p
 
 def test_a_server_plays_what_was_agreed_alone(tmp_path: Path) -> None:
     exp = paying(3)
-    with pytest.raises(UserError) as wrong:
+    with pytest.raises(hanse.UserError) as wrong:
         play(grid_of(exp, tmp_path), paying(4), tmp_path / "run", data=None, patience_s=1.0, agreement=agreed(exp))
     assert wrong.value.lines[0].startswith("run.rounds: 4: 3 was agreed")
     assert not (tmp_path / "run").exists()
@@ -669,7 +657,7 @@ def test_a_log_says_what_was_asked_and_left_and_no_sample(small: NetworkRehearsa
     assert train["left"]["bytes"] > 4 * model.numel()
     assert (beyond["left"]["results"], "Gradient" in beyond["refused"]) == ([], True)
     assert (home / ASKED).stat().st_size < 4000
-    result = CliRunner().invoke(app, ["network", "log", str(home)])
+    result = invoke("network", "log", home)
     assert (result.exit_code, roots[-1] in result.output) == (0, True)
     assert "beyond the agreement: 1 requests" in result.output
 
@@ -698,9 +686,9 @@ def test_every_edit_of_a_log_is_found(tmp_path_factory: pytest.TempPathFactory, 
         lines[at], lines[other] = lines[other], lines[at]
     (home / ASKED).write_bytes(b"".join(lines))
     if how in ("swap", "twice"):
-        with pytest.raises(UserError):
+        with pytest.raises(hanse.UserError):
             log.verified()
-    with suppress(UserError):  # of the last line, and of an end that was cut off, the root alone tells
+    with suppress(hanse.UserError):  # of the last line, and of an end that was cut off, the root alone tells
         assert roots[-1] not in log.verified()[1]
 
 
@@ -737,12 +725,11 @@ def test_a_log_written_anew_lacks_the_root_that_was_noted(tmp_path: Path) -> Non
     NodeLog(tmp_path / "one").add("3")
     now = NodeLog(tmp_path / "one").verified()[1][-1]
     for root, after in ((noted, 2), (noted.upper(), 2), (now, 0)):
-        held = CliRunner().invoke(app, ["network", "log", str(tmp_path / "one"), "--root", root])
+        held = invoke("network", "log", tmp_path / "one", "--root", root)
         said = held.output.splitlines()
         marks = [number for number, line in enumerate(said) if line.startswith("--")]
         assert (held.exit_code, marks, said[-1].endswith(now)) == (0, [6] if after else [], True)
-    result = CliRunner().invoke(app, ["network", "log", str(tmp_path / "two"), "--root", noted])
-    assert result.exit_code != 0
+    assert invoke("network", "log", tmp_path / "two", "--root", noted).exit_code != 0
 
 
 def test_heads_of_books_that_were_not_agreed_are_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,6 @@ from test_letters import After, DiesError, dies
 
 import hanse
 from hanse.base import toml
-from hanse.base.errors import UserError
 from hanse.core.port import Request, Test
 from hanse.flower.agreement import agree
 from hanse.flower.link import FlowerFederation
@@ -104,7 +103,7 @@ def test_a_charter_is_agreed_played_amended_by_a_quorum_and_left(
     for name, code in (("north", 2), ("south", 2), ("west", 0)):
         assert run_hanse(*amend, "-o", old, "--sign", tmp_path / f"{name}.pem")[0] == 0
         assert run_hanse(*amend, "-o", old, "--run", run)[0] == code
-    with pytest.raises(UserError):  # not without what a quorum has signed
+    with pytest.raises(hanse.UserError):  # not without what a quorum has signed
         play(grid_of(under("old.toml"), tmp_path), under("old.toml"), run)
     since = [asked_of(home)[1] for home in homes]
     after = under("amendment.txt")

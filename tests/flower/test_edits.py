@@ -10,14 +10,13 @@ from itertools import cycle
 from pathlib import Path
 
 import pytest
+from commands import invoke
 from flwr.supercore.task_identity import TaskIdentity
 from inprocess import play
 from test_agreement import paying
 from test_flower_in_process import grid_of
-from typer.testing import CliRunner
 
 import hanse
-from hanse.cli import app
 from hanse.core.entry import LOG
 
 Lines = list[bytes]
@@ -79,7 +78,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def found(run: Path, *more: object) -> bool:
     """Return whether ``hanse ledger verify`` refuses a run."""
-    result = CliRunner().invoke(app, ["ledger", "verify", str(run), *map(str, more)])
+    result = invoke("ledger", "verify", run, *more)
     assert result.exception is None or isinstance(result.exception, hanse.UserError | SystemExit), result.exception
     return result.exit_code != 0
 
@@ -88,8 +87,7 @@ def refused_in_all_cases(played: Path, folder: Path, edit: Callable[[Path], None
     """Return in which cases ``verify`` does not find an edit: what is left of the run, and whether it has receipts."""
     missed = []
     for whole in (True, False):
-        run = folder / f"{whole}"
-        shutil.copytree(played / "run", run)
+        run = shutil.copytree(played / "run", folder / f"{whole}")
         if not whole:
             (run / "ledger.db").unlink()
             shutil.rmtree(run / "checkpoints")

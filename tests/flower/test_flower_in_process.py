@@ -21,7 +21,6 @@ from watching import Killed, Watch
 
 import hanse
 import hanse.runs.setup
-from hanse.base.errors import UserError
 from hanse.data import Samples, as_dataset, build
 from hanse.federation.codec import WireError
 from hanse.federation.node import Assignment, Node
@@ -96,7 +95,7 @@ def test_a_private_row_stays_with_its_owner_who_tests_it(name: str, tmp_path: Pa
 
 def test_simulated_behaviour_does_not_belong_on_a_network(tmp_path: Path) -> None:
     exp = experiment("fedavg", behaviour={"noisy": {"sigma": 0.1}})
-    with pytest.raises(UserError, match="behave"):
+    with pytest.raises(hanse.UserError, match="behave"):
         play(grid_of(experiment("fedavg"), tmp_path), exp, tmp_path / "run", data=None, patience_s=0.2)
 
 
@@ -149,10 +148,10 @@ def test_samples_of_several_inputs_train_on_a_network_as_here(tmp_path: Path, mo
 def test_a_participants_data_with_gaps_are_refused_before_they_are_asked_for() -> None:
     x = torch.zeros(4, 2)
     x[2, 1] = float("nan")
-    with pytest.raises(UserError, match="load_data"):
+    with pytest.raises(hanse.UserError, match="load_data"):
         ClientData(Samples(x, torch.zeros(4, dtype=torch.int64)), num_classes=2)
     mine = Samples(torch.zeros(4, 2), torch.zeros(4, dtype=torch.int64))
-    with pytest.raises(UserError, match=r"load_data.*profile\.cost"):
+    with pytest.raises(hanse.UserError, match=r"load_data.*profile\.cost"):
         ClientData(mine, num_classes=2, profile={"cost": float("nan")})
 
 

@@ -67,8 +67,7 @@ def test_private_rows_go_back_with_a_server_that_lost_a_round(tmp_path: Path) ->
     with pytest.raises(ZeroDivisionError):
         play(exp, tmp_path, After(2, lambda: 1 / 0))
     assert [own.round for own in private(tmp_path)] == [2] * N  # the test said so, and no checkpoint has it
-    again = play(exp, tmp_path)
-    assert [line["round"] for line in again.metrics] == [0, 1, 2, 3]
+    assert [line["round"] for line in play(exp, tmp_path).metrics] == [0, 1, 2, 3]
     for c, own in enumerate(private(tmp_path)):
         assert (own.round, own.pending) == (3, None)
         assert torch.equal(own.row, alone.table.rows[c])
@@ -131,8 +130,7 @@ def test_an_expelled_participant_is_kept_out_with_the_reason_and_keeps_its_accou
     assert [m.expelled for m in members] == [None, None, "sends noise", None, None]
     grid = grid_of(exp, tmp_path)
     register = server.Members.read(tmp_path / "run" / "members.json")  # a restarted server remembers
-    federation = link.FlowerFederation(grid, register, KEY)
-    assert federation.present(2).ids.tolist() == [0, 1, 3, 4]
+    assert link.FlowerFederation(grid, register, KEY).present(2).ids.tolist() == [0, 1, 3, 4]
 
 
 def test_a_paused_server_waits_until_it_may_go_on(

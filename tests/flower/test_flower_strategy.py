@@ -14,7 +14,6 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 
 import hanse
-from hanse.base.errors import UserError
 from hanse.core.calling import method_of
 from hanse.core.part import State, View
 from hanse.core.port import Task
@@ -75,7 +74,7 @@ def test_a_run_directory_like_any_other(tmp_path: Path) -> None:
     [line] = played_lines(out, METRICS)
     assert line["test/loss"] == pytest.approx(worth_of_arrays(14 / 6 * STEPS), abs=1e-5)
     assert load_run(out).names == ("site-100", "site-101", "site-102")
-    with pytest.raises(UserError, match=r"out:.*exists already"):
+    with pytest.raises(hanse.UserError, match=r"out:.*exists already"):
         strategy("fedavg", out=out).start(grid_of(three()), FIRST)
 
 
@@ -97,7 +96,7 @@ def worth_of_arrays(w: np.ndarray) -> float:
     ],
 )
 def test_what_a_plain_app_cannot_do_is_refused_at_once(name: str, options: dict[str, Any], said: str) -> None:
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(hanse.UserError, match=said):
         strategy(name, **options)
 
 
@@ -130,9 +129,9 @@ def test_forms() -> None:
     form = ArrayLayout.of(FIRST)
     row = torch.arange(4.0)
     assert torch.equal(form.row(form.arrays(row)), row)
-    with pytest.raises(UserError, match="hanse mixes"):
+    with pytest.raises(hanse.UserError, match="hanse mixes"):
         strategy("fedavg").start(grid_of(three()), ArrayRecord([np.zeros(3, np.uint8)]))
-    with pytest.raises(UserError, match="not finite"):
+    with pytest.raises(hanse.UserError, match="not finite"):
         strategy("fedavg").start(grid_of(three()), ArrayRecord([np.array([np.inf])]))
     with pytest.raises(WireError, match=r"array 'w'"):
         form.row(ArrayRecord({"w": Array(np.zeros((2, 2), np.int64)), "steps": Array(np.zeros(1))}))
@@ -184,9 +183,9 @@ def test_an_evaluate_that_fails_undoes_its_round(tmp_path: Path) -> None:
 
 
 def test_what_start_cannot_play_is_refused() -> None:
-    with pytest.raises(UserError, match="num_rounds: 0"):
+    with pytest.raises(hanse.UserError, match="num_rounds: 0"):
         strategy("fedavg").start(grid_of(three()), FIRST, num_rounds=0)
-    with pytest.raises(UserError, match="evaluate: returned nan"):
+    with pytest.raises(hanse.UserError, match="evaluate: returned nan"):
         strategy("fedavg", value="exact", evaluate=lambda arrays: float("nan")).start(grid_of(three()), FIRST)
-    with pytest.raises(UserError, match=r"clients_per_round: 9.*3 nodes"):
+    with pytest.raises(hanse.UserError, match=r"clients_per_round: 9.*3 nodes"):
         strategy("fedavg", clients_per_round=9).start(grid_of(three()), FIRST)

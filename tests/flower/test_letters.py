@@ -1,22 +1,20 @@
 """Receipts reach their participants, whatever dies on the way; one process, Flower's own records."""
 
 import json
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import invoke
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from flwr.app import Message
 from forging import receipt
 from inprocess import KEY, PINNED, InProcessGrid, play
 from test_flower_in_process import N, experiment, grid_of
-from typer.testing import CliRunner
+from watching import After
 
 import hanse
-from hanse.base.errors import UserError
-from hanse.cli.entry import app
 from hanse.federation.codec import WireError
 from hanse.federation.node import Node
 from hanse.flower.members import give
@@ -44,18 +42,6 @@ def kept(folder: Path) -> dict[int, list[Receipt]]:
 
 def holds(run: hanse.Run, folder: Path) -> bool:
     return open_ledger(run.path).verify([r for receipts in kept(folder).values() for r in receipts]).ok
-
-
-@dataclass
-class After:
-    """Does something after a round."""
-
-    number: int
-    what: Callable[[], Any]
-
-    def on_round(self, metrics: Any, played: Any) -> None:
-        if metrics["round"] == self.number:
-            self.what()
 
 
 def dies() -> None:
@@ -165,7 +151,7 @@ def test_a_damaged_file_of_letters_is_one_line_with_what_is_lost(tmp_path: Path)
     path = tmp_path / "letters.json"
     for text in ("", "[]", '{"waiting": 5}', '{"rounds": 1, "waiting": {"x": []}}'):
         path.write_text(text)
-        with pytest.raises(UserError, match=r"letters\.json: is damaged"):
+        with pytest.raises(hanse.UserError, match=r"letters\.json: is damaged"):
             Letters.read(path)
 
 
@@ -186,9 +172,9 @@ def test_each_participant_gets_its_own_statement_signed(tmp_path: Path) -> None:
     (tmp_path / "operator.pub").write_text(PINNED.hex())
     [mine] = statements(tmp_path, 1)
     given = ["receipt", "verify", str(mine), "--operator", str(tmp_path / "operator.pub")]
-    assert CliRunner().invoke(app, given).exit_code == 0
+    assert invoke(*given).exit_code == 0
     mine.write_text(mine.read_text().replace("</body>", "<p>It paid more.</p></body>"))
-    assert CliRunner().invoke(app, given).exit_code == 1
+    assert invoke(*given).exit_code == 1
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from experiments import digits
 from flwr.app import Message
 from inprocess import InProcessGrid, apps_of, play
 from rotation import rotating
@@ -17,20 +18,13 @@ from hanse.wings.private.masker import Trusted
 
 
 def experiment(clients: int, rounds: int = 2, **more: Any) -> hanse.Experiment:
-    return hanse.Experiment(
-        data={"clients": clients, "client_test": 0.2}, model={"name": "mlp", "hidden": [8]},
-        mechanism={"name": "fedavg", "value": "group_path"}, train={"lr": 0.05},
-        engine={"train": "sequential", "threads": 1, "workers": 1, "device": "cpu"}, run={"rounds": rounds},
-        federation={"secure": {"group": 3}}, **more,
-    )  # fmt: skip
-
-
-def trusted_by_all(folder: Path, clients: int) -> Trusted:
-    return Trusted(frozenset(Witness(folder / f"node{i}").public for i in range(clients)))
+    model, engine = {"name": "mlp", "hidden": [8]}, {"train": "sequential", "workers": 1, "device": "cpu"}
+    more |= {"data": {"client_test": 0.2}, "model": model, "engine": engine, "federation": {"secure": {"group": 3}}}
+    return digits({"name": "fedavg", "value": "group_path"}, clients, rounds, train={"lr": 0.05}, **more)
 
 
 def grid_of(exp: hanse.Experiment, folder: Path, **more: Any) -> InProcessGrid:
-    trusted = trusted_by_all(folder, exp.data.clients)
+    trusted = Trusted(frozenset(Witness(folder / f"node{i}").public for i in range(exp.data.clients)))
     return InProcessGrid(apps_of(exp, folder, lambda i: {"trusted": trusted}), **more)
 
 
@@ -90,8 +84,7 @@ def test_a_participant_that_names_nobody_masks_with_nobody(tmp_path: Path, caplo
     exp = experiment(4, rounds=1)
     grid = grid_of(exp, tmp_path)
     grid.apps[103] = apps_of(exp, tmp_path)[103]
-    run = over_flower(exp, tmp_path, grid)
-    assert run.metrics[0]["answered"] == 3
+    assert over_flower(exp, tmp_path, grid).metrics[0]["answered"] == 3
     assert "trusts" in caplog.text
 
 
@@ -100,8 +93,7 @@ def test_members_are_read_from_the_participants_folder(tmp_path: Path) -> None:
     lines = "".join(f"m{i} {Witness(tmp_path / f'node{i}').public.hex()}\n" for i in range(3))
     for i in range(3):
         (tmp_path / f"node{i}" / "members.txt").write_text(lines)
-    run = over_flower(exp, tmp_path, InProcessGrid(apps_of(exp, tmp_path)))
-    assert run.metrics[0]["answered"] == 3
+    assert over_flower(exp, tmp_path, InProcessGrid(apps_of(exp, tmp_path))).metrics[0]["answered"] == 3
 
 
 def test_a_server_that_is_set_back_a_round_gets_the_same_sums_again(tmp_path: Path) -> None:

@@ -6,17 +6,18 @@ import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from flower_apps import plain_app
 from flwr.app import ConfigRecord, Message, RecordDict
 from inprocess import KEY, InProcessGrid, apps_of, play
+from mistaken import mistakes
 from test_flower_in_process import N, experiment, grid_of
 from test_letters import After
 
 import hanse
-from hanse.base.errors import UserError
 from hanse.core.port import Ask, Request
 from hanse.flower import newcomers
 from hanse.flower.link import FlowerFederation
@@ -80,8 +81,7 @@ def test_a_liar_in_the_first_place_is_kept_out_and_the_others_play(
     caplog.set_level(logging.INFO)
     exp = experiment("fedavg", rounds=1)
     grid = grid_of(exp, tmp_path, meddle=lies(100, **lie))
-    run = run_with(grid, exp, tmp_path / "run")
-    assert [m["present"] for m in run.metrics] == [N - 1]
+    assert [m["present"] for m in run_with(grid, exp, tmp_path / "run").metrics] == [N - 1]
     register = Members.read(tmp_path / "run" / "members.json")
     assert {m.key: m.id for m in register.by_key.values()} == {key_of(101 + i): i for i in range(N - 1)}
     [line] = [r.getMessage() for r in caplog.records if "is kept out" in r.getMessage()]
@@ -161,21 +161,13 @@ def test_an_answer_that_flower_cannot_take_apart_is_its_senders_alone(tmp_path: 
 # ---- when they are asked
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def federation_of(grid: InProcessGrid) -> tuple[FlowerFederation, Clock]:
-    federation, clock = FlowerFederation(grid, Members(), KEY), Clock()
-    federation.newcomers.clock = clock
+def federation_of(grid: InProcessGrid) -> tuple[FlowerFederation, SimpleNamespace]:
+    federation, clock = FlowerFederation(grid, Members(), KEY), SimpleNamespace(now=0.0)
+    federation.newcomers.clock = lambda: clock.now
     return federation, clock
 
 
-def asked_at(grid: InProcessGrid, federation: FlowerFederation, clock: Clock, seconds: int) -> list[int]:
+def asked_at(grid: InProcessGrid, federation: FlowerFederation, clock: SimpleNamespace, seconds: int) -> list[int]:
     """Return the seconds in which node 102 is asked who it is, while the others take part."""
     times = []
     for second in range(seconds):
@@ -199,10 +191,7 @@ def test_a_refused_newcomer_is_asked_again_after_growing_pauses_and_taken_once_i
 
 
 def test_a_silent_newcomer_is_given_up_after_a_minute_then_two_and_asked_again(tmp_path: Path) -> None:
-    def silent(node: int, message: Message, reply: Message) -> Message | None:
-        return None if node == 102 else reply
-
-    grid = grid_of(experiment("fedavg"), tmp_path, meddle=silent)
+    grid = grid_of(experiment("fedavg"), tmp_path, meddle=lambda node, _, reply: None if node == 102 else reply)
     federation, clock = federation_of(grid)
     # it may be training: a minute at first, and then a pause of 5 s
     assert asked_at(grid, federation, clock, 1600) == [0, 65, 190, 435, 920, 1525]
@@ -269,9 +258,7 @@ def test_where_nobody_can_take_part_the_run_ends_with_the_reasons_at_once(tmp_pa
     exp = experiment("fedavg")
     grid = grid_of(exp, tmp_path)
     grid.apps = dict.fromkeys(grid.apps, plain_app())  # which knows nothing of hanse
-    with pytest.raises(UserError) as wrong:
-        play(grid, exp, tmp_path / "run", members=N, data=None, patience_s=600.0)
-    first, *each = wrong.value.lines
+    first, *each = mistakes(play, grid, exp, tmp_path / "run", members=N, data=None, patience_s=600.0)
     assert first == "members: none of the 5 nodes that are here can take part"
     assert [line.partition(" (key")[0] for line in sorted(each)] == [f"node {100 + i}" for i in range(N)]
     assert all("'hanse'" in line for line in each)
@@ -280,10 +267,9 @@ def test_where_nobody_can_take_part_the_run_ends_with_the_reasons_at_once(tmp_pa
 def test_what_a_mechanism_lacks_at_the_server_is_said_before_members_are_waited_for(tmp_path: Path) -> None:
     exp = experiment("greedyfed")
     grid = grid_of(exp, tmp_path)
-    with pytest.raises(UserError) as wrong:
-        play(grid, exp, tmp_path / "run", data=lambda: (None, None), patience_s=600.0)
-    assert [line.partition(":")[0] for line in wrong.value.lines] == ["mechanism.value"]
-    assert "load_server_data" in wrong.value.lines[0]
+    lines = mistakes(play, grid, exp, tmp_path / "run", data=lambda: (None, None), patience_s=600.0)
+    assert [line.partition(":")[0] for line in lines] == ["mechanism.value"]
+    assert "load_server_data" in lines[0]
     assert grid.sent == []
 
 
@@ -329,7 +315,7 @@ def test_an_expelled_member_is_not_compared_asked_or_counted_even_before_the_run
 def test_a_damaged_register_is_one_line_with_what_to_do(text: str, said: str, tmp_path: Path) -> None:
     path = tmp_path / "members.json"
     path.write_text(text)
-    with pytest.raises(UserError, match="is not a register of members") as wrong:
+    with pytest.raises(hanse.UserError, match="is not a register of members") as wrong:
         Members.read(path)
     [line] = wrong.value.lines
     assert line.startswith(str(path))
@@ -339,7 +325,7 @@ def test_a_damaged_register_is_one_line_with_what_to_do(text: str, said: str, tm
 
 def test_a_damaged_line_of_orders_is_named(tmp_path: Path) -> None:
     (tmp_path / "operator.jsonl").write_text('{"order": "expel", "client": "x"}\n')
-    with pytest.raises(UserError, match=r"operator\.jsonl"):
+    with pytest.raises(hanse.UserError, match=r"operator\.jsonl"):
         Orders.read(tmp_path)
 
 

@@ -13,28 +13,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import invoke
 from inprocess import KEY, play
 from test_flower_in_process import grid_of
 from test_letters import After, books
 from test_outages import same
-from typer.testing import CliRunner
 
 import hanse
-from hanse.base.errors import UserError
-from hanse.cli import app
 from hanse.flower import agreement, server
-from hanse.flower import agreement as agreeing
-from hanse.flower.agreement import agree
 from hanse.flower.members import give
 from hanse.flower.operator_key import signing_key
 from hanse.ledger import run_ledger
 from hanse.runs import recomputable
-from hanse.runs.config import Experiment
 from hanse.runs.guards import completed
 from hanse.wings.operate import backup, checks, serve
 from hanse.wings.operate.backup import back_up, restore
 from hanse.wings.operate.certificates import make_certificates
-from hanse.wings.operate.checks import Finding, exposition, findings
 from hanse.wings.operate.loopback import Loopback
 from hanse.wings.operate.processes import begun as begun_at
 
@@ -47,7 +41,7 @@ def begun(folder: Path) -> Loopback:
     folder.mkdir()
     network.save()
     make_certificates(folder / "certs", "test")
-    network.agreement.write_text(agree(books(), KEY, "run", "test", []).note(KEY))
+    network.agreement.write_text(agreement.agree(books(), KEY, "run", "test", []).note(KEY))
     network.agreement.with_suffix(".run").write_text(f"{folder / 'run'}\n")
     return network
 
@@ -87,7 +81,7 @@ def test_a_copy_during_which_a_round_ends_is_made_again_and_given_up_in_the_end(
         if there == [0, 1, 1, 1]:
             back_up(network, tmp_path / "twice")
         else:
-            with pytest.raises(UserError):
+            with pytest.raises(hanse.UserError):
                 back_up(network, tmp_path / "never")
         assert next(looks, None) is None
     assert (tmp_path / "twice" / "run" / "metrics.jsonl").exists()
@@ -95,7 +89,7 @@ def test_a_copy_during_which_a_round_ends_is_made_again_and_given_up_in_the_end(
     (tmp_path / "twice" / "agreement.run").write_text(f"{tmp_path / 'outside'}\n")  # a run that has not begun
     assert restore(tmp_path / "twice", tmp_path / "later").run is None
     for wrong in (lambda: back_up(network, tmp_path / "twice"), lambda: restore(tmp_path / "twice", tmp_path / "copy")):
-        with pytest.raises(UserError):
+        with pytest.raises(hanse.UserError):
             wrong()
 
 
@@ -106,7 +100,7 @@ def test_a_disk_that_is_full_leaves_nothing_and_is_told_in_a_line(
     before, (soft, hard) = {*tmp_path.iterdir()}, resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
     try:
-        with pytest.raises(UserError, match=r"too large.{0,200}$"):
+        with pytest.raises(hanse.UserError, match=r"too large.{0,200}$"):
             make(network, tmp_path / "full")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
@@ -120,7 +114,7 @@ def test_a_backup_whose_books_do_not_hold_leaves_no_project(how: str, network: L
     else:
         (network.run / "ledger.json").unlink()
     back_up(network, tmp_path / "damaged")
-    with pytest.raises(UserError):
+    with pytest.raises(hanse.UserError):
         restore(tmp_path / "damaged", tmp_path / "new")
     assert not (tmp_path / "new").exists()
 
@@ -136,18 +130,18 @@ def test_a_server_and_then_its_nodes_go_over_to_a_release_that_was_agreed_beside
     project.agreement.write_text(text.replace(f'"{old}"', f'"{old}", "next": "{new}"'))
     agreed = project.agree()
     assert list(agreed.releases.values()) == [old, new]
-    experiment = completed(Experiment.read(project.app / "experiment.toml"))
+    experiment = completed(hanse.Experiment.read(project.app / "experiment.toml"))
     for here, fits in ((new, True), ("6" * 64, False)):
-        for module in (agreement, agreeing, server):
+        for module in (agreement, server):
             monkeypatch.setattr(module, "code_hash", lambda here=here: here)
         if fits:
             assert project.agree() == agreed  # the members need no other
             server._agreed(agreed, experiment, key)
             continue
-        with pytest.raises(UserError):
+        with pytest.raises(hanse.UserError):
             server._agreed(agreed, experiment, key)
-        with pytest.raises(UserError):
-            agreeing.take(tmp_path / "member", agreed.note(key), bytes.fromhex(agreed.operator), 0.0)
+        with pytest.raises(hanse.UserError):
+            agreement.take(tmp_path / "member", agreed.note(key), bytes.fromhex(agreed.operator), 0.0)
 
 
 def damaged(network: Loopback) -> None:
@@ -194,7 +188,7 @@ CASES: dict[str, tuple[Callable[[Loopback, pytest.MonkeyPatch], Any], datetime, 
 def test_what_ails_a_network_is_found(case: str, network: Loopback, monkeypatch: pytest.MonkeyPatch) -> None:
     harm, now, about, state = CASES[case]
     harm(network, monkeypatch)
-    found = {one.state for one in findings(network, now) if one.about == about}
+    found = {one.state for one in checks.findings(network, now) if one.about == about}
     assert max(found, key=checks.STATES.index) == state
 
 
@@ -203,26 +197,26 @@ def test_nodes_that_are_away_or_whose_clock_is_wrong_are_named(
 ) -> None:
     for of, state in (({}, "fine"), ({"ago_s": 70.0}, "warning"), ({"ahead_s": -45.0}, "warning")):
         heard(network, monkeypatch, **of)
-        states = {one.name: one.state for one in findings(network, NOW) if one.about == "node"}
+        states = {one.name: one.state for one in checks.findings(network, NOW) if one.about == "node"}
         assert (states["client 0"], states["client 1"]) == (state, "warning")
 
 
 def test_a_sound_network_has_code_0_and_another_1(network: Loopback, tmp_path: Path) -> None:
     words = ["network", "check", str(network.folder)]
-    result, found = CliRunner().invoke(app, words), findings(network, datetime.now(UTC))
+    result, found = invoke(*words), checks.findings(network, datetime.now(UTC))
     assert len(result.stdout.splitlines()) == len(found)
     assert {one.about for one in found if one.state == "warning"} == {"process", "backup"}
     assert (result.exit_code, [one.about for one in found if not one.asked]) == (1, ["backup"])
     runs(network, "keeper")
-    assert CliRunner().invoke(app, words).exit_code == 0  # nobody asked for backups
+    assert invoke(*words).exit_code == 0  # nobody asked for backups
     numbers = {one.about: dict(one.numbers) for one in found if one.about in ("run", "books")}
     assert numbers == {"run": {"played": 3, "answered": 6}, "books": {"transactions": 24}}
-    assert CliRunner().invoke(app, ["network", "backup", str(tmp_path / "new"), str(network.folder)]).exit_code == 0
-    assert CliRunner().invoke(app, words).exit_code == 0
+    assert invoke("network", "backup", tmp_path / "new", network.folder).exit_code == 0
+    assert invoke(*words).exit_code == 0
     (made := network.folder / checks.BACKUP).write_text(made.read_text().replace('"at": ', '"at": 0'))
-    assert CliRunner().invoke(app, words).exit_code == 1
+    assert invoke(*words).exit_code == 1
     for nothing in (tmp_path, tmp_path / "none"):
-        assert isinstance(CliRunner().invoke(app, ["network", "check", str(nothing)]).exception, UserError)
+        assert isinstance(invoke("network", "check", nothing).exception, hanse.UserError)
 
 
 def parsed(text: str) -> dict[str, float]:
@@ -231,8 +225,8 @@ def parsed(text: str) -> dict[str, float]:
 
 
 def test_a_monitor_reads_the_same_findings(network: Loopback) -> None:
-    odd = Finding("disk", 'a "b"\\c\nd', "failure", "", {"free": 1e12})
-    assert exposition([odd]).splitlines() == [
+    odd = checks.Finding("disk", 'a "b"\\c\nd', "failure", "", {"free": 1e12})
+    assert checks.exposition([odd]).splitlines() == [
         "# TYPE hanse_state gauge", r'hanse_state{about="disk",name="a \"b\"\\c\nd"} 2',
         "# TYPE hanse_disk_free gauge", r'hanse_disk_free{name="a \"b\"\\c\nd"} 1000000000000.0',
     ]  # fmt: skip
@@ -249,7 +243,7 @@ def test_a_monitor_reads_the_same_findings(network: Loopback) -> None:
         said = parsed(asked("/metrics")[1])
         assert {name: value for name, value in said.items() if name.startswith("hanse_state")} == {
             f'hanse_state{{about="{one.about}",name="{one.name}"}}': checks.STATES.index(one.state)
-            for one in findings(network, NOW)
+            for one in checks.findings(network, NOW)
         }
         assert (said['hanse_run_played{name="rounds"}'], asked("/health")[0]) == (3.0, 200)
         damaged(network)

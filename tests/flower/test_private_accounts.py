@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from experiments import digits
 
 pytest.importorskip("dp_accounting")
 
@@ -17,13 +18,8 @@ N = 5
 
 
 def experiment(rounds: int, seed: int = 0, **private: Any) -> hanse.Experiment:
-    return hanse.Experiment(
-        data={"source": "digits", "clients": N},
-        model={"name": "logistic"},
-        mechanism="fedavg",
-        federation={"private": {"clip": 1.0, "epsilon": 8.0, "delta": 1e-5} | private},
-        run={"rounds": rounds, "seed": seed},
-    )
+    federation = {"private": {"clip": 1.0, "epsilon": 8.0, "delta": 1e-5} | private}
+    return digits("fedavg", N, rounds, run={"seed": seed}, federation=federation)
 
 
 def play(exp: hanse.Experiment, folder: Path, own: Path, private: Any = None) -> hanse.Run:

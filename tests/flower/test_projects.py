@@ -9,12 +9,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from commands import invoke
 from cryptography.hazmat.primitives.serialization import load_ssh_public_key
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
-from typer.testing import CliRunner
+from mistaken import mistakes
 
 from hanse.base.errors import UserError
-from hanse.cli import app
 from hanse.core.recipe import Recipe
 from hanse.federation.behaviour import Me
 from hanse.federation.policy import answer
@@ -36,11 +36,10 @@ def module(path: Path) -> Any:
     return found
 
 
-def test_a_new_project_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    said = CliRunner().invoke(app, ["new", "harvest"])
+def test_a_new_project_is_whole(here: Path) -> None:
+    said = invoke("new", "harvest")
     assert said.exit_code == 0, said.output
-    made = tmp_path / "harvest"
+    made = here / "harvest"
     assert {p.name for p in made.iterdir()} == {
         ".gitignore", "Containerfile", "README.md", "client_app.py", "down.sh", "experiment.toml", "node.service",
         "pyproject.toml", "run.sh", "server.service", "server_app.py", "up.sh",
@@ -54,7 +53,7 @@ def test_a_new_project_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         calls = [value for name, value in said["Service"].items() if name.startswith("Exec")]
         assert {call.split()[1] for call in calls} == {"network"}
         for words in (call.split()[2:] for call in calls):
-            shown = CliRunner().invoke(app, ["network", words[0], "--help"], terminal_width=200).output
+            shown = invoke("network", words[0], "--help", terminal_width=200).output
             assert [word for word in words if word.startswith("--") and word not in shown] == []
     client = module(made / "client_app.py")
     data = client.load_data(SimpleNamespace(node_config={"partition-id": 1}))
@@ -67,8 +66,7 @@ def test_a_new_project_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert mine.authorise(me, 1, {}) == 20_000_000
 
 
-def test_a_project_of_four_tables_is_for_four_members(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_project_of_four_tables_is_for_four_members(here: Path) -> None:
     files = [f"{site}.csv" for site in "abcd"]
     for file in files:
         Path(file).write_text("age,ill\n" + "31.5,yes\n64,no\n" * 10)
@@ -76,7 +74,7 @@ def test_a_project_of_four_tables_is_for_four_members(tmp_path: Path, monkeypatc
         ["schema", *files, "--target", "ill", "--group", "none"],
         ["new", "harvest", "--schema", "schema.toml", *(f"--table={file}" for file in files)],
     ):
-        said = CliRunner().invoke(app, words)
+        said = invoke(*words)
         assert said.exit_code == 0, said.output
     made = Experiment.read(Path("harvest", "experiment.toml"))
     assert made.data.clients == made.mechanism.table["clients_per_round"] == 4
@@ -84,42 +82,34 @@ def test_a_project_of_four_tables_is_for_four_members(tmp_path: Path, monkeypatc
         assert "--members 4 " in Path("harvest", file).read_text()
 
 
-def test_all_mistakes_of_a_new_project_and_of_joining_are_told_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "Harvest").mkdir()
-    with pytest.raises(UserError) as wrong:
-        new("Harvest")
-    assert wrong.value.lines == (
+def test_all_mistakes_of_a_new_project_and_of_joining_are_told_at_once(here: Path) -> None:
+    (here / "Harvest").mkdir()
+    assert mistakes(new, "Harvest") == (
         "NAME: 'Harvest': must be lower-case letters, digits and '-', starting with a letter",
         "Harvest: exists already",
     )
     words = ["network", "join", "nowhere", "--ca", "ca.crt", "--key", "clinic"]
-    said = CliRunner().invoke(app, [*words, "--operator", "operator.pub", "--node-config", "data=one.csv"])
+    said = invoke(*words, "--operator", "operator.pub", "--node-config", "data=one.csv")
     assert isinstance(said.exception, UserError)
     assert [line.split(": ")[0] for line in said.exception.lines] == [
         "HOST:PORT", "--ca", "--key", "--operator", "--node-config 'data=one.csv'",
     ]  # fmt: skip
 
 
-def test_a_key_that_no_node_can_have_is_refused_before_anything_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_key_that_no_node_can_have_is_refused_before_anything_starts(here: Path) -> None:
     """At the participant's and at the operator's, in a line with the file and how such a key is made."""
-    monkeypatch.chdir(tmp_path)
-    Loopback(tmp_path, tmp_path, (9100,)).save()
-    make_node_key(tmp_path / "clinic")
-    make_operator_key(tmp_path / "certs")
-    make_certificates(tmp_path / "certs", "test")
-    (tmp_path / "none").write_bytes(b"\x00")
+    Loopback(here, here, (9100,)).save()
+    make_node_key(here / "clinic")
+    make_operator_key(here / "certs")
+    make_certificates(here / "certs", "test")
+    (here / "none").write_bytes(b"\x00")
     for file in ("clinic", "clinic.pub", "certs/operator.key", "certs/ca.crt", "none"):
         for words, half, where in (
             (["join", "localhost:9101", "--ca", "certs/ca.crt", "--key", file], "clinic", f"--key: {file}: "),
             (["admit", ".", file, "--name", "a"], "clinic.pub", f"KEY.pub: {file}: "),
         ):
             if file != half:
-                said = CliRunner().invoke(app, ["network", *words])
+                said = invoke("network", *words)
                 assert isinstance(said.exception, UserError)
                 told = [(line.startswith(where), "ssh-keygen" in line) for line in said.exception.lines]
                 assert told == [(True, True)]
@@ -130,7 +120,7 @@ def test_an_admitted_key_is_shown_as_the_run_will_name_it(tmp_path: Path, monkey
     make_node_key(tmp_path / "clinic")
     Loopback(tmp_path, tmp_path, (9100,)).save()
     monkeypatch.setattr(Loopback, "register", lambda self, keys: None)
-    said = CliRunner().invoke(app, ["network", "admit", str(tmp_path), str(tmp_path / "clinic.pub"), "--name", "a"])
+    said = invoke("network", "admit", tmp_path, tmp_path / "clinic.pub", "--name", "a")
     node = SimpleNamespace(public_key=public_key_to_bytes(load_ssh_public_key((tmp_path / "clinic.pub").read_bytes())))
     assert said.output.splitlines()[-1].endswith(key_of(node))
 
@@ -151,7 +141,7 @@ def test_commands_say_where_there_is_no_federation(tmp_path: Path) -> None:
     (tmp_path / "network.json").write_text("{")
     with pytest.raises(UserError, match=r"network.json: is damaged"):
         Loopback.read(tmp_path)
-    result = CliRunner().invoke(app, ["network", "up", str(tmp_path)])
+    result = invoke("network", "up", tmp_path)
     assert isinstance(result.exception, UserError)
     assert "is not a project" in str(result.exception)
 
@@ -164,11 +154,11 @@ def test_a_mistake_in_the_experiment_is_told_before_anything_starts(
     monkeypatch.setattr(Loopback, "_followed", lambda self, command, log, show: played.append(log))
     toml = (harvest / "experiment.toml").read_text()
     (harvest / "experiment.toml").write_text(toml.replace("[mechanism]", '[mechanism]\npay = "by_value"'))
-    said = CliRunner().invoke(app, ["network", "run", "harvest"])
+    said = invoke("network", "run", "harvest")
     assert isinstance(said.exception, UserError)
     assert ("mechanism.pay" in str(said.exception), played) == (True, [])
     (harvest / "experiment.toml").write_text(toml)
-    assert CliRunner().invoke(app, ["network", "run", "harvest"]).exit_code == 0
+    assert invoke("network", "run", "harvest").exit_code == 0
     assert len(played) == 1
 
 
@@ -179,7 +169,7 @@ def test_an_option_that_up_is_not_given_is_as_it_was(monkeypatch: pytest.MonkeyP
     made = list[Loopback]()
 
     def up(*words: str) -> dict[str, Any]:
-        before, said = made[-1] if made else None, CliRunner().invoke(app, ["network", "up", "harvest", *words])
+        before, said = made[-1] if made else None, invoke("network", "up", "harvest", *words)
         assert said.exit_code == 0, said.output
         return {name: value for name, value in vars(made[-1]).items() if before and value != getattr(before, name)}
 
@@ -201,7 +191,7 @@ def test_a_process_that_runs_gets_no_other_address(harvest: Path) -> None:
     for name in ("superlink", "proxy"):
         (harvest / "logs" / f"{name}.pid").write_text(f"{os.getpid()} {begun(os.getpid())}\n")
     for words in (["--port", "9200"], ["--listen", "127.0.0.1:9300"], ["--members", "3"]):
-        said = CliRunner().invoke(app, ["network", "up", "harvest", *words])
+        said = invoke("network", "up", "harvest", *words)
         assert isinstance(said.exception, UserError)
         assert " ".join(words) in str(said.exception)
         assert "it runs with --port 9100 --listen 127.0.0.1:9101" in str(said.exception)

@@ -4,16 +4,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import invoke
 from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import FedAvg, FedMedian, Strategy
 from recorded import RecordedGrid, first_arrays
 from strategies import SECRETS, Breaking, Dying, Hanging, Secretive, Telling, Unpicklable
 from test_valued import ROUNDS, gaps, watched
-from typer.testing import CliRunner
 
 import hanse
-from hanse.base.errors import UserError
-from hanse.cli.entry import app
 from hanse.runs.run_record import load_run
 
 pytestmark = pytest.mark.by_turns(5)  # each starts a process of its own for each aggregate that it makes again
@@ -106,7 +104,7 @@ def test_secrets_of_a_strategy_are_in_no_file_of_the_run(how: str, tmp_path: Pat
     for command in (["report", str(out)], ["statement", str(out), "--client", "0"], ["crate", str(out)]):
         if command[0] == "crate":
             pytest.importorskip("rocrate", reason="needs the extra 'crate'")
-        done = CliRunner().invoke(app, command)
+        done = invoke(*command)
         assert done.exit_code == 0, done.output
     written = {file.name: file.read_bytes() for file in out.rglob("*") if file.is_file()}
     assert {"config.toml", "report.html", "ro-crate-metadata.json"} < written.keys()
@@ -121,9 +119,9 @@ def test_a_run_is_loaded_without_trusting_it_unless_it_names_other_modules(tmp_p
     watched(FedAvg(), tmp_path / "run")
     assert len(hanse.load(tmp_path / "run").metrics) == ROUNDS
     watched(FedAvg(), tmp_path / "paid", payment={"name": "recorded:Wages", "pot": 7})
-    with pytest.raises(UserError, match="'recorded:Wages'"):
+    with pytest.raises(hanse.UserError, match="'recorded:Wages'"):
         _ = hanse.load(tmp_path / "paid").experiment
     config = tmp_path / "run" / "config.toml"
     config.write_text(config.read_text().replace("valued.mechanism:flower", "valued.mechanism:Combined"))
-    with pytest.raises(UserError, match=r"mechanism:Combined': is an import path"):
+    with pytest.raises(hanse.UserError, match=r"mechanism:Combined': is an import path"):
         _ = hanse.load(tmp_path / "run").experiment

@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from commands import invoke
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from flwr.app import Array, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
@@ -25,12 +26,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from inprocess import KEY, PINNED, InProcessGrid, client_app
 from test_flower_in_process import experiment
-from typer.testing import CliRunner
 
 import hanse.flower
 from hanse.base.errors import UserError
 from hanse.base.files import ASKED
-from hanse.cli import app as hanse_command
 from hanse.core.port import Ask, Request, Train
 from hanse.data.samples import Samples
 from hanse.federation.codec import Message as Packed
@@ -48,16 +47,10 @@ from hanse.wings.operate import server_access
 from hanse.wings.operate.loopback import Loopback
 
 NODE, RUN, OTHER = 100, 1, Ed25519PrivateKey.generate()
+OTHER_KEY = OTHER.public_key().public_bytes_raw()
 JOB = Assignment("mine", 0, 2, 0, {"name": "logistic"}, {"lr": 0.1})
 START, CODE = torch.zeros(8), code_hash()
 LETTER = receipt("mine", 0, 0, 1, key=KEY).as_json()
-
-
-@pytest.fixture(autouse=True)
-def _identity() -> Iterator[None]:
-    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = RUN, 1, 1  # Flower sets these inside an app
-    yield
-    TaskIdentity.run_id = RUN
 
 
 def mine(_: Context) -> ClientData:
@@ -99,7 +92,8 @@ def asked(
 def answered(app: ClientApp, message: Message) -> dict[str, Any]:
     """Send a message as Flower does, by its bytes, and return the plain values of the answer."""
     message.metadata.__dict__["_message_id"] = "m"
-    reply = app(travelled(message), Context(RUN, NODE, {"partition-id": 0}, RecordDict(), {}))
+    travelled = message_from_proto(message_to_proto(message))
+    reply = app(travelled, Context(RUN, NODE, {"partition-id": 0}, RecordDict(), {}))
     return from_records(reply.content)[1]
 
 
@@ -117,10 +111,6 @@ class Participant:
         """A digest of everything that the participant keeps."""
         files = sorted(p for p in self.home.rglob("*") if p.is_file())
         return hashlib.sha256(b"".join(str(p).encode() + p.read_bytes() for p in files)).hexdigest()
-
-
-def travelled(message: Message) -> Message:
-    return message_from_proto(message_to_proto(message))
 
 
 def edited(number: int, /, **changes: Any) -> Message:
@@ -336,13 +326,10 @@ NAMES: dict[str, Assignment] = {
 
 
 @pytest.mark.parametrize("said", NAMES)
-def test_a_node_follows_no_import_path_even_of_the_operator(
-    said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    answer = Participant(tmp_path / "home", NAMES[said]).answer(asked(0, job=NAMES[said]))
+def test_a_node_follows_no_import_path_even_of_the_operator(said: str, here: Path) -> None:
+    answer = Participant(here / "home", NAMES[said]).answer(asked(0, job=NAMES[said]))
     assert answer["refused"].startswith(f"{said}: is an import path, and a node follows none that comes in a message")
-    assert not (tmp_path / "owned").exists()
+    assert not (here / "owned").exists()
 
 
 def halved(output: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -379,6 +366,7 @@ def test_the_operators_key_is_made_once_and_is_its_owners(tmp_path: Path) -> Non
     private.unlink()
     with pytest.raises(UserError, match="copy back"):  # it is not replaced in silence
         make_operator_key(tmp_path)
+    assert not private.exists()
     public.unlink()
     assert make_operator_key(tmp_path).read_text() != first[1]
 
@@ -401,37 +389,30 @@ def test_a_server_without_a_key_begins_nothing(tmp_path: Path, monkeypatch: pyte
 def test_a_node_without_a_pinned_key_says_so_to_the_operator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(operator_key.PINNED, raising=False)
     none = hanse.flower.client_app(mine, folder=tmp_path / "none")
-    other = hanse.flower.client_app(mine, folder=tmp_path / "other", operator=OTHER.public_key().public_bytes_raw())
+    other = hanse.flower.client_app(mine, folder=tmp_path / "other", operator=OTHER_KEY)
     grid = InProcessGrid({NODE: client_app(mine, folder=tmp_path / "here"), 101: none, 102: other})
     federation = FlowerFederation(grid, Members(), KEY)
     assert len(federation.present(0)) == 1
     first, second = sorted(federation.newcomers.refused.values())
     assert "node refuses" in first
-    assert f"{fingerprint(other_key())}" in second
+    assert f"{fingerprint(OTHER_KEY)}" in second
     monkeypatch.setenv(operator_key.PINNED, str(tmp_path / "operator.pub"))
     (tmp_path / "operator.pub").write_text(PINNED.hex())
-    assert (
-        "hello"
-        in from_records(none(asked(0, node=101, kind="hello"), Context(RUN, 101, {}, RecordDict(), {})).content)[1]
-    )
-
-
-def other_key() -> bytes:
-    return OTHER.public_key().public_bytes_raw()
+    assert "hello" in answered(none, asked(0, kind="hello"))
 
 
 def test_a_key_is_pinned_by_address_and_another_is_refused(tmp_path: Path) -> None:
     home, first, second = tmp_path / "home", tmp_path / "a.pub", tmp_path / "b.pub"
     first.write_text(PINNED.hex() + "\n")
-    second.write_text(other_key().hex())
+    second.write_text(OTHER_KEY.hex())
     with pytest.raises(UserError, match=r"--operator.*fed\.example\.org"):
         pin(home, "fed.example.org:9092", None)
     pinned = pin(home, "fed.example.org:9092", first)
     assert pin(home, "fed.example.org:9092", None) == pin(home, "fed.example.org:9092", first) == pinned
-    assert public_key(pin(home, "[::1]:9092", second)) == other_key()
+    assert public_key(pin(home, "[::1]:9092", second)) == OTHER_KEY
     with pytest.raises(UserError) as wrong:
         pin(home, "fed.example.org:9092", second)
-    assert str(wrong.value).startswith(f"--operator: {second}: has the fingerprint {fingerprint(other_key())}; the key")
+    assert str(wrong.value).startswith(f"--operator: {second}: has the fingerprint {fingerprint(OTHER_KEY)}; the key")
     assert public_key(pinned) == PINNED
     second.write_text("ssh-ed25519 AAAA")
     with pytest.raises(UserError, match="64 hexadecimal"):
@@ -454,8 +435,8 @@ def reply_of(node: int) -> Message:
     return Message(RecordDict(), reply_to=message)
 
 
-def through_the_gate(body: bytes, path: str = server_access.PUSH, cut: int = 1 << 20) -> tuple[int, bytes]:
-    """Return the status, and what the application behind the gate has read."""
+def through(gate: Callable[[Any], Any], path: str, body: bytes = b"", cut: int = 1 << 20, **scope: Any) -> Any:
+    """Return the status of a request, 299 where it passes, and what the application behind the gate has read."""
     parts = [body[i : i + cut] for i in range(0, len(body), cut)] or [b""]
     waiting = iter({"type": "http.request", "body": p, "more_body": p is not parts[-1]} for p in parts)
     status, read = list[int](), bytearray()
@@ -471,8 +452,9 @@ def through_the_gate(body: bytes, path: str = server_access.PUSH, cut: int = 1 <
             read.extend(part["body"])
         await send({"type": "http.response.start", "status": 299})
 
-    asyncio.run(server_access.ReplyGate(behind)({"type": "http", "path": path}, receive, send))  # type: ignore[arg-type]
-    return status[0], bytes(read)
+    asyncio.run(gate(behind)({"type": "http", "path": path, **scope}, receive, send))
+    [answered] = status
+    return answered, bytes(read)
 
 
 @pytest.mark.parametrize(
@@ -489,15 +471,15 @@ def through_the_gate(body: bytes, path: str = server_access.PUSH, cut: int = 1 <
 def test_only_replies_in_a_nodes_own_name_pass_the_gate(
     body: Callable[[], bytes], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert through_the_gate(body()) == (403, b"")
+    assert through(server_access.ReplyGate, server_access.PUSH, body()) == (403, b"")
     assert capsys.readouterr().out == f"hanse: refused: {said}; nodes push replies, each in its own name\n"
 
 
 def test_replies_pass_the_gate_as_they_are_and_other_requests_are_not_read() -> None:
-    honest = pushed(reply_of(NODE))
-    assert through_the_gate(honest, cut=7) == (299, honest)
-    assert through_the_gate(b"\xff" * 40, "/v1/fleet/pull-messages") == (299, b"\xff" * 40)
-    assert through_the_gate(b"x" * (server_access.LARGEST_PUSH + 1)) == (413, b"")
+    honest, gate = pushed(reply_of(NODE)), server_access.ReplyGate
+    assert through(gate, server_access.PUSH, honest, cut=7) == (299, honest)
+    assert through(gate, "/v1/fleet/pull-messages", b"\xff" * 40) == (299, b"\xff" * 40)
+    assert through(gate, server_access.PUSH, b"x" * (server_access.LARGEST_PUSH + 1)) == (413, b"")
 
 
 def test_the_gate_stands_around_the_superlink_on_every_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -512,16 +494,6 @@ def test_what_a_participant_lists_must_be_there() -> None:
         client_app(mine, own=["nobody:loss"])
 
 
-def test_a_lost_key_is_not_replaced_in_silence(tmp_path: Path) -> None:
-    public = make_operator_key(tmp_path)
-    (tmp_path / "operator.key").unlink()
-    with pytest.raises(UserError, match="copy back"):
-        make_operator_key(tmp_path)
-    assert [p.name for p in tmp_path.iterdir()] == ["operator.pub"]
-    public.unlink()
-    assert make_operator_key(tmp_path) == public
-
-
 @pytest.mark.usefixtures("unwarmed")
 def test_operator_and_participant_are_shown_the_same_fingerprint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, join: Callable[..., tuple[int, str]]
@@ -532,7 +504,7 @@ def test_operator_and_participant_are_shown_the_same_fingerprint(
     registered: list[Any] = []
     monkeypatch.setattr(Loopback, "register", lambda self, keys: registered.extend(keys))
     words = ["network", "admit", str(net.folder), str(tmp_path / "clinic.pub"), "--name", "c"]
-    admitted = CliRunner().invoke(hanse_command, words)
+    admitted = invoke(*words)
     assert registered == [(str(tmp_path / "clinic.pub"), "c")]
     shown = fingerprint(public_key(net.operator))
     assert shown in admitted.output

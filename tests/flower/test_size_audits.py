@@ -7,13 +7,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from commands import invoke
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from network_rehearsal import NetworkRehearsal, rehearse_network
-from typer.testing import CliRunner
 
 from hanse.base.errors import UserError
-from hanse.cli.entry import app
 from hanse.core.entry import BOND, KEPT, RETURNED, TOKEN
 from hanse.core.part import Unproved
 from hanse.data import build
@@ -62,7 +61,7 @@ def audit(tmp_path: Path, client: int, *, shown: int | None = None, key: str = "
     """Run the auditor's command, with the data of ``shown``, and return what it says: what is wrong, if anything is."""
     words = ["audit", "size", str(home(tmp_path, client)), "--key", str(tmp_path / key)]
     config = f"partition-id={client if shown is None else shown}"
-    found = CliRunner().invoke(app, [*words, "--data", f"{__name__}:load_data", "--node-config", config])
+    found = invoke(*words, "--data", f"{__name__}:load_data", "--node-config", config)
     if found.exception is not None:
         assert isinstance(found.exception, UserError), found.exception
         return str(found.exception)
@@ -142,12 +141,12 @@ def test_what_an_auditor_may_get_wrong(
     folder = tmp_path / "client-3"
     words = ["audit", "size", str(folder), "--key", str(tmp_path / "auditor.pem"), "--node-config", config]
     folder.mkdir()
-    found = CliRunner().invoke(app, [*words, "--data", data])
+    found = invoke(*words, "--data", data)
     assert "audit here" in str(found.exception)  # before anything is loaded
     digits = "0" * 64
     asked = {"root": digits, "size": 5, "seed": digits, "leaves": 2}
     (folder / "audit.json").write_text(json.dumps(asked))
-    found = CliRunner().invoke(app, [*words, "--data", data])
+    found = invoke(*words, "--data", data)
     assert isinstance(found.exception, UserError)
     assert line in str(found.exception)
     assert not (folder / "audit-signed.json").exists()

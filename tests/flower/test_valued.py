@@ -12,15 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from commands import invoke
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp.strategy import FedAvg, Strategy
+from mistaken import mistakes
 from recorded import SHAPES, RecordedGrid, failed, first_arrays, trained
 from strategies import STRATEGIES, Few, Locked, Outside, Renaming, Saving, SavingMedian
-from typer.testing import CliRunner
 
 import hanse
-from hanse.base.errors import UserError
-from hanse.cli.entry import app
 from hanse.core.entry import TOKEN
 from hanse.runs.run_record import load_run
 
@@ -92,8 +91,7 @@ def files(folder: Path) -> dict[str, bytes]:
 def test_models_state_and_generators_are_as_without_hanse(name: str, tmp_path: Path) -> None:
     grids = RecordedGrid(), RecordedGrid()
     without = plain(STRATEGIES[name](), grids[0])
-    with_it = watched(STRATEGIES[name](), tmp_path / "run", grids[1])
-    assert with_it == without
+    assert watched(STRATEGIES[name](), tmp_path / "run", grids[1]) == without
     assert grids[0].sent == grids[1].sent
     record = load_run(tmp_path / "run")
     assert gaps(tmp_path / "run") == [None] * ROUNDS
@@ -258,8 +256,7 @@ def test_with_a_model_the_values_of_an_average_are_path_values_along_its_own_gra
     x, y = samples()
     frozen = Net()  # a judge's copy is often frozen, which says nothing about what the app trains
     frozen.w.requires_grad_(False)
-    told = watched(FedAvg(), tmp_path / "run", validation=(x, y), model=frozen)
-    assert told == plain(FedAvg())
+    assert watched(FedAvg(), tmp_path / "run", validation=(x, y), model=frozen) == plain(FedAvg())
     assert not frozen.w.requires_grad
     arrays, fell = first_arrays(), 0.0
     for number, found in enumerate(by_round(tmp_path / "run"), 1):
@@ -344,9 +341,9 @@ def test_a_payment_rule_fills_a_ledger_that_verifies(tmp_path: Path) -> None:
     assert sum(run.book.balance(f"client/{c}") for c in range(4)) == (4 * 100 + ROUNDS * 7) * TOKEN
     kept = tmp_path / "run" / "receipts"
     for words in (["ledger", "verify", "--receipts", str(kept)], ["report"], ["statement", "--client", "0"], ["audit"]):
-        done = CliRunner().invoke(app, [*words, str(tmp_path / "run")])
+        done = invoke(*words, tmp_path / "run")
         assert done.exit_code == 0, done.output
-    with pytest.raises(UserError, match="exists already"):
+    with pytest.raises(hanse.UserError, match="exists already"):
         watched(FedAvg(), tmp_path / "run")
     watched(FedAvg(), tmp_path / "run", overwrite=True)  # which the refusal does not keep locked
 
@@ -369,25 +366,24 @@ def test_a_payment_rule_fills_a_ledger_that_verifies(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_arguments_are_one_line_before_anything_is_made(more: dict[str, Any], said: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError) as wrong:
-        hanse.valued(FedAvg(), **{"out": tmp_path / "run", "validation": evaluate, **more})
-    assert said in wrong.value.lines[0]
+    lines = mistakes(hanse.valued, FedAvg(), **{"out": tmp_path / "run", "validation": evaluate, **more})
+    assert said in lines[0]
     assert not (tmp_path / "run").exists()
 
 
 def test_what_is_no_strategy_a_place_that_is_taken_and_another_start_are_refused(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with pytest.raises(UserError, match=r"strategy: object: must be"):
+    with pytest.raises(hanse.UserError, match=r"strategy: object: must be"):
         hanse.valued(object(), validation=evaluate, out=tmp_path / "run")  # type: ignore[type-var]
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "mine.txt").write_text("mine")
-    with pytest.raises(UserError, match="class FedAvg"):
+    with pytest.raises(hanse.UserError, match="class FedAvg"):
         hanse.valued(FedAvg, validation=evaluate, out=tmp_path / "run")  # type: ignore[type-var]
-    with pytest.raises(UserError) as wrong, hanse.valued(FedAvg(), validation=evaluate, out=tmp_path / "run"):
+    with pytest.raises(hanse.UserError) as wrong, hanse.valued(FedAvg(), validation=evaluate, out=tmp_path / "run"):
         pass
     assert str(wrong.value) == f"out: {tmp_path / 'run'}: exists already; give another folder, or overwrite=True"
-    with pytest.raises(UserError, match=r"hanse.valued"):
+    with pytest.raises(hanse.UserError, match=r"hanse.valued"):
         hanse.valued(FedAvg(), validation=evaluate, out=tmp_path / "run").start()
     strategy = FedAvg()
     with caplog.at_level("WARNING"), hanse.valued(strategy, validation=evaluate, out=tmp_path / "a"):
@@ -410,12 +406,8 @@ def test_an_evaluation_that_never_works_is_said_before_anything_is_sent(
     validation: Any, utility: str | None, said: str, tmp_path: Path
 ) -> None:
     grid = RecordedGrid()
-    with (
-        pytest.raises(UserError) as wrong,
-        hanse.valued(FedAvg(), validation=validation, utility=utility, out=tmp_path / "run") as strategy,
-    ):
-        strategy.start(grid, first_arrays(), num_rounds=1)
-    assert said in wrong.value.lines[0]
+    lines = mistakes(watched, FedAvg(), tmp_path / "run", grid, validation=validation, utility=utility)
+    assert said in lines[0]
     assert not grid.sent
     assert not (tmp_path / "run").exists()
 
@@ -424,7 +416,7 @@ def test_arrays_that_are_not_the_models_are_refused_before_anything_is_sent(tmp_
     grid = RecordedGrid()
     other = ArrayRecord({"w": Array(np.zeros((4, 3), np.float32)), "b": Array(np.zeros(5, np.float32))})
     listening = hanse.valued(FedAvg(), validation=samples(), model=Net(), out=tmp_path / "run")
-    with pytest.raises(UserError, match=r"array 'b': has shape \[5\]: must be \[3\]"), listening as strategy:
+    with pytest.raises(hanse.UserError, match=r"array 'b': has shape \[5\]: must be \[3\]"), listening as strategy:
         strategy.start(grid, other, num_rounds=1)
     assert not grid.sent
 
@@ -499,14 +491,12 @@ def test_a_strategy_that_raises_raises_as_ever_and_the_rounds_before_are_kept(tm
 
 
 def test_a_full_disk_ends_the_record_and_not_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from hanse.runs.rundir import RunDir
-
     without = plain(FedAvg())
 
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(RunDir, "append", full)
+    monkeypatch.setattr("hanse.runs.rundir.RunDir.append", full)
     assert watched(FedAvg(), tmp_path / "run") == without
 
 
@@ -550,7 +540,7 @@ def test_an_apps_run_is_not_played_on_as_a_simulation(tmp_path: Path) -> None:
     watched(FedAvg(), tmp_path / "run")
     before = files(tmp_path / "run")
     for more in ({}, {"rounds": ROUNDS + 1}, {"other_data": True}):
-        with pytest.raises(UserError, match="start the app again"):
+        with pytest.raises(hanse.UserError, match="start the app again"):
             hanse.resume(tmp_path / "run", **more)
     assert files(tmp_path / "run") == before
 
@@ -559,9 +549,7 @@ def test_the_strategys_own_figures_are_in_the_record(tmp_path: Path) -> None:
     def judge(number: int, arrays: ArrayRecord) -> MetricRecord:
         return MetricRecord({"loss": 1.0 / (1 + number), "accuracy": 0.1 * number, "many": [1.0, 2.0]})
 
-    strategy = FedAvg()
-    seed()
-    with hanse.valued(strategy, out=tmp_path / "run", validation=evaluate) as strategy:
+    with hanse.valued(FedAvg(), out=tmp_path / "run", validation=evaluate) as strategy:
         result = strategy.start(RecordedGrid(), first_arrays(), num_rounds=ROUNDS, evaluate_fn=judge)
     assert list(result.evaluate_metrics_serverapp) == [0, 1, 2, 3]
     lines = load_run(tmp_path / "run").metrics

@@ -1,6 +1,5 @@
 """Who may talk to a SuperLink: nodes with an admitted key through the proxy, its user on its machine, nobody else."""
 
-import asyncio
 import http.client
 import http.server
 import json
@@ -11,14 +10,16 @@ import ssl
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 import torch
+from commands import invoke
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from deployed import APP, PAYMENTS, clients, experiment, final, free_ports, kinds, metrics, network, plan, until
@@ -35,11 +36,9 @@ from flwr.supercore.task_identity import TaskIdentity
 from flwr.superlink.routers.fleet.router import router
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
-from typer.testing import CliRunner
+from test_signing import through
 
 import hanse
-from hanse.base.errors import UserError
-from hanse.cli import app
 from hanse.core.port import Ask, Request
 from hanse.federation.codec import Message as Packed
 from hanse.federation.codec import pack
@@ -88,9 +87,9 @@ def test_the_proxy_passes_all_that_flower_has_for_nodes_but_registering_without_
 
 @pytest.mark.parametrize("listen", ["9092", "0.0.0.0:70000", "0.0.0.0:9092 ssl; #:1"])
 def test_an_address_that_is_none_is_refused_and_named(listen: str) -> None:
-    with pytest.raises(UserError, match=r"--listen.*65535"):
+    with pytest.raises(hanse.UserError, match=r"--listen.*65535"):
         server_access.split(listen, "--listen")
-    with pytest.raises(UserError, match=r"HOST:PORT: .*, such as fed\.example\.org:9092$"):
+    with pytest.raises(hanse.UserError, match=r"HOST:PORT: .*, such as fed\.example\.org:9092$"):
         server_access.split(listen, "HOST:PORT", "fed.example.org:9092")
 
 
@@ -106,8 +105,8 @@ def test_an_operator_without_nginx_or_names_is_told_before_anything_starts(
         ("--members", "3", "--listen", "0.0.0.0:9092"): "--host: must be given",
         ("--members", "3", "--listen", "0.0.0.0:9092", "--host", "fed.example.org"): "nginx: is not installed",
     }.items():
-        result = CliRunner().invoke(app, [*up, *more])
-        assert isinstance(result.exception, UserError), result.output
+        result = invoke(*up, *more)
+        assert isinstance(result.exception, hanse.UserError), result.output
         assert said in str(result.exception)
     assert sorted(p.name for p in harvest.iterdir()) == before
 
@@ -162,9 +161,9 @@ def test_the_certificate_shown_outside_is_for_the_names_that_participants_use(tm
     first = (tmp_path / "outside.crt").read_bytes()
     make_outside(tmp_path, ["fed.example.org"])
     assert (tmp_path / "outside.crt").read_bytes() == first
-    with pytest.raises(UserError, match=r"outside.crt.*other.example.org"):
+    with pytest.raises(hanse.UserError, match=r"outside.crt.*other.example.org"):
         make_outside(tmp_path, ["other.example.org"])
-    with pytest.raises(UserError, match="--host: 'a b'"):
+    with pytest.raises(hanse.UserError, match="--host: 'a b'"):
         make_outside(tmp_path, ["a b"])
     assert (tmp_path / "outside.key").stat().st_mode & 0o777 == 0o600
 
@@ -199,17 +198,8 @@ def test_the_gate_serves_its_own_user_alone(
 ) -> None:
     (tmp_path / "tcp").write_text(TABLE.format(user=user))
     monkeypatch.setattr(server_access, "TABLE", tmp_path / "tcp")
-    told: list[int] = []
-
-    async def send(message: Mapping[str, Any]) -> None:
-        told.extend([message["status"]] if "status" in message else [])
-
-    async def behind(scope: Any, receive: Any, send: Any) -> None:
-        await send({"type": "http.response.start", "status": 299})
-
-    scope = {"type": "http", "path": path, "client": ("127.0.0.1", 0xC001), "server": ("127.0.0.1", 18000)}
-    asyncio.run(server_access.UserGate(behind, server_access.SERVED["flower-superlink"])(scope, behind, send))  # type: ignore[arg-type]
-    assert told == [status]
+    gate = partial(server_access.UserGate, everybody=server_access.SERVED["flower-superlink"])
+    assert through(gate, path, client=("127.0.0.1", 0xC001), server=("127.0.0.1", 18000)) == (status, b"")
 
 
 def test_a_connection_is_looked_up_once_and_another_with_the_same_port_anew(

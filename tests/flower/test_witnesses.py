@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import invoke
 from inprocess import KEY, play
 from rotation import rotating
 from test_flower_in_process import N, grid_of
 from test_letters import After, DiesError, books, dies
-from typer.testing import CliRunner
 
-from hanse.cli import app
 from hanse.core.entry import LOG
 from hanse.flower.witnesses import ShownHeads
 from hanse.ledger.log import heads_of
@@ -31,7 +30,7 @@ def witnesses(folder: Path) -> Path:
 
 
 def command(*args: object) -> tuple[int, str]:
-    result = CliRunner().invoke(app, [str(arg) for arg in args])
+    result = invoke(*args)
     return result.exit_code, result.output
 
 

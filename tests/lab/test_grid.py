@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from mistaken import mistakes
 from sweep_cases import EXPERIMENT
 
 from hanse.base.errors import UserError
@@ -83,9 +84,7 @@ def test_an_option_of_a_part(file: Path) -> None:
     ],
 )  # fmt: skip
 def test_bad_grids(file: Path, grid: list[str], seeds: int | None, why: str) -> None:
-    with pytest.raises(UserError) as wrong:
-        grid_of(file, [], grid, seeds)
-    assert wrong.value.lines[0].startswith(why)
+    assert mistakes(grid_of, file, [], grid, seeds)[0].startswith(why)
 
 
 def test_an_axis_that_a_mechanism_does_not_have_is_not_varied_for_it(file: Path) -> None:

@@ -5,13 +5,10 @@ import json
 import re
 from pathlib import Path
 
-import pytest
+from commands import invoke
 from sweep_cases import EXPERIMENT, made_up, points_of
-from typer.testing import CliRunner
 
 import hanse
-from hanse.base.errors import UserError
-from hanse.cli import app
 from hanse.lab.job import folder_of, play, play_kept
 from hanse.lab.player import PlayedJobs
 from hanse.lab.sweep import rows_of, run_sweep
@@ -57,44 +54,41 @@ def test_a_run_is_the_same_with_and_without_a_folder_and_alone(tmp_path: Path) -
     assert Path(kept["folder"]).name == f"train.lr=0.5-{point.job.key[:8]}"
 
 
-def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "exp.toml").write_text(EXPERIMENT)
+def test_command(here: Path) -> None:
+    (here / "exp.toml").write_text(EXPERIMENT)
     given = ["sweep", "exp.toml", "--grid", "train.lr=0.5,0.25", "--seeds", "2", "--workers", "1"]
-    dry = CliRunner().invoke(app, [*given, "--dry-run"])
+    dry = invoke(*given, "--dry-run")
     assert dry.output.splitlines() == [f"train.lr={lr}, seed={seed}" for seed in (0, 1) for lr in ("0.5", "0.25")]
-    assert not (tmp_path / "runs").exists()
-    first = CliRunner().invoke(app, [*given, "--json"])
+    assert not (here / "runs").exists()
+    first = invoke(*given, "--json")
     assert first.exit_code == 0, first.output
-    found = json.loads(first.stdout)
-    assert [row["status"] for row in found["rows"]] == ["done"] * 4
-    assert len(list((tmp_path / "runs" / "sweep-exp" / "runs").iterdir())) == 4
-    again = CliRunner().invoke(app, given)
+    assert [row["status"] for row in json.loads(first.stdout)["rows"]] == ["done"] * 4
+    assert len(list((here / "runs" / "sweep-exp" / "runs").iterdir())) == 4
+    again = invoke(*given)
     assert {"seeds", "±"} <= set(again.output.split())  # the comparison of the two settings
     place = "runs/sweep-exp"
     assert f"4 runs, 0 of them now; {place}/table.csv" in again.output
     assert again.output.endswith(f"a picture of them: hanse report {place}/runs/* --out {place}\n")
 
 
-def test_command_refusals_and_failures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "exp.toml").write_text(EXPERIMENT)
+def test_command_refusals_and_failures(here: Path) -> None:
+    (here / "exp.toml").write_text(EXPERIMENT)
     for given, why in (
         ("", "--grid"),
         ("--grid train.lr=1 --ray auto --workers 2", "--workers 2"),
         ("--grid train.lr=1,2 --set train.lr=0.3", "--set train.lr=0.3"),
         ("--grid train.lr=1 --workers 1 --out exp.toml/out", "exp.toml"),
     ):
-        refused = CliRunner().invoke(app, ["sweep", "exp.toml", *given.split()])
-        assert isinstance(refused.exception, UserError)
+        refused = invoke("sweep", "exp.toml", *given.split())
+        assert isinstance(refused.exception, hanse.UserError)
         assert why in refused.exception.lines[0]
         assert refused.output == ""
     # 5,000 clients cannot share the digits: that run fails, the other does not
     given = ["sweep", "exp.toml", "--grid", "data.clients=4,5000", "--workers", "1", "--rows-only"]
-    ended = CliRunner().invoke(app, given)
+    ended = invoke(*given)
     assert ended.exit_code == 1
     assert re.search(r"data.clients=5000: UserError: .*5000", ended.stderr.replace("\n", " "))  # below the table
-    rows = table(tmp_path / "runs" / "sweep-exp")
+    rows = table(here / "runs" / "sweep-exp")
     assert [row["status"] for row in rows] == ["done", "failed"]
     assert "UserError" in rows[1]["error"]
-    assert not (tmp_path / "runs" / "sweep-exp" / "runs").exists()
+    assert not (here / "runs" / "sweep-exp" / "runs").exists()

@@ -11,7 +11,6 @@ from sweep_cases import dies_once, points_of
 from hanse.lab import player
 from hanse.lab.job import Job, play, play_kept
 from hanse.lab.kept import Store
-from hanse.lab.player import play_all
 from hanse.lab.sweep import run_sweep
 
 ANEW = (pytest.mark.slow, pytest.mark.by_turns(3, 2))  # a process that is started anew imports for seconds
@@ -19,7 +18,7 @@ FORKED = [True, pytest.param(False, marks=ANEW)]
 
 
 def curves(jobs: list[Job], folder: Path, workers: int) -> list[object]:
-    done = play_all(jobs, Store(folder / "jobs"), play, workers=workers, label="test")
+    done = player.play_all(jobs, Store(folder / "jobs"), play, workers=workers, label="test")
     assert not done.failures
     return [(done.results[job.key]["curves"], done.results[job.key]["clients"]) for job in jobs]
 

@@ -1,6 +1,5 @@
 import numpy as np
 import torch
-from torch import Tensor
 
 from hanse.base.streams import stream
 from hanse.core.recipe import Recipe
@@ -23,7 +22,7 @@ def made(shape: tuple[int, ...], classes: int | None, n: int = 400, seed: int = 
 
 
 def jobs_of(
-    row: Tensor,
+    row: torch.Tensor,
     sizes: list[int],
     *,
     mu: list[float] | float = 0.0,

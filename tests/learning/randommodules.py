@@ -4,6 +4,7 @@ import random
 from collections.abc import Callable
 
 import torch
+from experiments import digits
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 
@@ -20,17 +21,10 @@ def images(**_: object) -> Dataset:
 
 
 def run(number: int, engine: str, mechanism: dict[str, object], **more: object) -> hanse.Run:
-    return hanse.run(
-        hanse.Experiment(
-            data={"source": f"{__name__}:images", "clients": 3, "partition": "iid", "validation": 0.25},
-            model={"name": f"{__name__}:drawn", "which": number},
-            mechanism=mechanism,
-            train={"lr": 0.1, "momentum": 0.5, "weight_decay": 0.01, "batch_size": 8},
-            engine={"train": engine, "threads": 1, "workers": 1},
-            run={"rounds": 2},
-        ),
-        **more,
-    )
+    data = {"source": f"{__name__}:images", "partition": "iid", "validation": 0.25}
+    train = {"lr": 0.1, "momentum": 0.5, "weight_decay": 0.01, "batch_size": 8}
+    sections = {"data": data, "model": {"name": f"{__name__}:drawn", "which": number}, "train": train}
+    return hanse.run(digits(mechanism, 3, 2, **sections, engine={"train": engine, "workers": 1}), **more)
 
 
 class Residual(nn.Module):

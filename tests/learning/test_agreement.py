@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 import hanse
-from hanse.base.errors import UserError
 from hanse.core.recipe import Recipe
 from hanse.core.table import Layout
 from hanse.data.samples import Samples
@@ -228,19 +227,15 @@ def test_the_comparison_leaves_generators_and_the_module_as_they_were() -> None:
 
 def test_a_module_that_is_random_in_evaluation_mode_is_refused() -> None:
     problem, row = problem_of(Wild(True))
-    with pytest.raises(UserError, match="mode differ"):
+    with pytest.raises(hanse.UserError, match="mode differ"):
         settle(EngineChoice("sequential", 1, 1), problem, row, made((3, 4), 5), CPU, "float32")
-
-
-def frozen_perceptron() -> tuple[Problem, Tensor]:
-    module = perceptron(nn.Tanh())
-    module[1].weight.requires_grad = module[3].bias.requires_grad = False
-    return problem_of(module)
 
 
 @pytest.mark.parametrize("choice", ENGINES, ids=lambda choice: choice.label)
 def test_frozen_parameters_stay_and_the_others_train_as_plain_pytorch_trains_them(choice: EngineChoice) -> None:
-    problem, row = frozen_perceptron()
+    module = perceptron(nn.Tanh())
+    module[1].weight.requires_grad = module[3].bias.requires_grad = False
+    problem, row = problem_of(module)
     assert problem.frozen_columns is not None
     pool, recipe = made((3, 4), 5), Recipe(epochs=2, batch_size=10, momentum=0.9, weight_decay=0.1)
     jobs = jobs_of(row, [20, 30], mu=0.5, tilt=0.1, same_start=False)

@@ -11,23 +11,14 @@ from hanse.core.port import Payload
 from hanse.core.recipe import Recipe
 from hanse.core.table import Layout
 from hanse.data.samples import Samples
-from hanse.learning.generator import (
-    Ensemble,
-    Generator,
-    LastLayer,
-    diversity,
-    ensemble_loss,
-    guided,
-    train_generator,
-    why_no_head,
-)
+from hanse.learning import generator
 from hanse.learning.job import Problem, SeatJob, batch_plan
 from hanse.learning.models import build_problem
 from hanse.learning.sequential import SequentialEngine
 
 from .helpers import made
 
-SHAPE = Generator(classes=3, latent=5, noise=4, hidden=7)
+SHAPE = generator.Generator(classes=3, latent=5, noise=4, hidden=7)
 
 
 class AsModule(nn.Module):
@@ -51,7 +42,7 @@ class AsModule(nn.Module):
         return torch.cat([tensor.detach().reshape(-1) for tensor in self.tensors()])
 
 
-def a_row(seed: int = 0, shape: Generator = SHAPE) -> Tensor:
+def a_row(seed: int = 0, shape: generator.Generator = SHAPE) -> Tensor:
     row = shape.initial(stream(seed, "test"))
     statistics = torch.from_numpy(stream(seed, "statistics").uniform(0.5, 2, 2 * shape.hidden).astype(np.float32))
     return torch.cat([row[: shape.num_parameters], statistics])
@@ -72,13 +63,17 @@ def test_latents_are_those_of_the_layers() -> None:
     assert torch.equal(row, a_row())
 
 
-def an_ensemble(heads: int = 4) -> Ensemble:
+def an_ensemble(heads: int = 4) -> generator.Ensemble:
     counts = torch.from_numpy(stream(1, "counts").integers(0, 50, (heads, 3)))
-    return Ensemble.of(tensor(heads, 3, 5, seed=3), tensor(heads, 3, seed=4), counts, np.array([0.2, 0.5, 0.3]))
+    return generator.Ensemble.of(
+        tensor(heads, 3, 5, seed=3), tensor(heads, 3, seed=4), counts, np.array([0.2, 0.5, 0.3])
+    )
 
 
 def test_trust_follows_the_counts_plus_one() -> None:
-    ensemble = Ensemble.of(tensor(2, 3, 5), tensor(2, 3), torch.tensor([[9, 0, 4], [29, 0, 0]]), np.ones(3) / 3)
+    ensemble = generator.Ensemble.of(
+        tensor(2, 3, 5), tensor(2, 3), torch.tensor([[9, 0, 4], [29, 0, 0]]), np.ones(3) / 3
+    )
     torch.testing.assert_close(ensemble.trust, torch.tensor([[10 / 40, 1 / 2, 5 / 6], [30 / 40, 1 / 2, 1 / 6]]))
 
 
@@ -89,13 +84,13 @@ def test_the_ensembles_loss_by_loops() -> None:
         for s in range(4):
             logits = ensemble.weight[s] @ z[b] + ensemble.bias[s]
             want += float(ensemble.trust[s, y[b]] * -torch.log_softmax(logits, 0)[y[b]]) / 6
-    assert float(ensemble_loss(ensemble, z, y)) == pytest.approx(want, rel=1e-5)
+    assert float(generator.ensemble_loss(ensemble, z, y)) == pytest.approx(want, rel=1e-5)
 
 
 def school(row: Tensor, moments: Tensor, before: int, steps: int, seed: int = 0, lr: float = 0.01) -> tuple:
     draw = stream(seed, "school", round=before)
     options = {"batch": 16, "lr": lr, "weight_decay": 0.01, "eta": 1.0}
-    return train_generator(SHAPE, row, moments, before, an_ensemble(), draw, steps=steps, **options)  # type: ignore[arg-type]
+    return generator.train_generator(SHAPE, row, moments, before, an_ensemble(), draw, steps=steps, **options)  # type: ignore[arg-type]
 
 
 def test_training_is_adams() -> None:
@@ -109,7 +104,7 @@ def test_training_is_adams() -> None:
             y = torch.from_numpy(draw.choice(3, 16, p=ensemble.labels))
             noise = torch.from_numpy(draw.random((16, 4), dtype=np.float32))
             z = module(noise, y)
-            loss = ensemble_loss(ensemble, z, y) + diversity(noise, z)
+            loss = generator.ensemble_loss(ensemble, z, y) + generator.diversity(noise, z)
             adam.zero_grad()
             loss.backward()
             adam.step()
@@ -130,9 +125,9 @@ def test_training_is_adams() -> None:
 )
 def test_the_head_is_the_last_linear_layer(name: str, shape: tuple[int, ...], latent: int) -> None:
     problem, row = build_problem(name, shape, 4, 0)
-    head = LastLayer.of(problem.layout)
+    head = generator.LastLayer.of(problem.layout)
     assert (head.classes, head.latent) == (4, latent)
-    assert why_no_head(problem.module, problem.layout, tensor(2, *shape)) is None
+    assert generator.why_no_head(problem.module, problem.layout, tensor(2, *shape)) is None
     weight, bias = head.tensors(problem.layout, torch.stack([row, 2 * row]))
     assert weight.shape == (2, 4, latent)
     assert torch.equal(bias[1], 2 * bias[0])
@@ -161,8 +156,7 @@ class Backwards(nn.Module):
     ],
 )
 def test_models_without_a_head_are_told_apart(module: nn.Module, reason: str) -> None:
-    found = why_no_head(module, Layout.of(module), tensor(2, 3))
-    assert reason in found
+    assert reason in generator.why_no_head(module, Layout.of(module), tensor(2, 3))
 
 
 def a_payload(alpha: float = 2.0, beta: float = 3.0) -> Payload:
@@ -173,7 +167,7 @@ def a_payload(alpha: float = 2.0, beta: float = 3.0) -> Payload:
 def test_the_two_terms_and_their_gradients_by_hand() -> None:
     weight, bias, logits = (t.requires_grad_() for t in (tensor(3, 5, seed=1), tensor(3, seed=2), tensor(4, 3, seed=5)))
     payload, key, y = a_payload(), (9, 2, 7, 0), torch.tensor([2, 0, 1, 1])
-    got = guided(payload, key, weight, bias)(logits, y)
+    got = generator.guided(payload, key, weight, bias)(logits, y)
     got_gradients = torch.autograd.grad(got, [weight, bias, logits])
 
     draw = stream(9, "guide", round=2, client=7, start=0)
@@ -211,7 +205,7 @@ def test_training_with_it_is_sgd_on_the_sum_and_reports_the_loss_on_samples() ->
     for seat, job in enumerate(jobs):
         module = build_problem("mlp", (6,), 3, 0, hidden=[5])[0].module
         problem.layout.load(module, job.start)
-        terms = guided(a_payload(), job.key, module[-1].weight, module[-1].bias)  # type: ignore[index]
+        terms = generator.guided(a_payload(), job.key, module[-1].weight, module[-1].bias)  # type: ignore[index]
         optimiser = torch.optim.SGD(module.parameters(), lr=0.05)
         met = []
         for batch in batch_plan(len(job.index), RECIPE, job.key):

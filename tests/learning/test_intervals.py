@@ -100,8 +100,7 @@ def test_a_metric_of_the_users_is_within_its_range() -> None:
 def test_a_range_that_is_none_is_refused(within: object) -> None:
     with pytest.raises(hanse.UserError, match=r"within is.*greatest"):
         build_metric({"name": HERE + "share_right", "within": within}, 2)
-    read = reading_of({"name": HERE + "share_right", "within": within})
-    assert read.within == (-math.inf, math.inf)
+    assert reading_of({"name": HERE + "share_right", "within": within}).within == (-math.inf, math.inf)
 
 
 def own_test(right: NDArray[np.bool_]) -> OwnTest:
@@ -114,8 +113,7 @@ def own_test(right: NDArray[np.bool_]) -> OwnTest:
 def gain(ours: NDArray[np.bool_], alone: NDArray[np.bool_]) -> tuple[float, float]:
     """The interval of the difference of two accuracies on the same samples."""
     accuracy = reading_of("accuracy")
-    found = _of_main(accuracy, float(ours.mean()), own_test(ours), float(alone.mean()), own_test(alone))
-    return found
+    return _of_main(accuracy, float(ours.mean()), own_test(ours), float(alone.mean()), own_test(alone))
 
 
 def test_the_interval_of_a_gain_on_25_samples_covers_it() -> None:

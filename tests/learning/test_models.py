@@ -1,6 +1,5 @@
 import pytest
 import torch
-from torch import nn
 
 from hanse.base.errors import UserError
 from hanse.learning.models import build_problem
@@ -46,11 +45,11 @@ def test_built_in_models(name: str, shape: tuple[int, ...], size: int) -> None:
 )
 def test_pifl_s_network_has_the_printed_features(shape: tuple[int, ...], options: dict, features: int) -> None:
     problem, _ = build_problem("cnn_pifl", shape, 10, 0, **options)
-    linear = [layer for layer in problem.module.modules() if isinstance(layer, nn.Linear)]
+    linear = [layer for layer in problem.module.modules() if isinstance(layer, torch.nn.Linear)]
     assert [(layer.in_features, layer.out_features) for layer in linear] == [(features, 128), (128, 10)]
-    convolutions = [layer for layer in problem.module.modules() if isinstance(layer, nn.Conv2d)]
+    convolutions = [layer for layer in problem.module.modules() if isinstance(layer, torch.nn.Conv2d)]
     assert [layer.out_channels for layer in convolutions] == [32, 64, 64, 64][: options.get("convolutions", 4)]
-    assert sum(isinstance(layer, nn.Dropout) for layer in problem.module.modules()) == (
+    assert sum(isinstance(layer, torch.nn.Dropout) for layer in problem.module.modules()) == (
         2 if options.get("dropout", True) else 0
     )
 
@@ -77,7 +76,7 @@ def test_resnet20_is_that_of_the_paper() -> None:
     assert torch.equal(row, build_problem("resnet20", (3, 32, 32), 10, 3)[1])
     assert problem.module(torch.zeros(2, 3, 64, 64)).shape == (2, 10)
     block = Residual(16, 32).eval()
-    nn.init.zeros_(block.norm2.weight)  # only the shortcut is left
+    torch.nn.init.zeros_(block.norm2.weight)  # only the shortcut is left
     x = torch.rand(1, 16, 4, 4)
     found = block(x)
     assert found.shape == (1, 32, 2, 2)

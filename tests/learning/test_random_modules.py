@@ -10,10 +10,8 @@ import torch.nn.functional as F  # noqa: N812
 from rotation import rotating
 
 import hanse
-from hanse.base.errors import UserError
 from hanse.data.build import build
 from hanse.learning.models import build_problem
-from hanse.runs.config import Experiment
 from hanse.runs.round import Played
 
 from .randommodules import run
@@ -30,7 +28,7 @@ class Watching:
         self.rounds = 0
         self.said: list[str] = []
 
-    def on_start(self, experiment: Experiment, first_round: int, said: Sequence[str]) -> None:
+    def on_start(self, experiment: hanse.Experiment, first_round: int, said: Sequence[str]) -> None:
         self.said = list(said)
 
     def on_round(self, metrics: Mapping[str, Any], played: Played) -> None:
@@ -47,7 +45,7 @@ def test_the_reported_test_loss_is_that_of_the_model_or_the_run_is_refused(numbe
         watching, refused = Watching(), ""
         try:
             check(run(number, engine, mechanism, observers=[watching]))
-        except UserError as wrong:
+        except hanse.UserError as wrong:
             refused = str(wrong)
         may_be = [f"engine.train is '{engine}', but it cannot train this model", "but cannot train on them"]
         assert not refused or any(reason in refused for reason in may_be[engine == "sequential" :])

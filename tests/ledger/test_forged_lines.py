@@ -17,13 +17,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from commands import invoke
+from experiments import digits
 from forging import History, history_of, receipt, receipts_of, rerecorded, rewritten
-from typer.testing import CliRunner
 
 import hanse
 from hanse.base import toml
 from hanse.base.errors import PartError
-from hanse.cli import app
 from hanse.core.book import LedgerError
 from hanse.core.entry import MINT, TOKEN, Transaction, client
 from hanse.core.telling import Kind, Telling
@@ -33,7 +33,6 @@ from hanse.reports.audit import audit_run
 from hanse.reports.groups import group_runs
 from hanse.reports.report import warnings
 from hanse.runs import replay
-from hanse.runs.replay import replay_books, wrong_books
 from hanse.runs.round_record import METRICS
 from hanse.runs.run_record import load_run, may_change
 
@@ -41,15 +40,9 @@ N = 8
 
 
 def experiment(mechanism: Any, **sections: Any) -> hanse.Experiment:
-    return hanse.Experiment(
-        data={"source": "digits", "clients": N, "partition": {"alpha": 1.0}, "client_validation": 0.1},
-        model={"name": "logistic"},
-        mechanism=mechanism,
-        train={"steps": 2, "batch_size": 8, "lr": 0.1},
-        engine={"train": "stacked", "threads": 1},
-        run={"rounds": 4, "seed": 3},
-        **sections,
-    )
+    data = {"partition": {"alpha": 1.0}, "client_validation": 0.1}
+    train = {"steps": 2, "batch_size": 8, "lr": 0.1}
+    return digits(mechanism, N, 4, data=data, run={"seed": 3}, engine={"train": "stacked"}, train=train, **sections)
 
 
 def played(folder: Path, mechanism: Any) -> Path:
@@ -71,8 +64,7 @@ def fees(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run(auction: Path, tmp_path: Path) -> Path:
-    shutil.copytree(auction / "run", tmp_path / "run")
-    return tmp_path / "run"
+    return shutil.copytree(auction / "run", tmp_path / "run")
 
 
 def wrong_of(folder: Path, receipts: Path | None = None) -> str | None:
@@ -80,11 +72,11 @@ def wrong_of(folder: Path, receipts: Path | None = None) -> str | None:
     told = [] if receipts is None else list(read_receipts(receipts))
     ledger = open_ledger(folder)
     verdict = verify_run(folder, ledger, told)
-    return verdict.wrong if verdict.wrong is not None else replay_books(folder, ledger).wrong
+    return verdict.wrong if verdict.wrong is not None else replay.replay_books(folder, ledger).wrong
 
 
 def command(*args: object) -> tuple[int, str]:
-    result = CliRunner().invoke(app, [str(a) for a in args])
+    result = invoke(*args)
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     return result.exit_code, " ".join(result.output.split())
 
@@ -111,7 +103,7 @@ def fee(units: int, step: str = "fee/1") -> Transaction:
 def test_honest_books_hold_against_settings_records_and_receipts(auction: Path, fees: Path) -> None:
     for place in (auction, fees):
         assert wrong_of(place / "run", place / "receipts") is None
-        assert replay_books(place / "run", open_ledger(place / "run"), trust=True).again == 4
+        assert replay.replay_books(place / "run", open_ledger(place / "run"), trust=True).again == 4
     code, said = command("ledger", "verify", auction / "run", "--json")
     assert (code, json.loads(said)["settled_again"], json.loads(said)["checks"]) == (0, 4, {"auctions": True})
     audit, names = audit_run(auction / "run"), ["records", "conservation", "grants and kinds"]
@@ -158,7 +150,7 @@ def test_a_setting_that_is_edited_after_the_run_is_found(draw: int, run: Path) -
 def test_the_payment_rule_is_built_once(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     built, build = list[object](), replay.build_mechanism
     monkeypatch.setattr(replay, "build_mechanism", lambda section: built.append(section) or build(section))
-    for check in (wrong_books, audit_run):
+    for check in (replay.wrong_books, audit_run):
         built.clear()
         check(run)
         assert len(built) == 1, check
@@ -170,8 +162,7 @@ def test_the_payment_rule_is_built_once(run: Path, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("dated", [3, 4])
 def test_a_fee_that_is_appended_after_the_run_is_found_by_receipts(fees: Path, tmp_path: Path, dated: int) -> None:
     """Dated in a round that is closed; where the rule is the user's own nothing but the close contradicts it."""
-    folder = tmp_path / "run"
-    shutil.copytree(fees / "run", folder)
+    folder = shutil.copytree(fees / "run", tmp_path / "run")
     honest = [one for one in history_of(folder) if one[0] <= dated]
     if dated < 4:  # a run whose last settlement is cut off, as in the attack
         rewritten(folder, honest)

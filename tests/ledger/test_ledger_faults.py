@@ -75,8 +75,7 @@ def after_a_kill(file: Path) -> None:
     """What a killed driver left is whole rounds and verifies; telling them again makes the book of a whole run."""
     told = history(30, 6, seed=9)
     ledger = Ledger.open(file)
-    left = ledger.as_book()
-    assert left in [book_of(told[:n]) for n in range(len(told) + 1)]
+    assert ledger.as_book() in [book_of(told[:n]) for n in range(len(told) + 1)]
     assert ledger.verify().ok
     play(ledger, told)
     assert ledger.as_book() == book_of(told)

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from commands import run_hanse
+from watching import After
 
 import hanse
 from hanse.base.errors import MachineError
@@ -38,15 +39,10 @@ def experiment(rounds: int = 4) -> hanse.Experiment:
 def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run; ``two`` beside it is its index as it was after two rounds."""
     folder = tmp_path_factory.mktemp("played")
-
-    class Copy:
-        def on_round(self, metrics: dict, _: object) -> None:
-            if metrics["round"] == 1:
-                shutil.copy(folder / "run" / "ledger.db", folder / "two.db")
-
+    copies = After(1, lambda: shutil.copy(folder / "run" / "ledger.db", folder / "two.db"))
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(HERE.parent))
-        hanse.run(experiment(), out=folder / "run", observers=[Copy()])
+        hanse.run(experiment(), out=folder / "run", observers=[copies])
     return folder / "run"
 
 

@@ -78,8 +78,7 @@ def test_an_edit_is_named(file: Path, case: str) -> None:
     lines = file.read_bytes().splitlines()
     edit(lines)
     file.write_bytes(b"\n".join(lines) + b"\n")
-    wrong = found(file)
-    assert said in wrong
+    assert said in found(file)
 
 
 def notes_of(file: Path) -> list[str]:

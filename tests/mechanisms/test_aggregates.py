@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from experiments import digits
 from scipy.stats import trim_mean
 from torch.nn import functional
-from watching import Killed, Watch
+from watching import Killed, Watch, rounds_of
 
 import hanse
 from hanse.base.errors import PartError, UserError
@@ -23,7 +24,7 @@ from hanse.mechanisms.robust import Clipped, Krum, sorted_columns
 from hanse.mechanisms.server_steps import FedAvgM
 from hanse.mechanisms.weigh import BySamples, SamplesOverProbability
 from hanse.reports.audit import audit_run
-from hanse.runs.round import Played, first_state, play_round
+from hanse.runs.round import first_state, play_round
 from hanse.runs.round_record import row_hash
 from hanse.runs.setup import Session, build
 
@@ -46,9 +47,7 @@ class Round:
 
     def of(self, members: tuple[int, ...]) -> "Round":
         at = list(members)
-        return replace(
-            self, U=self.U[at], n=self.n[at], steps=self.steps[at], loss=self.loss[at], members=members
-        )  # fmt: skip
+        return replace(self, U=self.U[at], n=self.n[at], steps=self.steps[at], loss=self.loss[at], members=members)
 
     @property
     def mean(self) -> Rows:
@@ -159,16 +158,13 @@ RULES: dict[str, tuple[Any, Callable[[Round], Rows]]] = {
 
 
 def world(weigh: Any, **mechanism: Any) -> Session:
-    return build(
-        hanse.Experiment(
-            data={"clients": M, "partition": {"alpha": 0.3}, "root": 0.2},
-            model={"name": "mlp", "hidden": [6]},
-            mechanism={"name": "fedavg", "clients_per_round": M, "value": "exact", "weigh": weigh, **mechanism},
-            train={"lr": 0.1, "steps": 8, "batch_size": 2000, "momentum": 0.5},
-            behaviour={"straggler": {"fraction": 0.6}},
-            engine={"train": "sequential", "threads": 1},
-        )
-    )
+    sections = {
+        "data": {"partition": {"alpha": 0.3}, "root": 0.2}, "model": {"name": "mlp", "hidden": [6]},
+        "train": {"lr": 0.1, "steps": 8, "batch_size": 2000, "momentum": 0.5}, "engine": {"train": "sequential"},
+        "behaviour": {"straggler": {"fraction": 0.6}},
+    }  # fmt: skip
+    mechanism = {"name": "fedavg", "clients_per_round": M, "value": "exact", "weigh": weigh, **mechanism}
+    return build(digits(mechanism, M, 60, **sections))
 
 
 def loss_of(setup: Session, row: Rows, x: torch.Tensor, y: torch.Tensor) -> float:
@@ -202,18 +198,13 @@ def known(setup: Session, first: View, view: View) -> Round:
     )  # fmt: skip
 
 
-def two_rounds(setup: Session) -> tuple[Played, Played]:
-    first = play_round(setup, first_state(setup))
-    return first, play_round(setup, first.state)
-
-
 @pytest.mark.parametrize("name", RULES)
 def test_rows_and_values_are_those_of_the_formula(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the second round, so that moments are not those at the start; coalitions' rows are made five at a time."""
     monkeypatch.setattr("hanse.learning.coalitions._MADE", 5 * 460)
     weigh, rule = RULES[name]
     setup = world(weigh)
-    first, second = two_rounds(setup)
+    first, second = rounds_of(setup, 2)
     view, whole = second.view, known(setup, first.view, second.view)
     WHOLE["round"] = whole
     new = second.state.table.rows[0].double().numpy()
@@ -255,13 +246,9 @@ def test_a_private_row_takes_its_own_update_whatever_the_aggregate() -> None:
     np.testing.assert_allclose(table.rows[view.at("server")[0]], np.median(rows[~own], axis=0), atol=1e-7)
 
 
-def learned(view: View, state: State) -> State:
-    return FedAvgM().learn(view, state)
-
-
 def test_moments_stand_only_with_their_row() -> None:
     setup = world("fedavgm", value="none")
-    first, second = two_rounds(setup)
+    first, second = rounds_of(setup, 2)
     before, after = first.state.states["weigh"], second.state.states["weigh"]
     assert before["rows"].tolist() == after["rows"].tolist() == [0]
     view, table = second.view, second.view.table
@@ -269,18 +256,13 @@ def test_moments_stand_only_with_their_row() -> None:
     refused = replace(view, mix=view.mixed.without(table, [0], view.home))
     empty = replace(view, found={})
     for outcome in (withheld, refused, empty):
-        assert torch.equal(learned(outcome, before)["velocity"], before["velocity"])
+        assert torch.equal(FedAvgM().learn(outcome, before)["velocity"], before["velocity"])
 
 
 def test_what_is_no_row_of_w_is_recorded_and_a_killed_run_goes_on_to_the_same_bits(tmp_path: Path) -> None:
     def experiment(rounds: int) -> hanse.Experiment:
-        return hanse.Experiment(
-            data={"clients": 5},
-            model={"name": "logistic"},
-            mechanism={"name": "fedavg", "clients_per_round": 3, "weigh": {"name": "fedadam", "of": "median"}},
-            engine={"train": "stacked", "threads": 1},
-            run={"rounds": rounds},
-        )
+        mechanism = {"name": "fedavg", "clients_per_round": 3, "weigh": {"name": "fedadam", "of": "median"}}
+        return digits(mechanism, 5, rounds, engine={"train": "stacked"})
 
     whole = hanse.run(experiment(4), out=tmp_path / "whole")
     with pytest.raises(Killed):
@@ -374,6 +356,6 @@ def test_the_root_set_is_nobody_elses() -> None:
 
 def test_a_rule_of_a_rule_is_made_of_its_weights() -> None:
     """FedAdam of GTFLAT steps from where GTFLAT's average is."""
-    _, second = two_rounds(world({"name": "fedadam", "of": {"name": "clipped", "of": "gtflat", "norm": 1e9}}))
-    _, plain = two_rounds(world({"name": "fedadam", "of": "gtflat"}))
+    _, second = rounds_of(world({"name": "fedadam", "of": {"name": "clipped", "of": "gtflat", "norm": 1e9}}), 2)
+    _, plain = rounds_of(world({"name": "fedadam", "of": "gtflat"}), 2)
     torch.testing.assert_close(second.state.table.rows, plain.state.table.rows)

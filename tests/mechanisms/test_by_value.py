@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from commands import invoke
+from experiments import digits
 from forging import rerecorded
 from hypothesis import example, given, settings
 from hypothesis import strategies as some
-from typer.testing import CliRunner
 
 import hanse
-from hanse.cli import app
 from hanse.core.entry import TOKEN
 from hanse.core.part import Context
 from hanse.federation.behaviour import Behaviour
@@ -103,11 +103,9 @@ def test_what_nobody_can_collect_is_missing_to_all_alike() -> None:
 
 
 def experiment(**sections: Any) -> hanse.Experiment:
-    return hanse.Experiment(
-        data={"clients": 5, "partition": {"alpha": 100.0}}, model="logistic", train={"steps": 5, "lr": 0.1},
-        mechanism={"name": "fedavg", "value": "path", "settle": "by_value"}, engine={"threads": 1}, run={"rounds": 4},
-        **sections,
-    )  # fmt: skip
+    data = {"partition": {"alpha": 100.0}}
+    train = {"steps": 5, "lr": 0.1}
+    return digits({"name": "fedavg", "value": "path", "settle": "by_value"}, 5, 4, data=data, train=train, **sections)
 
 
 def test_who_trains_is_paid_by_who_does_not() -> None:
@@ -152,7 +150,7 @@ def replayed(folder: Path) -> tuple[int, str | None]:
 def test_payments_follow_from_the_records(played: Path) -> None:
     assert replayed(played) == (4, None)
     assert {check.name: check.holds for check in audit_run(played).checks}["by value"]
-    shown = CliRunner().invoke(app, ["ledger", "verify", str(played), "--json"])
+    shown = invoke("ledger", "verify", played, "--json")
     assert json.loads(shown.stdout)["checks"] == {"by value": True}
     with np.load(round_file(played, 3)) as record:  # by hand: 10 tokens a unit above the mean of those who have a stake
         worth = record["value"] - record["value"].mean()
@@ -161,8 +159,7 @@ def test_payments_follow_from_the_records(played: Path) -> None:
 
 @pytest.mark.parametrize("change", [{"value": lambda v: v + np.arange(len(v))}, {"client": lambda v: v[1:]}])
 def test_records_that_do_not_give_the_payments_are_found(change: dict[str, Any], played: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "copy"
-    shutil.copytree(played, folder)
+    folder = shutil.copytree(played, tmp_path / "copy")
     with np.load(round_file(folder, 1)) as record:
         arrays = {name: function(record[name]) for name, function in change.items()}
     rerecorded(folder, 1, **arrays)
@@ -200,10 +197,7 @@ def test_pay_that_goes_by_what_members_say_of_their_samples_is_warned_of(
     path = {"name": "fedavg", "weigh": weigh, "value": "path", "settle": "by_value"}
 
     def paid(**behaviour: Any) -> tuple[hanse.Experiment, list[int]]:
-        asked = hanse.Experiment(
-            data={"clients": 4}, model="logistic", mechanism=path, train={"steps": 5}, sizes={"proved": proved},
-            behaviour=behaviour, engine={"threads": 1}, run={"rounds": 3},
-        )  # fmt: skip
+        asked = digits(path, train={"steps": 5}, sizes={"proved": proved}, behaviour=behaviour)
         book = hanse.run(asked).book
         return asked, [book.balance(f"client/{c}") for c in range(4)]
 

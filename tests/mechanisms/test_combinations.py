@@ -5,7 +5,9 @@ from typing import Any
 from zlib import crc32
 
 import pytest
+from experiments import digits
 from rotation import rotating
+from watching import untimed
 
 import hanse
 from hanse.base.factories import defaults
@@ -26,10 +28,6 @@ def label(c: Combination) -> str:
     return f"{c.mechanism}-{c.slot}-{c.part}"
 
 
-def hash_of(c: Combination) -> int:
-    return crc32(label(c).encode())
-
-
 def experiment(name: str, **parts: str) -> hanse.Experiment:
     options: dict[str, Any] = {"name": name, **parts}
     select = parts.get("select")
@@ -41,24 +39,17 @@ def experiment(name: str, **parts: str) -> hanse.Experiment:
     if parts.get("train", "fedgen") == "fedgen" and guided:
         options["train"] = {"name": "fedgen", "generator_steps": 2}
     split = "pooled" if name == "centralised" else {"name": "dirichlet", "alpha": 0.3}
-    data: dict[str, Any] = {"clients": 6, "partition": split}
+    data: dict[str, Any] = {"partition": split}
     if "fedfomo" in (name, parts.get("weigh"), parts.get("train")):
         data["client_validation"] = 0.2
     if parts.get("weigh") == "fltrust":
         data["root"] = 0.1
-    return hanse.Experiment(
-        data=data,
-        model={"name": "logistic"},
-        mechanism=options,
-        train={"batch_size": 64, "lr": 0.05},
-        engine={"train": "sequential" if guided else "stacked", "threads": 1},
-        run={"rounds": 8},
-    )
+    engine = {"train": "sequential" if guided else "stacked"}
+    return digits(options, 6, 8, data=data, train={"batch_size": 64, "lr": 0.05}, engine=engine)
 
 
 def lines(name: str, **parts: str) -> list[dict]:
-    run = hanse.run(experiment(name, **parts))
-    return [{k: v for k, v in m.items() if not k.startswith(("time/", "memory/"))} for m in run.metrics]
+    return untimed(hanse.run(experiment(name, **parts)).metrics)
 
 
 @cache
@@ -75,7 +66,7 @@ def runs_and_changes(c: Combination) -> None:
 
 # each part in each slot once, in turn over the mechanisms that it fits
 SOME = [
-    min((c for c in FIT if (c.slot, c.part) == key), key=lambda c: (hash_of(c), c.mechanism))
+    min((c for c in FIT if (c.slot, c.part) == key), key=lambda c: (crc32(label(c).encode()), c.mechanism))
     for key in sorted({(c.slot, c.part) for c in FIT})
 ]
 

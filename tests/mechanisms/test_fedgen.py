@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from experiments import digits
 
 import hanse
 from hanse.core.port import Reply, Request, Train, Trained
@@ -18,15 +19,9 @@ from hanse.runs.setup import Session, build
 
 
 def experiment(name: str = "fedgen", rounds: int = 3, **sections: Any) -> hanse.Experiment:
-    given: dict[str, Any] = {
-        "data": {"clients": 6, "partition": {"alpha": 0.1}},
-        "model": {"name": "mlp", "hidden": [12]},
-        "mechanism": {"name": name, "clients_per_round": 3},
-        "train": {"steps": 10, "batch_size": 32, "lr": 0.02},
-        "engine": {"train": "sequential", "threads": 1, "workers": 1},
-        "run": {"rounds": rounds},
-    }
-    return hanse.Experiment(**(given | sections))
+    sections |= {"data": {"partition": {"alpha": 0.1}}, "model": {"name": "mlp", "hidden": [12]}}
+    train, engine = {"steps": 10, "batch_size": 32, "lr": 0.02}, {"train": "sequential", "workers": 1}
+    return digits({"name": name, "clients_per_round": 3}, 6, rounds, train=train, engine=engine, **sections)
 
 
 def play(world: Session, rounds: int, lost: tuple[int, ...] = ()) -> list[Played]:

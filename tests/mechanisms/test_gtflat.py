@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from experiments import digits
+from watching import rounds_of
 
 import hanse
 from hanse.core.calling import proposed_mix
@@ -15,21 +17,16 @@ from hanse.games import replicator
 from hanse.mechanisms.baselines import fedavg
 from hanse.mechanisms.gtflat import GTFLATSelect, sketched
 from hanse.mechanisms.registry import build_mechanism
-from hanse.runs.round import first_state, play_round
 from hanse.runs.setup import Session, build
 
 M = 4
 
 
 def experiment(**mechanism: Any) -> hanse.Experiment:
-    return hanse.Experiment(
-        data={"clients": 6, "partition": {"alpha": 0.3}},
-        model={"name": "mlp", "hidden": [6], "batch_norm": True},
-        mechanism={"name": "fedavg", "clients_per_round": M, **mechanism},
-        train={"lr": 0.1, "epochs": 2},
-        engine={"train": "sequential", "threads": 1},
-        run={"rounds": 4},
-    )
+    model, train = {"name": "mlp", "hidden": [6], "batch_norm": True}, {"lr": 0.1, "epochs": 2}
+    sections = {"data": {"partition": {"alpha": 0.3}}, "model": model, "train": train}
+    mechanism = {"name": "fedavg", "clients_per_round": M, **mechanism}
+    return digits(mechanism, 6, 4, **sections, engine={"train": "sequential"})
 
 
 @pytest.fixture(scope="module")
@@ -39,8 +36,8 @@ def world() -> Session:
 
 @pytest.fixture(scope="module")
 def view(world: Session) -> View:
-    state = play_round(world, first_state(world)).state
-    return play_round(world, state).view
+    *_, played = rounds_of(world, 2)
+    return played.view
 
 
 def weigh(view: View, name: str, **options: Any) -> Mix:
@@ -131,8 +128,7 @@ def test_few_equal_and_enormous_models(view: View, name: str) -> None:
     one = weigh(grouped(view, models[:1], [0]), name)
     assert one.W[0].tolist() == [1, 0, 0, 0]
     assert one.metrics == {}
-    two = weigh(grouped(view, models[:2], [0, 0]), name)
-    assert np.allclose(two.W[0, :2], 0.5)
+    assert np.allclose(weigh(grouped(view, models[:2], [0, 0]), name).W[0, :2], 0.5)
     same = weigh(grouped(view, models[:1].repeat(5, 1), [0] * 5), name)
     assert same.W[0, :5].tolist() == pytest.approx([0.2] * 5, abs=1e-15)
     models[2] *= 1e30
@@ -155,8 +151,7 @@ def test_a_random_start_of_whole_individuals() -> None:
     lead = 0.8 * 0.5 / 3
     grown = start[0] * np.array([0.0, 1 + lead, 1 - lead])
     share = np.floor(grown / grown.sum() * 100 + 0.5)
-    found = replicator.equilibrium(phi, 1, 0.8, 100, start=start)
-    assert found[0].tolist() == (share / 100).tolist()
+    assert replicator.equilibrium(phi, 1, 0.8, 100, start=start)[0].tolist() == (share / 100).tolist()
     assert replicator.equilibrium(phi, 0, 0.8, 100, start=start).tolist() == (start / 100).tolist()
     with pytest.raises(ValueError, match=r"3 rows.*100"):
         replicator.equilibrium(phi, 1, 0.8, 100, start=start + np.eye(3))

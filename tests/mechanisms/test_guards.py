@@ -9,6 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
+from experiments import digits
+from mistaken import mistakes
 from rotation import rotating
 
 import hanse
@@ -142,12 +144,7 @@ def made(case: str) -> Mechanism:
 
 
 def of_case(case: str) -> hanse.Experiment:
-    return hanse.Experiment(
-        data={"clients": 3, "validation": 0.1},
-        model={"name": "logistic"},
-        mechanism={"name": f"{__name__}:made", "case": case},
-        run={"rounds": 2},
-    )
+    return digits({"name": f"{__name__}:made", "case": case}, 3, 2, data={"validation": 0.1})
 
 
 def played(case: str) -> hanse.Run:
@@ -301,13 +298,9 @@ def test_a_class_that_is_no_part_is_refused() -> None:
         played("no part")
 
 
-@dataclass(frozen=True)
-class Declares(SharedModel):
-    """A train part whose declarations a test gives."""
-
-
 def declared(**said: Any) -> Mechanism:
-    return replace(BASE, train=type("Declares", (Declares,), said)())
+    """A mechanism with a train part that declares this."""
+    return replace(BASE, train=type("Declares", (SharedModel,), said)())
 
 
 DECLARED: Any = {
@@ -328,9 +321,7 @@ DECLARED: Any = {
 
 @pytest.mark.parametrize("case", DECLARED)
 def test_what_a_part_says_of_itself_is_looked_at_before_round_0(case: str) -> None:
-    with pytest.raises(hanse.UserError) as caught:
-        played(case)
-    assert any(DECLARED[case][1] in one for one in caught.value.lines)
+    assert any(DECLARED[case][1] in one for one in mistakes(played, case))
 
 
 def test_rows_to_fill_must_be_there() -> None:
@@ -402,20 +393,10 @@ def test_what_a_policy_raises_names_it() -> None:
 BLAMED = {"SaysNothing": "on_reply", "Raises": "on_request", "WritesIntoTheStart": "on_reply", "Blank": "sees"}
 
 
-def behaving(name: str) -> hanse.Experiment:
-    return hanse.Experiment(
-        data={"clients": 3},
-        model={"name": "logistic"},
-        mechanism={"name": "fedavg"},
-        behaviour={f"{__name__}:{name}": {}},
-        run={"rounds": 1},
-    )
-
-
 @pytest.mark.parametrize(("name", "method"), BLAMED.items())
 def test_what_a_behaviour_raises_names_it(name: str, method: str) -> None:
     with pytest.raises((TypeError, ZeroDivisionError, ValueError)) as caught:
-        hanse.run(behaving(name))
+        hanse.run(digits("fedavg", 3, 1, behaviour={f"{__name__}:{name}": {}}))
     assert caught.value.__notes__ == [f"raised by the behaviour {name}, in its {method}"]
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import Array, ArrayRecord
+from watching import rounds_of
 
 import hanse
 from hanse.core.book import Book
@@ -24,7 +25,7 @@ from hanse.flower.valued.worth import ByFunction
 from hanse.mechanisms.baselines import fedavg, fedprox
 from hanse.mechanisms.by_value import ByValue
 from hanse.mechanisms.value import GTG, Banzhaf, Exact, FirstOrder, LeaveOneOut, MixtureValue, MonteCarlo, Path
-from hanse.runs.round import finish, first_state, play_round
+from hanse.runs.round import finish
 from hanse.runs.setup import build
 
 
@@ -81,11 +82,8 @@ def played(draw: np.random.Generator) -> tuple[Any, list[View], Book]:
         run={"rounds": rounds, "seed": int(draw.integers(100))},
     )
     setup = build(experiment)
-    state, views = first_state(setup), []
-    for _ in range(rounds):
-        one = play_round(setup, state)
-        state, views = one.state, [*views, one.view]
-    return mechanism, views, finish(setup, state).state.book
+    played = list(rounds_of(setup, rounds))
+    return mechanism, [one.view for one in played], finish(setup, played[-1].state).state.book
 
 
 def holds(seed: int) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from experiments import market as trading
 from watching import Watch
 
 import hanse
@@ -60,16 +61,9 @@ def rounds_of(made: Any) -> list[Any]:
 
 def experiment(rounds: int = 4, clients: int = 5, policy: Any = "loyal", grant: float = 100.0, **more: Any) -> Any:
     profiles = {"name": "roles", "roles": TEST5, "eagerness": [1e4, 2e4], "cost": [0.2, 0.4]}
-    return hanse.Experiment(
-        data={"clients": clients, "partition": {"alpha": 1.0}, "client_test": 0.2, "client_validation": 0.1, "seed": 2},
-        model={"name": "logistic"},
-        mechanism={"name": "ipfl", **more.pop("mechanism", {})},
-        train={"steps": 5, "batch_size": 16, "lr": 0.1},
-        clients={"profiles": more.pop("profiles", profiles), "policy": policy, "grant": grant},
-        engine={"train": "stacked", "threads": 1},
-        run={"rounds": rounds, "seed": 3},
-        **more,
-    )
+    mechanism, data = {"name": "ipfl", **more.pop("mechanism", {})}, {"client_test": 0.2, "client_validation": 0.1}
+    told = {"profiles": more.pop("profiles", profiles), "policy": policy, "grant": grant}
+    return trading(mechanism, clients, rounds, data=data, clients=told, **more)
 
 
 def records(folder: Path) -> list[dict[str, np.ndarray]]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from experiments import market
 from forging import rerecorded
 from test_ipfl import records as rounds_in
 
@@ -22,20 +23,9 @@ from hanse.runs.chance import unsold
 
 def experiment(rounds: int = 4, policy: Any = "loyal", **more: Any) -> hanse.Experiment:
     roles = ["trader", "buyer", "seller", "trader", "trader"]
-    return hanse.Experiment(
-        data={"clients": 5, "partition": {"alpha": 1.0}, "seed": 2},
-        model={"name": "logistic"},
-        mechanism={"name": "ipfl_posted", **more.pop("mechanism", {})},
-        train={"steps": 5, "batch_size": 16, "lr": 0.1},
-        clients={
-            "profiles": {"name": "roles", "roles": roles, "eagerness": [5e4, 5e4], "cost": [0.2, 0.4]},
-            "policy": policy,
-            "grant": 100.0,
-        },
-        engine={"train": "stacked", "threads": 1},
-        run={"rounds": rounds, "seed": 3},
-        **more,
-    )
+    profiles = {"name": "roles", "roles": roles, "eagerness": [5e4, 5e4], "cost": [0.2, 0.4]}
+    mechanism = {"name": "ipfl_posted", **more.pop("mechanism", {})}
+    return market(mechanism, 5, rounds, clients={"profiles": profiles, "policy": policy}, **more)
 
 
 def records(folder: Path) -> list[dict[str, np.ndarray]]:
@@ -97,10 +87,8 @@ def test_by_weight_a_buyer_pays_for_what_it_takes_and_nobody_sells_for_less_than
         assert r["market_graph"][0] == pytest.approx(taken)
         price = np.floor((1.0 + 0.002 * taken * r["market_size"]) * TOKEN)
         assert r["market_units"][0].tolist() == (price * (taken > 0)).tolist()
-    audit = audit_run(tmp_path / "run")
-    assert audit.holds
-    copied = tmp_path / "copy"
-    shutil.copytree(tmp_path / "run", copied)
+    assert audit_run(tmp_path / "run").holds
+    copied = shutil.copytree(tmp_path / "run", tmp_path / "copy")
     rerecorded(copied, 0, market_least=np.full(5, 99.0))
     [check] = [check for check in audit_run(copied).checks if check.name == "offers"]
     assert not check.holds
@@ -190,8 +178,7 @@ def test_the_same_offer_twice_is_bought_once_and_who_reports_no_samples_buys_not
         liar = {"liar": {"clients": [0], "size": size}}
         made = experiment(policy=twice, mechanism=all_trade, behaviour=liar)
         hanse.run(made, out=tmp_path / "run", overwrite=True)
-        found = records(tmp_path / "run")
-        assert [r["market_graph"][0].tolist() for r in found] == [bought] * 3
+        assert [r["market_graph"][0].tolist() for r in records(tmp_path / "run")] == [bought] * 3
 
 
 def test_a_bought_model_that_was_not_on_sale_fails_the_audit(tmp_path: Path) -> None:
@@ -217,15 +204,9 @@ class TakesAll:
 
 def listed(clients: int, policy: Any = "loyal", mechanism: Mapping[str, Any] | None = None, **more: Any) -> Any:
     """Clients with an eagerness and no cost of their own."""
-    return hanse.Experiment(
-        data={"clients": clients, "partition": {"alpha": 10.0}, "seed": 2},
-        model={"name": "logistic"},
-        mechanism={"name": "ipfl_posted", **(mechanism or {})},
-        train={"steps": 1, "batch_size": 16, "lr": 0.1},
-        clients={"profiles": {"name": "listed", "eagerness": [5e4] * clients}, "policy": policy},
-        run={"rounds": 2},
-        **more,
-    )
+    told = {"profiles": {"name": "listed", "eagerness": [5e4] * clients}, "policy": policy}
+    mechanism, data = {"name": "ipfl_posted", **(mechanism or {})}, {"partition": {"alpha": 10.0}}
+    return market(mechanism, clients, 2, data=data, train={"steps": 1}, clients=told, **more)
 
 
 def test_a_round_in_which_nobody_answers_has_no_market(tmp_path: Path) -> None:

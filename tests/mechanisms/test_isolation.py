@@ -9,7 +9,6 @@ import pytest
 import torch
 
 import hanse
-from hanse.base.errors import UserError
 from hanse.base.streams import stream
 from hanse.core.port import Reply
 from hanse.federation.behaviour import Behaviour, Me, with_updates
@@ -95,5 +94,5 @@ def test_after_the_first_look_nothing_that_is_sent_changes_who_is_alike(cheat: A
 
 
 def test_settings_that_go_with_nothing_are_refused() -> None:
-    with pytest.raises(UserError, match=r"related: 3.*'cosine'"):
+    with pytest.raises(hanse.UserError, match=r"related: 3.*'cosine'"):
         ipfl_posted(distance="squared_l2")

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 import hanse
-from hanse.base.errors import UserError
 from hanse.core.part import Mechanism
 from hanse.mechanisms.baselines import fedavg, fedprox, local
 from hanse.mechanisms.greedyfed import greedyfed
@@ -90,14 +89,14 @@ def test_what_no_file_can_name() -> None:
     class Inside(BySamples):
         pass
 
-    with pytest.raises(UserError, match=r"mechanism\.weigh.*defined inside"):
+    with pytest.raises(hanse.UserError, match=r"mechanism\.weigh.*defined inside"):
         hanse.Experiment(mechanism=replace(fedavg(), weigh=Inside()))
-    with pytest.raises(UserError, match=r"mechanism\.weigh\.by"):
+    with pytest.raises(hanse.UserError, match=r"mechanism\.weigh\.by"):
         table_of(replace(fedavg(), weigh=Halved(by=lambda: 3)))  # type: ignore[arg-type]
 
 
 def test_one_part_split_in_two_is_refused() -> None:
     market = ipfl()
     twin = replace(market, weigh=replace(market.weigh))  # type: ignore[type-var]
-    with pytest.raises(UserError, match="one object"):
+    with pytest.raises(hanse.UserError, match="one object"):
         table_of(twin)

@@ -11,14 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from commands import invoke
+from experiments import market
 from forging import restamped
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_ipfl import records
-from typer.testing import CliRunner
+from watching import After
 
 import hanse
-from hanse.cli import app
 from hanse.core.entry import TOKEN, units_of
 from hanse.core.entry import client as account
 from hanse.core.port import Answered, Federation, Reply, Request, Roster, Scored, Trained
@@ -34,15 +35,9 @@ N = 4
 
 
 def experiment(mechanism: Mapping[str, Any], rounds: int = 3, policy: Any = "loyal") -> hanse.Experiment:
-    return hanse.Experiment(
-        data={"clients": N, "partition": {"alpha": 1.0}, "client_test": 0.2, "client_validation": 0.2, "seed": 2},
-        model={"name": "logistic"},
-        mechanism=dict(mechanism),
-        train={"steps": 2, "batch_size": 8, "lr": 0.1},
-        clients={"profiles": {"name": "uniform", "cost": 0.2, "eagerness": 1e5}, "policy": policy, "grant": 50.0},
-        engine={"train": "stacked", "threads": 1},
-        run={"rounds": rounds, "seed": 3},
-    )
+    data, train = {"client_test": 0.2, "client_validation": 0.2}, {"steps": 2, "batch_size": 8}
+    clients = {"profiles": {"name": "uniform", "cost": 0.2, "eagerness": 1e5}, "policy": policy, "grant": 50.0}
+    return market(dict(mechanism), N, rounds, data=data, train=train, clients=clients)
 
 
 @dataclass(frozen=True)
@@ -103,7 +98,7 @@ def test_units_are_the_floor_of_tokens_at_any_size() -> None:
 
 
 def verified(folder: Path) -> tuple[int, dict[str, Any]]:
-    told = CliRunner().invoke(app, ["ledger", "verify", str(folder), "--json"])
+    told = invoke("ledger", "verify", folder, "--json")
     return told.exit_code, json.loads(told.stdout)
 
 
@@ -154,14 +149,8 @@ def test_verify_of_a_run_that_was_killed_before_its_ledger_was_written(tmp_path:
     given = experiment({"name": "ipfl"}).sections()
     sparse = hanse.Experiment(**{**given, "run": {**given["run"], "rounds": 4, "checkpoint_every": 2}})
     seen = []
-
-    class Look:
-        def on_start(self, *_: Any) -> None: ...
-        def on_end(self, *_: Any) -> None: ...
-        def on_round(self, metrics: Mapping[str, Any], played: Any) -> None:
-            seen.append(verified(tmp_path / "run"))
-
-    hanse.run(sparse, out=tmp_path / "run", observers=[Look()])
+    look = After(None, lambda: seen.append(verified(tmp_path / "run")))
+    hanse.run(sparse, out=tmp_path / "run", observers=[look])
     *before, last = [said["wrong"] for _, said in seen]
     assert before == [None] * 3  # rounds that no checkpoint holds are not missed
     assert "hanse resume" in last  # but a run with all its rounds needs its last settlement

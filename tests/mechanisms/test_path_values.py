@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from experiments import digits
 from rotation import rotating
 from torch import nn
+from watching import rounds_of
 
 import hanse
 from hanse.base.errors import PartError, UserError
@@ -25,15 +27,10 @@ from hanse.runs.setup import Own, Session, build
 def experiment(mechanism: Any, *, rounds: int = 3, clients: int = 4, **more: Any) -> hanse.Experiment:
     """Return a small experiment whose server gives path values."""
     table = {"name": mechanism} if isinstance(mechanism, str) else mechanism
-    return hanse.Experiment(
-        data={"source": "digits", "clients": clients, "partition": {"alpha": 0.5}, **more.pop("data", {})},
-        model=more.pop("model", {"name": "mlp", "hidden": [16]}),
-        mechanism={"value": "path", **table},
-        train={"lr": 0.1, "epochs": 2},
-        engine={"threads": 1},
-        run={"rounds": rounds},
-        **more,
-    )
+    data = {"partition": {"alpha": 0.5}, **more.pop("data", {})}
+    model = more.pop("model", {"name": "mlp", "hidden": [16]})
+    train = {"lr": 0.1, "epochs": 2}
+    return digits({"value": "path", **table}, clients, rounds, data=data, model=model, train=train, **more)
 
 
 def world_of(one: hanse.Experiment, model: nn.Module | None = None) -> Session:
@@ -120,11 +117,8 @@ ROWS = [
 def test_shared_models_tiers_clusters_and_personal_rows_are_valued_by_the_rows_that_they_train(name: str) -> None:
     data = {"client_validation": 0.2} if name == "fedfomo" else {}
     world = world_of(experiment(name, data=data, behaviour={"free_rider": {"fraction": 0.25}}))
-    state = first_state(world)
-    for _ in range(2):
-        played = play_round(world, state)
-        state, view = played.state, played.view
-    found = view.values
+    *_, played = rounds_of(world, 2)
+    view, found = played.view, played.view.values
     idle = (view.trained.rows == view.table.rows[view.trained.seats.start]).all(1).numpy()
     assert set(view.trained.seats.client[idle].tolist()) == {1}
     assert found.per_seat[idle].tolist() == [0.0] * idle.sum()
@@ -150,8 +144,8 @@ def test_shared_models_tiers_clusters_and_personal_rows_are_valued_by_the_rows_t
 def test_along_a_servers_step_updates_earn_their_part_and_momentum_is_the_servers(name: str) -> None:
     options = {"lr": 0.7} if name == "fedavgm" else {"lr": 0.02, "beta1": 0.3}
     world = world_of(experiment({"name": "fedavg", "weigh": {"name": name, **options}}))
-    first = play_round(world, first_state(world))
-    view = play_round(world, first.state).view
+    first, second = rounds_of(world, 2)
+    view = second.view
     found, width = view.values, view.context.layout.num_parameters
     # by hand: the mean gradient on the way that the row really went, at many points, and each update's part of the step
     old, new = view.table.rows[0], view.mixed.made[0].row
@@ -200,15 +194,8 @@ def test_batch_norm_statistics_are_part_of_the_step_and_of_whose_update_moves_th
     """Their part of the gain was nobody's: up to 36 % of a round's, and the points were doubled in vain to find it."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 10))
-    run = hanse.run(
-        hanse.Experiment(
-            data={"source": "digits", "clients": 4},
-            mechanism={"name": "fedavg", "weigh": weigh, "value": "path"},
-            train={"lr": 0.1, "epochs": 2},
-            run={"rounds": 4},
-        ),
-        model=model,
-    )
+    mechanism, train = {"name": "fedavg", "weigh": weigh, "value": "path"}, {"lr": 0.1, "epochs": 2}
+    run = hanse.run(digits(mechanism, 4, 4, model="mlp", train=train), model=model)
     gain, total, rest = column(run, "gain"), column(run, "sum"), column(run, "residual")
     np.testing.assert_allclose(total + rest, gain, atol=1e-9)
     np.testing.assert_allclose(total, gain, rtol=0.02)
@@ -279,12 +266,6 @@ def test_a_model_without_a_gradient_is_refused_before_round_0(rounded: bool) -> 
     assert hanse.run(one, model=Fast(rounded), value="leave_one_out").metrics[-1]["value/sum"] != 0
 
 
-# ---- statement and report
-
-
-# ---- PI-FL's eq. (1) is the rule with one point at the end
-
-
 # ---- turned on in a plain way
 
 
@@ -336,8 +317,8 @@ def test_a_path_that_ends_at_no_finite_loss_is_worth_nothing_and_is_counted() ->
 def test_who_sends_nothing_is_worth_nothing_in_the_increment_game_wherever_it_started() -> None:
     value = {"name": "exact", "game": "increment"}
     one = experiment({"name": "pfedgraph", "value": value}, behaviour={"free_rider": {"fraction": 0.25}})
-    world = world_of(one)
-    view = play_round(world, play_round(world, first_state(world)).state).view
+    *_, played = rounds_of(world_of(one), 2)
+    view = played.view
     idle = view.trained.seats.client == 1
     np.testing.assert_allclose(view.values.per_seat[idle], 0.0, atol=1e-9)
     assert np.abs(view.values.per_seat[~idle]).min() > 1e-3

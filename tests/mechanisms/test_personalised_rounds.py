@@ -9,20 +9,8 @@ import pytest
 import torch
 
 import hanse
+from hanse.core import port
 from hanse.core.part import Context, Mechanism
-from hanse.core.port import (
-    ClientInfo,
-    Counted,
-    Nearest,
-    Reply,
-    Request,
-    Roster,
-    Score,
-    Scored,
-    Task,
-    Train,
-    Trained,
-)  # fmt: skip
 from hanse.core.recipe import Recipe
 from hanse.games import replicator
 from hanse.learning.models import build_problem
@@ -46,7 +34,7 @@ SIZES = (10.0, 20.0, 30.0, 40.0)
 EVERY = ("cfl", "ditto", "fedamp", "fedfomo", "fedsoft", "heur_fedamp", "ifca", "pfedgraph", "scaffold")
 
 
-def row_of(client: int, task: Train) -> torch.Tensor:
+def row_of(client: int, task: port.Train) -> torch.Tensor:
     """A different direction for every client and start row."""
     way = torch.zeros(P)
     way[client] = client + 1.0
@@ -58,28 +46,28 @@ def row_of(client: int, task: Train) -> torch.Tensor:
 class Scripted:
     """Client c has ``SIZES[c]`` samples, takes 3 steps, and moves from where it starts as ``move`` says."""
 
-    move: Callable[[int, Train], torch.Tensor] = row_of
+    move: Callable[[int, port.Train], torch.Tensor] = row_of
     losses: Callable[[int, int], Sequence[float]] = lambda client, models: [0.0] * models
     counts: Callable[[int, int], Sequence[int]] = lambda client, models: [0] * models
     present_ids: tuple[int, ...] = tuple(range(N))
     silent: frozenset[str] = frozenset()
-    asked: list[list[Request]] = field(default_factory=list)
+    asked: list[list[port.Request]] = field(default_factory=list)
 
-    def present(self, round: int) -> Roster:
-        return Roster(ClientInfo(c, f"c{c}", f"k{c}", int(SIZES[c])) for c in self.present_ids)
+    def present(self, round: int) -> port.Roster:
+        return port.Roster(port.ClientInfo(c, f"c{c}", f"k{c}", int(SIZES[c])) for c in self.present_ids)
 
-    def exchange(self, round: int, requests: Sequence[Request], deadline_s: Any, closing: Any) -> list[Reply]:
+    def exchange(self, round: int, requests: Sequence[port.Request], deadline_s: Any, closing: Any) -> list[port.Reply]:
         self.asked.append(list(requests))
         named = [r for r in requests if not any(getattr(t, "name", None) in self.silent for t in r.tasks)]
-        return [Reply(r.client, tuple(self.result(r.client, t) for t in r.tasks)) for r in named]
+        return [port.Reply(r.client, tuple(self.result(r.client, t) for t in r.tasks)) for r in named]
 
-    def result(self, client: int, task: Task) -> Any:
-        if isinstance(task, Train):
-            return Trained(task.seat, self.move(client, task), SIZES[client], 0.5, 3)
-        if isinstance(task, Nearest):
-            return Counted(task.name, torch.tensor(self.counts(client, len(task.models)), dtype=torch.int64))
+    def result(self, client: int, task: port.Task) -> Any:
+        if isinstance(task, port.Train):
+            return port.Trained(task.seat, self.move(client, task), SIZES[client], 0.5, 3)
+        if isinstance(task, port.Nearest):
+            return port.Counted(task.name, torch.tensor(self.counts(client, len(task.models)), dtype=torch.int64))
         loss = torch.tensor(self.losses(client, len(task.models)), dtype=torch.float64)
-        return Scored(task.name, loss, torch.zeros_like(loss), 4)
+        return port.Scored(task.name, loss, torch.zeros_like(loss), 4)
 
 
 class World:
@@ -97,9 +85,9 @@ class World:
         return played
 
 
-def training(federation: Scripted, client: int) -> list[Train]:
+def training(federation: Scripted, client: int) -> list[port.Train]:
     tasks = [t for stage in federation.asked for r in stage if r.client == client for t in r.tasks]
-    return [t for t in tasks if isinstance(t, Train)]
+    return [t for t in tasks if isinstance(t, port.Train)]
 
 
 def test_ditto_sits_twice_and_keeps_one_of_both_to_itself() -> None:
@@ -156,7 +144,7 @@ def test_fedamps_default_scale_is_the_mean_squared_distance_and_is_recorded() ->
     np.testing.assert_allclose(centre, want, rtol=1e-6)
 
 
-def opposed(client: int, task: Train) -> torch.Tensor:
+def opposed(client: int, task: port.Train) -> torch.Tensor:
     """Clients 0 and 1 go one way, 2 and 3 the other one."""
     return INITIAL + (1.0 if client < 2 else -1.0)
 
@@ -190,7 +178,7 @@ def test_fedfomo_mixes_what_gains_by_its_own_losses() -> None:
     world = World(fedfomo(), federation)
     before = world.state.table.rows.clone()
     played = world.play()
-    assert [t.share for r in federation.asked[-1] for t in r.tasks if isinstance(t, Score)] == ["validation"] * N
+    assert [t.share for r in federation.asked[-1] for t in r.tasks if isinstance(t, port.Score)] == ["validation"] * N
     W = played.view.mixed.W
     # client 0: gains 0.5/1 (its own) and 1/2 (client 1's); client 1: 1/1 from client 0
     np.testing.assert_allclose(W[0], [0.5, 0.5, 0, 0, 0, 0, 0, 0])
@@ -213,7 +201,7 @@ def test_fedfomo_sends_the_models_that_gained_most_before() -> None:
         again = world.play()
         assert {c: int(np.flatnonzero(np.delete(again.view.mixed.W[c, :N], c))[0]) for c in range(N)} == friend
         asked = [t for r in federation.asked[-1] for t in r.tasks]
-        assert all(isinstance(t, Score) and len(t.models) == 3 for t in asked)
+        assert all(isinstance(t, port.Score) and len(t.models) == 3 for t in asked)
 
 
 def test_who_does_not_say_its_losses_keeps_its_own_update() -> None:

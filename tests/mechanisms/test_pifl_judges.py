@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from experiments import digits
 from test_pifl import experiment
 from torch.func import functional_call
 from torch.nn import functional
@@ -17,7 +18,6 @@ from hanse.core.part import View
 from hanse.core.port import Derived
 from hanse.games import tokens
 from hanse.mechanisms.value import FirstOrder, FirstOrderAtClients
-from hanse.runs.config import Experiment
 from hanse.runs.rehearsal import Rehearsal, rehearse
 from hanse.runs.setup import build
 
@@ -135,18 +135,13 @@ CHOICES: list[tuple[Any, float, type, Any]] = [
 def test_who_judges_is_chosen_before_the_run_and_written_down(
     table: dict[str, Any], validation: float, kind: type, written: Any, tmp_path: Path
 ) -> None:
-    asked = Experiment(
-        data={"clients": 4, "partition": {"samples_per_client": 30}, "validation": validation},
-        model={"name": "logistic"},
-        mechanism=table,
-        run={"rounds": 1},
-    )
+    asked = digits(table, 4, 1, data={"partition": {"samples_per_client": 30}, "validation": validation})
     setup = build(asked)
     settled, said = setup.experiment, setup.said
     assert type(setup.mechanism.value) is kind
     assert settled.sections()["mechanism"]["value"] == written
     (tmp_path / "config.toml").write_text(settled.to_toml())
-    again = Experiment.read(tmp_path / "config.toml")
+    again = hanse.Experiment.read(tmp_path / "config.toml")
     assert again.mechanism.built.value == setup.mechanism.value
     assert build(again).mechanism.value == setup.mechanism.value  # what is written down is not chosen again
     warned = [line for line in said if line.startswith("warning: mechanism.value.judges: 'all'")]

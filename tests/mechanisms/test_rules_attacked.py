@@ -6,13 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from experiments import digits
 from watching import Watch
 
 import hanse
-from hanse.base.errors import UserError
 from hanse.core.port import Reply, Request, Scored
 from hanse.federation.behaviour import Me, OfSome, with_updates
-from hanse.runs.config import Experiment
 from hanse.runs.refusals import enough_replies
 
 
@@ -46,15 +45,10 @@ class HardlyMoves(OfSome):
         )
 
 
-def experiment(weigh: Any, rounds: int = 2, **more: Any) -> Experiment:
-    sections: dict[str, Any] = {
-        "data": {"clients": 5, "partition": {"samples_per_client": 40}, "validation": 0.3, "root": 0.2},
-        "model": {"name": "logistic"},
-        "mechanism": {"name": "fedavg", "clients_per_round": 5, "weigh": weigh, **more.pop("parts", {})},
-        "engine": {"train": "sequential", "threads": 1},
-        "run": {"rounds": rounds},
-    }
-    return Experiment(**{**sections, **more})
+def experiment(weigh: Any, rounds: int = 2, **more: Any) -> hanse.Experiment:
+    data = {"partition": {"samples_per_client": 40}, "validation": 0.3, "root": 0.2}
+    mechanism = {"name": "fedavg", "clients_per_round": 5, "weigh": weigh}
+    return digits(mechanism, 5, rounds, data=data, engine={"train": "sequential"}, **more)
 
 
 @pytest.mark.parametrize("q", [0.5, 1.0, 2.0, 1e6])
@@ -91,7 +85,7 @@ def test_a_start_loss_that_is_no_number_counts_as_the_loss_that_was_trained_at()
     ],
 )
 def test_a_rule_that_cannot_withstand_what_is_asked_is_refused_wherever_it_stands(weigh: Any, said: str) -> None:
-    with pytest.raises(UserError, match=f"^mechanism.weigh: {said}"):
+    with pytest.raises(hanse.UserError, match=f"^mechanism.weigh: {said}"):
         hanse.run(experiment(weigh))
     assert len(hanse.run(experiment({"name": "multi_krum", "f": 0, "keep": 5}, 1)).metrics) == 1
 

@@ -9,28 +9,14 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 import torch
+from experiments import digits
+from watching import rounds_of
 
 import hanse
-from hanse.base.errors import UserError
 from hanse.base.streams import places, stream
 from hanse.core.part import Size
-from hanse.mechanisms.select import (
-    UCB,
-    Greedy,
-    Probabilities,
-    SFedAvg,
-    Uniform,
-    greedy,
-    next_query_size,
-    round_robin,
-    rounds_to_meet_all,
-    softmax,
-    ucb_scores,
-    without_replacement,
-)
+from hanse.mechanisms import select as choosing
 from hanse.mechanisms.set_aware import best_set, mixtures
-from hanse.runs.config import Experiment
-from hanse.runs.round import first_state, play_round
 from hanse.runs.setup import build
 
 CASES = json.loads((Path(__file__).parents[1] / "golden" / "selection.json").read_text())["cases"]
@@ -44,7 +30,7 @@ def cases(rule: str) -> list[Any]:
 
 @pytest.mark.parametrize(("given", "want"), cases("greedy"))
 def test_golden_greedy(given: dict, want: dict) -> None:
-    assert greedy(np.array(given["sv"]), given["m"]).tolist() == want["selected"]
+    assert choosing.greedy(np.array(given["sv"]), given["m"]).tolist() == want["selected"]
 
 
 @pytest.mark.parametrize(("given", "want"), cases("round_robin"))
@@ -53,11 +39,11 @@ def test_golden_round_robin(given: dict, want: dict) -> None:
     waiting = np.ones(len(order), bool)
     blocks = []
     while waiting.any():
-        block = round_robin(order, waiting, m)
+        block = choosing.round_robin(order, waiting, m)
         blocks.append(block.tolist())
         waiting[block] = False
     assert blocks == want["blocks"]
-    assert rounds_to_meet_all(len(order), m) == want["rounds"]
+    assert choosing.rounds_to_meet_all(len(order), m) == want["rounds"]
 
 
 class FakeView:
@@ -81,40 +67,36 @@ def state(values: list[float | None]) -> dict[str, Any]:
     }
 
 
-def choose(part: Greedy | UCB, view: FakeView, given: dict[str, Any]) -> list[int]:
+def choose(part: choosing.Greedy | choosing.UCB, view: FakeView, given: dict[str, Any]) -> list[int]:
     return part.select(view, given)[0].clients.tolist()  # type: ignore[arg-type]
 
 
 def test_greedy_takes_the_largest_values_and_clients_without_one_last() -> None:
     given = state([0.1, None, 0.5, -0.2, 0.5])
-    assert choose(Greedy(3), FakeView([0, 1, 2, 3, 4], 5), given) == [2, 4, 0]
-    assert choose(Greedy(5), FakeView([0, 1, 2, 3, 4], 5), given) == [2, 4, 0, 3, 1]
+    assert choose(choosing.Greedy(3), FakeView([0, 1, 2, 3, 4], 5), given) == [2, 4, 0]
+    assert choose(choosing.Greedy(5), FakeView([0, 1, 2, 3, 4], 5), given) == [2, 4, 0, 3, 1]
 
 
 def test_greedy_meets_a_late_joiner_before_it_exploits() -> None:
     given = state([0.1, 0.4, 0.5, -0.2, 0.3])
     given["sat"][3] = 0
-    assert 3 in choose(Greedy(2), FakeView([0, 1, 2, 3, 4], 5), given)
-    assert choose(Greedy(2), FakeView([0, 1, 2, 4], 5), given) == [2, 1]
+    assert 3 in choose(choosing.Greedy(2), FakeView([0, 1, 2, 3, 4], 5), given)
+    assert choose(choosing.Greedy(2), FakeView([0, 1, 2, 4], 5), given) == [2, 1]
 
 
 def test_random_ties_are_drawn_anew_each_round_and_never_break_the_order() -> None:
     given = state([1.0] * 6 + [2.0])
-    seen = {tuple(choose(Greedy(2, ties="random"), FakeView(list(range(7)), 7, r), given)) for r in range(40)}
+    seen = {tuple(choose(choosing.Greedy(2, ties="random"), FakeView(list(range(7)), 7, r), given)) for r in range(40)}
     assert all(pair[0] == 6 for pair in seen)
     assert {pair[1] for pair in seen} == set(range(6))
-    assert choose(Greedy(2), FakeView(list(range(7)), 7), given) == [6, 0]
-
-
-def numbers(values: list[Any]) -> np.ndarray:
-    return np.array([float(v) for v in values])
+    assert choose(choosing.Greedy(2), FakeView(list(range(7)), 7), given) == [6, 0]
 
 
 @pytest.mark.parametrize(("given", "want"), cases("ucb"))
 def test_golden_ucb(given: dict, want: dict) -> None:
-    scores = ucb_scores(np.array(given["sv"]), np.array(given["counts"]), given["t"], given["beta"])
-    np.testing.assert_allclose(scores, numbers(want["scores"]), rtol=1e-12)
-    assert greedy(scores, given["m"]).tolist() == want["selected"]
+    scores = choosing.ucb_scores(np.array(given["sv"]), np.array(given["counts"]), given["t"], given["beta"])
+    np.testing.assert_allclose(scores, [float(score) for score in want["scores"]], rtol=1e-12)
+    assert choosing.greedy(scores, given["m"]).tolist() == want["selected"]
 
 
 @pytest.mark.parametrize(("given", "want"), cases("sfedavg"))
@@ -123,12 +105,12 @@ def test_golden_s_fedavg(given: dict, want: dict) -> None:
     last = given["selected_last"]
     phi[last] = given["alpha"] * phi[last] + given["beta"] * sv[last]
     np.testing.assert_allclose(phi, want["phi_next"], rtol=1e-12)
-    probabilities = softmax(phi)
+    probabilities = choosing.softmax(phi)
     np.testing.assert_allclose(probabilities, want["probabilities"], rtol=1e-11)
     draw, draws = np.random.default_rng(1), 20_000
     counts: dict[str, int] = {}
     for _ in range(draws):
-        drawn = ",".join(map(str, sorted(without_replacement(probabilities, given["m"], draw).tolist())))
+        drawn = ",".join(map(str, sorted(choosing.without_replacement(probabilities, given["m"], draw).tolist())))
         counts[drawn] = counts.get(drawn, 0) + 1
     for members, p in want["set_probability"].items():
         slack = 5 * np.sqrt(p * max(0.0, 1 - p) / draws) + 1e-9
@@ -138,7 +120,7 @@ def test_golden_s_fedavg(given: dict, want: dict) -> None:
 @pytest.mark.parametrize(("given", "want"), cases("power_of_choice"))
 def test_golden_power_of_choice(given: dict, want: dict) -> None:
     candidates = np.sort(given["candidates"])
-    best = greedy(np.array(given["losses"])[candidates], given["m"])
+    best = choosing.greedy(np.array(given["losses"])[candidates], given["m"])
     assert candidates[best].tolist() == want["selected"]
 
 
@@ -146,7 +128,7 @@ def test_golden_power_of_choice(given: dict, want: dict) -> None:
 def test_golden_query_sizes(given: dict, want: dict) -> None:
     size, sizes = given["n"], []
     for _ in range(given["rounds"]):
-        size = next_query_size(size, given["m"], given["decay"])
+        size = choosing.next_query_size(size, given["m"], given["decay"])
         sizes.append(size)
     assert sizes == want["sizes"]
 
@@ -196,31 +178,21 @@ def test_no_change_of_one_seat_betters_the_best_set_and_mostly_no_other_set_does
 
 def whole(name: str, rounds: int, clients: Any = None, **mechanism: Any) -> hanse.Run:
     table = {"name": name, "clients_per_round": 3, **mechanism}
-    return hanse.run(
-        hanse.Experiment(
-            data={"clients": 12, "partition": {"name": "pathological", "classes_per_client": 1}, "seed": 1},
-            model={"name": "mlp", "hidden": [12]},
-            mechanism={key: value for key, value in table.items() if value != "none"},
-            train={"lr": 0.1, "epochs": 2},
-            clients=clients or {},
-            engine={"train": "stacked", "threads": 1},
-            run={"rounds": rounds},
-        )
-    )
+    mechanism = {key: value for key, value in table.items() if value != "none"}
+    data = {"partition": {"name": "pathological", "classes_per_client": 1}, "seed": 1}
+    sections = {"data": data, "model": {"name": "mlp", "hidden": [12]}, "train": {"lr": 0.1, "epochs": 2}}
+    return hanse.run(digits(mechanism, 12, rounds, **sections, engine={"train": "stacked"}, clients=clients or {}))
 
 
 def test_set_aware_knows_what_clients_hold_and_seats_different_classes() -> None:
     experiment = whole("set_aware", 1).experiment
     world = build(experiment)
-    state = first_state(world)
     classes = world.data.class_counts()
-    for number in range(14):
-        played = play_round(world, state)
-        state = played.state
-        if number >= 4:  # everyone is met
-            seated = classes[played.view.choice.clients].argmax(1)
-            assert len(set(seated.tolist())) == 3
-    mixture = state.states["select"]["mixture"]
+    played = list(rounds_of(world, 14))
+    for one in played[4:]:  # everyone is met
+        seated = classes[one.view.choice.clients].argmax(1)
+        assert len(set(seated.tolist())) == 3
+    mixture = played[-1].state.states["select"]["mixture"]
     assert mixture.shape == (12, 10)
     np.testing.assert_allclose(mixture.sum(1), 1)
     np.testing.assert_array_equal(mixture.argmax(1), classes.argmax(1))
@@ -230,22 +202,13 @@ def test_set_aware_knows_what_clients_hold_and_seats_different_classes() -> None
     ("behaviour", "purpose"), [({"noisy": {"sigma": 0.3}}, "noisy"), ({"free_rider": {"fraction": 0.4}}, "free riders")]
 )
 def test_set_aware_leaves_out_who_sends_noise_or_nothing(behaviour: dict[str, Any], purpose: str) -> None:
-    experiment = hanse.Experiment(
-        data={"clients": 10, "partition": {"alpha": 1.0}},
-        model={"name": "mlp", "hidden": [20]},
-        mechanism={"name": "set_aware", "clients_per_round": 2},
-        train={"lr": 0.05, "epochs": 2, "batch_size": 16},
-        engine={"train": "stacked", "threads": 1},
-        behaviour=behaviour,
-    )
-    world = build(experiment)
-    state, order = first_state(world), places(experiment.run.seed, purpose, 10)
-    for number in range(15):
-        played = play_round(world, state)
-        state = played.state
-        if number >= 5:  # everyone is met: of noise, the quieter half may sit, of free riders nobody
-            seated = order[played.view.choice.clients]
-            assert (seated < 5).all() if purpose == "noisy" else (seated >= 4).all()
+    data, model, train = {"partition": {"alpha": 1.0}}, {"name": "mlp", "hidden": [20]}, {"lr": 0.05, "epochs": 2}
+    sections = {"data": data, "model": model, "train": train | {"batch_size": 16}, "engine": {"train": "stacked"}}
+    experiment = digits({"name": "set_aware", "clients_per_round": 2}, 10, 60, **sections, behaviour=behaviour)
+    order = places(experiment.run.seed, purpose, 10)
+    for played in list(rounds_of(build(experiment), 15))[5:]:
+        seated = order[played.view.choice.clients]  # everyone is met: of noise, the quieter half, of free riders nobody
+        assert (seated < 5).all() if purpose == "noisy" else (seated >= 4).all()
 
 
 @pytest.mark.parametrize(
@@ -256,17 +219,17 @@ def test_a_run_that_never_chooses_by_value_says_so(name: str, rounds: int, said:
     experiment = experiment.model_copy(update={"run": experiment.run.model_copy(update={"rounds": rounds})})
     lines = build(experiment).said
     assert any(line.startswith(f"warning: run.rounds: {rounds}: ") for line in lines) == said
-    assert len(Greedy(clients_per_round=3).unfit(Size(12, 3, 3, 4))) == 1
-    assert "so none is chosen" in Greedy(clients_per_round=4).unfit(Size(4, 4, 4, 9))[0]
-    assert Greedy(clients_per_round=3, meets="never").unfit(Size(12, 3, 3, 4)) == ()
+    assert len(choosing.Greedy(clients_per_round=3).unfit(Size(12, 3, 3, 4))) == 1
+    assert "so none is chosen" in choosing.Greedy(clients_per_round=4).unfit(Size(4, 4, 4, 9))[0]
+    assert choosing.Greedy(clients_per_round=3, meets="never").unfit(Size(12, 3, 3, 4)) == ()
 
 
-class Wordy(Uniform):
+class Wordy(choosing.Uniform):
     def unfit(self, size: Size) -> Any:
         return f"{size.clients} clients"
 
 
-class Choosy(Uniform):
+class Choosy(choosing.Uniform):
     def unfit(self, size: Size) -> list[str]:
         return ["warning: mechanism.select: it is quiet here", f"run.rounds: {size.rounds}: too few for {size.clients}"]
 
@@ -274,8 +237,8 @@ class Choosy(Uniform):
 @pytest.mark.parametrize(("part", "line"), [(Wordy, "mechanism.select: Wordy: its unfit"), (Choosy, "run.rounds: 2: ")])
 def test_a_part_says_itself_what_does_not_go_with_a_run_of_this_size(part: type, line: str) -> None:
     mechanism = {"name": "fedavg", "clients_per_round": 3, "select": f"{__name__}:{part.__name__}"}
-    with pytest.raises(UserError, match=f"^{line}"):
-        build(Experiment(data={"clients": 12}, mechanism=mechanism, run={"rounds": 2}))
+    with pytest.raises(hanse.UserError, match=f"^{line}"):
+        build(hanse.Experiment(data={"clients": 12}, mechanism=mechanism, run={"rounds": 2}))
 
 
 def test_power_of_choice_asks_nobody_who_has_left() -> None:
@@ -290,7 +253,7 @@ def test_power_of_choice_asks_nobody_who_has_left() -> None:
 
 
 def test_meeting_by_id_goes_in_blocks_and_fills_the_last_one_at_random() -> None:
-    part, fills = Greedy(3, meets="id"), set()
+    part, fills = choosing.Greedy(3, meets="id"), set()
     for seed_round in range(20):
         given, blocks = {**state([None] * 7), "sat": np.zeros(7, np.int64)}, []
         for _ in range(3):
@@ -305,43 +268,31 @@ def test_meeting_by_id_goes_in_blocks_and_fills_the_last_one_at_random() -> None
 
 
 def test_without_a_round_robin_who_was_worth_something_stays_until_it_is_not() -> None:
-    part = Greedy(1, meets="never", ties="random")
+    part = choosing.Greedy(1, meets="never", ties="random")
     assert choose(part, FakeView([0, 1, 2], 3), state([None, 0.1, None])) == [1]
     fresh = {choose(part, FakeView([0, 1, 2], 3, r), state([None, -0.1, None]))[0] for r in range(20)}
     assert fresh == {0, 2}
 
 
 def test_ucb_without_a_round_robin_seats_those_who_never_sat_first_and_the_refused_last() -> None:
-    views, sat = played({"name": "ucb", "select": {"meets": "never"}}, rounds=4), set[int]()
-    for view in views:
-        sat |= set(view.choice.clients.tolist())
-    assert sat == set(range(12))
-    part = UCB(2, meets="never")
+    views = played({"name": "ucb", "select": {"meets": "never"}}, rounds=4)
+    assert {client for view in views for client in view.choice.clients.tolist()} == set(range(12))
+    part = choosing.UCB(2, meets="never")
     given = {**state([None, 0.1, None]), "sat": np.array([1, 1, 0])}  # client 0 sat, and was refused
     assert choose(part, FakeView([0, 1, 2], 3, 5), given) == [2, 1]
 
 
 def played(mechanism: dict[str, Any], rounds: int = 3) -> list[Any]:
-    experiment = hanse.Experiment(
-        data={"clients": 12, "partition": {"alpha": 0.5}},
-        model={"name": "mlp", "hidden": [8]},
-        mechanism={"clients_per_round": 3, **mechanism},
-        engine={"train": "stacked", "threads": 1},
-    )
-    world = build(experiment)
-    state, views = first_state(world), []
-    for _ in range(rounds):
-        one = play_round(world, state)
-        state = one.state
-        views.append(one.view)
-    return views
+    data, model = {"partition": {"alpha": 0.5}}, {"name": "mlp", "hidden": [8]}
+    made = digits({"clients_per_round": 3, **mechanism}, 12, 60, data=data, model=model, engine={"train": "stacked"})
+    return [one.view for one in rounds_of(build(made), rounds)]
 
 
 def test_models_are_weighed_by_samples_over_probability() -> None:
     table = {"name": "s_fedavg", "weigh": "samples_over_probability", "select": {"temperature": 0.01, "start": 0.03}}
     for view in played(table):
         clients, n = view.trained.seats.client, view.trained.num_samples
-        drawn = view.get(Probabilities).by_client
+        drawn = view.get(choosing.Probabilities).by_client
         assert drawn.sum() == pytest.approx(1)
         want = n / drawn[clients]
         np.testing.assert_allclose(view.mixed.W[0, : len(clients)], want / want.sum(), rtol=1e-6)
@@ -349,7 +300,7 @@ def test_models_are_weighed_by_samples_over_probability() -> None:
 
 def test_s_fedavg_may_average_the_means_so_far() -> None:
     def phi(averages: Literal["round", "mean"]) -> float:
-        part = SFedAvg(2, alpha=0.5, beta=0.5, start=0.0, averages=averages)
+        part = choosing.SFedAvg(2, alpha=0.5, beta=0.5, start=0.0, averages=averages)
         given = part.init(SimpleNamespace(num_clients=3))  # type: ignore[arg-type]
         for value in (0.4, 0.2):
             values = SimpleNamespace(by_client=lambda outcome, v=value: (np.array([1]), np.array([v])))

@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from experiments import digits
 from torch.nn import functional
+from watching import rounds_of
 
-import hanse
 from hanse.base.errors import UserError
 from hanse.core.part import Values, View
 from hanse.games import shapley
 from hanse.learning.intervals import sample_blocks
 from hanse.mechanisms.registry import build_mechanism
 from hanse.runs.observers import valued_otherwise
-from hanse.runs.round import first_state, play_round
 from hanse.runs.setup import Session, build
 
 M = 4
@@ -25,21 +25,15 @@ M = 4
 
 @pytest.fixture(scope="module")
 def world() -> Session:
-    return build(
-        hanse.Experiment(
-            data={"clients": 6, "partition": {"alpha": 0.3}},
-            model={"name": "mlp", "hidden": [6]},
-            mechanism={"name": "greedyfed", "clients_per_round": M},
-            train={"lr": 0.1, "epochs": 2, "batch_size": 32},
-            engine={"train": "stacked", "threads": 1},
-        )
-    )
+    data, train = {"partition": {"alpha": 0.3}}, {"lr": 0.1, "epochs": 2, "batch_size": 32}
+    sections = {"data": data, "model": {"name": "mlp", "hidden": [6]}, "train": train, "engine": {"train": "stacked"}}
+    return build(digits({"name": "greedyfed", "clients_per_round": M}, 6, 60, **sections))
 
 
 @pytest.fixture(scope="module")
 def view(world: Session) -> View:
-    state = play_round(world, first_state(world)).state
-    return play_round(world, state).view
+    *_, played = rounds_of(world, 2)
+    return played.view
 
 
 def value(view: View, **options: Any) -> Values:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from experiments import digits
 from hypothesis import given, settings
 from hypothesis import strategies as some
 from scipy.stats import t
@@ -105,14 +106,9 @@ def test_nobody_pays_more_than_its_stake_or_than_is_sure_and_the_rest_is_carried
 
 
 def test_a_run_pays_what_is_sure_an_auditor_finds_the_same_and_a_resume_too(tmp_path: Path) -> None:
-    experiment = hanse.Experiment(
-        data={"source": "digits", "clients": 5},
-        model="logistic",
-        mechanism={"name": "fedavg", "value": "path", "settle": {"name": "by_value", "pays_when": "sure"}},
-        behaviour={"attacker": {"clients": [2], "kind": "flip"}},
-        train={"steps": 5},
-        run={"rounds": 5, "recomputable": True},
-    )
+    behaviour = {"attacker": {"clients": [2], "kind": "flip"}}
+    mechanism = {"name": "fedavg", "value": "path", "settle": {"name": "by_value", "pays_when": "sure"}}
+    experiment = digits(mechanism, 5, 5, run={"recomputable": True}, behaviour=behaviour, train={"steps": 5})
     folder, cut = tmp_path / "run", tmp_path / "cut"
     whole = hanse.run(experiment, out=folder)
     assert (recompute(folder, validation_file(folder)).unlike, wrong_in(folder)) == (None, None)

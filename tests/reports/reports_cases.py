@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from experiments import digits
 from forging import recorded, restamped
 from telling_cases import built_in_words
 
@@ -129,16 +130,10 @@ def rated_run(
 
 def market_experiment(rounds: int) -> hanse.Experiment:
     """Twelve participants of the roles of iPFL's Table 5, of which eleven trade digits and one sells random models."""
-    return hanse.Experiment(
-        data={
-            "source": "digits", "partition": "cluster", "clients": len(TABLE_5), "client_test": 0.75,
-            "client_validation": 0.1, "validation": 0.0,
-        },
-        model={"name": "mlp", "hidden": [50]},
-        mechanism="ipfl",
-        train={"steps": 20, "batch_size": 16, "lr": 0.05},
-        clients={"grant": 100.0, "profiles": {"name": "roles", "eagerness": [2e3, 4e3]}},
-        engine={"train": "stacked", "threads": 1},
-        run={"rounds": rounds},
-        behaviour={"attacker": {"clients": [TABLE_5.index("attacker")], "kind": "random"}},
-    )  # fmt: skip
+    data = {"partition": "cluster", "client_test": 0.75, "client_validation": 0.1, "validation": 0.0}
+    sections = {
+        "data": data, "model": {"name": "mlp", "hidden": [50]}, "train": {"steps": 20, "batch_size": 16, "lr": 0.05},
+        "clients": {"grant": 100.0, "profiles": {"name": "roles", "eagerness": [2e3, 4e3]}},
+        "behaviour": {"attacker": {"clients": [TABLE_5.index("attacker")], "kind": "random"}},
+    }  # fmt: skip
+    return digits("ipfl", len(TABLE_5), rounds, **sections, engine={"train": "stacked"})

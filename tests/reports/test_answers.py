@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from experiments import digits
 from reports_cases import metric, rated_run, write_run
 from scipy import stats
 
@@ -13,7 +14,6 @@ from hanse.core.telling import write_about
 from hanse.reports.accuracy import reached
 from hanse.reports.answers import Answers, answers
 from hanse.reports.compare import experiments_table
-from hanse.reports.facts import facts
 from hanse.reports.groups import SeedGroup, group_runs
 from hanse.reports.statement import statements
 from hanse.reports.words import Note
@@ -91,13 +91,11 @@ def test_the_first_experiment_that_clients_join_is_named(tmp_path: Path) -> None
 
 
 def test_known_cheats_are_left_out_of_every_mean_alike_and_suspects_are_marked(tmp_path: Path) -> None:
-    experiment = hanse.Experiment(
-        data={"clients": 6, "client_test": 0.2, "partition": {"name": "dirichlet", "alpha": 0.5}}, model="logistic",
-        mechanism={"name": "fedavg", "value": "path", "settle": "by_value"}, run={"rounds": 4},
-        behaviour={"attacker": {"clients": [1, 4], "kind": "flip"}},
-    )  # fmt: skip
+    data = {"client_test": 0.2, "partition": {"name": "dirichlet", "alpha": 0.5}}
+    behaviour = {"attacker": {"clients": [1, 4], "kind": "flip"}}
+    experiment = digits({"name": "fedavg", "value": "path", "settle": "by_value"}, 6, 4, data=data, behaviour=behaviour)
     run = hanse.run(experiment, out=tmp_path / "run")
-    found, (group,) = facts(run), groups(tmp_path / "run")
+    found, (group,) = hanse.facts(run), groups(tmp_path / "run")
     own = np.mean([row.joined for row in found.clients if row.honest])
     what, tested = reached(run.record)
     assert "honest" in what

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from mistaken import mistakes
 from sklearn.cross_decomposition import CCA, PLSCanonical, PLSRegression
 from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.neural_network import MLPClassifier
@@ -18,7 +19,6 @@ from sklearn.svm import SVC
 from sklearn.tree import DecisionTreeClassifier
 
 import hanse
-from hanse.base.errors import UserError
 from hanse.games import shapley
 from hanse.games.jackknife import interval_errors
 from hanse.learning.intervals import sample_blocks
@@ -40,7 +40,7 @@ def test_names_go_with_values_and_weights_whatever_their_order() -> None:
         np.testing.assert_array_equal(named.values, listed.values)
     assert named.names == tuple(ROWS)
     assert listed.names == ("0", "1", "2", "3", "4", "5")
-    with pytest.raises(UserError, match="Hope"):
+    with pytest.raises(hanse.UserError, match="Hope"):
         hanse.value(ROWS, loss, {"Hope": 1})
 
 
@@ -58,7 +58,7 @@ def test_it_is_a_table_a_frame_and_a_picture(tmp_path: Path) -> None:
     assert "<b>General" not in page
     for ending in ("svg", "png", "csv", "json"):
         assert found.plot().save(tmp_path / f"x.{ending}").stat().st_size > 100
-    with pytest.raises(UserError, match=r"must end in one of \.svg"):
+    with pytest.raises(hanse.UserError, match=r"must end in one of \.svg"):
         found.plot().save("x.pdf")
 
 
@@ -109,17 +109,17 @@ def test_these_intervals_hold_the_value_on_all_samples_as_often_as_they_say() ->
 
 def test_what_is_returned_for_each_sample_is_of_the_same_samples() -> None:
     lengths = iter(range(40, 60))
-    with pytest.raises(UserError, match=r"41 numbers.*40 before"):
+    with pytest.raises(hanse.UserError, match=r"41 numbers.*40 before"):
         hanse.value(ROWS, lambda model: np.zeros(next(lengths)))
-    with pytest.raises(UserError, match="not finite"):
+    with pytest.raises(hanse.UserError, match="not finite"):
         hanse.value(ROWS, lambda model: np.array([1.0, np.nan]))
-    with pytest.raises(UserError, match=r"must be one number"):
+    with pytest.raises(hanse.UserError, match=r"must be one number"):
         hanse.value(ROWS, lambda model: (0.3, 0.9))  # a loss and an accuracy
 
 
 @pytest.mark.parametrize("worth", ["0.5", True, np.True_, torch.tensor(True), np.array(["0.5", "1"]), np.array("1")])
 def test_words_and_a_lone_truth_are_no_worth(worth: Any) -> None:
-    with pytest.raises(UserError, match="must be one number") as wrong:
+    with pytest.raises(hanse.UserError, match="must be one number") as wrong:
         hanse.value(ROWS, lambda model: worth)
     assert len(wrong.value.lines) == 1
     right = hanse.value(ROWS, lambda model: np.array([True, False] * 20))  # for each test sample, whether it was right
@@ -128,7 +128,7 @@ def test_words_and_a_lone_truth_are_no_worth(worth: Any) -> None:
 
 def test_forms_that_do_not_say_which_model_is_whose_are_refused() -> None:
     frame = pd.DataFrame({"w": [1.0, 2.0], "b": [3.0, 5.0]}, index=["Hope", "St Mary"])
-    with pytest.raises(UserError, match=r"updates: a DataFrame:.*frame\.T"):
+    with pytest.raises(hanse.UserError, match=r"updates: a DataFrame:.*frame\.T"):
         hanse.value(frame, np.sum)
     found = hanse.value(dict(zip(frame.index, frame.to_numpy(), strict=True)), np.sum)  # as the message says
     assert (found.names, found.all_together) == (("Hope", "St Mary"), 5.5)
@@ -206,9 +206,7 @@ def scored(model: Any, names: tuple[str, str], parts: list[np.ndarray]) -> float
     ],
 )
 def test_estimators_that_have_no_average_are_refused(models: Any, line: str) -> None:
-    with pytest.raises(UserError) as wrong:
-        hanse.value(models, lambda model: 0.0)
-    assert wrong.value.lines[0].startswith(line)
+    assert mistakes(hanse.value, models, lambda model: 0.0)[0].startswith(line)
 
 
 HIDDEN = [PLSRegression(2), SVC(kernel="linear"), CCA(1), PLSCanonical(1)]
@@ -219,17 +217,16 @@ def test_estimators_that_predict_from_more_than_what_is_averaged_are_refused(kin
     """The scores of {b} would be those of b's coefficients with a's means, offsets or support vectors."""
     far = X + 10 * np.arange(1, 1 + X.shape[1])
     models = {"a": copy.deepcopy(kind).fit(X[::2], Y[::2]), "b": copy.deepcopy(kind).fit(far[1::2], Y[1::2])}
-    with pytest.raises(UserError) as wrong:
-        hanse.value(models, lambda model: float(model.predict(X).mean()))
-    assert wrong.value.lines[0].startswith(f"updates['{'a' if kind == HIDDEN[1] else 'b'}']: a {type(kind).__name__}: ")
-    assert "hanse.shapley" in wrong.value.lines[0]
+    lines = mistakes(hanse.value, models, lambda model: float(model.predict(X).mean()))
+    assert lines[0].startswith(f"updates['{'a' if kind == HIDDEN[1] else 'b'}']: a {type(kind).__name__}: ")
+    assert "hanse.shapley" in lines[0]
 
 
 def test_masked_updates_are_refused() -> None:
     rows = np.arange(12.0).reshape(3, 4)
     rows = np.ma.masked_array(rows, mask=rows == 5)
     for updates in (rows, list(rows), [{"w": row} for row in rows], [[row] for row in rows]):
-        with pytest.raises(UserError, match=r"^updates\[1\].*masked"):
+        with pytest.raises(hanse.UserError, match=r"^updates\[1\].*masked"):
             hanse.value(updates, lambda model: 0.0)
     hanse.value(np.ma.masked_array(rows.data), lambda model: 0.0)  # nothing of it is masked
 
@@ -248,7 +245,7 @@ def test_what_is_no_such_argument_is_refused_in_one_line_that_begins_with_its_na
         lines: Sequence[str] = [name]
         try:
             function(**{**sound, "progress": False, name: junk})
-        except UserError as wrong:
+        except hanse.UserError as wrong:
             lines = wrong.lines
         assert len(lines) == 1
         assert lines[0].startswith(name)
@@ -266,7 +263,7 @@ def test_a_name_is_shown_in_one_line_of_what_can_be_printed() -> None:
     seen: set[Any] = set()
     hanse.shapley(lambda have: float(seen.update(have) or 0), names)
     assert seen == set(names)  # the function gets the names as they were given
-    with pytest.raises(UserError, match=r"^names: two are called 'a b'"):
+    with pytest.raises(hanse.UserError, match=r"^names: two are called 'a b'"):
         hanse.shapley(lambda have: 0.0, ["a b", "a\nb"])
 
 
@@ -305,6 +302,4 @@ def test_shapley_of_any_function_of_sets() -> None:
     ],
 )
 def test_what_is_no_game_is_refused(given: dict[str, Any], line: str) -> None:
-    with pytest.raises(UserError) as wrong:
-        hanse.shapley(**{"worth": lambda have: 0.0, "names": ["a", "b"], **given})
-    assert wrong.value.lines[0].startswith(line)
+    assert mistakes(hanse.shapley, **{"worth": lambda have: 0.0, "names": ["a", "b"], **given})[0].startswith(line)

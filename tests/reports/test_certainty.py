@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from experiments import digits
 from forging import recorded
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,7 +23,6 @@ from hanse.data.samples import Samples
 from hanse.federation.behaviour import Me, OfSome, with_updates
 from hanse.reports.answers import answers, answers_of, contributed
 from hanse.reports.contributions import Contribution, by_chance, clearly_harmful, contribution, contribution_charts
-from hanse.reports.facts import facts
 from hanse.reports.groups import SeedGroup, group_runs
 from hanse.reports.report import warnings
 from hanse.reports.statement import statement
@@ -53,18 +53,18 @@ def test_a_lost_file_of_a_round_withholds_the_interval_and_is_said(tmp_path: Pat
     path = drawn_run(tmp_path / "a", {0: 1.0, 1: -0.2, 2: 0.3}, 0.1)
     lines = [json.loads(line) | errors for line in (path / "clients.jsonl").read_text().splitlines()]
     (path / "clients.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    whole = facts(path).clients[1]
+    whole = hanse.facts(path).clients[1]
     assert None not in (whole.value_low, whole.share_low)
     (path / "rounds" / "00002.npz").unlink()
     run = load_run(path)
-    found = facts(run).clients[1]
+    found = hanse.facts(run).clients[1]
     assert (found.value, found.value_low, found.share_low, found.place_low) == (whole.value, None, None, None)
     line = "rounds/00002.npz is missing: what it said of round 2 is left out, and no interval that needs it is given."
     assert statement(path, 1).missing == [line]
     assert [(n.said, of) for n, of in warnings(group_runs([run]), [run]) if n.code == "lost_round"] == [(line, ())]
     for file in (path / "rounds").iterdir():
         file.unlink()
-    assert facts(path).clients[1].value_low is None
+    assert hanse.facts(path).clients[1].value_low is None
     assert len(statement(path, 1).missing) == 4
 
 
@@ -87,7 +87,7 @@ def test_a_loss_decides_only_beyond_its_error(error: float, answer: str, tmp_pat
         path = write_run(tmp_path / name, lines, changes={"mechanism": {"name": name}, "run": {"rounds": 1}})
         tests = {"test_accuracy": [np.nan], "test_loss": [loss], "test_loss_error": [error], "test_samples": [300]}
         recorded(path, 0, tested=np.array([0]), **{key: np.array(one) for key, one in tests.items()})
-    row = facts(tmp_path / "fedavg").clients[0]
+    row = hanse.facts(tmp_path / "fedavg").clients[0]
     assert (row.metric, row.paid_to_join, row.gain) == ("loss", answer, pytest.approx(-0.003))
     if answer == "no":
         assert (row.gain_low, row.gain_high) == pytest.approx((-0.004, -0.002), abs=3e-5)
@@ -107,7 +107,7 @@ def test_an_estimate_whose_error_is_not_known_has_no_interval(tmp_path: Path) ->
 def test_exact_values_are_called_exact_and_have_no_interval_of_no_width(tmp_path: Path) -> None:
     seats = [seat(r, c, v, value_error=0.0) for r in range(2) for c, v in ((0, 1.5), (1, -0.5))]
     path = write_run(tmp_path / "a", [metric(0), metric(1)], seats)
-    given = facts(path).clients[1]
+    given = hanse.facts(path).clients[1]
     assert (given.exact, given.suspect) == (True, False)  # of other validation samples nothing is known
     assert (given.value, given.value_error, given.value_low, given.share_low) == (-1.0, 0.0, None, None)
     [ranking] = contribution_charts(group_runs(load_runs([path])))
@@ -134,7 +134,7 @@ def test_nobody_is_accused_or_called_lowest_by_one_update(tmp_path: Path) -> Non
         assert not drawn or codes["suspects"]["names"] == ["2"]
         printed = hanse.load(path).values().sentences()[0]
         assert printed == " ".join(note.said for note in answers(groups).contributed)
-        assert [row.suspect for row in facts(path).clients[:4]] == [False, False, drawn, False]
+        assert [row.suspect for row in hanse.facts(path).clients[:4]] == [False, False, drawn, False]
 
 
 @given(st.lists(st.tuples(st.floats(-3, 3), st.floats(-3, 3), st.booleans()), min_size=2, max_size=4))
@@ -156,13 +156,9 @@ def test_nobody_contributed_most_and_is_called_suspect_or_harmful(rows: list[tup
 
 @pytest.mark.parametrize("name", ["local", "fedsoft", "cfl"])
 def test_whose_model_gets_worse_on_the_samples_of_all_is_not_suspect_where_others_have_their_own(name: str) -> None:
-    run = hanse.run(
-        hanse.Experiment(
-            data={"clients": 6, "validation": 0.1, "partition": {"name": "dirichlet", "alpha": 0.1}},
-            model={"name": "mlp", "hidden": [16]}, mechanism={"name": name, "value": "path"}, train={"lr": 0.3},
-            run={"rounds": 8},
-        )
-    )  # fmt: skip
+    data = {"validation": 0.1, "partition": {"name": "dirichlet", "alpha": 0.1}}
+    model, train = {"name": "mlp", "hidden": [16]}, {"lr": 0.3}
+    run = hanse.run(digits({"name": name, "value": "path"}, 6, 8, data=data, model=model, train=train))
     rows = hanse.facts(run).clients
     assert min(row.value_high for row in rows) < 0
     assert not any(row.suspect for row in rows)
@@ -183,14 +179,12 @@ def test_by_leave_one_out_harm_is_more_than_the_chance_of_whose_samples_are_redu
 def test_skewed_data_alone_are_no_harm_and_who_flips_is(value: str, flippers: list[int]) -> None:
     """In the game of averages 13 of 59 honest clients "clearly did harm" by intervals alone."""
     accused, caught, below, judged = 0, 0, 0, 0
+    mechanism = {"name": "fedavg", "clients_per_round": 8, "value": value}
+    train = {"epochs": 2, "batch_size": 16, "lr": 0.05, "momentum": 0.5}
+    sections = {"behaviour": {"attacker": {"clients": flippers, "kind": "flip"}} if flippers else {}, "model": "mlp"}
     for seed in range(4):
-        experiment = hanse.Experiment(
-            data={"clients": 20, "partition": {"name": "dirichlet", "alpha": 0.3}, "seed": seed},
-            mechanism={"name": "fedavg", "clients_per_round": 8, "value": value},
-            train={"epochs": 2, "batch_size": 16, "lr": 0.05, "momentum": 0.5},
-            behaviour={"attacker": {"clients": flippers, "kind": "flip"}} if flippers else {},
-            run={"rounds": 15, "seed": seed},
-        )
+        data = {"partition": {"name": "dirichlet", "alpha": 0.3}, "seed": seed}
+        experiment = digits(mechanism, 20, 15, data=data, train=train, run={"seed": seed}, **sections)
         found = contribution(SeedGroup("", (hanse.run(experiment).record,)))
         guilty = {found.labels[found.clients.tolist().index(c)] for c in flippers}
         accused += len(set(found.suspects) - guilty)
@@ -212,11 +206,8 @@ def test_whoever_averages_are_better_without_is_suspect_though_its_values_are_ab
     given = Samples(x[:1300], told), Samples(x[1300:], y[1300:])
     data = Dataset("labels", *given, num_classes=10, input_shape=(64,), client_of=owner)
     mechanism = {"name": "fedavg", "clients_per_round": 4, "value": "path"}
-    experiment = hanse.Experiment(
-        data={"partition": "natural", "clients": 4}, model="logistic", mechanism=mechanism, run={"rounds": 4}
-    )
-    run = hanse.run(experiment, data=data, out=tmp_path / "run")
-    rows = facts(run).clients
+    run = hanse.run(digits(mechanism, 4, 4, data={"partition": "natural"}), data=data, out=tmp_path / "run")
+    rows = hanse.facts(run).clients
     values, weights = (np.array([line[key] for line in run.clients]).reshape(4, 4) for key in ("value", "weight"))
     lone = (values - weights * values.sum(axis=1, keepdims=True)) / (1 - weights)
     assert [row.missed for row in rows] == pytest.approx(lone.sum(axis=0))
@@ -252,14 +243,11 @@ class Idle(OfSome):
         return with_updates(request, reply, less) if me.id in self.clients else reply
 
 
-def digits(clients: int, weigh: Any = "samples", **behaviour: Mapping[str, Any]) -> Contribution:
+def of_alike(clients: int, weigh: Any = "samples", **behaviour: Mapping[str, Any]) -> Contribution:
     """What a federation's clients, alike but for their behaviour, are found to have contributed."""
-    experiment = hanse.Experiment(
-        data={"clients": clients, "partition": "iid"}, model="logistic", train={"lr": 0.05}, run={"rounds": 6},
-        mechanism={"name": "fedavg", "value": "path", "weigh": weigh}, behaviour=behaviour,
-    )  # fmt: skip
-    found = contribution(SeedGroup("", (hanse.run(experiment).record,)))
-    return found
+    mechanism = {"name": "fedavg", "value": "path", "weigh": weigh}
+    experiment = digits(mechanism, clients, 6, data={"partition": "iid"}, train={"lr": 0.05}, behaviour=behaviour)
+    return contribution(SeedGroup("", (hanse.run(experiment).record,)))
 
 
 @pytest.mark.parametrize(
@@ -271,12 +259,12 @@ def test_who_is_idle_does_not_hide_behind_numbers_of_samples(
 ) -> None:
     """By its own few, or since a friend says so many that nobody else had anything to do."""
     lies = {"clients": (liar,), "size": size}
-    found = digits(6, weigh, **{"test_certainty:Idle": {"clients": idle}, "liar": lies})
+    found = of_alike(6, weigh, **{"test_certainty:Idle": {"clients": idle}, "liar": lies})
     assert sorted(found.suspects) == [str(client) for client in idle]
 
 
 def test_where_the_loss_rises_only_who_raised_it_is_suspect() -> None:
     """Seven of the 19 honest ones were: nobody's absence added as much as a part of a fall below zero."""
-    found = digits(20, attacker={"clients": (1,), "kind": "flip", "scale": 30})
+    found = of_alike(20, attacker={"clients": (1,), "kind": "flip", "scale": 30})
     assert found.fall < 0
     assert found.suspects == ["1"]

@@ -12,11 +12,9 @@ import pytest
 from reports_cases import large_run, market_experiment
 
 import hanse
-from hanse.base.errors import UserError
 from hanse.reports.alone import train_alone
 from hanse.reports.compare import run_row
 from hanse.reports.contributions import contribution
-from hanse.reports.facts import facts
 from hanse.reports.groups import SeedGroup
 from hanse.reports.invoice import as_page, invoice
 from hanse.reports.report import check, write_report
@@ -101,13 +99,13 @@ def _flower(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def pages(run: Path, out: Path) -> dict[str, str]:
     """The report, the statements of the first and the last client, and an invoice if the run can be split."""
-    last = len(facts(run).clients) - 1
+    last = len(hanse.facts(run).clients) - 1
     found = {"report": write_report([run], out).read_text("utf-8")}
     found |= {f"statement {client}": render(statement(run, client)) for client in {0, last}}
     for by in ("value", "balance"):
         try:
             found[f"invoice by {by}"] = as_page(invoice(run, "1000", "EUR", by))
-        except UserError:  # nobody was valued, nobody pays, or the books do not hold
+        except hanse.UserError:  # nobody was valued, nobody pays, or the books do not hold
             continue
     return found
 
@@ -128,7 +126,7 @@ def same(shown: float | None, fact: float | None) -> bool:
 
 def assert_numbers_beside_the_facts_are_facts(run: Path) -> None:
     """What a page adds up itself is what the facts say of it: the same code makes a page and checks it."""
-    found, record = facts(run), load_run(run)
+    found, record = hanse.facts(run), load_run(run)
     [whole], row = found.runs, run_row(record)
     assert same(row[f"test_{whole.metric}"] if whole.metric != "loss" else row["test_mse"], whole.test)
     assert (row["rounds"], row["refused"]) == (whole.rounds, whole.refused)

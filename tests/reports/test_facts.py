@@ -11,7 +11,6 @@ from reports_cases import metric, rated_run, seat, write_run
 from scipy import stats
 
 import hanse
-from hanse.base.errors import UserError
 from hanse.reports.facts import SCHEMA, facts
 from hanse.reports.words import said
 
@@ -91,27 +90,21 @@ def test_tables_go_to_pandas_json_latex_and_markdown(tmp_path: Path) -> None:
     latex = found.to_latex()
     assert r"a\_b\&c" in latex
     assert len({line.count("&") - line.count(r"\&") for line in latex.splitlines() if line.endswith(r" \\")}) == 1
-    lines = found.to_markdown("runs").splitlines()
-    assert len({line.count("|") for line in lines}) == 1
-    with pytest.raises(UserError, match=r"^table: 'money': must be one of runs, clients, rounds, notes$"):
+    assert len({line.count("|") for line in found.to_markdown("runs").splitlines()}) == 1
+    with pytest.raises(hanse.UserError, match=r"^table: 'money': must be one of runs, clients, rounds, notes$"):
         found.to_pandas("money")
-    with pytest.raises(UserError, match="no run"):
+    with pytest.raises(hanse.UserError, match="no run"):
         facts()
 
 
 def test_facts_of_several_runs_and_of_one_in_memory_have_the_same_columns(tmp_path: Path) -> None:
     paths = [rated_run(tmp_path / name, [0.5] * 2, worth=[1.0, 2.0], **VALUED) for name in "ab"]
-    found = facts(*paths)
-    assert [row.run for row in found.clients] == ["a", "a", "b", "b"]
+    assert [row.run for row in facts(*paths).clients] == ["a", "a", "b", "b"]
     experiment = hanse.Experiment(data={"clients": 3}, model="logistic", mechanism="fedavg", run={"rounds": 2})
     run = hanse.run(experiment, value=True)
-    assert [row.value for row in facts(run).clients] == pytest.approx(sorted_values(run))
-
-
-def sorted_values(run: hanse.Run) -> list[float]:
     values = run.values()
     by_name = dict(zip(values.names, values.values.tolist(), strict=True))
-    return [by_name[f"client {c}"] for c in range(3)]
+    assert [row.value for row in facts(run).clients] == pytest.approx([by_name[f"client {c}"] for c in range(3)])
 
 
 def test_a_sentence_stands_on_one_line() -> None:

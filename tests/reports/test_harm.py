@@ -5,14 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import invoke
+from experiments import digits
 from reports_cases import metric, seat, write_run
-from typer.testing import CliRunner
 
 import hanse
-from hanse.base.errors import UserError
-from hanse.cli.entry import app
 from hanse.reports.answers import answers_of
-from hanse.reports.facts import facts
 from hanse.reports.harm import harms_of, retrain
 from hanse.runs.run_record import load_run
 
@@ -55,11 +53,11 @@ def test_harmful_is_whose_absence_surely_helps_and_in_most_classes(
     tmp_path: Path, starts: int, better: float, classes: int, harmful: bool
 ) -> None:
     run = kept(played(tmp_path / "run"), starts, better, classes=classes)
-    row = facts(run).clients[1]
+    row = hanse.facts(run).clients[1]
     assert (row.starts, row.harmful) == (starts, harmful)
     assert row.without == pytest.approx(better, abs=0.001)
     assert row.without_low < row.without < row.without_high
-    assert facts(run).clients[0].without is None
+    assert hanse.facts(run).clients[0].without is None
     codes = [note.code for note in answers_of(run).contributed]
     assert ("do_harm" in codes) == harmful
     assert ("no_harm_shown" in codes) == (not harmful)
@@ -72,12 +70,8 @@ def test_the_interval_holds_the_draw_of_samples_which_all_starts_share(tmp_path:
 
 
 def test_pairs_are_trained_once_and_read_again(tmp_path: Path) -> None:
-    experiment = hanse.Experiment(
-        data={"clients": 3, "partition": {"samples_per_client": 30}},
-        model="logistic",
-        mechanism={"name": "fedavg", "clients_per_round": 3},
-        run={"rounds": 2},
-    )
+    data = {"partition": {"samples_per_client": 30}}
+    experiment = digits({"name": "fedavg", "clients_per_round": 3}, 3, 2, data=data)
     hanse.run(experiment, out=tmp_path / "run")
     retrain([tmp_path / "run"], ["2"], starts=2)
     assert {path.parent.name for path in (tmp_path / "run" / "without").glob("start-*/*/judged.json")} == {
@@ -88,14 +82,14 @@ def test_pairs_are_trained_once_and_read_again(tmp_path: Path) -> None:
     again: list[str] = []
     retrain([tmp_path / "run"], ["2"], starts=2, observers=lambda label: again.append(label) or [])
     assert again == []
-    assert facts(tmp_path / "run").clients[2].starts == 2
+    assert hanse.facts(tmp_path / "run").clients[2].starts == 2
 
 
 def test_what_cannot_be_trained_anew_is_refused(tmp_path: Path) -> None:
     run = played(tmp_path / "run")
-    with pytest.raises(UserError, match="no such client"):
+    with pytest.raises(hanse.UserError, match="no such client"):
         retrain([run], ["9"])
     (run / "members.json").write_text("{}")
-    with pytest.raises(UserError, match="rehearsal"):
+    with pytest.raises(hanse.UserError, match="rehearsal"):
         retrain([run], ["1"])
-    assert CliRunner().invoke(app, ["report", str(run), "--without", "1"]).exit_code != 0
+    assert invoke("report", run, "--without", "1").exit_code != 0

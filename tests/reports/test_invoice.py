@@ -8,33 +8,25 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
+from commands import invoke
+from experiments import digits
 
 import hanse
-from hanse.base.errors import UserError
-from hanse.cli import app
 from hanse.ledger.run_ledger import reading
 from hanse.ledger.split import split
 from hanse.reports.contributions import Standings
 from hanse.reports.invoice import Invoice, _unsure, invoice
 from hanse.reports.statement import statement
 
-DIGITS = {"source": "digits", "clients": 4}
+BY_VALUE = {"name": "fedavg", "value": "path", "settle": "by_value"}
 
 
 @pytest.fixture(scope="module")
 def valued(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Four clients, of whom the last sends the opposite of what it learned, and who pay by value."""
     folder = tmp_path_factory.mktemp("invoice") / "mill"
-    experiment = hanse.Experiment(
-        data=DIGITS,
-        model={"name": "logistic"},
-        mechanism={"name": "fedavg", "value": "path", "settle": "by_value"},
-        clients={"members": {"client 1": "mill"}},  # of one client, as in a charter
-        behaviour={"attacker": {"clients": [3], "kind": "flip"}},
-        run={"rounds": 3},
-    )
-    hanse.run(experiment, out=folder)
+    members = {"members": {"client 1": "mill"}}  # of one client, as in a charter
+    hanse.run(digits(BY_VALUE, clients=members, behaviour={"attacker": {"clients": [3], "kind": "flip"}}), out=folder)
     return folder
 
 
@@ -97,31 +89,27 @@ def test_the_smallest_coin_is_that_of_the_currency(valued: Path) -> None:
     yen, dinars = invoice(valued, "1001", "JPY"), invoice(valued, "1.234", "KWD")
     assert (yen.total, yen.money(yen.total)) == (1001, "1001")
     assert (dinars.total, dinars.money(dinars.total)) == (1234, "1.234")
-    with pytest.raises(UserError, match="0 decimals"):
+    with pytest.raises(hanse.UserError, match="0 decimals"):
         invoice(valued, "0.5", "JPY")
 
 
 def test_a_run_without_values_or_books_and_an_unknown_rule_are_refused(valued: Path, tmp_path: Path) -> None:
-    plain = hanse.Experiment(data=DIGITS, model={"name": "logistic"}, mechanism="fedavg", run={"rounds": 1})
-    hanse.run(plain, out=tmp_path / "plain")
-    with pytest.raises(UserError, match="nothing to split by"):
+    hanse.run(digits("fedavg", 4, 1), out=tmp_path / "plain")
+    with pytest.raises(hanse.UserError, match="nothing to split by"):
         invoice(tmp_path / "plain", "10", "EUR")
-    only = hanse.Experiment(data=DIGITS, mechanism={"name": "fedavg", "value": "path"}, run={"rounds": 1})
-    hanse.run(only, out=tmp_path / "only")
-    with pytest.raises(UserError, match="--by earned"):
+    hanse.run(digits({"name": "fedavg", "value": "path"}, 4, 1, model="mlp"), out=tmp_path / "only")
+    with pytest.raises(hanse.UserError, match="--by earned"):
         invoice(tmp_path / "only", "10", "EUR", "earned")
-    with pytest.raises(UserError, match=r"--by 'values'.*'value'"):
+    with pytest.raises(hanse.UserError, match=r"--by 'values'.*'value'"):
         invoice(valued, "10", "EUR", "values")
 
 
 def test_several_clients_of_one_member_are_split_by_what_the_run_paid_them(tmp_path: Path) -> None:
-    mechanism = {"name": "fedavg", "value": "path", "settle": "by_value"}
     members = {"client 1": "mill", "client 2": "mill"}
-    sections = {"data": DIGITS, "model": "logistic", "mechanism": mechanism, "clients": {"members": members}}
-    hanse.run(hanse.Experiment(**sections, run={"rounds": 2}), out=tmp_path / "run")
+    hanse.run(digits(BY_VALUE, 4, 2, clients={"members": members}), out=tmp_path / "run")
     assert invoice(tmp_path / "run", "100", "EUR").by == "earned"
     for by in ("value", "balance"):  # z and -z of one member would be paid for z
-        with pytest.raises(UserError, match=rf"--by {by}: \[clients\] members .* allowed: earned"):
+        with pytest.raises(hanse.UserError, match=rf"--by {by}: \[clients\] members .* allowed: earned"):
             invoice(tmp_path / "run", "100", "EUR", by)
 
 
@@ -129,14 +117,14 @@ def test_a_value_that_was_changed_in_the_record_makes_no_invoice(valued: Path, t
     shutil.copytree(valued, tmp_path / "run")
     file = tmp_path / "run" / "clients.jsonl"
     file.write_text(file.read_text().replace('"value": 0.', '"value": 1.', 1))
-    with pytest.raises(UserError, match="the book has the hash"):
+    with pytest.raises(hanse.UserError, match="the book has the hash"):
         invoice(tmp_path / "run", "10", "EUR")
 
 
 def test_the_command_writes_csv_and_a_page(valued: Path, tmp_path: Path) -> None:
     given = ["invoice", str(valued), "--budget", "10000", "--currency", "EUR"]
     files = ["--csv", str(tmp_path / "a.csv"), "--html", str(tmp_path / "a.html")]
-    done = CliRunner().invoke(app, [*given, *files])
+    done = invoke(*given, *files)
     assert done.exit_code == 0
     assert "10,000.00" in done.output
     rows = list(csv.DictReader((tmp_path / "a.csv").open()))
@@ -167,19 +155,13 @@ def test_shares_that_say_nothing_are_warned_of_first(totals: list[float], sampli
     "9e999999", "1.0000000000000000000000000000001", "1_000", "\uff11\uff10", " 10 ", "0.001"])  # fmt: skip
 def test_a_budget_is_taken_as_it_is_written_or_refused(valued: Path, budget: str) -> None:
     """Python reads more as a decimal number, rounds what is long, and raises another error where it overflows."""
-    with pytest.raises(UserError, match="--budget"):
+    with pytest.raises(hanse.UserError, match="--budget"):
         invoice(valued, budget, "EUR")
 
 
 def test_values_that_are_no_parts_of_a_whole_leave_the_default_to_the_books(tmp_path: Path) -> None:
     """PI-FL's first-order values made the default end in a refusal of what nobody had asked for."""
-    experiment = hanse.Experiment(
-        data=DIGITS | {"clients": 6, "client_validation": 0.2},
-        model={"name": "logistic"},
-        mechanism={"name": "pifl"},
-        run={"rounds": 2},
-    )
-    hanse.run(experiment, out=tmp_path / "auction")
+    hanse.run(digits("pifl", 6, 2, data={"client_validation": 0.2}), out=tmp_path / "auction")
     assert invoice(tmp_path / "auction", "100", "EUR").by == "balance"
-    with pytest.raises(UserError, match=r"--by value: a .* allowed: balance, earned"):
+    with pytest.raises(hanse.UserError, match=r"--by value: a .* allowed: balance, earned"):
         invoice(tmp_path / "auction", "100", "EUR", by="value")

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
+from commands import invoke
+from experiments import digits
 
 import hanse
 from hanse.base.errors import PartError
-from hanse.cli import app
 from hanse.core.entry import MINT, TOKEN, Transaction, client
 from hanse.core.part import Mechanism, Settlement, SettlePart, State, View
 from hanse.mechanisms.baselines import fedavg
@@ -38,38 +38,29 @@ def generous(kind: str = "pot") -> Mechanism:
 
 
 def asked(**mechanism: Any) -> hanse.Experiment:
-    return hanse.Experiment(
-        data={"source": "digits", "clients": 3},
-        mechanism={"name": "test_minted:generous", **mechanism},
-        train={"steps": 1},
-        run={"rounds": 2},
-    )
-
-
-def refuse(word: str) -> None:
-    raise AssertionError(f"{word} is no JSON")
+    return digits({"name": "test_minted:generous", **mechanism}, 3, 2, model="mlp", train={"steps": 1})
 
 
 @pytest.mark.usefixtures("undrawn")
 def test_a_rule_that_mints_is_told_everywhere_and_its_figures_are_json(tmp_path: Path) -> None:
     path = tmp_path / "run"
     (tmp_path / "asked.toml").write_text(asked().to_toml())
-    said = CliRunner().invoke(app, ["run", str(tmp_path / "asked.toml"), "--out", str(path)], env={"COLUMNS": "500"})
+    said = invoke("run", tmp_path / "asked.toml", "--out", path, env={"COLUMNS": "500"})
     sentence = "the mint gave 2 as 'pot'"
     assert said.exit_code == 0, said.output
     assert sentence in said.output
     [note] = [note for note in hanse.facts(path).notes if note.code == "minted"]
     assert note.fields["units"] == {"pot": 2 * TOKEN}
-    assert CliRunner().invoke(app, ["report", str(path)]).exit_code == 0
+    assert invoke("report", path).exit_code == 0
     assert "the mint gave 2 as" in (path / "report.html").read_text()
     lines = [
-        json.loads(line, parse_constant=refuse)
+        json.loads(line, parse_constant=pytest.fail)
         for name in ("clients.jsonl", "metrics.jsonl")
         for line in (path / name).read_text().splitlines()
     ]
     assert [line["rank"] for line in lines[:3]] == [1.0, None, None]
     assert lines[-1]["ratio"] is None
-    assert CliRunner().invoke(app, ["ledger", "verify", str(path)]).exit_code == 0
+    assert invoke("ledger", "verify", path).exit_code == 0
 
 
 def test_grants_are_the_loops_alone() -> None:

@@ -4,13 +4,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import invoke
 from hypothesis import given
 from hypothesis import strategies as st
 from reports_cases import accuracies
 from scipy import stats
-from typer.testing import CliRunner
 
-from hanse.cli import app
 from hanse.reports.compare import difference_rows, differences_tables
 from hanse.reports.groups import group_runs
 from hanse.reports.paired import paired
@@ -62,10 +61,10 @@ def test_compare_tests_seed_by_seed(tmp_path: Path) -> None:
     assert "client_accuracy" not in rows
     table = differences_tables(groups)[0]
     assert table.rows[0][:3] == ("greedyfed – fedavg: test accuracy %", "3", "+2.10")
-    shown = CliRunner().invoke(app, ["compare", *map(str, paths), "--json"])
+    shown = invoke("compare", *paths, "--json")
     found = json.loads(shown.stdout)
     assert [r["kind"] for r in found].count("difference") == len(rows)
-    assert "+2.10" in CliRunner().invoke(app, ["compare", *map(str, paths)], env={"COLUMNS": "200"}).stdout
+    assert "+2.10" in invoke("compare", *paths, env={"COLUMNS": "200"}).stdout
 
 
 def test_equal_differences_have_no_interval(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import pytest
 from reports_cases import market_experiment
 
 import hanse
-from hanse.base.errors import UserError
 from hanse.core.entry import TOKEN, client, escrow
 from hanse.core.part import Mechanism, Settlement, SettlePart, State, View
 from hanse.ledger.run_ledger import open_ledger
@@ -108,7 +107,7 @@ def test_where_nobody_pays_and_where_the_data_are_not_here(tmp_path: Path, monke
     found = prospect(hanse.Experiment(**away), 5)
     assert found.most == 20 * TOKEN
     assert any("depends on the data" in line for line in found.unknown)
-    with pytest.raises(UserError, match="clients 0 to 5"):
+    with pytest.raises(hanse.UserError, match="clients 0 to 5"):
         prospect(hanse.Experiment(**away), 6)
     # how many clients there are is not known either, where only the data say it
     away["data"] = {"source": "module_that_is_not_here:table"}
@@ -153,5 +152,5 @@ def test_how_long_a_budget_that_hides_single_samples_lasts() -> None:
     assert "5 rounds" in chosen
     assert "0 of 5 rounds" in gives(0.2)
     private["delta"] = 0.01
-    with pytest.raises(UserError, match=r"^federation.private.delta: 0.01: must be below 1/[0-9]+"):
+    with pytest.raises(hanse.UserError, match=r"^federation.private.delta: 0.01: must be below 1/[0-9]+"):
         gives(None)

@@ -4,13 +4,12 @@ import shutil
 from pathlib import Path
 
 import pytest
+from commands import invoke
+from experiments import digits
 from reports_cases import market_experiment, metric, seat, write_run
 from test_report import Page
-from typer.testing import CliRunner
 
 import hanse
-from hanse.base.errors import UserError
-from hanse.cli import app
 from hanse.core.entry import TOKEN, Transaction, client, escrow, pool
 from hanse.learning.intervals import difference, wilson
 from hanse.ledger.log import Walk
@@ -18,28 +17,19 @@ from hanse.ledger.run_ledger import open_ledger
 from hanse.ledger.store import Ledger
 from hanse.reports.alone import alone_experiment, train_alone
 from hanse.reports.answers import answers_of
-from hanse.reports.facts import facts
 from hanse.reports.groups import group_runs
 from hanse.reports.money import money_of, token_charts
 from hanse.reports.statement import render, statement
 from hanse.reports.words import policy
 from hanse.runs.run_record import load_run
 
-DATA = {"source": "digits", "partition": "mixture", "clients": 6, "client_test": 0.2, "client_validation": 0.1}
+DATA = {"partition": "mixture", "client_test": 0.2, "client_validation": 0.1}
 
 
 def pifl(out: Path, *, by_contribution: int = 2, rounds: int = 6, **clients: object) -> Path:
-    hanse.run(
-        hanse.Experiment(
-            data=DATA,
-            model={"name": "mlp", "hidden": [8]},
-            mechanism={"name": "pifl", "tiers": 2, "by_contribution": by_contribution, "at_random": 1},
-            clients=clients,
-            engine={"train": "stacked", "threads": 1},
-            run={"rounds": rounds},
-        ),
-        out=out,
-    )
+    mechanism = {"name": "pifl", "tiers": 2, "by_contribution": by_contribution, "at_random": 1}
+    sections = {"data": DATA, "model": {"name": "mlp", "hidden": [8]}, "engine": {"train": "stacked"}}
+    hanse.run(digits(mechanism, 6, rounds, **sections, clients=clients), out=out)
     return out
 
 
@@ -62,7 +52,7 @@ def test_figures_of_every_client_are_the_ledgers_own(auction: Path) -> None:
     ledger = open_ledger(auction)
     balances, records = ledger.as_book().balances, list(ledger.history())
     total = 0
-    for row in facts(auction).clients:
+    for row in hanse.facts(auction).clients:
         money = money_of(load_run(auction), row.client)
         own = {client(row.client), escrow(row.client)}
         assert (row.granted, row.balance) == (100 * TOKEN, balances[client(row.client)])
@@ -91,7 +81,7 @@ def test_bids_are_no_expense(tmp_path: Path) -> None:
     (path / "ledger.json").write_text('{"book": "b"}')
     run = load_run(path)
     vars(run)["wrong_in_books"] = None  # these books close no rounds
-    one, nobody = facts(run).clients[1:3]
+    one, nobody = hanse.facts(run).clients[1:3]
     assert (one.granted, one.received, one.paid, one.net, one.balance, one.escrow) == (10, 1, 2, -1, 9, 0)
     money = money_of(run, 1)
     assert [(f.kind, f.received, f.paid, f.transactions) for f in money.figures] == [
@@ -183,10 +173,10 @@ def test_the_command_that_checks_a_page(auction: Path, tmp_path: Path) -> None:
     command = ["facts", str(auction), "--check", str(page)]
     for added, code in (("", 0), (" 0.77", 1)):
         page.write_text(text.replace("</h2>", f"{added}</h2>", 1))
-        assert CliRunner().invoke(app, command).exit_code == code
+        assert invoke(*command).exit_code == code
     page.write_text("<p>no statement</p>")
-    with pytest.raises(UserError, match="is no page that hanse makes"):
-        CliRunner().invoke(app, command, catch_exceptions=False)
+    with pytest.raises(hanse.UserError, match="is no page that hanse makes"):
+        invoke(*command, catch_exceptions=False)
 
 
 def test_others_are_named_only_where_the_run_allows_it(auction: Path, tmp_path: Path) -> None:
@@ -199,11 +189,9 @@ def test_others_are_named_only_where_the_run_allows_it(auction: Path, tmp_path: 
 
 
 def test_the_command(auction: Path, tmp_path: Path) -> None:
-    run = CliRunner()
-    result = run.invoke(app, ["statement", str(auction), "--client", "2", "--out", str(tmp_path / "s.html")])
-    assert result.exit_code == 0
+    assert invoke("statement", auction, "--client", 2, "--out", tmp_path / "s.html").exit_code == 0
     assert (tmp_path / "s.html").read_text() == render(statement(auction, 2))
-    result = run.invoke(app, ["statement", str(auction), "-c", "2", "--json"])
+    result = invoke("statement", auction, "-c", 2, "--json")
     assert json.loads(result.stdout) == json.loads(json.dumps(statement(auction, 2).as_json()))
 
 
@@ -222,10 +210,8 @@ def test_the_command(auction: Path, tmp_path: Path) -> None:
     ],
 )
 def test_mistakes_are_one_line(args: list[str], said: str, auction: Path) -> None:
-    with pytest.raises(UserError) as wrong:
-        CliRunner().invoke(
-            app, ["statement", *(a.replace("{run}", str(auction)) for a in args)], catch_exceptions=False
-        )
+    with pytest.raises(hanse.UserError) as wrong:
+        invoke("statement", *(a.replace("{run}", str(auction)) for a in args), catch_exceptions=False)
     assert len(wrong.value.lines) == 1
     assert said in wrong.value.lines[0]
 
@@ -236,7 +222,7 @@ def test_books_that_do_not_hold_make_no_statement(auction: Path, tmp_path: Path)
     log = run / "transactions.jsonl"
     log.write_text(log.read_text().replace("client/1", "client/2", 1))
     tampered = run.rename(tmp_path / "tampered")
-    with pytest.raises(UserError, match="transactions 1 to "):
+    with pytest.raises(hanse.UserError, match="transactions 1 to "):
         statement(tampered, 1)
     [group] = group_runs([load_run(tampered)])  # a report has the doubt, and no figures of them
     assert "transactions 1 to " in group.runs[0].doubts[0]

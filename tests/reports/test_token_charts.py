@@ -5,13 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from experiments import digits
 from reports_cases import metric, seat, write_run
 
 import hanse
 from hanse.core.entry import TOKEN, client, escrow
 from hanse.core.telling import Conduct, write_about
 from hanse.ledger.run_ledger import open_ledger
-from hanse.reports.facts import facts
 from hanse.reports.groups import group_runs, honest_of
 from hanse.reports.honesty import kinds_table
 from hanse.reports.money import read_books, token_charts
@@ -26,14 +26,10 @@ def figures(cell: str) -> list[float]:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("tokens") / "run"
-    experiment = hanse.Experiment(
-        data={"clients": 12, "partition": {"name": "mixture", "mix": "10:90"}, "client_test": 0.2,
-              "client_validation": 0.1},
-        model={"name": "logistic"}, mechanism={"name": "pifl", "by_contribution": 3, "at_random": 1},
-        train={"lr": 0.1}, behaviour={"free_rider": {"fraction": 0.25}}, engine={"train": "stacked", "threads": 1},
-        run={"rounds": 5, "seed": 2},
-    )  # fmt: skip
-    hanse.run(experiment, out=path)
+    data = {"partition": {"name": "mixture", "mix": "10:90"}, "client_test": 0.2, "client_validation": 0.1}
+    sections = {"data": data, "train": {"lr": 0.1}, "engine": {"train": "stacked"}, "run": {"seed": 2}}
+    mechanism, riders = {"name": "pifl", "by_contribution": 3, "at_random": 1}, {"free_rider": {"fraction": 0.25}}
+    hanse.run(digits(mechanism, 12, 5, **sections, behaviour=riders), out=path)
     return path
 
 
@@ -84,4 +80,4 @@ def test_values_that_miss_what_the_rounds_changed_are_doubted(carried: float, do
     """What the server's momentum brought is nobody's; the rest of what is missing, the integral has missed."""
     missed = {"value/gain": -0.257, "value/residual": -0.28, "value/carried": carried}
     path = write_run(tmp_path / "run", [metric(0) | missed], [seat(0, c, 0.1) for c in range(2)])
-    assert ("values_apart" in [note.code for note in facts(path).notes]) == doubted
+    assert ("values_apart" in [note.code for note in hanse.facts(path).notes]) == doubted

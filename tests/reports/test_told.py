@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import invoke
+from experiments import digits
+from mistaken import mistakes
 from reports_cases import metric, seat, write_run
-from typer.testing import CliRunner
 
 import hanse
-from hanse.base.errors import UserError
-from hanse.cli import app
 from hanse.core.entry import TOKEN, Transaction, client, pool
 from hanse.core.part import Mechanism, Settlement, SettlePart, State, View
 from hanse.core.port import Reply, Request, Trained
@@ -96,14 +96,11 @@ def tolled() -> Mechanism:
     return replace(fedavg(3), name="tolled", settle=Toll())
 
 
-EXPERIMENT = hanse.Experiment(
-    data={"clients": 6, "partition": {"alpha": 1.0}, "client_test": 0.2},
-    model={"name": "logistic"},
-    mechanism={"name": f"{__name__}:tolled", "value": "leave_one_out"},
-    behaviour={f"{__name__}:Sleeper": {"clients": [1, 4]}},
-    engine={"train": "stacked", "threads": 1},
-    run={"rounds": 3, "seed": 2},
-)
+EXPERIMENT = digits(
+    {"name": f"{__name__}:tolled", "value": "leave_one_out"}, 6,
+    data={"partition": {"alpha": 1.0}, "client_test": 0.2}, behaviour={f"{__name__}:Sleeper": {"clients": [1, 4]}},
+    engine={"train": "stacked"}, run={"seed": 2},
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +124,7 @@ def test_their_charts_have_the_recorded_numbers(folder: Path) -> None:
 
 
 def test_a_statement_has_their_words(folder: Path) -> None:
-    done = CliRunner().invoke(app, ["statement", str(folder), "--client", "4"])
+    done = invoke("statement", folder, "--client", "4")
     assert done.exit_code == 0, done.output
     page = (folder / "statements" / "client-4.html").read_text()
     assert "It pays 2 tokens at the bridge whenever it trains." in page
@@ -147,7 +144,7 @@ def test_values_that_only_rank_are_called_by_their_name_and_not_worth(tmp_path: 
     data = {"source": "digits", "clients": 4, "client_test": 0.2}
     mechanism = {"name": "fedavg", "value": "first_order_clients"}
     hanse.run(hanse.Experiment(data=data, mechanism=mechanism, run={"rounds": 2}), out=tmp_path / "run")
-    done, mine = CliRunner().invoke(app, ["statement", str(tmp_path / "run"), "--all"]), statement(tmp_path / "run", 0)
+    done, mine = invoke("statement", tmp_path / "run", "--all"), statement(tmp_path / "run", 0)
     assert done.output.count("Whether joining paid") == 4  # a line each
     told = [said("worth", mine, mine.client), *mine.lines]
     assert told[0].startswith(f"Its {load_run(tmp_path / 'run').about.measure.plural} sum to")
@@ -217,9 +214,7 @@ def test_a_chart_of_seeds_has_a_band_and_lines_in_natural_order(tmp_path: Path) 
 )
 def test_what_a_stranger_wrote_is_refused_by_its_field(tmp_path: Path, text: str, field: str) -> None:
     (tmp_path / ABOUT).write_text(text)
-    with pytest.raises(UserError) as wrong:
-        read_about(tmp_path)
-    (line,) = wrong.value.lines
+    (line,) = mistakes(read_about, tmp_path)
     assert line.startswith(f"{tmp_path / ABOUT}: ")
     assert field in line
     assert len(line) < 400 + len(str(tmp_path))
@@ -228,14 +223,13 @@ def test_what_a_stranger_wrote_is_refused_by_its_field(tmp_path: Path, text: str
 @pytest.mark.usefixtures("undrawn")
 def test_words_of_a_stranger_are_text_wherever_they_stand(folder: Path, tmp_path: Path) -> None:
     evil = "<script>alert(1)</script>"
-    path = tmp_path / "run"
-    shutil.copytree(folder, path)
+    path = shutil.copytree(folder, tmp_path / "run")
     said = Telling(evil, evil, evil, (Plot(evil, "toll/gate */tokens", evil, evil, evil),), (Kind("toll", evil),))
     write_about(path, About((PartDescription("settle", evil, said),), (Conduct(evil, evil, (1,), cheats=True),)))
-    done = CliRunner().invoke(app, ["report", str(path), "--out", str(tmp_path / "out")])
+    done = invoke("report", path, "--out", tmp_path / "out")
     assert done.exit_code == 0, done.output
     page = (tmp_path / "out" / "report.html").read_text()
     assert evil not in page
     assert html.escape(evil) in page
-    assert CliRunner().invoke(app, ["statement", str(path), "--client", "1"]).exit_code == 0
+    assert invoke("statement", path, "--client", "1").exit_code == 0
     assert evil not in (path / "statements" / "client-1.html").read_text()

@@ -6,10 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from mistaken import mistakes
 
 import hanse
-from hanse.base.errors import UserError
 from hanse.games import shapley
 
 RNG = np.random.default_rng(3)
@@ -115,7 +114,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [  # what is given, and how the line
     ({"updates": {1: ROWS[0], "1": ROWS[1]}}, "updates: two are called '1'"),
     ({"updates": nan_in(2)}, "updates[2], 'bias': has numbers that are not finite"),
     ({"updates": [*as_states(ROWS)[:2], {"weight": torch.eye(2)}]}, "updates[2]: has other entries than updates[0]"),
-    ({"updates": [nn.Linear(1, 1)]}, "updates[0]: is a module: give its state_dict()"),
+    ({"updates": [torch.nn.Linear(1, 1)]}, "updates[0]: is a module: give its state_dict()"),
     ({"weights": [1.0]}, "weights: of shape (1,): must be 7 numbers"),
     ({"weights": ["1"] * 7}, "weights: ['1', '1', '1', '1', '1', '1', '1']: must be 7 numbers"),
     ({"weights": [1.0] * 6 + [-1.0]}, "weights: [1.0, 1.0, 1.0, 1.0, 1.0, 1.0, -1.0]: must be finite numbers"),
@@ -144,9 +143,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [  # what is given, and how the line
 def test_what_cannot_be_valued_is_refused_in_a_line_that_begins_with_its_name(given: dict[str, Any], line: str) -> None:
     far = np.ones(2)
     worth = (lambda model: -float(((model - far) ** 2).sum())) if given.get("updates") is TWO else loss
-    with pytest.raises(UserError) as wrong:
-        hanse.value(**{"updates": ROWS, "evaluate": worth, **given})
-    [told] = wrong.value.lines
+    [told] = mistakes(hanse.value, **{"updates": ROWS, "evaluate": worth, **given})
     assert told.startswith(line)
 
 
@@ -154,7 +151,7 @@ def test_what_evaluate_raises_is_seen_as_it_is() -> None:
     def broken(model: Any) -> float:
         raise ValueError("my own mistake")
 
-    with pytest.raises(UserError, match="my own mistake") as wrong:
+    with pytest.raises(hanse.UserError, match="my own mistake") as wrong:
         hanse.value(ROWS, broken)
     assert type(wrong.value.__cause__) is ValueError
 
@@ -172,7 +169,7 @@ def test_what_is_given_stays() -> None:
     weighed = hanse.value(ROWS, loss, torch.tensor(WEIGHTS, requires_grad=True), "exact", start=np.float32(0.0))  # type: ignore[arg-type]
     np.testing.assert_allclose(weighed.values, hanse.value(ROWS, loss, WEIGHTS, "exact").values)
 
-    states = [nn.BatchNorm1d(2).state_dict() for _ in range(2)]
+    states = [torch.nn.BatchNorm1d(2).state_dict() for _ in range(2)]
 
     def counts(state: Any) -> float:
         state["num_batches_tracked"].add_(1)
@@ -295,9 +292,7 @@ def test_a_worth_that_fails_for_nobody_points_to_nothing() -> None:
     def worth(names: frozenset[str]) -> float:
         return float(np.concatenate([np.ones(len(name)) for name in names]).sum())
 
-    with pytest.raises(UserError) as wrong:
-        hanse.shapley(worth, ["a", "bb"])
-    [line] = wrong.value.lines
+    [line] = mistakes(hanse.shapley, worth, ["a", "bb"])
     assert line.startswith("worth: fails for no name")
     assert "need at least one array" in line
     assert "nothing=0.5" in line
@@ -320,7 +315,6 @@ def test_several_processes_give_the_same_values(method: Any) -> None:
 
 
 def test_what_fails_in_another_process_is_told_in_a_line() -> None:
-    with pytest.raises(UserError) as told:
-        hanse.shapley(lambda have: 1 / (len(have) - 2), list("abc"), n_jobs=2)
-    assert len(told.value.lines) == 1
-    assert "ZeroDivisionError" in told.value.lines[0]
+    lines = mistakes(hanse.shapley, lambda have: 1 / (len(have) - 2), list("abc"), n_jobs=2)
+    assert len(lines) == 1
+    assert "ZeroDivisionError" in lines[0]

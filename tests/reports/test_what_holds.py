@@ -15,70 +15,37 @@ from typing import Any
 
 import numpy as np
 import pytest
+from commands import invoke
+from experiments import digits, market
 from forging import history_of, rerecorded, rewritten
-from typer.testing import CliRunner
 
 import hanse
-from hanse.base.errors import UserError
 from hanse.base.wings import absent
-from hanse.cli import app
 from hanse.reports.audit import Audit, audit_run, load_market
-from hanse.reports.facts import facts
 from hanse.runs.run_record import load_run
 
 Change = Callable[[Path], None]
 
 
-def market(tmp: Path, options: dict[str, Any] | None = None, **more: Any) -> Path:
+def traded(mechanism: Any = "ipfl", **more: Any) -> hanse.Experiment:
     profiles = {"name": "listed", "cost": [0.1, 1.0, 6.0, 0.2, 0.3], "eagerness": [1e4] * 5}
-    hanse.run(
-        hanse.Experiment(
-            data={"clients": 5, "partition": {"alpha": 1.0}, "client_test": 0.2, "seed": 2, "validation": 0.0},
-            model={"name": "logistic"},
-            mechanism={"name": "ipfl", **(options or {})},
-            train={"steps": 5, "batch_size": 16, "lr": 0.1},
-            clients={"profiles": profiles, "grant": 100.0},
-            engine={"train": "stacked", "threads": 1},
-            run={"rounds": 4, "seed": 3},
-            **more,
-        ),
-        out=tmp,
-    )
-    return tmp
+    return market(mechanism, data={"client_test": 0.2, "validation": 0.0}, clients={"profiles": profiles}, **more)
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    place = tmp_path_factory.mktemp("runs")
-    attacker = {"attacker": {"clients": [3], "kind": "shuffle"}}
-    median = hanse.Experiment(
-        data={"clients": 5},
-        model={"name": "logistic"},
-        mechanism={"name": "fedavg", "clients_per_round": 5, "weigh": "median"},
-        run={"rounds": 2},
-    )
-    hanse.run(median, out=place / "median")
-    auction = hanse.Experiment(
-        data={"clients": 4, "client_validation": 0.1},
-        model={"name": "logistic"},
-        mechanism={"name": "pifl", "by_contribution": 2, "at_random": 0, "value": {"judges": "all"}},
-        train={"steps": 2},
-        run={"rounds": 3},
-    )
-    hanse.run(auction, out=place / "auction")
-    valued = hanse.Experiment(
-        data={"clients": 5}, model={"name": "logistic"},
-        mechanism={"name": "fedavg", "clients_per_round": 3, "value": "path", "settle": "by_value"},
-        behaviour={"dropout": {"rate": 0.3}}, train={"steps": 2}, run={"rounds": 3},
-    )  # fmt: skip
-    hanse.run(valued, out=place / "valued")
-    return {
-        "valued": place / "valued",
-        "skip": market(place / "skip"),
-        "attacked": market(place / "attacked", {"lam": 1.0}, behaviour=attacker),
-        "median": place / "median",
-        "auction": place / "auction",
-    }
+    place, attack = tmp_path_factory.mktemp("runs"), {"attacker": {"clients": [3], "kind": "shuffle"}}
+    auction = {"name": "pifl", "by_contribution": 2, "at_random": 0, "value": {"judges": "all"}}
+    valued = {"name": "fedavg", "clients_per_round": 3, "value": "path", "settle": "by_value"}
+    for name, experiment in {
+        "skip": traded(),
+        "attacked": traded({"name": "ipfl", "lam": 1.0}, behaviour=attack),
+        "median": digits({"name": "fedavg", "clients_per_round": 5, "weigh": "median"}, 5, 2),
+        "auction": digits(auction, data={"client_validation": 0.1}, train={"steps": 2}),
+        "valued": digits(valued, 5, behaviour={"dropout": {"rate": 0.3}}, train={"steps": 2}),
+    }.items():
+        hanse.run(experiment, out=place / name)
+    return {path.name: path for path in place.iterdir()}
 
 
 def arrays(**functions: Callable[[Any], Any]) -> Change:
@@ -244,11 +211,10 @@ def test_these_are_all_checks_of_the_audit(sound: dict[str, Audit]) -> None:
 def test_a_check_that_fails_is_not_said_to_hold(
     name: str, of: str, change: Change, runs: dict[str, Path], sound: dict[str, Audit], tmp_path: Path
 ) -> None:
-    copy = tmp_path / "copy"
-    shutil.copytree(runs[of], copy)
+    copy = shutil.copytree(runs[of], tmp_path / "copy")
     said = next(check.said for check in sound[of].checks if check.name == name)
     change(copy)
-    shown = CliRunner().invoke(app, ["audit", str(copy)], env={"COLUMNS": "400"})
+    shown = invoke("audit", copy, env={"COLUMNS": "400"})
     assert shown.exit_code == 1
     assert said not in shown.stdout
     [line] = [line for line in shown.stdout.splitlines() if re.match(rf"\W*(FAILS|holds)\W+{name}\W", line)]
@@ -268,24 +234,22 @@ def test_a_bit_of_a_checkpoint_that_was_flipped_is_found(seed: int, runs: dict[s
 
 
 def test_a_lost_round_is_said_wherever_something_holds(runs: dict[str, Path], tmp_path: Path) -> None:
-    copy = tmp_path / "copy"
-    shutil.copytree(runs["skip"], copy)
+    copy = shutil.copytree(runs["skip"], tmp_path / "copy")
     (copy / "rounds" / "00001.npz").unlink()
     left = "this is said of 2 markets, and not of rounds whose files are lost"
     holding = [check for check in audit_run(copy).checks if check.holds and check.name not in BOOKS]
     assert holding
     assert all(check.said.endswith(left) for check in holding)
-    verify = CliRunner().invoke(app, ["ledger", "verify", str(copy), "--receipts", str(copy / "receipts")])
+    verify = invoke("ledger", "verify", copy, "--receipts", copy / "receipts")
     assert verify.exit_code == 1
     assert "held against" in (" ".join(verify.output.split()))
-    everybody = CliRunner().invoke(app, ["statement", str(copy), "--all"], env={"COLUMNS": "200"})
+    everybody = invoke("statement", copy, "--all", env={"COLUMNS": "200"})
     assert everybody.exit_code == 0
     assert "00001.npz is missing" in everybody.stdout
 
 
 def test_models_that_could_not_be_compared_are_no_check(runs: dict[str, Path], tmp_path: Path) -> None:
-    copy = tmp_path / "copy"
-    shutil.copytree(runs["median"], copy)
+    copy = shutil.copytree(runs["median"], tmp_path / "copy")
     file = copy / "rounds" / "00001.npz"
     with np.load(file) as record:
         kept = {name: record[name] for name in record if not name.startswith("made_")}
@@ -308,11 +272,11 @@ def test_nobody_takes_a_run_whose_books_were_removed_for_one_without_payments(
         (run / name).unlink()
     of_wings = () if absent() else ("crate", "leave --client 1")
     for words in ("statement --client 1", "ledger verify", "invoice --budget 10 --currency EUR", *of_wings):
-        found = CliRunner().invoke(app, [*words.split(), str(run)])
-        assert isinstance(found.exception, UserError)
+        found = invoke(*words.split(), run)
+        assert isinstance(found.exception, hanse.UserError)
         assert "ledger.json: is gone" in str(found.exception)
     assert [check.holds for check in audit_run(run).checks if check.name == "conservation"] == [False]
-    assert "books_broken" in [note.code for note in facts(run).notes]
+    assert "books_broken" in [note.code for note in hanse.facts(run).notes]
 
 
 def test_a_statement_that_says_otherwise_what_is_paid_is_found_out(runs: dict[str, Path], tmp_path: Path) -> None:

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from mistaken import mistakes
 from watching import Killed, Watch, untimed
 
 import hanse
-from hanse.base.errors import UserError
 from hanse.core.part import Context, Mechanism, View
 from hanse.core.port import Arrival, ClientInfo, Reply, Request, Roster, Train, Trained
 from hanse.core.table import Seats, Table
@@ -196,9 +196,7 @@ def test_a_round_waits_for_all_if_there_are_fewer_than_enough() -> None:
 
 def lines(**more: Any) -> list[str]:
     sections: dict[str, Any] = {"data": {"clients": 4, "validation": 0.2}, "mechanism": {"name": "fedavg"}, **more}
-    with pytest.raises(UserError) as refused:
-        hanse.run(hanse.Experiment(**sections))
-    return list(refused.value.lines)
+    return list(mistakes(lambda: hanse.run(hanse.Experiment(**sections))))
 
 
 def test_wrong_settings_are_refused_before_round_0() -> None:
@@ -221,7 +219,7 @@ def late(mechanism: Mechanism) -> list[str]:
 @pytest.mark.parametrize("name", ["tiff", "pifl", "ipfl", "scaffold", "fedfomo"])
 def test_tokens_markets_and_systems_of_one_round_refuse_late_updates(name: str) -> None:
     assert late(build_mechanism({"name": name}))
-    with pytest.raises(UserError, match=r"federation\.late: 'next'"):
+    with pytest.raises(hanse.UserError, match=r"federation\.late: 'next'"):
         hanse.run(experiment([1, 1, 1], BUFFERED, mechanism={"name": name}))
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from experiments import digits
 
 import hanse
 from hanse.data.samples import Samples
@@ -60,18 +61,13 @@ def test_a_run_of_rare_classes_is_judged_by_its_main_metric(main: str, figure: f
     assert all("balanced_accuracy" in said for _, said in found)
 
 
-def experiment(**more: Any) -> hanse.Experiment:
-    sections: dict[str, Any] = {
-        "data": {"partition": {"alpha": 0.3}, "clients": 20, "client_test": 0.2, "seed": 1},
-        "mechanism": {"name": "greedyfed", "clients_per_round": 4},
-        "train": {"epochs": 3, "batch_size": 16, "lr": 0.05, "momentum": 0.5},
-        "run": {"rounds": 25, "seed": 1},
-    }
-    return hanse.Experiment(**{**sections, **more})
-
-
 def test_a_client_that_sends_random_models_is_not_praised_in_silence(tmp_path: Path) -> None:
-    hanse.run(experiment(behaviour={"attacker": {"clients": [1]}}), out=tmp_path / "run")
+    sections: dict[str, Any] = {
+        "data": {"partition": {"alpha": 0.3}, "client_test": 0.2, "seed": 1}, "run": {"seed": 1}, "model": "mlp",
+        "train": {"epochs": 3, "batch_size": 16, "lr": 0.05, "momentum": 0.5},
+        "behaviour": {"attacker": {"clients": [1]}},
+    }  # fmt: skip
+    hanse.run(digits({"name": "greedyfed", "clients_per_round": 4}, 20, 25, **sections), out=tmp_path / "run")
     assert len(load_run(tmp_path / "run").doubts) == 2
     found = statement(tmp_path / "run", 1)
     assert found.client.place == 1  # the attacker: which is why it must be said

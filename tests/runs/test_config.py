@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from mistaken import mistakes
 
 from hanse.base import toml
 from hanse.base.errors import UserError
@@ -21,9 +22,7 @@ from hanse.runs.setup import build
 
 
 def lines_of(**sections: Any) -> list[str]:
-    with pytest.raises(UserError) as caught:
-        Experiment(**sections)
-    return list(caught.value.lines)
+    return list(mistakes(Experiment, **sections))
 
 
 @pytest.mark.parametrize(
@@ -197,8 +196,6 @@ def test_settings_of_wings_are_asked_in_one_order_and_named_where_no_wing_reads_
     settings = ["federation.secure", "federation.private"]
     monkeypatch.setattr(guards, "GUARDS", {})
     assert guards.asked(given) == settings
-    with pytest.raises(UserError) as lost:
-        guards.guards_of(given)
-    assert [line.partition(":")[0] for line in lost.value.lines] == settings
+    assert [line.partition(":")[0] for line in mistakes(guards.guards_of, given)] == settings
     monkeypatch.setattr(guards, "GUARDS", dict.fromkeys(("behaviour", *settings), guards.Guard))
     assert list(guards.guards_of(given)) == [*settings, "behaviour"]  # a section's own goes around the others

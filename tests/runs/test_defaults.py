@@ -6,7 +6,6 @@ import pytest
 from rotation import rotating
 
 import hanse
-from hanse.base.errors import UserError
 from hanse.data import build
 from hanse.data.partitions import Dirichlet
 from hanse.runs.chance import Guess
@@ -38,7 +37,7 @@ def test_a_source_by_fedavg(case: tuple[str, float]) -> None:
     source, least = case
     try:
         accuracy, guess = reached(default(source))
-    except UserError as wrong:
+    except hanse.UserError as wrong:
         if "not found" in str(wrong) or "hanse[tables]" in str(wrong):
             pytest.skip(str(wrong))
         raise

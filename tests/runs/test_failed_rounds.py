@@ -10,14 +10,13 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
+from commands import invoke
 from paying import Fees
-from typer.testing import CliRunner
 from watching import Killed, Watch, untimed
 
 import hanse
 from hanse.base.errors import InPlaceError, PartError, PartWarning, RunFailedError, UserError
 from hanse.base.lock import Hold
-from hanse.cli import app
 from hanse.core.part import GROUPS, Aggregate, Context, Group, Mechanism, View, Weighed, WeighPart
 from hanse.core.port import Roster
 from hanse.core.table import Add, Replace
@@ -302,7 +301,7 @@ def test_on_a_network_a_failed_round_is_undone_and_the_run_goes_on(
     assert record.exc_info is not None
     assert not any("failed" in line for line in play(experiment([]), tmp_path / "sound").metrics)
     assert {name for name in run.book.balances if name.startswith("escrow") and run.book.balances[name]} == set()
-    told = CliRunner().invoke(app, ["ledger", "verify", str(tmp_path / "run")])
+    told = invoke("ledger", "verify", tmp_path / "run")
     assert told.exit_code == 0, told.output
 
 
@@ -333,9 +332,8 @@ def test_the_third_failure_in_a_row_ends_the_run_and_it_can_go_on(tmp_path: Path
     said = "3 rounds in a row failed; the last, round 5, by ZeroDivisionError: no fee in round 5"
     assert str(ended.value) == said
     assert ["failed" in line for line in lines(tmp_path / "run")] == [False, True, False, True, True, True]
-    run = play(given, tmp_path / "run")
-    assert [line["round"] for line in run.metrics] == list(range(7))
-    assert CliRunner().invoke(app, ["ledger", "verify", str(tmp_path / "run")]).exit_code == 0
+    assert [line["round"] for line in play(given, tmp_path / "run").metrics] == list(range(7))
+    assert invoke("ledger", "verify", tmp_path / "run").exit_code == 0
 
 
 def test_a_lost_network_and_a_users_mistake_are_no_failed_rounds(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ import hanse
 from hanse.core.entry import MINT, TOKEN, Transaction, part_of
 from hanse.federation.behaviour import Behaviour, Me
 from hanse.ledger.run_ledger import reading
-from hanse.reports.facts import facts
 from hanse.runs.rehearsal import small_experiment
 from hanse.runs.replay import against_rules, replay_books
 
@@ -49,12 +48,11 @@ def vested(tmp_path_factory: pytest.TempPathFactory) -> hanse.Run:
 def test_a_member_that_comes_back_under_another_key_has_one_grant_in_all(vested: hanse.Run, tmp_path: Path) -> None:
     run = vested
     assert run.book.balance(MINT) == -(80 + 10 + 40 + 40) * TOKEN  # stays; never works; two halves
-    assert [row.granted for row in facts(run.path).clients] == [80 * TOKEN, 10 * TOKEN, 40 * TOKEN, 40 * TOKEN]
+    assert [row.granted for row in hanse.facts(run.path).clients] == [80 * TOKEN, 10 * TOKEN, 40 * TOKEN, 40 * TOKEN]
     with reading(run.path) as ledger:
         assert replay_books(run.path, ledger).wrong is None
-    at_once = hanse.run(experiment(grant=80.0), out=tmp_path / "once")
-    assert at_once.book.balance(MINT) == -4 * 80 * TOKEN
-    assert [row.granted for row in facts(tmp_path / "once").clients] == [80 * TOKEN] * 4
+    assert hanse.run(experiment(grant=80.0), out=tmp_path / "once").book.balance(MINT) == -4 * 80 * TOKEN
+    assert [row.granted for row in hanse.facts(tmp_path / "once").clients] == [80 * TOKEN] * 4
 
 
 @pytest.mark.parametrize(

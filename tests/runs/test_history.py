@@ -7,7 +7,6 @@ import torch
 from watching import Watch
 
 import hanse
-from hanse.base.errors import UserError
 from hanse.core.recipe import Recipe
 from hanse.learning.job import batch_plan, last_epoch
 from hanse.runs.rehearsal import small_experiment
@@ -22,8 +21,7 @@ def experiment(rounds: int = 4, **train: Any) -> hanse.Experiment:
 
 def test_batches_go_on_where_the_last_round_stopped() -> None:
     recipe, key = Recipe(steps=3, batch_size=2, order="by_class"), (0, 5, 0, 0)
-    first = batch_plan(7, recipe, key)
-    assert first.tolist() == [[0, 1], [2, 3], [4, 5]]
+    assert batch_plan(7, recipe, key).tolist() == [[0, 1], [2, 3], [4, 5]]
     assert batch_plan(7, recipe, key, before=3).tolist() == [[6, -1], [0, 1], [2, 3]]  # the last short batch is kept
     assert batch_plan(7, recipe, key, before=6).tolist() == [[4, 5], [6, -1], [0, 1]]
     assert [last_epoch(7, recipe, before=b) for b in (0, 3, 6)] == [0, 1, 2]
@@ -84,5 +82,5 @@ def test_a_client_trains_from_shared_parameters_with_its_own_statistics_at_its_o
 )
 def test_what_cannot_remember_is_refused(mechanism: str, train: dict[str, Any], line: str) -> None:
     given = experiment(**train)
-    with pytest.raises(UserError, match=line):
+    with pytest.raises(hanse.UserError, match=line):
         hanse.run(given.model_copy(update={"mechanism": type(given.mechanism)(name=mechanism)}))

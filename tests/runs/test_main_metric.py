@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import sklearn.metrics as sk
 import torch
+from experiments import digits, over
 
 import hanse
-from hanse.base.errors import UserError
 from hanse.core.port import Request, Test
 from hanse.data import Dataset, Samples
 from hanse.federation.check import room
@@ -56,15 +56,11 @@ def failing(y: Any, p: Any) -> float:
 
 def experiment(**sections: Any) -> hanse.Experiment:
     given: dict[str, Any] = {
-        "data": {"source": HERE + "wards", "partition": "natural", "clients": 4, "client_test": 0.75},
-        "model": {"name": "mlp", "hidden": [16]},
-        "mechanism": {"name": "fedavg"},
-        "train": {"epochs": 4, "lr": 0.1, "batch_size": 16},
-        "eval": {"metrics": ["auc", "f1"]},
-        "engine": {"train": "stacked", "threads": 1},
-        "run": {"rounds": 4},
-    }
-    return hanse.Experiment(**{key: given.get(key, {}) | sections.get(key, {}) for key in {**given, **sections}})
+        "data": {"source": HERE + "wards", "partition": "natural", "client_test": 0.75},
+        "model": {"name": "mlp", "hidden": [16]}, "train": {"epochs": 4, "lr": 0.1, "batch_size": 16},
+        "eval": {"metrics": ["auc", "f1"]}, "engine": {"train": "stacked"},
+    }  # fmt: skip
+    return digits("fedavg", 4, 4, **over(given, sections))
 
 
 @pytest.fixture(scope="module")
@@ -141,13 +137,9 @@ def test_a_client_of_one_class_has_a_named_gap(tmp_path: Path) -> None:
 def test_what_cannot_be_is_refused_before_round_0(sections: Any, line: str, tmp_path: Path) -> None:
     given = experiment().sections()
     given |= {name: ({} if name == "model" else given[name]) | table for name, table in sections.items()}
-    with pytest.raises(UserError, match=line):
-        play(given, tmp_path / "run")
+    with pytest.raises(hanse.UserError, match=line):
+        hanse.run(hanse.Experiment(**given), out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
-
-
-def play(given: Any, folder: Path) -> None:
-    hanse.run(hanse.Experiment(**given), out=folder)
 
 
 def one(input_shape: Any, num_classes: int | None) -> torch.nn.Module:

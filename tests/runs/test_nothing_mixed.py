@@ -7,13 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from commands import invoke
 from rotation import rotating
-from torch import nn
-from typer.testing import CliRunner
 
 import hanse
-from hanse.base.errors import UserError
-from hanse.cli.entry import app
 from hanse.lab.job import play, seeded
 from hanse.mechanisms.registry import MECHANISMS
 from hanse.reports.answers import answers_of
@@ -64,15 +61,14 @@ def test_a_run_in_which_nobody_answers_is_no_success(tmp_path: Path) -> None:
     assert "mixed" in job["error"]
     file = tmp_path / "exp.toml"
     file.write_text('mechanism = "fedavg"\ndata.clients = 3\nbehaviour.dropout.rate = 1.0\nrun.rounds = 1\n')
-    done = CliRunner().invoke(app, ["run", str(file), "--out", str(tmp_path / "other")])
-    assert done.exit_code == 1
+    assert invoke("run", file, "--out", tmp_path / "other").exit_code == 1
     assert (tmp_path / "other" / "config.toml").exists()
 
 
 def _no_rate(model: Any, data: Any, round: Any) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     for x, y in data.loader():
-        nn.functional.cross_entropy(model(x), y).backward()
+        torch.nn.functional.cross_entropy(model(x), y).backward()
         optimizer.step()
 
 
@@ -93,16 +89,16 @@ def test_a_loop_that_steps_and_leaves_every_model_as_it_was_is_no_success(loop: 
 
 
 def test_batch_norm_is_not_trained_on_single_samples() -> None:
-    net = nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
-    with pytest.raises(UserError, match=r"train\.batch_size: 1"):
+    net = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 2))
+    with pytest.raises(hanse.UserError, match=r"train\.batch_size: 1"):
         hanse.run(hanse.Experiment(mechanism="fedavg", train={"batch_size": 1}), data=own(), model=net)
 
 
 def test_a_module_that_fails_on_one_clients_samples_is_told_with_client_and_round() -> None:
-    class Picky(nn.Module):
+    class Picky(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.layer = nn.Linear(8, 2)
+            self.layer = torch.nn.Linear(8, 2)
 
         def forward(self, x: torch.Tensor) -> Any:
             if self.training and len(x) > 5 and bool((x > 50).any()):  # not on the few that are tried before
@@ -111,6 +107,6 @@ def test_a_module_that_fails_on_one_clients_samples_is_told_with_client_and_roun
 
     x, y, clients = own()
     x[clients == "b", 0] = 60.0
-    with pytest.raises(UserError, match=r"round 0: client 1 \(b\).*LookupError: no such pixel") as caught:
+    with pytest.raises(hanse.UserError, match=r"round 0: client 1 \(b\).*LookupError: no such pixel") as caught:
         hanse.run(hanse.Experiment(mechanism="fedavg", run={"rounds": 1}), data=(x, y, clients), model=Picky())
     assert isinstance(caught.value.__cause__, LookupError)

@@ -11,7 +11,6 @@ from rotation import rotating
 from torch import Tensor, nn
 
 import hanse
-from hanse.base.errors import UserError
 
 NAMES = ("General", "Hope", "St Mary")
 
@@ -85,7 +84,7 @@ def test_what_was_given_is_recorded_and_needed_again(tmp_path: Path) -> None:
         ({"data": frame(), "model": nn.Linear(2, 3)}, "was played with another model: Linear, fingerprint"),
         ({"data": flipped, "model": net}, r"other data; not the same now: the train share of client 1 \(Hope\)"),
     ):  # fmt: skip
-        with pytest.raises(UserError, match=words) as caught:
+        with pytest.raises(hanse.UserError, match=words) as caught:
             hanse.resume(path, **options)  # type: ignore[arg-type]
         assert len(caught.value.lines) == 1
 

@@ -3,8 +3,8 @@
 from typing import Any
 
 import pytest
+from mistaken import mistakes
 
-from hanse.base.errors import UserError
 from hanse.runs.overrides import apply
 
 FILE: dict[str, Any] = {
@@ -48,9 +48,7 @@ def test_a_key_is_left_out() -> None:
     ],
 )
 def test_mistakes(override: str, line: str) -> None:
-    with pytest.raises(UserError) as wrong:
-        apply(FILE, [override])
-    assert wrong.value.lines[0].startswith(line)
+    assert mistakes(apply, FILE, [override])[0].startswith(line)
 
 
 @pytest.mark.parametrize(

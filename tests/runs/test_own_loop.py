@@ -17,7 +17,6 @@ from rotation import rotating
 from torch import Tensor, nn
 
 import hanse
-from hanse.base.errors import UserError
 from hanse.base.streams import torch_seed
 from hanse.core.recipe import Recipe
 from hanse.core.table import Layout
@@ -245,7 +244,7 @@ def test_what_a_loop_leaves_behind_reaches_no_other_seat() -> None:
     ],
 )
 def test_what_cannot_be_is_said_before_round_0(loop: Any, more: Any, line: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError) as wrong:
+    with pytest.raises(hanse.UserError) as wrong:
         hanse.run(experiment(loop, **more), out=tmp_path / "run")
     assert any(said.startswith(line) for said in str(wrong.value).splitlines()), str(wrong.value)
     assert not (tmp_path / "run").exists()

@@ -10,18 +10,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from commands import invoke
+from experiments import digits
 from forging import history_of, restamped, rewritten
-from typer.testing import CliRunner
+from watching import Watch
 
 import hanse
 from hanse.base import toml
-from hanse.base.errors import UserError
-from hanse.cli import app
 from hanse.core.port import Ask, Reply, Request, Trained
 from hanse.data.commitment import CommittedSet
 from hanse.federation.codec import pack
 from hanse.ledger.run_ledger import wrong_in
-from hanse.reports.facts import facts
 from hanse.reports.invoice import invoice
 from hanse.runs import round as rounds
 from hanse.runs.comparison import UnlikeError
@@ -103,7 +102,7 @@ def test_a_changed_update_is_named_with_its_hash_or_without(copy: Path) -> None:
     file.write_bytes(bytes(data))
     said = f"round 1: the update of client {reply.client} "
     assert recompute(copy, given(copy)).unlike == f"{said}has been changed: its numbers are not those of its hash"
-    assert CliRunner().invoke(app, ["audit", "recompute", str(copy), "--validation", str(given(copy))]).exit_code == 1
+    assert invoke("audit", "recompute", copy, "--validation", given(copy)).exit_code == 1
     other = pack(replace(reply, results=(replace(trained, row=trained.row + 1),)))
     headers = [*whole.headers[:2], other.header, *whole.headers[3:]]
     file.write_bytes(replace(whole, headers=headers, arrays={**whole.arrays, **other.arrays}).packed())
@@ -134,7 +133,7 @@ def test_a_value_that_an_operator_made_up_is_named(tmp_path: Path, monkeypatch: 
         lying(operator, lie)
         hanse.run(experiment("by_value"), out=tmp_path / "run")
     assert wrong_in(tmp_path / "run") is None
-    assert CliRunner().invoke(app, ["ledger", "verify", str(tmp_path / "run")]).exit_code == 0
+    assert invoke("ledger", "verify", tmp_path / "run").exit_code == 0
     found = recompute(tmp_path / "run", given(tmp_path / "run")).unlike
     assert found.startswith("round 1: the value of client 2 is ")
 
@@ -200,7 +199,7 @@ def test_a_sample_is_erased_and_the_others_are_still_proved(copy: Path) -> None:
     assert not found.samples.x[3].any()
     assert not found.salts[3].any()
     assert wrong_in(copy) is None  # and no proof of the book is touched
-    with pytest.raises(UserError, match=r"2 of .* samples were erased"):
+    with pytest.raises(hanse.UserError, match=r"2 of .* samples were erased"):
         recompute(copy, validation_file(copy))
 
 
@@ -219,8 +218,7 @@ def test_what_was_committed_to_cannot_be_changed_later(copy: Path) -> None:
 def test_an_array_that_was_changed_with_its_books_is_named(copy: Path) -> None:
     changed(copy / "rounds" / "00001.npz", lambda kept: kept["value"].__setitem__(0, 1.0))
     restamped(copy)
-    found = recompute(copy, given(copy)).unlike
-    assert found.startswith("round 1: 'value'[0] is ")
+    assert recompute(copy, given(copy)).unlike.startswith("round 1: 'value'[0] is ")
 
 
 def edited(folder: Path, name: str, change: Callable[[list[dict[str, Any]]], None]) -> None:
@@ -240,8 +238,7 @@ def test_a_forged_round_is_named_whatever_checkpoint_is_there(copy: Path) -> Non
         file.unlink()
     for checkpoint in (b"", kept):
         early.write_bytes(checkpoint)
-        found = recompute(copy, given(copy)).unlike
-        assert found.startswith("round 2: the value of client 4 is ")
+        assert recompute(copy, given(copy)).unlike.startswith("round 2: the value of client 4 is ")
 
 
 def test_rounds_that_are_not_in_the_book_are_said(tmp_path: Path) -> None:
@@ -258,10 +255,10 @@ def test_rounds_that_are_not_in_the_book_are_said(tmp_path: Path) -> None:
     found = recompute(run, given(run))
     assert (found.unlike, found.rounds) == (None, 2)
     assert found.notes == ["rounds from 2 on are not in the book, and were not played again"]
-    assert [note.said for note in facts(run).notes if note.code == "beyond_the_book"] == [said]
-    with pytest.raises(UserError, match=said):
+    assert [note.said for note in hanse.facts(run).notes if note.code == "beyond_the_book"] == [said]
+    with pytest.raises(hanse.UserError, match=said):
         invoice(run, "10", "EUR")
-    result = CliRunner().invoke(app, ["ledger", "verify", str(run)])
+    result = invoke("ledger", "verify", run)
     assert (result.exit_code, said in result.output) == (0, True)
 
 
@@ -298,7 +295,7 @@ def test_what_cannot_be_recomputed_is_refused_before_round_0(
     sections: dict[str, Any], said: str, tmp_path: Path
 ) -> None:
     given = {"data": {"source": "digits", "clients": 5}, "run": {"recomputable": True}, **sections}
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(hanse.UserError, match=said):
         hanse.run(hanse.Experiment(mechanism="fedavg", **given), out=tmp_path / "run")
 
 
@@ -313,20 +310,13 @@ def test_a_run_that_an_older_version_began_is_not_taken_for_edited(
         del sections["clients"]["members"], sections["mechanism"]["settle"]["vests"]
         return sections
 
-    class Stopping:
-        def on_round(self, metrics: Any, played: Any) -> None:
-            if metrics["round"] == 1:
-                raise KeyboardInterrupt
-
-    sections = {"mechanism": {"name": "fedavg", "value": "path", "settle": "pot"}, "model": {"name": "logistic"}}
-    begun = hanse.Experiment(
-        data={"source": "digits", "clients": 4, "validation": 0.2}, **sections, train={"steps": 2},
-        run={"rounds": 3, "recomputable": recomputable, "checkpoint_every": 1},
-    )  # fmt: skip
+    mechanism = {"name": "fedavg", "value": "path", "settle": "pot"}
+    run = {"recomputable": recomputable, "checkpoint_every": 1}
+    begun = digits(mechanism, data={"validation": 0.2}, run=run, train={"steps": 2})
     whole = hanse.Experiment.to_toml
     with pytest.MonkeyPatch.context() as then, suppress(KeyboardInterrupt):
         then.setattr(hanse.Experiment, "to_toml", lambda given: toml.dumps(older(toml.loads(whole(given)))))
-        hanse.run(begun, out=tmp_path / "run", observers=[Stopping()])
+        hanse.run(begun, out=tmp_path / "run", observers=[Watch(1)])
     hanse.resume(tmp_path / "run", rounds=more)
     assert "vests = 1\n" in (tmp_path / "run" / "config.toml").read_text()  # that of clients
     assert "members" not in (tmp_path / "run" / "config.toml").read_text()

@@ -10,22 +10,8 @@ import torch
 
 import hanse
 from hanse.base.errors import PartError
+from hanse.core import part
 from hanse.core.entry import MINT, Transaction
-from hanse.core.part import (
-    Aggregate,
-    AggregatePart,
-    Choice,
-    Context,
-    Group,
-    Mechanism,
-    SelectPart,
-    Settlement,
-    SettlePart,
-    State,
-    ValuePart,
-    Values,
-    View,
-)
 from hanse.core.port import ClientInfo, Reply, Request, Roster, Score, Scored, Train, Trained
 from hanse.core.recipe import Recipe
 from hanse.learning.models import build_problem
@@ -69,13 +55,13 @@ class Scripted:
         return Reply(request.client, tuple(results), bytes_down=8, bytes_up=4)
 
 
-def setup_of(mechanism: Mechanism, scripted: Scripted, of: int = N, **sections: Any) -> Session:
+def setup_of(mechanism: part.Mechanism, scripted: Scripted, of: int = N, **sections: Any) -> Session:
     experiment = hanse.Experiment(**{"mechanism": "fedavg", "clients": {"grant": 0.0}, **sections})
-    context = Context(of, 10, 0, Recipe(), PROBLEM.layout, lambda k: INITIAL + k, mechanism.slots())
+    context = part.Context(of, 10, 0, Recipe(), PROBLEM.layout, lambda k: INITIAL + k, mechanism.slots())
     return Session(experiment, mechanism, scripted, context, *[None] * 6)  # type: ignore[arg-type]
 
 
-def play(mechanism: Mechanism, federation: Scripted, state: LoopState | None = None) -> Any:
+def play(mechanism: part.Mechanism, federation: Scripted, state: LoopState | None = None) -> Any:
     setup = setup_of(mechanism, federation)
     return play_round(setup, state or first_state(setup))
 
@@ -152,17 +138,17 @@ def test_too_few_replies_make_an_empty_round(least: int, kept: bool) -> None:
 
 
 @dataclass(frozen=True)
-class AsksAndPicks(SelectPart):
+class AsksAndPicks(part.SelectPart):
     """Asks clients 1 and 2 for a loss and seats the larger one."""
 
-    def asks(self, view: View, state: State) -> Sequence[Request]:
+    def asks(self, view: part.View, state: part.State) -> Sequence[Request]:
         if view.stage != "open":
             return ()
         return [Request(c, (Score("loss", view.table.rows),)) for c in (1, 2)]
 
-    def select(self, view: View, state: State) -> tuple[Choice, State]:
+    def select(self, view: part.View, state: part.State) -> tuple[part.Choice, part.State]:
         losses = {c: float(view.answers[c, "loss"].loss[0]) for c in (1, 2)}  # type: ignore[union-attr]
-        return Choice(np.array([max(losses, key=lambda c: losses[c])])), state
+        return part.Choice(np.array([max(losses, key=lambda c: losses[c])])), state
 
 
 def test_questions_are_asked_before_selection_in_one_exchange() -> None:
@@ -173,9 +159,9 @@ def test_questions_are_asked_before_selection_in_one_exchange() -> None:
 
 
 @dataclass(frozen=True)
-class Withholds(SettlePart):
-    def settle(self, view: View, state: State) -> tuple[Settlement, State]:
-        return Settlement(frozenset({1} if view.stage == "close" else {})), state
+class Withholds(part.SettlePart):
+    def settle(self, view: part.View, state: part.State) -> tuple[part.Settlement, part.State]:
+        return part.Settlement(frozenset({1} if view.stage == "close" else {})), state
 
 
 def test_withheld_rows_stay_as_they_were() -> None:
@@ -197,16 +183,16 @@ class Heard:
 
 
 @dataclass(frozen=True)
-class Thrice(SettlePart):
+class Thrice(part.SettlePart):
     """Counts when it is asked, and mints a unit each time."""
 
-    def init(self, context: Context) -> State:
+    def init(self, context: part.Context) -> part.State:
         return {"times": 0}
 
-    def settle(self, view: View, state: State) -> tuple[Settlement, State]:
+    def settle(self, view: part.View, state: part.State) -> tuple[part.Settlement, part.State]:
         times, stage = state["times"] + 1, view.stage
         minted = Transaction(f"mint/{stage}", "mint", ((MINT, -1), ("client/0", 1)))
-        made = Settlement(
+        made = part.Settlement(
             withheld=frozenset({0} if stage == "open" else {}),
             transactions=(minted,),
             metrics={f"at {stage}": float(times), "latest": float(times)},
@@ -217,15 +203,15 @@ class Thrice(SettlePart):
 
 
 @dataclass(frozen=True)
-class Listens(SelectPart):
+class Listens(part.SelectPart):
     """Everyone sits; its state is what it has heard of, when it selects and when the round is over."""
 
-    def select(self, view: View, state: State) -> tuple[Choice, State]:
+    def select(self, view: part.View, state: part.State) -> tuple[part.Choice, part.State]:
         heard = view.get(Heard)
-        assert view.get(Choice) is None  # decisions are in the view, and nobody hands them on
-        return Choice(view.present, found=("a word",)), {"select": heard.stage}
+        assert view.get(part.Choice) is None  # decisions are in the view, and nobody hands them on
+        return part.Choice(view.present, found=("a word",)), {"select": heard.stage}
 
-    def learn(self, outcome: View, state: State) -> State:
+    def learn(self, outcome: part.View, state: part.State) -> part.State:
         heard, word = outcome.get(Heard), outcome.get(str)
         return {**state, "learn": heard.stage, "word": word}
 
@@ -254,9 +240,9 @@ def test_settling_at_the_start_of_a_round_at_its_close_and_at_the_end() -> None:
 
 
 @dataclass(frozen=True)
-class TooMuch(AggregatePart):
-    def aggregate(self, group: Group, state: State) -> Aggregate:
-        return Aggregate(np.full(len(group), 1e39))
+class TooMuch(part.AggregatePart):
+    def aggregate(self, group: part.Group, state: part.State) -> part.Aggregate:
+        return part.Aggregate(np.full(len(group), 1e39))
 
 
 def test_a_round_that_is_settled_again_is_settled_once_in_states_and_books() -> None:
@@ -271,22 +257,22 @@ def test_a_round_that_is_settled_again_is_settled_once_in_states_and_books() -> 
 
 
 @dataclass(frozen=True)
-class Numbered(ValuePart):
+class Numbered(part.ValuePart):
     """Client c's update is worth c + 1."""
 
-    def value(self, view: View, state: State) -> tuple[Values, State]:
-        return Values(view.trained.seats.client + 1.0), state
+    def value(self, view: part.View, state: part.State) -> tuple[part.Values, part.State]:
+        return part.Values(view.trained.seats.client + 1.0), state
 
 
 @dataclass(frozen=True)
-class Sees(SettlePart):
+class Sees(part.SettlePart):
     """Its state is the values at the close, and how often it was asked there."""
 
-    def init(self, context: Context) -> State:
+    def init(self, context: part.Context) -> part.State:
         return {"seen": np.zeros(0)}
 
-    def settle(self, view: View, state: State) -> tuple[Settlement, State]:
-        return Settlement(), state if view.values is None else {"seen": view.values.per_seat}
+    def settle(self, view: part.View, state: part.State) -> tuple[part.Settlement, part.State]:
+        return part.Settlement(), state if view.values is None else {"seen": view.values.per_seat}
 
 
 @pytest.mark.parametrize("settle", [Sees(), ByValue()])
@@ -306,22 +292,22 @@ def test_a_second_settlement_sees_that_updates_to_rows_that_broke_were_worth_not
 
 
 @dataclass(frozen=True)
-class Both(SelectPart, SettlePart):
+class Both(part.SelectPart, part.SettlePart):
     """One part in two slots: each of its methods sees the state that the one before it has left."""
 
-    def init(self, context: Context) -> State:
+    def init(self, context: part.Context) -> part.State:
         return {"seen": ""}
 
-    def select(self, view: View, state: State) -> tuple[Choice, State]:
-        return Choice(view.present), {"seen": state["seen"] + "select "}
+    def select(self, view: part.View, state: part.State) -> tuple[part.Choice, part.State]:
+        return part.Choice(view.present), {"seen": state["seen"] + "select "}
 
-    def settle(self, view: View, state: State) -> tuple[Settlement, State]:
-        return Settlement(), {"seen": state["seen"] + view.stage + " "}
+    def settle(self, view: part.View, state: part.State) -> tuple[part.Settlement, part.State]:
+        return part.Settlement(), {"seen": state["seen"] + view.stage + " "}
 
-    def learn(self, outcome: View, state: State) -> State:
+    def learn(self, outcome: part.View, state: part.State) -> part.State:
         return {"seen": state["seen"] + "learn "}
 
-    def figures(self, state: State) -> dict[str, Any]:
+    def figures(self, state: part.State) -> dict[str, Any]:
         return {"length": np.full(N, float(len(state["seen"])))}
 
 
@@ -338,27 +324,27 @@ def test_a_part_in_two_slots_has_one_state_and_is_asked_once_a_stage() -> None:
 
 
 @dataclass(frozen=True)
-class Forgets(SelectPart, SettlePart, AggregatePart):
+class Forgets(part.SelectPart, part.SettlePart, part.AggregatePart):
     """Returns what it is given, where a decision and a state are wanted."""
 
     said: Any = None
 
-    def select(self, view: View, state: State) -> Any:
+    def select(self, view: part.View, state: part.State) -> Any:
         return self.said
 
-    def settle(self, view: View, state: State) -> Any:
+    def settle(self, view: part.View, state: part.State) -> Any:
         return self.said
 
-    def value(self, view: View, state: State) -> Any:
+    def value(self, view: part.View, state: part.State) -> Any:
         return self.said
 
-    def deploy(self, view: View, state: State) -> Any:
+    def deploy(self, view: part.View, state: part.State) -> Any:
         return self.said
 
 
 @pytest.mark.parametrize("slot", ["select", "settle", "value", "deploy"])
 @pytest.mark.parametrize(
-    ("said", "kind"), [(Choice(np.arange(2)), "Choice"), (None, "NoneType"), ((1, {}, 2), "tuple")]
+    ("said", "kind"), [(part.Choice(np.arange(2)), "Choice"), (None, "NoneType"), ((1, {}, 2), "tuple")]
 )
 def test_a_decision_without_a_state_is_refused_by_name(slot: str, said: Any, kind: str) -> None:
     changed: dict[str, Any] = {slot: Forgets(said)}

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 import hanse
-from hanse.base.errors import UserError
 from hanse.runs.observers import make_trackers
 
 
@@ -22,5 +21,5 @@ def test_a_tracker_of_ones_own_is_made_once_with_the_run_directory(
     small = {"data": {"clients": 3}, "model": "logistic", "mechanism": "fedavg", "run": {"rounds": 2}}
     hanse.run(hanse.Experiment(**small), observers=make_trackers(["mine:made", "mine:made"], tmp_path))
     assert heard == [tmp_path, 0, 1]
-    with pytest.raises(UserError, match=r"tensorbord.*did you mean 'tensorboard'"):
+    with pytest.raises(hanse.UserError, match=r"tensorbord.*did you mean 'tensorboard'"):
         make_trackers(["tensorbord"], tmp_path)

@@ -4,10 +4,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import nn
 
 import hanse
-from hanse.base.errors import UserError
 from tests.runs.test_objects import experiment, frame
 from tests.runs.test_reading import same
 
@@ -21,8 +19,8 @@ def test_a_client_s_model_is_the_one_that_it_holds_not_the_one_it_starts_from(tm
     assert not torch.equal(own[0], own[1])
 
 
-def net() -> nn.Module:
-    model = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 2))
+def net() -> torch.nn.Module:
+    model = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2))
     model[0].requires_grad_(False)
     return model
 
@@ -31,10 +29,10 @@ def test_other_frozen_parameters_are_refused_where_rows_do_not_have_them(tmp_pat
     given, model = experiment(model={"send": "trainable"}), net()
     run = hanse.run(given, data=frame(), model=model, out=tmp_path / "run")
     assert same(hanse.load(tmp_path / "run", model=model).model(0), run.model(0))
-    with pytest.raises(UserError, match="other frozen parameters"):
+    with pytest.raises(hanse.UserError, match="other frozen parameters"):
         hanse.load(tmp_path / "run", model=net())
-    with pytest.raises(UserError, match="other frozen parameters"):
+    with pytest.raises(hanse.UserError, match="other frozen parameters"):
         hanse.resume(tmp_path / "run", data=frame(), model=net(), rounds=3)
     assert len(hanse.resume(tmp_path / "run", data=frame(), model=model, rounds=3).metrics) == 3
-    with pytest.raises(UserError, match=r"given as an object \(Sequential\)"):
+    with pytest.raises(hanse.UserError, match=r"given as an object \(Sequential\)"):
         hanse.load(tmp_path / "run").model()

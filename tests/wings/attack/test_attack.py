@@ -8,12 +8,10 @@ from typing import Any
 import attack_cases
 import numpy as np
 import pytest
-from typer.testing import CliRunner
+from commands import invoke
 
 import hanse
-from hanse.cli import app
 from hanse.lab.job import Job, Step
-from hanse.runs.config import Experiment
 from hanse.wings.attack.attack_command import sentences
 from hanse.wings.attack.search import Try, _tried, search, small, space_of
 
@@ -108,7 +106,7 @@ def test_the_interval_of_a_gain_is_students() -> None:
 @pytest.mark.slow
 def test_the_size_lie_is_found_in_a_real_market(tmp_path: Path) -> None:
     words = ["attack", "ipfl", "--tries", "24", "--seeds", "2", "--workers", "1", "--out", str(tmp_path), "--json"]
-    shown = CliRunner().invoke(app, [*words, "--set", "run.rounds=4", "--set", "data.partition.samples_per_client=40"])
+    shown = invoke(*words, "--set", "run.rounds=4", "--set", "data.partition.samples_per_client=40")
     assert shown.exit_code == 0, shown.output
     found = json.loads(shown.stdout)
     assert found["measure"] == "utility"
@@ -117,14 +115,14 @@ def test_the_size_lie_is_found_in_a_real_market(tmp_path: Path) -> None:
     seed = found["fresh"][0]
     changes = [f"run.seed={seed}", f"data.seed={seed}"]
     (cheat, bought, _), (honest, before, apart) = [
-        trades(Experiment.read(tmp_path / "attack.toml", [*changes, *c]), tmp_path / "run")
+        trades(hanse.Experiment.read(tmp_path / "attack.toml", [*changes, *c]), tmp_path / "run")
         for c in ([], ["behaviour={}"])
     ]
     expected = (cheat - (bought * apart).sum()) - (honest - (before * apart).sum())
     assert found["best"]["gains"][str(seed)] == pytest.approx(expected)
 
 
-def trades(experiment: Experiment, folder: Path) -> tuple[float, Any, Any]:
+def trades(experiment: hanse.Experiment, folder: Path) -> tuple[float, Any, Any]:
     """Return client 0's utility, and from the records, by round: lambda n_j/n_i of its imports, and the distances."""
     run, bought, apart = hanse.run(experiment, out=folder, overwrite=True), [], []
     for file in sorted((folder / "rounds").glob("*.npz")):
@@ -163,6 +161,6 @@ def test_a_gain_is_measured_by_what_is_paid_and_not_by_the_grant(tmp_path: Path)
     ],
 )  # fmt: skip
 def test_bad_input(words: str, message: str, tmp_path: Path) -> None:
-    shown = CliRunner().invoke(app, ["attack", *words.split(), "--out", str(tmp_path / "found")])
+    shown = invoke("attack", *words.split(), "--out", tmp_path / "found")
     assert shown.exit_code != 0
     assert message in str(shown.exception)

@@ -7,11 +7,10 @@ from typing import Any
 import attack_cases
 import numpy as np
 import pytest
+from commands import invoke
 from scipy import stats
-from typer.testing import CliRunner
 
 import hanse
-from hanse.cli import app
 from hanse.lab.job import Job, Step, seeded
 from hanse.lab.kept import KeptFile
 from hanse.wings.attack import cheat_table
@@ -204,7 +203,7 @@ def test_a_table_of_four_owners_without_a_number_of_clients(few: Path, monkeypat
         "model.name = 'logistic'\ntrain = { steps = 5, batch_size = 8 }\nrun.rounds = 2\n"
     )
     words = f"attack {few}/exp.toml --table --smoke --workers 1 --json --out {few}/out".split()
-    shown = CliRunner().invoke(app, words)
+    shown = invoke(*words)
     assert shown.exit_code == 0, shown.output
     found = json.loads(shown.stdout)
     assert found["not_measured"] == {}
@@ -215,7 +214,7 @@ def test_a_table_of_four_owners_without_a_number_of_clients(few: Path, monkeypat
     files = [json.loads(file.read_text()) for file in (few / "out" / "jobs").glob("*.json")]
     assert {len(one["outcome"]) for one in files} == {4}
     # the second command plays nothing anew, and says the same
-    assert json.loads(CliRunner().invoke(app, words).stdout) == found
+    assert json.loads(invoke(*words).stdout) == found
 
 
 def test_what_a_cheat_buys_is_as_far_as_for_its_honest_self() -> None:
@@ -233,6 +232,5 @@ def test_runs_of_a_table_with_drawn_seeds_are_found_again(tmp_path: Path) -> Non
     sections = {**read_rules(smoke=True).columns["path values"], "run": {"rounds": 1}}
     job, store = seeded(sections, 3, "honest"), KeptOutcomes(KeptFile(tmp_path), 8, [0])
     store.write(job, play_with_outcome(job, lambda *step: None))
-    found = KeptOutcomes(KeptFile(tmp_path), 8, [0]).read(job)
-    assert found["key"] == job.key
+    assert KeptOutcomes(KeptFile(tmp_path), 8, [0]).read(job)["key"] == job.key
     assert KeptOutcomes(KeptFile(tmp_path), 7, [0]).read(job) is None

@@ -24,8 +24,7 @@ def one(reply: Reply) -> Any:
 
 
 def sent(**options: Any) -> Trained:
-    result = one(Deviant(clients=[1], **options).on_reply(ME, 4, TRAIN, TRAINED))
-    return result
+    return one(Deviant(clients=[1], **options).on_reply(ME, 4, TRAIN, TRAINED))
 
 
 def test_others_and_earlier_rounds_are_honest() -> None:

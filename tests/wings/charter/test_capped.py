@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from experiments import digits
 from hypothesis import given
 from hypothesis import strategies as st
 
 import hanse
-from hanse.base.errors import UserError
 from hanse.core.part import Group
 from hanse.runs.rehearsal import rehearse
 from hanse.wings.charter.capped import Capped, water_filled
@@ -22,11 +22,7 @@ shares_of = st.lists(st.floats(0, 1e6), min_size=1, max_size=12).filter(lambda f
 
 def experiment(weigh: dict[str, Any], **sections: Any) -> hanse.Experiment:
     mechanism = {"name": "fedavg", "clients_per_round": 5, "weigh": {"name": "capped", **weigh}}
-    data, run = {"source": "digits", "clients": 5}, {"rounds": 4, **sections.pop("run", {})}
-    mechanism |= sections.pop("mechanism", {})
-    return hanse.Experiment(
-        data=data, mechanism=mechanism, model="logistic", engine={"threads": 1}, run=run, **sections
-    )
+    return digits(mechanism | sections.pop("mechanism", {}), 5, 4, **sections)
 
 
 @given(shares_of, st.floats(0.05, 1))
@@ -71,13 +67,13 @@ def test_a_member_with_several_clients_has_one_cap_and_the_rest_stays_with_the_o
 
 def test_what_no_round_could_place_is_refused_with_the_least_cap_that_fits() -> None:
     for cap, members, least in ((0.1, {}, "0.2"), (0.24, NORTH, "0.25")):
-        with pytest.raises(UserError) as refused:
+        with pytest.raises(hanse.UserError) as refused:
             hanse.run(experiment({"cap": cap}, clients={"members": members}))
         assert [line.split(":")[0] for line in refused.value.lines] == ["mechanism.weigh.cap"]
         assert refused.value.lines[0].endswith(f" {least}")
         hanse.run(experiment({"cap": float(least)}, clients={"members": members}, run={"rounds": 1}))
     for of in ("median", "fedadam", "fedamp"):
-        with pytest.raises(UserError):
+        with pytest.raises(hanse.UserError):
             experiment({"of": of})
 
 
@@ -95,5 +91,4 @@ def test_a_member_surely_below_the_floor_is_used_no_more(tmp_path: Path) -> None
     cut = hanse.run(
         floored.model_copy(update={"run": floored.run.model_copy(update={"rounds": 2})}), out=tmp_path / "cut"
     )
-    resumed = hanse.resume(cut.path, rounds=6)
-    assert bool((resumed.table.rows == whole.table.rows).all())
+    assert bool((hanse.resume(cut.path, rounds=6).table.rows == whole.table.rows).all())

@@ -4,10 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from experiments import digits
+from mistaken import mistakes
+from watching import Watch
 
 import hanse
 from hanse.base import toml
-from hanse.base.errors import UserError
 from hanse.base.lock import Hold
 from hanse.cli import main
 from hanse.ledger.note import own_key, public_of
@@ -16,7 +18,6 @@ from hanse.reports.audit import audit_run
 from hanse.reports.statement import statement
 from hanse.runs.run_record import edited_settings
 from hanse.wings.charter import amendment
-from hanse.wings.charter.amendment import both_in, drafted
 from hanse.wings.charter.charter import Charter, Quorum, charter_of
 from hanse.wings.charter.rehearse import CHEATS, rehearsed
 from hanse.wings.charter.shift import Shifts
@@ -34,9 +35,7 @@ def charter(**changes: Any) -> dict[str, Any]:
 
 def experiment(said: Any, **sections: Any) -> hanse.Experiment:
     mechanism = {"name": "fedavg", "clients_per_round": 4, **sections.pop("mechanism", {})}
-    data = {"source": "digits", "clients": 4, **sections.pop("data", {})}
-    own = {"data": data, "mechanism": mechanism, "model": "logistic", "engine": {"threads": 1}, "run": {"rounds": 3}}
-    return hanse.Experiment(**{**own, "charter": said, **sections})
+    return digits(mechanism, charter=said, **sections)
 
 
 def test_it_sets_the_parts_and_stands_in_every_round_and_on_every_page(tmp_path: Path) -> None:
@@ -87,9 +86,8 @@ WRONG: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 @pytest.mark.parametrize("case", WRONG)
 def test_what_contradicts_it_is_refused_by_name(case: str) -> None:
     changes, sections, key = WRONG[case]
-    with pytest.raises(UserError) as refused:
-        hanse.run(experiment(charter(**changes), **sections))
-    assert key in [line.split(":")[0] for line in refused.value.lines]
+    lines = mistakes(lambda: hanse.run(experiment(charter(**changes), **sections)))
+    assert key in [line.split(":")[0] for line in lines]
 
 
 def test_a_round_without_a_quorum_leaves_model_and_books_as_they_are() -> None:
@@ -125,7 +123,7 @@ def test_nobody_is_asked_what_it_has_not_agreed_to_answer() -> None:
 def test_who_does_not_sign_is_asked_neither_more_than_it_agreed_to_nor_more_than_is_answered_now() -> None:
     def then(old: Charter, *answers: str, by: tuple[str, ...], **members: Any) -> Charter:
         new = Charter.of(charter(answers=[*answers], members={**MEMBERS, **members}))
-        after = both_in(drafted(old, new, 1), "amendment")[1]
+        after = amendment.both_in(amendment.drafted(old, new, 1), "amendment")[1]
         return after.model_copy(
             update={"before": {c: one for c, one in after.before.items() if old.by_client[c] not in by}}
         )
@@ -170,13 +168,8 @@ def test_a_quorum_amends_a_run_from_a_round_on(
         written(tmp_path / f"{name}.toml", charter(**one))
     old = experiment(charter(**changes[0]), run={"rounds": 4, "checkpoint_every": 2})
 
-    class Stops:
-        def on_round(self, metrics: dict[str, Any], played: Any) -> None:
-            if metrics["round"] == 2:  # behind the checkpoint, so that it is played again
-                raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        hanse.run(old, out=tmp_path / "run", observers=[Stops()])
+    with pytest.raises(KeyboardInterrupt):  # behind the checkpoint, so that the round is played again
+        hanse.run(old, out=tmp_path / "run", observers=[Watch(2)])
     assert amended(tmp_path, "old.toml", "new.toml", "--round", 1, "-o", "past.txt") == 0
     assert amended(tmp_path, "old.toml", "new.toml", "--round", 2) == 0
     assert amended(tmp_path, "old.toml", "--sign", "stranger.pem") == 2
@@ -192,15 +185,15 @@ def test_a_quorum_amends_a_run_from_a_round_on(
     written(tmp_path / "wrong.toml", charter(members=nobody))
     assert amended(tmp_path, "old.toml", "wrong.toml", "--round", 2, "-o", "wrong.txt") == 0
     assert amended(tmp_path, "old.toml", *TWO, "-o", "wrong.txt", "--run", "run") == 0
-    with pytest.raises(UserError):
+    with pytest.raises(hanse.UserError):
         hanse.resume(tmp_path / "run")
     assert amended(tmp_path, "old.toml", "--run", "run") == 0  # in the place of one that cannot be played
-    with pytest.raises(UserError):  # on a network experiment.toml may not name it
+    with pytest.raises(hanse.UserError):  # on a network experiment.toml may not name it
         amendment.amended(old, old, tmp_path / "run", 2)
     assert edited_settings(tmp_path / "run") == ""
     (tmp_path / "run" / "amendment-2.txt").rename(tmp_path / "kept")
     assert edited_settings(tmp_path / "run")
-    with pytest.raises(UserError):  # config.toml alone may be forged
+    with pytest.raises(hanse.UserError):  # config.toml alone may be forged
         hanse.resume(tmp_path / "run")
     (tmp_path / "kept").rename(tmp_path / "run" / "amendment-2.txt")
     run = hanse.resume(tmp_path / "run", rounds=3)
@@ -216,7 +209,7 @@ def test_a_quorum_amends_a_run_from_a_round_on(
     fixed = hanse.Experiment(**{**run.experiment.sections(), "run": {"rounds": 3, "recomputable": True}}).to_toml()
     for no, why in ({"finished": True}, "its last round is settled"), ({"settings": fixed}, "to be recomputed"):
         monkeypatch.setattr(amendment, "latest_claim", lambda run, no=no: BooksAtCheckpoint(**no))
-        with pytest.raises(UserError, match=why):
+        with pytest.raises(hanse.UserError, match=why):
             amendment.go_on(tmp_path / "run", tmp_path / "more.txt")
     monkeypatch.undo()
     capsys.readouterr()
@@ -249,5 +242,5 @@ def test_a_rehearsal_attacks_every_round_and_stays_below_the_bound() -> None:
     assert [[row[0] for row in table.rows] for table in tables] == [[*MEMBERS], ["1"], ["nothing else", *CHEATS]]
     assert float(tables[2].rows[1][1]) > 2 * float(tables[2].rows[1][2])  # what the charter is for
     assert len(rehearsed(experiment(said), 1)[1]) == 2  # nobody has test samples of its own
-    with pytest.raises(UserError):
+    with pytest.raises(hanse.UserError):
         rehearsed(hanse.Experiment(mechanism="fedavg"), 1)

@@ -14,9 +14,11 @@ import numpy as np
 import pytest
 import torch
 from commands import run_hanse
+from experiments import digits
 from forging import history_of, rewritten
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from watching import After
 
 import hanse
 from hanse.base.errors import MachineError
@@ -44,34 +46,16 @@ SCRIPT = Path(__file__).with_name("check_leave_receipt.py")
 
 
 def experiment(mechanism=PAYS, rounds=5, **more):
-    return hanse.Experiment(
-        data={"source": "digits", "clients": CLIENTS, "validation": 0.1}, model="logistic", mechanism=mechanism,
-        train={"steps": 2, "batch_size": 16, "lr": 0.1}, run={"rounds": rounds, **more.pop("run", {})}, **more,
-    )  # fmt: skip
-
-
-class Stops:
-    """Stops a run after a round."""
-
-    def __init__(self, at):
-        self.at = at
-
-    def on_round(self, metrics, played):
-        if metrics["round"] == self.at:
-            signal.raise_signal(signal.SIGINT)
+    train = {"steps": 2, "batch_size": 16, "lr": 0.1}
+    return digits(mechanism, CLIENTS, rounds, data={"validation": 0.1}, train=train, **more)
 
 
 @pytest.fixture(scope="module")
 def half(tmp_path_factory):
     """A run that was stopped after three of its five rounds."""
     out = tmp_path_factory.mktemp("leave") / "half"
-    hanse.run(experiment(), out=out, observers=[Stops(2)])
+    hanse.run(experiment(), out=out, observers=[After(2)])
     return out
-
-
-def copied(run, to):
-    shutil.copytree(run, to)
-    return to
 
 
 def offline(run, client, *more):
@@ -233,7 +217,7 @@ def test_each_round_is_read_once(tmp_path, monkeypatch):
 
 
 def test_a_run_goes_on_as_if_the_client_had_left_by_itself(tmp_path, half):
-    run = copied(half, tmp_path / "run")
+    run = shutil.copytree(half, tmp_path / "run")
     assert run_hanse("leave", run, "--client", 1)[0] == 0
     receipt = LeaveReceipt.read(run / "leaving" / "client-1.json")
     assert (receipt.wrong(), receipt.said["round"], receipt.said["open"]) == ("", 3, True)
@@ -260,7 +244,7 @@ def test_a_run_goes_on_as_if_the_client_had_left_by_itself(tmp_path, half):
 
 
 def test_what_the_others_lose_is_measured_before_it_leaves(tmp_path, half):
-    run = copied(half, tmp_path / "run")
+    run = shutil.copytree(half, tmp_path / "run")
     assert run_hanse("report", run, "--retrain", "--without", 1)[0] == 0
     assert run_hanse("leave", run, "--client", 1)[0] == 0
     said = LeaveReceipt.read(run / "leaving" / "client-1.json").said["retrained"]
@@ -270,7 +254,7 @@ def test_what_the_others_lose_is_measured_before_it_leaves(tmp_path, half):
 
 
 def test_nothing_of_a_receipt_can_be_changed(tmp_path, half):
-    run = copied(half, tmp_path / "run")
+    run = shutil.copytree(half, tmp_path / "run")
     assert run_hanse("leave", run, "--client", 1)[0] == 0
     file = run / "leaving" / "client-1.json"
     whole = json.loads(file.read_text())
@@ -315,11 +299,11 @@ def test_a_leave_that_is_killed_happens_once(tmp_path, half):
     seen, ended = list[int](), False
     while not ended:
         run, on = tmp_path / f"{len(seen)}", tmp_path / f"{len(seen)}-on"
-        killed(copied(half, run), len(seen))
+        killed(shutil.copytree(half, run), len(seen))
         ended = (run / "leaving" / "client-1.json").exists()
         if len(seen) % 2 == 0 and not ended:  # the run may also go on first
             there = 1 in load(max((run / "checkpoints").glob("*")), torch.device("cpu")).state.left
-            played = hanse.resume(copied(run, on))
+            played = hanse.resume(shutil.copytree(run, on))
             asked = any(seat["client"] == 1 for seat in played.clients if seat["round"] >= 3)
             assert (asked, leaves(on), wrong_books(on)) == (not there, ["leave/1"] * there, None)
             assert run_hanse("leave", on, "--client", 1)[0] == 0
@@ -350,7 +334,7 @@ def test_the_operator_signs_the_receipt(tmp_path):
 @pytest.mark.parametrize(("mechanism", "models", "at"), [(PAYS, "stay", 1), ("pifl", "anew", 0)])
 def test_an_auditor_plays_a_run_again_that_clients_have_left(tmp_path, mechanism, models, at):
     run, clients = tmp_path / "run", {"exit": {"models": models}}
-    hanse.run(experiment(mechanism, clients=clients, run={"recomputable": True}), out=run, observers=[Stops(at)])
+    hanse.run(experiment(mechanism, clients=clients, run={"recomputable": True}), out=run, observers=[After(at)])
     assert run_hanse("leave", run, "--client", 1)[0] == 0
     hanse.resume(run)
     assert run_hanse("leave", run, "--client", 2)[0] == 0
@@ -384,7 +368,7 @@ def given_to(run, client):
 
 @pytest.mark.parametrize("models", ["stay", "anew"])
 def test_on_a_network_the_server_is_told_first(tmp_path, half, models):
-    run = copied(half, tmp_path / "run")
+    run = shutil.copytree(half, tmp_path / "run")
     registered(run, CLIENTS)
     (run / "federation.json").write_text("{}")
     config = (run / "config.toml").read_text()
@@ -402,10 +386,10 @@ def test_on_a_network_the_server_is_told_first(tmp_path, half, models):
 
 def test_a_leaver_loses_what_was_agreed_and_nobody_trains_on(tmp_path):
     run, exit = tmp_path / "run", {"balance": "lost", "models": "anew"}
-    hanse.run(experiment(clients={"exit": exit}, run={"recomputable": True}), out=run, observers=[Stops(0)])
+    hanse.run(experiment(clients={"exit": exit}, run={"recomputable": True}), out=run, observers=[After(0)])
     looked = load_run(run)
     assert looked.wrong_in_books is None
-    hanse.resume(run, observers=[Stops(2)])
+    hanse.resume(run, observers=[After(2)])
     had = open_ledger(run).as_book().balance("client/1")
     assert run_hanse("leave", run, "--client", 1)[0] == 0
     said = LeaveReceipt.read(run / "leaving" / "client-1.json").said
@@ -424,20 +408,20 @@ def test_a_leaver_loses_what_was_agreed_and_nobody_trains_on(tmp_path):
              for lost in (0, had - 1)]  # fmt: skip
     more = [[*history, (4, replace(left, step=step, postings=()))] for step in ("leave/1", "leave/9")]
     for at, forged in enumerate((*other, *more)):
-        rewritten(copied(run, tmp_path / f"{at}"), forged)
+        rewritten(shutil.copytree(run, tmp_path / f"{at}"), forged)
         assert "'leave/" in wrong_books(tmp_path / f"{at}")
 
 
 def test_what_cannot_be_left_is_refused_in_a_line(tmp_path, half):
     plain, gone, old = (tmp_path / name for name in ("plain", "gone", "old"))
     hanse.run(experiment("fedavg", rounds=2), out=plain)
-    copied(Path("tests/golden/run-0.1"), old)
-    copied(half, gone)
+    shutil.copytree(Path("tests/golden/run-0.1"), old)
+    shutil.copytree(half, gone)
     assert run_hanse("leave", gone, "--client", 1)[0] == 0
     before = {path: path.read_bytes() for path in gone.rglob("*") if path.is_file() and path.name != "lock"}
-    lost = copied(half, tmp_path / "lost")
+    lost = shutil.copytree(half, tmp_path / "lost")
     round_file(lost, 1).unlink()
-    edited = copied(half, tmp_path / "edited")
+    edited = shutil.copytree(half, tmp_path / "edited")
     (edited / "clients.jsonl").write_text((edited / "clients.jsonl").read_text().replace('"client": 1', '"client": 2'))
     cases = [(half, 7), (half, "nobody")]
     cases += [(run, 1) for run in (plain, old, gone, tmp_path / "none", lost, edited)]

@@ -5,13 +5,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from mistaken import mistakes
 from sklearn.datasets import load_digits
+from watching import rounds_of
 
 import hanse
-from hanse.base.errors import UserError
 from hanse.data import Dataset
 from hanse.data.samples import Samples
-from hanse.runs.round import first_state, play_round
 from hanse.runs.setup import build
 
 pytest.importorskip("hanse.wings.evidence")
@@ -45,13 +45,7 @@ def experiment(source: str, **evidence: Any) -> hanse.Experiment:
 
 
 def judged(one: hanse.Experiment, rounds: int = 3) -> list[torch.Tensor]:
-    session = build(one)
-    state, found = first_state(session), []
-    for _ in range(rounds):
-        played = play_round(session, state)
-        state = played.state
-        found.append(played.view.judge.validation.x)  # type: ignore[union-attr]
-    return found
+    return [played.view.judge.validation.x for played in rounds_of(build(one), rounds)]  # type: ignore[union-attr]
 
 
 def test_no_judge_is_trained_on_and_each_round_has_its_own() -> None:
@@ -81,6 +75,4 @@ def test_no_judge_is_trained_on_and_each_round_has_its_own() -> None:
     ],
 )
 def test_what_cannot_judge_is_said_before_round_0(source: str, judges: Any, line: str) -> None:
-    with pytest.raises(UserError) as wrong:
-        build(experiment(source, judges=judges))
-    assert wrong.value.lines[0].startswith(line)
+    assert mistakes(build, experiment(source, judges=judges))[0].startswith(line)

@@ -1,6 +1,5 @@
 """Sizes that are proved: what members commit to counts once it is audited, and a bond is lost where it is not true."""
 
-import signal
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -8,10 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 from commands import run_hanse
+from experiments import digits
+from mistaken import mistakes
 from rotation import rotating
+from watching import After
 
 import hanse
-from hanse.base.errors import UserError
 from hanse.core.entry import BOND, KEPT, LEAVE, RETURNED, Transaction, left_behind
 from hanse.core.port import Reply, SizeCommitted
 from hanse.data.commitment import SampleCommitment
@@ -25,10 +26,7 @@ TOKEN = 1_000_000
 
 
 def experiment(mechanism: Any = "fedavg", rounds: int = 3, sizes: Any = None, **sections: Any) -> hanse.Experiment:
-    return hanse.Experiment(
-        data={"source": "digits", "clients": 4}, model="logistic", mechanism=mechanism, train={"steps": 3},
-        sizes={"proved": True, **(sizes or {})}, engine={"threads": 1}, run={"rounds": rounds}, **sections,
-    )  # fmt: skip
+    return digits(mechanism, 4, rounds, train={"steps": 3}, sizes={"proved": True, **(sizes or {})}, **sections)
 
 
 def posted(folder: Path) -> list[tuple[int, str, str, tuple[tuple[str, int], ...], str]]:
@@ -174,15 +172,11 @@ def test_a_bond_whose_audit_the_run_leaves_no_time_for_goes_back(mechanism: str,
 
 
 def test_who_leaves_before_its_audit_gets_its_bond_back_where_that_was_agreed(tmp_path: Path) -> None:
-    class Stops:
-        def on_round(self, metrics: Any, played: Any) -> None:
-            signal.raise_signal(signal.SIGINT)
-
     silent = {f"{__name__}:Dodges": {"how": "silent"}}
     for bond, back in (("audited", 0), ("returned", 10 * TOKEN)):
         run, exit = tmp_path / bond, {"balance": "lost", "bond": bond}
         made = experiment(behaviour=silent, clients={"exit": exit}, sizes={"repeats": 5})
-        hanse.run(made, out=run, observers=[Stops()])
+        hanse.run(made, out=run, observers=[After(0)])
         assert run_hanse("leave", run, "--client", 1)[0] == 0
         ended = hanse.resume(run)
         [left] = [one for one in posted(run) if one[1] == LEAVE]
@@ -217,9 +211,7 @@ def test_more_leaves_than_samples_open_all_of_them(tmp_path: Path) -> None:
     ],
 )
 def test_settings_that_cannot_work_are_refused(sizes: Any, line: str) -> None:
-    with pytest.raises(UserError) as wrong:
-        hanse.run(experiment(sizes=sizes))
-    [found] = wrong.value.lines
+    [found] = mistakes(lambda: hanse.run(experiment(sizes=sizes)))
     assert found.startswith(line)
 
 

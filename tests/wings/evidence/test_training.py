@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 import hanse
-from hanse.base.errors import UserError
 from hanse.base.files import read_toml
 from hanse.core.book import Book
 from hanse.core.part import PostedRound
@@ -18,17 +17,7 @@ from hanse.ledger.run_ledger import open_ledger
 from hanse.reports.audit import audit_run
 from hanse.runs.replay import Posted, replay_books
 from hanse.runs.setup import build
-from hanse.wings.evidence.training import (
-    GAINS,
-    ProofOfTraining,
-    checks,
-    chosen,
-    numbers,
-    seal_of,
-    seed_of,
-    tells_gains,
-    z_of,
-)
+from hanse.wings.evidence import training
 
 BY_VALUE = {"name": "fedavg", "value": "path", "settle": "by_value"}
 
@@ -60,30 +49,30 @@ def test_z_is_welchs_and_nothing_is_said_of_a_single_sample() -> None:
     mine, others = draw.normal(0.3, 1.0, 40), draw.normal(0.0, 2.0, 90)
     wanted = (mine.mean() - others.mean()) / np.sqrt(mine.var(ddof=1) / 40 + others.var(ddof=1) / 90)
     theirs = others.mean(), others.var(ddof=1), 90
-    assert z_of((mine.mean(), mine.var(ddof=1), 40), theirs) == pytest.approx(wanted)
-    assert z_of((5.0, 0.0, 1), theirs) == 0.0
+    assert training.z_of((mine.mean(), mine.var(ddof=1), 40), theirs) == pytest.approx(wanted)
+    assert training.z_of((5.0, 0.0, 1), theirs) == 0.0
 
 
 def test_an_audit_finds_the_z_of_the_round_whatever_a_member_says() -> None:
     """A member that says what no loss can be is not heeded, and makes no record look tampered with."""
-    part = ProofOfTraining()
+    part = training.ProofOfTraining()
     server = np.array([0.1, 1e-300, 512])
     for own in ([1e308, 1e-300, 9], [-1e308, 0.0, 2], [1e308, 1e308, 2], [0.3, 0.1, 0], [0.0, 0.0, 1]):
-        z = z_of((own[0], own[1], int(own[2])), (0.1, 1e-300, 512))
+        z = training.z_of((own[0], own[1], int(own[2])), (0.1, 1e-300, 512))
         arrays = {
             "training_client": np.array([0]), "training_z": np.array([z]), "training_own": np.array([own]),
             "training_server": server[None], "training_moved": np.ones(1, bool), "training_copy": np.zeros(1, bool),
             "training_unproved": part.after(np.zeros(1), np.array([z])) <= -part.slack,
             "training_number": np.array([""]), "training_seal": np.array([""]), "answered": np.array([0]),
         }  # fmt: skip
-        [check] = checks([PostedRound(0, arrays, {}, (), (), Book())], {"evidence": {"training": {}}})
+        [check] = training.checks([PostedRound(0, arrays, {}, (), (), Book())], {"evidence": {"training": {}}})
         assert np.isfinite(z)
         assert check.holds, own
 
 
 def test_nobody_can_live_on_rounds_in_which_it_trained() -> None:
     """However long it trained before: after as many idle rounds the credit is gone."""
-    part = ProofOfTraining()
+    part = training.ProofOfTraining()
     for before in (0, 1, 50):
         credit, idle = np.zeros(1), 0
         for _ in range(before):
@@ -97,9 +86,13 @@ def test_nobody_can_live_on_rounds_in_which_it_trained() -> None:
 def test_the_draw_depends_on_every_number_and_stays_within_the_stated_subset() -> None:
     told, audit = SampleCommitment(bytes(32), 1000), b"a" * 32
     shown = {c: f"{c:064x}" for c in range(4)}
-    seeds = {seed_of(3, shown), seed_of(4, shown), *(seed_of(3, {**shown, c: "f" * 64}) for c in shown)}
+    seeds = {
+        training.seed_of(3, shown),
+        training.seed_of(4, shown),
+        *(training.seed_of(3, {**shown, c: "f" * 64}) for c in shown),
+    }
     assert len(seeds) == 6
-    drawn = [chosen(told, audit, seed, 50, 20) for seed in seeds]
+    drawn = [training.chosen(told, audit, seed, 50, 20) for seed in seeds]
     assert len({tuple(one) for one in drawn}) == 6
     assert all(len(set(one)) == 20 for one in drawn)
     assert len(set().union(*drawn)) <= 50
@@ -135,7 +128,7 @@ def test_what_is_not_proved_is_worth_nothing_and_an_audit_holds_it_against_the_r
 
     def holds(**changed: Any) -> bool:
         first = PostedRound(**{**vars(rounds[0]), "arrays": {**rounds[0].arrays, **changed}})
-        [check] = checks([first, *rounds[1:]], config)
+        [check] = training.checks([first, *rounds[1:]], config)
         return bool(check.holds)
 
     arrays = rounds[0].arrays
@@ -173,14 +166,14 @@ def test_of_near_copies_the_one_with_the_better_proof_counts(how: Any, tmp_path:
 def test_a_member_answers_only_if_its_own_number_and_samples_are_in_question() -> None:
     here = build(experiment()).federation
     told = {"round": 2, "samples": 8, "of": 16, "audit": "0" * 64}
-    number = numbers(here, 1, Ask("", told)).values["number"]  # type: ignore[arg-type]
-    assert number != numbers(here, 1, Ask("", {**told, "round": 3})).values["number"]  # type: ignore[arg-type]
-    assert len(seal_of(str(number))) == 64
+    number = training.numbers(here, 1, Ask("", told)).values["number"]  # type: ignore[arg-type]
+    assert number != training.numbers(here, 1, Ask("", {**told, "round": 3})).values["number"]  # type: ignore[arg-type]
+    assert len(training.seal_of(str(number))) == 64
     rows = build(experiment()).context.initial(0).expand(2, -1)
     for shown in ([[0, number]], [[1, "0" * 64]], [[1, number]]):
         said = {**told, "numbers": shown, "root": "0" * 64, "size": 5}
         with pytest.raises(NoAnswerError):
-            tells_gains(here, 1, Ask(GAINS, said, rows))  # type: ignore[arg-type]
+            training.tells_gains(here, 1, Ask(training.GAINS, said, rows))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -195,6 +188,6 @@ def test_a_member_answers_only_if_its_own_number_and_samples_are_in_question() -
     ],
 )
 def test_what_it_does_not_go_with_is_said_before_round_0(sections: Any, line: str) -> None:
-    with pytest.raises(UserError) as wrong:
+    with pytest.raises(hanse.UserError) as wrong:
         build(experiment(**sections))
     assert any(one.startswith(line) for one in wrong.value.lines), wrong.value.lines

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 import hanse.wings.language.adapter as base_module
 from hanse.base.errors import UserError
@@ -24,7 +23,7 @@ T, TOKENS = 9, 263
 
 
 @pytest.fixture(scope="module")
-def problem(llm: None) -> tuple[Problem, Tensor]:
+def problem(llm: None) -> tuple[Problem, torch.Tensor]:
     return build_problem("lora", (T,), TOKENS, 0, **OPTIONS)
 
 
@@ -34,25 +33,24 @@ def pool() -> Samples:
     return Samples(texts[:, :-1].contiguous(), texts[:, 1:].contiguous())
 
 
-def frozen(problem: Problem) -> list[Tensor]:
+def frozen(problem: Problem) -> list[torch.Tensor]:
     return [p for p in problem.module.body.parameters() if not p.requires_grad]
 
 
-def test_a_row_is_the_adapter_alone(problem: tuple[Problem, Tensor]) -> None:
+def test_a_row_is_the_adapter_alone(problem: tuple[Problem, torch.Tensor]) -> None:
     made, row = problem
     assert len(row) == 2 * 2 * (3 * 16 + 16 * 3)  # two layers, q and v, A and B
     assert made.layout.num_parameters == made.layout.size
     assert all(p.is_floating_point() and not p.requires_grad for p in frozen(made))
     assert sum(p.numel() for p in frozen(made)) > 8 * len(row)
-    again = build_problem("lora", (T,), TOKENS, 0, **OPTIONS)
-    assert torch.equal(row, again[1])
+    assert torch.equal(row, build_problem("lora", (T,), TOKENS, 0, **OPTIONS)[1])
     other, elsewhere = build_problem("lora", (T,), TOKENS, 1, **OPTIONS)
     assert not torch.equal(row, elsewhere)
     # the base is the same object's weights, whatever the seed
     assert all(a is b for a, b in zip(frozen(made), frozen(other), strict=True))
 
 
-def test_copies_share_the_base_and_nothing_else(problem: tuple[Problem, Tensor]) -> None:
+def test_copies_share_the_base_and_nothing_else(problem: tuple[Problem, torch.Tensor]) -> None:
     made, row = problem
     twin = copy.deepcopy(made.module)
     assert twin.body is not made.module.body
@@ -63,7 +61,7 @@ def test_copies_share_the_base_and_nothing_else(problem: tuple[Problem, Tensor])
     assert torch.equal(made.layout.flatten(made.module), row)
 
 
-def test_it_computes_the_base_plus_the_product(problem: tuple[Problem, Tensor], pool: Samples) -> None:
+def test_it_computes_the_base_plus_the_product(problem: tuple[Problem, torch.Tensor], pool: Samples) -> None:
     made, row = problem
     draw = torch.Generator().manual_seed(2)
     changed = row + 0.1 * torch.randn(len(row), generator=draw)
@@ -87,7 +85,7 @@ def test_it_computes_the_base_plus_the_product(problem: tuple[Problem, Tensor], 
 
 
 def test_training_moves_adapters_by_their_gradients_and_leaves_the_base(
-    problem: tuple[Problem, Tensor], pool: Samples
+    problem: tuple[Problem, torch.Tensor], pool: Samples
 ) -> None:
     made, row = problem
     before = [p.clone() for p in frozen(made)]

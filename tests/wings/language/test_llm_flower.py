@@ -18,7 +18,6 @@ from flwr.supercore.task_identity import TaskIdentity
 from inprocess import InProcessGrid, client_app, play
 
 import hanse
-from hanse.base.errors import UserError
 from hanse.data.samples import Samples
 from hanse.flower import ClientData
 from hanse.learning.sequences import is_text
@@ -86,8 +85,7 @@ def test_participants_bring_instructions_of_their_own(llm: None, tmp_path: Path)
     run = over(exp, tmp_path, mine)
     assert [line["answered"] for line in run.metrics] == [3, 3, 3]
     last = run.metrics[-1]
-    samples = run.tested["test_samples"]
-    assert samples.tolist() == [4, 4, 4]
+    assert run.tested["test_samples"].tolist() == [4, 4, 4]
     assert last["client/test_perplexity"] == pytest.approx(np.exp(run.tested["test_loss"].mean()))
     assert set(run.tested["test_accuracy"] * 4 % 1) == {0.0}
     members = json.loads((tmp_path / "run" / "members.json").read_text())
@@ -107,7 +105,7 @@ def test_texts_and_other_samples_do_not_meet(llm: None, tmp_path: Path) -> None:
 
 def test_a_file_that_makes_no_shares_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "a.json", 0, 0)
-    with pytest.raises(UserError, match=r"0\.6.*0\.4"):
+    with pytest.raises(hanse.UserError, match=r"0\.6.*0\.4"):
         instructions(path, test=0.6, validation=0.4)
-    with pytest.raises(UserError, match="cannot be read"):
+    with pytest.raises(hanse.UserError, match="cannot be read"):
         instructions(tmp_path / "none.json")

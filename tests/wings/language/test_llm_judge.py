@@ -4,7 +4,6 @@ import math
 
 import pytest
 import torch
-from torch import Tensor
 
 from hanse.data.dataset import IGNORED
 from hanse.wings.language.judge import AnswerJudge
@@ -22,7 +21,7 @@ NEXT = {
 }
 
 
-def outputs(x: Tensor) -> Tensor:
+def outputs(x: torch.Tensor) -> torch.Tensor:
     found = torch.full((*x.shape, 7), -1e9)
     for place in range(x.shape[0]):
         for t in range(x.shape[1]):
@@ -31,7 +30,7 @@ def outputs(x: Tensor) -> Tensor:
     return found.transpose(1, 2)
 
 
-def sample(answer: list[int]) -> tuple[Tensor, Tensor]:
+def sample(answer: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
     """A prompt of two tokens, the last of them 0, and an answer, in a window of 6."""
     whole = [3, 0, *answer]
     x = [*whole[:-1], *[PAD] * (7 - len(whole))]

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 import torch
+from experiments import digits
 from torch import Tensor, nn
 
 import hanse
-from hanse.base.errors import UserError
 from hanse.core.table import Layout
 from hanse.games.market_models import distances, gram_distances
 from hanse.learning.adapters import has_adapters, product_gram, travel_gram
@@ -84,13 +84,5 @@ def test_only_adapters_have_products() -> None:
         product_gram(other, torch.zeros(2, 9))
     with pytest.raises(ValueError, match="not finite"):
         product_gram(layout(), rows(2) * float("nan"))
-    with pytest.raises(UserError, match=r"mechanism\.weigh\.adapters: 'products'"):
-        hanse.run(
-            hanse.Experiment(
-                data={"clients": 3},
-                model={"name": "logistic"},
-                mechanism={"name": "ipfl", "adapters": "products"},
-                engine={"train": "sequential", "threads": 1, "workers": 1},
-                run={"rounds": 1},
-            )
-        )
+    with pytest.raises(hanse.UserError, match=r"mechanism\.weigh\.adapters: 'products'"):
+        hanse.run(digits({"name": "ipfl", "adapters": "products"}, 3, 1, engine={"train": "sequential", "workers": 1}))

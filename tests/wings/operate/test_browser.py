@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from experiments import digits
 from web_browser import Watch, find_browser
 
 from hanse.reports.report import write_report
@@ -57,15 +58,10 @@ def expect(thing: Any) -> Any:
 
 
 def market(rounds: int) -> Experiment:
-    return Experiment(
-        data={"source": "digits", "partition": "cluster", "clients": 6, "client_test": 0.2, "validation": 0.0},
-        model={"name": "mlp", "hidden": [8]},
-        mechanism={"name": "ipfl"},
-        train={"steps": 4, "batch_size": 16, "lr": 0.05},
-        clients={"grant": 100.0, "profiles": {"name": "roles", "eagerness": [6e3, 1.2e4]}},
-        engine={"train": "stacked", "threads": 1},
-        run={"rounds": rounds},
-    )
+    data, model = {"partition": "cluster", "client_test": 0.2, "validation": 0.0}, {"name": "mlp", "hidden": [8]}
+    sections = {"data": data, "model": model, "train": {"steps": 4, "batch_size": 16, "lr": 0.05}}
+    clients = {"grant": 100.0, "profiles": {"name": "roles", "eagerness": [6e3, 1.2e4]}}
+    return digits("ipfl", 6, rounds, **sections, engine={"train": "stacked"}, clients=clients)
 
 
 class Audience:

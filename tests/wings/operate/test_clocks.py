@@ -29,17 +29,6 @@ from flwr.supercore.retry import make_simple_http_retry_invoker
 import hanse.wings.operate.certificates as making
 from hanse.base.errors import UserError
 from hanse.wings.operate import clocks
-from hanse.wings.operate.clocks import (
-    ACTIVATE,
-    APART_S,
-    ARRAYS,
-    PUBLIC_KEY,
-    ClockGate,
-    check_certificates,
-    name_refusals,
-    skewed,
-    watch_certificates,
-)
 from hanse.wings.operate.loopback import Loopback
 from hanse.wings.operate.server_access import load_anew
 
@@ -47,20 +36,20 @@ NOW = datetime(2026, 11, 28, 12, tzinfo=UTC)
 
 
 def test_whatever_flower_refuses_is_named() -> None:
-    assert APART_S == SYSTEM_TIME_TOLERANCE < TIMESTAMP_TOLERANCE
+    assert clocks.APART_S == SYSTEM_TIME_TOLERANCE < TIMESTAMP_TOLERANCE
 
 
 @given(st.floats(-1e9, 1e9), st.floats(0, 1e4))
 def test_a_clock_that_is_wrong_is_named_whichever_way_and_a_slow_request_is_not(wrong: float, took: float) -> None:
     first, last = NOW + timedelta(seconds=wrong), NOW + timedelta(seconds=wrong + took)
-    said = skewed(first, last, NOW)
-    if abs(wrong - APART_S) < 1e-3 or abs(wrong + took + APART_S) < 1e-3:
+    said = clocks.skewed(first, last, NOW)
+    if abs(wrong - clocks.APART_S) < 1e-3 or abs(wrong + took + clocks.APART_S) < 1e-3:
         return
-    sign = "ahead of" if wrong > APART_S else "behind" if wrong + took < -APART_S else ""
+    sign = "ahead of" if wrong > clocks.APART_S else "behind" if wrong + took < -clocks.APART_S else ""
     assert said.partition(" s ")[2] == sign
 
 
-def through(gate: ClockGate, headers: list[tuple[bytes, bytes]], kind: str = "http", path: str = "/") -> None:
+def through(gate: clocks.ClockGate, headers: list[tuple[bytes, bytes]], kind: str = "http", path: str = "/") -> None:
     async def receive() -> Any:
         return {}
 
@@ -77,12 +66,12 @@ def test_the_servers_log_names_a_nodes_clock_once_in_a_while(off: int, capsys: p
     async def app(scope: Any, receive: Any, send: Any) -> None:
         passed.append(scope["type"])
 
-    gate, stamp = ClockGate(app), (datetime.now(UTC) + timedelta(seconds=off)).isoformat().encode()
+    gate, stamp = clocks.ClockGate(app), (datetime.now(UTC) + timedelta(seconds=off)).isoformat().encode()
     odd = (b"", b"now", b"\xff", b"2026-11-28T12:00:00", datetime.now(UTC).isoformat().encode())
     for sent in odd:
         through(gate, [(b"flwr-timestamp", sent)])
     through(gate, [], "lifespan")
-    through(gate, [(b"flwr-timestamp", stamp)], path=ARRAYS)  # it may have been under way for long
+    through(gate, [(b"flwr-timestamp", stamp)], path=clocks.ARRAYS)  # it may have been under way for long
     assert capsys.readouterr().out == ""
     for _ in range(3):
         through(gate, [(b"flwr-timestamp", stamp)])
@@ -97,10 +86,10 @@ def test_a_node_that_was_let_in_once_shows_its_clock_when_it_is_refused() -> Non
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await send({"status": next(codes)})
 
-    gate = ClockGate(app)
+    gate = clocks.ClockGate(app)
     for off, key in ((0, b"aaaa"), (45, b"aaaa"), (45, b"bbbb")):
         stamp = (datetime.now(UTC) + timedelta(seconds=off)).isoformat().encode()
-        through(gate, [(b"flwr-timestamp", stamp), (PUBLIC_KEY, key)])
+        through(gate, [(b"flwr-timestamp", stamp), (clocks.PUBLIC_KEY, key)])
     assert [round(ahead) for _, ahead in gate._heard.values()] == [45]
 
 
@@ -161,11 +150,11 @@ def asked(link: SuperLink, ca: Path, monkeypatch: pytest.MonkeyPatch) -> list[st
     """Return what a node says when it asks a SuperLink to be let in, and the answer's code or that there was none."""
     said: list[str] = []
     monkeypatch.setattr(httpx.Client, "send", httpx.Client.send)  # to be put back
-    name_refusals(said.append)
+    clocks.name_refusals(said.append)
     context = ssl.create_default_context(cafile=str(ca))
     with httpx.Client(verify=context, trust_env=False) as client:
         try:
-            said.append(str(client.post(f"https://127.0.0.1:{link.server_port}{ACTIVATE}").status_code))
+            said.append(str(client.post(f"https://127.0.0.1:{link.server_port}{clocks.ACTIVATE}").status_code))
         except httpx.ConnectError:
             said.append("not connected")
     return said
@@ -204,7 +193,7 @@ def test_what_ails_the_superlink_or_cuts_a_connection_does_not_end_a_node(
             raise httpx.ConnectError(f"[SSL] {said}")
 
         monkeypatch.setattr(httpx.Client, "send", cut)
-        name_refusals(lambda _: None)
+        clocks.name_refusals(lambda _: None)
         with httpx.Client() as client, pytest.raises(httpx.ConnectError) as raised:
             client.get("https://127.0.0.1:1")
         assert ends(raised.value) == wrong
@@ -222,7 +211,7 @@ class TestRunOut:
 
     def test_the_servers_log_names_it_while_nobody_asks(self, made: Path) -> None:
         said = queue.Queue[str]()
-        watch_certificates(made, said.put, lambda: None)
+        clocks.watch_certificates(made, said.put, lambda: None)
         assert {Path(said.get(timeout=60).split(": ")[1]).name for _ in range(2)} == {"ca.crt", "server.crt"}
 
     def test_the_operator_is_told_if_they_run_out_during_a_run(self, tmp_path: Path) -> None:
@@ -233,16 +222,16 @@ class TestRunOut:
 
 def test_certificates_that_will_run_out_are_warned_of(made: Path) -> None:
     now = datetime.now(UTC)
-    assert check_certificates(made, now) == []
-    assert len(check_certificates(made, now + timedelta(days=making.DAYS - 25))) == 1
-    assert len(check_certificates(made / "ca.crt", now + timedelta(days=making.CA_DAYS - 25))) == 1
+    assert clocks.check_certificates(made, now) == []
+    assert len(clocks.check_certificates(made, now + timedelta(days=making.DAYS - 25))) == 1
+    assert len(clocks.check_certificates(made / "ca.crt", now + timedelta(days=making.CA_DAYS - 25))) == 1
     with pytest.raises(UserError, match=r"ca\.crt"):
-        check_certificates(made, now + timedelta(days=making.CA_DAYS + 1))
+        clocks.check_certificates(made, now + timedelta(days=making.CA_DAYS + 1))
     with pytest.raises(UserError, match=r"ca\.crt"):  # a clock that is behind
-        check_certificates(made / "ca.crt", now - timedelta(days=1))
+        clocks.check_certificates(made / "ca.crt", now - timedelta(days=1))
     (made / "ca.crt").write_text("none")
     with pytest.raises(UserError, match=r"ca\.crt"):
-        check_certificates(made, now)
+        clocks.check_certificates(made, now)
 
 
 @pytest.fixture

@@ -17,7 +17,6 @@ from flwr.supernode import start_client_internal as node
 from flwr.supernode.nodestate import NodeStateFactory
 
 from hanse.wings.operate import server_access
-from hanse.wings.operate.server_access import answer_in_turn, awaited
 
 
 class SuperNode:
@@ -81,7 +80,7 @@ def test_a_node_answers_each_message_whatever_became_of_those_before(monkeypatch
         monkeypatch.setattr(TaskIdentity, f"_{name}", 1, raising=False)
     for name in ("_pull_and_store_message", "_push_messages"):
         monkeypatch.setattr(node, name, getattr(node, name))  # to be put back
-    answer_in_turn()
+    server_access.answer_in_turn()
     one = SuperNode()
     monkeypatch.setattr(node.time, "sleep", one.sleep)
     for number, app in enumerate([one.answers, one.is_over, one.answers, one.dies, one.answers]):
@@ -103,5 +102,5 @@ def test_a_wait_says_every_five_seconds_what_for_and_ends(
     now = [0.0]
     monkeypatch.setattr(server_access.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(server_access.time, "sleep", lambda seconds: now.append(now.pop() + seconds))
-    assert awaited("the SuperLink", lambda: now[0] >= comes, lambda: now[0] < dies, 100.0) == came
+    assert server_access.awaited("the SuperLink", lambda: now[0] >= comes, lambda: now[0] < dies, 100.0) == came
     assert capsys.readouterr().err.count("the SuperLink") == lines

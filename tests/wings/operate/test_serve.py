@@ -8,11 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from commands import invoke
 
 import hanse
-from hanse.base.errors import UserError
-from hanse.cli import app
 from hanse.runs.rehearsal import rehearse
 from hanse.wings.operate import serve
 from hanse.wings.operate.serve import listen, page, runs_in, stamp
@@ -81,8 +79,7 @@ def test_before_its_first_round_a_run_has_a_page_that_waits(tmp_path: Path) -> N
 
 
 def test_mistakes_are_one_line(tmp_path: Path, run: Path) -> None:
-    wrong = CliRunner().invoke(app, ["serve", str(tmp_path / "none")]).exception
-    assert isinstance(wrong, UserError)
+    assert isinstance(invoke("serve", tmp_path / "none").exception, hanse.UserError)
     taken = listen(run, 0)
-    with taken, pytest.raises(UserError, match="cannot listen there"):
+    with taken, pytest.raises(hanse.UserError, match="cannot listen there"):
         listen(run, taken.server_address[1])

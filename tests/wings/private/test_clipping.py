@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from experiments import digits
 from watching import Watch
 
 import hanse
-from hanse.base.errors import UserError
 from hanse.core.port import Ask, Request, Train
 from hanse.core.recipe import Recipe
 from hanse.federation.codec import pack, unpack
@@ -74,13 +74,7 @@ def test_the_clip_travels_with_the_task_alone() -> None:
 
 def test_a_run_with_it_goes_on_after_a_stop_as_if_there_was_none(tmp_path: Any) -> None:
     private = {"clip": 0.1, "noise": 0.5, "epsilon": 100.0, "delta": 1e-5, "quantile": 0.6}
-    experiment = hanse.Experiment(
-        data={"source": "digits", "clients": 4},
-        model={"name": "logistic"},
-        mechanism="fedavg",
-        federation={"private": private},
-        run={"rounds": 3},
-    )
+    experiment = digits(federation={"private": private})
     whole = hanse.run(experiment)
     with pytest.raises(KeyboardInterrupt):
         hanse.run(experiment, out=tmp_path / "cut", observers=[Watch(until=0)])
@@ -89,5 +83,5 @@ def test_a_run_with_it_goes_on_after_a_stop_as_if_there_was_none(tmp_path: Any) 
 
 
 def test_it_is_for_whole_clients() -> None:
-    with pytest.raises(UserError, match=r"quantile: 0.5.*'sample'"):
+    with pytest.raises(hanse.UserError, match=r"quantile: 0.5.*'sample'"):
         Privacy(clip=1.0, epsilon=8.0, delta=1e-5, quantile=0.5, unit="sample")

@@ -242,8 +242,7 @@ def test_what_was_trained_for_one_group_is_not_summed_by_another_that_trains_not
             again.append(True)
             other = nodes(tmp_path, 3, lost={0: "sum"})  # the same folders, by other processes
             played(other, 3, start=START + 1)
-            sum_asked = other.said_to[0, "sum"]
-            assert masker.before_sum(round, sum_asked)
+            assert masker.before_sum(round, other.said_to[0, "sum"])
             words = in_words(update(0).results[0], START)  # type: ignore[arg-type]
             return masker.sum(round, task, words, 1.0)
         return train(masker, round, task)

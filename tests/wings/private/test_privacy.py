@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from experiments import digits
+from mistaken import mistakes
 from watching import Watch
 
 import hanse
-from hanse.base.errors import UserError
 from hanse.core import port
 from hanse.core.port import Ask, Gradient, Reply, Request, Score, Train, Trained
 from hanse.core.recipe import Recipe
@@ -250,22 +251,21 @@ def test_a_participants_lesser_terms_hold_in_an_account_with_a_larger_budget(tmp
     told = [asked(node(tmp_path, GIVEN, own), n).refused for n in range(1, 4)]
     assert [one is None for one in told] == [True, False, False]
     assert "of 3 at delta 1e-05" in str(told[1])
-    account = AccountFile(tmp_path / "privacy.json").read()
-    assert account.epsilon == 8.0
+    assert AccountFile(tmp_path / "privacy.json").read().epsilon == 8.0
     assert asked(node(tmp_path, GIVEN), 4).refused is None
 
 
 def test_no_server_turns_an_account_off_or_raises_its_budget(tmp_path: Path) -> None:
     assert asked(node(tmp_path, GIVEN)).refused is None
-    with pytest.raises(UserError, match="under its privacy account"):
+    with pytest.raises(hanse.UserError, match="under its privacy account"):
         node(tmp_path)
-    with pytest.raises(UserError, match="is not DP-SGD"):
+    with pytest.raises(hanse.UserError, match="is not DP-SGD"):
         Node(
             held(), Assignment("own", 1, 4, 0, {"name": "logistic"}, {"lr": 0.1}), tmp_path / "own",
             loop=Loop.of(lambda model, data, round: None, "train"),
             private=Privacy(clip=1.0, epsilon=8.0, delta=1e-5, noise=1.0, unit="sample"),
         )  # fmt: skip
-    with pytest.raises(UserError, match="counts by client"):
+    with pytest.raises(hanse.UserError, match="counts by client"):
         node(tmp_path, GIVEN | {"unit": "sample"})
     rich = node(tmp_path, GIVEN | {"epsilon": 1e5, "noise": 0.5})  # a little noise costs what it costs
     assert "epsilon 1.993 of 8" in str(asked(rich, 1).refused)
@@ -283,7 +283,7 @@ def test_what_a_participant_decides_itself_goes_before_the_run(tmp_path: Path) -
 def test_a_damaged_account_answers_nothing(tmp_path: Path) -> None:
     asked(node(tmp_path, GIVEN))
     (tmp_path / "privacy.json").write_text("{")
-    with pytest.raises(UserError, match="cannot be read"):
+    with pytest.raises(hanse.UserError, match="cannot be read"):
         node(tmp_path, GIVEN)
 
 
@@ -358,7 +358,7 @@ def test_a_learning_rate_for_which_dp_sgd_overflows_buys_no_bit(tmp_path: Path) 
 def test_terms_or_a_job_that_no_experiment_could_have_are_refused_in_one_line(
     private: Any, more: Any, line: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(UserError, match=line) as wrong:
+    with pytest.raises(hanse.UserError, match=line) as wrong:
         node(tmp_path, private, **more)
     assert len(wrong.value.lines) == 1
     assert not (tmp_path / "privacy.json").exists()
@@ -381,10 +381,8 @@ def test_more_steps_than_can_be_counted_are_never_afforded(tmp_path: Path) -> No
 
 
 def experiment(rounds: int = 4, private: Any = None, mechanism: Any = "fedavg", **more: Any) -> hanse.Experiment:
-    return hanse.Experiment(
-        data={"source": "digits", "clients": 4, "validation": 0.2}, model={"name": "logistic"}, mechanism=mechanism,
-        federation={"private": GIVEN if private is None else private or None}, run={"rounds": rounds}, **more,
-    )  # fmt: skip
+    federation = {"private": GIVEN if private is None else private or None}
+    return digits(mechanism, 4, rounds, data={"validation": 0.2}, federation=federation, **more)
 
 
 def test_a_run_that_is_resumed_has_the_bits_and_the_accounts_of_one_that_was_not(tmp_path: Path) -> None:
@@ -455,9 +453,7 @@ def test_accounts_are_not_turned_on_or_off_on_resume(
     changed, times = re.subn(pattern, instead, config.read_text())
     assert times == 1
     config.write_text(changed)
-    with pytest.raises(UserError) as wrong:
-        hanse.resume(tmp_path / "run")
-    assert list(wrong.value.lines) == [f"federation.private: {line}"]
+    assert list(mistakes(hanse.resume, tmp_path / "run")) == [f"federation.private: {line}"]
 
 
 def test_accounts_count_as_they_did_on_resume() -> None:
@@ -467,7 +463,7 @@ def test_accounts_count_as_they_did_on_resume() -> None:
     guard.resumed(kept, 3, np.full(4, 20))
     assert guard.accounts.accounts == kept
     guard.terms = dataclasses.replace(RULE, unit="sample")
-    with pytest.raises(UserError, match="unit: 'sample'"):
+    with pytest.raises(hanse.UserError, match="unit: 'sample'"):
         guard.resumed(kept, 3, np.full(4, 20))
 
 
@@ -509,7 +505,7 @@ def test_what_does_not_go_with_an_account_is_refused_with_the_reason(sections: A
     given = {"data": {"source": "digits", "clients": 4}, "mechanism": "fedavg"} | sections
     given["data"] = {"source": "digits", "clients": 4} | given["data"]
     given["federation"] = {"private": GIVEN} | sections.get("federation", {})
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(hanse.UserError, match=said):
         build(hanse.Experiment(**given, run={"rounds": 1}))
 
 
@@ -537,8 +533,7 @@ def test_a_client_with_a_smaller_budget_adds_more_noise_and_stays_within_it(tmp_
         assert said[client] == pytest.approx(spent(((Release(noise[client]), 3),), 1e-5))
         assert 0.98 * budget < said[client] <= budget
     # the written settings are those of the same run, and the statement knows whose budget is whose
-    again = hanse.run(hanse.Experiment.read(tmp_path / "run" / "config.toml"))
-    assert again.clients == run.clients
+    assert hanse.run(hanse.Experiment.read(tmp_path / "run" / "config.toml")).clients == run.clients
     assert [statement(tmp_path / "run", client).client.budget for client in (0, 1)] == [2, 8]
 
 
@@ -560,9 +555,9 @@ def test_a_node_keeps_the_smaller_budget_that_the_run_gives_it(tmp_path: Path) -
     ],
 )
 def test_a_smaller_budget_that_is_none_is_one_line(stricter: Any, line: str) -> None:
-    with pytest.raises(UserError) as wrong:
-        hanse.run(experiment(1, GIVEN | {"stricter": [stricter]}))
-    assert list(wrong.value.lines) == [f"federation.private.stricter{line}"]
+    assert list(mistakes(hanse.run, experiment(1, GIVEN | {"stricter": [stricter]}))) == [
+        f"federation.private.stricter{line}"
+    ]
 
 
 @dataclass

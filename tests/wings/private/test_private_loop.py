@@ -6,10 +6,9 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
-from torch import nn
+from experiments import digits
 
 import hanse
-from hanse.base.errors import UserError
 from hanse.core.port import Train
 from hanse.core.recipe import Recipe
 from hanse.core.table import Layout
@@ -31,7 +30,7 @@ def trained(
     clip: float, noise: float, recipe: Recipe, *, fresh: bool = False, pool: Samples = POOL, start: float = 0.0
 ) -> torch.Tensor:
     """The row after one seat's training."""
-    module = nn.Linear(5, 3)
+    module = torch.nn.Linear(5, 3)
     problem = Problem(module, Layout.of(module))
     engine = LoopEngine(SequentialEngine(problem, threads=1), dp_sgd(problem, clip, noise, fresh=fresh))
     job = SeatJob(torch.arange(len(pool.y)), torch.full((18,), start), (3, 0, 0, 0))
@@ -88,7 +87,7 @@ def test_an_update_says_the_noise_of_all_its_steps() -> None:
 def test_no_more_steps_are_taken_than_a_request_is_charged_for() -> None:
     recipe = Recipe(steps=50, epochs=1000, batch_size=3, lr=0.1)
     rule = Privacy(clip=1.0, epsilon=8.0, delta=1e-3, noise=1.0, unit="sample")
-    module = nn.Linear(5, 3)
+    module = torch.nn.Linear(5, 3)
     problem = Problem(module, Layout.of(module))
     engine = LoopEngine(SequentialEngine(problem, threads=1), dp_sgd(problem, 1.0, 1.0))
     for work in (0, 1, 7, None):  # a server may ask for any
@@ -109,23 +108,15 @@ def test_no_model_tells_by_an_overflow_whether_a_sample_is_there() -> None:
 
 
 def test_batch_norm_is_refused_with_the_reason_of_opacus() -> None:
-    module = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
-    with pytest.raises(UserError, match=r"Opacus.*BatchNorm"):
+    module = torch.nn.Sequential(torch.nn.Linear(5, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 3))
+    with pytest.raises(hanse.UserError, match=r"Opacus.*BatchNorm"):
         dp_sgd(Problem(module, Layout.of(module)), 1.0, 1.0)
 
 
-def run(**more: Any) -> Any:
+def run(mechanism: str = "fedavg", **more: Any) -> Any:
     private = {"clip": 1.0, "epsilon": 8.0, "delta": 1e-3, "unit": "sample", "noise": 1.2}
-    return hanse.run(
-        hanse.Experiment(
-            data={"source": "digits", "clients": 3},
-            model={"name": "logistic"},
-            train={"batch_size": 100, "lr": 0.5},
-            federation={"private": private},
-            run={"rounds": 2},
-            **({"mechanism": "fedavg"} | more),
-        )
-    )
+    train = {"batch_size": 100, "lr": 0.5}
+    return hanse.run(digits(mechanism, 3, 2, train=train, federation={"private": private}, **more))
 
 
 def test_a_run_charges_the_subsampled_gaussian_of_its_steps() -> None:
@@ -144,5 +135,5 @@ def test_a_run_charges_the_subsampled_gaussian_of_its_steps() -> None:
     ],
 )
 def test_what_does_not_go_with_hidden_samples_is_refused(more: Any, said: str) -> None:
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(hanse.UserError, match=said):
         run(**more)

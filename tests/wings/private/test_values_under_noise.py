@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from experiments import digits
+from watching import rounds_of
 
 import hanse
-from hanse.base.errors import UserError
 from hanse.mechanisms.weigh import _beyond, _by_variance
 from hanse.reports.contributions import clearly_harmful
 from hanse.runs.round import first_state, play_round
@@ -22,13 +22,9 @@ pytest.importorskip("dp_accounting")
 def experiment(
     noise: float, mechanism: Any = "fedavg", rounds: int = 1, clip: float = 0.5, **private: Any
 ) -> hanse.Experiment:
-    return hanse.Experiment(
-        data={"source": "digits", "clients": 8, "validation": 0.2},
-        model={"name": "logistic"},
-        mechanism={"value": "path", **({"name": mechanism} if isinstance(mechanism, str) else mechanism)},
-        federation={"private": {"clip": clip, "noise": noise, "epsilon": 1e6, "delta": 1e-5, **private}},
-        run={"rounds": rounds},
-    )
+    table = {"value": "path", **({"name": mechanism} if isinstance(mechanism, str) else mechanism)}
+    private = {"clip": clip, "noise": noise, "epsilon": 1e6, "delta": 1e-5, **private}
+    return digits(table, 8, rounds, data={"validation": 0.2}, federation={"private": private})
 
 
 def mean_gradient(setup: Any, start: torch.Tensor, end: torch.Tensor, points: int) -> torch.Tensor:
@@ -38,7 +34,7 @@ def mean_gradient(setup: Any, start: torch.Tensor, end: torch.Tensor, points: in
     total = torch.zeros(len(start), dtype=torch.float64)
     for node, weight in zip(nodes, weights, strict=True):
         setup.problem.layout.load(module, start + (node + 1) / 2 * (end - start))
-        loss = nn.functional.cross_entropy(module(samples.x), samples.y)
+        loss = torch.nn.functional.cross_entropy(module(samples.x), samples.y)
         slopes = torch.autograd.grad(loss, list(module.parameters()))
         total += weight / 2 * torch.cat([s.flatten() for s in slopes]).double()
     return total
@@ -58,24 +54,23 @@ def test_the_error_is_weight_times_noise_times_slope_and_holds_the_noise_that_wa
 
     monkeypatch.setattr(Private, "_step", step)
     setup = build(experiment(0.02))
-    state, inside, seats = first_state(setup), 0, 0
-    for _ in range(6):
-        played = play_round(setup, state)
+    inside, seats = 0, 0
+    for played in rounds_of(setup, 6):
         view, values = played.view, played.view.values
-        slope = mean_gradient(setup, state.table.rows[0], played.state.table.rows[0], 6)
+        old, new = view.table.rows[0], played.state.table.rows[0]
+        slope = mean_gradient(setup, old, new, 6)
         weights = view.mixed.W[0, : len(view.trained)]
         noise = weights * 0.02 * 0.5
         # the loss beyond what its slope at the start says, as far as the step is noise
-        old, step = state.table.rows[0], (played.state.table.rows[0] - state.table.rows[0]).double()
+        step = (new - old).double()
         beyond = max(0.0, float((slope - mean_gradient(setup, old, old, 1)) @ step))
         worse = beyond * len(step) * noise**2 / max(float(step @ step), len(step) * float((noise**2).sum()))
         chance = noise * float(torch.linalg.vector_norm(slope))
-        expected = np.hypot(chance, np.sqrt(2 * state.round + 1) * worse)
+        expected = np.hypot(chance, np.sqrt(2 * view.round + 1) * worse)
         np.testing.assert_allclose(values.standard_errors, expected, rtol=2e-3)
         for s, client in enumerate(view.trained.seats.client.tolist()):
             off = float(weights[s] * (slope @ drawn[client]))
             inside, seats = inside + (abs(off) <= 1.96 * values.standard_errors[s]), seats + 1
-        state = played.state
     assert inside / seats >= 0.85  # 95 % of 48; a binomial of 48 is below 0.85 once in a thousand
 
 
@@ -85,14 +80,12 @@ def sums_of_noise(runs: int, rounds: int, noise: float) -> tuple[np.ndarray, np.
     given = experiment(1e6 * noise, "fedavg", rounds=rounds, clip=1e-6, stricter=stricter)
     plain = given.model_copy(update={"federation": given.federation.model_copy(update={"private": None})})
     quiet, setup = build(plain), build(given)
-    trained = first_state(quiet)
-    for _ in range(3):
-        trained = play_round(quiet, trained).state
+    *_, trained = rounds_of(quiet, 3)
     totals, squares = np.zeros((runs, 8)), np.zeros((runs, 8))
     for seed in range(runs):
         door = setup.federation.inner  # type: ignore[attr-defined]
         here = replace(setup, federation=replace(setup.federation, inner=replace(door, seed=seed)))  # type: ignore[type-var]
-        state = replace(first_state(here), table=trained.table)
+        state = replace(first_state(here), table=trained.state.table)
         for _ in range(rounds):
             played = play_round(here, state)
             values, seats = played.view.values, played.view.trained.seats.client
@@ -167,5 +160,5 @@ def test_weights_by_inverse_variance_need_clients_that_say_theirs() -> None:
     one = experiment(0.02, {"name": "fedavg", "weigh": "inverse_variance"})
     for federation in ({"private": None}, {"secure": {"group": 3}}, {"late": "next", "enough": 3}):
         other = one.model_copy(update={"federation": one.federation.model_copy(update=federation)})
-        with pytest.raises(UserError, match=r"(?i)inverse_?variance"):
+        with pytest.raises(hanse.UserError, match=r"(?i)inverse_?variance"):
             build(other)
