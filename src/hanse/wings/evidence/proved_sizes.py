@@ -79,6 +79,8 @@ class ProvedSizes(Part):
         repeats: how often an unanswered question is asked again before it counts as failed.
         auditors: the public keys (Ed25519, hexadecimal) of those whose signatures count. Empty: a simulation, whose
             word is taken.
+        spares: whether an audit waits for a member that is not there, whose bond comes back when the run ends
+            (``clients.exit.bond``). Otherwise it fails like one that does not answer.
         fresh: whether seeds include a number that the server draws. Members then cannot try one commitment after
             another until they like the questions. Without it, runs are repeatable.
     """
@@ -87,6 +89,7 @@ class ProvedSizes(Part):
     bond: int = 10_000_000
     repeats: int = 1
     auditors: frozenset[str] = frozenset()
+    spares: bool = False
     fresh: bool = False
 
     def init(self, context: Context) -> State:
@@ -159,6 +162,8 @@ class ProvedSizes(Part):
         """Judge the audits. Members that passed get their bond back; those that failed or did not answer lose it."""
         after, posted, refused = _copied(state), list[Transaction](), list[tuple[int, str]]()
         for c in np.flatnonzero(state["standing"] == COMMITTED).tolist():
+            if self.spares and c not in view.present:
+                continue
             answer = view.answers.get((c, AUDIT))
             if isinstance(answer, SizeAudited):
                 wrong = self._wrong(_commitment(state, c), state["seed"][c].tobytes(), answer)
@@ -269,6 +274,7 @@ class SizesGuard(Guard):
     def server(self, inner: Federation, remote: bool) -> Federation:
         """Return the federation itself, now that it is known where its clients are."""
         said = self.experiment.of_wing("sizes")
-        bond = round(said.bond * TOKEN)
-        self.sizes = ProvedSizes(said.leaves, bond, said.repeats, frozenset(said.auditors), fresh=remote)
+        spares = self.experiment.clients.leaving.bond == "returned"
+        bond, auditors = round(said.bond * TOKEN), frozenset(said.auditors)
+        self.sizes = ProvedSizes(said.leaves, bond, said.repeats, auditors, spares, fresh=remote)
         return inner
