@@ -711,7 +711,7 @@ def _taking_part(run: RunRecord) -> dict[int, dict[str, Any]]:
         if client in left:
             status, since, why = "left", min(left[client], end + 1), BY_LEAVE  # the last settlement is dated end + 1
         elif client in resigned:
-            status, since, why = "left", resigned[client], "its policy decided so"
+            status, since, why = "left", resigned[client], "by its own policy"
         elif expelled.get(client) == LEAVES:
             status, since, why = "left", after, BY_LEAVE
         elif client in expelled:
@@ -719,7 +719,7 @@ def _taking_part(run: RunRecord) -> dict[int, dict[str, Any]]:
         elif client in gone:
             status, since, why = "sat out", gone[client], "its privacy budget is used up"
         elif there is not None and client not in there and not busy:
-            status, since, why = "left", after, "it was not there any more"
+            status, since, why = "left", after, "being there no more"
         elif status == "refused":
             why = Counter(seat.refused for seat in mine).most_common(1)[0][0] or ""
         rows[client] = {
