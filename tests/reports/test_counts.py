@@ -16,13 +16,14 @@ import hanse
 from hanse.base.plain_text import quantity
 from hanse.reports.words import environment
 
-NOUNS = (
-    "account", "answer", "byte", "case", "character", "check", "classe", "client", "coalition", "day", "draft", "draw",
-    "experiment", "label", "line", "market", "member", "model", "node", "number", "other", "page", "pair",
-    "participant", "posting", "question", "receipt", "record", "reply", "round", "row", "run", "sample", "seat", "seed",
-    "split", "statement", "tensor", "time", "token", "training", "transaction", "unit", "update", "value", "witnesse",
+PLURALS = (
+    "accounts", "answers", "bytes", "cases", "characters", "checks", "classes", "clients", "coalitions", "days",
+    "drafts", "draws", "experiments", "labels", "lines", "markets", "members", "models", "nodes", "numbers", "others",
+    "pages", "pairs", "participants", "postings", "questions", "receipts", "records", "replies", "rounds", "rows",
+    "runs", "samples", "seats", "seeds", "splits", "statements", "tensors", "times", "tokens", "trainings",
+    "transactions", "units", "updates", "values", "witnesses",
 )  # fmt: skip
-PLURAL = rf"(?:(?!(?:are|asks|at|have|hold|its|of|the)\b)[a-z]+ ){{0,2}}(?:{'|'.join(NOUNS)})s\b"
+PLURAL = rf"(?:(?!(?:are|asks|at|have|hold|its|of|the)\b)[a-z]+ ){{0,2}}(?:{'|'.join(PLURALS)})\b"
 ROOMS = ("cli", "flower", "lab", "reports", "wings/charter", "wings/operate")
 
 
