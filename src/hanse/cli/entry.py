@@ -37,13 +37,13 @@ from hanse.cli.options import (
     ExperimentFile,
     RunFolder,
     Trust,
+    each_run,
     err,
     flowing,
     importing,
     name_of,
     out,
     own_modules,
-    runs_in,
     say,
     trusting,
     warn,
@@ -302,7 +302,7 @@ def compare(
     from hanse.runs.run_record import load_runs
 
     form = "json" if as_json else form
-    runs = load_runs(runs_in(dirs))
+    runs = load_runs(each_run(dirs))
     groups = with_baseline(group_runs(runs), baseline)
     for line in doubts_of(groups):
         say(f"warning: {line}", out if form == "table" else err, style="bold yellow", wrap=True)
@@ -349,7 +349,7 @@ def report(
 
     if without and not retrain:
         raise UserError("--without: goes with --retrain only")
-    runs = runs_in(dirs)
+    runs = each_run(dirs)
     if retrain:
         from hanse.reports.harm import retrain as play
         from hanse.runs.observers import ProgressBar

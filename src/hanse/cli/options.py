@@ -90,7 +90,7 @@ def name_of(file: Path) -> str:
     return (file.resolve().parent.name if file.name == "config.toml" else "") or file.stem
 
 
-def runs_in(folders: Sequence[Path]) -> list[Path]:
+def each_run(folders: Sequence[Path]) -> list[Path]:
     """Return run directories, with its runs in place of each folder of a sweep."""
     found = list[Path]()
     for folder in folders:
