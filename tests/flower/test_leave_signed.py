@@ -61,6 +61,8 @@ def test_a_member_leaves_by_its_signature_and_by_nothing_else(tmp_path: Path, mo
     assert run_hanse(*verify)[0] == 0
     assert len([*read_file(mine / "client-2.jsonl")]) > 1
     assert run_hanse("audit", run)[0] == 0
+    for word, code in ((words[0], 0), (sign_leave(tmp_path / "other", "run"), 1)):
+        assert run_hanse("audit", "leave", place_of(run, 2), "--signed", word)[0] == code
 
     # nobody else has signed: the operator cannot make them leave
     with pytest.raises(UserError, match="--client 1: "):

@@ -130,6 +130,9 @@ def check(
     operator: Annotated[
         Path | None, typer.Option("--operator", help="The operator's public key, operator.pub.")
     ] = None,
+    signed: Annotated[
+        Path | None, typer.Option("--signed", help="On a network: the member's own copy of what it has signed.")
+    ] = None,
 ) -> None:
     """Check the receipt of a client that has left a run; this needs only the file and the operator's public key.
 
@@ -140,22 +143,24 @@ def check(
         hanse audit leave client-3.json --operator operator.pub
     """
     from hanse.flower.operator_key import public_key
-    from hanse.wings.charter.leave_receipt import LeaveReceipt
+    from hanse.wings.charter.leave_receipt import LeaveReceipt, hash_of_word
 
     receipt, beside = LeaveReceipt.read(file), file.with_name(f"{file.stem}-lineage.jsonl")
     wrong = receipt.wrong(None if operator is None else public_key(operator))
     if not wrong and beside.exists():
         root = as_text(Tree(read_text(beside).encode().splitlines()).root())
         wrong = "" if root == receipt.said["lineage"] else f"{beside.name} is not the lineage that it names"
+    if not wrong and signed is not None and receipt.said.get("signed") != hash_of_word(read_text(signed)):
+        wrong = f"it is not of the leave that was signed in {signed}"
     if wrong:
         print(f"The receipt does not hold: {wrong}", file=sys.stderr)
         raise typer.Exit(1)
     if operator is not None:
-        signed = "signed by the operator"
+        by = "signed by the operator"
     elif receipt.note.signatures:
-        signed = "its signature was not looked at: --operator operator.pub"
+        by = "its signature was not looked at: --operator operator.pub"
     else:
-        signed = "nobody signed it"
+        by = "nobody signed it"
     said = receipt.said
     what = f"client {said['client']} left the book {receipt.note.book} before round {said['round']}"
-    say(f"The receipt holds: {what} ({signed}).")
+    say(f"The receipt holds: {what} ({by}).")
