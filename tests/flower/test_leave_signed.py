@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 from commands import run_hanse
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from deployed import Ongoing, experiment, metrics, until
 from inprocess import KEY, play
 from test_flower_in_process import grid_of
 from test_letters import After, books
 
 from hanse.base.errors import UserError
+from hanse.flower.agreement import agreements
 from hanse.flower.leave import place_of, sign_leave, signed_leave
 from hanse.flower.members import LEAVES, Members, Orders
 from hanse.ledger.receipts import read_file
@@ -114,3 +116,22 @@ def test_the_owner_of_a_node_signs_with_a_command(tmp_path: Path) -> None:
     assert (done[0], wrong_in(run)) == (0, None)
     said = json.loads(place_of(run, 2, "-statement.json").read_text())
     assert "signed" in said
+
+
+@pytest.mark.slow
+@pytest.mark.by_turns(5, 2)
+def test_a_node_on_loopback_sends_its_owners_word(tmp_path: Path) -> None:
+    on = Ongoing(tmp_path, experiment("tiff", nodes=3, rounds=6, mechanism={"by_contribution": 2, "at_random": 1}))
+    home = tmp_path / "net" / "participants" / "node1"
+    try:
+        on.begin()
+        until("a round", lambda: (on.run / "metrics.jsonl").exists())
+        sign_leave(home, agreements(home)[-1].run)
+        until("its word", lambda: place_of(on.run, 1, "-signed.txt").exists())
+        on.server.join()
+    finally:
+        on.net.down()
+    assert [line["answered"] for line in metrics(on.run)][-3:] == [2] * 3
+    key = tmp_path / "net" / "certs" / "operator.key"
+    assert run_hanse("leave", on.run, "--client", 1, "--key", key)[0] == 0
+    assert (wrong_in(on.run), facts(on.run).clients[1].status) == (None, "left")

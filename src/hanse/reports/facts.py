@@ -709,7 +709,8 @@ def _taking_part(run: RunRecord) -> dict[int, dict[str, Any]]:
         since, why, busy = None, "", bool(mine) and (mine[-1].round, client) in run.under_way
         after = 1 + max((seat.round for seat in mine), default=-1)  # what it was asked last
         if client in left:
-            status, since, why = "left", min(left[client], end + 1), BY_LEAVE  # the last settlement is dated end + 1
+            # on a network it is settled after the last round, which is dated end + 1, and was asked nothing before
+            status, since, why = "left", after if client in expelled else min(left[client], end + 1), BY_LEAVE
         elif client in resigned:
             status, since, why = "left", resigned[client], "by its own policy"
         elif expelled.get(client) == LEAVES:

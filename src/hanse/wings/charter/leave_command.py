@@ -14,6 +14,7 @@ from hanse.base.files import read_text
 from hanse.base.merkle import Tree, as_text
 from hanse.base.plain_text import quantity
 from hanse.cli.options import say
+from hanse.reports.digits import called
 
 if TYPE_CHECKING:
     from hanse.wings.charter.leaving import Leaving
@@ -70,8 +71,11 @@ def leave(
         return _say(would_leave(run, number), None, as_json)
     check_signed(run, number, signed)
     if expelled(run, number):
-        who, then = run.client_label(number), "once nobody plays the run, this command with --key makes its receipt"
-        return say(f"Client {who} is asked nothing more from the next exchange on; {then}.")
+        who, then = (
+            called(run.client_label(number)),
+            "once nobody plays the run, this command with --key makes its receipt",
+        )
+        return say(f"{who} is asked nothing more from the next exchange on; {then}.")
     _say(leave_run(run, number, key), place_of(folder, number), as_json)
 
 
@@ -98,8 +102,8 @@ def _say(leaving: Leaving, file: Path | None, as_json: bool) -> None:
     said, found, run = leaving.statement, leaving.lineage, leaving.run
     if as_json:
         return print(json.dumps({**said, "first": found.first, "given_to": found.given.tolist()}, indent=1))
-    who, leaves = run.client_label(leaving.client), "leaves" if file else "would leave"
-    say(f"Client {who} {leaves} before round {said['round']}; no update of it came from round {found.since} on.")
+    who, leaves = called(run.client_label(leaving.client)), "leaves" if file else "would leave"
+    say(f"{who} {leaves} before round {said['round']}; no update of it came from round {found.since} on.")
     since = "" if found.first is None else f" (the first since round {found.first}): rows {ranges(found.holds)}"
     models, hold = quantity(said["of"], "model"), "holds" if said["rows"] == 1 else "hold"
     say(f"{said['rows']} of {models} {hold} its updates{since}.", wrap=True)
