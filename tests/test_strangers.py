@@ -4,7 +4,8 @@ import contextlib
 import shutil
 import socket
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import commands
 import pytest
 from experiments import market
 from rotation import rotating
-from strangers import DAMAGES, LOOKS, bait_of, setting
+from strangers import DAMAGES, LOOKS, PAGES, bait_of, setting
 
 import hanse
 from hanse.base.files import write_whole
@@ -23,22 +24,40 @@ Hanse = Callable[..., tuple[int, str, str]]
 EVIL = "from pathlib import Path\nPath(r'{}').touch()\n\ndef f(*given, **named):\n    raise SystemExit(3)\n"
 
 
+TRADERS = {"name": "roles", "roles": ["trader"] * 5, "eagerness": [1e4, 2e4]}
+MECHANISMS: dict[str, dict[str, Any]] = {
+    "trades": {"mechanism": "ipfl", "clients": {"profiles": TRADERS, "grant": 100.0}},
+    "auctions": {"mechanism": {"name": "tiff", "by_contribution": 2, "at_random": 1}, "data": {"validation": 0.2}},
+    "pays by value": {"mechanism": {"name": "fedavg", "value": "path", "settle": "by_value"},
+                      "data": {"validation": 0.2}},
+    "private rows": {"mechanism": "ditto"},
+}  # fmt: skip
+
+
 @pytest.fixture(scope="module")
-def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A market of three rounds with books, receipts, checkpoints and refusals of nobody."""
-    place = tmp_path_factory.mktemp("sound") / "run"
-    data, profiles = {"client_test": 0.2, "validation": 0.0}, {"name": "roles", "roles": ["trader"] * 5}
-    clients = {"profiles": {**profiles, "eagerness": [1e4, 2e4]}}
-    hanse.run(market("ipfl", 5, 3, data=data, train={"steps": 2}, clients=clients), out=place)
-    return place
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Runs of three rounds with checkpoints and refusals of nobody, some with books and receipts; each is played
+    once.
+    """
+    place = tmp_path_factory.mktemp("sound")
+
+    @cache
+    def of(name: str) -> Path:
+        own = MECHANISMS[name]
+        data = {"client_test": 0.2, "validation": 0.0} | own.get("data", {})
+        clients = {"clients": own["clients"]} if "clients" in own else {}
+        hanse.run(market(own["mechanism"], 5, 3, data=data, train={"steps": 2}, **clients), out=place / name)
+        return place / name
+
+    return of
 
 
 @pytest.fixture
-def folder(sound: Path, tmp_path: Path) -> Path:
-    """A copy of it, and beside it what must not be touched."""
+def folder(request: pytest.FixtureRequest, sound: Callable[[str], Path], tmp_path: Path) -> Path:
+    """A copy of one, that of the market unless another is named, and beside it what must not be touched."""
     (tmp_path / "victim").mkdir()
     (tmp_path / "victim" / "file.txt").write_text("mine")
-    return shutil.copytree(sound, tmp_path / "run")
+    return shutil.copytree(sound(getattr(request, "param", "trades")), tmp_path / "run")
 
 
 @pytest.fixture
@@ -73,6 +92,27 @@ def test_a_damaged_directory_is_one_line_for_every_command_that_looks_and_loaded
     """Attacks 10 and 19."""
     spoil, refused_by = DAMAGES[damage]
     spoil(folder)
+    looked_at(folder, run_hanse, refused_by)
+
+
+OF_ANY = [name for name in DAMAGES if not name.startswith("market")]
+
+
+@pytest.mark.parametrize("folder", [name for name in MECHANISMS if name != "trades"], indirect=True)
+@pytest.mark.parametrize("damage", rotating(OF_ANY, 40))
+def test_so_is_a_damaged_directory_of_other_mechanisms(folder: Path, run_hanse: Hanse, damage: str) -> None:
+    spoil, refused_by = DAMAGES[damage]
+    booked = (folder / "ledger.json").exists()
+    try:
+        spoil(folder)
+    except (FileNotFoundError, IndexError):  # who pays nothing has no books, and no part that speaks of itself
+        assert not booked
+        refused_by = ()
+    looked_at(folder, run_hanse, [name for name in refused_by if booked or name in PAGES])
+
+
+def looked_at(folder: Path, run_hanse: Hanse, refused_by: Collection[str]) -> None:
+    """Look at a damaged directory with every command: some must refuse it, each with one line, and none does harm."""
     for name, words in LOOKS.items():
         code, out, err = run_hanse(*(word.format(folder) for word in words))
         assert code in (1, 2) if name in refused_by else code in (0, 1, 2), (name, code, err)

@@ -63,6 +63,17 @@ def test_a_run_directory_that_exists_is_kept_unless_overwrite_is_said(folder: Pa
     assert len(lines(folder / "a/metrics.jsonl")) == 1
 
 
+def test_a_runs_own_file_is_run_again_beside_it(folder: Path) -> None:
+    assert hanse("run", "exp.toml", "--set", "run.rounds=1", cwd=folder).returncode == 0
+    kept = (folder / "runs/exp/metrics.jsonl").read_bytes()
+    for given, where in (("runs/exp/config.toml", folder), ("config.toml", folder / "runs/exp")):
+        again = hanse("run", given, "--overwrite", "--set", "train.lr=0.1", cwd=where)
+        assert (again.returncode, again.stderr) == (0, "")
+    assert sorted(one.name for one in (folder / "runs").iterdir()) == ["exp", "exp-2"]
+    assert (folder / "runs/exp/runs/exp/metrics.jsonl").exists()
+    assert (folder / "runs/exp/metrics.jsonl").read_bytes() == kept
+
+
 def test_overwrite_never_deletes_what_is_not_a_run(folder: Path) -> None:
     (folder / "precious").mkdir()
     (folder / "precious" / "thesis.txt").write_text("all of it")

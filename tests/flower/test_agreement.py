@@ -659,7 +659,7 @@ def test_a_log_says_what_was_asked_and_left_and_no_sample(small: NetworkRehearsa
     assert (home / ASKED).stat().st_size < 4000
     result = invoke("network", "log", home)
     assert (result.exit_code, roots[-1] in result.output) == (0, True)
-    assert "beyond the agreement: 1 requests" in result.output
+    assert "beyond the agreement: 1 request," in result.output
 
 
 @settings(max_examples=80, deadline=None)

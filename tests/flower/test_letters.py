@@ -114,7 +114,7 @@ def test_a_node_refuses_and_reports_receipts_of_books_that_contradict_themselves
     run = play(grid_of(books(), tmp_path), books(), tmp_path / "run")
     assert [r.round for r in kept(tmp_path)[1]] == [0]
     assert [r.round for r in kept(tmp_path)[2]] == [0, 1, 2, 3]
-    said = "the receipt of round 1 says 1 transactions; that of round 0 said "
+    said = "the receipt of round 1 says 1 transaction; that of round 0 said "
     assert f"{said}" in caplog.text
     assert any(c == 1 and said in reason for _, c, reason in load_run(run.path).refusals())
 

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,10 +11,11 @@ from reports_cases import metric, rated_run, write_run
 from scipy import stats
 
 import hanse
-from hanse.core.telling import write_about
+from hanse.core.telling import Measure, write_about
 from hanse.reports.accuracy import reached
-from hanse.reports.answers import Answers, answers
+from hanse.reports.answers import Answers, answers, contributed
 from hanse.reports.compare import experiments_table
+from hanse.reports.contributions import Contribution
 from hanse.reports.groups import SeedGroup, group_runs
 from hanse.reports.statement import statements
 from hanse.reports.words import Note
@@ -76,6 +78,34 @@ def test_who_contributed_is_said_and_drawn(
     [bars] = found.picture.marks.series
     assert bars.values.tolist() == pytest.approx(sorted(worth, reverse=True))
     np.testing.assert_allclose(bars.errors, 1.96 * error[0])  # whiskers are 95 % intervals
+
+
+@pytest.mark.parametrize(
+    ("sums", "errors", "but", "helped", "unsure", "words"),
+    [
+        ([3.0, 3.1, 2.9, 1.8], [0.5] * 3 + [1.5], "", ["1", "0", "2"], ["3"],
+         "Clients 1, 0 and 2 surely helped; whether client 3 did is open."),
+        ([3.0, 3.1, 2.9], [0.5] * 3, "", ["1", "0", "2"], [], "All 3 clients surely helped; none clearly"),
+        ([3.0, 3.1, 2.9], [0.5] * 3, "1", ["0", "2"], [], "Clients 0 and 2 surely helped."),
+        ([1.1, 1.0, -0.1], [0.5] * 3, "", [], ["0", "1", "2"], "No client clearly contributed most; whether any"),
+        ([3.0] * 6 + [1.8], [0.5] * 6 + [1.5], "", 6, ["6"], "6 of 7 clients surely helped; for 1 that is open."),
+    ],
+)  # fmt: skip
+def test_where_nobody_leads_it_is_said_who_surely_helped(
+    sums: list[float], errors: list[float], but: str, helped: Any, unsure: list[str], words: str
+) -> None:
+    """So that with 95 % none of them did not: 2.2 errors above 0 are not enough among three."""
+    n, none = len(sums), np.full(len(sums), np.nan)
+    found = Contribution(
+        np.arange(n), np.array(sums), np.array(errors), np.full((n, 0), np.nan), labels=tuple(map(str, range(n))),
+        seats=np.full(n, 2), drawn=np.zeros(n), measure=Measure("path value", share_out=True), missed=none,
+        missed_errors=none, lacking=np.full((2, n), np.nan), fall=9.0, several=False,
+    )  # fmt: skip
+    [told] = contributed(found, "", harmful=but, doubtful=False)
+    assert told.code == "nobody_leads"
+    some = {"names": helped, "many": len(helped)} if isinstance(helped, list) else {"names": [], "many": helped}
+    assert (told.fields["helped"], told.fields["open"]["names"]) == (some, unsure)
+    assert told.said.startswith(words)
 
 
 def test_the_first_experiment_that_clients_join_is_named(tmp_path: Path) -> None:

@@ -71,6 +71,22 @@ def test_what_is_not_known_has_a_code(tmp_path: Path) -> None:
     assert "few_units" in {note.code for note in facts(few).notes}
 
 
+@pytest.mark.parametrize("how", ["policy", "absent"])
+def test_who_leaves_has_left(how: str, tmp_path: Path) -> None:
+    """By what it was told of its values, or by not being there any more."""
+    gone = {"policy": {"name": "quits", "below": 1e9, "rounds": 1}, "told": True}
+    given = {"clients": gone} if how == "policy" else {"behaviour": {"leaver": {"clients": [0, 1], "at": 1}}}
+    experiment = hanse.Experiment(
+        data={"clients": 3}, model="logistic", mechanism={"name": "fedavg", "value": "path"}, train={"steps": 1},
+        run={"rounds": 3}, **given,
+    )  # fmt: skip
+    found = facts(hanse.run(experiment, out=tmp_path / "run"))
+    left = [(row.status, row.since, bool(row.why)) for row in found.clients]
+    assert left == [("left", 1, True)] * (3 if how == "policy" else 2) + [("active", None, False)] * (how == "absent")
+    told = [note.fields["client"] for note in found.notes if note.code == "left"]
+    assert told == [row.client for row in found.clients if row.status == "left"]
+
+
 def test_tables_go_to_pandas_json_latex_and_markdown(tmp_path: Path) -> None:
     found = facts(rated_run(tmp_path / "a_b&c", [0.5, 0.75], worth=[1.0, -1.0], **VALUED))
     frame = found.to_pandas()

@@ -2,6 +2,7 @@ import json
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from commands import invoke
@@ -17,11 +18,13 @@ from hanse.ledger.run_ledger import open_ledger
 from hanse.ledger.store import Ledger
 from hanse.reports.alone import alone_experiment, train_alone
 from hanse.reports.answers import answers_of
+from hanse.reports.facts import facts_of
 from hanse.reports.groups import group_runs
 from hanse.reports.money import money_of, token_charts
 from hanse.reports.statement import render, statement
 from hanse.reports.words import policy
-from hanse.runs.run_record import load_run
+from hanse.runs import run_record
+from hanse.runs.run_record import load_run, load_runs
 
 DATA = {"partition": "mixture", "client_test": 0.2, "client_validation": 0.1}
 
@@ -235,6 +238,22 @@ def test_a_statement_walks_its_book_once(auction: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(Walk, "_next", lambda walk, *of: read.append(walk.tally.count) or first(walk, *of))
     render(statement(auction, 1))
     assert [read.count(number) for number in set(read)] == [1] * len(set(read))
+
+
+def test_of_many_runs_each_book_is_walked_once(auction: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all of them together not every walk is kept: the doubts of all come first, and then their facts."""
+    walked, walk = list[Path](), run_record.verify_run
+
+    def counted(folder: Path, *of: Any, **by: Any) -> Any:
+        walked.append(folder)
+        return walk(folder, *of, **by)
+
+    monkeypatch.setattr(run_record, "verify_run", counted)
+    runs = load_runs([shutil.copytree(auction, tmp_path / str(number)) for number in range(6)])
+    assert not any(run.doubts for run in runs)
+    first, *_, last = [facts_of(run).clients for run in runs]
+    assert [row.balance for row in first] == [row.balance for row in last]
+    assert walked == [run.path for run in runs]
 
 
 @pytest.mark.parametrize("torn", [False, True])

@@ -1,4 +1,4 @@
-"""Which characters of a stranger's text may be shown, and which of a name can be seen."""
+"""Which characters of a stranger's text may be shown, which of a name can be seen, and nouns behind numbers."""
 
 from __future__ import annotations
 
@@ -33,3 +33,18 @@ def is_plain(name: str) -> bool:
         (True, False)
     """
     return name.isprintable() and not _UNSEEN.search(name)
+
+
+def quantity(many: object, noun: str, plural: str = "") -> str:
+    """Return a number with the noun behind it, which is in the singular behind 1.
+
+    Args:
+        many: the number, or a text of it as it is to be shown, such as "1,000" or "0.5".
+        noun: the noun in the singular, with words around it where these belong to it, such as "late update was".
+        plural: the same in the plural, if that is not made by an "s".
+
+    Examples:
+        >>> quantity(0, "round"), quantity(1, "round"), quantity("+1", "point"), quantity(2, "page is", "pages are")
+        ('0 rounds', '1 round', '+1 point', '2 pages are')
+    """
+    return f"{many} {noun if str(many).lstrip('+-') == '1' else plural or noun + 's'}"

@@ -19,6 +19,7 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from hanse.base.errors import UserError
+from hanse.base.plain_text import quantity
 from hanse.base.wings import absent
 from hanse.cli.options import RunFolder, Trust, err, out, say, trusting
 
@@ -136,14 +137,17 @@ def _tell(found: Recomputed) -> None:
         say(f"Not as recorded: {found.unlike}", style="red")
         return
     how = "bit for bit" if not found.floor else f"up to {found.deviation:.2g} of the largest (allowed: {found.floor:g})"
-    counts = f"{found.values} values and {found.transactions} transactions of {found.rounds} rounds"
+    counts = (
+        f"{quantity(found.values, 'value')} and {quantity(found.transactions, 'transaction')} of "
+        f"{quantity(found.rounds, 'round')}"
+    )
     say(f"All as recorded, {how}: {counts}, with weights and models.")
     say(f"Taken as clients sent it: {', '.join(sorted(found.taken)) or 'nothing'}.")
 
 
 def _print(found: Audit, name: str) -> None:
     """Print the checks and the facts."""
-    title = f"{found.markets} markets of {name}" if found.markets else name
+    title = f"{quantity(found.markets, 'market')} of {name}" if found.markets else name
     table = RichTable("", "check", "", title=title, title_justify="left")
     for check in found.checks:
         table.add_row(Text("holds", "green") if check.holds else Text("FAILS", "red"), check.name, check.said)

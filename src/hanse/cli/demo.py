@@ -14,6 +14,7 @@ from rich.console import Console
 
 from hanse.base.errors import UserError
 from hanse.base.files import write_whole
+from hanse.base.plain_text import quantity
 from hanse.cli.options import say
 from hanse.data.sources import is_here
 from hanse.data.tables import PACKAGES
@@ -93,7 +94,7 @@ def run_demo(folder: Path, seeds: int, console: Console) -> None:
     say(f"The report: {page}", console)
     say(f"What each of them gave and got: {folder / 'statements'}", console)
     say(f"Who would get what of 10,000 EUR: {folder / 'invoice.html'}", console)
-    say(f"The books: {held} checks hold (hanse audit {first})", console)
+    say(f"The books: {quantity(held, 'check holds', 'checks hold')} (hanse audit {first})", console)
 
 
 def _clear(folder: Path) -> None:

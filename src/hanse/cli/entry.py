@@ -18,6 +18,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Sequence
+from itertools import chain, count
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,6 +27,7 @@ import typer
 from hanse.base.errors import MachineError, PartError, PartWarning, UserError, first_line, of_file, out_of_memory
 from hanse.base.files import on_network, taken
 from hanse.base.imports import is_looking, looking
+from hanse.base.plain_text import quantity
 from hanse.base.terminal import plainly
 from hanse.base.wings import absent, target, wings
 from hanse.cli import audit, doctor, facts, invoice, ledger, receipt, statement, sweep
@@ -35,9 +37,11 @@ from hanse.cli.options import (
     ExperimentFile,
     RunFolder,
     Trust,
+    each_run,
     err,
     flowing,
     importing,
+    name_of,
     out,
     own_modules,
     say,
@@ -57,7 +61,7 @@ app = typer.Typer(
 )
 
 Out = Annotated[
-    Path | None, typer.Option("--out", "-o", help="Run directory to make; default runs/<name of the file>.")
+    Path | None, typer.Option("--out", "-o", help="Run directory to make; default runs/<name of file or run>.")
 ]
 Track = Annotated[
     list[str] | None,
@@ -177,7 +181,7 @@ def run(
         hanse run exp.toml
         hanse run exp.toml --out runs/other --set train.lr=0.1 --set mechanism.weigh=uniform
     """
-    folder = out_dir or Path("runs") / file.stem
+    folder = out_dir or _free(file)
     if not overwrite and (folder / "config.toml").exists() and not on_network(folder):
         raise taken(folder)  # at once, before seconds of imports
 
@@ -226,6 +230,12 @@ def resume(
     _finish(running.resume(folder, observers=observers, other_data=other_data, rounds=rounds))
 
 
+def _free(file: Path) -> Path:
+    """Return the run directory of an experiment by its name; by that of a run, and free, if the file is a run's."""
+    places = (Path("runs") / f"{name_of(file)}{more}" for more in chain([""], (f"-{number}" for number in count(2))))
+    return next(place for place in places if file.name != "config.toml" or not place.exists())
+
+
 def _finish(result: object) -> None:
     """Print how a run ended, its last figures, warnings, and what to do next. Raises typer.Exit with 1 if it was
     stopped, or has no result.
@@ -249,7 +259,7 @@ def _finish(result: object) -> None:
     doubts = record.doubts if record is not None else ()
     warn((*([result.nothing] if result.nothing and result.nothing not in doubts else []), *doubts))
     what, tested = reached(record) if record is not None else ("nothing tested", [])
-    out.print(f"{len(result.metrics)} rounds; {' '.join([what, *tested[-1:]])}", highlight=False)
+    out.print(f"{quantity(len(result.metrics), 'round')}; {' '.join([what, *tested[-1:]])}", highlight=False)
     lines = [*mostly_refused(result.clients, result.names), *valued_otherwise(result.metrics)]
     if record is not None and record.minted:
         lines.append(said("minted", units=record.minted))
@@ -284,7 +294,7 @@ def compare(
 
     Examples:
         hanse compare runs/greedyfed runs/fedavg
-        hanse compare runs/sweep-exp/runs/* --baseline theirs --format latex
+        hanse compare runs/sweep-exp --baseline theirs --format latex
     """
     from hanse.reports.answers import doubts_of
     from hanse.reports.compare import as_text, cautions, differences_tables, experiments_table, with_baseline
@@ -292,7 +302,7 @@ def compare(
     from hanse.runs.run_record import load_runs
 
     form = "json" if as_json else form
-    runs = load_runs(dirs)
+    runs = load_runs(each_run(dirs))
     groups = with_baseline(group_runs(runs), baseline)
     for line in doubts_of(groups):
         say(f"warning: {line}", out if form == "table" else err, style="bold yellow", wrap=True)
@@ -308,7 +318,7 @@ def compare(
 def report(
     dirs: Dirs,
     out_dir: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Folder to write to; default the first run directory.")
+        Path | None, typer.Option("--out", "-o", help="Folder to write to; default the first of them.")
     ] = None,
     retrain: Annotated[
         bool,
@@ -339,14 +349,15 @@ def report(
 
     if without and not retrain:
         raise UserError("--without: goes with --retrain only")
+    runs = each_run(dirs)
     if retrain:
         from hanse.reports.harm import retrain as play
         from hanse.runs.observers import ProgressBar
 
         with trusting(trust):
-            play(dirs, without or (), observers=lambda label: [ProgressBar(err, label, figure=False)])
+            play(runs, without or (), observers=lambda label: [ProgressBar(err, label, figure=False)])
     with counting("drawing", err) as progress:
-        page, first = reported(dirs, out_dir or dirs[0], progress)
+        page, first = reported(runs, out_dir or dirs[0], progress)
     warn(first.doubts)
     for question, answer in first.lines.items():
         say(f"{question} {answer}")

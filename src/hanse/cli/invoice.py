@@ -9,6 +9,7 @@ import typer
 from rich.table import Table as RichTable
 
 from hanse.base.files import write_whole
+from hanse.base.plain_text import quantity
 from hanse.cli.options import RunFolder, out, say, warn
 
 
@@ -41,7 +42,8 @@ def invoice(
         if file is not None:
             write_whole(file, text(made))
     warn([note.said for note in made.doubts])
-    say(f"A proposal for the sum given; {made.paid} of {len(made.lines)} participants receive any.", wrap=True)
+    parties, receive = quantity(len(made.lines), "participant"), "receives" if made.paid == 1 else "receive"
+    say(f"A proposal for the sum given; {made.paid} of {parties} {receive} any.", wrap=True)
     by_value = made.by == "value"
     table = RichTable("participant", "share", made.currency, "95 % interval" if by_value else "tokens")
     for column in table.columns[1:]:

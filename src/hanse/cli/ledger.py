@@ -19,7 +19,8 @@ import typer
 from rich.table import Table as RichTable
 
 from hanse.base.errors import UserError, nearest
-from hanse.base.files import write_whole
+from hanse.base.files import on_network, write_whole
+from hanse.base.plain_text import quantity
 from hanse.cli.options import LedgerUrl, RunFolder, err, say
 
 if TYPE_CHECKING:
@@ -128,35 +129,42 @@ def verify(
     named, and the exit code is then 1. The index in ledger.db, or in the database at --ledger-url, is compared with the
     books.
 
-    With --receipts, the books are also compared with receipts that participants kept. Receipts reveal that a run
-    directory was rewritten as a whole, which the directory alone cannot reveal. With --witnesses, every head that a
-    witness has cosigned must be in the books, and more than half of the witnesses must have cosigned one head.
+    With --receipts, the books are also compared with receipts that participants kept, and with their signed words that
+    they leave. These reveal that a run directory was rewritten as a whole, which the directory alone cannot reveal.
+    With --witnesses, every head that a witness has cosigned must be in the books, and more than half of the witnesses
+    must have cosigned one head.
 
     Examples:
         hanse ledger verify runs/exp --receipts receipts
         hanse ledger verify runs/exp --witnesses witnesses.txt
     """
+    from hanse.flower.leave import missing_leave, words_in
     from hanse.ledger.index import difference
-    from hanse.ledger.receipts import read_receipts
+    from hanse.ledger.receipts import heads_of_leavers, read_receipts
     from hanse.ledger.run_ledger import COSIGNED, latest_claim, open_ledger, verify_run
     from hanse.ledger.witness import majority, read_witnesses
     from hanse.runs.observers import counting
     from hanse.runs.replay import Replayed, replay_books
 
     replayed, apart = Replayed(), None
-    kept_receipts = [] if receipts is None else list(read_receipts(receipts))
+    words = [] if receipts is None else words_in(receipts)
+    kept_receipts = [] if receipts is None else list(read_receipts(receipts, besides=bool(words)))
     place = ledger_url or folder / "ledger.db"
     keys = {} if witnesses is None else read_witnesses(witnesses)
     heads, newest, most = majority(folder / COSIGNED, keys)
+    heads |= {} if receipts is None else heads_of_leavers(receipts)
     ledger = open_ledger(folder)
     with counting("checking the books", err):
         verdict = verify_run(folder, ledger, kept_receipts, heads)
         if verdict.ok and keys and newest is None:
-            alone = f"no head is cosigned by more than half of the {len(keys)} witnesses; the most is {most}"
+            them = quantity(len(keys), "witness", "witnesses")
+            alone = f"no head is cosigned by more than half of the {them}; the most is {most}"
             verdict = replace(verdict, wrong=alone)
         if verdict.ok:
             replayed = replay_books(folder, ledger)
             verdict = replace(verdict, wrong=replayed.wrong)
+        if verdict.ok and words and on_network(folder):
+            verdict = replace(verdict, wrong=missing_leave(folder, words, ledger) or None)
         if verdict.ok and (ledger_url or (folder / "ledger.db").exists()):
             apart = difference(place, ledger)
     if verdict.closed and latest_claim(folder) is None:
@@ -248,7 +256,7 @@ def rebuild(folder: RunFolder, ledger_url: LedgerUrl = None) -> None:
             raise UserError(f"{folder}: the books do not hold: {wrong}")
         place = ledger_url or folder / "ledger.db"
         count = write(place, ledger)
-    print(f"wrote {count} transactions into the index")
+    print(f"wrote {quantity(count, 'transaction')} into the index")
 
 
 def _warn(folder: Path) -> None:

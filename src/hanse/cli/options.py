@@ -11,7 +11,7 @@ import gc
 import inspect
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, Any
@@ -28,7 +28,7 @@ from hanse.base.terminal import Terminal
 # names come from outside: ":one:" in one is no emoji, "[red]" no colour
 out, err = Terminal(emoji=False, markup=False), Terminal(stderr=True, emoji=False, markup=False)
 
-Dirs = Annotated[list[Path], typer.Argument(help="Run directories.", show_default=False)]
+Dirs = Annotated[list[Path], typer.Argument(help="Run directories, or folders of sweeps.", show_default=False)]
 RunFolder = Annotated[Path, typer.Argument(metavar="DIR", help="Run directory.", show_default=False)]
 ExperimentFile = Annotated[Path, typer.Argument(metavar="EXP.toml", help="The experiment's file.", show_default=False)]
 Changes = Annotated[
@@ -87,7 +87,20 @@ def name_of(file: Path) -> str:
         >>> name_of(Path("exp.toml")), name_of(Path("runs/monday/config.toml"))
         ('exp', 'monday')
     """
-    return (file.parent.name if file.name == "config.toml" else "") or file.stem
+    return (file.resolve().parent.name if file.name == "config.toml" else "") or file.stem
+
+
+def each_run(folders: Sequence[Path]) -> list[Path]:
+    """Return run directories, with its runs in place of each folder of a sweep."""
+    found = list[Path]()
+    for folder in folders:
+        if (folder / "runs").is_dir() and not (folder / "config.toml").exists():
+            from hanse.lab.sweep import kept_runs  # late: few look at a sweep
+
+            found += kept_runs(folder) or [folder]
+        else:
+            found.append(folder)
+    return found
 
 
 def say(text: object, console: Console = out, *, wrap: bool = False, style: str | None = None) -> None:

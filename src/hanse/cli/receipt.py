@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hanse.base.plain_text import quantity
+
 if TYPE_CHECKING:
     from hanse.ledger.receipts import Receipt
 
@@ -57,7 +59,7 @@ def verify(
         if not any(is_signed_page(read_text(page), key) for key in keys):
             _fail(f"{page}: is not a statement as the operator's key has signed it")
     if pages and len(pages) == len(files):
-        return print(f"{len(pages)} statements are as the operator has signed them.")
+        return print(f"{quantity(len(pages), 'statement is', 'statements are')} as the operator has signed.")
     receipts_by_file = [(path, receipt) for path in files if path not in pages for receipt in read_file(path)]
     for home in {path.absolute().parents[3] for path in files if len(path.absolute().parents) > 3}:
         for alarm in alarms(home):
@@ -94,4 +96,5 @@ def _say(receipts: list[Receipt], key: str | None, as_json: bool) -> None:
         return
     rounds, books = [r.round for r in receipts], sorted({r.book for r in receipts})
     sentence = f"All heads are signed by the key {key}." if key else "The heads are not signed, as in a simulation."
-    print(f"{len(receipts)} receipts hold: book {', '.join(books)}, rounds {min(rounds)} to {max(rounds)}.\n{sentence}")
+    held = quantity(len(receipts), "receipt holds", "receipts hold")
+    print(f"{held}: book {', '.join(books)}, rounds {min(rounds)} to {max(rounds)}.\n{sentence}")

@@ -14,6 +14,7 @@ import typer
 
 from hanse.base.errors import UserError
 from hanse.base.files import write_whole
+from hanse.base.plain_text import quantity
 from hanse.cli.options import Trust, err, say, trusting, warn
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def _made(folder: Path, client: str | None, train_alone: bool, page: Path | None
     if client is None:
         for line in (*made[0].missing, *(f"{one.client.name}: {one.headline}." for one in made)):
             say(line, wrap=True)
-        say(f"wrote {len(made)} pages in {folder / 'statements'}; 'hanse facts {folder}' has their numbers")
+        say(f"wrote {quantity(len(made), 'page')} in {folder / 'statements'}; 'hanse facts {folder}' has their numbers")
         return
     for line in made[0].lines:
         say(line, wrap=True)

@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from hanse.base.errors import UserError
+from hanse.base.plain_text import quantity
 from hanse.cli.options import Changes, ExperimentFile, Workers, err, name_of, out, resumable, say
 
 Grid = Annotated[
@@ -115,15 +116,15 @@ def sweep(
         kept = [place for place in places if place is not None and Path(place).is_dir()]
         if kept:
             out.print(experiments_table(group_runs(load_runs(kept))))
-        say(f"{len(points)} runs, {done.played} of them now; {folder / table}")
+        say(f"{quantity(len(points), 'run')}, {done.played} of them now; {folder / table}")
         if kept:
-            place = shlex.quote(str(folder))
-            say(f"a picture of them: hanse report {place}/runs/* --out {place}")
+            say(f"a picture of them: hanse report {shlex.quote(str(folder))}")
     for why in dict.fromkeys(done.failures.values()):
         of = [point.job.label for point in points if done.failures.get(point.job.key) == why]
         say(f"{of[0]}{f' and {len(of) - 1} more' if of[1:] else ''}: {why}", err)
     if done.failures:
-        err.print(f"hanse: {len(done.failures)} of {len(points)} runs failed; the same command tries them again")
+        every = quantity(len(points), "run")
+        err.print(f"hanse: {len(done.failures)} of {every} failed; the same command tries them again")
         raise typer.Exit(1)
 
 

@@ -13,6 +13,8 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
+from hanse.base.plain_text import quantity
+
 TOKEN = 1_000_000  # units of one token
 MINT = "mint"  # where grants come from: the only account that may go below its floor
 BOND, RETURNED, KEPT = BONDS = ("size bond", "bond returned", "bond kept")  # kinds of transactions of proved sizes
@@ -48,6 +50,16 @@ def tokens(units: int) -> str:
     whole, rest = divmod(abs(units), TOKEN)
     decimals = f"{rest:06d}".rstrip("0")
     return ("-" if units < 0 else "") + str(whole) + (f".{decimals}" if decimals else "")
+
+
+def in_tokens(units: int) -> str:
+    """Return units as tokens with the word behind the number.
+
+    Examples:
+        >>> in_tokens(1_500_000), in_tokens(1_000_000)
+        ('1.5 tokens', '1 token')
+    """
+    return quantity(tokens(units), "token")
 
 
 def client(i: int) -> str:

@@ -23,7 +23,7 @@ from pydantic import Field
 from hanse.base.errors import UserError
 from hanse.base.files import write_whole
 from hanse.core.declared import Declared, UnsoundError
-from hanse.core.entry import LEAVE, tokens
+from hanse.core.entry import LEAVE, in_tokens, tokens
 
 Words = Annotated[str, Field(max_length=80)]  # a title, a label, a unit
 Label = Annotated[str, Field(min_length=1, max_length=80)]
@@ -220,9 +220,8 @@ class BeforeJoining:
     def at_stake_in_words(self) -> str:
         """What an account can lose, as words, in tokens."""
         if self.debt:
-            units = tokens(self.at_stake), tokens(self.debt)
-            return f"at most {units[0]} tokens: its grant, and {units[1]} of debt, where the floor is"
-        return f"at most its grant of {tokens(self.grant)} tokens, since no account goes below zero"
+            return f"at most {in_tokens(self.at_stake)}: its grant, and {tokens(self.debt)} of debt, where the floor is"
+        return f"at most its grant of {in_tokens(self.grant)}, since no account goes below zero"
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,7 @@ from hanse.base.errors import UserError, gated
 from hanse.base.files import AGREEMENTS, private_folder, read_text, write_whole
 from hanse.base.imports import import_path, import_paths
 from hanse.base.lock import flock
+from hanse.base.plain_text import quantity
 from hanse.core.declared import Count, Declared, Digest, Figure, Int64, Name, UnsoundError
 from hanse.core.part import Context, Most, Part, TrainPart
 from hanse.core.port import Ask, Mask, OnModels, Task, Test, Train
@@ -275,7 +276,7 @@ class Agreement:
         text, _, rest = note.partition("\n\n")
         lines = rest.splitlines(keepends=True)
         if len(note) > LONGEST:
-            raise ValueError(f"has {len(note)} characters: an agreement has at most {LONGEST}")
+            raise ValueError(f"has {quantity(len(note), 'character')}: an agreement has at most {LONGEST}")
         found = _AGREEMENT.read(text)
         if not edited and (found.text != text + "\n" or not all(line.startswith(DASH) for line in lines)):
             raise UnsoundError("is not written as an agreement is; 'hanse network up' writes it anew")
@@ -342,7 +343,7 @@ class Agreement:
         if (why := self._of_the_head(asked, tally)) is not None or asked.letter:
             return why
         if not 0 <= asked.round <= self.rounds:
-            return f"is of round {asked.round}; {self.rounds} rounds were agreed"
+            return f"is of round {asked.round}; {quantity(self.rounds, 'round was', 'rounds were')} agreed"
         most = {name: math.inf if strength is None else strength for name, strength in self.adds.items()}
         if beyond := sorted(name for name, strength in asked.adds.items() if strength > most.get(name, -1.0)):
             return f"trains with {' and '.join(beyond)}, which was not agreed, or not so strong"
@@ -358,9 +359,11 @@ class Agreement:
             if self.exceeds(kind, questions, models):
                 limit = self.questions[kind]
                 agreed = f"{limit.a_round} about {limit.models} were agreed"
-                return f"asks for {kind} {questions} times in a round, about {models} models; {agreed}"
+                times, what = quantity(questions, "time"), quantity(models, "model")
+                return f"asks for {kind} {times} in a round, about {what}; {agreed}"
             if after.in_all[kind][0] > self.questions[kind].in_all:
-                return f"asks for {kind} {after.in_all[kind][0]} times in all; agreed: {self.questions[kind].in_all}"
+                times = quantity(after.in_all[kind][0], "time")
+                return f"asks for {kind} {times} in all; agreed: {self.questions[kind].in_all}"
         return None
 
     def _of_the_head(self, asked: AskedOf, tally: QuestionTally) -> str | None:
@@ -518,14 +521,14 @@ def _limits(experiment: Experiment, replays: int) -> dict[str, QuestionLimit]:
 def introduced(agreement: Agreement) -> str:
     """Return lines that say, to the owner of a node, what an agreement allows."""
     asked = "; ".join(
-        f"{kind}: {limit.a_round} a round about {limit.models} models, {limit.in_all} in all"
+        f"{kind}: {limit.a_round} a round about {quantity(limit.models, 'model')}, {limit.in_all} in all"
         for kind, limit in sorted(agreement.questions.items())
     )
     return (
         f"agreement {agreement.hash}\n"
         f"network {agreement.network}, run {agreement.run}, until {agreement.expires}, "
         f"operator {fingerprint(bytes.fromhex(agreement.operator))}, app {agreement.app}\n"
-        f"{agreement.rounds} rounds, {agreement.replays} replays; {asked}\n"
+        f"{quantity(agreement.rounds, 'round')}, {quantity(agreement.replays, 'replay')}; {asked}\n"
         f"schema of the table (SHA-256): {agreement.experiment['data'].get('schema', 'none')}"
     )
 

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from hanse.base.errors import UserError
 from hanse.base.files import array_in
+from hanse.base.plain_text import quantity
 from hanse.base.pytorch import Tensor, nn, torch
 from hanse.core.table import Floats, Layout
 from hanse.federation.codec import WireError
@@ -88,7 +89,8 @@ class ArrayLayout:
         elif len(state) == len(arrays):
             called = dict(zip(state, arrays, strict=True))
         else:
-            raise UserError(f"model: has {len(state)} tensors, but the app sends {len(arrays)} arrays")
+            ours, theirs = quantity(len(state), "tensor"), quantity(len(arrays), "array")
+            raise UserError(f"model: has {ours}, but the app sends {theirs}")
         found, names = {name: opened(array) for name, array in arrays.items()}, [called[name] for name in layout.names]
         types = tuple(str(found[name].dtype) for name in names)
         form = ArrayLayout(tuple(names), types, layout, _others(found, names))

@@ -32,6 +32,7 @@ from hanse.federation.behaviour import Behaviour
 from hanse.federation.codec import Message, MissingError, WireError
 from hanse.federation.node import ClientData, Node, hello, own_terms
 from hanse.flower.agreement import AskedOf, BeyondError, Binding, counted, day_of, digest_of
+from hanse.flower.leave import own_leave
 from hanse.flower.members import NAME
 from hanse.flower.message import from_records, to_records
 from hanse.flower.node_log import NodeLog, left
@@ -155,6 +156,10 @@ def client_app(
         bound.check(asked)  # before a file is made for a head
         if shown is not None:  # whether one is due, the agreement says
             beside["cosigned"] = _cosigned(values, pinned, home)
+        if leave := own_leave(home, bound.agreement.run):
+            beside["leaves"] = leave
+            if not letter:
+                raise WireError("its owner has signed that it leaves this run")
         own, agreed = data_of(context).schema, bound.agreement.experiment["data"].get("schema", "")
         if own != agreed:
             logging.getLogger(__name__).error("load_data: by schema %s; agreed: %s", own or "none", agreed or "none")

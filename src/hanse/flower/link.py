@@ -130,6 +130,7 @@ class FlowerFederation:
         agreement: the hash of the agreement that every request names.
         unsent: a function that returns the digest of the frozen parameters that a member is not sent.
         tells_leavers: whether expelled members are sent what waits for them at the end.
+        leaves: takes a client's word that it leaves the run (:func:`hanse.flower.leave.take_leave`).
         asked: ids of the clients asked in the last exchange, ascending.
         newcomers: nodes that are online but not members yet, or no longer: those that are silent.
         online: the nodes that were online at the last look, by key.
@@ -151,6 +152,7 @@ class FlowerFederation:
     agreement: str = ""
     unsent: Callable[[Member], str] = lambda member: ""
     tells_leavers: bool = True
+    leaves: Callable[[int, str], None] = lambda client, word: None
     asked: list[int] = field(default_factory=list, init=False)
     newcomers: Newcomers = field(init=False)
     online: dict[str, Any] = field(default_factory=dict, init=False)
@@ -368,6 +370,8 @@ class FlowerFederation:
         if isinstance(opened, str):
             return one.came(Reply(one.client, refused=opened), 0)
         message, beside = opened
+        if word := beside.get("leaves"):
+            self.leaves(one.client, word)
         # an answer acknowledges the receipts that travelled with the question; a node that refused the message may not
         # have kept them, and is sent them again (it writes none twice)
         if not beside.get("refused") and "saw" not in beside:

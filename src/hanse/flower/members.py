@@ -25,6 +25,7 @@ from pydantic import AfterValidator, Field
 
 from hanse.base.errors import UserError
 from hanse.base.files import FEDERATION, MEMBERS, json_lines, write_whole
+from hanse.base.plain_text import quantity
 from hanse.core.declared import LARGEST_COUNT, Count, Declared, Digest, Figure, UnsoundError
 from hanse.core.port import ClientInfo
 
@@ -145,8 +146,8 @@ def kind(said: Hello) -> str:
     Texts may have any length, so their shape is not part of it.
     """
     if said.text:
-        return f"texts of {said.num_classes} tokens"
-    labels = "targets that are numbers" if said.num_classes is None else f"{said.num_classes} classes"
+        return f"texts of {quantity(said.num_classes, 'token')}"
+    labels = "targets that are numbers" if said.num_classes is None else quantity(said.num_classes, "class", "classes")
     if said.inputs:
         parts = (f"{part.name} {'whole ' if part.whole else ''}{list(part.shape)}" for part in said.inputs)
         return f"of the inputs {', '.join(parts)} with {labels}"
@@ -266,6 +267,7 @@ def _damaged(path: Path, why: str) -> str:
 # ---- the operator's orders
 FILE = "operator.jsonl"
 LONGEST_REASON = 500  # the most characters of a reason
+LEAVES = "leaves"  # the reason of an expulsion by which a member leaves
 
 
 @dataclass(frozen=True)
@@ -320,7 +322,7 @@ def give(run: Path, order: str, reason: str, client: int | None = None) -> None:
     if not (run / FEDERATION).exists():
         raise UserError(f"{run}: is not a run on a network that has begun (it has no federation.json)")
     if not reason.strip() or len(reason) > LONGEST_REASON:
-        raise UserError(f"--reason: {len(reason)} characters: must be 1 to {LONGEST_REASON}")
+        raise UserError(f"--reason: {quantity(len(reason), 'character')}: must be 1 to {LONGEST_REASON}")
     line: dict[str, Any] = {"order": order, "reason": reason.strip(), "time": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
     if order == "expel":
         known = Members.read(run / MEMBERS).by_id()

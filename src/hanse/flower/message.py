@@ -17,9 +17,11 @@ from numpy.typing import NDArray
 from pydantic import Field
 from typing_extensions import TypedDict
 
+from hanse.base.plain_text import quantity
 from hanse.core.declared import Count, Declared, Int64, UnsoundError
 from hanse.federation.codec import Message, WireError
 from hanse.flower.arrays import opened, size_of
+from hanse.flower.leave import LONGEST
 
 QUERY = "query.hanse"  # Flower's message type of hanse's own questions
 LARGEST = 2 << 30  # bytes of one message in either direction; larger ones are refused unread
@@ -38,6 +40,7 @@ class Beside(TypedDict, total=False):
         saw: the number of transactions in the last head of the books that the client has seen. It needs a proof from
             there.
         hello: a newcomer's description of itself, as JSON (:class:`hanse.flower.members.Hello`).
+        leaves: its owner's word that it leaves the run (:mod:`hanse.flower.leave`).
     """
 
     round: Int64
@@ -46,6 +49,7 @@ class Beside(TypedDict, total=False):
     cosigned: Annotated[str, Field(max_length=1024)]
     saw: Count
     hello: Annotated[str, Field(max_length=_SAID)]
+    leaves: Annotated[str, Field(max_length=LONGEST)]
 
 
 _BESIDE = Declared[Beside](Beside)
@@ -76,7 +80,7 @@ def from_records(records: RecordDict, largest: int = LARGEST) -> tuple[Message, 
         raise WireError("the message has no header")
     size = len(header) + size_of(arrays)
     if size > largest:
-        raise WireError(f"the message has {size} bytes; {largest} are allowed")
+        raise WireError(f"the message has {quantity(size, 'byte')}; {largest} are allowed")
     return Message(header, {name: _read(a) for name, a in arrays.items()}), values
 
 

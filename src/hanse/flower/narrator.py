@@ -16,6 +16,7 @@ from typing import Any
 
 from hanse.base.errors import MachineError, UserError
 from hanse.base.files import going_on
+from hanse.base.plain_text import quantity
 from hanse.federation.check import log as refusals
 from hanse.federation.check import one_line
 from hanse.flower.link import FlowerFederation
@@ -103,7 +104,8 @@ class Narrator:
         """
         number = played.view.round
         self.round = number + 1
-        said = [figure_of(metrics, self._main), f"{metrics['answered']} of {metrics['seats']} seats answered"]
+        answered = f"{metrics['answered']} of {quantity(metrics['seats'], 'seat')} answered"
+        said = [figure_of(metrics, self._main), answered]
         if not metrics["answered"]:
             said.append("the models stay as they were")
         took = f"{metrics['time/round_s']:.1f} s"

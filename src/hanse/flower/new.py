@@ -15,6 +15,7 @@ import typer
 
 from hanse.base.errors import UserError
 from hanse.base.files import write_whole
+from hanse.base.plain_text import quantity
 
 EPILOG = "Example:\n\nhanse new harvest && cd harvest && ./up.sh && ./run.sh"
 SCHEMA_EPILOG = (
@@ -119,5 +120,6 @@ def schema(
     typer.echo(made.text)
     for line in made.warnings:
         typer.echo(f"warning: {line}")
-    sizes = ", ".join(f"{one.name} {len(one.rows):,} rows" for one in tables) or f"{len(files)} drafts"
+    rows = [f"{one.name} {quantity(f'{len(one.rows):,}', 'row')}" for one in tables]
+    sizes = ", ".join(rows) or quantity(len(files), "draft")
     typer.echo(f"wrote {out} of {sizes}; review it; SHA-256 {digest(out)}")

@@ -24,6 +24,7 @@ from typing import Any
 from hanse.base.errors import UserError
 from hanse.base.files import ASKED, private_folder, read_text
 from hanse.base.lock import flock
+from hanse.base.plain_text import quantity
 from hanse.federation.codec import Message, WireError
 
 MOST = 1 << 26  # bytes of a log, which is read at each request; with more, none is taken until its owner moves it away
@@ -101,7 +102,7 @@ class NodeLog:
                 if now.st_mode & 0o022 or now.st_uid != os.geteuid():
                     raise WireError(f"{path}: others may write it, so no request is acted upon: chmod 600")
                 if nonce and now.st_size >= MOST:  # what was taken before may still be answered
-                    raise WireError(f"{path}: has {now.st_size} bytes: move it away, and a new log begins")
+                    raise WireError(f"{path}: has {quantity(now.st_size, 'byte')}: move it away, and a new log begins")
                 flock(file)
                 data = file.read()
                 if nonce and f'"nonce":"{nonce}"'.encode() in data:
@@ -144,10 +145,12 @@ def in_words(line: Mapping[str, Any]) -> str:
         return f"{line['at']}  asked by {line.get('by')}: {what}{round}, agreement {line.get('agreement', '')[:16]}"
     if line.get("refused"):
         return f"{line['at']}    refused: {line['refused']}"
-    asked = ", ".join(f"{kind} {n} about {models} models" for kind, (n, models) in line.get("questions", {}).items())
-    over = ", ".join(f"{n} {share} samples" for share, n in line.get("samples", {}).items())
+    questions = line.get("questions", {}).items()
+    asked = ", ".join(f"{kind} {n} about {quantity(models, 'model')}" for kind, (n, models) in questions)
+    over = ", ".join(quantity(n, f"{share} sample") for share, n in line.get("samples", {}).items())
     gone = line.get("left", {})
     results = ", ".join(gone.get("results", ())) or ", ".join(gone.get("beside", ())) or "nothing"
-    numbers = f" ({'+'.join(map(str, gone['lengths']))} numbers)" if gone.get("lengths") else ""
+    lengths = "+".join(map(str, gone.get("lengths", ())))
+    numbers = f" ({quantity(lengths, 'number')})" if lengths else ""
     parts = [part for part in (asked, f"over {over}" if over else "", f"{results}{numbers} left") if part]
-    return f"{line['at']}    {'; '.join(parts)}, {gone.get('bytes', 0)} bytes"
+    return f"{line['at']}    {'; '.join(parts)}, {quantity(gone.get('bytes', 0), 'byte')}"

@@ -23,6 +23,7 @@ from flwr.serverapp import Grid
 from flwr.supercore import log
 from httpx import HTTPError
 
+from hanse.base.plain_text import quantity
 from hanse.core.declared import LARGEST_COUNT
 from hanse.federation.check import one_line, reading
 from hanse.federation.codec import WireError
@@ -202,7 +203,7 @@ def metrics_of(content: RecordDict) -> MetricRecord:
 def _only(found: Sequence[T], what: str) -> T:
     """Return the one record of a kind. Raises WireError for none or more."""
     if len(found) != 1:
-        raise WireError(f"{len(found)} records of {what}: must be one")
+        raise WireError(f"{quantity(len(found), 'record')} of {what}: must be one")
     return found[0]
 
 

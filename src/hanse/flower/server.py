@@ -28,11 +28,13 @@ from flwr.serverapp import Grid, ServerApp
 from hanse.base.errors import MachineError, RunFailedError, UserError
 from hanse.base.files import FEDERATION, MEMBERS, read_text, write_whole
 from hanse.base.lock import Hold
+from hanse.base.plain_text import quantity
 from hanse.core.part import Mechanism
 from hanse.data.federated import RemoteData
 from hanse.data.samples import Input, Inputs, Samples
 from hanse.data.spec import SchemaTables
 from hanse.flower.agreement import Agreement, canonical, day_of, sources
+from hanse.flower.leave import take_leave
 from hanse.flower.link import FlowerFederation
 from hanse.flower.members import Check, Hello, Member, Members, Orders, SaidInput, kind
 from hanse.flower.narrator import Narrator, speaking
@@ -182,6 +184,7 @@ def play(
             half=half, orders=partial(Orders.read, out), letters=letters, check=check,
             shown=ShownHeads(out), agreement=agreement.hash, unsent=unsent(experiment),
             tells_leavers=experiment.clients.leaving.receipts == "sent",
+            leaves=partial(take_leave, out, register, agreement.run, ends=experiment.clients.leaving.models == "anew"),
         )  # fmt: skip
         narrator = Narrator(federation, out)
         with narrator.watching():
@@ -281,10 +284,11 @@ def gather(federation: FlowerFederation, members: int, patience_s: float) -> Non
                 if federation.here():
                     return
         elif not here and not newcomers.pending and len(refused) >= max(1, due):
-            raise UserError(f"members: none of the {len(refused)} nodes that are here can take part", *refused.values())
+            nodes = quantity(len(refused), "node that is", "nodes that are")
+            raise UserError(f"members: none of the {nodes} here can take part", *refused.values())
         if now > end:
             why = [*refused.values(), *([f"{newcomers.pending} have not answered yet"] if newcomers.pending else [])]
-            raise UserError(f"members: {here} of {members} nodes came within {patience_s:g} s", *why)
+            raise UserError(f"members: {here} of {quantity(members, 'node')} came within {patience_s:g} s", *why)
         here = federation.here() + len(newcomers.said)  # some of those who have come may have been kept out just now
         if here != told:
             LOG.info("%d of %d members are here", here, members)

@@ -24,6 +24,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from flwr.app import Context
 from flwr.app import Message as FlowerMessage
 
+from hanse.base.plain_text import quantity
 from hanse.federation.codec import Message, WireError, hash_of
 from hanse.flower.node_log import MOST, NodeLog
 from hanse.ledger.note import fingerprint
@@ -83,7 +84,7 @@ def check(
             f"{fingerprint(operator)}"
         ) from None
     if len(said) > MOST:  # it may have to be kept in the log
-        raise WireError(f"the request has {len(said)} bytes beside its arrays: at most {MOST}")
+        raise WireError(f"the request has {quantity(len(said), 'byte')} beside its arrays: at most {MOST}")
     if wrong := [name for name, array in request.arrays.items() if hash_of(array) != name]:
         raise WireError(f"an array of the request is not what was signed: {wrong[0][:40]}")
     if re.fullmatch("[0-9a-f]{32}", str(values.get("nonce"))) is None:  # the log could write another in another way

@@ -33,6 +33,7 @@ from rich.console import Console
 from threadpoolctl import threadpool_limits
 
 from hanse.base.errors import UserError, library
+from hanse.base.plain_text import quantity
 from hanse.base.pytorch import torch
 from hanse.data.sources import SOURCES, keeping, load
 from hanse.data.spec import Images
@@ -110,7 +111,7 @@ def play_all(
         """Show how many rounds were played; a job that ended counts with all of its rounds, however it ended."""
         rounds[job.key] += more
         failed = f", {len(failures)} failed" if failures else ""
-        told(rounds.total(), whole, f"{ended_jobs}/{len(todo)} runs{failed}")
+        told(rounds.total(), whole, f"{ended_jobs}/{quantity(len(todo), 'run')}{failed}")
 
     with ExitStack() as until_the_end:
         until_the_end.enter_context(keeping())

@@ -33,6 +33,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr, stdtr, stdtrit
 
+from hanse.base.plain_text import quantity
+
 Floats = NDArray[np.float64]
 Word = Literal[
     "confirmed", "contradicted", "no such effect", "open", "not run", "not testable at this scale",
@@ -97,7 +99,7 @@ class Decision:
     def said(self) -> str:
         """The verdict in words, for an open claim with the seeds that would decide it."""
         if self.word == "open":
-            return f"open (needs {self.needed or 'over 10,000'} seeds)"
+            return f"open (needs {quantity(self.needed or 'over 10,000', 'seed')})"
         return "confirmed in direction, not in size" if self.lesser else self.word
 
 

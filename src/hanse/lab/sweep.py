@@ -22,6 +22,7 @@ from rich.console import Console
 
 from hanse.base.errors import UserError
 from hanse.base.files import write_whole
+from hanse.base.plain_text import quantity
 from hanse.lab.job import Job, folder_of, play, play_kept, seeded
 from hanse.lab.kept import Store
 from hanse.lab.player import PlayedJobs, Work, play_all
@@ -183,7 +184,7 @@ def grid_of(file: Path, overrides: Sequence[str], grid: Sequence[str], seeds: in
         raise UserError(f"--seeds {seeds}: must be at least 1")
     count = math.prod(len(axis.values) for axis in axes) * (seeds or 1)
     if count > MOST:
-        raise UserError(f"--grid: {count:,} runs; at most {MOST:,}")
+        raise UserError(f"--grid: {quantity(f'{count:,}', 'run')}; at most {MOST:,}")
     base = read_file(file)
     grid_points = [
         dict(zip((axis.key for axis in axes), v, strict=True)) for v in itertools.product(*(a.values for a in axes))
@@ -453,6 +454,18 @@ def _write_rows(path: Path, rows: Sequence[Row]) -> None:
     writer.writeheader()
     writer.writerows(rows)
     write_whole(path, text.getvalue())
+
+
+def kept_runs(folder: Path) -> list[Path]:
+    """Return the run directories of a sweep's folder that its tables name; none if it has no tables."""
+    found = dict[Path, None]()
+    for file in (folder / TABLE, *sorted(folder.glob("part-*-of-*.csv"))):
+        if file.is_file():
+            with file.open(newline="", encoding="utf-8") as table:
+                named = [row.get("folder") for row in csv.DictReader(table)]
+            places = [folder / "runs" / Path(name).name for name in named if name]  # the whole sweep may have moved
+            found |= dict.fromkeys(place for place in places if place.is_dir())
+    return list(found)
 
 
 def _columns(rows: Sequence[Row]) -> list[str]:

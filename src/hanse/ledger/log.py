@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from hanse.base.files import LONGEST, opened
 from hanse.base.merkle import as_text, hashes_of
+from hanse.base.plain_text import quantity
 from hanse.core.book import DamagedError, LedgerError, MutableBook
 from hanse.core.entry import CLOSE, MINT, Transaction, leaf
 from hanse.ledger.note import DASH, fingerprint, is_signed, sign
@@ -132,7 +133,8 @@ class LogHead:
         if first.count < last.count and first.round < last.round:
             return ""
         said = (
-            f"{head.count} transactions in round {head.round} with the root {head.root.hex()}" for head in (self, other)
+            f"{quantity(head.count, 'transaction')} in round {head.round} with the root {head.root.hex()}"
+            for head in (self, other)
         )
         return f"the book '{self.book}' has two heads: {', and '.join(said)}"
 
@@ -243,7 +245,7 @@ class Walk:
         if head.book != self.book:
             raise DamagedError(f"{where}: is of the book '{head.book}', not of '{self.book}'")
         if head.count <= self.tally.count:
-            raise DamagedError(f"{where}: speaks of {head.count} transactions: must be more")
+            raise DamagedError(f"{where}: speaks of {quantity(head.count, 'transaction')}: must be more")
         if self.public is not None and not (head.by(self.public) if self.checked else head.signatures):
             raise DamagedError(f"{where}: is not signed by the operator's key, {fingerprint(self.public)}")
         return head

@@ -36,8 +36,9 @@ from pydantic_core import from_json
 from typing_extensions import TypedDict
 
 from hanse.base.errors import UserError
-from hanse.base.files import LONGEST, cut_torn, opened
+from hanse.base.files import LONGEST, cut_torn, opened, read_json
 from hanse.base.merkle import Tree, as_text, hashes_of, path_length, root_from
+from hanse.base.plain_text import quantity
 from hanse.core.book import Book, MutableBook
 from hanse.core.declared import Declared, Digest, Int64, Units
 from hanse.core.entry import CLOSE, LEAVE, Transaction, client, escrow, leaf, owner_of
@@ -199,7 +200,7 @@ class Records:
         """
         metrics = self._lines(METRICS, round)
         if len(metrics) > 1:
-            raise UserError(f"{self._folder / METRICS}: is damaged: round {round} has {len(metrics)} lines")
+            raise UserError(f"{self._folder / METRICS}: is damaged: round {round} has {quantity(len(metrics), 'line')}")
         return RecordDigest.of(metrics[0] if metrics else {}, self._lines(SEATS, round))
 
     def rounds(self, name: str) -> set[int]:
@@ -525,7 +526,7 @@ def contradiction(path: Path, told: Iterable[Receipt]) -> str:
         if receipt.book != kept[-1].book:
             return f"{here} is of another book, '{receipt.book}'; {there} was of '{kept[-1].book}'"
         if receipt.count < kept[-1].count and receipt not in kept:
-            return f"{here} says {receipt.count} transactions; {there} said {kept[-1].count}"
+            return f"{here} says {quantity(receipt.count, 'transaction')}; {there} said {kept[-1].count}"
     return split_view([*kept, *told])
 
 
@@ -547,17 +548,34 @@ def split_view(receipts: Iterable[Receipt]) -> str:
     return ""
 
 
-def read_receipts(folder: Path) -> Iterator[Receipt]:
+def read_receipts(folder: Path, *, besides: bool = False) -> Iterator[Receipt]:
     """Yield all receipts in the ``*.jsonl`` files of a folder, as :func:`read_file` reads each.
+
+    Args:
+        folder: the folder.
+        besides: whether it may have none, since there are other things in it.
 
     Raises:
         UserError: the folder has no such file, a file has no receipt, or a line is not a receipt.
     """
     files = sorted(folder.glob("*.jsonl"))
-    if not files:
+    if not files and not besides:
         raise UserError(f"--receipts {folder}: has no receipts (*.jsonl)")
     for path in files:
         yield from read_file(path)
+
+
+def heads_of_leavers(folder: Path) -> dict[str, str]:
+    """Return the roots that receipts of leavers (``*.json``) in a folder say that the book had, each with its file."""
+    found = dict[str, str]()
+    for path in sorted(folder.glob("*.json")):
+        said = read_json(path)
+        if isinstance(said, dict) and isinstance(said.get("head"), str):
+            try:
+                found[LogHead.read(said["head"]).root.hex()] = path.name
+            except ValueError as wrong:
+                raise UserError(f"{path}: its head is none ({wrong})") from None
+    return found
 
 
 def read_file(path: Path) -> Iterator[Receipt]:

@@ -30,6 +30,7 @@ from typing import IO, TYPE_CHECKING
 from hanse.base.errors import UserError
 from hanse.base.lock import flock
 from hanse.base.merkle import Tree, as_text, root_of
+from hanse.base.plain_text import quantity
 from hanse.core.book import Book, DamagedError, LedgerError, MutableBook
 from hanse.core.entry import Transaction
 from hanse.ledger.log import LogHead, Record, Walk, heads_of
@@ -97,7 +98,8 @@ def _first_wrong(
     if told:
         first = min(told.values(), key=lambda receipt: receipt.count)
         if first.count > tally.count:
-            return f"{first.who}: saw {first.count} transactions, the book has {tally.count}: its tail is cut"
+            saw = quantity(first.count, "transaction")
+            return f"{first.who}: saw {saw}, the book has {tally.count}: its tail is cut"
         return f"{first.who}: root after transaction {first.count}: is not the book's, which was written anew"
     after = MutableBook.of(tally.book())
     with suppress(LedgerError):  # if they cannot follow, the heads after them are left over

@@ -28,7 +28,7 @@ from hanse.base.errors import UserError, gated
 from hanse.base.files import cut_torn, json_lines, private_folder, write_whole
 from hanse.base.lock import flock
 from hanse.base.merkle import Tree, as_text, hashes_of, verify_consistency
-from hanse.base.plain_text import is_plain
+from hanse.base.plain_text import is_plain, quantity
 from hanse.core.entry import leaf
 from hanse.ledger.log import LogHead
 from hanse.ledger.note import cosign, cosigned_at, fingerprint, is_weak, own_key, public_of
@@ -51,7 +51,8 @@ class UnprovenError(ValueError):
     """
 
     def __init__(self, count: int) -> None:
-        super().__init__(f"the head comes without a proof that it goes on from that of {count} transactions")
+        seen = quantity(count, "transaction")
+        super().__init__(f"the head comes without a proof that it goes on from that of {seen}")
         self.count = count
 
 
@@ -275,7 +276,8 @@ def _against(last: LogHead, head: LogHead, since: int, proof: str) -> str:
     proof begins elsewhere."""
     book = f"the book '{head.book}'"
     if head.count < last.count:
-        return f"{book} was rolled back: {last.count} transactions were seen, and {head.count} are shown"
+        seen = quantity(last.count, "transaction was", "transactions were")
+        return f"{book} was rolled back: {seen} seen, and {head.count} shown"
     if head.count == last.count or last.contradicts(head):
         return last.contradicts(head)
     if since != last.count:
@@ -286,7 +288,7 @@ def _against(last: LogHead, head: LogHead, since: int, proof: str) -> str:
         hashes = []
     if verify_consistency(last.count, head.count, hashes, last.root, head.root):
         return ""
-    return f"{book} of {head.count} transactions is not shown to begin with the {last.count} that were seen"
+    return f"{book} of {quantity(head.count, 'transaction')} is not shown to begin with the {last.count} that were seen"
 
 
 def _head(path: Path, number: int, fields: Mapping[str, Any]) -> LogHead:

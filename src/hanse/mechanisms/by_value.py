@@ -23,9 +23,9 @@ from typing import Any, Literal
 import numpy as np
 
 from hanse.base.factories import TokenAmount
-from hanse.core.entry import TOKEN, Transaction, escrow
+from hanse.base.plain_text import quantity
+from hanse.core.entry import TOKEN, Transaction, escrow, in_tokens
 from hanse.core.entry import client as account
-from hanse.core.entry import tokens as say
 from hanse.core.part import Context, PostedRound, Settlement, SettlePart, State, View
 from hanse.core.table import Floats, Ints
 from hanse.core.telling import BeforeJoining, Check, Kind, Telling, Terms
@@ -161,7 +161,7 @@ class ByValue(SettlePart):
 
     def tells(self, slots: frozenset[str]) -> Telling:
         """Return what stakes and payments are called in reports."""
-        stake = f"{self.stake:g} token{'s' if self.stake != 1 else ''}"
+        stake = quantity(f"{self.stake:g}", "token")
         sure = " Only what is sure is paid; the rest is carried over." if self.pays_when == "sure" else ""
         return Telling(
             f"It puts up {stake} a round and gets back the stake with what its update was worth: more if that was more "
@@ -183,12 +183,12 @@ class ByValue(SettlePart):
         most = min(joining.at_stake, self.units * joining.rounds)
         return Terms(
             (
-                f"For each round in which it is asked to train it can lose at most {say(self.units)} tokens. What it "
-                "gained in earlier rounds can be lost again.",
+                f"For each round in which it is asked to train it can lose at most {in_tokens(self.units)}. What "
+                "it gained in earlier rounds can be lost again.",
             ),
             (
-                f"{self.rate:g} tokens for each unit by which its updates are worth more than the mean of the round's, "
-                "over the run at most as much as it can lose.",
+                f"{quantity(f'{self.rate:g}', 'token')} for each unit by which its updates are worth more than the "
+                "mean of the round's, over the run at most as much as it can lose.",
             ),
             ("How much its updates will be worth compared with others'.",),
             most,

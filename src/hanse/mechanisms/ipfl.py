@@ -26,10 +26,11 @@ from pydantic import Field
 
 from hanse.base.errors import UserError
 from hanse.base.factories import Rate, Weight
+from hanse.base.plain_text import quantity
 from hanse.base.pytorch import Tensor, torch
 from hanse.core.book import LARGEST
 from hanse.core.declared import LARGEST_COUNT
-from hanse.core.entry import TOKEN, Transaction, tokens, units_of
+from hanse.core.entry import TOKEN, Transaction, in_tokens, units_of
 from hanse.core.entry import client as account
 from hanse.core.part import (
     Choice,
@@ -735,16 +736,17 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         if agreed is None:
             pays.append("Its policy sets no limit of its own to a round's bill; 'trader' with 'most' does.")
         else:
-            pays.append(f"Its policy agrees to at most {tokens(agreed)} tokens a round; above that it gets nothing.")
+            pays.append(f"Its policy agrees to at most {in_tokens(agreed)} a round; above that it gets nothing.")
         if self.tariff is not None:
             gains.append(
-                f"Each time another client takes its model it is paid the posted price: {self.flat:g} tokens "
-                f"and {self.per_thousand:g} for each thousand samples as which the buyer takes it, if that covers its "
-                f"cost, {cost:g}."
+                "Each time another client takes its model it is paid the posted price: "
+                f"{quantity(f'{self.flat:g}', 'token')} and {self.per_thousand:g} for each thousand samples as which "
+                f"the buyer takes it, if that covers its cost, {cost:g}."
             )
         elif np.isfinite(cost):
             gains.append(
-                f"Each time another client imports its model it is paid at least its declared cost, {cost:g} tokens."
+                "Each time another client imports its model it is paid at least its declared cost, "
+                f"{quantity(f'{cost:g}', 'token')}."
             )
         else:
             gains.append("Its declared cost is infinite: nobody can buy its model, so it earns nothing.")

@@ -24,10 +24,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hanse.base.factories import Count, Positive, Share, TokenAmount
+from hanse.base.plain_text import quantity
 from hanse.base.streams import stream
 from hanse.core.book import Book
 from hanse.core.declared import LARGEST_COUNT
-from hanse.core.entry import TOKEN, Transaction, escrow, pool
+from hanse.core.entry import TOKEN, Transaction, escrow, in_tokens, pool
 from hanse.core.entry import client as account
 from hanse.core.entry import tokens as say
 from hanse.core.part import (
@@ -558,7 +559,7 @@ class TokenManager(SettlePart):
 
     def tells(self, slots: frozenset[str]) -> Telling:
         """Return what bids, payments and tiers are called in reports."""
-        cost = f"{self.price:g} token{'s' if self.price != 1 else ''}"
+        cost = quantity(f"{self.price:g}", "token")
         return Telling(
             f"It bids for seats: a bid holds {cost} of its account until the round is settled, and comes back "
             "if it wins no seat. Who trains is paid out of what the bidders paid: the more its update was worth, the "
@@ -604,11 +605,11 @@ class TokenManager(SettlePart):
         most = joining.at_stake if most_round is None else min(joining.at_stake, most_round * auctions)
         many = "each model" if tiers is None else "the model" if tiers == 1 else f"each of {tiers} models"
         pays = (
-            f"A bid on {many} costs {say(self.units)} tokens a round if it wins a seat; a bid that wins none "
+            f"A bid on {many} costs {in_tokens(self.units)} a round if it wins a seat; a bid that wins none "
             "comes back.",
-            f"There are {auctions} auctions, from round {self.first} on. Over the whole run it can lose at most "
-            f"{say(most)} of the tokens it is granted"
-            + (f" and of {say(joining.debt)} tokens of debt." if joining.debt else "; it is never in debt."),
+            f"{quantity(auctions, 'auction is', 'auctions are')} held, from round {self.first} on. Over the whole run "
+            f"it can lose at most {say(most)} of the tokens it is granted"
+            + (f" and of {in_tokens(joining.debt)} of debt." if joining.debt else "; it is never in debt."),
             "It loses a bid's whole price only where its update is refused or worth least, and the model improved so "
             f"much (by {100 * self.gamma:g} % or more) that nothing is given back.",
         )
@@ -620,8 +621,9 @@ class TokenManager(SettlePart):
             # rank k of n gets the share k / (1 + ... + n) of a pool of n prices
             best, last = (round(self.units * 2 * k / (seats + 1)) for k in (seats, 1))
             gains.append(
-                f"If {seats} clients pay and train and nothing is given back, the most valuable gets {say(best)} "
-                f"tokens for its {say(self.units)}, the least valuable {say(last)}, one in the middle what it paid."
+                f"If {seats} clients pay and train and nothing is given back, the most valuable gets "
+                f"{in_tokens(best)} for its {say(self.units)}, the least valuable {say(last)}, one in the middle what "
+                "it paid."
             )
         earns = "earns without paying" if self.invited == "earn" else "neither pays nor earns"
         gains.append(f"Who is invited without a bid trains and {earns}.")

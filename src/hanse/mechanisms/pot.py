@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 
 from hanse.base.factories import Positive, Share, TokenAmount
-from hanse.core.entry import MINT, TOKEN, Transaction, pool
+from hanse.base.plain_text import quantity
+from hanse.core.entry import MINT, TOKEN, Transaction, in_tokens, pool
 from hanse.core.entry import client as account
-from hanse.core.entry import tokens as say
 from hanse.core.part import Context, PostedRound, Settlement, SettlePart, State, Unproved, View
 from hanse.core.table import Floats
 from hanse.core.telling import BeforeJoining, Check, Kind, Telling, Terms
@@ -125,11 +125,12 @@ class Pot(SettlePart):
 
     def tells(self, slots: frozenset[str]) -> Telling:
         """Return what the pot and its shares are called in reports."""
+        pot = quantity(f"{self.tokens:g}", "token")
         work = f" {self.for_work:.0%} of it is for proven work." if self.for_work else ""
         work += f" Who trained in fewer than {self.vests} rounds gets as many parts of its share." * (self.vests > 1)
         return Telling(
-            f"After the last round it gets a share of {self.tokens:g} tokens by what its updates were worth.{work}",
-            f"A pot of {self.tokens:g} tokens is shared out after the last round by what updates were worth.{work}",
+            f"After the last round it gets a share of {pot} by what its updates were worth.{work}",
+            f"A pot of {pot} is shared out after the last round by what updates were worth.{work}",
             "The pot",
             (),
             (
@@ -150,7 +151,7 @@ class Pot(SettlePart):
         work += f" Of its share it gets one part in {self.vests} for each round of work." * (self.vests > 1)
         return Terms(
             (),
-            (f"A share of {say(self.units)} tokens from outside, once, after the last round.{work}",),
+            (f"A share of {in_tokens(self.units)} from outside, once, after the last round.{work}",),
             ("How much its updates will be worth compared with others'.",),
             0,
         )

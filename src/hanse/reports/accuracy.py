@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from hanse.base.plain_text import quantity
 from hanse.learning.metrics import ACCURACY, LOSS, MetricStyle
 from hanse.reports.chart import Chart, Curve, Floats, Ints, Lines, even
 from hanse.reports.facts import facts_of
@@ -89,7 +90,7 @@ def _line(group: SeedGroup, key: str, reading: MetricStyle, look: int) -> Curve 
     curve = group.curve(key, lambda run, _: own_means(run, reading, MOST_READ) if own else run.series(key))
     if curve is None:
         return None
-    name = group.label if curve.sd is None else f"{group.label} ({len(group.runs)} seeds)"
+    name = group.label if curve.sd is None else f"{group.label} ({quantity(len(group.runs), 'seed')})"
     line = curve.line(name, MOST_ON_CURVE, reading.factor, look)
     if line.low is None or line.high is None:
         return line

@@ -17,10 +17,12 @@ from typing import Any
 import numpy as np
 
 from hanse.base.files import MEMBERS
+from hanse.games.jackknife import SURE
 from hanse.reports.alone import ALONE, by_python, find_alone
 from hanse.reports.chart import Chart
 from hanse.reports.contributions import Contribution, contribution, picture_of
 from hanse.reports.facts import Answer, RunOf, facts_of, mean_interval
+from hanse.reports.fits import surely
 from hanse.reports.groups import SeedGroup, group_runs
 from hanse.reports.showing import shown
 from hanse.reports.words import Note, said
@@ -103,7 +105,8 @@ def answers(groups: Sequence[SeedGroup]) -> Answers:
     if valued is not None:
         given, worth = valued
         doubtful = any(run.doubts for run in given.runs)
-        label = f"{given.label}{given.seeds_text}" if several else ""
+        some = len(given.same_clients) < len(given.runs)  # of other splits, a client's number is another client's
+        label = f"{given.label}{given.seeds_text}" if several or some else ""
         gave = contributed(worth, label, cleared, [row.name for row in harmful], doubtful=doubtful)
         picture = picture_of(given, worth)
     if harmful:
@@ -210,13 +213,25 @@ def _most(found: Contribution, start: Mapping[str, Any], but: Collection[str]) -
     tied = [order[0], *ranked.tied(order[0]).tolist()]
     top = [client for client in tied if labels[client] not in but]
     if len(tied) == len(order) or not top or ranked.totals.max() <= 0:
-        return Note("nobody_leads", "note", start)
+        return Note("nobody_leads", "note", {**start, **_helped(found, but), "of": len(order)})
     one, together = _share(found, top[:1]), _share(found, top)
     who = _who(labels[c] for c in top)
     # a lower sum may be less certain than those above it, and so tied where these are not
     in_order = order[: len(top)] == top
     share = together if in_order or not who["names"] else one
     return Note("leads", "note", {**start, **who, "of": len(order), "in_order": in_order, "share": share})
+
+
+def _helped(found: Contribution, but: Collection[str]) -> dict[str, Any]:
+    """Return whose sums are above zero, so that with 95 % none of these is wrong, and of whom that is open: the highest
+    sum first, ``but`` for some. Nobody, if values only rank, or where an error is not known.
+    """
+    known = np.isfinite(found.errors) & np.isfinite(found.drawn) & (found.errors > 0) & (found.seats > 1)
+    at = [i for i in found.order.tolist() if found.labels[i] not in but and known[i] and not found.measure.ranks]
+    half, sums = SURE * found.errors, found.totals
+    signs = surely([(sums[i], sums[i] - half[i], sums[i] + half[i]) for i in at])
+    names = {sign: [found.labels[i] for i, one in zip(at, signs, strict=True) if one == sign] for sign in (1, 0)}
+    return {"helped": _who(names[1]), "open": _who(names[0])}
 
 
 def _share(found: Contribution, top: Sequence[int]) -> float | None:

@@ -19,6 +19,7 @@ from typing import Any
 
 from hanse.base.errors import UserError
 from hanse.base.files import read_arrays, read_json, run_folder, table
+from hanse.base.plain_text import quantity
 from hanse.core.telling import ABOUT, Check, Fact, describe
 from hanse.ledger.run_ledger import has_books, movements, reading, verify_run
 from hanse.mechanisms import market_checks
@@ -124,7 +125,7 @@ def audit_run(folder: Path, told: ProgressCallback = untold, trust: bool = False
             told(len(found), len(found) + 1)
             found.append(check)
     if not records.holds:
-        of = f"; this is said of {len(rounds)} markets, and not of rounds whose files are lost"
+        of = f"; this is said of {quantity(len(rounds), 'market')}, and not of rounds whose files are lost"
         whole = ("conservation", "grants", "grants and kinds")  # which read the books alone
         found = [
             replace(c, said=c.said + of) if isinstance(c, Check) and c.holds and c.name not in whole else c
@@ -210,7 +211,7 @@ def _books(folder: Path, posts: frozenset[str]) -> list[Check]:
         odd = against_rules(folder, movements(ledger.history()), posts)
     kinds = ", and only kinds of payments that the rule posts" * bool(posts)
     grants = f"one grant per client, of the size that was set{kinds}"
-    said = f"{verdict.transactions} transactions, each of which sums to 0, and so do all balances together"
+    said = f"{quantity(verdict.transactions, 'transaction')}, each of which sums to 0, and so do all balances together"
     return [
         Check("conservation", True, said),
         Check("grants" + " and kinds" * bool(odd or kinds), not odd, odd or grants),
@@ -226,11 +227,13 @@ def _payments(folder: Path, parts: Mapping[str, Any], why_not: str) -> Iterator[
     checks, again = checked(rounds, parts, why_not)
     yield from checks
     yield from parts.get("settle", market_checks).promises(rounds, parts)
-    said = f"the payment rule, shown the same, settles {again.rounds} rounds as they were settled"
+    same = quantity(again.rounds, "round as it was", "rounds as they were")
+    said = f"the payment rule, shown the same, settles {same} settled"
     if again.wrong or not again.why_not:
         yield Check("settled again", not again.wrong, again.wrong or said)
     else:
-        some = f"{again.rounds} rounds were, the others not" if again.rounds else "no payment was computed anew"
+        some = quantity(again.rounds, "round was", "rounds were")
+        some = f"{some}, the others not" if again.rounds else "no payment was computed anew"
         yield Fact("settled again", f"{some}: {again.why_not}", unchecked=True)
 
 
@@ -239,5 +242,5 @@ def no_trade(run: RunRecord, rounds: Sequence[MarketRound]) -> Fact:
     there = {c for r in rounds for c in r.clients.tolist()}
     traded = {c for r in rounds for c in r.clients[r.realised.any(axis=0) | r.realised.any(axis=1)].tolist()}
     alone = [run.client_label(c) for c in sorted(there - traded)]
-    nothing = f"client{'s' if len(alone) > 1 else ''} {', '.join(alone)} bought and sold nothing in any round"
+    nothing = f"{'clients' if len(alone) > 1 else 'client'} {', '.join(alone)} bought and sold nothing in any round"
     return Fact("no trade", nothing if alone else "nobody: every client bought or sold in some round")

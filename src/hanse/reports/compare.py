@@ -19,6 +19,7 @@ import numpy as np
 
 from hanse.base.errors import UserError, nearest
 from hanse.base.files import table, write_csv
+from hanse.base.plain_text import quantity
 from hanse.learning.metrics import ACCURACY, LOSS, reading_of
 from hanse.reports.chart import Floats, Ints
 from hanse.reports.fits import own_mean
@@ -192,7 +193,7 @@ def _group_rows(label: str, rows: Sequence[Mapping[str, Any]]) -> list[dict[str,
         for key in (key for key in rows[0] if key not in _LABELS):
             values = [r[key] for r in rows if r[key] is not None]
             numbers[key] = float(statistic(values)) if len(values) == many else None
-        found.append({"run": f"{label} ({many} seeds)", "kind": kind, **shared, **numbers})
+        found.append({"run": f"{label} ({quantity(many, 'seed')})", "kind": kind, **shared, **numbers})
     return found
 
 
@@ -212,7 +213,8 @@ def with_baseline(groups: Sequence[SeedGroup], name: str | None) -> list[SeedGro
     called = called or [g for g in groups if any(name in (run.name, str(run.path), run.mechanism) for run in g.runs)]
     if len(called) != 1:
         labels = [group.label for group in groups]
-        what = f"{len(called)} experiments are called so; allowed: {', '.join(labels)}" if called else ""
+        many = quantity(len(called), "experiment is", "experiments are")
+        what = f"{many} called so; allowed: {', '.join(labels)}" if called else ""
         raise UserError(f"--baseline: '{name}': {what or f'no such experiment{nearest(name, labels)}'}")
     return [*called, *(group for group in groups if group is not called[0])]
 

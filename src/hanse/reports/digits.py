@@ -19,22 +19,21 @@ def rounded(value: float, error: float | None = None, *, sign: bool = False, mos
             ``most`` digits are shown.
         sign: write a plus, too.
         most: significant digits where no error is known.
-        some: a number that is not 0 is not rounded to 0 either, but shown with its first digit.
+        some: at least its first digit is shown: else 0.02 could be 0 beside 0.3, and 0.56 be 1 beside 2.5.
 
     Examples:
-        >>> rounded(0.02, 0.3), rounded(0.02, 0.3, some=True)
-        ('0.0', '0.02')
+        >>> rounded(0.02, 0.3), rounded(0.02, 0.3, some=True), rounded(-0.56, 2.5, some=True)
+        ('0.0', '0.02', '-0.6')
         >>> rounded(0.7034, 0.17), rounded(-8.93, 12.9, sign=True), rounded(0.7034), rounded(1234.5, 30)
         ('0.7', '-9', '0.703', '1234')
         >>> rounded(0.1 + 0.2, 1e-17)
         '0.300'
     """
     known = error is not None and math.isfinite(error) and error > 1e-9 * abs(value)
-    last = math.log10(error) if error and known else math.log10(abs(value) or 1.0) // 1 + 1 - most
-    places = max(0, -math.floor(last))
+    first = math.log10(abs(value) or 1.0) // 1
+    last = math.log10(error) if error and known else first + 1 - most
+    places = max(0, -math.floor(min(last, first) if some else last))
     told = f"{value:{'+' if sign else ''}.{places}f}"
-    if float(told) == 0 and some and value:
-        return rounded(value, sign=sign, most=1)
     return f"{0:.{places}f}" if float(told) == 0 else told
 
 
@@ -129,12 +128,13 @@ def called(label: str, *, many: bool = False) -> str:
         >>> called("3"), called("Hope"), called("3 and 4", many=True)
         ('Client 3', 'Hope', 'Clients 3 and 4')
     """
-    return f"{'Clients' if many else 'Client'} {label}" if label[:1].isdecimal() else label
+    told = labelled(label, many=many)
+    return told if told == label else told.capitalize()
 
 
-def labelled(name: str) -> str:
-    """Return a client as a label: "client 3", or the name "Hope"."""
-    return f"client {name}" if name[:1].isdecimal() else name
+def labelled(label: str, *, many: bool = False) -> str:
+    """Return clients within a sentence, or as a label: "client 3", "clients 3 and 4", or the name "Hope"."""
+    return f"{'clients' if many else 'client'} {label}" if label[:1].isdecimal() else label
 
 
 def listed(names: Sequence[str], most: int = 5, last: str = "and") -> str:

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from hanse.base.errors import UserError, gated
+from hanse.base.plain_text import quantity
 from hanse.core.table import Floats, Ints
 from hanse.games.game import Coalition
 from hanse.learning.intervals import sample_blocks
@@ -89,11 +90,11 @@ class Evaluations:
         samples = 0 if np.ndim(answer) == 0 else len(np.asarray(answer))
         if self.samples not in (None, samples):
             raise UserError(
-                f"{self._function}: returned {samples or 1} numbers, and {self.samples or 1} before: must be one "
-                "number, or one for each test sample, always of the same samples"
+                f"{self._function}: returned {quantity(samples or 1, 'number')}, and {self.samples or 1} before: must "
+                "be one number, or one for each test sample, always of the same samples"
             )
         if self._units is not None and samples != len(self._units):
-            returned = f"{samples} numbers" if samples else "one number, and none for each test sample"
+            returned = quantity(samples, "number") if samples else "one number, and none for each test sample"
             raise UserError(f"units: {len(self._units)}, but {self._function} returned {returned}: must be one each")
         self.samples = samples
         return answer

@@ -20,21 +20,22 @@ import numpy as np
 
 from hanse.base.errors import UserError, in_python
 from hanse.base.files import table, write_csv
-from hanse.core.entry import LEAVE, TOKEN
-from hanse.flower.members import Orders
+from hanse.core.entry import TOKEN
+from hanse.flower.members import LEAVES, Orders
 from hanse.games.jackknife import SURE, t_quantile
+from hanse.ledger.accounts import Account
 from hanse.reports.chart import Floats
 from hanse.reports.contributions import Contribution, contribution, gained
 from hanse.reports.digits import number
 from hanse.reports.fits import Fit, finite_or_none, fits_of, surely
 from hanse.reports.groups import SeedGroup, honest_of
 from hanse.reports.harm import harms_of
-from hanse.reports.money import Account, read_books
+from hanse.reports.money import read_books
 from hanse.reports.showing import frame
 from hanse.reports.text_table import TextTable
 from hanse.reports.words import Level, Note
 from hanse.runs.chance import is_number, nothing_left, used_up
-from hanse.runs.run_record import RunRecord, Seat, load_run, walked
+from hanse.runs.run_record import RunRecord, Seat, load_run
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -43,6 +44,7 @@ SCHEMA = 2  # of the JSON; it grows when a column is renamed or changes its mean
 _MOST_LOST = 5  # rounds with a note each
 _MOST_REASONS = 5  # for which updates were refused, the most frequent ones
 _MISSED = 0.25  # of what the rounds changed: in honest runs path values miss up to .01 of it
+BY_LEAVE = "by hanse leave"
 VERY_FEW = 30  # test units: with fewer, a difference in one run is no ground for a decision
 
 MISSING = ("lost_round", "more_lost", "beyond_the_book", "no_values")  # notes on what is missing in the records
@@ -74,8 +76,8 @@ class ClientFacts:
         latest: by how many rounds the latest of these was late.
         under_way: whether its last update had not arrived at the end.
         status: "active"; "expelled" by the operator; "refused", if each of its updates was; "sat out", if its privacy
-            budget was used up at the end; "left", by ``hanse leave`` or, where updates may be late, by not being there
-            in the last round; or "never asked".
+            budget was used up at the end; "left", by ``hanse leave``, by its own policy or, in a simulation, by not
+            being there in the last round; or "never asked".
         since: the round from which on it has this status, if that is not "active".
         why: the reason for it.
         updates: how many of its updates were valued.
@@ -651,6 +653,9 @@ class RunOf:
                 add("few_units", "warning", **who, units=row.units)
             if row.status in ("expelled", "refused", "sat out"):
                 add(row.status.replace(" ", "_"), "warning", **who, since=row.since, why=row.why)
+            elif row.status == "left":
+                over = (row.since or 0) > run.metrics[-1]["round"]
+                add("left", "note", **who, since=row.since, why=row.why, over=over)
             if row.harmful:
                 add("harmful", "warning", **who, more=row.without, low=row.without_low, high=row.without_high,
                     starts=row.starts)  # fmt: skip
@@ -688,10 +693,11 @@ def _privacy(run: RunRecord) -> dict[int, dict[str, Any]]:
 def _taking_part(run: RunRecord) -> dict[int, dict[str, Any]]:
     """Return how often each client took part, and whether it still does."""
     end = int(run.metrics[-1]["round"])
-    last = run.arrays(end, only=("present",)).get("present")
-    there = None if last is None else set(np.asarray(last).tolist())
+    there = None if run.members else _listed(run, end, "present")  # a member's node may be away for a round
+    rounds = [int(line["round"]) for line in run.metrics if line.get("left")]
+    resigned = {client: round for round in rounds for client in _listed(run, round, "leaving") or ()}
     expelled, gone = Orders.read(run.path).expelled, used_up((s.client, s.round, s.refused) for s in run.clients)
-    left = {int(r.transaction.step.partition("/")[2]): r.round for r in walked(run)[1] if r.transaction.kind == LEAVE}
+    left = run.sums.left
     seats: dict[int, list[Seat]] = {client: [] for client in range(run.num_clients)}
     for seat in run.clients:
         seats[seat.client].append(seat)
@@ -700,23 +706,35 @@ def _taking_part(run: RunRecord) -> dict[int, dict[str, Any]]:
         taken = [seat for seat in mine if seat.refused is None]
         asked, late = len({seat.round - seat.staleness for seat in mine}), [seat.staleness for seat in taken]
         status: Status = "active" if taken or run.in_app else "refused" if mine else "never asked"
-        since, why = None, ""
-        if client in expelled:
+        since, why, busy = None, "", bool(mine) and (mine[-1].round, client) in run.under_way
+        after = 1 + max((seat.round for seat in mine), default=-1)  # what it was asked last
+        if client in left:
+            # on a network it is settled after the last round, which is dated end + 1, and was asked nothing before
+            status, since, why = "left", after if client in expelled else min(left[client], end + 1), BY_LEAVE
+        elif client in resigned:
+            status, since, why = "left", resigned[client], "by its own policy"
+        elif expelled.get(client) == LEAVES:
+            status, since, why = "left", after, BY_LEAVE
+        elif client in expelled:
             status, why = "expelled", expelled[client]
         elif client in gone:
             status, since, why = "sat out", gone[client], "its privacy budget is used up"
-        elif client in left:
-            status, since = "left", min(left[client], end + 1)  # the last settlement is dated end + 1
-        elif there is not None and client not in there:
-            status, since = "left", 1 + max((seat.round for seat in mine), default=-1)
+        elif there is not None and client not in there and not busy:
+            status, since, why = "left", after, "being there no more"
         elif status == "refused":
             why = Counter(seat.refused for seat in mine).most_common(1)[0][0] or ""
         rows[client] = {
             "asked": asked, "answered": len({seat.round for seat in taken}), "late": sum(map(bool, late)),
-            "latest": max(late, default=0), "under_way": bool(mine) and (mine[-1].round, client) in run.under_way,
+            "latest": max(late, default=0), "under_way": busy,
             "samples": taken[-1].samples if taken else None, "status": status, "since": since, "why": why,
         }  # fmt: skip
     return rows
+
+
+def _listed(run: RunRecord, round: int, name: str) -> set[int] | None:
+    """Return the clients in an array of a round's record; None if the round has no such array."""
+    found = run.arrays(round, only=(name,)).get(name)
+    return None if found is None else set(found.tolist())
 
 
 def utilities(run: RunRecord) -> Floats | None:

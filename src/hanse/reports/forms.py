@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from hanse.base.errors import UserError, first_line
+from hanse.base.plain_text import quantity
 from hanse.core.table import Floats, Ints
 from hanse.data.frames import client_name, is_frame
 
@@ -263,7 +264,7 @@ def weights_of(weights: Sequence[float] | Mapping[Any, float] | None, given: Giv
     Raises:
         UserError: the weights are not n finite numbers of at least 0, are all 0, or have other names than the updates.
     """
-    n = len(given.rows)
+    n, due = len(given.rows), quantity(len(given.rows), "number")
     if weights is None:
         return np.ones(n)
     if given.keys is not None and hasattr(weights, "to_dict"):  # a pandas Series has names, and an order of its own
@@ -279,9 +280,9 @@ def weights_of(weights: Sequence[float] | Mapping[Any, float] | None, given: Giv
             raise TypeError
         weights_given = np.asarray(numbers, dtype=np.float64)
     except (TypeError, ValueError):
-        raise UserError(f"weights: {weights!r:.80}: must be {n} numbers, one for each update") from None
+        raise UserError(f"weights: {weights!r:.80}: must be {due}, one for each update") from None
     if weights_given.shape != (n,):
-        raise UserError(f"weights: of shape {weights_given.shape}: must be {n} numbers, one for each update")
+        raise UserError(f"weights: of shape {weights_given.shape}: must be {due}, one for each update")
     with np.errstate(over="ignore"):
         whole = float(weights_given.sum())  # NaN and infinity if one is
     if (weights_given < 0).any() or not (whole > 0 and math.isfinite(whole)):

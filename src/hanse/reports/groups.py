@@ -16,6 +16,7 @@ import numpy as np
 
 from hanse.base.errors import UserError
 from hanse.base.files import read_text
+from hanse.base.plain_text import quantity
 from hanse.base.toml import flat
 from hanse.reports.chart import Curve, Floats, Ints, even
 from hanse.runs.run_record import SEEDS, RunRecord
@@ -120,7 +121,7 @@ class SeedGroup:
         """What the title of a chart by client adds: ", mean of 3 seeds", ", seed 0" of several splits, or ""."""
         many = len(self.same_clients)
         if many > 1:
-            return f", mean of {many} seeds"
+            return f", mean of {quantity(many, 'seed')}"
         return f", seed {self.runs[0].seeds[0]}" if len(self.runs) > 1 else ""
 
 

@@ -19,6 +19,7 @@ import numpy as np
 
 from hanse.base.errors import UserError
 from hanse.base.files import MEMBERS, read_json, table, write_whole
+from hanse.base.plain_text import quantity
 from hanse.games.jackknife import SURE, interval_errors, t_quantile
 from hanse.reports.alone import by_python
 from hanse.runs.run_record import RunRecord, load_run
@@ -125,7 +126,7 @@ def retrain(
         )
     clients = [run.client_of(name, "--without") for name in left_out]
     if not clients and run.num_clients > MOST:
-        raise UserError(f"--retrain: {run.num_clients} clients: name those to leave out, as in --without 3")
+        raise UserError(f"--retrain: {quantity(run.num_clients, 'client')}: name those to leave out, as in --without 3")
     if wrong := [client for client in clients if not 0 <= client < run.num_clients]:
         raise UserError(f"--without {wrong[0]}: no such client; this run has clients 0 to {run.num_clients - 1}")
     experiment = Experiment.read(folder / "config.toml")

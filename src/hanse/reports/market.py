@@ -31,5 +31,5 @@ def gains_charts(groups: Sequence[SeedGroup]) -> list[Chart]:
         marks = Bars(names, tuple(Series(name, np.array(column)) for name, column in columns.items()))
         label = group.label + (f", seed {run.seeds[0]}" if len(group.runs) > 1 else "")
         told, title = said("gains", "utility" in columns), f"Who gained what: {label}"
-        charts.append(Chart(f"gains-{slug(label)}", SECTION, title, told, marks, x="tokens", y="client"))
+        charts.append(Chart(f"gains-{slug(label)}", SECTION, title, told, marks, x="tokens"))
     return charts

@@ -17,6 +17,7 @@ from hanse.base.errors import UserError
 from hanse.core.entry import TOKEN, escrow, owner_of
 from hanse.core.entry import client as account_of
 from hanse.core.telling import Plot
+from hanse.ledger.accounts import Account, PostingSum, moved_by
 from hanse.ledger.log import Record
 from hanse.ledger.receipts import AGREEMENT
 from hanse.ledger.run_ledger import open_ledger
@@ -29,77 +30,6 @@ from hanse.reports.words import said
 from hanse.runs.run_record import RunRecord, client_names, walked
 
 
-@dataclass
-class PostingSum:
-    """The sum of all postings of one kind on a client's account and its escrow.
-
-    Units that only move between these two, as a bid does before it wins a seat, are not an expense: a kind whose
-    transactions do nothing else is marked as ``within``, and shows what moved on the account itself.
-
-    Attributes:
-        kind: the kind, as the ledger calls it.
-        what: the name of this kind on the page.
-        received: the units that came in.
-        paid: the units that went out.
-        transactions: the numbers of the transactions that make up the sum.
-        within: whether they only move units between the client's own account and its escrow.
-    """
-
-    kind: str
-    what: str = ""
-    received: int = 0
-    paid: int = 0
-    transactions: list[int] = field(default_factory=list)
-    within: bool = True
-
-    @property
-    def net(self) -> int:
-        """What came in less what went out, in units."""
-        return self.received - self.paid
-
-    def take(self, number: int, moved: Sequence[tuple[str, int]]) -> None:
-        """Add what a transaction moves on the client's account and its escrow, as (account, units)."""
-        self.transactions.append(number)
-        stays = len(moved) > 1 and not sum(units for _, units in moved) and len({name for name, _ in moved}) == 2
-        if self.within and not stays:
-            self.received, self.paid, self.within = 0, 0, False
-        if stays:
-            moved = [posting for posting in moved if self.within and posting[0].startswith("client/")]
-        for _, units in moved:
-            if units > 0:
-                self.received += units
-            else:
-                self.paid -= units
-
-
-@dataclass
-class Account:
-    """What a client was granted, received and paid, and what it holds at the end, in units."""
-
-    balance: int = 0
-    escrow: int = 0
-    kinds: dict[str, PostingSum] = field(default_factory=dict)
-
-    def take(self, number: int, kind: str, moved: Sequence[tuple[str, int]]) -> None:
-        """Add what a transaction moves on the client's account and its escrow, as (account, units)."""
-        for name, units in moved:
-            if name.startswith("escrow/"):
-                self.escrow += units
-            else:
-                self.balance += units
-        if kind not in self.kinds:
-            self.kinds[kind] = PostingSum(kind)
-        self.kinds[kind].take(number, moved)
-
-    @property
-    def totals(self) -> dict[str, int]:
-        """What was granted, received and paid besides, and what account and escrow hold, in units."""
-        counted = [one for kind, one in self.kinds.items() if kind != "grant" and not one.within]
-        received, paid = sum(one.received for one in counted), sum(one.paid for one in counted)
-        granted = self.kinds.get("grant", PostingSum("grant")).received
-        return {"granted": granted, "received": received, "paid": paid, "balance": self.balance, "escrow": self.escrow}
-
-
 @dataclass(frozen=True)
 class Books:
     """What the ledger of a run adds up to, in tokens.
@@ -110,7 +40,6 @@ class Books:
         held: ``[R, N]``, what each client's account and escrow hold together after each of these rounds. NaN before the
             client has an account.
         accounts: the books of each client that has an account, by its number.
-        records: the transactions that move each client's account or escrow, by its number.
         name: the name of the book.
         count: how many transactions the book has.
         head: the hash of the last posting.
@@ -128,7 +57,6 @@ class Books:
     rounds: Ints
     held: Floats
     accounts: Mapping[int, Account] = field(default_factory=dict)
-    records: Mapping[int, Sequence[Record]] = field(default_factory=dict, repr=False)
     name: str = ""
     count: int = 0
     head: str = ""
@@ -144,42 +72,36 @@ def read_books(run: RunRecord) -> Books | None:
     Raises:
         UserError: the books cannot be read, or do not verify.
     """
-    found, booked = (run.verified, ()) if run.wrong_in_books else walked(run)
-    if wrong := found.wrong if isinstance(found, VerifyResult) else found:
+    found, sums = run.verified, run.sums
+    if wrong := run.wrong_in_books:
         raise UserError(f"they do not hold: {wrong} ('hanse ledger verify' checks them)")
-    if not isinstance(found, VerifyResult):
+    if not isinstance(found, VerifyResult) or not sums.held:
         return None
-    last, rounds, rows = int(run.metrics[-1]["round"]), list[int](), list[Floats]()
+    last, rows = int(run.metrics[-1]["round"]), dict[int, Floats]()
     row = np.full(run.num_clients, np.nan)
-    accounts: dict[int, Account] = {}
-    own: dict[int, list[Record]] = {}
-    for round, records in groupby(booked, key=lambda record: min(record.round, last)):
-        for record in records:
-            kind, moved = record.transaction.kind, dict[int, list[tuple[str, int]]]()
-            for posting in record.transaction.postings:
-                if (owner := owner_of(posting[0])) is not None:
-                    moved.setdefault(owner, []).append(posting)
-            for owner, postings in moved.items():
-                if owner not in accounts:
-                    accounts[owner], own[owner] = Account(), []
-                own[owner].append(record)
-                account = accounts[owner]
-                account.take(record.number, kind, postings)
-                if owner < len(row):
-                    row[owner] = account.balance + account.escrow
-        rounds.append(round)
-        rows.append(row.copy())
-    if not rounds:
-        return None
+    for round, held in sums.held.items():
+        for client, units in held.items():
+            if client < len(row):
+                row[client] = units
+        rows[min(round, last)] = row.copy()
     return Books(
-        np.array(rounds, np.int64),
-        np.stack(rows) / TOKEN,
-        accounts,
-        own,
+        np.array([*rows], np.int64),
+        np.stack([*rows.values()]) / TOKEN,
+        sums.accounts,
         open_ledger(run.path).book,
         found.transactions,
         found.head,
     )
+
+
+@lru_cache(maxsize=4)
+def _own_records(run: RunRecord) -> Mapping[int, Sequence[Record]]:
+    """Return the transactions that move each client's account or escrow, by its number."""
+    own = dict[int, list[Record]]()
+    for record in walked(run)[1]:
+        for owner in moved_by(record):
+            own.setdefault(owner, []).append(record)
+    return own
 
 
 def agreed_in(run: RunRecord) -> tuple[str, ...]:
@@ -256,7 +178,7 @@ def money_of(run: RunRecord, client: int, *, names: bool = False) -> Money | Non
     if books is None:
         return None
     called = client_names(run.path) if names else None
-    lines = _own_lines(books.records.get(client, ()), client, called)
+    lines = _own_lines(_own_records(run).get(client, ()), client, called)
     kinds = books.accounts.get(client, Account()).kinds
     figures = tuple(replace(one, what=run.about.kinds.get(kind, kind)) for kind, one in kinds.items())
     return Money(book=books.name, count=books.count, head=books.head, figures=figures, lines=lines)

@@ -57,7 +57,7 @@ def figures(groups: Sequence[SeedGroup]) -> list[Chart]:
 
 
 _REPORTED = (*MISSING, "data", "unfinished", "ended_early", "late", "refusals", "minted", "nothing_left", "few_units",
-             "expelled", "refused", "sat_out")  # fmt: skip
+             "expelled", "refused", "sat_out", "left")  # fmt: skip
 _MOST_ALIKE = 3  # notes with one code
 
 

@@ -20,6 +20,7 @@ from torch import nn
 
 from hanse.base.errors import UserError, in_python
 from hanse.base.factories import OBJECT
+from hanse.base.plain_text import quantity
 from hanse.core.telling import About
 from hanse.learning.models import Factory
 from hanse.reports.showing import Displayed, Picture
@@ -77,7 +78,8 @@ class Run(PlayedRun, Displayed):
             )
         order = sums.order
         names = tuple(sums.labels[i] if self.names else f"client {sums.labels[i]}" for i in order.tolist())
-        words = f"Sums over {len(self.metrics)} rounds of each update's {sums.measure.name}. {sums.measure.sentence}"
+        rounds = quantity(len(self.metrics), "round")
+        words = f"Sums over {rounds} of each update's {sums.measure.name}. {sums.measure.sentence}"
         answer = " ".join(note.said for note in contributed(sums, "", doubtful=bool(doubts)))
         told = (answer, words.strip(), *(note.said for note in found.notes if note.code in MISSING))
         return Contributions(sums.totals[order], sums.errors[order], names, sums.seats[order], told, doubts)
@@ -151,7 +153,8 @@ class Run(PlayedRun, Displayed):
 
         what, tested = reached(self.record)
         heading = (
-            f"{self.record.mechanism}, {_many(len(self.metrics), 'round')}, {_many(self.record.num_clients, 'client')}"
+            f"{self.record.mechanism}, {quantity(len(self.metrics), 'round')}, "
+            f"{quantity(self.record.num_clients, 'client')}"
         )
         heading += f": {what} {tested[-1]}" if tested else ""
         heading += f" ({tested[0]} after the first round)" if len(tested) > 1 else ""
@@ -217,10 +220,6 @@ class Contributions(Worths):
     def sentences(self) -> Sequence[str]:
         """Return who was worth most and is suspect, as a report says it, after what to mind before that."""
         return [" ".join([*self.doubts, *self.told[:1]]), *self.told[1:]]
-
-
-def _many(count: int, what: str) -> str:
-    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 @dataclass(frozen=True, eq=False)

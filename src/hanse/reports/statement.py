@@ -18,6 +18,7 @@ import numpy as np
 
 from hanse.base.errors import UserError
 from hanse.base.files import MEMBERS, table, write_whole
+from hanse.base.plain_text import quantity
 from hanse.core.telling import Measure
 from hanse.games.jackknife import SURE
 from hanse.learning.intervals import wilson
@@ -258,8 +259,8 @@ def _next(run: RunRecord, row: ClientFacts, fit: Fit, notes: Sequence[Note], *, 
         "stay": fit.sign == 1,
     }
     command = "" if (run.path / MEMBERS).exists() else by_python(run) or f"--train-alone{run.trust}"
-    counted = f"{fit.counted} {f'{row.unit}s' if row.unit not in ('', 'row') else 'samples'}"
-    fields = {"samples": counted, "command": command}
+    tested = quantity(fit.counted, row.unit if row.unit not in ("", "row") else "sample")
+    fields = {"samples": tested, "command": command}
     return Note(next((code for code, holds in choices.items() if holds), "weigh_costs"), "note", fields)
 
 

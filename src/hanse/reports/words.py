@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from markupsafe import Markup, escape
 
+from hanse.base.plain_text import quantity
 from hanse.core.entry import tokens
 from hanse.games.jackknife import SURE
 from hanse.reports import digits
@@ -100,8 +101,10 @@ def environment() -> Environment:
         "all_tokens": lambda units: f"{Decimal(units).scaleb(-6):,f}",
         "client": digits.called,
         "coded": _coded,
+        "quantity": quantity,
         "end": lambda value, metric: metric.show_difference(value).removesuffix(" points"),
         "gain": lambda units: ("+" if units > 0 else "") + digits.about(units),
+        "labelled": digits.labelled,
         "listed": digits.listed,
         "number": digits.number,
         "percent": digits.percent,

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from hanse.base.errors import UserError, first_line
-from hanse.base.files import json_lines, read_arrays, read_toml, table
+from hanse.base.files import json_lines, on_network, read_arrays, read_toml, table
 from hanse.base.imports import NOT_TRUSTED, looking
 from hanse.base.wings import Names, absent
 from hanse.core.book import Book
@@ -79,9 +79,9 @@ def against_rules(folder: Path, history: Iterable[tuple[int, Transaction]], kind
     Each client gets one grant, of the size in ``config.toml``, or all parts of one grant in order. This happens before
     anything else moves its account. If sizes are proved, each client puts up one bond. It is returned if an auditor has
     signed, or if the run ended before that. Otherwise it goes to the mint. Who leaves gets and loses what ``[clients]
-    exit`` says. All other transactions are of kinds that the rule declares. (This is not checked for a user's own rule
-    that declares none.) Nothing else is dated after the last settlement, whose round number is one above the last
-    round's.
+    exit`` says, and on a network has signed that it leaves. All other transactions are of kinds that the rule declares.
+    (This is not checked for a user's own rule that declares none.) Nothing else is dated after the last settlement,
+    whose round number is one above the last round's.
 
     Args:
         folder: the run directory.
@@ -131,6 +131,10 @@ def against_rules(folder: Path, history: Iterable[tuple[int, Transaction]], kind
             lost = max(0, held[account(gone)] + back) if leaving.balance == "lost" else 0
             if transaction.postings != left_behind(gone, back, lost):
                 return f"{where}: is to give back {say(back)} tokens of a bond, and take {say(lost)} (clients.exit)"
+            if on_network(folder) and "leave" not in REPLAYS:
+                raise UserError(f"{where}: whether it is signed: needs a wing{absent()}")
+            if on_network(folder) and (wrong := REPLAYS["leave"](folder, gone, transaction)):
+                return f"{where}: {wrong}"
         elif kinds and transaction.kind not in kinds:
             named = ", ".join(sorted(kinds))
             return f"{where}: is of the kind '{transaction.kind}', which the run's payment rule does not post ({named})"

@@ -204,6 +204,7 @@ def _metrics_of(played: Played, tested: Mapping[str, float | None], seconds: Map
         "seats": 0 if view.seats is None else len(view.seats),
         "answered": len(updates),
         "refused": len(view.refusals),
+        **({"left": len(view.leaving)} if len(view.leaving) else {}),
         "samples": float(updates.num_samples.sum()),
         "train/loss": float(known.mean()) if len(known) else None,
         **tested,
@@ -299,7 +300,11 @@ def _arrays_of(played: Played) -> dict[str, np.ndarray]:
         **_made_arrays(mixed.made),
     }
     if "late/mixed" in played.waited:
-        arrays |= {"present": view.roster.ids, "staleness": updates.staleness}
+        arrays["staleness"] = updates.staleness
+    if "late/mixed" in played.waited or len(view.roster) < view.context.num_clients:
+        arrays["present"] = view.roster.ids
+    if len(view.leaving):
+        arrays["leaving"] = view.leaving
     if view.values is not None:
         arrays["value"] = view.values.per_seat
         if view.values.standard_errors is not None:

@@ -47,6 +47,7 @@ from hanse.base.wings import Names
 from hanse.core.declared import Count, Declared
 from hanse.core.telling import About, read_about
 from hanse.learning.metrics import MetricStyle, main_of, readings_of
+from hanse.ledger.accounts import BookSums
 from hanse.ledger.log import Record
 from hanse.ledger.run_ledger import (
     BooksAtCheckpoint,
@@ -599,7 +600,14 @@ class RunRecord:
     @cached_property
     def verified(self) -> VerifyResult | str | None:
         """What verifying the run's books found. A text: why they cannot be read; None: there are none."""
-        return walked(self)[0]
+        found, _ = walked(self)
+        _ = self.sums  # of the same walk: of many runs, not all walks are kept
+        return found
+
+    @cached_property
+    def sums(self) -> BookSums:
+        """What the transactions add up to that were found right."""
+        return BookSums.of(walked(self)[1])
 
     def series(self, key: str) -> tuple[Ints, Floats]:
         """Return one metric over the rounds that have it.

@@ -28,8 +28,8 @@ class ExitSection(Section):
     Attributes:
         balance: "kept", or "lost" to the mint.
         bond: "audited": a bond of a size that is not proved yet is decided as if the client were silent. "returned": it
-            gets the bond back once its leave is in the book; on a network, where that is at the end, it is audited
-            until then, and loses the bond if it does not answer.
+            gets the bond back once its leave is in the book, or when the run ends; an audit waits for members that are
+            not there, so that whoever was expelled gets its bond back, too.
         receipts: on a network, whether it is "sent" its last receipts and its statement when the run ends, or these are
             "withheld".
         models: "stay": the others train on. "anew": nobody trains on from models that may hold its updates, so that the

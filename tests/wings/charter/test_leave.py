@@ -25,9 +25,11 @@ from hanse.base.errors import MachineError
 from hanse.base.lock import Hold
 from hanse.core.entry import LEAVE, left_behind
 from hanse.core.table import SERVER
+from hanse.flower.leave import place_of, sign_leave
 from hanse.flower.members import Orders
 from hanse.flower.operator_key import make_operator_key, signing_key
 from hanse.ledger.run_ledger import open_ledger
+from hanse.ledger.witness import Witness
 from hanse.reports.harm import harms_of
 from hanse.runs import experiment as playing
 from hanse.runs.checkpoint import load
@@ -344,10 +346,10 @@ def test_an_auditor_plays_a_run_again_that_clients_have_left(tmp_path, mechanism
     assert "client 1 had left, and was asked" in wrong_books(run)
 
 
-def registered(run, count):
+def registered(run, count, witness=""):
     """Write the register of members of a run on a network."""
-    members = [{"num_samples": 9, "input_shape": [64], "num_classes": 10, "name": f"c{c}", "id": c, "key": f"k{c}"}
-               for c in range(count)]  # fmt: skip
+    members = [{"num_samples": 9, "input_shape": [64], "num_classes": 10, "name": f"c{c}", "id": c, "key": f"k{c}",
+                "witness": witness} for c in range(count)]  # fmt: skip
     (run / "members.json").write_text(json.dumps(members))
 
 
@@ -369,18 +371,20 @@ def given_to(run, client):
 @pytest.mark.parametrize("models", ["stay", "anew"])
 def test_on_a_network_the_server_is_told_first(tmp_path, half, models):
     run = shutil.copytree(half, tmp_path / "run")
-    registered(run, CLIENTS)
-    (run / "federation.json").write_text("{}")
+    word = sign_leave(tmp_path / "home", "town")
+    registered(run, CLIENTS, Witness(tmp_path / "home").public.hex())
+    (run / "federation.json").write_text('{"run": "town"}')
     config = (run / "config.toml").read_text()
     (run / "config.toml").write_text(config.replace("[clients]\n", f'[clients]\nexit = {{ models = "{models}" }}\n'))
     with Hold(run) as hold:  # its server plays it
         hold.take()
-        assert [run_hanse("leave", run, "--client", "c1")[0] for _ in range(2)] == [0, 0]
+        given = ([], ["--signed", word], [])
+        assert [run_hanse("leave", run, "--client", "c1", *signed)[0] for signed in given] == [2, 0, 0]
     orders, ends = Orders.read(run), models == "anew"
     assert (list(orders.expelled), orders.paused is not None) == ([1], ends)
-    assert (leaves(run), (run / "leaving").exists()) == ([], False)
+    assert (leaves(run), place_of(run, 1).exists()) == ([], False)
     assert run_hanse("leave", run, "--client", "c1")[0] == 0
-    assert (leaves(run), (run / "leaving").exists()) == (["leave/1"] * ends, ends)
+    assert (leaves(run), place_of(run, 1).exists()) == (["leave/1"] * ends, ends)
     assert Orders.read(run).paused is None  # so that the server can settle the run
 
 

@@ -186,6 +186,15 @@ def test_who_leaves_before_its_audit_gets_its_bond_back_where_that_was_agreed(tm
         assert ended.book.balance("escrow/1") == 0
 
 
+@pytest.mark.parametrize(("bond", "kind"), [("audited", KEPT), ("returned", RETURNED)])
+def test_who_is_there_no_more_loses_its_bond_unless_leavers_get_theirs(bond: str, kind: str, tmp_path: Path) -> None:
+    """As whoever is expelled from a network is not."""
+    gone = {f"{__name__}:Dodges": {"how": "leaves"}}
+    hanse.run(experiment(behaviour=gone, clients={"exit": {"bond": bond}}), out=tmp_path / "run")
+    ends = [step for _, _, step, *_ in posted(tmp_path / "run") if step in (f"{KEPT}/1", f"{RETURNED}/1")]
+    assert ends == [f"{kind}/1"]
+
+
 def test_who_commits_to_nothing_puts_up_no_bond_and_has_no_samples(tmp_path: Path) -> None:
     for how, told in (("zero", "commits to no samples"), ("silent", "did not commit to its samples")):
         run = played(tmp_path / how, how, COMMIT)

@@ -30,6 +30,7 @@ from hanse.base.errors import UserError
 from hanse.base.factories import OBJECT
 from hanse.base.files import MEMBERS
 from hanse.base.lock import Hold
+from hanse.base.plain_text import quantity
 from hanse.core.part import Context, Judge, Mechanism
 from hanse.core.telling import describe
 from hanse.data.federated import RemoteData
@@ -287,7 +288,8 @@ class MechanismStrategy:
         seed = experiment.run.seed
         seats = getattr(mechanism.select, "clients_per_round", 1)
         if isinstance(seats, int) and seats > clients and "clients_per_round" in experiment.mechanism.table:
-            raise UserError(f"clients_per_round: {seats}: more than the {clients} nodes that are here")
+            here = quantity(clients, "node that is", "nodes that are")
+            raise UserError(f"clients_per_round: {seats}: more than the {here} here")
 
         recipe, slots = experiment.train.recipe, mechanism.slots()
         context = Context(clients, rounds, seed, recipe, form.layout, lambda k: first.clone(), slots)
@@ -329,7 +331,7 @@ class RoundLog:
     def on_round(self, metrics: Mapping[str, Any], played: Any) -> None:
         """Log a finished round: its test figures and how many seats answered, or why it failed."""
         figures = [f"{name} {x:.4g}" for name in ("test/loss", "test/accuracy") if (x := metrics.get(name)) is not None]
-        answered = f"{metrics.get('answered', 0)} of {metrics.get('seats', 0)} seats answered"
+        answered = f"{metrics.get('answered', 0)} of {quantity(metrics.get('seats', 0), 'seat')} answered"
         said = [metrics["failed"]] if "failed" in metrics else [answered, *figures]
         log(INFO, "[ROUND %s/%s] %s", metrics["round"] + 1, self.rounds, ", ".join(said))
 

@@ -34,6 +34,7 @@ from flwr.serverapp.strategy import Strategy
 from joblib.externals.loky import ProcessPoolExecutor
 
 from hanse.base.errors import UserError, first_line
+from hanse.base.plain_text import quantity
 
 LOG = logging.getLogger("hanse.valued")
 START_S = 120.0  # seconds that the process may take to start and to import the strategy
@@ -141,7 +142,7 @@ def answered(clients: list[int]) -> Any:
         raise
     except BaseException as wrong:
         name, said = type(wrong).__name__, " ".join(str(wrong).split())[:200]
-        of = f"{len(some)} of {len(_round['replies'])} replies"
+        of = f"{len(some)} of {quantity(len(_round['replies']), 'reply', 'replies')}"
         raise GapError(f"its aggregate_train raised {name} when it was called again with {of}", said) from None
     finally:
         GUARD.works = False

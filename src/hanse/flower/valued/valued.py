@@ -41,6 +41,7 @@ from hanse.base.errors import MachineError, UserError, first_line, in_python
 from hanse.base.factories import OBJECT
 from hanse.base.files import MEMBERS, write_whole
 from hanse.base.lock import Hold
+from hanse.base.plain_text import quantity
 from hanse.core.declared import MOST_METRICS
 from hanse.core.part import Context
 from hanse.core.port import Reply, Request, Roster, Train, Trained
@@ -304,7 +305,7 @@ class Valued(Generic[S]):
         if self.state is None and kind is None:
             LOG.warning("hanse: no round was seen: start what 'with hanse.valued(...) as strategy' gives")
         elif self.state is not None and (rounds := self.state.round):
-            said = f"{rounds - len(self.gaps)} of {rounds} rounds have values"
+            said = f"{rounds - len(self.gaps)} of {quantity(rounds, 'round')} have values"
             logging.getLogger("flwr").info("hanse: %s; see: hanse report %s", said, self.hold.folder)
 
     # ---- listening
@@ -548,7 +549,8 @@ class Valued(Generic[S]):
         for mechanism in (session.mechanism, replace(session.mechanism, value=None)):
             try:
                 if len(known) > room:
-                    raise UserError(f"clients: {len(known)} nodes have come, and there is room for {room}")
+                    came = quantity(len(known), "node has", "nodes have")
+                    raise UserError(f"clients: {came} come, and there is room for {room}")
                 played = played or play_round(replace(session, mechanism=mechanism), state)
             except Exception as wrong:
                 said = str(wrong) if isinstance(wrong, UserError | WireError) else first_line(wrong)

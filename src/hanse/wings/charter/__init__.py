@@ -23,5 +23,6 @@ WING = Wing(
         "amends": {"charter": "hanse.wings.charter.amendment:amended"},
         "guards": {"charter": "hanse.wings.charter.guard:CharterGuard"},
         "weigh": {"capped": "hanse.wings.charter.capped:Capped"},
+        "replays": {"leave": "hanse.wings.charter.leave_receipt:unsigned"},
     },
 )

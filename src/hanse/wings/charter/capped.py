@@ -8,6 +8,7 @@ import numpy as np
 
 from hanse.base.errors import UserError
 from hanse.base.factories import Rate, SomeShare, Weight
+from hanse.base.plain_text import quantity
 from hanse.core.part import Aggregate, Context, Group, Size, State, View, in_slots
 from hanse.core.table import Floats, Ints
 from hanse.mechanisms.fits import tried
@@ -69,7 +70,8 @@ class Capped(OfRule):
         most = min(size.seats, size.members)
         if most < 1 or self.cap * most >= 1 - NO_REST:
             return []
-        return [f"mechanism.weigh.cap: {self.cap:g}: {most} members train in a round: must be at least {1 / most:.6g}"]
+        train = quantity(most, "member trains", "members train")
+        return [f"mechanism.weigh.cap: {self.cap:g}: {train} in a round: must be at least {1 / most:.6g}"]
 
     def places(self, group: Group) -> tuple[list[str], Ints]:
         """Return the members of a group, and the place ``[m]`` among them of each update's member.

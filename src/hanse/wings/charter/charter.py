@@ -16,6 +16,7 @@ from pydantic import Field, ValidationError
 
 from hanse.base.errors import UserError, nearest
 from hanse.base.factories import Count, Positive, Rate, Share, SomeShare, Weight
+from hanse.base.plain_text import quantity
 from hanse.core.port import Task
 from hanse.data.kinds import alike
 from hanse.runs.config import Experiment, read_file
@@ -110,7 +111,7 @@ class Charter(Section):
         """Return a line for each number that does not fit another, and each client of two members."""
         lines, count = list[str](), len(self.members)
         if self.cap * count < 1 - 1e-12:
-            lines.append(f"cap: {self.cap:g}: of {count} members: must be at least {1 / count:.6g}")
+            lines.append(f"cap: {self.cap:g}: of {quantity(count, 'member')}: must be at least {1 / count:.6g}")
         unweighted = [name for name, member in self.members.items() if member.weight is None]
         if unweighted and (len(unweighted) < count or self.quorum.weight > 0):
             lines.append(f"members.{unweighted[0]}.weight: is missing: all members need one, or none and no by weight")
@@ -156,7 +157,8 @@ class Charter(Section):
     def lacks(self, members: set[str]) -> str:
         """Return what these members lack for a quorum, or "" if they are one. Nobody is none."""
         if len(members) < self.least:
-            return f"{len(members)} of {len(self.members)} members, {self.least} are needed"
+            needed = quantity(self.least, "is needed", "are needed")
+            return f"{len(members)} of {quantity(len(self.members), 'member')}, {needed}"
         weights = self.weights or {}
         share = sum(weights.get(name, 0.0) for name in members) / (sum(weights.values()) or 1.0)
         least_weight = self.quorum.weight

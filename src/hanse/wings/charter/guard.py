@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from hanse.base.errors import UserError
+from hanse.base.plain_text import quantity
 from hanse.core.port import Closing, Federation, Mask, Reply, Request, Roster, Train
 from hanse.core.table import Ints
 from hanse.data.federated import FederatedData
@@ -74,7 +75,8 @@ class CharterGuard(Guard):
         weights = self.charter.weights or {}
         heaviest = sorted(self.charter.members, key=lambda name: -weights.get(name, 0.0))[:seats]
         if lack := self.charter.lacks({*heaviest}):
-            raise UserError(f"charter.quorum: {seats} clients train in a round: no round could have it: {lack}")
+            train = quantity(seats, "client trains", "clients train")
+            raise UserError(f"charter.quorum: {train} in a round: no round could have it: {lack}")
 
     def clients(self, inner: Federation, data: FederatedData) -> Federation:
         """Raise UserError if the charter leaves a client out."""

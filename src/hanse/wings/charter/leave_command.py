@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hanse.base.errors import UserError
 from hanse.base.files import read_text
 from hanse.base.merkle import Tree, as_text
-from hanse.cli.options import RunFolder, say
+from hanse.base.plain_text import quantity
+from hanse.cli.options import say
+from hanse.reports.digits import called
 
 if TYPE_CHECKING:
     from hanse.wings.charter.leaving import Leaving
@@ -20,8 +23,18 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing els
 
 
 def leave(
-    folder: RunFolder,
-    client: Annotated[str, typer.Option("--client", "-c", help="Its number, or its name.", show_default=False)],
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Run directory; with --sign a participant's.", show_default=False)
+    ],
+    client: Annotated[
+        str | None, typer.Option("--client", "-c", help="Its number, or its name.", show_default=False)
+    ] = None,
+    sign: Annotated[
+        bool, typer.Option("--sign", help="As the owner of a node: sign that it leaves, with its own key.")
+    ] = False,
+    signed: Annotated[
+        Path | None, typer.Option("--signed", help="On a network: the member's signed word, if its node is gone.")
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what it would leave behind; change nothing.")] = False,
     key: Annotated[
         Path | None, typer.Option("--key", help="The operator's private key, where heads of the book are signed.")
@@ -36,44 +49,73 @@ def leave(
     A run that somebody plays is refused, except on a network: there the server is told to ask the client nothing more,
     and the same command settles once the run has ended.
 
+    On a network the member signs first: its owner gives its folder (~/.hanse) with --sign. From then on the node trains
+    no more, and tells the server so.
+
     What the others lose is in the receipt if 'hanse report DIR --retrain --without N' has measured it before.
 
     Examples:
         hanse leave runs/market --client 3 --dry-run
         hanse leave runs/market --client 3
+        hanse leave ~/.hanse --sign
     """
-    from hanse.wings.charter.leaving import expelled, leave_run, named, place_of, would_leave
+    if sign:
+        return _sign(folder)
+    if client is None:
+        raise UserError("--client: must name the client that leaves, as in --client 3, or --sign be given by its owner")
+    from hanse.flower.leave import place_of
+    from hanse.wings.charter.leaving import check_signed, expelled, leave_run, named, would_leave
 
     run, number = named(folder, client)
     if dry_run:
         return _say(would_leave(run, number), None, as_json)
+    check_signed(run, number, signed)
     if expelled(run, number):
-        who, then = run.client_label(number), "once nobody plays the run, this command with --key makes its receipt"
-        return say(f"Client {who} is asked nothing more from the next exchange on; {then}.")
+        who, then = (
+            called(run.client_label(number)),
+            "once nobody plays the run, this command with --key makes its receipt",
+        )
+        return say(f"{who} is asked nothing more from the next exchange on; {then}.")
     _say(leave_run(run, number, key), place_of(folder, number), as_json)
+
+
+def _sign(home: Path) -> None:
+    """Sign that a participant leaves the run whose agreement it has signed last."""
+    from hanse.flower.agreement import agreements
+    from hanse.flower.leave import sign_leave
+
+    agreed = agreements(home)
+    if not agreed:
+        raise UserError(f"{home}: is no participant's folder: it has signed no agreement that could be left")
+    file = sign_leave(home, agreed[-1].run)
+    say(f"signed that it leaves run {agreed[-1].run}: {file}; keep a copy")
+    say("Its node trains no more, and tells the server so. With a copy, 'hanse ledger verify' finds a book without it.")
 
 
 def _say(leaving: Leaving, file: Path | None, as_json: bool) -> None:
     """Print what a client leaves behind, and where its receipt is."""
     import numpy as np
 
-    from hanse.core.entry import tokens
+    from hanse.core.entry import in_tokens, tokens
     from hanse.wings.charter.lineage import ranges
 
     said, found, run = leaving.statement, leaving.lineage, leaving.run
     if as_json:
         return print(json.dumps({**said, "first": found.first, "given_to": found.given.tolist()}, indent=1))
-    who, leaves = run.client_label(leaving.client), "leaves" if file else "would leave"
-    say(f"Client {who} {leaves} before round {said['round']}; no update of it came from round {found.since} on.")
+    who, leaves = called(run.client_label(leaving.client)), "leaves" if file else "would leave"
+    say(f"{who} {leaves} before round {said['round']}; no update of it came from round {found.since} on.")
     since = "" if found.first is None else f" (the first since round {found.first}): rows {ranges(found.holds)}"
-    say(f"{said['rows']} of {said['of']} models hold its updates{since}.", wrap=True)
+    models, hold = quantity(said["of"], "model"), "holds" if said["rows"] == 1 else "hold"
+    say(f"{said['rows']} of {models} {hold} its updates{since}.", wrap=True)
     if said["may"]:
         say(f"What training was drawn towards is not recorded: rows {ranges(found.may)} may hold some, too.", wrap=True)
-    say(f"{said['given']} other clients were given such a model, and may have kept it.", wrap=True)
+    given = quantity(said["given"], "other client was", "other clients were")
+    say(f"{given} given such a model, and may have kept it.", wrap=True)
     unvested = f", {tokens(said['ungranted'])} of its grant never vested" if said["ungranted"] else ""
     still = " (the run still decides on that)" if said["open"] else ""
     gone = [f", {tokens(said[one])} {one}" for one in ("returned", "lost") if one in said]
-    held = f"{tokens(said['balance'])} tokens, {tokens(said['escrow'])} held back{still}{unvested}{''.join(gone)}"
+    held = in_tokens(said["balance"])
+    held += f", {tokens(said['escrow'])} held back{still}{unvested}{''.join(gone)}"
     if (run.path / "ledger.json").exists():
         say(f"Its account has {held}.", wrap=True)
     values = run.seats.value[run.seats.client == leaving.client]
@@ -92,6 +134,9 @@ def check(
     operator: Annotated[
         Path | None, typer.Option("--operator", help="The operator's public key, operator.pub.")
     ] = None,
+    signed: Annotated[
+        Path | None, typer.Option("--signed", help="On a network: the member's own copy of what it has signed.")
+    ] = None,
 ) -> None:
     """Check the receipt of a client that has left a run; this needs only the file and the operator's public key.
 
@@ -102,22 +147,24 @@ def check(
         hanse audit leave client-3.json --operator operator.pub
     """
     from hanse.flower.operator_key import public_key
-    from hanse.wings.charter.leave_receipt import LeaveReceipt
+    from hanse.wings.charter.leave_receipt import LeaveReceipt, hash_of_word
 
     receipt, beside = LeaveReceipt.read(file), file.with_name(f"{file.stem}-lineage.jsonl")
     wrong = receipt.wrong(None if operator is None else public_key(operator))
     if not wrong and beside.exists():
         root = as_text(Tree(read_text(beside).encode().splitlines()).root())
         wrong = "" if root == receipt.said["lineage"] else f"{beside.name} is not the lineage that it names"
+    if not wrong and signed is not None and receipt.said.get("signed") != hash_of_word(read_text(signed)):
+        wrong = f"it is not of the leave that was signed in {signed}"
     if wrong:
         print(f"The receipt does not hold: {wrong}", file=sys.stderr)
         raise typer.Exit(1)
     if operator is not None:
-        signed = "signed by the operator"
+        by = "signed by the operator"
     elif receipt.note.signatures:
-        signed = "its signature was not looked at: --operator operator.pub"
+        by = "its signature was not looked at: --operator operator.pub"
     else:
-        signed = "nobody signed it"
+        by = "nobody signed it"
     said = receipt.said
     what = f"client {said['client']} left the book {receipt.note.book} before round {said['round']}"
-    say(f"The receipt holds: {what} ({signed}).")
+    say(f"The receipt holds: {what} ({by}).")

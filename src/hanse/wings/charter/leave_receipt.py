@@ -20,6 +20,7 @@ from hanse.base.files import read_text
 from hanse.base.merkle import as_text, hashes_of, root_from
 from hanse.core.declared import Count, Declared, Int64
 from hanse.core.entry import LEAVE, Transaction, leaf, left_behind
+from hanse.flower.leave import place_of, signed_leave
 from hanse.ledger.log import LogHead
 from hanse.ledger.note import fingerprint
 from hanse.ledger.store import Ledger
@@ -37,7 +38,8 @@ class LeaveStatement(TypedDict):
 
     Of the models: ``lineage`` is the root of the tree over a line for each round (:mod:`hanse.wings.charter.lineage`),
     ``rows`` how many of the table hold its updates, ``may`` how many others may, ``of`` how many there are, and
-    ``given`` to how many other clients one of these was given. ``retrained`` says by how much the others do better
+    ``given`` to how many other clients one of these was given. ``signed`` is the SHA-256 of the member's word that it
+    leaves, on a network (:mod:`hanse.flower.leave`). ``retrained`` says by how much the others do better
     without it, by training anew: the "mean", the 95 % interval from "low" to "high", and the number of "starts".
     """
 
@@ -58,6 +60,7 @@ class LeaveStatement(TypedDict):
     may: Count
     of: Count
     given: Count
+    signed: NotRequired[str]
     retrained: NotRequired[dict[str, float]]
 
 
@@ -69,6 +72,32 @@ def leave_line(statement: str) -> Transaction:
     said, hashed = STATEMENT.canonical(statement), as_text(hashlib.sha256(statement.encode()).digest())
     moved = left_behind(said["client"], said.get("returned", 0), said.get("lost", 0))
     return Transaction(f"{LEAVE}/{said['client']}", LEAVE, moved, f"statement {hashed}")
+
+
+def hash_of_word(word: str) -> str:
+    """Return SHA-256 of a member's word that it leaves, as a statement names it."""
+    return as_text(hashlib.sha256(word.encode()).digest())
+
+
+def unsigned(folder: Path, client: int, line: Transaction) -> str:
+    """Return why a line of the log of a run on a network does not let this client leave, or "".
+
+    Args:
+        folder: the run directory.
+        client: the client.
+        line: the line of the log.
+    """
+    file, word = place_of(folder, client, "-statement.json"), signed_leave(folder, client)
+    if not word:
+        return f"client {client} has not signed that it leaves"
+    try:
+        text = read_text(file)
+        said, of_line = STATEMENT.canonical(text), leave_line(text)
+    except (ValueError, UserError) as wrong:
+        return f"its statement cannot be read: {wrong}"
+    if of_line != line or said.get("signed") != hash_of_word(word):
+        return f"is not the leave that client {client} has signed, with the statement in {file.name}"
+    return ""
 
 
 @dataclass(frozen=True)

@@ -17,32 +17,31 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hanse.base.errors import UserError
-from hanse.base.files import MEMBERS, going_on, read_text, table, write_whole
+from hanse.base.files import MEMBERS, going_on, on_network, read_text, table, write_whole
 from hanse.base.lock import Hold, in_use
 from hanse.base.merkle import as_text
 from hanse.core.calling import States
 from hanse.core.entry import TOKEN
-from hanse.flower.members import Orders, give
+from hanse.flower.leave import ENDS, LONGEST, place_of, run_of, signed_leave, take_leave
+from hanse.flower.members import LEAVES, Members, Orders, give
 from hanse.flower.operator_key import signing_key
+from hanse.ledger.accounts import Account
 from hanse.ledger.note import fingerprint, public_of
 from hanse.ledger.run_ledger import BooksAtCheckpoint, has_books, open_ledger, verify_run
 from hanse.ledger.store import Ledger
 from hanse.mechanisms.registry import built_in_parts
 from hanse.reports.harm import harms_of
-from hanse.reports.money import Account, read_books
+from hanse.reports.money import read_books
 from hanse.runs.checkpoint import CorruptCheckpointError, Snapshot, load, store
 from hanse.runs.config import Experiment
 from hanse.runs.guards import guards_of
 from hanse.runs.run_record import RunRecord, load_run
 from hanse.runs.sections import ExitSection
-from hanse.wings.charter.leave_receipt import STATEMENT, LeaveReceipt, LeaveStatement, leave_line
+from hanse.wings.charter.leave_receipt import STATEMENT, LeaveReceipt, LeaveStatement, hash_of_word, leave_line
 from hanse.wings.charter.lineage import Lineage, lineage
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
-ENDS = "a client leaves, and nobody trains on (clients.exit.models)"  # the reason of a pause
-FOLDER = "leaving"  # in a run directory: of each client that has left its receipt, its statement and its lineage
 
 
 @dataclass(frozen=True)
@@ -76,9 +75,27 @@ def named(folder: Path, name: str) -> tuple[RunRecord, int]:
     return run, number
 
 
-def place_of(folder: Path, client: int, suffix: str = ".json") -> Path:
-    """Return the file of a client's receipt (or with another suffix its "-statement.json" or "-lineage.jsonl")."""
-    return folder / FOLDER / f"client-{client}{suffix}"
+def check_signed(run: RunRecord, client: int, word: Path | None) -> None:
+    """Raise UserError if a client of a network has not signed that it leaves.
+
+    Args:
+        run: the run.
+        client: the client.
+        word: the file with its word, which is kept in the run directory; None: its node has sent it.
+    """
+    if not on_network(run.path):
+        if word is not None:
+            raise UserError(f"--signed {word}: goes with a run on a network; in a simulation nobody has a key")
+        return
+    if word is not None and not signed_leave(run.path, client):
+        register = Members.read(run.path / MEMBERS)
+        take_leave(run.path, register, run_of(run.path), client, read_text(word, LONGEST))
+    if not signed_leave(run.path, client):
+        who = run.client_label(client)
+        raise UserError(
+            f"--client {client}: '{who}' has not signed that it leaves: its owner does ('hanse leave HOME --sign'), "
+            "and its node then says so, or --signed names a copy; 'hanse network expel' does without"
+        )
 
 
 def expelled(run: RunRecord, client: int) -> bool:
@@ -91,7 +108,7 @@ def expelled(run: RunRecord, client: int) -> bool:
         return False
     orders, ends = Orders.read(run.path), ExitSection.of(run.config).models == "anew"
     if client not in orders.expelled:
-        give(run.path, "expel", "leaves", client)
+        give(run.path, "expel", LEAVES, client)
     played = in_use(run.path)
     if ends and played and orders.paused is None:
         give(run.path, "pause", ENDS)
@@ -122,6 +139,7 @@ def leave_run(run: RunRecord, number: int, key: Path | None) -> Leaving:
     folder, file = run.path, place_of(run.path, number)
     if file.exists():
         raise UserError(f"--client {number}: has left already; its receipt is {file}")
+    check_signed(run, number, None)
     if not has_books(folder):
         raise UserError(f"{folder}: has no ledger, in which a leave is written; --dry-run says what holds its updates")
     with Hold(folder) as hold:
@@ -217,6 +235,8 @@ def _stated(run: RunRecord, client: int, snapshot: Snapshot) -> tuple[Leaving, S
         "of": len(found.holds),
         "given": len(found.given),
     }
+    if on_network(run.path) and (word := signed_leave(run.path, client)):
+        said["signed"] = hash_of_word(word)
     if without is not None:
         said["retrained"] = {name: float(getattr(without, name)) for name in ("mean", "low", "high", "starts")}
     return Leaving(run, client, found, STATEMENT.check(said)), states

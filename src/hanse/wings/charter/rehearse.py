@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from hanse.base.plain_text import quantity
 from hanse.core.entry import TOKEN
 from hanse.core.entry import client as account
 from hanse.core.table import Floats
@@ -42,10 +43,10 @@ def rehearsed(experiment: Experiment, most: int) -> tuple[str, list[TextTable]]:
     settled = together.experiment  # with the number of clients that the data have
     alone = run(alone_experiment(settled)) if together.tests else None
     introduction = (
-        f"The charter '{charter.title}' ({charter.hash}), played for {len(together.metrics)} rounds with "
-        f"{len(charter.members)} members. A member weighs at most {charter.cap:g}; the longest update is "
+        f"The charter '{charter.title}' ({charter.hash}), played for {quantity(len(together.metrics), 'round')} with "
+        f"{quantity(len(charter.members), 'member')}. A member weighs at most {charter.cap:g}; the longest update is "
         f"{charter.length or 'of any length'} (median over members: 1). Attacks on a round send up to {FAR:g} times "
-        f"the honest step. At least {charter.least} members must sign an amendment. Of a leaver: "
+        f"the honest step. At least {quantity(charter.least, 'member')} must sign an amendment. Of a leaver: "
         f"{', '.join(f'{what} {becomes}' for what, becomes in charter.exit)}."
         f"{f' It {charter.stuck}.' * bool(charter.stuck)}"
     )

@@ -59,6 +59,8 @@ class ProvedSizes(Part):
         repeats: how often an unanswered question is asked again before it counts as failed.
         auditors: the public keys (Ed25519, hexadecimal) of those whose signatures count. Empty: a simulation, whose
             word is taken.
+        spares: whether an audit waits for a member that is not there, whose bond comes back when the run ends
+            (``clients.exit.bond``). Otherwise it fails like one that does not answer.
         fresh: whether seeds include a number that the server draws. Members then cannot try one commitment after
             another until they like the questions. Without it, runs are repeatable.
     """
@@ -67,6 +69,7 @@ class ProvedSizes(Part):
     bond: int = 10_000_000
     repeats: int = 1
     auditors: frozenset[str] = frozenset()
+    spares: bool = False
     fresh: bool = False
 
     def init(self, context: Context) -> State:
@@ -139,6 +142,8 @@ class ProvedSizes(Part):
         """Judge the audits. Members that passed get their bond back; those that failed or did not answer lose it."""
         after, posted, refused = _copied(state), list[Transaction](), list[tuple[int, str]]()
         for c in np.flatnonzero(state["standing"] == COMMITTED).tolist():
+            if self.spares and c not in view.present:
+                continue
             answer = view.answers.get((c, AUDIT))
             if isinstance(answer, SizeAudited):
                 wrong = self._wrong(_commitment(state, c), state["seed"][c].tobytes(), answer)
@@ -239,8 +244,8 @@ class SizesGuard(Guard):
             raise UserError(
                 f"sizes.bond: {said.bond:g}: nobody can pay it: must be at most the grant of {grant:g} tokens"
             )
-        bond, auditors = round(said.bond * TOKEN), frozenset(said.auditors)
-        self.sizes = ProvedSizes(said.leaves, bond, said.repeats, auditors, fresh=self.remote)
+        bond, auditors, spares = round(said.bond * TOKEN), frozenset(said.auditors), clients.leaving.bond == "returned"
+        self.sizes = ProvedSizes(said.leaves, bond, said.repeats, auditors, spares, fresh=self.remote)
 
     def leaves(self, client: int, states: States) -> tuple[int, States]:
         """Return the bond of an audit that is still open. The client's size is then not proved."""

@@ -19,6 +19,7 @@ from typing import Any
 from hanse.base.errors import UserError
 from hanse.base.files import MEMBERS, going_on, json_lines, read_json, read_text
 from hanse.base.lock import in_use
+from hanse.base.plain_text import quantity
 from hanse.wings.operate.clocks import APART_S, NODES, SOON_D, Finding, State, judged
 from hanse.wings.operate.loopback import HOST, Loopback
 
@@ -153,7 +154,8 @@ def _run(network: Loopback, run: Path | None) -> Iterator[Finding]:
         yield Finding("run", "rounds", "fine", "no round was played yet", {"played": 0})
         return
     [*_, last] = json_lines(run / METRICS, ("round",))
-    said = f"{last['round'] + 1} are played; in the last one {last['answered']} of {last['seats']} seats answered"
+    said = f"{quantity(last['round'] + 1, 'is', 'are')} played; in the last one {last['answered']} of "
+    said += f"{quantity(last['seats'], 'seat')} answered"
     state: State = "failure" if "failed" in last else "warning" if last["answered"] < last["seats"] else "fine"
     yield Finding("run", "rounds", state, said, {"played": last["round"] + 1, "answered": last["answered"]})
     if network.processes.names() and not (in_use(run) or ((claim := latest_claim(run)) and claim.finished)):
@@ -172,7 +174,7 @@ def _run(network: Loopback, run: Path | None) -> Iterator[Finding]:
     except UserError as unread:
         yield Finding("books", "log", "failure", str(unread))
     else:
-        said = f"{count} transactions, head {head}" + (f"; {wrong}" if wrong else "")
+        said = f"{quantity(count, 'transaction')}, head {head}" + (f"; {wrong}" if wrong else "")
         yield Finding("books", "log", "failure" if wrong else "fine", said, {"transactions": count})
 
 
@@ -184,5 +186,5 @@ def _backup(network: Loopback, now: datetime) -> Iterator[Finding]:
         return
     made = read_json(file)
     days = (now - datetime.fromtimestamp(made["at"], UTC)) / timedelta(days=1)
-    said = f"{days:.1f} days ago, in {made['to']}"
+    said = f"{quantity(f'{days:.1f}', 'day')} ago, in {made['to']}"
     yield Finding("backup", "last", "warning" if days > BACKUP_D else "fine", said, {"days": days})

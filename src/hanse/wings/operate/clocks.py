@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from hanse.base.errors import UserError
+from hanse.base.plain_text import quantity
 
 if TYPE_CHECKING:
     import httpx
@@ -251,7 +252,7 @@ def judged(where: Path, now: datetime) -> Iterator[Finding]:
             raise UserError(f"{path}: is not a certificate (PEM)") from None
         first, last = found.not_valid_before_utc, found.not_valid_after_utc
         days = (last - now) / timedelta(days=1)
-        said = f"lasts until {last:%Y-%m-%d %H:%M} UTC ({days:.0f} days)"
+        said = f"lasts until {last:%Y-%m-%d %H:%M} UTC ({quantity(f'{days:.0f}', 'day')})"
         if first <= now <= last:
             yield Finding("certificate", path.name, "warning" if days < SOON_D else "fine", said, {"days": days})
         else:

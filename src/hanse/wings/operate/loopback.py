@@ -36,6 +36,7 @@ from pydantic import TypeAdapter
 from hanse.base.errors import RunFailedError, UserError
 from hanse.base.files import FEDERATION, private_folder, read_text, read_toml, table, write_whole
 from hanse.base.lock import Hold
+from hanse.base.plain_text import quantity
 from hanse.flower.agreement import Agreement, take
 from hanse.flower.operator_key import KEY, PINNED, PUBLIC, SIGNS_WITH, signing_key
 from hanse.flower.server import AGREEMENT
@@ -251,9 +252,10 @@ class Loopback:
         if self.run is not None and (claim := latest_claim(self.run)) is not None and claim.finished:
             planned = table(read_toml(self.run / "config.toml"), "run").get("rounds")
             if planned != experiment.run.rounds:
+                rounds = quantity(planned, "round")
                 raise UserError(
-                    f"run.rounds: {experiment.run.rounds}: the last of {planned} rounds in {self.run} was settled, "
-                    f"which cannot be taken back; put {planned} back, or move it out of the project for a new run"
+                    f"run.rounds: {experiment.run.rounds}: the last of {rounds} in {self.run} was settled, which "
+                    f"cannot be taken back; put {planned} back, or move it out of the project for a new run"
                 )
         run = uuid.uuid4().hex
         app, operator = app_hash(self.app), public_of(key)
@@ -315,7 +317,7 @@ class Loopback:
         for i in fresh:
             make_node_key(self._key(i))
         if fresh:
-            show(f"admitting {len(fresh)} node{'s' * (len(fresh) != 1)}")
+            show(f"admitting {quantity(len(fresh), 'node')}")
         self.register([(f"{self._key(i)}.pub", f"node{i}") for i in fresh])
         for i in range(self.nodes):
             show(f"starting node {i + 1} of {self.nodes}")

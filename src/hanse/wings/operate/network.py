@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hanse.base.errors import UserError, collected
+from hanse.base.plain_text import quantity
 from hanse.cli.options import parsed_node_config
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ def up(
     more = tuple(imports or kept.imports)
     made = Loopback(project, project, ports, imports=more, listen=listen, hosts=tuple(hosts), members=members)
     made.up(show=typer.echo)
-    typer.echo(f"{nodes} nodes and a SuperLink on 127.0.0.1:{port}; logs in {folder / 'logs'}")
+    typer.echo(f"{quantity(nodes, 'node')} and a SuperLink on 127.0.0.1:{port}; logs in {folder / 'logs'}")
     if listen:
         typer.echo(f"SuperNodes reach it at {listen}, through nginx, which passes nothing else")
     else:
@@ -439,8 +440,9 @@ def log(
             typer.echo("-- since that root:")
         typer.echo("".join(c if c.isprintable() else "?" for c in in_words(line)))  # it may order a terminal about
     if beyond := sum("signature" in line for line in lines):
-        typer.echo(f"beyond the agreement: {beyond} requests, signed by the operator, in {mine.home / ASKED}")
+        requests = quantity(beyond, "request")
+        typer.echo(f"beyond the agreement: {requests}, signed by the operator, in {mine.home / ASKED}")
     if root is not None:
-        proved = f"holds: the first {seen} of {len(lines)} lines had the root {root}"
+        proved = f"holds: the first {seen} of {quantity(len(lines), 'line')} had the root {root}"
         typer.echo(f"{proved}; of the {len(lines) - seen} since then only a root that is noted now says more")
     typer.echo(f"root: {roots[-1]}")

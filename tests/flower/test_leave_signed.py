@@ -1,0 +1,137 @@
+"""A member of a network leaves by its own signature: an operator can neither write one nor take one back."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from commands import run_hanse
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from deployed import Ongoing, experiment, metrics, until
+from inprocess import KEY, play
+from test_flower_in_process import grid_of
+from test_letters import After, books
+
+from hanse.base.errors import UserError
+from hanse.flower.agreement import agreements
+from hanse.flower.leave import place_of, sign_leave, signed_leave
+from hanse.flower.members import LEAVES, Members, Orders
+from hanse.ledger.receipts import read_file
+from hanse.ledger.run_ledger import reading
+from hanse.reports.facts import facts
+from hanse.runs.replay import replay_books
+from hanse.runs.run_record import load_run
+
+pytest.importorskip("hanse.wings.charter")
+
+
+def operators_key(tmp_path: Path) -> Path:
+    pem = tmp_path / "operator.pem"
+    pem.write_bytes(KEY.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    pem.chmod(0o600)
+    return pem
+
+
+def wrong_in(run: Path) -> str | None:
+    with reading(run) as ledger:
+        return replay_books(run, ledger).wrong
+
+
+def test_a_member_leaves_by_its_signature_and_by_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from hanse.wings.charter import leaving
+
+    run, home, key, exp = tmp_path / "run", tmp_path / "node2", operators_key(tmp_path), books()
+    words = list[Path]()
+    play(grid_of(exp, tmp_path), exp, run, After(0, lambda: words.append(sign_leave(home, "run"))))
+    # its node answers no more with a model, and says why; the server asks it nothing more
+    record = load_run(run)
+    assert not [seat for seat in record.clients if seat.client == 2 and seat.round > 0 and seat.refused is None]
+    assert {why for r, c, why in record.refusals() if c == 2} <= {"its owner has signed that it leaves this run"}
+    assert Orders.read(run).expelled == {2: LEAVES}
+    assert signed_leave(run, 2) == words[0].read_text()
+    assert facts(run).clients[2].status == "left"
+    before = shutil.copytree(run, tmp_path / "before")
+
+    # the operator settles it, and whoever verifies the book finds it signed
+    assert run_hanse("leave", run, "--client", 2, "--key", key)[0] == 0
+    mine = tmp_path / "mine"
+    shutil.copytree(home / "run" / "client-2" / "receipts", mine)
+    verify = ("ledger", "verify", run, "--receipts", mine)
+    shutil.copy(words[0], mine)
+    assert run_hanse(*verify)[0] == 0
+    shutil.copy(place_of(run, 2), mine)
+    assert run_hanse(*verify)[0] == 0
+    assert len([*read_file(mine / "client-2.jsonl")]) > 1
+    assert run_hanse("audit", run)[0] == 0
+    for word, code in ((words[0], 0), (sign_leave(tmp_path / "other", "run"), 1)):
+        assert run_hanse("audit", "leave", place_of(run, 2), "--signed", word)[0] == code
+
+    # nobody else has signed: the operator cannot make them leave
+    with pytest.raises(UserError, match="--client 1: "):
+        leaving.leave_run(load_run(run), 1, key)
+    forged, as_two = shutil.copytree(run, tmp_path / "forged"), run / "leaving" / "client-2-signed.txt"
+    monkeypatch.setattr(leaving, "check_signed", lambda *of: None)
+    for word in (None, as_two):  # without a word, and with that of another
+        if word is not None:
+            shutil.copy(word, place_of(forged, 1, "-signed.txt"))
+        else:
+            leaving.leave_run(load_run(forged), 1, key)
+        assert "client 1 has not signed" in wrong_in(forged)
+        assert run_hanse("ledger", "verify", forged)[0] == 1
+    assert wrong_in(run) is None
+
+    # a leave that is gone with its checkpoint is found by the member's own copy, or by its receipt
+    for gone in (words[0].name, "client-2.json"):
+        alone = tmp_path / gone.removesuffix(".json")
+        alone.mkdir()
+        shutil.copy(mine / gone, alone)
+        shutil.copy(mine / "client-2.jsonl", alone)
+        assert wrong_in(before) is None
+        assert run_hanse("ledger", "verify", before, "--receipts", alone)[0] == 1
+        assert run_hanse("ledger", "verify", run, "--receipts", alone)[0] == 0
+
+
+@pytest.mark.parametrize("odd", ["of another run", "of another member", "cut"])
+def test_a_word_that_a_member_has_not_signed_takes_nothing_from_it(odd: str, tmp_path: Path) -> None:
+    from hanse.flower.leave import take_leave
+
+    run, exp = tmp_path / "run", books()
+    play(grid_of(exp, tmp_path), exp, run)
+    word = sign_leave(tmp_path / ("node3" if odd == "of another member" else "node2"),
+                      "other" if odd == "of another run" else "run").read_text()  # fmt: skip
+    take_leave(run, Members.read(run / "members.json"), "run", 2, word[: -9 if odd == "cut" else None])
+    assert (Orders.read(run).expelled, signed_leave(run, 2)) == ({}, "")
+    assert not (run / "operator.jsonl").exists()
+
+
+def test_the_owner_of_a_node_signs_with_a_command(tmp_path: Path) -> None:
+    run, exp = tmp_path / "run", books()
+    play(grid_of(exp, tmp_path), exp, run)
+    assert run_hanse("leave", tmp_path, "--sign")[0] == 2  # no participant's folder
+    assert run_hanse("leave", run, "--client", 2, "--key", operators_key(tmp_path))[0] == 2
+    assert run_hanse("leave", tmp_path / "node2", "--sign")[0] == 0
+    [word] = (tmp_path / "node2" / "leaves").iterdir()
+    # its node is away: the owner hands a copy over
+    done = run_hanse("leave", run, "--client", 2, "--signed", word, "--key", operators_key(tmp_path))
+    assert (done[0], wrong_in(run)) == (0, None)
+    said = json.loads(place_of(run, 2, "-statement.json").read_text())
+    assert "signed" in said
+
+
+@pytest.mark.slow
+@pytest.mark.by_turns(5, 2)
+def test_a_node_on_loopback_sends_its_owners_word(tmp_path: Path) -> None:
+    on = Ongoing(tmp_path, experiment("tiff", nodes=3, rounds=6, mechanism={"by_contribution": 2, "at_random": 1}))
+    home = tmp_path / "net" / "participants" / "node1"
+    try:
+        on.begin()
+        until("a round", lambda: (on.run / "metrics.jsonl").exists())
+        sign_leave(home, agreements(home)[-1].run)
+        until("its word", lambda: place_of(on.run, 1, "-signed.txt").exists())
+        on.server.join()
+    finally:
+        on.net.down()
+    assert [line["answered"] for line in metrics(on.run)][-3:] == [2] * 3
+    key = tmp_path / "net" / "certs" / "operator.key"
+    assert run_hanse("leave", on.run, "--client", 1, "--key", key)[0] == 0
+    assert (wrong_in(on.run), facts(on.run).clients[1].status) == (None, "left")
