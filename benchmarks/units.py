@@ -24,10 +24,10 @@ import hanse
 from hanse.data.tables import TABLES, load_table
 from hanse.data.units import split_units
 from hanse.games.jackknife import SURE
+from hanse.lab.joining import Gain, _mean
 from hanse.learning.intervals import sample_blocks, wilson
 from hanse.learning.metrics import Metric, Predictions, build_metrics
 from hanse.reports.fits import OwnTest, _of_main
-from hanse.reports.joining import Gain, _mean
 
 CLIENTS, ROWS, TEST, SPLITS, FRESH, RIDGE = 4, 8, 0.3, 5, 4_000, 1.0
 METRICS = build_metrics(["accuracy", "loss"], 2)

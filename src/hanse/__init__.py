@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hanse.base.errors import UserError
     from hanse.flower.valued.valued import valued
+    from hanse.lab.joining import who_gains
     from hanse.reports.facts import facts
-    from hanse.reports.joining import who_gains
     from hanse.reports.run import Run, load, resume, run
     from hanse.reports.valuing import shapley, value
     from hanse.runs.config import Experiment
@@ -53,7 +53,7 @@ _HOMES = {
     "shapley": "hanse.reports.valuing",
     "value": "hanse.reports.valuing",
     "valued": "hanse.flower.valued.valued",
-    "who_gains": "hanse.reports.joining",
+    "who_gains": "hanse.lab.joining",
 }
 
 

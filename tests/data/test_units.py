@@ -15,13 +15,13 @@ from hanse.data.build import with_own
 from hanse.data.spec import parse_spec
 from hanse.data.units import split_times, split_units
 from hanse.games.jackknife import split_error
+from hanse.lab.joining import Gain, _mean
 from hanse.learning.intervals import difference, sample_blocks, unit_error, wilson
 from hanse.learning.metrics import ACCURACY, Predictions, build_metrics
 from hanse.reports.answers import answers_of
 from hanse.reports.facts import facts
 from hanse.reports.fits import OwnTest, _of_main, surely
 from hanse.reports.invoice import invoice
-from hanse.reports.joining import Gain, _mean
 
 HOSPITALS = ("Bremen", "Kiel", "Visby")
 

@@ -9,13 +9,13 @@ import pytest
 from mistaken import mistakes
 
 import hanse
+from hanse.lab.joining import Gain, Joining
 from hanse.learning.metrics import ACCURACY
 from hanse.reports.accuracy import reached
 from hanse.reports.alone import train_alone
 from hanse.reports.answers import answers_of
 from hanse.reports.contributions import contribution
 from hanse.reports.groups import SeedGroup
-from hanse.reports.joining import Gain, Joining
 from hanse.reports.statement import statement
 from hanse.runs.run_record import load_run
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hanse.reports.joining import Gain, _mean, _unlike
+from hanse.lab.joining import Gain, _mean, _unlike
 
 
 def test_equal_gains_make_nobody_certain_though_their_last_bits_differ() -> None:
