@@ -318,9 +318,9 @@ def written_gaps(columns: Iterable[set[str]], said: Iterable[str]) -> list[str]:
     gaps = {*said}
     for own in columns:
         usual = {text for text in own if text.casefold() in GAPS}
-        if odd := {text for text in usual if text.casefold() in _GAPS_OR_WORDS}:
-            usual -= odd if written(own - usual)[0] == "words" else set()
-        gaps |= usual
+        either = {text for text in usual if text.casefold() in _GAPS_OR_WORDS}
+        words = bool(either) and written(own - usual)[0] == "words"
+        gaps |= usual - either if words else usual
     return sorted(gaps)
 
 
