@@ -181,7 +181,7 @@ class _Writing:
     def __init__(self, run: PlayedRun, folder: RunDir | None, observers: Sequence[Observer]) -> None:
         self.run, self.folder, self.observers = run, folder, observers
         self.thread = ThreadPoolExecutor(1, "hanse-writer")  # starts when it has something to do
-        self._begun: Future[RoundRecord] | None = None
+        self._begun: tuple[RoundRecord, Future[None]] | None = None
 
     def begin(self, record: RoundRecord, state: LoopState | None) -> None:
         """Begin to write a round, and a checkpoint of the state after it, if one is due; without a directory, tell of
@@ -190,13 +190,14 @@ class _Writing:
         if self.folder is None:
             self._tell(record)
         else:
-            self._begun = self.thread.submit(self.folder.append, record.filed(), state)
+            self._begun = record, self.thread.submit(self.folder.append, record.filed(), state)
 
     def settle(self) -> None:
         """Wait until the round before is on the disk, and tell observers of it."""
         if self._begun is not None:
-            begun, self._begun = self._begun, None  # what cannot be written is never told
-            self._tell(begun.result())
+            (record, written), self._begun = self._begun, None
+            written.result()  # what cannot be written is never told
+            self._tell(record)
 
     def _tell(self, record: RoundRecord) -> None:
         """Add a round to the run, and tell observers of it."""

@@ -263,7 +263,7 @@ class RunDir:
         >>> small = rehearse("fedavg")
         >>> with Hold(Path("run")) as hold:
         ...     folder = RunDir.create(small.setup, hold)
-        ...     _ = folder.append(RoundRecord.of(small.played, Figures(), {}).filed(), small.played.state)
+        ...     folder.append(RoundRecord.of(small.played, Figures(), {}).filed(), small.played.state)
         ...     folder.close()
         >>> len((Path("run") / "metrics.jsonl").read_text().splitlines())
         1
@@ -400,9 +400,9 @@ class RunDir:
             raise MachineError(f'{file}: is gone; it must be {{"book": NAME}}, with the name that receipts give')
         self._files = {name: (self.path / name).open("ab") for name in LINES}
 
-    def append(self, done: RoundRecord, state: LoopState | None) -> RoundRecord:
+    def append(self, done: RoundRecord, state: LoopState | None) -> None:
         """Write one finished round's file and lines, and a checkpoint of the state after it, if one is due: the round
-        counts once a checkpoint is written. Return the round.
+        counts once a checkpoint is written.
         """
         view = done.played.view
         assert done.file is not None
@@ -416,7 +416,6 @@ class RunDir:
         self.owe(view.round, view.posted)
         if state is not None:
             self.checkpoint(state)
-        return done
 
     def keep(self, round: int, answers: bytes) -> None:
         """Write the clients' answers of a round, or of the final settlement, next to the run."""
