@@ -719,7 +719,7 @@ def _taking_part(run: RunRecord) -> dict[int, dict[str, Any]]:
             status, why = "expelled", expelled[client]
         elif client in gone:
             status, since, why = "sat out", gone[client], "its privacy budget is used up"
-        elif there is not None and client not in there and not busy:
+        elif mine and not busy and there is not None and client not in there:  # who has not come yet was never asked
             status, since, why = "left", after, "being there no more"
         elif status == "refused":
             why = Counter(seat.refused for seat in mine).most_common(1)[0][0] or ""
