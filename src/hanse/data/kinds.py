@@ -132,9 +132,10 @@ def held(column: Any, where: str, owner: NDArray[Any] | None = None, category: b
         return Held("words", values, gaps)
     if kinds == {"words"}:
         return _of_text(values, gaps, where, owner)
-    if kinds == {"truth"} or kinds <= {"whole", "numbers"}:
-        called: Kind = "truth" if kinds == {"truth"} else "whole" if kinds == {"whole"} else "numbers"
-        return Held(called, _floats(values, gaps), gaps)
+    if kinds == {"truth"}:
+        return Held("truth", _floats(values, gaps), gaps)
+    if kinds <= {"whole", "numbers"}:
+        return Held("whole" if kinds == {"whole"} else "numbers", _floats(values, gaps), gaps)
     rows = np.flatnonzero(~gaps)
     if kinds <= {"whole", "numbers", "words"}:
         words = np.array([isinstance(one, str) for one in values], bool)
