@@ -257,7 +257,7 @@ def unfinite_rows(found: Held, owner: NDArray[Any] | None, gaps: bool = True) ->
     """
     rows = np.flatnonzero(~np.isfinite(found.values) if gaps else np.isinf(found.values))
     what = "no number (NaN)" if found.gaps[rows].all() else "no finite number"
-    return f"{what} in {rows_of(rows, owner)}" if len(rows) else ""
+    return f"{what if gaps else 'infinite'} in {rows_of(rows, owner)}" if len(rows) else ""
 
 
 def is_gap(value: Any) -> bool:
