@@ -14,7 +14,7 @@ from test_letters import After, books
 
 from hanse.base.errors import UserError
 from hanse.flower.agreement import agreements
-from hanse.flower.leave import place_of, sign_leave, signed_leave
+from hanse.flower.leave import place_of, sign_leave, signed_leave, take_leave
 from hanse.flower.members import LEAVES, Members, Orders
 from hanse.ledger.receipts import read_file
 from hanse.ledger.run_ledger import reading
@@ -93,8 +93,6 @@ def test_a_member_leaves_by_its_signature_and_by_nothing_else(tmp_path: Path, mo
 
 @pytest.mark.parametrize("odd", ["of another run", "of another member", "cut"])
 def test_a_word_that_a_member_has_not_signed_takes_nothing_from_it(odd: str, tmp_path: Path) -> None:
-    from hanse.flower.leave import take_leave
-
     run, exp = tmp_path / "run", books()
     play(grid_of(exp, tmp_path), exp, run)
     word = sign_leave(tmp_path / ("node3" if odd == "of another member" else "node2"),

@@ -17,10 +17,10 @@ from hanse.ledger.witness import Witness
 from hanse.wings.private.masker import Trusted
 
 
-def experiment(clients: int, rounds: int = 2, **more: Any) -> hanse.Experiment:
+def experiment(clients: int, rounds: int = 2) -> hanse.Experiment:
     model, engine = {"name": "mlp", "hidden": [8]}, {"train": "sequential", "workers": 1, "device": "cpu"}
-    more |= {"data": {"client_test": 0.2}, "model": model, "engine": engine, "federation": {"secure": {"group": 3}}}
-    return digits({"name": "fedavg", "value": "group_path"}, clients, rounds, train={"lr": 0.05}, **more)
+    sections = {"data": {"client_test": 0.2}, "model": model, "engine": engine, "federation": {"secure": {"group": 3}}}
+    return digits({"name": "fedavg", "value": "group_path"}, clients, rounds, train={"lr": 0.05}, **sections)
 
 
 def grid_of(exp: hanse.Experiment, folder: Path, **more: Any) -> InProcessGrid:

@@ -19,9 +19,10 @@ from hanse.runs.setup import Session, build
 
 
 def experiment(name: str = "fedgen", rounds: int = 3, **sections: Any) -> hanse.Experiment:
-    sections |= {"data": {"partition": {"alpha": 0.1}}, "model": {"name": "mlp", "hidden": [12]}}
+    data, model = {"partition": {"alpha": 0.1}}, {"name": "mlp", "hidden": [12]}
     train, engine = {"steps": 10, "batch_size": 32, "lr": 0.02}, {"train": "sequential", "workers": 1}
-    return digits({"name": name, "clients_per_round": 3}, 6, rounds, train=train, engine=engine, **sections)
+    mechanism = {"name": name, "clients_per_round": 3}
+    return digits(mechanism, 6, rounds, data=data, model=model, train=train, engine=engine, **sections)
 
 
 def play(world: Session, rounds: int, lost: tuple[int, ...] = ()) -> list[Played]:

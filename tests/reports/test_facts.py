@@ -3,9 +3,11 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from experiments import digits
 from forging import recorded
 from reports_cases import metric, rated_run, seat, write_run
 from scipy import stats
@@ -71,20 +73,23 @@ def test_what_is_not_known_has_a_code(tmp_path: Path) -> None:
     assert "few_units" in {note.code for note in facts(few).notes}
 
 
-@pytest.mark.parametrize("how", ["policy", "absent"])
-def test_who_leaves_has_left(how: str, tmp_path: Path) -> None:
-    """By what it was told of its values, or by not being there any more."""
-    gone = {"policy": {"name": "quits", "below": 1e9, "rounds": 1}, "told": True}
-    given = {"clients": gone} if how == "policy" else {"behaviour": {"leaver": {"clients": [0, 1], "at": 1}}}
-    experiment = hanse.Experiment(
-        data={"clients": 3}, model="logistic", mechanism={"name": "fedavg", "value": "path"}, train={"steps": 1},
-        run={"rounds": 3}, **given,
-    )  # fmt: skip
+LEFT, ACTIVE, LATE = ("left", 1, True), ("active", None, False), ("refused", None, True)
+
+
+@pytest.mark.parametrize(
+    ("given", "status"),
+    [({"clients": {"policy": {"name": "quits", "below": 1e9, "rounds": 1}, "told": True}}, [LEFT] * 3),
+     ({"behaviour": {"leaver": {"clients": [0, 1], "at": 1}}}, [LEFT, LEFT, ACTIVE]),
+     ({"behaviour": {"joiner": {"clients": [2], "at": 9}}}, [ACTIVE, ACTIVE, ("never asked", None, False)]),
+     ({"behaviour": {"speed": {"seconds": [1, 1, 9]}}, "federation": {"enough": 2}}, [ACTIVE, ACTIVE, LATE])],
+)  # fmt: skip
+def test_who_leaves_has_left(given: dict[str, Any], status: list[Any], tmp_path: Path) -> None:
+    """By what it was told of its values, or not being there any more; not who has not come yet, or still trains."""
+    experiment = digits({"name": "fedavg", "value": "path"}, 3, train={"steps": 1}, **given)
     found = facts(hanse.run(experiment, out=tmp_path / "run"))
-    left = [(row.status, row.since, bool(row.why)) for row in found.clients]
-    assert left == [("left", 1, True)] * (3 if how == "policy" else 2) + [("active", None, False)] * (how == "absent")
-    told = [note.fields["client"] for note in found.notes if note.code == "left"]
-    assert told == [row.client for row in found.clients if row.status == "left"]
+    assert [(row.status, row.since, bool(row.why)) for row in found.clients] == status
+    told = {note.fields["client"] for note in found.notes if note.code == "left"}
+    assert told == {client for client, one in enumerate(status) if one == LEFT}
 
 
 def test_tables_go_to_pandas_json_latex_and_markdown(tmp_path: Path) -> None:
@@ -116,8 +121,7 @@ def test_tables_go_to_pandas_json_latex_and_markdown(tmp_path: Path) -> None:
 def test_facts_of_several_runs_and_of_one_in_memory_have_the_same_columns(tmp_path: Path) -> None:
     paths = [rated_run(tmp_path / name, [0.5] * 2, worth=[1.0, 2.0], **VALUED) for name in "ab"]
     assert [row.run for row in facts(*paths).clients] == ["a", "a", "b", "b"]
-    experiment = hanse.Experiment(data={"clients": 3}, model="logistic", mechanism="fedavg", run={"rounds": 2})
-    run = hanse.run(experiment, value=True)
+    run = hanse.run(digits("fedavg", 3, 2), value=True)
     values = run.values()
     by_name = dict(zip(values.names, values.values.tolist(), strict=True))
     assert [row.value for row in facts(run).clients] == pytest.approx([by_name[f"client {c}"] for c in range(3)])
@@ -135,8 +139,7 @@ def test_units_that_the_data_name_are_units_and_unsaid_ones_have_a_sentence(tmp_
     x = draw.normal(size=(60, 3))[patients] + 0.01 * draw.normal(size=(300, 3))
     y, hospital = (x.sum(axis=1) > 0).astype(int), patients % 3
     experiment = hanse.Experiment(data={"client_test": 0.2}, model="logistic", mechanism="fedavg", run={"rounds": 1})
-    hanse.run(experiment, data=(x, y, hospital, patients), out=tmp_path / "said")
-    found = facts(tmp_path / "said")
+    found = facts(hanse.run(experiment, data=(x, y, hospital, patients), out=tmp_path / "said"))
     assert {row.unit for row in (*found.clients, *found.runs)} == {"unit"}
     unsaid = hanse.run(experiment, data=(np.column_stack([x, patients]), y, hospital), out=tmp_path / "unsaid")
     unsaid.alone()

@@ -141,9 +141,8 @@ def test_a_statement_has_their_words(folder: Path) -> None:
 
 
 def test_values_that_only_rank_are_called_by_their_name_and_not_worth(tmp_path: Path) -> None:
-    data = {"source": "digits", "clients": 4, "client_test": 0.2}
     mechanism = {"name": "fedavg", "value": "first_order_clients"}
-    hanse.run(hanse.Experiment(data=data, mechanism=mechanism, run={"rounds": 2}), out=tmp_path / "run")
+    hanse.run(digits(mechanism, 4, 2, data={"client_test": 0.2}, model="mlp"), out=tmp_path / "run")
     done, mine = invoke("statement", tmp_path / "run", "--all"), statement(tmp_path / "run", 0)
     assert done.output.count("Whether joining paid") == 4  # a line each
     told = [said("worth", mine, mine.client), *mine.lines]

@@ -611,7 +611,7 @@ def _aggregated(mechanism: Mechanism, view: View, states: States, groups: Sequen
                 f"{who}: {type(value).__name__} in mechanism.value cannot value "
                 f"what its aggregate returned: must accept {' or '.join(sorted(wanted))}"
             )
-        if said.weights is not None and abs(float(np.sum(said.weights)) + said.old - 1) > 1e-6:
+        if said.weights is not None and abs(float(np.sum(said.weights, dtype=np.float64)) + said.old - 1) > 1e-6:
             odd = f"the weigh part {type(mechanism.weigh).__name__}: its weights and old do not sum to 1"
             warnings.warn(f"{odd}, which scales the model, not those of coalitions", PartWarning, stacklevel=2)
         aggregates[group.row] = said

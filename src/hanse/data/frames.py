@@ -126,7 +126,7 @@ def of_frame(frame: Any, asked: Asked, name: str, owner: NDArray[Any] | None = N
             if line := _unfit(frame[c], read[c], owner, auto):
                 raise UserError(f"{where}: column '{c}': {line}")
             if auto or read[c].kind == "nothing":
-                drafted({c: read[c]}, where)
+                drafted({c: read[c]}, where)  # refuses what becomes no features
     y, units, time = np.zeros(0), None, None
     with collected(lines):
         answers = frame[asked.target] if asked.labels is None else asked.labels.of(frame[asked.target], owner)

@@ -132,9 +132,10 @@ def held(column: Any, where: str, owner: NDArray[Any] | None = None, category: b
         return Held("words", values, gaps)
     if kinds == {"words"}:
         return _of_text(values, gaps, where, owner)
-    if kinds == {"truth"} or kinds <= {"whole", "numbers"}:
-        called: Kind = "truth" if kinds == {"truth"} else "whole" if kinds == {"whole"} else "numbers"
-        return Held(called, _floats(values, gaps), gaps)
+    if kinds == {"truth"}:
+        return Held("truth", _floats(values, gaps), gaps)
+    if kinds <= {"whole", "numbers"}:
+        return Held("whole" if kinds == {"whole"} else "numbers", _floats(values, gaps), gaps)
     rows = np.flatnonzero(~gaps)
     if kinds <= {"whole", "numbers", "words"}:
         words = np.array([isinstance(one, str) for one in values], bool)
@@ -256,7 +257,7 @@ def unfinite_rows(found: Held, owner: NDArray[Any] | None, gaps: bool = True) ->
     """
     rows = np.flatnonzero(~np.isfinite(found.values) if gaps else np.isinf(found.values))
     what = "no number (NaN)" if found.gaps[rows].all() else "no finite number"
-    return f"{what} in {rows_of(rows, owner)}" if len(rows) else ""
+    return f"{what if gaps else 'infinite'} in {rows_of(rows, owner)}" if len(rows) else ""
 
 
 def is_gap(value: Any) -> bool:
@@ -318,9 +319,9 @@ def written_gaps(columns: Iterable[set[str]], said: Iterable[str]) -> list[str]:
     gaps = {*said}
     for own in columns:
         usual = {text for text in own if text.casefold() in GAPS}
-        if odd := {text for text in usual if text.casefold() in _GAPS_OR_WORDS}:
-            usual -= odd if written(own - usual)[0] == "words" else set()
-        gaps |= usual
+        either = {text for text in usual if text.casefold() in _GAPS_OR_WORDS}
+        words = bool(either) and written(own - usual)[0] == "words"
+        gaps |= usual - either if words else usual
     return sorted(gaps)
 
 

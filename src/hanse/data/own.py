@@ -242,9 +242,9 @@ def _columns_of(x: Any, y: Any) -> dict[Any, Coded]:
 def _of_torch(dataset: Any, asked: Asked, name: str) -> Rows:
     """Return all items of a PyTorch data set, or of the batches of a ``DataLoader``."""
     xs, ys, beside, batches = list[Any](), list[Tensor](), dict[str, list[Any]](), dataset
-    loader = torch.utils.data.DataLoader
-    if not isinstance(dataset, loader):  # a generator of its own: PyTorch's would be moved on
-        batches = loader(dataset, batch_size=1024, generator=torch.Generator(), collate_fn=_together)
+    if not isinstance(dataset, torch.utils.data.DataLoader):
+        own = torch.Generator()  # PyTorch's would be moved on
+        batches = torch.utils.data.DataLoader(dataset, batch_size=1024, generator=own, collate_fn=_together)
     with gated(f"data: {name}: its items cannot be put together"):
         for batch in batches:
             if isinstance(batch, Mapping):

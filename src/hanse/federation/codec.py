@@ -31,12 +31,9 @@ from hanse.core.declared import Count, Declared, Name, UnsoundError
 
 Arrays = Mapping[str, NDArray[Any]]
 
+_PARTS = port.Request, port.Reply, port.Mixture, port.ClientInfo, port.Payload  # what is neither task nor result
 _KINDS: Mapping[str, type[Any]] = {
-    kind.__name__: kind
-    for kind in (
-        *(port.Request, port.Reply, port.Mixture, port.ClientInfo, port.Payload),
-        *(*get_args(port.Task), *get_args(port.Result)),
-    )
+    kind.__name__: kind for kind in (*_PARTS, *get_args(port.Task), *get_args(port.Result))
 }
 # no honest message is nested deeper
 _DEPTH = 12

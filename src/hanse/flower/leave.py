@@ -21,7 +21,7 @@ from hanse.ledger.note import DASH, cosign, cosigned_at, load_key
 from hanse.ledger.store import Ledger
 from hanse.ledger.witness import KEY, Witness, name_of
 
-FOLDER = "leaving"  # in a run directory: of each client that has left its word, its receipt, its statement, its lineage
+FOLDER = "leaving"  # in a run directory: each leaver's word, receipt, statement and lineage
 OWN = "leaves"  # in a participant's folder: its word, by run
 LONGEST = 1000  # characters of a word
 ENDS = "a client leaves, and nobody trains on (clients.exit.models)"  # the reason of a pause

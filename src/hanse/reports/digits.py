@@ -125,11 +125,10 @@ def called(label: str, *, many: bool = False) -> str:
     """Return clients as the start of a sentence: numbers need the word before them, names do not.
 
     Examples:
-        >>> called("3"), called("Hope"), called("3 and 4", many=True)
-        ('Client 3', 'Hope', 'Clients 3 and 4')
+        >>> called("3"), called("Hope"), called("3 and Hope", many=True)
+        ('Client 3', 'Hope', 'Clients 3 and Hope')
     """
-    told = labelled(label, many=many)
-    return told if told == label else told.capitalize()
+    return f"{'Clients' if many else 'Client'} {label}" if label[:1].isdecimal() else label
 
 
 def labelled(label: str, *, many: bool = False) -> str:

@@ -34,7 +34,7 @@ from hanse.reports.money import read_books
 from hanse.reports.showing import frame
 from hanse.reports.text_table import TextTable
 from hanse.reports.words import Level, Note
-from hanse.runs.chance import is_number, nothing_left, used_up
+from hanse.runs.chance import STILL, is_number, nothing_left, used_up
 from hanse.runs.run_record import RunRecord, Seat, load_run
 
 if TYPE_CHECKING:
@@ -706,7 +706,7 @@ def _taking_part(run: RunRecord) -> dict[int, dict[str, Any]]:
         taken = [seat for seat in mine if seat.refused is None]
         asked, late = len({seat.round - seat.staleness for seat in mine}), [seat.staleness for seat in taken]
         status: Status = "active" if taken or run.in_app else "refused" if mine else "never asked"
-        since, why, busy = None, "", bool(mine) and (mine[-1].round, client) in run.under_way
+        since, why = None, ""
         after = 1 + max((seat.round for seat in mine), default=-1)  # what it was asked last
         if client in left:
             # on a network it is settled after the last round, which is dated end + 1, and was asked nothing before
@@ -719,13 +719,14 @@ def _taking_part(run: RunRecord) -> dict[int, dict[str, Any]]:
             status, why = "expelled", expelled[client]
         elif client in gone:
             status, since, why = "sat out", gone[client], "its privacy budget is used up"
-        elif there is not None and client not in there and not busy:
+        # who still trains has not left, and who has not come yet was never asked
+        elif there is not None and client not in there and mine and mine[-1].refused != STILL:
             status, since, why = "left", after, "being there no more"
         elif status == "refused":
             why = Counter(seat.refused for seat in mine).most_common(1)[0][0] or ""
         rows[client] = {
             "asked": asked, "answered": len({seat.round for seat in taken}), "late": sum(map(bool, late)),
-            "latest": max(late, default=0), "under_way": busy,
+            "latest": max(late, default=0), "under_way": bool(mine) and (mine[-1].round, client) in run.under_way,
             "samples": taken[-1].samples if taken else None, "status": status, "since": since, "why": why,
         }  # fmt: skip
     return rows

@@ -18,6 +18,7 @@ from typing import Literal
 
 import numpy as np
 
+from hanse.base.plain_text import quantity
 from hanse.base.pytorch import Tensor, torch
 from hanse.core.part import View
 from hanse.core.port import Closing, Reply, Request, Roster, Trained
@@ -279,12 +280,12 @@ class Training:
 
     def _wrong(self, flight: Flight) -> str | None:
         """Return why a late update does not count; None: it does."""
-        late = self.view.round - flight.round
+        late = quantity(self.view.round - flight.round, "round")
         if flight.refused is not None or flight.updates is None:
             return f"its update of round {flight.round}: {flight.refused or 'no reply'}"
         if flight.round < self.waiting.oldest(self.view.round):
             most = self.waiting.max_staleness
-            return f"its update of round {flight.round}: is {late} rounds late: at most {most} (max_staleness)"
+            return f"its update of round {flight.round}: is {late} late: at most {most} (max_staleness)"
         return None
 
 

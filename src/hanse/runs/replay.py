@@ -26,9 +26,8 @@ from hanse.base.imports import NOT_TRUSTED, looking
 from hanse.base.wings import Names, absent
 from hanse.core.book import Book
 from hanse.core.calling import checked_state, method_of
-from hanse.core.entry import BONDS, COMMIT, LEAVE, TOKEN, Transaction, grant, left_behind, owner_of, part_of
+from hanse.core.entry import BONDS, COMMIT, LEAVE, TOKEN, Transaction, grant, in_tokens, left_behind, owner_of, part_of
 from hanse.core.entry import client as account
-from hanse.core.entry import tokens as say
 from hanse.core.part import PostedRound, Settlement, State
 from hanse.core.table import Table
 from hanse.core.telling import Check, read_about
@@ -116,7 +115,7 @@ def against_rules(folder: Path, history: Iterable[tuple[int, Transaction]], kind
             due = part_of(units, parts, given[to])
             given[to] += 1
             if not number.isdecimal() or transaction != grant(int(number), due):
-                return f"{where}: is not a grant of {say(due)} tokens from the mint to one client"
+                return f"{where}: is not a grant of {in_tokens(due)} from the mint to one client"
             if to != account(int(number)) or (clients is not None and int(number) >= clients) or int(number) in left:
                 return f"{where}: the run has no client {number}"
         elif bonds is not None and transaction.kind in BONDS:
@@ -130,7 +129,7 @@ def against_rules(folder: Path, history: Iterable[tuple[int, Transaction]], kind
             back = bonds.left(gone, leaving) if bonds is not None else 0
             lost = max(0, held[account(gone)] + back) if leaving.balance == "lost" else 0
             if transaction.postings != left_behind(gone, back, lost):
-                return f"{where}: is to give back {say(back)} tokens of a bond, and take {say(lost)} (clients.exit)"
+                return f"{where}: must give back {in_tokens(back)} of a bond and take {in_tokens(lost)} (clients.exit)"
             if on_network(folder) and "leave" not in REPLAYS:
                 raise UserError(f"{where}: whether it is signed: needs a wing{absent()}")
             if on_network(folder) and (wrong := REPLAYS["leave"](folder, gone, transaction)):

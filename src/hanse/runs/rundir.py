@@ -263,7 +263,7 @@ class RunDir:
         >>> small = rehearse("fedavg")
         >>> with Hold(Path("run")) as hold:
         ...     folder = RunDir.create(small.setup, hold)
-        ...     _ = folder.append(RoundRecord.of(small.played, Figures(), {}).filed(), small.played.state)
+        ...     folder.append(RoundRecord.of(small.played, Figures(), {}).filed(), small.played.state)
         ...     folder.close()
         >>> len((Path("run") / "metrics.jsonl").read_text().splitlines())
         1

@@ -21,9 +21,8 @@ from numpy.typing import NDArray
 
 from hanse.base.errors import UserError, library
 from hanse.core.calling import States
-from hanse.core.entry import BOND, KEPT, MINT, RETURNED, TOKEN, Transaction, escrow
+from hanse.core.entry import BOND, KEPT, MINT, RETURNED, TOKEN, Transaction, escrow, in_tokens
 from hanse.core.entry import client as account_of
-from hanse.core.entry import tokens as say
 from hanse.core.part import Context, Part, State, View
 from hanse.core.port import AuditSize, CommitSize, Request, Roster, SizeAudited, SizeCommitted
 from hanse.core.table import Floats, Ints
@@ -116,7 +115,7 @@ class ProvedSizes(Part):
                 after["standing"][c] = FAILED
                 refused.append((c, "commits to no samples"))
             elif not view.book.can_pay(account_of(c), self.bond):
-                refused.append((c, f"cannot pay the bond of {say(self.bond)} tokens for its size"))
+                refused.append((c, f"cannot pay the bond of {in_tokens(self.bond)} for its size"))
             else:
                 paid = (account_of(c), -self.bond), (escrow(c), self.bond)
                 posted.append(Transaction(f"{BOND}/{c}", BOND, paid, f"{answer.size} samples, root {answer.root}"))

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hanse.base.files import table
-from hanse.core.entry import BOND, KEPT, MINT, RETURNED, TOKEN, Transaction
-from hanse.core.entry import tokens as say
+from hanse.core.entry import BOND, KEPT, MINT, RETURNED, TOKEN, Transaction, in_tokens
 from hanse.data.commitment import SampleCommitment, attested
 from hanse.runs.sections import ExitSection
 from hanse.wings.evidence.proved_sizes import UNFINISHED, signature_fault
@@ -69,7 +68,7 @@ class Bonds:
         ways = {BOND: (own, kept), RETURNED: (kept, own), KEPT: (kept, MINT)}
         payer, payee = ways[transaction.kind]
         if transaction.postings != ((payer, -self.units), (payee, self.units)):
-            return f"does not move a bond of {say(self.units)} tokens"
+            return f"does not move a bond of {in_tokens(self.units)}"
         if transaction.kind == BOND:
             said = _COMMITTED.fullmatch(transaction.memo)
             if said is None or number in self.held or number in self.over:
