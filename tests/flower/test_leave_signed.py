@@ -1,6 +1,7 @@
 """A member of a network leaves by its own signature: an operator can neither write one nor take one back."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from test_flower_in_process import grid_of
 from test_letters import After, books
 
 from hanse.base.errors import UserError
+from hanse.base.files import json_lines
 from hanse.flower.agreement import agreements
 from hanse.flower.leave import place_of, sign_leave, signed_leave
 from hanse.flower.members import LEAVES, Members, Orders
@@ -78,6 +80,9 @@ def test_a_member_leaves_by_its_signature_and_by_nothing_else(tmp_path: Path, mo
             leaving.leave_run(load_run(forged), 1, key)
         assert "client 1 has not signed" in wrong_in(forged)
         assert run_hanse("ledger", "verify", forged)[0] == 1
+    for name in ("members.json", "federation.json"):  # nor does it help to take away what says that it is a network's
+        (forged / name).unlink()
+    assert run_hanse("ledger", "verify", forged)[0] == 1
     assert wrong_in(run) is None
 
     # a leave that is gone with its checkpoint is found by the member's own copy, or by its receipt
@@ -89,6 +94,14 @@ def test_a_member_leaves_by_its_signature_and_by_nothing_else(tmp_path: Path, mo
         assert wrong_in(before) is None
         assert run_hanse("ledger", "verify", before, "--receipts", alone)[0] == 1
         assert run_hanse("ledger", "verify", run, "--receipts", alone)[0] == 0
+    # no copy is passed over: where the operator has changed the run's name or the member's key, or it is cut
+    alone = tmp_path / words[0].name
+    for name, key in (("federation.json", "run"), ("members.json", "witness")):
+        there = shutil.copytree(before, tmp_path / f"other-{key}")
+        (there / name).write_text(re.sub(rf'"{key}": "[^"]*"', f'"{key}": "{64 * "0"}"', (there / name).read_text()))
+        assert run_hanse("ledger", "verify", there, "--receipts", alone)[0] == 1
+    (alone / "cut.txt").write_text(words[0].read_text()[:30])
+    assert run_hanse("ledger", "verify", run, "--receipts", alone)[0] == 1
 
 
 @pytest.mark.parametrize("odd", ["of another run", "of another member", "cut"])
@@ -99,9 +112,12 @@ def test_a_word_that_a_member_has_not_signed_takes_nothing_from_it(odd: str, tmp
     play(grid_of(exp, tmp_path), exp, run)
     word = sign_leave(tmp_path / ("node3" if odd == "of another member" else "node2"),
                       "other" if odd == "of another run" else "run").read_text()  # fmt: skip
-    take_leave(run, Members.read(run / "members.json"), "run", 2, word[: -9 if odd == "cut" else None])
+    take_leave(run, Members.read(run / "members.json"), 2, word[: -9 if odd == "cut" else None])
     assert (Orders.read(run).expelled, signed_leave(run, 2)) == ({}, "")
     assert not (run / "operator.jsonl").exists()
+    # a server that dies between the two orders waits: nobody who is expelled says again that it leaves
+    take_leave(run, Members.read(run / "members.json"), 2, sign_leave(tmp_path / "node2", "run").read_text(), ends=True)
+    assert [line["order"] for line in json_lines(run / "operator.jsonl")] == ["pause", "expel"]
 
 
 def test_the_owner_of_a_node_signs_with_a_command(tmp_path: Path) -> None:
