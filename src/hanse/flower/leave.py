@@ -100,8 +100,7 @@ def signed_leave(folder: Path, client: int) -> str:
 
 def words_in(folder: Path) -> list[str]:
     """Return the copies of members' words in a folder, ``*.txt`` among other files; whose they are is not checked."""
-    texts = [read_text(file) for file in sorted(folder.glob("*.txt"))]
-    return [text for text in texts if text.startswith("hanse leave 1")]
+    return [text for file in sorted(folder.glob("*.txt")) if (text := read_text(file)).startswith("hanse leave 1")]
 
 
 def missing_leave(folder: Path, words: Sequence[str], ledger: Ledger) -> str:

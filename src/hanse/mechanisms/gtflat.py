@@ -150,6 +150,8 @@ class GTFLATSelect(SelectPart):
             return meeting, state
         known = view.present[state["known"][view.present]]
         players, m = (known if len(known) else view.present), self.clients_per_round
+        if not len(players):
+            return Choice(players), state
         chances = self.chances(state["changes"][players])
         drawn = without_replacement(chances, min(m, len(players)), view.draw("select"))
         recorded = {"select/exploring": 0, "select/effective_clients": 1.0 / float(chances @ chances)}
