@@ -1,7 +1,5 @@
 """What is installed: every file that the code reads beside its modules is named in pyproject.toml."""
 
-import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
@@ -24,10 +22,3 @@ def test_the_wheel_has_every_template_and_page(project: Path, name: str, files: 
     assert len(installed) > files
     folders = {p.parent for p in package.rglob("*.py")}
     assert [f for f in folders if not (f / "__init__.py").is_file()] == []  # else setuptools does not find it
-
-
-def test_a_process_ends_as_it_does_without_hanse(tmp_path: Path) -> None:
-    """What only the last search for cycles closes is written."""
-    script = "import hanse, sys; f = open(sys.argv[1], 'w'); f.write('all'); f.me = f"
-    subprocess.run([sys.executable, "-c", script, tmp_path / "file"], check=True)
-    assert (tmp_path / "file").read_text() == "all"

@@ -367,7 +367,6 @@ def test_auto_names_all_columns_that_it_cannot_prepare_at_once() -> None:
 
 
 def test_days_of_arrow_are_dates() -> None:
-    arrow = pytest.importorskip("pyarrow")
-    for kind in (arrow.date32(), arrow.date64()):
-        found = held(pd.Series(pd.to_datetime(["1970-01-02", None])).astype(pd.ArrowDtype(kind)), "")
-        assert (found.kind, found.values[0], found.gaps.tolist()) == ("dates", 86400, [False, True])
+    day = pd.ArrowDtype(pytest.importorskip("pyarrow").date32())
+    found = held(pd.Series(pd.to_datetime(["1970-01-02", None])).astype(day), "")
+    assert (found.kind, found.values[0], found.gaps.tolist()) == ("dates", 86400, [False, True])

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from flwr.clientapp import ClientApp
 
 from hanse import flower
@@ -16,12 +17,18 @@ from hanse.flower.in_process import InProcessGrid
 from hanse.flower.leave import run_of
 from hanse.runs.setup import policy_of
 
-__all__ = ["KEY", "PINNED", "InProcessGrid", "apps_of", "client_app", "play"]
+__all__ = ["KEY", "PINNED", "InProcessGrid", "apps_of", "client_app", "key_file", "play"]
 
 # the operator of all federations of tests, of child processes too; every message is signed, as on a network
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 PINNED = KEY.public_key().public_bytes_raw()
 HOMES: dict[int, Path] = {}  # the folder of each participant, by the id of its app
+
+
+def key_file(file: Path, key: Ed25519PrivateKey = KEY) -> Path:
+    file.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    file.chmod(0o600)
+    return file
 
 
 def client_app(*args: Any, folder: str | Path | None = None, **more: Any) -> ClientApp:

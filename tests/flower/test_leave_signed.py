@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 from commands import run_hanse
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from deployed import Ongoing, experiment, metrics, until
-from inprocess import KEY, play
+from inprocess import key_file, play
 from test_flower_in_process import grid_of
 from test_letters import After, books
 
@@ -27,13 +26,6 @@ from hanse.runs.run_record import load_run
 pytest.importorskip("hanse.wings.charter")
 
 
-def operators_key(tmp_path: Path) -> Path:
-    pem = tmp_path / "operator.pem"
-    pem.write_bytes(KEY.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-    pem.chmod(0o600)
-    return pem
-
-
 def wrong_in(run: Path) -> str | None:
     with reading(run) as ledger:
         return replay_books(run, ledger).wrong
@@ -42,7 +34,7 @@ def wrong_in(run: Path) -> str | None:
 def test_a_member_leaves_by_its_signature_and_by_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from hanse.wings.charter import leaving
 
-    run, home, key, exp = tmp_path / "run", tmp_path / "node2", operators_key(tmp_path), books()
+    run, home, key, exp = tmp_path / "run", tmp_path / "node2", key_file(tmp_path / "operator.pem"), books()
     words = list[Path]()
     play(grid_of(exp, tmp_path), exp, run, After(0, lambda: words.append(sign_leave(home, "run"))))
     # its node answers no more with a model, and says why; the server asks it nothing more
@@ -124,11 +116,11 @@ def test_the_owner_of_a_node_signs_with_a_command(tmp_path: Path) -> None:
     run, exp = tmp_path / "run", books()
     play(grid_of(exp, tmp_path), exp, run)
     assert run_hanse("leave", tmp_path, "--sign")[0] == 2  # no participant's folder
-    assert run_hanse("leave", run, "--client", 2, "--key", operators_key(tmp_path))[0] == 2
+    assert run_hanse("leave", run, "--client", 2, "--key", key_file(tmp_path / "operator.pem"))[0] == 2
     assert run_hanse("leave", tmp_path / "node2", "--sign")[0] == 0
     [word] = (tmp_path / "node2" / "leaves").iterdir()
     # its node is away: the owner hands a copy over
-    done = run_hanse("leave", run, "--client", 2, "--signed", word, "--key", operators_key(tmp_path))
+    done = run_hanse("leave", run, "--client", 2, "--signed", word, "--key", key_file(tmp_path / "operator.pem"))
     assert (done[0], wrong_in(run)) == (0, None)
     said = json.loads(place_of(run, 2, "-statement.json").read_text())
     assert "signed" in said

@@ -145,13 +145,11 @@ class GTFLATSelect(SelectPart):
             view: the round. The method reads ``present`` and ``draw``.
             state: as :meth:`init` makes it.
         """
-        meeting = meet_all(view, state, self.clients_per_round)
+        meeting = meet_all(view, state, self.clients_per_round) if len(view.present) else Choice(view.present)
         if meeting is not None:
             return meeting, state
         known = view.present[state["known"][view.present]]
         players, m = (known if len(known) else view.present), self.clients_per_round
-        if not len(players):
-            return Choice(players), state
         chances = self.chances(state["changes"][players])
         drawn = without_replacement(chances, min(m, len(players)), view.draw("select"))
         recorded = {"select/exploring": 0, "select/effective_clients": 1.0 / float(chances @ chances)}

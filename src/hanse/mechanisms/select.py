@@ -148,8 +148,8 @@ class RoundRobin(SelectPart):
             state: as :meth:`init` makes it.
         """
         order, sat = run_order(view), state["sat"]
-        least = sat[order].min(initial=np.iinfo(np.int64).max)  # nobody may be there
-        return Choice(round_robin(order, sat == least, self.clients_per_round)), state
+        waiting = sat == sat[order].min(initial=sat.max())  # nobody may be there
+        return Choice(round_robin(order, waiting, self.clients_per_round)), state
 
     def learn(self, outcome: View, state: State) -> State:
         """Count the clients of this round.
