@@ -133,19 +133,20 @@ def _header(kind: str, length: int) -> str:
     return f"{{'descr': '{kind}', 'fortran_order': False, 'shape': ({length},)}}"
 
 
-def bomb(folder: Path) -> None:
-    """A round whose array unpacks to 288 MiB, from 1.3 MB."""
-    file = folder / "rounds" / "00001.npz"
-    file.unlink()
-    _member(file, "market_units.npy", _header("|i1", 288 << 20), 288 << 20)
+def huge(*names: str, header: str, zeros: int = 0) -> Damage:
+    """A round with arrays of this header, which unpack to so many bytes."""
+
+    def damage(folder: Path) -> None:
+        file = folder / "rounds" / "00001.npz"
+        file.unlink()
+        for name in names:
+            _member(file, f"{name}.npy", header, zeros)
+
+    return damage
 
 
-def boast(folder: Path) -> None:
-    """A round whose arrays say that they have 8 PiB."""
-    file = folder / "rounds" / "00001.npz"
-    file.unlink()
-    for name in ("market_units", "refused", "tested"):
-        _member(file, f"{name}.npy", _header("<f8", 1 << 50), 0)
+BOMB = huge("market_units", header=_header("|i1", 288 << 20), zeros=288 << 20)  # 288 MiB from 1.3 MB
+BOAST = huge("market_units", "refused", "tested", header=_header("<f8", 1 << 50))  # said to have 8 PiB
 
 
 def link(name: str) -> Damage:
@@ -222,8 +223,8 @@ DAMAGES: dict[str, tuple[Damage, tuple[str, ...]]] = {
     "pickled": (hashed(pickled), ("audit", "disputes")),
     "a pickle for a round": (hashed(raw_pickle), ("audit", "disputes")),
     "round cut": (hashed(content("rounds/00001.npz", b"PK\x03\x04 and no more")), ("audit", "disputes")),
-    "round of a bomb": (hashed(bomb), ("audit", "disputes")),
-    "round that boasts": (hashed(boast), ("audit", "disputes")),
+    "round of a bomb": (hashed(BOMB), ("audit", "disputes")),
+    "round that boasts": (hashed(BOAST), ("audit", "disputes")),
     "round of another name": (content("rounds/x.npz", b"x"), ("audit",)),
     "market of another width": (hashed(arrays(market_client=np.arange(99))), ("audit",)),
     "market of text": (hashed(arrays(market_paid=np.array(["x"] * 5))), ("audit",)),

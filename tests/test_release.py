@@ -88,3 +88,10 @@ def test_the_wheel_runs_the_readme_without_the_repository(tmp_path: Path) -> Non
     config = tomllib.loads((work / "runs" / "first" / "config.toml").read_text())
     assert config["engine"]["train"] == ("native" if compiled else "stacked")
     assert ("compiled engine: here" in run(python.with_name("hanse"), "doctor", cwd=work)) == compiled
+
+
+def test_a_process_ends_as_it_does_without_hanse(tmp_path: Path) -> None:
+    """What only the last search for cycles closes is written."""
+    script = "import hanse, sys; f = open(sys.argv[1], 'w'); f.write('all'); f.me = f"
+    subprocess.run([sys.executable, "-c", script, tmp_path / "file"], check=True)
+    assert (tmp_path / "file").read_text() == "all"

@@ -20,8 +20,6 @@ Examples:
     ([0, 1], 1)
 """
 
-import atexit
-import gc
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -37,9 +35,6 @@ if TYPE_CHECKING:
 __all__ = ["Experiment", "Run", "UserError", "facts", "load", "resume", "run", "shapley", "value", "valued",
            "who_gains"]  # fmt: skip
 __version__ = "0.1.0"
-
-# so that a process that ends does not search all objects of PyTorch for cycles, which takes it .3 s
-atexit.register(gc.freeze)
 
 # the module of each public name
 _HOMES = {

@@ -1,6 +1,5 @@
 """Full disks, broken pipes, closed streams and impossible paths: a line and an exit code, never a traceback."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,15 +9,6 @@ from commands import run_hanse
 from rotation import rotating
 
 from hanse.base.errors import MachineError, UserError, gated, of_file
-
-
-def _hanse(words: str, tmp_path: Path, **env: str) -> subprocess.CompletedProcess[str]:
-    """Run a shell's command line in which $H is hanse."""
-    call = f'set -o pipefail; H="{sys.executable} -m hanse"; {words}'
-    return subprocess.run(
-        ["bash", "-c", call], cwd=tmp_path, capture_output=True, text=True, env={**os.environ, **env}, check=False
-    )
-
 
 CASES = [
     ("$H list > /dev/full", 1, "no space"),
@@ -36,7 +26,8 @@ CASES = [
 def test_a_stream_or_path_that_fails_is_a_line_with_its_exit_code(case: tuple[str, int, str], tmp_path: Path) -> None:
     words, code, said = case
     (tmp_path / "exp.toml").write_text('mechanism = "fedavg"\n')
-    done = _hanse(words, tmp_path)
+    call = f'set -o pipefail; H="{sys.executable} -m hanse"; {words}'
+    done = subprocess.run(["bash", "-c", call], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == code or (words.endswith("true") and done.returncode == 0)  # it may have printed all
     assert "Traceback" not in done.stderr
     assert said in done.stderr

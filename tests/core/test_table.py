@@ -59,15 +59,10 @@ def test_a_kept_row_is_copied_bit_for_bit_even_beside_infinities() -> None:
     torch.testing.assert_close(got[1], torch.tensor([0.2, 0.3]))
 
 
-def stack_of(given: dict) -> np.ndarray:
-    theta = np.array(given["theta"])
-    second = {"fedfomo": "old", "cfl": "start"}.get(given["rule"])
-    return theta if second is None else np.concatenate([theta, np.array(given[second])])
-
-
 @pytest.mark.parametrize("case", json.loads((GOLDEN / "mixing.json").read_text())["cases"], ids=lambda c: c["name"])
 def test_golden_mixing_matrices_give_their_new_tables(case: dict) -> None:
-    stack = stack_of(case["in"])
+    second = {"fedfomo": "old", "cfl": "start"}.get(case["in"]["rule"])
+    stack = np.array([*case["in"]["theta"], *(case["in"][second] if second else ())])
     W = np.array(case["out"]["W"])
     updates = torch.from_numpy(stack[: len(case["in"]["theta"])]).float()
     rows = torch.from_numpy(stack[len(case["in"]["theta"]) :]).float()

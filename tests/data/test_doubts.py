@@ -166,17 +166,12 @@ def test_words_that_clients_do_not_share_are_noted(draws: int) -> None:
     holds(draws, check, seed=SEEDS, clients=st.integers(2, 5), what=what)
 
 
-def vector(draw: np.random.Generator, how: str) -> np.ndarray:
-    """Sixty numbers of an ordinary column."""
-    made = {"normal": draw.normal(size=60), "ages": draw.integers(18, 70, 60), "counts": draw.poisson(2, 60)}
-    return np.asarray(made[how], float)
-
-
 @draws
 def test_numbers_that_stand_for_gaps_are_noted_wherever_they_are_and_no_others(draws: int) -> None:
     def check(seed: int, code: float | None, how: str, place: str) -> None:
         draw = np.random.default_rng(seed)
-        column, who, ill = vector(draw, how), np.array(["a", "b"] * 30), np.arange(60) // 2 % 2
+        made = {"normal": draw.normal(size=60), "ages": draw.integers(18, 70, 60), "counts": draw.poisson(2, 60)}
+        column, who, ill = made[how].astype(float), np.array(["a", "b"] * 30), np.arange(60) // 2 % 2
         if code is not None:
             column[draw.choice(60, draw.integers(4, 9), replace=False)] = code
         frame, x = pd.DataFrame({"lab": column, "ill": ill, "who": who}), draw.normal(size=(60, 2))

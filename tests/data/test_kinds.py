@@ -21,6 +21,7 @@ from own_forms import draws, from_arrays, from_frame, holds
 
 from hanse.base.errors import UserError
 from hanse.data import Dataset, Samples
+from hanse.data.kinds import held
 from hanse.data.own import as_dataset
 
 ROWS = 40
@@ -363,3 +364,9 @@ def test_auto_names_all_columns_that_it_cannot_prepare_at_once() -> None:
     zones = [pd.Timestamp("2024-03-01", tz=zone) for zone in ("Europe/Berlin", "Europe/London")] * (ROWS // 2)
     with pytest.raises(UserError, match="'seen'"):
         from_frame(frame[["site", "ill"]].assign(seen=pd.Series(zones, dtype=object)), "ill", "site", prepare="auto")
+
+
+def test_days_of_arrow_are_dates() -> None:
+    day = pd.ArrowDtype(pytest.importorskip("pyarrow").date32())
+    found = held(pd.Series(pd.to_datetime(["1970-01-02", None])).astype(day), "")
+    assert (found.kind, found.values[0], found.gaps.tolist()) == ("dates", 86400, [False, True])

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from flwr.clientapp import ClientApp
 
 from hanse import flower
@@ -13,14 +14,21 @@ from hanse.data import build
 from hanse.flower import server
 from hanse.flower.agreement import agree
 from hanse.flower.in_process import InProcessGrid
+from hanse.flower.leave import run_of
 from hanse.runs.setup import policy_of
 
-__all__ = ["KEY", "PINNED", "InProcessGrid", "apps_of", "client_app", "play"]
+__all__ = ["KEY", "PINNED", "InProcessGrid", "apps_of", "client_app", "key_file", "play"]
 
 # the operator of all federations of tests, of child processes too; every message is signed, as on a network
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 PINNED = KEY.public_key().public_bytes_raw()
 HOMES: dict[int, Path] = {}  # the folder of each participant, by the id of its app
+
+
+def key_file(file: Path, key: Ed25519PrivateKey = KEY) -> Path:
+    file.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    file.chmod(0o600)
+    return file
 
 
 def client_app(*args: Any, folder: str | Path | None = None, **more: Any) -> ClientApp:
@@ -57,7 +65,7 @@ def play(grid: Any, experiment: Any, out: Path, *observers: Any, **more: Any) ->
     members, data = more.pop("members", experiment.data.clients), more.pop("data", lambda: sets(experiment))
     if "agreement" not in more:
         file = out / FEDERATION
-        run = server.run_name(file) if file.exists() else out.name
+        run = run_of(out) if file.exists() else out.name
         homes = {HOMES[id(app)] for app in getattr(grid, "apps", {}).values() if id(app) in HOMES}
         more["agreement"] = agree(experiment, more.get("key", KEY), run, "test", sorted(homes))
     return server.play(grid, experiment, out, members, data, observers, **{"key": KEY, "patience_s": 5.0, **more})

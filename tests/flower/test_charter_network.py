@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 import torch
 from commands import run_hanse
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from inprocess import KEY, PINNED, play
+from inprocess import KEY, PINNED, key_file, play
 from test_agreement import evidence, paying
 from test_flower_in_process import experiment, grid_of, over_flower
 from test_letters import After, DiesError, dies
@@ -120,9 +119,7 @@ def test_a_charter_is_agreed_played_amended_by_a_quorum_and_left(
     assert [len(evidence(home, KEY)) for home in homes] == [1] * 5
 
     # left, audited, and checked without hanse
-    pem, public = tmp_path / "operator.pem", tmp_path / "operator.pub"
-    pem.write_bytes(KEY.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-    pem.chmod(0o600)
+    pem, public = key_file(tmp_path / "operator.pem"), tmp_path / "operator.pub"
     public.write_text(PINNED.hex())
     word = sign_leave(homes[4], "run")  # its node is away: a copy is handed over
     assert run_hanse("leave", run, "--client", 4, "--signed", word, "--key", pem)[0] == 0

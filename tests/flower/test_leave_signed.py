@@ -1,18 +1,19 @@
 """A member of a network leaves by its own signature: an operator can neither write one nor take one back."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 from commands import run_hanse
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from deployed import Ongoing, experiment, metrics, until
-from inprocess import KEY, play
+from inprocess import key_file, play
 from test_flower_in_process import grid_of
 from test_letters import After, books
 
 from hanse.base.errors import UserError
+from hanse.base.files import json_lines
 from hanse.flower.agreement import agreements
 from hanse.flower.leave import place_of, sign_leave, signed_leave, take_leave
 from hanse.flower.members import LEAVES, Members, Orders
@@ -25,13 +26,6 @@ from hanse.runs.run_record import load_run
 pytest.importorskip("hanse.wings.charter")
 
 
-def operators_key(tmp_path: Path) -> Path:
-    pem = tmp_path / "operator.pem"
-    pem.write_bytes(KEY.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-    pem.chmod(0o600)
-    return pem
-
-
 def wrong_in(run: Path) -> str | None:
     with reading(run) as ledger:
         return replay_books(run, ledger).wrong
@@ -40,7 +34,7 @@ def wrong_in(run: Path) -> str | None:
 def test_a_member_leaves_by_its_signature_and_by_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from hanse.wings.charter import leaving
 
-    run, home, key, exp = tmp_path / "run", tmp_path / "node2", operators_key(tmp_path), books()
+    run, home, key, exp = tmp_path / "run", tmp_path / "node2", key_file(tmp_path / "operator.pem"), books()
     words = list[Path]()
     play(grid_of(exp, tmp_path), exp, run, After(0, lambda: words.append(sign_leave(home, "run"))))
     # its node answers no more with a model, and says why; the server asks it nothing more
@@ -78,6 +72,9 @@ def test_a_member_leaves_by_its_signature_and_by_nothing_else(tmp_path: Path, mo
             leaving.leave_run(load_run(forged), 1, key)
         assert "client 1 has not signed" in wrong_in(forged)
         assert run_hanse("ledger", "verify", forged)[0] == 1
+    for name in ("members.json", "federation.json"):  # nor does it help to take away what says that it is a network's
+        (forged / name).unlink()
+    assert run_hanse("ledger", "verify", forged)[0] == 1
     assert wrong_in(run) is None
 
     # a leave that is gone with its checkpoint is found by the member's own copy, or by its receipt
@@ -89,6 +86,14 @@ def test_a_member_leaves_by_its_signature_and_by_nothing_else(tmp_path: Path, mo
         assert wrong_in(before) is None
         assert run_hanse("ledger", "verify", before, "--receipts", alone)[0] == 1
         assert run_hanse("ledger", "verify", run, "--receipts", alone)[0] == 0
+    # no copy is passed over: where the operator has changed the run's name or the member's key, or it is cut
+    alone = tmp_path / words[0].name
+    for name, key in (("federation.json", "run"), ("members.json", "witness")):
+        there = shutil.copytree(before, tmp_path / f"other-{key}")
+        (there / name).write_text(re.sub(rf'"{key}": "[^"]*"', f'"{key}": "{64 * "0"}"', (there / name).read_text()))
+        assert run_hanse("ledger", "verify", there, "--receipts", alone)[0] == 1
+    (alone / "cut.txt").write_text(words[0].read_text()[:30])
+    assert run_hanse("ledger", "verify", run, "--receipts", alone)[0] == 1
 
 
 @pytest.mark.parametrize("odd", ["of another run", "of another member", "cut"])
@@ -97,20 +102,23 @@ def test_a_word_that_a_member_has_not_signed_takes_nothing_from_it(odd: str, tmp
     play(grid_of(exp, tmp_path), exp, run)
     word = sign_leave(tmp_path / ("node3" if odd == "of another member" else "node2"),
                       "other" if odd == "of another run" else "run").read_text()  # fmt: skip
-    take_leave(run, Members.read(run / "members.json"), "run", 2, word[: -9 if odd == "cut" else None])
+    take_leave(run, Members.read(run / "members.json"), 2, word[: -9 if odd == "cut" else None])
     assert (Orders.read(run).expelled, signed_leave(run, 2)) == ({}, "")
     assert not (run / "operator.jsonl").exists()
+    # a server that dies between the two orders waits: nobody who is expelled says again that it leaves
+    take_leave(run, Members.read(run / "members.json"), 2, sign_leave(tmp_path / "node2", "run").read_text(), ends=True)
+    assert [line["order"] for line in json_lines(run / "operator.jsonl")] == ["pause", "expel"]
 
 
 def test_the_owner_of_a_node_signs_with_a_command(tmp_path: Path) -> None:
     run, exp = tmp_path / "run", books()
     play(grid_of(exp, tmp_path), exp, run)
     assert run_hanse("leave", tmp_path, "--sign")[0] == 2  # no participant's folder
-    assert run_hanse("leave", run, "--client", 2, "--key", operators_key(tmp_path))[0] == 2
+    assert run_hanse("leave", run, "--client", 2, "--key", key_file(tmp_path / "operator.pem"))[0] == 2
     assert run_hanse("leave", tmp_path / "node2", "--sign")[0] == 0
     [word] = (tmp_path / "node2" / "leaves").iterdir()
     # its node is away: the owner hands a copy over
-    done = run_hanse("leave", run, "--client", 2, "--signed", word, "--key", operators_key(tmp_path))
+    done = run_hanse("leave", run, "--client", 2, "--signed", word, "--key", key_file(tmp_path / "operator.pem"))
     assert (done[0], wrong_in(run)) == (0, None)
     said = json.loads(place_of(run, 2, "-statement.json").read_text())
     assert "signed" in said

@@ -123,6 +123,7 @@ def test_who_has_left_is_not_told_the_end_where_that_was_agreed(tmp_path: Path) 
     exp = books(clients={"exit": {"receipts": "withheld"}})
     play(grid_of(exp, tmp_path), exp, tmp_path / "run", After(0, lambda: give(tmp_path / "run", "expel", "leaves", 1)))
     assert (ROUNDS in {r.round for r in kept(tmp_path)[0]}, kept(tmp_path)[1][1:]) == (True, [])
+    assert hanse.facts(tmp_path / "run").clients[1].status == "expelled"  # it has signed nothing
 
 
 def test_letters_of_a_participant_that_is_away_wait_for_it(tmp_path: Path) -> None:

@@ -219,11 +219,6 @@ def test_a_sound_network_has_code_0_and_another_1(network: Loopback, tmp_path: P
         assert isinstance(invoke("network", "check", nothing).exception, hanse.UserError)
 
 
-def parsed(text: str) -> dict[str, float]:
-    """Read Prometheus' text format."""
-    return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in text.splitlines() if line[0] != "#")}
-
-
 def test_a_monitor_reads_the_same_findings(network: Loopback) -> None:
     odd = checks.Finding("disk", 'a "b"\\c\nd', "failure", "", {"free": 1e12})
     assert checks.exposition([odd]).splitlines() == [
@@ -240,7 +235,8 @@ def test_a_monitor_reads_the_same_findings(network: Loopback) -> None:
         return answer.status, answer.read().decode()
 
     with server:
-        said = parsed(asked("/metrics")[1])
+        lines = [line.rsplit(" ", 1) for line in asked("/metrics")[1].splitlines() if line[0] != "#"]
+        said = {name: float(value) for name, value in lines}
         assert {name: value for name, value in said.items() if name.startswith("hanse_state")} == {
             f'hanse_state{{about="{one.about}",name="{one.name}"}}': checks.STATES.index(one.state)
             for one in checks.findings(network, NOW)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from commands import invoke
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from inprocess import key_file
 from network_rehearsal import NetworkRehearsal, rehearse_network
 
 from hanse.base.errors import UserError
@@ -32,10 +32,6 @@ def load_data(context: SimpleNamespace) -> ClientData:
     return DATA[int(context.node_config["partition-id"])]
 
 
-def write_key(file: Path, key: Ed25519PrivateKey) -> None:
-    file.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-
-
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[NetworkRehearsal]:
     yield from audited(tmp_path, "fedavg")
@@ -45,7 +41,7 @@ def audited(tmp_path: Path, mechanism: Any, **sections: Any) -> Iterator[Network
     """Yield a network whose members prove their sizes to an auditor."""
     sizes = {"proved": True, "auditors": [AUDITOR.public_key().public_bytes_raw().hex()], "leaves": 20}
     found = rehearse_network(mechanism, tmp_path / "nodes", sizes=sizes, **sections)
-    write_key(tmp_path / "auditor.pem", AUDITOR)
+    key_file(tmp_path / "auditor.pem", AUDITOR)
     here = build(found.experiment.data)
     DATA.update({i: ClientData.of(here, i) for i in range(4)})
     yield found
@@ -153,7 +149,7 @@ def test_what_an_auditor_may_get_wrong(
 
 
 def test_signatures_of_others_and_of_other_samples_do_not_count(small: NetworkRehearsal, tmp_path: Path) -> None:
-    write_key(tmp_path / "stranger.pem", Ed25519PrivateKey.generate())
+    key_file(tmp_path / "stranger.pem", Ed25519PrivateKey.generate())
     first = play_round(small.setup, small.start)
     assert "another root" in audit(tmp_path, 0, shown=1)
     assert audit(tmp_path, 1, key="stranger.pem") == ""

@@ -105,18 +105,14 @@ def test_real_games_of_losses_are_valued_from_few_coalitions_and_the_intervals_h
     assert all(np.mean(each) >= 0.8 for each in covered.values()), covered
 
 
-def saturating(coalition: frozenset[int]) -> float:
-    """A game in which one player matters most, in a way that no smooth function of the mixture has."""
-    return len(coalition) / (1 + len(coalition)) + 0.5 * (3 in coalition)
-
-
 @pytest.mark.parametrize(("n", "budget"), [(10, 100), (14, 140), (20, 200)])
 def test_a_surrogate_that_is_wrong_about_one_player_is_found_by_the_folds(n: int, budget: int) -> None:
+    """It matters most, in a way that no smooth function of the mixture has."""
     exact = np.full(n, 1 / (n + 1))
     exact[3] += 0.5
     plug_in, inside, others = [], [], []
     for seed in range(16):
-        found = mixture(saturating, n, np.ones(n), budget=budget, seed=seed)
+        found = mixture(lambda c: len(c) / (1 + len(c)) + 0.5 * (3 in c), n, np.ones(n), budget=budget, seed=seed)
         within = np.abs(found.values - exact) <= 1.96 * found.standard_errors
         inside.append(within[3])
         others.append(within.mean())

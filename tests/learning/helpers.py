@@ -1,8 +1,10 @@
 import numpy as np
 import torch
+from torch import Tensor, nn
 
 from hanse.base.streams import stream
 from hanse.core.recipe import Recipe
+from hanse.core.table import Layout
 from hanse.data.samples import Samples
 from hanse.learning.job import Problem, SeatJob, TrainedRows
 from hanse.learning.native.engine import library, vectors_are_wide
@@ -48,6 +50,11 @@ def jobs_of(
         )
         first += n
     return jobs
+
+
+def problem_of(module: nn.Module) -> tuple[Problem, Tensor]:
+    layout = Layout.of(module)
+    return Problem(module, layout), layout.flatten(module)
 
 
 def oracle(problem: Problem, pool: Samples, jobs: list[SeatJob], recipe: Recipe) -> TrainedRows:

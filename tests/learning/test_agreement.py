@@ -14,15 +14,14 @@ from torch import Tensor, nn
 
 import hanse
 from hanse.core.recipe import Recipe
-from hanse.core.table import Layout
 from hanse.data.samples import Samples
 from hanse.learning import agreement, module_layers
 from hanse.learning.agreement import disagreement, settle, the_module
 from hanse.learning.engines import EngineChoice, make_engine
-from hanse.learning.job import Engine, Problem, SeatJob, TrainedRows
+from hanse.learning.job import Engine, SeatJob, TrainedRows
 from hanse.learning.models import build_problem
 
-from .helpers import jobs_of, made
+from .helpers import jobs_of, made, problem_of
 
 CPU = torch.device("cpu")
 ENGINES = [
@@ -31,11 +30,6 @@ ENGINES = [
     EngineChoice("vmapped", 1, 1),
     EngineChoice("sequential", 1, 2),
 ]
-
-
-def problem_of(module: nn.Module) -> tuple[Problem, Tensor]:
-    layout = Layout.of(module)
-    return Problem(module, layout), layout.flatten(module)
 
 
 def perceptron(act: nn.Module) -> nn.Sequential:

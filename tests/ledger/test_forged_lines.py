@@ -187,10 +187,6 @@ def second_grant(history: History) -> None:
     )
 
 
-def other_size(history: History) -> None:
-    moved(history, at(history, "grant"), -TOKEN)
-
-
 def unknown_client(history: History) -> None:
     postings = ((MINT, -100 * TOKEN), (client(N), 100 * TOKEN))
     history.insert(at(history, "bid"), (0, Transaction(f"grant/{N}", "grant", postings)))
@@ -205,16 +201,8 @@ def other_memo(history: History) -> None:
     history[place] = (3, replace(history[place][1], memo="a gift"))
 
 
-def undeclared(history: History) -> None:
-    history.insert(at(history, "pay", 2), (2, fee(3 * TOKEN)))
-
-
-def after_the_run(history: History) -> None:
-    history.append((7, fee(TOKEN)))
-
-
-def not_recorded(history: History) -> None:
-    history.insert(at(history, "bid", 2), (2, replace(fee(TOKEN, "reward/7"), kind="reward")))
+def inserted(before: str, round: int, transaction: Transaction) -> Callable[[History], None]:
+    return lambda history: history.insert(at(history, before, round), (round, transaction))
 
 
 def out_of_a_pool(history: History) -> None:
@@ -237,12 +225,16 @@ def another_amount(kind: str, round: int, units: int = 1) -> Callable[[History],
 
 FORGED: dict[str, tuple[Callable[[History], None], str]] = {
     "a second grant": (second_grant, "client/2 was opened before; each client gets one grant"),
-    "a grant of another size": (other_size, "round 0: 'grant/0': is not a grant of 100 tokens from the mint"),
+    "a grant of another size": (
+        another_amount("grant", 0, -TOKEN), "round 0: 'grant/0': is not a grant of 100 tokens from the mint"),
     "a grant to nobody": (unknown_client, "round 0: 'grant/8': the run has no client 8"),
     "a grant under another name": (other_step, "round 0: 'grant/x': is not a grant of 100 tokens"),
-    "a kind that the rule does not post": (undeclared, "round 2: 'fee/1': is of the kind 'fee', which the run's"),
-    "a date after the run": (after_the_run, "round 7: 'fee/1': is dated after the run"),
-    "a reward that no record explains": (not_recorded, "round 2: "),
+    "a kind that the rule does not post": (
+        inserted("pay", 2, fee(3 * TOKEN)), "round 2: 'fee/1': is of the kind 'fee', which the run's"),
+    "a date after the run": (
+        lambda history: history.append((7, fee(TOKEN))), "round 7: 'fee/1': is dated after the run"),
+    "a reward that no record explains": (
+        inserted("bid", 2, replace(fee(TOKEN, "reward/7"), kind="reward")), "round 2: "),
     "a line more at the end": (out_of_a_pool, "round 4: the ledger has 'reward/9', which does not follow"),
     "a reward of another amount": (another_amount("reward", 3), "round 3: 'reward/"),
     "a reward of another amount at the end": (another_amount("reward", 4), "round 4: 'reward/"),

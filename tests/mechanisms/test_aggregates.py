@@ -81,12 +81,8 @@ def krum_order(r: Round) -> list[int]:
     return sorted(range(m), key=lambda i: score[i])
 
 
-def krum(r: Round) -> Rows:
-    return np.asarray(r.U.mean(axis=0) if len(r.U) < 3 else r.U[krum_order(r)[0]])
-
-
-def multi_krum(r: Round) -> Rows:
-    return np.asarray(r.U.mean(axis=0) if len(r.U) < 3 else r.U[krum_order(r)[:2]].mean(axis=0))
+def krum(keep: int) -> Callable[[Round], Rows]:
+    return lambda r: np.asarray((r.U if len(r.U) < 3 else r.U[krum_order(r)[:keep]]).mean(axis=0))
 
 
 def fltrust(r: Round) -> Rows:
@@ -96,10 +92,6 @@ def fltrust(r: Round) -> Rows:
         ts = max(0.0, g @ r.root / np.linalg.norm(g) / np.linalg.norm(r.root))
         total, trust = total + ts * np.linalg.norm(r.root) / np.linalg.norm(g) * g, trust + ts
     return np.asarray(r.old + total / trust if trust > 0 else r.old)
-
-
-def fedavgm(r: Round) -> Rows:
-    return np.asarray(r.old + 0.9 * r.change + (r.mean - r.old))
 
 
 def adaptive(second: Callable[[Rows, Rows], Rows], beta1: float = 0.9) -> Callable[[Round], Rows]:
@@ -145,10 +137,10 @@ RULES: dict[str, tuple[Any, Callable[[Round], Rows]]] = {
     "trimmed_mean": ({"name": "trimmed_mean", "share": 0.25}, lambda r: np.asarray(trim_mean(r.U, 0.25, axis=0))),
     "geometric_median": ("geometric_median", geometric),
     "clipped": ("clipped", clipped),
-    "krum": ("krum", krum),
-    "multi_krum": ({"name": "multi_krum", "keep": 2}, multi_krum),
+    "krum": ("krum", krum(1)),
+    "multi_krum": ({"name": "multi_krum", "keep": 2}, krum(2)),
     "fltrust": ("fltrust", fltrust),
-    "fedavgm": ("fedavgm", fedavgm),
+    "fedavgm": ("fedavgm", lambda r: np.asarray(r.old + 0.9 * r.change + (r.mean - r.old))),
     "fedadam": ("fedadam", adaptive(lambda v, s: 0.99 * v + 0.01 * s)),
     "fedyogi": ("fedyogi", adaptive(lambda v, s: v - 0.01 * s * np.sign(v - s))),
     "fedadagrad": ("fedadagrad", adaptive(lambda v, s: v + s, beta1=0.0)),

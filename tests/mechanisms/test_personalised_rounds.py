@@ -21,7 +21,7 @@ from hanse.mechanisms.fedfomo import FedFomo, fedfomo
 from hanse.mechanisms.fedsoft import fedsoft
 from hanse.mechanisms.ifca import ifca
 from hanse.mechanisms.pfedgraph import pfedgraph
-from hanse.mechanisms.registry import MECHANISMS, build_mechanism
+from hanse.mechanisms.registry import MECHANISMS, PARTS, build_mechanism
 from hanse.mechanisms.scaffold import scaffold
 from hanse.runs.checkpoint import LoopState
 from hanse.runs.round import Played, first_state, play_round
@@ -338,11 +338,14 @@ def check_scaffold(mechanism: Mechanism, momentum: float, model: Callable[..., t
     assert played.state.table.owner.tolist() == [-1, -1, 0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", [*EVERY, "pifl", "tiff", *PARTS["select"]])
 def test_nobody_present_is_an_empty_round(name: str) -> None:
-    world = World(MECHANISMS[name](), Scripted(present_ids=()))
+    mechanism = (
+        MECHANISMS[name]() if name in MECHANISMS else replace(MECHANISMS["fedavg"](), select=PARTS["select"][name]())
+    )
+    world = World(mechanism, Scripted(present_ids=()))
     before = world.state.table.rows.clone()
-    played = world.play()
+    played = [world.play() for _ in range(2)][1]
     assert torch.equal(played.state.table.rows, before)
     assert len(played.view.trained) == 0
 

@@ -19,13 +19,13 @@ from torch import Tensor, nn
 import hanse
 from hanse.base.streams import torch_seed
 from hanse.core.recipe import Recipe
-from hanse.core.table import Layout
 from hanse.data.samples import Samples
-from hanse.learning.job import Problem, SeatJob
+from hanse.learning.job import SeatJob
 from hanse.learning.loop import Loop, LoopEngine, Penalty, TrainingData, TrainingRound
 from hanse.learning.sequential import SequentialEngine
 from hanse.runs.experiment import resume
 from hanse.runs.rehearsal import small_experiment
+from tests.learning.helpers import problem_of
 
 CPU = torch.device("cpu")
 SGD: dict[str, Any] = {"epochs": 3, "batch_size": 2000, "lr": 0.1, "momentum": 0.9, "weight_decay": 0.01}
@@ -35,11 +35,6 @@ def experiment(loop: Any, mechanism: str = "fedavg", rounds: int = 2, **more: An
     train = {"epochs": 1, "lr": 0.05, "loop": loop, **more.pop("train", {})}
     sections = {"data": {"clients": 5}, "model": {"name": "mlp", "hidden": [8]}, "run": {"rounds": rounds}, **more}
     return small_experiment(mechanism, train=train, **sections)
-
-
-def problem_of(module: nn.Module) -> tuple[Problem, Tensor]:
-    layout = Layout.of(module)
-    return Problem(module, layout), layout.flatten(module)
 
 
 def net() -> nn.Sequential:

@@ -19,7 +19,7 @@ import typer
 from rich.table import Table as RichTable
 
 from hanse.base.errors import UserError, nearest
-from hanse.base.files import on_network, write_whole
+from hanse.base.files import write_whole
 from hanse.base.plain_text import quantity
 from hanse.cli.options import LedgerUrl, RunFolder, err, say
 
@@ -163,7 +163,7 @@ def verify(
         if verdict.ok:
             replayed = replay_books(folder, ledger)
             verdict = replace(verdict, wrong=replayed.wrong)
-        if verdict.ok and words and on_network(folder):
+        if verdict.ok and words:
             verdict = replace(verdict, wrong=missing_leave(folder, words, ledger) or None)
         if verdict.ok and (ledger_url or (folder / "ledger.db").exists()):
             apart = difference(place, ledger)

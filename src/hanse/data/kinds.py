@@ -117,6 +117,8 @@ def held(column: Any, where: str, owner: NDArray[Any] | None = None, category: b
         return held(column.astype(object), where, owner, category=True)
     if kind in "biuf":
         return _of_numbers(column, kind)
+    if str(getattr(column, "dtype", "")).startswith(("date32", "date64")):  # of Arrow, which has no clock to tell
+        column = column.astype("datetime64[s]")
     values = objects(column)
     gaps = np.array([one is None for one in values], bool)
     if gaps.all():

@@ -17,7 +17,7 @@ from hanse.base.errors import UserError
 from hanse.base.files import FEDERATION, MEMBERS, private_folder, read_json, read_text, write_whole
 from hanse.flower.members import LEAVES, Members, Orders, give
 from hanse.ledger.accounts import BookSums
-from hanse.ledger.note import DASH, cosign, cosigned_at, load_key
+from hanse.ledger.note import cosign, cosigned_at, load_key
 from hanse.ledger.store import Ledger
 from hanse.ledger.witness import KEY, Witness, name_of
 
@@ -70,26 +70,25 @@ def own_leave(home: Path, run: str) -> str:
     return read_text(file, LONGEST) if file.exists() else ""
 
 
-def take_leave(folder: Path, register: Members, run: str, client: int, note: str, *, ends: bool = False) -> None:
+def take_leave(folder: Path, register: Members, client: int, note: str, *, ends: bool = False) -> None:
     """Keep the word of a member that leaves, and order to ask it nothing more. What it has not signed is only logged.
 
     Args:
         folder: the run directory.
         register: the members.
-        run: the run's name.
         client: the client whose node sent the word.
         note: the word.
         ends: whether nobody trains on then, so that the server is ordered to wait.
     """
-    if signed_at(note, run, register.by_id()[client].witness) is None:
+    if signed_at(note, run_of(folder), register.by_id()[client].witness) is None:
         logging.getLogger(__name__).warning("client %d sent a leave that it has not signed", client)
         return
     if not (file := place_of(folder, client, "-signed.txt")).exists():
         write_whole(file, note, durable=True)
     if client not in Orders.read(folder).expelled:
-        give(folder, "expel", LEAVES, client)
-        if ends:
+        if ends:  # first: who is expelled already is not waited for by a server that died in between
             give(folder, "pause", ENDS)
+        give(folder, "expel", LEAVES, client)
 
 
 def signed_leave(folder: Path, client: int) -> str:
@@ -101,12 +100,12 @@ def signed_leave(folder: Path, client: int) -> str:
 
 def words_in(folder: Path) -> list[str]:
     """Return the copies of members' words in a folder, ``*.txt`` among other files; whose they are is not checked."""
-    texts = [read_text(file) for file in sorted(folder.glob("*.txt"))]
-    return [text for text in texts if text.startswith("hanse leave ") and DASH in text]
+    return [text for file in sorted(folder.glob("*.txt")) if (text := read_text(file)).startswith("hanse leave 1")]
 
 
 def missing_leave(folder: Path, words: Sequence[str], ledger: Ledger) -> str:
-    """Return which member has signed that it leaves a run and has not left it by the book, or "".
+    """Return which member has signed that it leaves a run and has not left it by the book, or that of a word no member
+    of this run has signed it, as where its key or the run's name was changed; or "".
 
     Args:
         folder: the run directory, of a network.
@@ -114,11 +113,14 @@ def missing_leave(folder: Path, words: Sequence[str], ledger: Ledger) -> str:
         ledger: the book.
     """
     left, run = BookSums.of(ledger.history()).left, run_of(folder)
-    for member in Members.read(folder / MEMBERS).by_id().values():
-        times = [at for word in words if (at := signed_at(word, run, member.witness)) is not None]
-        if times and member.id not in left:
-            day = time.strftime("%Y-%m-%d", time.gmtime(times[0]))
-            return f"client {member.id} ({member.name}) signed on {day} that it leaves, and the book has no leave of it"
+    members = Members.read(folder / MEMBERS).by_id()
+    for word in words:
+        signed = {c: at for c, one in members.items() if (at := signed_at(word, run, one.witness)) is not None}
+        if not signed:
+            return f"a word that a member leaves is not of run {run}, or signed with no key of a member"
+        if here := sorted(signed.keys() - left.keys()):
+            who, day = members[here[0]].name, time.strftime("%Y-%m-%d", time.gmtime(signed[here[0]]))
+            return f"client {here[0]} ({who}) signed on {day} that it leaves, and the book has no leave of it"
     return ""
 
 

@@ -25,7 +25,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from hanse.base.errors import MachineError, RunFailedError, UserError
+from hanse.base.errors import RunFailedError, UserError
 from hanse.base.files import FEDERATION, MEMBERS, read_text, write_whole
 from hanse.base.lock import Hold
 from hanse.base.plain_text import quantity
@@ -34,7 +34,7 @@ from hanse.data.federated import RemoteData
 from hanse.data.samples import Input, Inputs, Samples
 from hanse.data.spec import SchemaTables
 from hanse.flower.agreement import Agreement, canonical, day_of, sources
-from hanse.flower.leave import take_leave
+from hanse.flower.leave import run_of, take_leave
 from hanse.flower.link import FlowerFederation
 from hanse.flower.members import Check, Hello, Member, Members, Orders, SaidInput, kind
 from hanse.flower.narrator import Narrator, speaking
@@ -184,7 +184,7 @@ def play(
             half=half, orders=partial(Orders.read, out), letters=letters, check=check,
             shown=ShownHeads(out), agreement=agreement.hash, unsent=unsent(experiment),
             tells_leavers=experiment.clients.leaving.receipts == "sent",
-            leaves=partial(take_leave, out, register, agreement.run, ends=experiment.clients.leaving.models == "anew"),
+            leaves=partial(take_leave, out, register, ends=experiment.clients.leaving.models == "anew"),
         )  # fmt: skip
         narrator = Narrator(federation, out)
         with narrator.watching():
@@ -341,20 +341,9 @@ def begin(path: Path, run: str) -> None:
     """Write the run's name, which is also that of its folder at the participants, into ``path`` unless it is there.
 
     Raises:
-        UserError: the run there has another name, so it goes by another agreement.
-        MachineError: the file is damaged.
+        UserError: the run there has another name, so it goes by another agreement; or the file is damaged.
     """
     if not path.exists():
         write_whole(path, json.dumps({"run": run}) + "\n", durable=True)
-    if (there := run_name(path)) != run:
+    if (there := run_of(path.parent)) != run:
         raise UserError(f"{path.parent}: is the run '{there}', and the agreement is about '{run}'")
-
-
-def run_name(path: Path) -> str:
-    """Return the name of a run, from its ``federation.json``. Raises MachineError if the file is damaged."""
-    try:
-        return str(json.loads(path.read_text())["run"])
-    except (ValueError, KeyError, TypeError):
-        raise MachineError(
-            f'{path}: is damaged; it must be {{"run": NAME}}, with the name of the run\'s folder at its participants'
-        ) from None

@@ -145,7 +145,7 @@ class GTFLATSelect(SelectPart):
             view: the round. The method reads ``present`` and ``draw``.
             state: as :meth:`init` makes it.
         """
-        meeting = meet_all(view, state, self.clients_per_round)
+        meeting = meet_all(view, state, self.clients_per_round) if len(view.present) else Choice(view.present)
         if meeting is not None:
             return meeting, state
         known = view.present[state["known"][view.present]]

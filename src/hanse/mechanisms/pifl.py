@@ -208,7 +208,7 @@ class Tiers(SelectPart):
             start: the row from which all clients train. None: each starts from its tier's row.
         """
         rows = view.table.shared
-        order = view.draw("first tiers").permutation(view.present)
+        order = view.present[view.draw("first tiers").permutation(len(view.present))]
         place = np.arange(len(order)) % len(rows) if label is None else label[order]
         groups = [order[place == k][: self.by_contribution + self.at_random] for k in range(len(rows))]
         choice = tier_choice(rows, groups, {})
@@ -221,7 +221,7 @@ class Tiers(SelectPart):
         bids, bidders, orders = _escrowed(view), [], []
         for k in rows.tolist():
             held = present[bids[present, k]].tolist()
-            order = view.draw("schedule", start=k).permutation(present).tolist()
+            order = present[view.draw("schedule", start=k).permutation(len(present))].tolist()
             # All bidders train if there are seats for them: those not chosen by contribution are the first to be drawn.
             if len(held) <= seats:
                 order.sort(key=lambda c, held=set(held): c not in held)

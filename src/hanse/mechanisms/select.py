@@ -147,9 +147,9 @@ class RoundRobin(SelectPart):
             view: the round. The method reads ``present``.
             state: as :meth:`init` makes it.
         """
-        order = run_order(view)
-        sat = state["sat"]
-        return Choice(round_robin(order, sat == sat[order].min(), self.clients_per_round)), state
+        order, sat = run_order(view), state["sat"]
+        waiting = sat == sat[order].min(initial=sat.max())  # nobody may be there
+        return Choice(round_robin(order, waiting, self.clients_per_round)), state
 
     def learn(self, outcome: View, state: State) -> State:
         """Count the clients of this round.
@@ -202,7 +202,7 @@ def ucb_scores(values: Floats, counts: Ints, finished: int, beta: float) -> Floa
 
 def softmax(values: Floats, temperature: float = 1.0) -> Floats:
     """Return ``exp(v / temperature)``, ``[n]``, scaled to sum to 1."""
-    shifted = np.exp((values - values.max()) / temperature)
+    shifted = np.exp((values - values.max(initial=-np.inf)) / temperature)
     return np.asarray(shifted / shifted.sum())
 
 
@@ -317,7 +317,7 @@ class RankedSelect(SelectPart):
 
     def in_order(self, view: View) -> Ints:
         """Return the present clients ``[n]`` in the order by which ties are broken."""
-        return view.present if self.ties == "id" else view.draw("ties").permutation(view.present)
+        return view.present if self.ties == "id" else view.present[view.draw("ties").permutation(len(view.present))]
 
     def init(self, context: Context) -> State:
         """Return the state before any values."""

@@ -208,7 +208,7 @@ def _books(folder: Path, posts: frozenset[str]) -> list[Check]:
         verdict = verify_run(folder, ledger)
         if verdict.wrong is not None:
             return [Check("conservation", False, f"the ledger does not verify: {verdict.wrong}")]
-        odd = against_rules(folder, movements(ledger.history()), posts)
+        odd = against_rules(folder, movements(ledger.history()), posts, ledger.public is not None)
     kinds = ", and only kinds of payments that the rule posts" * bool(posts)
     grants = f"one grant per client, of the size that was set{kinds}"
     said = f"{quantity(verdict.transactions, 'transaction')}, each of which sums to 0, and so do all balances together"

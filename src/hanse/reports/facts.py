@@ -21,6 +21,7 @@ import numpy as np
 from hanse.base.errors import UserError, in_python
 from hanse.base.files import table, write_csv
 from hanse.core.entry import TOKEN
+from hanse.flower.leave import place_of
 from hanse.flower.members import LEAVES, Orders
 from hanse.games.jackknife import SURE, t_quantile
 from hanse.ledger.accounts import Account
@@ -713,7 +714,7 @@ def _taking_part(run: RunRecord) -> dict[int, dict[str, Any]]:
             status, since, why = "left", after if client in expelled else min(left[client], end + 1), BY_LEAVE
         elif client in resigned:
             status, since, why = "left", resigned[client], "by its own policy"
-        elif expelled.get(client) == LEAVES:
+        elif expelled.get(client) == LEAVES and place_of(run.path, client, "-signed.txt").exists():
             status, since, why = "left", after, BY_LEAVE
         elif client in expelled:
             status, why = "expelled", expelled[client]

@@ -31,6 +31,7 @@ from hanse.core.entry import client as account
 from hanse.core.part import PostedRound, Settlement, State
 from hanse.core.table import Table
 from hanse.core.telling import Check, read_about
+from hanse.ledger.receipts import AGREEMENT
 from hanse.ledger.run_ledger import beyond_the_book, closed_in, is_settled, movements, open_ledger, unbooked, verify_run
 from hanse.ledger.store import Ledger
 from hanse.mechanisms import market_checks
@@ -72,7 +73,9 @@ def unlike_rows(table: Table, record: Arrays) -> str:
     return ""
 
 
-def against_rules(folder: Path, history: Iterable[tuple[int, Transaction]], kinds: frozenset[str]) -> str:
+def against_rules(
+    folder: Path, history: Iterable[tuple[int, Transaction]], kinds: frozenset[str], signed: bool = False
+) -> str:
     """Return the first transaction that the run's payment rule cannot have posted, or "".
 
     Each client gets one grant, of the size in ``config.toml``, or all parts of one grant in order. This happens before
@@ -87,6 +90,7 @@ def against_rules(folder: Path, history: Iterable[tuple[int, Transaction]], kind
         history: the ledger's transactions, each with its round.
         kinds: the kinds of payments that the rule says it posts (:func:`kinds_of`). Empty: those that the run's
             description names.
+        signed: whether an operator has signed the heads of the ledger, as on a network.
     """
     config = read_toml(folder / "config.toml")
     if not table(config, "mechanism"):
@@ -102,7 +106,11 @@ def against_rules(folder: Path, history: Iterable[tuple[int, Transaction]], kind
         raise UserError(f"{folder / 'config.toml'}: sizes.proved: needs a wing{absent()}")
     bonds = REPLAYS["sizes"].of(config) if proved else None
     given, held, left = Counter[str](), Counter[str](), set[int]()  # by account: the parts of its grant, and its units
-    last = 1 + max((line["round"] for line in json_lines(folder / METRICS, ("round",))), default=-1)
+    played = {line["round"]: AGREEMENT in line for line in json_lines(folder / METRICS, ("round",))}
+    last = 1 + max(played, default=-1)
+    # on a network, also where federation.json was taken away: the book covers what members agreed to, in whose place a
+    # simulation has the hash of its charter
+    signs = signed or on_network(folder) or (any(played.values()) and not table(config, "charter"))
     for round_, transaction in history:
         where = f"round {round_}: '{transaction.step}'"
         if round_ > last and transaction.kind != LEAVE:
@@ -130,9 +138,9 @@ def against_rules(folder: Path, history: Iterable[tuple[int, Transaction]], kind
             lost = max(0, held[account(gone)] + back) if leaving.balance == "lost" else 0
             if transaction.postings != left_behind(gone, back, lost):
                 return f"{where}: must give back {in_tokens(back)} of a bond and take {in_tokens(lost)} (clients.exit)"
-            if on_network(folder) and "leave" not in REPLAYS:
+            if signs and "leave" not in REPLAYS:
                 raise UserError(f"{where}: whether it is signed: needs a wing{absent()}")
-            if on_network(folder) and (wrong := REPLAYS["leave"](folder, gone, transaction)):
+            if signs and (wrong := REPLAYS["leave"](folder, gone, transaction)):
                 return f"{where}: {wrong}"
         elif kinds and transaction.kind not in kinds:
             named = ", ".join(sorted(kinds))
@@ -421,7 +429,7 @@ def replay_books(folder: Path, ledger: Ledger, trust: bool = False) -> Replayed:
     if edited := _other_settings(folder, ledger):
         return Replayed(wrong=edited)
     rounds, (parts, why_not) = Posted.of(folder, ledger), rule_of(folder, trust)
-    if wrong := against_rules(folder, rounds.history, kinds_of(parts)):
+    if wrong := against_rules(folder, rounds.history, kinds_of(parts), ledger.public is not None):
         return Replayed(wrong=wrong)
     checks, again = checked(rounds, parts, why_not)
     error = next((check.said for check in checks if not check.holds), "") or again.wrong

@@ -71,8 +71,8 @@ def leave(
         return _say(would_leave(run, number), None, as_json)
     check_signed(run, number, signed)
     if expelled(run, number):
-        who, then = called(run.client_label(number)), "once nobody plays the run, this command with --key"
-        return say(f"{who} is asked nothing more from the next exchange on; {then} makes its receipt.")
+        then = "once nobody plays the run, this command with --key makes its receipt"
+        return say(f"{called(run.client_label(number))} is asked nothing more from the next exchange on; {then}.")
     _say(leave_run(run, number, key), place_of(folder, number), as_json)
 
 

@@ -22,7 +22,7 @@ from hanse.base.lock import Hold, in_use
 from hanse.base.merkle import as_text
 from hanse.core.calling import States
 from hanse.core.entry import TOKEN
-from hanse.flower.leave import ENDS, LONGEST, place_of, run_of, signed_leave, take_leave
+from hanse.flower.leave import ENDS, LONGEST, place_of, signed_leave, take_leave
 from hanse.flower.members import LEAVES, Members, Orders, give
 from hanse.flower.operator_key import signing_key
 from hanse.ledger.accounts import Account
@@ -88,8 +88,7 @@ def check_signed(run: RunRecord, client: int, word: Path | None) -> None:
             raise UserError(f"--signed {word}: goes with a run on a network; in a simulation nobody has a key")
         return
     if word is not None and not signed_leave(run.path, client):
-        register = Members.read(run.path / MEMBERS)
-        take_leave(run.path, register, run_of(run.path), client, read_text(word, LONGEST))
+        take_leave(run.path, Members.read(run.path / MEMBERS), client, read_text(word, LONGEST))
     if not signed_leave(run.path, client):
         who = run.client_label(client)
         raise UserError(
