@@ -77,7 +77,7 @@ def test_a_member_leaves_by_its_signature_and_by_nothing_else(tmp_path: Path, mo
     assert run_hanse("ledger", "verify", forged)[0] == 1
     assert wrong_in(run) is None
 
-    # a leave that is gone with its checkpoint is found by the member's own copy, or by its receipt
+    # a leave that is gone is found by the member's own copy, or by its receipt
     for gone in (words[0].name, "client-2.json"):
         alone = tmp_path / gone.removesuffix(".json")
         alone.mkdir()
@@ -115,7 +115,12 @@ def test_the_owner_of_a_node_signs_with_a_command(tmp_path: Path) -> None:
     play(grid_of(exp, tmp_path), exp, run)
     assert run_hanse("leave", tmp_path, "--sign")[0] == 2  # no participant's folder
     assert run_hanse("leave", run, "--client", 2, "--key", key_file(tmp_path / "operator.pem"))[0] == 2
-    assert run_hanse("leave", tmp_path / "node2", "--sign")[0] == 0
+    assert run_hanse("leave", tmp_path / "node2", "--sign", "--run", "other")[0] == 2
+    [agreed] = (tmp_path / "node2" / "agreements").glob("*.txt")
+    (agreed.parent / "other.txt").write_text(
+        agreed.read_text().replace('"run": "run"', '"run": "other"')
+    )  # it is in two
+    assert [run_hanse("leave", tmp_path / "node2", "--sign", *of)[0] for of in ((), ("--run", "run"))] == [2, 0]
     [word] = (tmp_path / "node2" / "leaves").iterdir()
     # its node is away: the owner hands a copy over
     done = run_hanse("leave", run, "--client", 2, "--signed", word, "--key", key_file(tmp_path / "operator.pem"))

@@ -32,6 +32,7 @@ def leave(
     sign: Annotated[
         bool, typer.Option("--sign", help="As the owner of a node: sign that it leaves, with its own key.")
     ] = False,
+    left: Annotated[str, typer.Option("--run", help="With --sign, of several runs: the one that it leaves.")] = "",
     signed: Annotated[
         Path | None, typer.Option("--signed", help="On a network: the member's signed word, if its node is gone.")
     ] = None,
@@ -60,7 +61,7 @@ def leave(
         hanse leave ~/.hanse --sign
     """
     if sign:
-        return _sign(folder)
+        return _sign(folder, left)
     if client is None:
         raise UserError("--client: must name the client that leaves, as in --client 3, or --sign be given by its owner")
     from hanse.flower.leave import place_of
@@ -76,16 +77,17 @@ def leave(
     _say(leave_run(run, number, key), place_of(folder, number), as_json)
 
 
-def _sign(home: Path) -> None:
-    """Sign that a participant leaves the run whose agreement it has signed last."""
+def _sign(home: Path, left: str) -> None:
+    """Sign that a participant leaves a run; without its name the only one whose agreement it has signed."""
     from hanse.flower.agreement import agreements
     from hanse.flower.leave import sign_leave
 
-    agreed = agreements(home)
-    if not agreed:
+    runs = list(dict.fromkeys(one.run for one in agreements(home)))
+    if not runs:
         raise UserError(f"{home}: is no participant's folder: it has signed no agreement that could be left")
-    file = sign_leave(home, agreed[-1].run)
-    say(f"signed that it leaves run {agreed[-1].run}: {file}; keep a copy")
+    if (run := left or runs[-1]) not in runs or (not left and len(runs) > 1):
+        raise UserError(f"--run {left or '(not given)'}: must be the run that it leaves, of {', '.join(runs)}")
+    say(f"signed that it leaves run {run}: {sign_leave(home, run)}; keep a copy")
     say("Its node trains no more, and tells the server so. With a copy, 'hanse ledger verify' finds a book without it.")
 
 
