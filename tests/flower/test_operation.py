@@ -21,7 +21,7 @@ from test_outages import same
 
 import hanse
 from hanse.flower import agreement, server
-from hanse.flower.members import LEAVES, give
+from hanse.flower.members import give
 from hanse.flower.operator_key import signing_key
 from hanse.ledger import run_ledger
 from hanse.runs import recomputable
@@ -191,7 +191,6 @@ CASES: dict[str, tuple[Callable[[Loopback, pytest.MonkeyPatch], Any], datetime, 
     "begun": (lambda n, _: (n.run / "metrics.jsonl").write_text('{"round": 0'), NOW, "run", "fine"),  # in round 0
     "silent": (lambda n, _: refuses(n), NOW, "run", "warning"),
     "expelled": (lambda n, _: [refuses(n), give(n.run, "expel", "nonsense", 2)], NOW, "run", "fine"),
-    "leaves": (lambda n, _: [refuses(n), give(n.run, "expel", LEAVES, 2)], NOW, "run", "warning"),  # and has not left
     "gone on": (lambda n, _: [give(n.run, order, "a disk") for order in ("pause", "go-on")], NOW, "run", "fine"),
 }  # fmt: skip
 

@@ -17,7 +17,7 @@ from typing import Any
 from hanse.base.errors import MachineError, UserError
 from hanse.base.files import going_on
 from hanse.base.plain_text import quantity
-from hanse.core.entry import KEPT, in_tokens
+from hanse.core.entry import KEPT
 from hanse.federation.check import log as refusals
 from hanse.federation.check import one_line
 from hanse.flower.link import FlowerFederation
@@ -120,9 +120,8 @@ class Narrator:
                 LOG.error("round %d: had a seat: %s", number, self.federation.who(client))
             return
         for taken in (one for one in played.view.posted if one.kind == KEPT):
-            (account, units), _ = taken.postings
-            who = self.federation.who(int(account.removeprefix("escrow/")))
-            LOG.warning("round %d: %s lost its bond of %s: %s", number, who, in_tokens(-units), taken.memo)
+            client = int(taken.step.rpartition("/")[2])
+            LOG.warning("round %d: %s lost its bond: %s", number, self.federation.who(client), taken.memo)
 
     def on_end(self, result: PlayedRun) -> None:
         """Log why the run is over, and where its report and receipts are."""

@@ -148,9 +148,8 @@ class AuditFolder:
         if not file.exists():
             raise UserError(f"{self.path}: nobody has asked for an audit here ({QUESTION} is not there)")
         for receipt in read_receipts(self.path / "receipts", besides=True):
-            for kind in (KEPT, RETURNED):
-                if f'"{kind}/' in receipt.statement:
-                    raise UserError(f"{self.path}: an audit comes too late: {kind} in round {receipt.round}")
+            if f'"{KEPT}/' in receipt.statement or f'"{RETURNED}/' in receipt.statement:
+                raise UserError(f"{self.path}: too late: the bond was lost or came back in round {receipt.round}")
         return _QUESTION.of_file(file, 1 << 16)
 
     def sign(self, held: Committed, tags: bytes, key: Ed25519PrivateKey) -> Question:

@@ -19,7 +19,7 @@ from hanse.base.errors import UserError
 from hanse.base.files import MEMBERS, going_on, json_lines, read_json, read_text
 from hanse.base.lock import in_use
 from hanse.base.plain_text import quantity
-from hanse.core.entry import KEPT, LEAVE, in_tokens, owner_of
+from hanse.core.entry import KEPT, LEAVE
 from hanse.wings.operate.clocks import APART_S, NODES, SOON_D, Finding, State, judged
 from hanse.wings.operate.loopback import HOST, Loopback
 
@@ -167,12 +167,11 @@ def _run(network: Loopback, run: Path | None) -> Iterator[Finding]:
             with reading(run) as books:
                 records += (one for one in books.history() if one.transaction.kind in (LEAVE, KEPT))
                 book = books.as_book()
-                head, count = book.head, book.count
         except UserError as unread:
             yield Finding("books", "log", "failure", str(unread))
         else:
-            said = f"{quantity(count, 'transaction')}, head {head}" + (f"; {wrong}" if wrong else "")
-            yield Finding("books", "log", "failure" if wrong else "fine", said, {"transactions": count})
+            said = f"{quantity(book.count, 'transaction')}, head {book.head}" + (f"; {wrong}" if wrong else "")
+            yield Finding("books", "log", "failure" if wrong else "fine", said, {"transactions": book.count})
     gone = {*BookSums.of(records).left, *(client for client, why in orders.expelled.items() if why != LEAVES)}
     last, latest = lines[-1], {seat["client"]: seat for seat in json_lines(run / SEATS, ("round", "client"))}
     refused = {client: seat for client, seat in latest.items() if "refused" in seat}
@@ -188,9 +187,8 @@ def _run(network: Loopback, run: Path | None) -> Iterator[Finding]:
         said = f"round {refused[client]['round']}: {refused[client]['refused']}"
         yield Finding("run", f"client {client}", "warning", said)
     for taken in (one for one in records if one.transaction.kind == KEPT):
-        (account, units), _ = taken.transaction.postings
-        said = f"round {taken.round}: {in_tokens(-units)} went to the mint: {taken.transaction.memo}"
-        yield Finding("bond", f"client {owner_of(account)}", "fine" if over else "warning", said)
+        client, said = taken.transaction.step.rpartition("/")[2], f"round {taken.round}: lost: {taken.transaction.memo}"
+        yield Finding("bond", f"client {client}", "fine" if over else "warning", said)
 
 
 def _backup(network: Loopback, now: datetime) -> Iterator[Finding]:
