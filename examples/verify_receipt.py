@@ -105,6 +105,9 @@ def verify(line, public):
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        print(__doc__.partition("\n")[0], file=sys.stderr)
+        sys.exit(2)
     operator = bytes.fromhex(Path(sys.argv[2]).read_text())
     for line in Path(sys.argv[1]).read_text(encoding="utf-8").rstrip("\n").split("\n"):
         try:

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from deployed import Ongoing, experiment, metrics, until
 from inprocess import key_file, play
 from test_flower_in_process import grid_of
 from test_letters import After, books
+from test_operation import begun, refuses
 
 from hanse.base.errors import UserError
 from hanse.base.files import json_lines
@@ -22,6 +24,7 @@ from hanse.ledger.run_ledger import reading
 from hanse.reports.facts import facts
 from hanse.runs.replay import replay_books
 from hanse.runs.run_record import load_run
+from hanse.wings.operate.checks import findings
 
 pytest.importorskip("hanse.wings.charter")
 
@@ -29,6 +32,14 @@ pytest.importorskip("hanse.wings.charter")
 def wrong_in(run: Path) -> str | None:
     with reading(run) as ledger:
         return replay_books(run, ledger).wrong
+
+
+def warned_of(run: Path, project: Path) -> set[str]:
+    """What 'hanse network check' warns of in a run whose client 2 refused last."""
+    network = begun(project)
+    shutil.copytree(run, project / "run")
+    refuses(network)
+    return {one.name for one in findings(network, datetime.now(UTC)) if (one.about, one.state) == ("run", "warning")}
 
 
 def test_a_member_leaves_by_its_signature_and_by_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,9 +56,11 @@ def test_a_member_leaves_by_its_signature_and_by_nothing_else(tmp_path: Path, mo
     assert signed_leave(run, 2) == words[0].read_text()
     assert facts(run).clients[2].status == "left"
     before = shutil.copytree(run, tmp_path / "before")
+    assert warned_of(before, tmp_path / "project") == {"rounds", "client 2"}
 
     # the operator settles it, and whoever verifies the book finds it signed
     assert run_hanse("leave", run, "--client", 2, "--key", key)[0] == 0
+    assert warned_of(run, tmp_path / "settled") == set()
     mine = tmp_path / "mine"
     shutil.copytree(home / "run" / "client-2" / "receipts", mine)
     verify = ("ledger", "verify", run, "--receipts", mine)

@@ -164,6 +164,14 @@ def heard(network: Loopback, patch: pytest.MonkeyPatch, **of: float) -> None:
     patch.setattr(checks, "asked", lambda _: {member["key"]: {"ago_s": 1.0, "ahead_s": 0.0} | of})
 
 
+def refuses(network: Loopback) -> None:
+    """Client 2 has refused what it was asked last."""
+    for name in ("metrics.jsonl", "clients.jsonl"):
+        *before, last = map(json.loads, (network.run / name).read_text().splitlines())
+        last |= {"answered": last["seats"] - 1} if "seats" in last else {"client": 2, "refused": "no"}
+        (network.run / name).write_text("".join(json.dumps(line) + "\n" for line in (*before, last)))
+
+
 DAY = timedelta(days=1)
 CASES: dict[str, tuple[Callable[[Loopback, pytest.MonkeyPatch], Any], datetime, str, str]] = {
     "runs": (lambda n, _: runs(n, "superlink"), NOW, "process", "failure"),  # nothing answers there
@@ -180,6 +188,9 @@ CASES: dict[str, tuple[Callable[[Loopback, pytest.MonkeyPatch], Any], datetime, 
     "no backup": (lambda n, _: None, NOW, "backup", "warning"),
     "paused": (lambda n, _: give(n.run, "pause", "a disk"), NOW, "run", "warning"),
     "cut": (lambda n, p: [runs(n, "it"), p.setattr(run_ledger, "latest_claim", lambda _: None)], NOW, "run", "failure"),
+    "begun": (lambda n, _: (n.run / "metrics.jsonl").write_text('{"round": 0'), NOW, "run", "fine"),  # in round 0
+    "silent": (lambda n, _: refuses(n), NOW, "run", "warning"),
+    "expelled": (lambda n, _: [refuses(n), give(n.run, "expel", "nonsense", 2)], NOW, "run", "fine"),
     "gone on": (lambda n, _: [give(n.run, order, "a disk") for order in ("pause", "go-on")], NOW, "run", "fine"),
 }  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,8 +10,11 @@ from typing import Any
 import pytest
 from commands import invoke
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from inprocess import key_file
+from inprocess import key_file, play
 from network_rehearsal import NetworkRehearsal, rehearse_network
+from test_flower_in_process import grid_of
+from test_letters import books
+from test_operation import begun
 
 from hanse.base.errors import UserError
 from hanse.core.entry import BOND, KEPT, RETURNED, TOKEN
@@ -19,11 +23,14 @@ from hanse.data import build
 from hanse.federation.behaviour import Behaviour, Liar
 from hanse.federation.node import ClientData
 from hanse.flower.client import client_app
+from hanse.ledger import run_ledger
 from hanse.runs.round import finish, play_round
 from hanse.wings.attack.deviant import Deviant
 from hanse.wings.evidence.proved_sizes import FAILED, PROVED, UNFINISHED
+from hanse.wings.operate.checks import findings
 
 AUDITOR = Ed25519PrivateKey.generate()
+UNANSWERED = "the audit was not answered"
 DATA: dict[int, ClientData] = {}
 
 
@@ -106,6 +113,23 @@ def test_nodes_prove_that_they_trained_and_who_did_not_is_worth_nothing(tmp_path
         assert second.values.per_seat[3] == 0.0
 
 
+def test_a_bond_that_is_taken_is_told_and_an_audit_comes_too_late(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_key(tmp_path / "auditor.pem", AUDITOR)
+    exp = books(sizes={"proved": True, "auditors": [AUDITOR.public_key().public_bytes_raw().hex()]})
+    project = begun(tmp_path / "project")
+    play(grid_of(exp, tmp_path / "nodes"), exp, project.folder / "run")
+    assert [one.args[0] for one in caplog.records if one.name == "hanse.network" and UNANSWERED in one.args] == [1] * 5
+    assert "sizes.repeats: 1" in caplog.text  # before round 0
+    for state in ("fine", "warning"):  # once the run is over, and before
+        found = [one for one in findings(project, datetime.now(UTC)) if one.about == "bond"]
+        assert [(one.name, one.state) for one in found] == [(f"client {c}", state) for c in range(5)]
+        monkeypatch.setattr(run_ledger, "latest_claim", lambda _: None)
+    (tmp_path / "nodes" / "node0" / "run").rename(tmp_path / "nodes" / "node0" / "rehearsal")
+    assert "in round 1" in audit(tmp_path, 0)
+
+
 def test_bonds_of_audits_that_no_auditor_came_to_go_back_at_the_end(small: NetworkRehearsal) -> None:
     last = finish(small.setup, play_round(small.setup, small.start).state)
     assert [(t.kind, t.memo) for t in last.view.posted] == [(RETURNED, UNFINISHED)] * 4
@@ -161,8 +185,8 @@ def test_signatures_of_others_and_of_other_samples_do_not_count(small: NetworkRe
     (home(tmp_path, 3) / "audit-signed.json").write_text("{}")
     second = play_round(small.setup, first.state)
     said = dict(second.view.refusals)
-    assert said[0] == "its size is not proved: the audit was not answered"
+    assert said[0] == f"its size is not proved: {UNANSWERED}"
     assert "members named" in said[1]
     assert "not one of this commitment" in said[2]
-    assert said[3] == "its size is not proved: the audit was not answered"
+    assert said[3] == f"its size is not proved: {UNANSWERED}"
     assert [t.kind for t in second.view.posted] == [KEPT] * 4

@@ -4,6 +4,8 @@ import base64
 import json
 import random
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -210,9 +212,12 @@ def test_a_file_without_a_whole_receipt_is_refused(left: bytes, tmp_path: Path, 
     assert command(*sorted(tmp_path.glob("client-*.jsonl"))) == (2, f"{file}: has no whole receipt")
 
 
+VERIFIER = Path(__file__).parents[2] / "examples" / "verify_receipt.py"
+
+
 def verifier() -> Callable[[str, bytes], Any]:
     """The program that the documentation names, which uses nothing of hanse."""
-    code = (Path(__file__).parents[2] / "examples" / "verify_receipt.py").read_text()
+    code = VERIFIER.read_text()
     assert "hanse" not in re.findall(r"(?m)^(?:import|from) .*$", code)
     found: dict[str, Any] = {"__name__": "verifier"}
     exec(code, found)
@@ -382,3 +387,9 @@ def test_the_command_needs_no_book(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert command(tmp_path / "none") == (2, f"{tmp_path / 'none'}: is not a file of receipts")
     (tmp_path / "empty").touch()
     assert command(tmp_path / "empty") == (2, f"{tmp_path / 'empty'}: has no whole receipt")
+
+
+@pytest.mark.parametrize("words", [(), ("client-3.jsonl",)])
+def test_the_program_says_how_it_is_called(words: tuple[str, ...]) -> None:
+    called = subprocess.run([sys.executable, "-I", VERIFIER, *words], capture_output=True, check=False)
+    assert (called.returncode, called.stdout, b"operator.pub" in called.stderr) == (2, b"", True)

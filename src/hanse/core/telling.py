@@ -332,7 +332,7 @@ class About:
         """The name of each kind of transaction, including the loop's own."""
         told = {kind.kind: kind.label for said in self.parts for kind in said.telling.kinds}
         own = {"grant": "granted by the mint", "transfer": "transfers", LEAVE: "moved when it left"}
-        own |= {"size bond": "bonds for sizes", "bond returned": "bonds of proved sizes", "bond kept": "bonds lost"}
+        own |= {"size bond": "bonds for sizes", "bond returned": "bonds returned", "bond kept": "bonds lost"}
         return own | told
 
     @property

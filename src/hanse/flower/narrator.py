@@ -17,6 +17,7 @@ from typing import Any
 from hanse.base.errors import MachineError, UserError
 from hanse.base.files import going_on
 from hanse.base.plain_text import quantity
+from hanse.core.entry import KEPT
 from hanse.federation.check import log as refusals
 from hanse.federation.check import one_line
 from hanse.flower.link import FlowerFederation
@@ -96,11 +97,12 @@ class Narrator:
         LOG.info("%s: %d of %d rounds are played; %d members are here", self.run, first_round, self._rounds, count)
 
     def on_round(self, metrics: Mapping[str, Any], played: Played) -> None:
-        """Log a round: its main figure, how many seats answered, how long it took, and who had a seat if it failed.
+        """Log a round: its main figure, how many seats answered, how long it took, bonds that were taken, and who had a
+        seat if it failed.
 
         Args:
             metrics: the round's line of ``metrics.jsonl``; ``answered``, ``seats`` and ``time/round_s`` must be there.
-            played: the round; its number and, if it failed, its refusals are read from ``played.view``.
+            played: the round; its number, what it posted and, if it failed, its refusals are read from ``played.view``.
         """
         number = played.view.round
         self.round = number + 1
@@ -116,6 +118,10 @@ class Narrator:
             LOG.error("round %d: failed, and nothing of it counts: %s", number, one_line(str(metrics["failed"])))
             for client in list(dict.fromkeys(client for client, _ in played.view.refusals))[:MOST]:
                 LOG.error("round %d: had a seat: %s", number, self.federation.who(client))
+            return
+        for taken in (one for one in played.view.posted if one.kind == KEPT):
+            client = int(taken.step.rpartition("/")[2])
+            LOG.warning("round %d: %s lost its bond: %s", number, self.federation.who(client), taken.memo)
 
     def on_end(self, result: PlayedRun) -> None:
         """Log why the run is over, and where its report and receipts are."""

@@ -22,9 +22,11 @@ from typing_extensions import TypedDict
 from hanse.base.errors import UserError
 from hanse.base.files import read_text, write_whole
 from hanse.core.declared import Count, Declared, Digest, UnsoundError
+from hanse.core.entry import KEPT, RETURNED
 from hanse.core.port import AuditSize, CommitSize, SizeAudited, SizeCommitted
 from hanse.data.commitment import Committed, SampleCommitment, attested, drawn, fault, packed
 from hanse.federation.local import LocalFederation, NoAnswerError
+from hanse.ledger.receipts import read_receipts
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -139,10 +141,15 @@ class AuditFolder:
         return said["auditor"], said["signature"]
 
     def question(self) -> Question:
-        """Return what the server asked. Raises UserError if it has not asked, or the file is damaged."""
+        """Return what the server asked. Raises UserError if it has not asked, the file is damaged, or the member's
+        receipts say that its bond is settled.
+        """
         file = self.path / QUESTION
         if not file.exists():
             raise UserError(f"{self.path}: nobody has asked for an audit here ({QUESTION} is not there)")
+        for receipt in read_receipts(self.path / "receipts", besides=True):
+            if f'"{KEPT}/' in receipt.statement or f'"{RETURNED}/' in receipt.statement:
+                raise UserError(f"{self.path}: too late: the bond was lost or came back in round {receipt.round}")
         return _QUESTION.of_file(file, 1 << 16)
 
     def sign(self, held: Committed, tags: bytes, key: Ed25519PrivateKey) -> Question:

@@ -159,9 +159,8 @@ class ProvedSizes(Part):
                 assert isinstance(answer, SizeAudited)
                 posted.append(_released(c, self.bond, account_of(c), RETURNED, self._note(state, c, answer)))
         proved = np.flatnonzero(after["standing"] == PROVED).tolist()
-        known = ProvedSamples(
-            {c: _commitment(after, c) for c in proved}, {c: after["seed"][c].tobytes() for c in proved}
-        )
+        seeds = {c: after["seed"][c].tobytes() for c in proved}
+        known = ProvedSamples({c: _commitment(after, c) for c in proved}, seeds)
         return ProofReplies(posted, refused, after, self.roster(view.roster, after), (known,))
 
     def released(self, state: State) -> ProofReplies:
@@ -245,6 +244,12 @@ class SizesGuard(Guard):
             )
         bond, auditors, spares = round(said.bond * TOKEN), frozenset(said.auditors), clients.leaving.bond == "returned"
         self.sizes = ProvedSizes(said.leaves, bond, said.repeats, auditors, spares, fresh=self.remote)
+
+    def warns(self, sizes: Ints) -> list[str]:
+        """Return how many rounds an auditor has, on a network: they may be over before it comes."""
+        told = f"warning: sizes.repeats: {self.experiment.of_wing('sizes').repeats}: so often, once a round, an audit "
+        told += "is repeated before it costs the bond; 'hanse network pause' in the first round until all have signed"
+        return [told] if self.remote else []
 
     def leaves(self, client: int, states: States) -> tuple[int, States]:
         """Return the bond of an audit that is still open. The client's size is then not proved."""

@@ -14,12 +14,12 @@ from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 from hanse.base.errors import UserError
 from hanse.base.files import MEMBERS, going_on, json_lines, read_json, read_text
 from hanse.base.lock import in_use
 from hanse.base.plain_text import quantity
+from hanse.core.entry import KEPT, LEAVE
 from hanse.wings.operate.clocks import APART_S, NODES, SOON_D, Finding, State, judged
 from hanse.wings.operate.loopback import HOST, Loopback
 
@@ -143,39 +143,52 @@ def _disks(network: Loopback, run: Path | None) -> Iterator[Finding]:
 
 
 def _run(network: Loopback, run: Path | None) -> Iterator[Finding]:
-    """Look at a pause, the run's last round and process, clients whose last answer was refused, and its books."""
-    from hanse.flower.members import Orders
+    """Look at a pause, the run's last round and process, clients whose last answer was refused, bonds, and its books.
+
+    A client that has left by the book, or that the operator has expelled, is missed by nobody.
+    """
+    from hanse.flower.members import LEAVES, Orders
+    from hanse.ledger.accounts import BookSums
+    from hanse.ledger.log import Record
     from hanse.ledger.run_ledger import has_books, latest_claim, reading, wrong_in
     from hanse.runs.round_record import METRICS, SEATS
 
-    if run is not None and (why := Orders.read(run).paused) is not None:
-        yield Finding("run", "order", "warning", f"is paused ({why}); 'hanse network go-on {run}' ends that")
-    if run is None or not (run / METRICS).exists():
+    orders = Orders() if run is None else Orders.read(run)
+    if orders.paused is not None:
+        yield Finding("run", "order", "warning", f"is paused ({orders.paused}); 'hanse network go-on {run}' ends that")
+    lines = [] if run is None else list(json_lines(run / METRICS, ("round",)))
+    if run is None or not lines:  # the file is there, and empty, while the first round is played
         yield Finding("run", "rounds", "fine", "no round was played yet", {"played": 0})
         return
-    [*_, last] = json_lines(run / METRICS, ("round",))
+    records = list[Record]()
+    if has_books(run, lines):
+        try:
+            wrong = wrong_in(run)
+            with reading(run) as books:
+                records += (one for one in books.history() if one.transaction.kind in (LEAVE, KEPT))
+                book = books.as_book()
+        except UserError as unread:
+            yield Finding("books", "log", "failure", str(unread))
+        else:
+            said = f"{quantity(book.count, 'transaction')}, head {book.head}" + (f"; {wrong}" if wrong else "")
+            yield Finding("books", "log", "failure" if wrong else "fine", said, {"transactions": book.count})
+    gone = {*BookSums.of(records).left, *(client for client, why in orders.expelled.items() if why != LEAVES)}
+    last, latest = lines[-1], {seat["client"]: seat for seat in json_lines(run / SEATS, ("round", "client"))}
+    refused = {client: seat for client, seat in latest.items() if "refused" in seat}
+    spared = sum(refused[client]["round"] == last["round"] for client in gone & refused.keys())
     said = f"{quantity(last['round'] + 1, 'is', 'are')} played; in the last one {last['answered']} of "
     said += f"{quantity(last['seats'], 'seat')} answered"
-    state: State = "failure" if "failed" in last else "warning" if last["answered"] < last["seats"] else "fine"
+    state: State = "failure" if "failed" in last else "warning" if last["answered"] + spared < last["seats"] else "fine"
     yield Finding("run", "rounds", state, said, {"played": last["round"] + 1, "answered": last["answered"]})
-    if network.processes.names() and not (in_use(run) or ((claim := latest_claim(run)) and claim.finished)):
+    over = (claim := latest_claim(run)) is not None and claim.finished
+    if network.processes.names() and not (in_use(run) or over):
         yield Finding("run", "process", "failure", f"nobody plays it; '{going_on(run)}' goes on")
-    seats: dict[int, dict[str, Any]] = {seat["client"]: seat for seat in json_lines(run / SEATS, ("round", "client"))}
-    for client, seat in sorted(seats.items()):
-        if "refused" in seat:
-            yield Finding("run", f"client {client}", "warning", f"round {seat['round']}: {seat['refused']}")
-    if not has_books(run):
-        return
-    try:
-        wrong = wrong_in(run)
-        with reading(run) as books:
-            book = books.as_book()
-            head, count = book.head, book.count
-    except UserError as unread:
-        yield Finding("books", "log", "failure", str(unread))
-    else:
-        said = f"{quantity(count, 'transaction')}, head {head}" + (f"; {wrong}" if wrong else "")
-        yield Finding("books", "log", "failure" if wrong else "fine", said, {"transactions": count})
+    for client in sorted(refused.keys() - gone):
+        said = f"round {refused[client]['round']}: {refused[client]['refused']}"
+        yield Finding("run", f"client {client}", "warning", said)
+    for taken in (one for one in records if one.transaction.kind == KEPT):
+        client, said = taken.transaction.step.rpartition("/")[2], f"round {taken.round}: lost: {taken.transaction.memo}"
+        yield Finding("bond", f"client {client}", "fine" if over else "warning", said)
 
 
 def _backup(network: Loopback, now: datetime) -> Iterator[Finding]:

@@ -212,7 +212,7 @@ class Finding:
     """One thing that was looked at.
 
     Attributes:
-        about: its kind: "certificate", "agreement", "process", "node", "disk", "run", "books", "backup".
+        about: its kind: "certificate", "agreement", "process", "node", "disk", "run", "bond", "books", "backup".
         name: which one.
         state: whether it is well.
         said: what was found, in a line.

@@ -143,9 +143,9 @@ def admit(
     network, identity = _network(folder), node_identity(key, "public", "KEY.pub")
     pinned = public_key(make_operator_key(network.operator.parent))
     network.register([(str(key.resolve()), name)])
-    typer.echo(f"admitted {name}; give it {folder}/agreement.txt, and ca.crt and operator.pub from {folder}/certs")
+    typer.echo(f"admitted {name}; give it ca.crt and operator.pub from {folder}/certs, and {network.agreement}")
     typer.echo(f"fingerprint of operator.pub: {fingerprint(pinned)}")
-    typer.echo(f"{name}'s key, by which a charter names it: {identity}")
+    typer.echo(f"{name}'s key, by which a charter names it (give it the agreement that 'up' writes then): {identity}")
 
 
 @app.command()
