@@ -116,7 +116,7 @@ def test_nodes_prove_that_they_trained_and_who_did_not_is_worth_nothing(tmp_path
 def test_a_bond_that_is_taken_is_told_and_an_audit_comes_too_late(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_key(tmp_path / "auditor.pem", AUDITOR)
+    key_file(tmp_path / "auditor.pem", AUDITOR)
     exp = books(sizes={"proved": True, "auditors": [AUDITOR.public_key().public_bytes_raw().hex()]})
     project = begun(tmp_path / "project")
     play(grid_of(exp, tmp_path / "nodes"), exp, project.folder / "run")
