@@ -16,7 +16,7 @@ from hanse.data.build import with_own
 from hanse.data.drafting import draft, merged
 from hanse.data.encoding import TableColumn
 from hanse.data.fingerprint import fingerprint
-from hanse.data.schema import CsvTable, Schema, SiteTable, UnfitTableError, digest, fitted, joined, read_sites
+from hanse.data.schema import CsvTable, Schema, SiteTable, UnfitTableError, digest, doubts, fitted, joined, read_sites
 
 SITES = ("Basel", "Kiel", "Visby")
 
@@ -137,7 +137,9 @@ def changed(column: str, row: int, value: Any) -> Callable[[pd.DataFrame], pd.Da
 
 UNFIT: list[tuple[Callable[[pd.DataFrame], pd.DataFrame], str, tuple[str, ...]]] = [
     (lambda frame: frame.drop(columns="ward"), "column", ("'ward'", "not there")),
-    (changed("ward", 3, "A"), "value", ("'ward'", "row 5", "'A'", "a, b, upper, c")),
+    (changed("ward", 3, "A"), "value", ("'ward'", "row 5", "'A'", "a, b, upper, c", '{ ward = { A = "a" } }')),
+    (changed("outcome", 3, "Ill"), "value", ("'Ill'", '[sites] mine = { outcome = { Ill = "ill" } }')),
+    (changed("admitted", 3, "13.01.2023"), "value", ("'13.01.2023'", "2024-03-31")),
     (changed("pressure", 0, "120 mmHg"), "value", ("'pressure'", "row 2", "'120 mmHg'", "mm Hg")),
     (changed("age", 1, "0,5"), "value", ("'age'", "row 3", "'0,5'", "'NA'")),
     (changed("age", 1, "1e999"), "value", ("'age'", "'1e999'")),
@@ -277,6 +279,40 @@ def test_a_draft_says_what_it_cannot_tell(tmp_path: Path) -> None:
         assert wrong.value.code == "column"
         assert said in wrong.value.lines[0]
     assert "ward" not in draft(read_sites(files), SAID, leave_out=["ward"]).columns
+
+
+@pytest.mark.parametrize("how", ["months", "another column"])
+def test_a_site_whose_mean_is_far_from_the_others_or_from_the_agreed_one_is_told(how: str, tmp_path: Path) -> None:
+    frame, agreed = visits(), drafted(tmp_path)
+    here = (frame.site == "Kiel") & (frame.age != "NA")
+    months = (12 * frame.age[here].astype(float)).astype(str)
+    frame.loc[here, "age"] = months if how == "months" else frame.pressure[here].str.removesuffix(" mm Hg")
+    tables = read_sites(written(tmp_path, frame))
+    each = merged([draft([one], SAID) for one in tables], SITES)
+    for notes in (draft(tables, SAID).warnings, each.warnings, doubts(tables[1:2], agreed)[0]):
+        [note] = notes
+        assert all(one in note for one in ("'age'", "'Kiel'"))
+    assert not [note for one in tables[::2] for note in doubts([one], agreed)[0]]
+
+
+def test_names_that_differ_in_case_blanks_or_underscores_alone_are_told_in_a_line_each(tmp_path: Path) -> None:
+    files = written(tmp_path)
+    drafts = [draft([one], SAID) for one in read_sites(files)]
+    other = {"age": "AGE", "pressure": "Pres sure", "outcome": "out_come"}
+    pd.read_csv(files[0], dtype=str).rename(columns=other).to_csv(files[0], index=False)
+    for tables in (read_sites(files), read_sites(files[:2])):
+        with pytest.raises(UnfitTableError) as wrong:
+            draft(tables, SAID)
+        assert all(  # of two, one is as good as the other, but for the target
+            repr(one) in line and repr(two) in line
+            for (one, two), line in zip(other.items(), wrong.value.lines, strict=True)
+        )
+        assert all("leave-out" not in line for line in wrong.value.lines)
+        assert f"calls it '{SAID['target']}'" in wrong.value.lines[2]
+    drafts[0] = replace(drafts[0], columns={other.get(name, name): one for name, one in drafts[0].columns.items()})
+    with pytest.raises(UnfitTableError) as wrong:
+        merged(drafts)
+    assert [line.split(":")[0] for line in wrong.value.lines] == ["columns.AGE", "columns.Pres sure"]
 
 
 def of_column(file: Path, values: Sequence[object], heads: str = "x,y") -> list[CsvTable]:

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 import shutil
 from functools import partial
 from pathlib import Path
@@ -99,6 +100,16 @@ def test_a_table_that_does_not_fit_is_told_to_its_owner_and_its_code_to_the_oper
     operator = [line for name, line in lines if name == "hanse.network"]
     assert any("kept out" in line and "(value)" in line for line in operator)
     assert not any(one in line for line in operator for one in ("secret", "sex", "row"))
+
+
+def test_a_mean_far_from_the_agreed_one_is_told_to_its_owner(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    table("Kiel.csv", "schema.toml")
+    assert not caplog.messages
+    months = re.sub(r"\d+\.\d", lambda years: f"{12 * float(years[0]):.1f}", Path("Kiel.csv").read_text())
+    Path("Kiel.csv").write_text(months)
+    table("Kiel.csv", "schema.toml")
+    [(name, _, line)] = caplog.record_tuples
+    assert (name, "'age'" in line) == ("hanse.flower.client", True)
 
 
 def test_a_schema_that_was_not_agreed_on_is_refused(folder: Path, caplog: pytest.LogCaptureFixture) -> None:

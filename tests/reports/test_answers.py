@@ -118,6 +118,9 @@ def test_the_first_experiment_that_clients_join_is_named(tmp_path: Path) -> None
     assert told["mean_gain"].fields["low"] is None  # for each alike
     assert told["leads"].fields["label"] == "greedyfed"
     assert told["try_seeds"].fields["folder"] == str(better)
+    doubted = rated_run(tmp_path / "c", [0.6] * 6, "greedyfed", worth=[5.0, 4.0, -5.0], error=[0.1] * 3, spread=0.01)
+    told = by_code(answers(groups(local, better, doubted)))
+    assert (told["suspects"].fields["names"], told["check_suspects"].fields["folder"]) == (["2"], str(doubted))
 
 
 def test_known_cheats_are_left_out_of_every_mean_alike_and_suspects_are_marked(tmp_path: Path) -> None:

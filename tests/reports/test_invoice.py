@@ -16,7 +16,7 @@ from hanse.ledger.run_ledger import reading
 from hanse.ledger.split import split
 from hanse.reports.contributions import Standings
 from hanse.reports.invoice import Invoice, _unsure, invoice
-from hanse.reports.statement import statement
+from hanse.reports.statement import render, statement
 
 BY_VALUE = {"name": "fedavg", "value": "path", "settle": "by_value"}
 
@@ -95,9 +95,11 @@ def test_the_smallest_coin_is_that_of_the_currency(valued: Path) -> None:
 
 def test_a_run_without_values_or_books_and_an_unknown_rule_are_refused(valued: Path, tmp_path: Path) -> None:
     hanse.run(digits("fedavg", 4, 1), out=tmp_path / "plain")
-    with pytest.raises(hanse.UserError, match="nothing to split by"):
+    with pytest.raises(hanse.UserError, match=r"nothing to split by.*'path'.*pifl"):
         invoice(tmp_path / "plain", "10", "EUR")
     hanse.run(digits({"name": "fedavg", "value": "path"}, 4, 1, model="mlp"), out=tmp_path / "only")
+    for run in ("plain", "only"):  # an invoice is promised where there can be one
+        assert ("hanse invoice" in render(statement(tmp_path / run, 0))) == (run == "only")
     with pytest.raises(hanse.UserError, match="--by earned"):
         invoice(tmp_path / "only", "10", "EUR", "earned")
     with pytest.raises(hanse.UserError, match=r"--by 'values'.*'value'"):

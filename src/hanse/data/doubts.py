@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hanse.base.pytorch import torch
+from hanse.data.encoding import spread
 from hanse.data.kinds import FEW, GAPS, LISTED, NUMBER, Column, Held, first_few, plain
 from hanse.data.remedies import IN_PYTHON, Remedies
 from hanse.data.units import at_several, numbered
@@ -26,6 +27,8 @@ _WHOLE = np.array(sorted(float(digit * count) for digit in "789" for count in ra
 _ID = re.compile(r"(^|[\W_])((id|key|uid|uuid|no|nr)s?|ssn)\s*'$|(ID|Id|SSN)\s*'$")
 SWAPPED = 5.0
 """Standard errors by which a client's features must say the opposite of the others' before its labels are doubted."""
+FAR = 5.5
+"""Deviations from which on a client's mean of a column is doubted; Hawaii's airline is 5.4 from all flights' mean."""
 MOST_COLUMNS = 100
 """Columns of an array, up to which they are looked at one by one."""
 MOST_ROWS = 10_000
@@ -53,10 +56,11 @@ MOST_SUMS = 20_000_000
 
 
 def of_column(
-    name: Column, found: Held, owner: NDArray[Any] | None, where: str, say: Remedies = IN_PYTHON
-) -> list[str]:
-    """Return notes on a column of features that may be ids, or numbers that stand for gaps, or whose words clients do
-    not share.
+    name: Column, found: Held, owner: NDArray[Any] | None, where: str, say: Remedies = IN_PYTHON,
+    agreed: tuple[float, float] | None = None,
+) -> list[str]:  # fmt: skip
+    """Return notes on a column of features that may be ids, or numbers that stand for gaps or are of another unit at a
+    client, or whose words clients do not share.
 
     Args:
         name: the column's name.
@@ -64,10 +68,13 @@ def of_column(
         owner: ``[n]``, the client of each row, or None.
         where: the words with which notes begin.
         say: what to do about it.
+        agreed: the mean and the deviation that were agreed on, if any.
     """
     where = f"{where}: column '{name}'"
     if found.kind in ("whole", "numbers"):
-        return [note for note in (_maybe_id(found, owner, where), maybe_gaps(found.values, where, say.gap)) if note]
+        means = {} if owner is None else _means(found.values[~found.gaps], owner[~found.gaps])
+        notes = _maybe_id(found, owner, where), maybe_gaps(found.values, where, say.gap), of_means(means, where, agreed)
+        return [note for note in notes if note]
     if owner is None or found.kind != "words":
         return []
     words: dict[str, set[str]] = {}
@@ -156,6 +163,32 @@ def no_shared(words: Mapping[str, set[str]], where: str, remedy: str = "") -> st
         return ""
     told = _told((clients, sorted(own)) for clients, own in sorted(groups))
     return f"{where}: clients that share no word: {told}: do they call the same otherwise?{remedy}"
+
+
+def _means(values: NDArray[Any], owner: NDArray[Any]) -> dict[str, tuple[float, float]]:
+    """Return the mean and the deviation of the values ``[n]`` of each client that has not too few."""
+    names, at = np.unique(owner.astype(str), return_inverse=True)
+    parts = np.split(values[np.argsort(at, kind="stable")], np.cumsum(np.bincount(at))[:-1])
+    return {name: spread(part) for name, part in zip(names.tolist(), parts, strict=False) if len(part) >= FEW // 2}
+
+
+def of_means(means: Mapping[str, tuple[float, float]], where: str, agreed: tuple[float, float] | None = None) -> str:
+    """Return a note on clients whose mean of a column is far from the others', "" if none is.
+
+    Args:
+        means: the mean and the deviation of each client by name.
+        where: what the note begins with.
+        agreed: the mean and the deviation agreed on, with which a client without others is compared.
+    """
+    told, every = [], np.array([*means.values()])
+    for k, (name, (mean, _)) in enumerate(means.items()):
+        others = np.delete(every, k, axis=0) if len(every) > 1 else np.array([agreed or every[k]])
+        middle = others[:, 0].mean()
+        deviation = np.sqrt(np.mean(others[:, 1] ** 2 + (others[:, 0] - middle) ** 2))  # of a mixture in equal parts
+        if abs(mean - middle) > FAR * deviation:
+            told.append(f"{mean:.4g} of '{name}' is far from {middle:.4g} (deviation {deviation:.3g})")
+    doubt = "another unit, or another column's values? If so, mend that table"
+    return f"{where}: mean {first_few(told, '; mean ')}: {doubt}" if told else ""
 
 
 def of_targets(values: NDArray[Any], classes: int | None, where: str) -> list[str]:

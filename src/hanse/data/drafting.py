@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
 
 from hanse.base.errors import collected, nearest
-from hanse.data.doubts import no_shared, of_classes
+from hanse.data.doubts import no_shared, of_classes, of_means
 from hanse.data.encoding import MOST_KINDS, TableColumn
 from hanse.data.kinds import FEW, LIKE, LISTED, NUMBER, alike, natural_order, written, written_gaps
 from hanse.data.remedies import BY_SCHEMA
@@ -47,10 +48,15 @@ def draft(
     warnings, others = list[str](), [said[key] for key in _ROLES if said.get(key) not in (None, "", NONE)]
     names, asked = dict.fromkeys(name for one in tables for name in one.columns if name), [*others, *leave_out]
     lines = [f"column {name!r}: no table has it{nearest(name, names)}" for name in asked if name not in names]
+    respelt = _respelt([[name for name in one.columns if name and name not in leave_out] for one in tables], others)
+    for name, better in respelt.items():
+        where = ", ".join(dict.fromkeys(str(one.path) for one in tables if name in one.columns))
+        lines.append(f"{where}: column {name!r}: another table calls it {better!r}: rename it here")
     for one in tables:
         if "" in one.columns:
             warnings.append(f"data: {one.path}: a column has no name and is not read: give it one")
-        for name in [name for name in names if name not in one.columns and name not in leave_out]:
+        held = {*respelt, *leave_out, *(respelt.get(name, name) for name in one.columns)}
+        for name in [name for name in names if name not in held]:
             remedy = "call it as there" if name in others else BY_SCHEMA.leave_out
             lines.append(f"{one.path}: column {name!r}: is not there, and another table has it: {remedy}")
     if lines:
@@ -100,13 +106,13 @@ def draft(
         raise UnfitTableError("value", *lines)
     warnings.append(_twins(said["target"], () if numbers else answers))
     made = Schema(1, columns=columns, labels=[] if numbers else answers, gaps=gaps or [""], **said)
-    sites = fitted(tables, made)
+    sites, doubted = fitted(tables, made), doubts(tables, made)
     for name, column in columns.items():
         if column.kind != "words" and statistics == "agreed":
             trained = np.concatenate([one.columns[name][one.shares == 0] for one in sites])
             columns[name] = column.agreed(*column.of(trained))
     made = replace(made, columns=columns)
-    seen = joined([replace(one, schema=made) for one in sites], "tables", *doubts(tables, made))
+    seen = joined([replace(one, schema=made) for one in sites], "tables", *doubted)
     return replace(made, warnings=[*filter(None, [*warnings, *seen.notes, seen.doubt])])
 
 
@@ -125,6 +131,8 @@ def merged(drafts: Sequence[Schema], names: Sequence[str] = ()) -> Schema:
         UnfitTableError: they name other columns, or hold other kinds or units. There is a line for each.
     """
     first, columns, lines = drafts[0], dict[str, TableColumn](), list[str]()
+    called = names or [f"draft {k}" for k in range(1, len(drafts) + 1)]
+    warnings = [f"{name}: {line}" for name, one in zip(called, drafts, strict=True) for line in one.warnings]
     for key in (*_ROLES, "test", "validation", "seed"):
         if len(found := {str(getattr(one, key)) for one in drafts}) > 1:
             lines.append(f"schema.{key}: must be the same in all drafts, and is {' and '.join(sorted(found))}")
@@ -132,8 +140,10 @@ def merged(drafts: Sequence[Schema], names: Sequence[str] = ()) -> Schema:
         lines.append("schema.labels: must be there in all drafts, or in none if the target is a number")
     of_sites = [(site, of) for one in drafts for site, of in one.sites.items()]
     lines += [f"sites.{site}: must be the same in all drafts" for site, of in of_sites if dict(of_sites)[site] != of]
-    for name in dict.fromkeys(name for one in drafts for name in one.columns):
-        parts = [one.columns[name] for one in drafts if name in one.columns]
+    respelt = _respelt([one.columns for one in drafts])
+    lines += [f"columns.{name}: another draft calls it {better!r}: rename it" for name, better in respelt.items()]
+    for name in dict.fromkeys(respelt.get(name, name) for one in drafts for name in one.columns):
+        parts = [of for one in drafts for column, of in one.columns.items() if respelt.get(column, column) == name]
         if len(parts) < len(drafts) or len({(one.kind, one.unit) for one in parts}) > 1:
             lines.append(f"columns.{name}: must be in all drafts, with the same kind and unit")
             continue
@@ -145,12 +155,11 @@ def merged(drafts: Sequence[Schema], names: Sequence[str] = ()) -> Schema:
             middle = sum(m for m, _ in of) / len(of)
             spread = math.sqrt(sum(d**2 + (m - middle) ** 2 for m, d in of) / len(of))
             columns[name] = columns[name].agreed(middle, spread)
+            warnings.append(of_means(dict(zip(called, of, strict=True)), f"data: column {name!r}"))
     if lines:
         raise UnfitTableError("schema", *lines)
     labels, gap_words = ({word for one in drafts for word in getattr(one, key)} for key in ("labels", "gaps"))
     ordered = sorted(labels, key=natural_order)
-    called = names or [f"draft {k}" for k in range(1, len(drafts) + 1)]
-    warnings = [f"{name}: {line}" for name, one in zip(called, drafts, strict=True) for line in one.warnings]
     held = np.array([[label in one.labels for label in ordered] for one in drafts], np.int64)
     warnings += of_classes(held, called, ordered, "data", BY_SCHEMA.same.format(first.target), rows=False)
     for name in columns:
@@ -160,6 +169,20 @@ def merged(drafts: Sequence[Schema], names: Sequence[str] = ()) -> Schema:
     warnings.append(_twins(first.target, ordered))
     made = replace(first, columns=columns, labels=ordered, gaps=sorted(gap_words), sites=dict(of_sites))
     return replace(made, warnings=[*filter(None, warnings)])
+
+
+def _respelt(tables: Sequence[Collection[str]], said: Collection[str] = ()) -> dict[str, str]:
+    """Return what columns should be called that other tables write with other cases, blanks or underscores, by what
+    they are: as people ``said``, or as most tables have it. Columns of one table differ, however they are written.
+    """
+
+    def plainly(name: str) -> str:
+        return re.sub(r"[\s_]", "", name).casefold()
+
+    used = Counter(name for one in tables for name in one)
+    twice = {key for one in tables for key, many in Counter(map(plainly, one)).items() if many > 1}
+    best = {plainly(name): name for name in sorted(used, key=lambda name: (name in said, used[name]))}
+    return {name: best[key] for name in used if (key := plainly(name)) not in twice and best[key] != name}
 
 
 def _twins(name: str, words: Iterable[str]) -> str:

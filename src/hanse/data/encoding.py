@@ -33,6 +33,8 @@ FARTHEST = 5.0
 """Numbers are clipped at this many deviations from their mean, so a single huge one does not dominate a step."""
 MOST_KINDS = 50
 """Different words in a column that becomes one column for each."""
+DATE = "a date such as 2024-03-31"
+"""What a text of a column of dates may be, in words."""
 DAY = 86_400
 """Seconds of a day."""
 
@@ -123,7 +125,7 @@ class TableColumn:
         if self.kind == "words":
             return f"one of {', '.join(self.words)}"
         unit = f" in {self.unit}" if self.unit else ""
-        return "a date such as 2024-03-31" if self.kind == "dates" else f"a number{unit}"
+        return DATE if self.kind == "dates" else f"a number{unit}"
 
     def value(self, text: str) -> Any:
         """Return the value that a text is: a word, a number, or seconds since 1970. Raises ValueError if it is none."""

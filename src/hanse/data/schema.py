@@ -29,7 +29,7 @@ from hanse.base.factories import Count, PartShare, call
 from hanse.base.pytorch import torch
 from hanse.data.dataset import Dataset
 from hanse.data.doubts import Coded, of_clients, of_column, of_columns, of_near_rows
-from hanse.data.encoding import TableColumn, encoded
+from hanse.data.encoding import DATE, TableColumn, encoded
 from hanse.data.kinds import ALIKE, GAPS, LISTED, NUMBER, alike, held_text, lost, natural_order, values_of
 from hanse.data.remedies import BY_SCHEMA
 from hanse.data.samples import Samples
@@ -266,6 +266,7 @@ class SiteTable:
         """
         name, faults = name or table.name, list[tuple[str, str]]()
         table = table.called(schema.sites.get(name, {}))
+        kinds = {**schema.columns, schema.target: schema.answers}
 
         def read(column: str, one: Callable[[str], Any], allowed: str, gap: Any = ...) -> list[Any]:
             """Return a column's values, and note what is wrong with it. Without ``gap``, none may be missing."""
@@ -281,13 +282,18 @@ class SiteTable:
             for text in wrong[:LISTED]:
                 rows = table.rows[table.columns[column] == text]
                 more = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
-                faults.append(("value", f"column {column!r}: row {rows[0]}{more}: {text!r:.80}: must be {allowed}"))
+                line = f"column {column!r}: row {rows[0]}{more}: {text!r:.80}: must be {allowed}"
+                if column in kinds and (words := kinds[column].words) and text:
+                    meant = next((word for word in words if word.casefold() == text.casefold()), "ONE OF THESE")
+                    site = toml.inline({name: {column: {text[:80]: meant}}})[2:-2]
+                    line += f"; if it is another name of one of these, say so in the schema: [sites] {site}"
+                faults.append(("value", line))
             if len(wrong) > LISTED:
                 faults.append(("value", f"column {column!r}: and {len(wrong) - LISTED} more such values"))
             return [] if wrong else [found[text] for text in texts]
 
         columns, written = dict[str, NDArray[Any]](), " or ".join(map(repr, schema.gaps))
-        for column, of in {**schema.columns, schema.target: schema.answers}.items():
+        for column, of in kinds.items():
             words, last = of.kind == "words", f", or a gap, written {written}"
             if column == schema.target:
                 last = f"; {written} is a gap: leave such rows out, or write the answer otherwise"
@@ -306,7 +312,7 @@ class SiteTable:
             units = np.array(read(schema.group, str, "what the row is of"), np.str_)
         if schema.time:
             when = TableColumn("numbers" if all(map(NUMBER.fullmatch, table.columns.get(schema.time, []))) else "dates")
-            time = np.array(read(schema.time, when.value, "a date, or all of the column numbers"), np.float64)
+            time = np.array(read(schema.time, when.value, f"{DATE}, or all of the column numbers"), np.float64)
         if faults:
             raise UnfitTableError(faults[0][0], *(f"{table.path}: {line}" for _, line in faults))
         return SiteTable(schema, name, columns, y if schema.labels else y.astype(np.float32), units, time)
@@ -430,6 +436,8 @@ def doubts(tables: Sequence[CsvTable], schema: Schema) -> tuple[list[str], str]:
         found = held_text(texts, schema.gaps, getattr(schema.columns.get(name), "unit", ""))
         coded[name] = Coded.of(found.values, found.gaps)
         if name in schema.columns:
-            notes += of_column(name, found, owner, "data", BY_SCHEMA)
+            column = schema.columns[name]
+            agreed = None if column.mean is None else column.of(found.values)
+            notes += of_column(name, found, owner, "data", BY_SCHEMA, agreed)
     doubt = "" if schema.group else of_columns(coded, schema.target, owner, "data", BY_SCHEMA)
     return notes, doubt

@@ -16,6 +16,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from hanse.base.errors import UserError
 from hanse.base.files import AGREEMENTS, home_of
 from hanse.base.imports import import_path, path_of
 from hanse.core.port import Ask, Mask, OnModels, Request, Task, Test, Train
-from hanse.data.schema import CsvTable, Schema, SiteTable, UnfitTableError, digest
+from hanse.data.schema import CsvTable, Schema, SiteTable, UnfitTableError, digest, doubts
 from hanse.federation.behaviour import Behaviour
 from hanse.federation.codec import Message, MissingError, WireError
 from hanse.federation.node import ClientData, Node, hello, own_terms
@@ -202,7 +203,10 @@ def table(
         UnfitTableError: the table does not fit the schema. There is a line for each column and value, for the owner;
             the operator is told the error's ``code`` alone.
     """
-    found = SiteTable.of(CsvTable.read(file), Schema.read(schema), site)
+    read, agreed = CsvTable.read(file), Schema.read(schema)
+    found = SiteTable.of(read, agreed, site)
+    for line in doubts([replace(read, name=found.name)], agreed)[0]:
+        logging.getLogger(__name__).warning("%s: %s", file, line)
     train = found.share("train")
     assert train is not None  # a site has rows to train on, or the shares are refused
     shares = {name: found.share(name) for name in ("validation", "test")}

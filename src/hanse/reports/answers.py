@@ -99,21 +99,24 @@ def answers(groups: Sequence[SeedGroup]) -> Answers:
     valued = next(((one, worth) for one in joined if (worth := contribution(one)) is not None), None)
     several = len(joined) > 1
     pays = _joining(group, found, beside, group.label if several else "")
-    harmful = [row for row in found[0].clients if row.harmful]
-    cleared = {row.name for row in found[0].clients if row.without is not None}
+    given = group if valued is None else valued[0]
+    judged = found[:1] if given is group else [found[0], facts_of(given.runs[0])]  # what is suspect is so in the latter
+    retrained = {row.name: row for one in judged for row in one.clients if row.without is not None}
+    harmful = [row for row in retrained.values() if row.harmful]
     gave, picture = [Note("nobody_valued", "note")], None
     if valued is not None:
-        given, worth = valued
+        worth = valued[1]
         doubtful = any(run.doubts for run in given.runs)
         some = len(given.same_clients) < len(given.runs)  # of other splits, a client's number is another client's
         label = f"{given.label}{given.seeds_text}" if several or some else ""
-        gave = contributed(worth, label, cleared, [row.name for row in harmful], doubtful=doubtful)
+        gave = contributed(worth, label, retrained.keys(), [row.name for row in harmful], doubtful=doubtful)
         picture = picture_of(given, worth)
     if harmful:
         gave.append(Note("do_harm", "warning", _who(row.name for row in harmful) | {"starts": harmful[0].starts}))
-    if spared := [row for row in found[0].clients if row.without is not None and not row.harmful]:
+    if spared := [row for row in retrained.values() if not row.harmful]:
         gave.append(Note("no_harm_shown", "note", _who(row.name for row in spared) | {"starts": spared[0].starts}))
-    next_ = _next(group, found, {note.code for note in pays}, None if valued is None else valued[1])
+    suspects = [] if valued is None else [name for name in valued[1].suspects if name not in retrained]
+    next_ = _next(group, found, {note.code for note in pays}, valued, [row.name for row in harmful], suspects)
     return Answers(tuple(pays), tuple(gave), next_, picture, tuple(doubts_of(groups)))
 
 
@@ -248,40 +251,44 @@ def _share(found: Contribution, top: Sequence[int]) -> float | None:
 # ---- what to do next
 
 
-def _next(group: SeedGroup, found: Sequence[RunOf], codes: set[str], worth: Contribution | None) -> Note:
+def _next(
+    group: SeedGroup, found: Sequence[RunOf], codes: set[str], valued: tuple[SeedGroup, Contribution] | None,
+    harmful: Sequence[str], suspects: Sequence[str],
+) -> Note:  # fmt: skip
     """Return the most useful next step, with its command if there is one.
 
     Args:
         group: the experiment.
         found: the facts of its runs.
         codes: of what is known of joining.
-        worth: the contributions, if updates were valued.
+        valued: the experiment whose updates were valued, if any, and the contributions.
+        harmful: the names of those without which the others do better.
+        suspects: the names of those of whom this is open.
     """
-    run = group.runs[0]
-    here = not (run.path / MEMBERS).exists()  # and no network, or an app of its own, played it
+    run, judged = group.runs[0], (group if valued is None else valued[0]).runs[0]
+    # whether no network, or an app of its own, played them
+    here, there = (not (one.path / MEMBERS).exists() for one in (run, judged))
     lost = sum(one.whole.no - one.whole.yes for one in found)
     untested = not any(row.joined is not None for one in found for row in one.clients)
-    rows = {row.name: row for row in found[0].clients}
-    harmful = [row.name for row in rows.values() if row.harmful]
-    suspects = [name for name in ([] if worth is None else worth.suspects) if rows[name].without is None]
     going_on = run.unfinished and run.ended_early is None
     choices = {
         "start_again_if_stopped": going_on and run.in_app,
         "let_it_finish": going_on,
         "mind_the_warning": bool(run.doubts),
-        "see_why_no_values": worth is None and bool(run.gaps),
+        "see_why_no_values": valued is None and bool(run.gaps),
         "run_what_is_joined": run.mechanism in APART,
         "keep_own_tests": untested and here,
         "compare_alone": "joining_paid" not in codes and here,
-        "take_harder_data": worth is not None and bool(nothing_left(run.metrics)),
+        "take_harder_data": valued is not None and bool(nothing_left(judged.metrics)),
         "expel_or_mend": bool(harmful),
-        "check_suspects": bool(suspects) and here,
+        "check_suspects": bool(suspects) and there,
         "rehearse_without": bool(suspects),
         "check_data": lost > 0 and any(note.code == "data" for note in found[0].notes),
         "try_personal": lost > 0 and "gained_besides" not in codes and run.mechanism != "ditto",
         "try_seeds": len(group.runs) == 1 and here,
     }
     code = next((code for code, holds in choices.items() if holds), "give_statements")
+    run = judged if code == "check_suspects" else run
     fields = {"folder": shlex.quote(str(run.path)), "python": by_python(run)}
     if code in ("compare_alone", "check_suspects"):  # whose commands play the experiment
         fields["trust"] = run.trust

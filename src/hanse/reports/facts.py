@@ -462,6 +462,17 @@ class RunOf:
         return fits_of(self.record, self.alone)
 
     @cached_property
+    def divisible(self) -> tuple[str, ...]:
+        """By what an invoice can split a total: "value", "balance" or "earned", the usual first; empty: by nothing."""
+        if self.record.about.doubt:
+            return ()
+        members = table(table(self.record.config, "clients"), "members")
+        joined = len(set(members.values())) < len(members)  # a charter names each member, also one of a single client
+        booked = (self.record.path / "ledger.json").exists()
+        able = ("value",) * (self.valued is not None and self.valued.measure.share_out and not joined)
+        return able + ("balance",) * (booked and not joined) + ("earned",) * booked
+
+    @cached_property
     def unit(self) -> str:
         """What is drawn anew: a row, the group that the experiment names, or one that a schema or the data name."""
         group = table(table(self.record.config, "data"), "source").get("group")

@@ -138,19 +138,20 @@ def invoice(folder: Path, budget: str, currency: str, by: str | None = None) -> 
     if run.about.doubt:
         raise UserError(f"{folder}: no invoice of data whose units are not said: {run.about.doubt}")
     found = facts_of(run)
-    valued = found.valued
-    members = table(table(run.config, "clients"), "members")
-    joined = len(set(members.values())) < len(members)  # a charter names each member, also one of a single client
-    able = ("value",) * (valued is not None and valued.measure.share_out and not joined)
-    able += ("balance",) * (booked and not joined) + ("earned",) * booked
+    valued, able = found.valued, found.divisible
     if not able:
-        raise UserError(f"{folder}: this run has neither values that can be split nor books: nothing to split by")
+        raise UserError(
+            f"{folder}: this run has neither values that can be split nor books: nothing to split by: where the server "
+            "has labelled data (data.validation), play mechanism.value = 'path', and settle = 'by_value' if a member "
+            "has several clients; where clients alone have any, a mechanism that keeps books, such as pifl"
+        )
     rule = named_choice(table(run.config, "mechanism").get("settle"), "")
     by = by or ("earned" if booked and rule == "pot" else able[0])  # a pot has been split already, as agreed
     if by not in able:
         none = "this run valued no updates" if valued is None else f"a {valued.measure.name} is no part of a whole"
         why = none if by == "value" else "this run has no books"
-        if joined:  # what is below zero would be forgiven to each of a member's clients, and each has a grant
+        if booked and "balance" not in able:
+            # what is below zero would be forgiven to each of a member's clients, and each has a grant
             why = "[clients] members makes one payee of several clients, whom payments in the run count as one"
         raise UserError(f"--by {by}: {why}; allowed: {', '.join(able)}")
     weights = [{"value": row.value or 0.0, "earned": row.net, "balance": row.holds}[by] for row in found.clients]

@@ -82,6 +82,7 @@ class Statement:
         money: its postings. None: nobody pays.
         privacy: what it has spent of its privacy budget. None: it has none.
         next: what would tell or help it most.
+        divisible: by what an invoice of the run can split a total; empty: none can be made.
         named: whether the run allows its clients to be named to one another.
         told: sentences that the mechanism's parts have for participants, and on what the experiment makes this client
             do, if anything; and what members agreed to.
@@ -102,6 +103,7 @@ class Statement:
     money: Money | None
     privacy: Note | None
     next: Note
+    divisible: tuple[str, ...]
     named: bool
     told: tuple[str, ...] = ()
 
@@ -236,6 +238,7 @@ def _statement(found: RunOf, client: int) -> Statement:
         money=money_of(run, client, names=named),
         privacy=_privacy(run, row),
         next=_next(run, row, fit, notes, has_values=bool(len(totals))),
+        divisible=found.divisible,
         named=named,
         told=(*run.about.told_to(client), *agreed_in(run)),
     )
