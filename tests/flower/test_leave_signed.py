@@ -1,4 +1,4 @@
-"""A member of a network leaves by its own signature: an operator can neither write one nor take one back."""
+"""A member of a network leaves by its own signature: what an operator writes, or takes back, is found."""
 
 import json
 import re
