@@ -28,17 +28,17 @@ class NetworkRehearsal:
     """A small federation of nodes in this process. Make one with :func:`rehearse_network`.
 
     Attributes:
-        experiment: the experiment that the setup plays.
+        experiment: the experiment that the session plays.
         grid: the grid, with the nodes 100, 101, ...
         federation: the federation on it; its members are registered and online.
-        setup: what rounds are played with.
+        session: what rounds are played with.
         start: the state before round 0.
     """
 
     experiment: Experiment
     grid: InProcessGrid
     federation: FlowerFederation
-    setup: Session
+    session: Session
     start: LoopState
 
 
@@ -66,5 +66,5 @@ def rehearse_network(
     sizes = [member.num_samples for member in federation.members.fitting()]
     sets = (here.server_validation, here.server_test)
     known = RemoteData(np.array(sizes), here.input_shape, here.num_classes, *sets)
-    setup = build(experiment, known, federation=federation)
-    return NetworkRehearsal(setup.experiment, grid, federation, setup, first_state(setup))
+    session = build(experiment, known, federation=federation)
+    return NetworkRehearsal(session.experiment, grid, federation, session, first_state(session))

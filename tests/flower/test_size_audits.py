@@ -79,14 +79,14 @@ def behaving(small: NetworkRehearsal, tmp_path: Path, how: Behaviour) -> None:
 
 def test_an_auditor_signs_for_the_honest_and_the_liar_loses_its_bond(small: NetworkRehearsal, tmp_path: Path) -> None:
     behaving(small, tmp_path, Liar([3], size=2.0))  # it claims twice its samples
-    first = play_round(small.setup, small.start)
+    first = play_round(small.session, small.start)
     assert [t.kind for t in first.view.posted] == ["grant"] * 4 + [BOND] * 4
     assert first.view.roster.num_samples.tolist() == [0, 0, 0, 0]  # nobody has proved anything yet
     [told] = {reason for _, reason in first.view.refusals}
     assert told == "no auditor has signed yet; 'hanse audit size' on its premises does"
     assert [audit(tmp_path, c) for c in range(3)] == ["", "", ""]
     assert "another root" in audit(tmp_path, 3)  # shown what is there, the auditor does not sign
-    second = play_round(small.setup, first.state)
+    second = play_round(small.session, first.state)
     assert [(t.kind, t.step[-1]) for t in second.view.posted] == [*((RETURNED, c) for c in "012"), (KEPT, "3")]
     assert second.state.states["sizes"]["standing"].tolist() == [PROVED] * 3 + [FAILED]
     sizes = [len(DATA[c].train) for c in range(3)]
@@ -102,10 +102,10 @@ def test_nodes_prove_that_they_trained_and_who_did_not_is_worth_nothing(tmp_path
     mechanism = {"name": "fedavg", "value": "path", "settle": "by_value"}
     for small in audited(tmp_path, mechanism, evidence={"training": {}}):
         behaving(small, tmp_path, Deviant([3], sends="nothing"))
-        first = play_round(small.setup, small.start)
+        first = play_round(small.session, small.start)
         assert first.view.get(Unproved).clients.tolist() == []  # nobody has committed yet: nobody is judged
         assert [audit(tmp_path, c) for c in range(4)] == [""] * 4
-        second = play_round(small.setup, first.state).view
+        second = play_round(small.session, first.state).view
         found = second.get(Unproved)
         assert found.clients.tolist() == [3]
         assert (found.arrays["training_z"][:3] > 0).all()
@@ -131,7 +131,7 @@ def test_a_bond_that_is_taken_is_told_and_an_audit_comes_too_late(
 
 
 def test_bonds_of_audits_that_no_auditor_came_to_go_back_at_the_end(small: NetworkRehearsal) -> None:
-    last = finish(small.setup, play_round(small.setup, small.start).state)
+    last = finish(small.session, play_round(small.session, small.start).state)
     assert [(t.kind, t.memo) for t in last.view.posted] == [(RETURNED, UNFINISHED)] * 4
     books = last.state.book.balances
     assert [books[f"client/{c}"] for c in range(4)] == [100 * TOKEN] * 4
@@ -174,7 +174,7 @@ def test_what_an_auditor_may_get_wrong(
 
 def test_signatures_of_others_and_of_other_samples_do_not_count(small: NetworkRehearsal, tmp_path: Path) -> None:
     key_file(tmp_path / "stranger.pem", Ed25519PrivateKey.generate())
-    first = play_round(small.setup, small.start)
+    first = play_round(small.session, small.start)
     assert "another root" in audit(tmp_path, 0, shown=1)
     assert audit(tmp_path, 1, key="stranger.pem") == ""
     assert audit(tmp_path, 2) == ""
@@ -183,7 +183,7 @@ def test_signatures_of_others_and_of_other_samples_do_not_count(small: NetworkRe
     signature = text.split('"signature": "')[1][:128]
     forged.write_text(text.replace(signature, signature[::-1]))
     (home(tmp_path, 3) / "audit-signed.json").write_text("{}")
-    second = play_round(small.setup, first.state)
+    second = play_round(small.session, first.state)
     said = dict(second.view.refusals)
     assert said[0] == f"its size is not proved: {UNANSWERED}"
     assert "members named" in said[1]

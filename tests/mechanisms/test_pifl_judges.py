@@ -58,8 +58,8 @@ def away(view: View, c: int) -> np.ndarray:
 
 def test_by_the_paper_s_way_values_are_eq_2_with_the_gradient_on_the_group_s_own_samples() -> None:
     small, (part, view) = rehearsed("all"), closing("all")
-    problem, trained = small.setup.problem, view.trained
-    pool, index = small.setup.data.pool(trained.seats.client.tolist())
+    problem, trained = small.session.problem, view.trained
+    pool, index = small.session.data.pool(trained.seats.client.tolist())
     share, here = torch.tensor(trained.num_samples / trained.num_samples.sum()), torch.cat(index)
     mean = (share[:, None] * trained.rows.double()).sum(0).float().requires_grad_()
     out = functional_call(problem.module, dict(problem.layout.unflatten(mean)), (pool.x[here],))

@@ -16,7 +16,7 @@ DECIDES = {"select": "select", "train": "seats", "value": "value", "settle": "se
 def test_every_part_can_be_called_with_what_it_was_shown(case: tuple[str, int]) -> None:
     name, rounds = case
     small = rehearse(name, rounds, **POOLED.get(name, {}))
-    slots = small.setup.mechanism.slots()
+    slots = small.session.mechanism.slots()
     called = {slot for slot, _ in small.shown}
     assert slots.keys() - called <= {"weigh"}  # in which nothing happens where every row has its own client
     for slot, stage in small.shown:

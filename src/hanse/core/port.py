@@ -659,7 +659,7 @@ class Federation(Protocol):
         The federation of a small experiment, with four clients in this process:
 
         >>> from hanse.runs.rehearsal import rehearse
-        >>> federation = rehearse("fedavg").setup.federation
+        >>> federation = rehearse("fedavg").session.federation
         >>> federation.present(0).ids
         array([0, 1, 2, 3])
         >>> [reply.client for reply in federation.exchange(0, [Request(1, (Ask("stay", {}),))], None, None)]

@@ -315,7 +315,7 @@ class About:
         The description of a small run:
 
         >>> from hanse.runs.rehearsal import rehearse
-        >>> about = rehearse("ipfl", behaviour={"attacker": {"clients": [0], "kind": "flip"}}).setup.about
+        >>> about = rehearse("ipfl", behaviour={"attacker": {"clients": [0], "kind": "flip"}}).session.about
         >>> [conduct.clients for conduct in about.conducts]
         [(0,)]
     """

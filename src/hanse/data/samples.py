@@ -136,7 +136,7 @@ class Samples:
         The samples of a small federation, and the positions of client 2's training share in them:
 
         >>> from hanse.runs.rehearsal import rehearse
-        >>> pool, (mine,) = rehearse().setup.data.pool([2], "train")
+        >>> pool, (mine,) = rehearse().session.data.pool([2], "train")
         >>> pool.x.shape[1:], len(mine) > 0
         (torch.Size([1, 8, 8]), True)
     """

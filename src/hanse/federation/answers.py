@@ -48,7 +48,7 @@ class Share:
         Client 1's test share in a small federation, in pieces:
 
         >>> from hanse.runs.rehearsal import rehearse
-        >>> pool, (mine,) = rehearse().setup.data.pool([1], "test")
+        >>> pool, (mine,) = rehearse().session.data.pool([1], "test")
         >>> share = Share(pool, mine)
         >>> sum(len(piece) for piece in share.chunks()) == len(mine)
         True

@@ -43,7 +43,7 @@ Found = port.Trained | port.Scored | str  # what comes of one that an engine wor
 
 # what wings answer: by the name of an Ask, or of another task's class, answer(federation, client, task), which may
 # raise NoAnswerError
-BY_WINGS: Mapping[str, Any] = Names({}, "answers")
+WING_ANSWERS: Mapping[str, Any] = Names({}, "answers")
 
 
 @dataclass(frozen=True)
@@ -347,8 +347,8 @@ class LocalFederation:
             assert scored is not None
             return scored
         key = task.name if isinstance(task, port.Ask) else type(task).__name__
-        if key in BY_WINGS:
-            found: port.Answer = BY_WINGS[key](self, client, task)
+        if key in WING_ANSWERS:
+            found: port.Answer = WING_ANSWERS[key](self, client, task)
             return found
         if isinstance(task, port.Ask):
             told = dict(task.values)
@@ -403,7 +403,7 @@ def server_sets(data: FederatedData) -> dict[str, Samples]:
 
 def _scores_of(task: port.Task) -> port.Score | None:
     """Return the scores that a task asks for, for the server or for a policy. None: it asks for none."""
-    if not isinstance(task, port.Score | port.Ask) or task.models is None or task.name in BY_WINGS:
+    if not isinstance(task, port.Score | port.Ask) or task.models is None or task.name in WING_ANSWERS:
         return None
     return port.Score(task.name, task.models, task.share, task.limit)
 

@@ -198,7 +198,7 @@ class ClientData:
         The share of client 2 of a small federation:
 
         >>> from hanse.runs.rehearsal import rehearse
-        >>> ClientData.of(rehearse().setup.data, 2).num_classes
+        >>> ClientData.of(rehearse().session.data, 2).num_classes
         10
     """
 

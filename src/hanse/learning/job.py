@@ -281,9 +281,9 @@ class Engine(Protocol):
         The engine of a small experiment scores two copies of its first model on the server's validation set:
 
         >>> from hanse.runs.rehearsal import rehearse
-        >>> setup = rehearse("fedavg").setup
-        >>> rows = torch.stack([setup.context.initial(0)] * 2)
-        >>> setup.engine.score(rows, setup.data.server_validation).loss.shape
+        >>> session = rehearse("fedavg").session
+        >>> rows = torch.stack([session.context.initial(0)] * 2)
+        >>> session.engine.score(rows, session.data.server_validation).loss.shape
         (2,)
     """
 

@@ -69,7 +69,7 @@ class LoopState:
     Examples:
         >>> from hanse.runs.rehearsal import rehearse
         >>> from hanse.runs.round import first_state, play_round
-        >>> session = rehearse("fedavg").setup
+        >>> session = rehearse("fedavg").session
         >>> state = first_state(session)
         >>> state.round, state.table.size, sorted(state.states)
         (0, 1, ['deploy', 'select', 'train', 'weigh'])

@@ -17,6 +17,8 @@ import numpy as np
 from hanse.core.entry import Transaction
 from hanse.runs.chance import is_number
 
+Scale = float | np.ndarray  # for all numbers, or for each
+
 
 class UnlikeError(Exception):
     """A result that was made again, or was kept, differs from the record. The text says where."""
@@ -71,10 +73,10 @@ class Comparison:
                 raise UnlikeError("{} was recorded with {}, and comes out with {}".format(said.format(name), *forms))
             money = name.endswith(("units", "money")) and not self.exact  # whole units, which may be one apart
             if mine.dtype.kind in ("fiu" if money else "f") and theirs.dtype.kind in "fiu":
-                scale: Any = scales.get(name) or float(np.abs(mine[np.isfinite(mine)]).max(initial=0.0))
+                scale: Scale = scales.get(name) or float(np.abs(mine[np.isfinite(mine)]).max(initial=0.0))
                 if self.least:
                     scale = np.abs(mine) + self.least / self.floor
-                alike = self.close(mine, theirs, max(scale, 1 / self.floor) if money else scale)
+                alike = self.close(mine, theirs, np.maximum(scale, 1 / self.floor) if money else scale)
             else:
                 alike = np.asarray(mine == theirs)
             for at in np.flatnonzero(~alike.reshape(-1))[:1].tolist():
@@ -91,7 +93,7 @@ class Comparison:
             if self.exact and mine != theirs:
                 raise UnlikeError(f"'{mine.step}' was to be {mine.postings} ({mine.memo!r}), and is otherwise recorded")
 
-    def close(self, mine: np.ndarray, theirs: np.ndarray, scale: Any) -> np.ndarray:
+    def close(self, mine: np.ndarray, theirs: np.ndarray, scale: Scale) -> np.ndarray:
         """Say for each number whether both are alike, as a share of ``scale`` (for all or each), and record the
         difference.
         """

@@ -1,4 +1,4 @@
-"""A small round for experiments: gives you a :class:`View`, a part's state, a setup or a played round.
+"""A small round for experiments: gives you a :class:`View`, a part's state, a session or a played round.
 
 :func:`rehearse` plays one round of any mechanism with four clients on handwritten digits, in a tenth of a second and
 without a directory. The returned :class:`Rehearsal` has one of everything that parts, observers and reports receive.
@@ -41,7 +41,7 @@ class Rehearsal:
 
     Attributes:
         experiment: what was played, with every default settled.
-        setup: the mechanism, the federation, the data, the engine, the judge and the context of the run.
+        session: the mechanism, the federation, the data, the engine, the judge and the context of the run.
         start: the state before the round.
         played: the finished round; ``played.state`` is the state after it.
         shown: the arguments ``(view, state)`` of each deciding method, by slot and stage.
@@ -57,7 +57,7 @@ class Rehearsal:
     """
 
     experiment: Experiment
-    setup: Session
+    session: Session
     start: LoopState
     played: Played
     shown: Mapping[tuple[str, Stage], tuple[View, State]]
@@ -75,7 +75,7 @@ class Rehearsal:
     @property
     def context(self) -> Context:
         """The context, as ``init`` gets it."""
-        return self.setup.context
+        return self.session.context
 
     def before(self, slot: str, stage: Stage | None = None) -> tuple[Part, View, State]:
         """Return the part in a slot, and the view and the state with which the round called it.
@@ -104,7 +104,7 @@ class Rehearsal:
         calls = [key for key in self.shown if key[0] == slot and stage in (None, key[1])]
         if not calls:
             raise KeyError(f"{slot}: was not called; these were: {', '.join(map(' at '.join, self.shown))}")
-        return self.setup.mechanism.slots()[slot], *self.shown[calls[0]]
+        return self.session.mechanism.slots()[slot], *self.shown[calls[0]]
 
 
 def rehearse(mechanism: str | Mechanism | Mapping[str, Any] = "fedavg", rounds: int = 1, **sections: Any) -> Rehearsal:
@@ -153,10 +153,10 @@ def rehearse(mechanism: str | Mechanism | Mapping[str, Any] = "fedavg", rounds: 
         (3, 4)
     """
     asked = small_experiment(mechanism, **{**sections, "run": {"rounds": max(rounds, 3), **sections.get("run", {})}})
-    setup = build(asked)
-    state = first_state(setup)
+    session = build(asked)
+    state = first_state(session)
     for _ in range(rounds - 1):
-        state = play_round(setup, state).state
+        state = play_round(session, state).state
     shown: dict[tuple[str, Stage], tuple[View, State]] = {}
 
     def heard(slot: str, method: str, view: View, state: State) -> None:
@@ -165,10 +165,10 @@ def rehearse(mechanism: str | Mechanism | Mapping[str, Any] = "fedavg", rounds: 
 
     hears = HEARS.set(heard)
     try:
-        played = play_round(setup, state)
+        played = play_round(session, state)
     finally:
         HEARS.reset(hears)
-    return Rehearsal(setup.experiment, setup, state, played, shown)
+    return Rehearsal(session.experiment, session, state, played, shown)
 
 
 def small_experiment(mechanism: str | Mechanism | Mapping[str, Any] = "fedavg", **sections: Any) -> Experiment:

@@ -68,7 +68,7 @@ class Exchange(Federation):
         >>> from hanse.core.port import Ask
         >>> from hanse.runs.rehearsal import rehearse
         >>> small = rehearse("fedavg")
-        >>> exchange = Exchange(small.setup.federation, 0, None)
+        >>> exchange = Exchange(small.session.federation, 0, None)
         >>> view = exchange.ask([Request(1, (Ask("stay", {}),))], small.view)
         >>> (1, "stay") in view.answers
         True

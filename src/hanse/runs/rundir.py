@@ -262,7 +262,7 @@ class RunDir:
         >>> from hanse.runs.testing import Figures
         >>> small = rehearse("fedavg")
         >>> with Hold(Path("run")) as hold:
-        ...     folder = RunDir.create(small.setup, hold)
+        ...     folder = RunDir.create(small.session, hold)
         ...     folder.append(RoundRecord.of(small.played, Figures(), {}).filed(), small.played.state)
         ...     folder.close()
         >>> len((Path("run") / "metrics.jsonl").read_text().splitlines())

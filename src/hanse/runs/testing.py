@@ -52,8 +52,8 @@ class Figures:
         >>> from hanse.core.part import Deployment
         >>> from hanse.runs.rehearsal import rehearse
         >>> small = rehearse("fedavg")
-        >>> setup, state = small.setup, small.played.state
-        >>> found = ask_tests(setup, setup.federation, state, Deployment(state.home))
+        >>> session, state = small.session, small.played.state
+        >>> found = ask_tests(session, session.federation, state, Deployment(state.home))
         >>> sorted(found.arrays)[:2], "test/accuracy" in found.metrics
         (['test_accuracy', 'test_loss'], True)
     """

@@ -178,7 +178,7 @@ def test_every_type_of_the_port_is_in_the_table_of_the_docs_and_what_gets_no_noi
 
 @cache
 def held() -> ClientData:
-    return ClientData.of(rehearse("fedavg").setup.data, 1)
+    return ClientData.of(rehearse("fedavg").session.data, 1)
 
 
 def node(
