@@ -22,7 +22,9 @@ from hanse.core.part import Unproved
 from hanse.data import build
 from hanse.federation.behaviour import Behaviour, Liar
 from hanse.federation.node import ClientData
+from hanse.flower import link
 from hanse.flower.client import client_app
+from hanse.flower.members import Orders, give
 from hanse.ledger import run_ledger
 from hanse.runs.round import finish, play_round
 from hanse.wings.attack.deviant import Deviant
@@ -118,10 +120,18 @@ def test_a_bond_that_is_taken_is_told_and_an_audit_comes_too_late(
 ) -> None:
     key_file(tmp_path / "auditor.pem", AUDITOR)
     exp = books(sizes={"proved": True, "auditors": [AUDITOR.public_key().public_bytes_raw().hex()]})
-    project = begun(tmp_path / "project")
+    project, waited = begun(tmp_path / "project"), list[str]()
+
+    def goes_on(seconds: float) -> None:
+        """The server waits; its operator says that it goes on."""
+        if (why := Orders.read(project.folder / "run").paused) is not None:
+            waited.append(why.rpartition("client ")[2])
+            give(project.folder / "run", "go-on", "nobody comes")
+
+    monkeypatch.setattr(link.time, "sleep", goes_on)
     play(grid_of(exp, tmp_path / "nodes"), exp, project.folder / "run")
     assert [one.args[0] for one in caplog.records if one.name == "hanse.network" and UNANSWERED in one.args] == [1] * 5
-    assert "sizes.repeats: 1" in caplog.text  # before round 0
+    assert waited == ["0, 1, 2, 3, 4"]  # before it costs them anything
     for state in ("fine", "warning"):  # once the run is over, and before
         found = [one for one in findings(project, datetime.now(UTC)) if one.about == "bond"]
         assert [(one.name, one.state) for one in found] == [(f"client {c}", state) for c in range(5)]

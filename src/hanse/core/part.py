@@ -458,6 +458,17 @@ class Unproved:
 
 
 @dataclass(frozen=True)
+class Pause:
+    """A helper part's wish that the server of a network waits for its operator before the next round.
+
+    Attributes:
+        why: what the operator should see to.
+    """
+
+    why: str
+
+
+@dataclass(frozen=True)
 class Settlement:
     """SETTLE: who pays whom, and which rows are withheld from those who did not pay.
 

@@ -18,9 +18,11 @@ from hanse.base.errors import MachineError, UserError
 from hanse.base.files import going_on
 from hanse.base.plain_text import quantity
 from hanse.core.entry import KEPT
+from hanse.core.part import Pause
 from hanse.federation.check import log as refusals
 from hanse.federation.check import one_line
 from hanse.flower.link import FlowerFederation
+from hanse.flower.members import give
 from hanse.flower.newcomers import LOG
 from hanse.learning.metrics import ACCURACY, MetricStyle, main_of
 from hanse.runs.config import Experiment
@@ -98,7 +100,7 @@ class Narrator:
 
     def on_round(self, metrics: Mapping[str, Any], played: Played) -> None:
         """Log a round: its main figure, how many seats answered, how long it took, bonds that were taken, and who had a
-        seat if it failed.
+        seat if it failed. Order a pause if a part wishes one.
 
         Args:
             metrics: the round's line of ``metrics.jsonl``; ``answered``, ``seats`` and ``time/round_s`` must be there.
@@ -122,6 +124,8 @@ class Narrator:
         for taken in (one for one in played.view.posted if one.kind == KEPT):
             client = int(taken.step.rpartition("/")[2])
             LOG.warning("round %d: %s lost its bond: %s", number, self.federation.who(client), taken.memo)
+        if (wish := played.view.get(Pause)) is not None and self.round < self._rounds:
+            give(self.run, "pause", wish.why)
 
     def on_end(self, result: PlayedRun) -> None:
         """Log why the run is over, and where its report and receipts are."""

@@ -23,7 +23,7 @@ from hanse.base.errors import UserError, library
 from hanse.core.calling import States
 from hanse.core.entry import BOND, KEPT, MINT, RETURNED, TOKEN, Transaction, escrow, in_tokens
 from hanse.core.entry import client as account_of
-from hanse.core.part import Context, Part, State, View
+from hanse.core.part import Context, Part, Pause, State, View
 from hanse.core.port import AuditSize, CommitSize, Request, Roster, SizeAudited, SizeCommitted
 from hanse.core.table import Floats, Ints
 from hanse.data.commitment import SampleCommitment, attested, drawn, misplaced, unpacked
@@ -161,7 +161,10 @@ class ProvedSizes(Part):
         proved = np.flatnonzero(after["standing"] == PROVED).tolist()
         seeds = {c: after["seed"][c].tobytes() for c in proved}
         known = ProvedSamples({c: _commitment(after, c) for c in proved}, seeds)
-        return ProofReplies(posted, refused, after, self.roster(view.roster, after), (known,))
+        last = np.flatnonzero((after["standing"] == COMMITTED) & (after["asked"] == self.repeats)).tolist()
+        who = f"{', '.join(map(str, last[:9]))}{', ...' if len(last) > 9 else ''}"
+        wait = [Pause(f"the next audit without an auditor's signature costs the bond of client {who}")] if last else []
+        return ProofReplies(posted, refused, after, self.roster(view.roster, after), (known, *wait))
 
     def released(self, state: State) -> ProofReplies:
         """Return the bonds that are still in escrow after the last round: they go back, and prove nothing."""
@@ -244,12 +247,6 @@ class SizesGuard(Guard):
             )
         bond, auditors, spares = round(said.bond * TOKEN), frozenset(said.auditors), clients.leaving.bond == "returned"
         self.sizes = ProvedSizes(said.leaves, bond, said.repeats, auditors, spares, fresh=self.remote)
-
-    def warns(self, sizes: Ints) -> list[str]:
-        """Return how many rounds an auditor has, on a network: they may be over before it comes."""
-        told = f"warning: sizes.repeats: {self.experiment.of_wing('sizes').repeats}: so often, once a round, an audit "
-        told += "is repeated before it costs the bond; 'hanse network pause' in the first round until all have signed"
-        return [told] if self.remote else []
 
     def leaves(self, client: int, states: States) -> tuple[int, States]:
         """Return the bond of an audit that is still open. The client's size is then not proved."""
