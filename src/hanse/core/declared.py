@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Generic, TypeVar, Union
+from typing import Annotated, Any, ClassVar, Generic, TypeVar, Union
 
 import numpy as np
 from pydantic import ConfigDict, Discriminator, Field, Tag, TypeAdapter, ValidationError
@@ -87,6 +87,17 @@ class Declared(Generic[T]):
     """
 
     kind: Any
+    _all: ClassVar[list[Declared[Any]]] = []
+
+    def __post_init__(self) -> None:
+        """Note this type for :meth:`prepare`."""
+        Declared._all.append(self)
+
+    @staticmethod
+    def prepare() -> None:
+        """Make all validators now, as in a process whose forks would each make theirs."""
+        for one in Declared._all:
+            _ = one._adapter
 
     @cached_property
     def _adapter(self) -> TypeAdapter[tuple[T]]:

@@ -144,8 +144,9 @@ def _load(source: str, root: Path | None, seed: int, download: bool, scale: Scal
         of_wing: Dataset = SOURCES[source](source, _folders(root), root, seed, download, options)
         return of_wing
     if source in SOURCES:
-        known = {"name": source, "folders": _folders(root), "root": root, "seed": seed, "download": download}
         takes = inspect.signature(SOURCES[source]).parameters
+        folders = _folders(root) if "folders" in takes else []  # only then: to find the cache takes a while
+        known = {"name": source, "folders": folders, "root": root, "seed": seed, "download": download}
         dataset = SOURCES[source](**{key: value for key, value in known.items() if key in takes})
         return _scaled(dataset, scale) if source in (*IMAGES, "femnist", "pacs") else dataset
     if source in GENERATED:

@@ -1,9 +1,14 @@
 """A participant with one client's share of the experiment's data; with ``FAULT_PID`` its node dies in round 1."""
+# ruff: noqa: E402 (what is imported before comes first)
 
 import json
 import os
+import sys
 from dataclasses import replace
 from pathlib import Path
+
+ROOMS = ("hanse.flower.", "hanse.federation.", "hanse.core.", "hanse.ledger.", "hanse.wings.private.")
+WARM = {name for name in sys.modules if name.startswith(ROOMS)}  # what the warm process has imported for all messages
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
@@ -31,4 +36,7 @@ def answer(message: Message, context: Context) -> Message:
     if node and asked.get("kind") == "request" and int(asked["round"]) >= 1:
         os.kill(int(Path(node).read_text().split()[0]), 9)  # the node, and we with it
         os._exit(1)
-    return honest(message, context)
+    reply = honest(message, context)
+    if late := [name for name in sys.modules if name.startswith(ROOMS) and name not in WARM]:
+        raise ImportError(f"imported for each message anew: {late}")
+    return reply

@@ -22,6 +22,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import entry_points
@@ -29,13 +30,22 @@ from pathlib import Path
 from typing import Any
 
 from hanse.base.errors import UserError
+from hanse.core.declared import Declared
+from hanse.federation.node import NODE_GUARDS
 from hanse.wings.operate.server_access import awaited
 
 COMMAND = "flwr-clientapp"
 SOCKET = "HANSE_WARM"  # the environment variable with the path of the warm process's socket
 # what is imported beforehand; torch imports the last one, for a second or more, when its first optimiser is made
 WHAT = "the warm process, which imports torch and Flower"
-READY = ("hanse.flower", "hanse.runs.setup", "sklearn.datasets", "flwr.supernode.cli", "torch", "torch._dynamo")
+READY = (
+    "hanse.flower.client",
+    "hanse.runs.setup",
+    "sklearn.datasets",
+    "flwr.supernode.cli",
+    "httpcore",
+    "torch._dynamo",
+)
 
 # The command on the node's PATH. Python's options -S (no site packages) and -E (no variables of Python) make it start
 # within some ten milliseconds.
@@ -121,6 +131,10 @@ def keep(path: Path, parent: int, imports: Sequence[str]) -> None:
     atexit.register(_leave, os.getpid())  # before all imports' own, so that it comes last
     for name in (*READY, *imports):
         importlib.import_module(name)
+    _ = [*NODE_GUARDS.values()]  # imports those of the wings
+    Declared.prepare()
+    for unmade in [*weakref.finalize._registry]:  # type: ignore[attr-defined]
+        unmade.atexit = False  # torch has some 400, for the operators that its modules declare
     [entry] = entry_points(group="console_scripts", name=COMMAND)
     run = entry.load()
     gc.freeze()  # the collector leaves what is loaded alone, so that forks go on sharing its memory
