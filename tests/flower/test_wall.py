@@ -44,6 +44,7 @@ from hanse.federation.codec import Message as Packed
 from hanse.federation.codec import pack
 from hanse.flower.message import QUERY, to_records
 from hanse.flower.operator_key import PINNED, make_operator_key, public_key
+from hanse.flower.warm_memory import remembered
 from hanse.ledger.index import difference
 from hanse.ledger.note import fingerprint
 from hanse.ledger.run_ledger import open_ledger
@@ -147,6 +148,7 @@ def test_a_participants_messages_are_answered_by_a_warm_process(
     def answers(name: str, words: list[str]) -> None:
         """A message comes in."""
         found.append(subprocess.run([warm_process.COMMAND, "--help"], capture_output=True, text=True, check=False))
+        assert [remembered("a table", lambda made=made: made) for made in (1, 2)] == [1, 1]
 
     assert join("--operator", make_operator_key(tmp_path), "--import", "colorsys", run=answers)[0] == 0
     [message] = found

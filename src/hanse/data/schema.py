@@ -227,9 +227,9 @@ class Schema:
         return toml.dumps({"schema": plain, "columns": columns, "sites": self.sites})
 
 
-def digest(path: str | Path) -> str:
-    """Return SHA-256 of a schema's file, by which members agree on it. Raises UnfitTableError if there is none."""
-    return hashlib.sha256(_content(path, "schema")).hexdigest()
+def digest(path: str | Path, code: str = "schema") -> str:
+    """Return SHA-256 of a file, by which members agree on a schema. Raises UnfitTableError of this code."""
+    return hashlib.sha256(_content(path, code)).hexdigest()
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,7 @@ from hanse.flower.operator_key import pinned_key
 from hanse.flower.parent_process import end_with_parent
 from hanse.flower.receipts import keep_pages
 from hanse.flower.signing import check
+from hanse.flower.warm_memory import remembered
 from hanse.learning.loop import Loop
 from hanse.learning.threads import intra_op
 from hanse.ledger.log import LogHead
@@ -203,17 +204,27 @@ def table(
         UnfitTableError: the table does not fit the schema. There is a line for each column and value, for the owner;
             the operator is told the error's ``code`` alone.
     """
-    read, agreed = CsvTable.read(file), Schema.read(schema)
-    found = SiteTable.of(read, agreed, site)
-    for line in doubts([replace(read, name=found.name)], agreed)[0]:
-        logging.getLogger(__name__).warning("%s: %s", file, line)
-    train = found.share("train")
-    assert train is not None  # a site has rows to train on, or the shares are refused
-    shares = {name: found.share(name) for name in ("validation", "test")}
-    classes = len(found.schema.labels) or None
-    return ClientData(
-        train, **shares, num_classes=classes, name=found.name, profile=profile or {}, schema=digest(schema)
-    )
+
+    def prepared() -> ClientData:
+        """Return the table's data, and tell the owner what is odd in it."""
+        read, agreed = CsvTable.read(file), Schema.read(schema)
+        found = SiteTable.of(read, agreed, site)
+        for line in doubts([replace(read, name=found.name)], agreed)[0]:
+            logging.getLogger(__name__).warning("%s: %s", file, line)
+        train = found.share("train")
+        assert train is not None  # a site has rows to train on, or the shares are refused
+        return ClientData(
+            train,
+            validation=found.share("validation"),
+            test=found.share("test"),
+            num_classes=len(found.schema.labels) or None,
+            name=found.name,
+            schema=agreed_on,
+        )
+
+    agreed_on = digest(schema)
+    key = repr((digest(file, "file"), agreed_on, str(file), site))
+    return replace(remembered(key, prepared), profile=profile or {})
 
 
 def _over(tasks: Sequence[Task], data: ClientData) -> dict[str, int]:

@@ -6,6 +6,8 @@ starts this command instead. The command is a few lines that pass their argument
 which forks and runs Flower's own entry point in the child. Flower itself is not changed. If there is no warm process,
 the command says so and starts Flower's own command.
 
+It also keeps what one of these children leaves for the next (:mod:`hanse.flower.warm_memory`).
+
 ``hanse network up`` sets all of this up, and ``hanse network join`` for a node on its own machine (:func:`warmed`).
 """
 
@@ -32,10 +34,11 @@ from typing import Any
 from hanse.base.errors import UserError
 from hanse.core.declared import Declared
 from hanse.federation.node import NODE_GUARDS
+from hanse.flower.warm_memory import SOCKET
 from hanse.wings.operate.server_access import awaited
 
 COMMAND = "flwr-clientapp"
-SOCKET = "HANSE_WARM"  # the environment variable with the path of the warm process's socket
+MOST = 32  # things that are kept for later messages; several nodes of one machine share a warm process
 # what is imported beforehand; torch imports the last one, for a second or more, when its first optimiser is made
 WHAT = "the warm process, which imports torch and Flower"
 READY = (
@@ -140,6 +143,7 @@ def keep(path: Path, parent: int, imports: Sequence[str]) -> None:
     gc.freeze()  # the collector leaves what is loaded alone, so that forks go on sharing its memory
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the children
     path.unlink(missing_ok=True)
+    kept: dict[str, int] = {}
     with socket.socket(socket.AF_UNIX) as server:
         # nobody else may hand this process a command
         before = os.umask(0o177)
@@ -156,12 +160,12 @@ def keep(path: Path, parent: int, imports: Sequence[str]) -> None:
             with caller:
                 caller.settimeout(10.0)
                 try:
-                    order, handles = _read(caller)
+                    order, handles = read(caller, kept)
                 except (OSError, ValueError) as wrong:
                     print(f"warm keeper: a call that cannot be read: {wrong}", file=sys.stderr, flush=True)
                     continue
                 # the child becomes the command; this process waits for the next call
-                if os.fork() == 0:
+                if "argv" in order and os.fork() == 0:
                     server.close()
                     _become(order, handles)
                     sys.exit(run())
@@ -179,15 +183,26 @@ def _leave(keeper: int) -> None:
         os._exit(0)
 
 
-def _read(caller: socket.socket) -> tuple[dict[str, Any], list[int]]:
-    """Return a call, and the caller's standard output and error as file descriptors. Acknowledge the call."""
+def read(caller: socket.socket, kept: dict[str, int]) -> tuple[dict[str, Any], list[int]]:
+    """Return a call, and the caller's standard output and error as file descriptors. Acknowledge the call.
+
+    A call may instead leave a file in memory, which is put into ``kept``, or ask for one.
+    """
     _, handles, _, _ = socket.recv_fds(caller, 1, 2)
     with caller.makefile("rb") as lines:
         body = lines.readline()
     if not body.endswith(b"\n"):
         raise ValueError("it ends early")
+    match order := json.loads(body):
+        case {"recall": str(key)} if key in kept:
+            socket.send_fds(caller, [b"1"], [kept[key]])
+            return order, handles
+        case {"keep": str(key)} if handles:
+            kept[key], *handles = *handles, *filter(None, [kept.pop(key, None)])
+            if len(kept) > MOST:
+                handles.append(kept.pop(next(iter(kept))))  # the oldest
     caller.send(b"1")
-    return json.loads(body), handles
+    return order, handles
 
 
 def _become(order: dict[str, Any], handles: list[int]) -> None:
