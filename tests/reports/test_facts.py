@@ -64,6 +64,8 @@ def test_what_is_not_known_has_a_code(tmp_path: Path) -> None:
         "late",
         "never asked",
     )
+    some = facts(write_run(tmp_path / "d", [metric(0, 0.5)], [seat(0, 0, value=1.0), seat(0, 1), seat(0, 2)]))
+    assert [note.fields["clients"] for note in some.notes if note.code == "unvalued"] == [2]
     (bare / "operator.jsonl").write_text('{"order": "expel", "client": 1, "reason": "noise"}\n')
     assert facts(bare).clients[1].status == "expelled"
     (tmp_path / "a" / "rounds" / "00001.npz").unlink()

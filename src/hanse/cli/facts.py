@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from hanse.base.errors import UserError
-from hanse.cli.options import Dirs, out, say
+from hanse.cli.options import Dirs, each_run, out, say
 
 _FORMS = ("json", "markdown", "latex", "csv")
 
@@ -40,13 +40,13 @@ def facts(
     if check:
         from hanse.reports.report import check as held_against
 
-        wrong = {page: held_against(dirs, page) for page in check}
+        wrong = {page: held_against(each_run(dirs), page) for page in check}
         for page, lines in wrong.items():
             say(f"{page}: {f'differences: {len(lines)}' if lines else 'agrees with the facts'}")
             for line in lines:
                 say(f"  {line}")
         raise typer.Exit(1 if any(wrong.values()) else 0)
-    found = make(*dirs)
+    found = make(*each_run(dirs))
     made = found.to_json() if form == "json" else getattr(found, f"to_{form}")(table)
     out.print(made, markup=False, highlight=False, soft_wrap=True, end="")
     for note in found.notes if form == "markdown" and table != "notes" else ():

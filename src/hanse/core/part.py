@@ -380,7 +380,7 @@ class Values:
     Values are in the unit of the utility, usually the fall of the validation loss. ``None``: not computed.
 
     Attributes:
-        per_seat: ``[S]`` float64, one value per accepted update.
+        per_seat: ``[S]`` float64, one value per accepted update. NaN: this one was not valued.
         standard_errors: ``[S]``, the estimation error: how exactly the game was solved.
         metrics: numbers by name that are recorded with the round.
         without_block: ``[S, B]``, the values with each of B blocks of validation samples left out. The error due to the

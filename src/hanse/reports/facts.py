@@ -641,6 +641,10 @@ class RunOf:
             add("beyond_the_book", "warning", said=run.beyond)
         for why, rounds in run.gaps.items():
             add("no_values", "warning", rounds=list(rounds), of=len(run.metrics), why=why)
+        valued = {seat.round for seat in run.clients if seat.value is not None}
+        mixed = [seat for seat in run.clients if seat.refused is None and seat.round in valued]
+        if lacking := [seat.client for seat in mixed if seat.value is None]:
+            add("unvalued", "warning", updates=len(lacking), of=len(mixed), clients=len({*lacking}))
         gain, rest, carried = (
             float(np.abs(run.series(f"value/{of}")[1]).sum()) for of in ("gain", "residual", "carried")
         )

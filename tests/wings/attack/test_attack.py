@@ -141,12 +141,13 @@ def test_a_gain_is_measured_by_what_is_paid_and_not_by_the_grant(tmp_path: Path)
     def work(job: Job, step: Step) -> dict[str, Any]:
         found = earning(paid, [])(job, step)
         rest = [99.0] + [100.0] * 6
-        return {**found, "measure": "balance", "granted": 100.0, "outcome": [found["outcome"][0], *rest]}
+        held = [found["outcome"][0], *rest]
+        return {**found, "measure": "balance", "granted": 100.0, "outcome": held, "cheats": [7]}
 
     found = search(SECTIONS, [0], tmp_path, tries=40, work=work)
-    assert found.scale == pytest.approx(2 / 8)  # one client earned a token, one paid it
+    assert found.scale == pytest.approx(2 / 7)  # one client earned a token, one paid it; of 8 one is not honest
     assert found.best.deviation == {"silent": True}
-    assert found.pays  # .1 token is 40 % of that, and .1 % of a balance
+    assert found.pays  # .1 token is 35 % of that, and .1 % of a balance
 
 
 @pytest.mark.parametrize(
@@ -157,6 +158,7 @@ def test_a_gain_is_measured_by_what_is_paid_and_not_by_the_grant(tmp_path: Path)
         ("ipfl --seeds 1", "--seeds 1"), ("fedavg --workers 1", "'fedavg'"),
         ("ipfl --smoke", "--smoke: not here"),
         ("ipfl --set behaviour.liar.clients=[0]", "client 0 cheats in the file"),
+        ("ipfl --set behaviour.free_rider.fraction=1.0", "client 0 cheats in the file"),
         ("ipfl --set behaviour.deviant.clients=[1]", "behaviour.deviant"), ("ipfl --set run.rounds=0", "run.rounds: 0"),
     ],
 )  # fmt: skip

@@ -284,9 +284,6 @@ def _check(experiment: Experiment, clients: Sequence[int], tries: int, seeds: in
     lines += [] if experiment.run.rounds else ["run.rounds: 0: nobody is asked anything, so nothing can be cheated at"]
     lines += [f"--tries {tries}: must be at least 1"] if tries < 1 else []
     lines += [f"--seeds {seeds}: must be at least 2, as one run has no interval"] if seeds < 2 else []
-    for one in session.about.conducts:
-        again = sorted(set(clients) & set(one.clients)) if one.cheats else []
-        lines += [f"behaviour: client {c} cheats in the file, too, so is never honest; leave that out" for c in again]
     if "deviant" in experiment.behaviour:
         lines.append("behaviour.deviant: the search puts its own in this place; leave it out of the file")
     if lines:
@@ -371,6 +368,11 @@ class Game:
             if job.key in done.failures:
                 raise UserError(f"the honest run with seed {s} failed: {done.failures[job.key]}")
             self.outcomes[s] = Outcome.of(done.results[job.key])
+            if again := sorted(self.outcomes[s].cheats & {*self.clients}):
+                raise UserError(
+                    f"behaviour: with seed {s} client {again[0]} cheats in the file, too, so is never honest; name "
+                    "others there (clients = [...]), or leave it out"
+                )
             if self.outcomes[s].measure == "nothing":
                 name = self.sections["mechanism"]["name"]
                 raise UserError(f"mechanism.name: '{name}': pays nobody here, so nobody can gain by cheating")
@@ -454,19 +456,22 @@ class Outcome:
         granted: what the mint gave each client that joined, in tokens; 0 for utilities.
         trades: by client, for each round ``[2, N]``: lambda n_j/n_i of what it imported from each other client, and
             their distances from it. No numbers: it was not at a market.
+        cheats: the clients that cheat by the experiment's own behaviours.
     """
 
     measure: str
     held: NDArray[np.float64]
     granted: float
     trades: Mapping[int, Sequence[NDArray[np.float64]]]
+    cheats: frozenset[int] = frozenset()
 
     @staticmethod
     def of(kept: Mapping[str, Any]) -> Outcome:
         """Return the outcome in a result of :func:`play_with_outcome`."""
         of = kept["trades_of"] if kept["measure"] == "utility" else {}
         trades = {int(c): [np.array(row, float) for row in rows] for c, rows in of.items()}
-        return Outcome(kept["measure"], np.array(kept["outcome"], float), float(kept["granted"]), trades)
+        held, granted = np.array(kept["outcome"], float), float(kept["granted"])
+        return Outcome(kept["measure"], held, granted, trades, frozenset(kept.get("cheats", ())))
 
 
 def gained(found: Outcome, honest: Outcome, clients: Sequence[int]) -> float:
@@ -486,10 +491,11 @@ def gained(found: Outcome, honest: Outcome, clients: Sequence[int]) -> float:
 
 def scale_of(honest: Sequence[Outcome], people: Sequence[int]) -> float:
     """Return the yardstick for gains, in tokens: the people's mean absolute utility in honest runs; for balances, the
-    mean distance of all members' balances from their grant, that is, what the mechanism moves.
+    mean distance of honest members' balances from their grant, that is, what the mechanism moves.
     """
     if honest[0].measure == "balance":
-        return float(np.mean([np.nanmean(np.abs(one.held - one.granted)) for one in honest]))
+        moved = (np.delete(one.held, [*one.cheats]) - one.granted for one in honest)
+        return float(np.mean([np.nanmean(np.abs(each)) for each in moved]))
     return float(np.mean([np.abs(one.held[list(people)]).mean() for one in honest]))
 
 
@@ -560,18 +566,20 @@ class _Watched:
 
 
 def _outcome(result: Any, last: _Watched) -> dict[str, Any]:
-    """Return what each client ended with, what that is, and what the mint gave."""
+    """Return what each client ended with, what that is, what the mint gave, and who cheats, if anybody does."""
+    cheats = sorted({c for one in result.about.conducts if one.cheats for c in one.clients})
+    of = {"cheats": cheats} if cheats else {}
     utility = next((state["utility"] for state in last.states.values() if "utility" in state), None)
     if utility is not None:
         priced = isinstance(result.experiment.mechanism.built.settle, IPFL)
         held = (last.traded if priced else utility).tolist()
         trades = {str(c): rounds for c, rounds in last.trades.items()} if priced else {}
-        return {"measure": "utility", "outcome": held, "granted": 0.0, "trades_of": trades}
+        return {"measure": "utility", "outcome": held, "granted": 0.0, "trades_of": trades, **of}
     pays, accounts = "settle" in result.experiment.mechanism.built.slots(), result.book.balances
     there = [f"client/{c}" in accounts for c in range(last.members)]
     balances = [result.book.balance(client(c)) / TOKEN if joined else None for c, joined in enumerate(there)]
     granted = last.granted / TOKEN / max(1, sum(there))
-    return {"measure": "balance" if pays else "nothing", "outcome": balances, "granted": granted}
+    return {"measure": "balance" if pays else "nothing", "outcome": balances, "granted": granted, **of}
 
 
 def small(mechanism: str) -> dict[str, Any]:
