@@ -45,6 +45,12 @@ PLAYED: dict[str, dict[str, Any]] = {
     "greedyfed": {"mechanism": {"name": "greedyfed", "clients_per_round": 3}},
     "pifl": {"mechanism": {"name": "pifl"}, "data": {"client_validation": 0.1}},
     "ipfl": {"mechanism": {"name": "ipfl"}, "data": MARKET, "clients": ROLES},
+    "what only clients of one process do": {
+        "mechanism": {"name": "fedavg", "value": "path"},
+        "data": {"client_test_from": "classes", "augment": "crop-flip"},
+        "train": {"order": "by_class", "lr_decay": 0.9, "lr_decay_by": "last"},
+        "eval": {"model": "trained"},
+    },
     "by_value": {"mechanism": {"name": "fedavg", "value": "path", "settle": "by_value"}, "clients": SHARED},
 }
 
@@ -53,7 +59,8 @@ def experiment(name: str, rounds: int = 3) -> hanse.Experiment:
     sections = dict(PLAYED[name])
     data = {"source": "digits", "clients": 5, **sections.pop("data", {})}
     run = {"rounds": rounds, "recomputable": True}
-    return hanse.Experiment(data=data, model={"name": "logistic"}, train={"steps": 4}, run=run, **sections)
+    train = {"steps": 4, **sections.pop("train", {})}
+    return hanse.Experiment(data=data, model={"name": "logistic"}, train=train, run=run, **sections)
 
 
 def given(folder: Path) -> Path | None:
