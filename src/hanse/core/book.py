@@ -16,6 +16,7 @@ from hanse.base.merkle import grow, root_of
 from hanse.core.entry import CLOSE, LEAVE, MINT, NO_PAYMENTS, Transaction, is_account, leaf
 
 LARGEST = 2**63 - 1  # what a database's integer holds
+LENGTHS = {"step": (1, 200), "kind": (1, 200), "memo": (0, 10_000)}  # characters, from least to most
 
 
 class LedgerError(ValueError):
@@ -39,12 +40,11 @@ def check(transaction: Transaction) -> None:
             zero. A transaction that closes a round (:mod:`hanse.ledger.receipts`) and a commitment are refused if they
             move units; these and a leave, if they have the wrong name.
     """
-    where = f"transaction '{transaction.step}'"
-    for name, text in (("step", transaction.step), ("kind", transaction.kind)):
-        if not isinstance(text, str) or not text or not text.isprintable():
-            raise LedgerError(f"{where}: {name} {text!r}: must be a line of text, not empty")
-    if not isinstance(transaction.memo, str) or not transaction.memo.isprintable():
-        raise LedgerError(f"{where}: memo {transaction.memo!r}: must be a line of text")
+    where = f"transaction '{str(transaction.step)[:80]}'"
+    for name, (least, most) in LENGTHS.items():
+        text = getattr(transaction, name)
+        if not isinstance(text, str) or not text.isprintable() or not least <= len(text) <= most:
+            raise LedgerError(f"{where}: {name} {str(text)[:80]!r}: must be a line of {least} to {most} characters")
     name = LEAVE if transaction.step.startswith(f"{LEAVE}/") else transaction.step
     if named := NO_PAYMENTS & {transaction.kind, name}:
         if transaction.kind != name or (transaction.postings and name != LEAVE):
@@ -56,9 +56,11 @@ def check(transaction: Transaction) -> None:
     total = 0
     for account, units in transaction.postings:
         if not is_account(account):
-            raise LedgerError(f"{where}: account {account!r}: must be mint, client/N, escrow/N or pool/NAME")
+            raise LedgerError(f"{where}: account {str(account)[:80]!r}: must be mint, client/N, escrow/N or pool/NAME")
         if type(units) is not int or units == 0 or abs(units) > LARGEST:
-            raise LedgerError(f"{where}: amount {units!r} for {account}: must be an int of units, not 0")
+            raise LedgerError(
+                f"{where}: amount {units!r} for {account}: must be an int, not 0, of at most {LARGEST} units"
+            )
         total += units
     if total:
         raise LedgerError(f"{where}: postings sum to {total}: must sum to 0")

@@ -112,7 +112,7 @@ def owner_of(account: str) -> int | None:
 @lru_cache(maxsize=1 << 14)
 def _is_account(name: str) -> bool:
     """Say the same of a text, once for each of a book's accounts, which stand in many postings."""
-    return name.isprintable() and _ACCOUNT.fullmatch(name) is not None
+    return name.isprintable() and len(name) <= 200 and _ACCOUNT.fullmatch(name) is not None
 
 
 @dataclass(frozen=True)

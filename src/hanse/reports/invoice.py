@@ -30,7 +30,9 @@ MOST = 10**15  # of the smallest coin
 # ISO 4217: currencies whose smallest coin is not a hundredth
 _NONE = ("BIF", "CLP", "DJF", "GNF", "ISK", "JPY", "KMF", "KRW", "PYG", "RWF", "UGX", "UYI", "VND", "VUV", "XAF", "XOF",
          "XPF")  # fmt: skip
-_DIGITS = dict.fromkeys(_NONE, 0) | dict.fromkeys(("BHD", "IQD", "JOD", "KWD", "LYD", "OMR", "TND"), 3)
+_DIGITS = {**dict.fromkeys(_NONE, 0), "CLF": 4, "UYW": 4} | dict.fromkeys(
+    ("BHD", "IQD", "JOD", "KWD", "LYD", "OMR", "TND"), 3
+)
 
 
 @dataclass(frozen=True)

@@ -274,7 +274,7 @@ def _check_first(session: Session, played: Played) -> None:
     if why.startswith(LOOP):
         raise UserError(f"train.loop: {why.removeprefix(f'{LOOP} ')}; no client of the first round was trained")
     if seated and not experiment.behaviour and experiment.federation.refuse is None:
-        raise UserError(f"round {played.view.round}: no client was trained, so no later round can differ: {why}")
+        raise UserError(f"round {played.view.round}: no update counts, so no later round can differ: {why}")
 
 
 def _test(session: Session, before: LoopState, played: Played, port: Exchange) -> Figures:
