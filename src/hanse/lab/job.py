@@ -143,7 +143,7 @@ def seeded(
     return Job(key_of(given, ids), label, given)
 
 
-class _Rounds:
+class Rounds:
     """An observer of a run that reports finished rounds to a :data:`Step`."""
 
     def __init__(self, step: Step) -> None:
@@ -266,7 +266,7 @@ def attempt(job: Job, step: Step, run: Callable[[Sequence[Any]], PlayedRun]) -> 
     found: dict[str, Any] = {"key": job.key, "label": job.label, "given": job.sections, "made": made()}
     begun = time.perf_counter(), time.process_time()
     try:
-        result = run([_Rounds(step)])
+        result = run([Rounds(step)])
         if result.interrupted:
             return found | {"status": "interrupted"}
         if result.nothing:
