@@ -119,7 +119,6 @@ def reproduce(
         if for_table := for_table + _given(workers=workers is not None, out=out_dir is not None):
             raise UserError(f"{', '.join(for_table)}: name the paper's table that is to be played: this lists them")
         return _print_papers(paper, as_json)
-    from hanse.lab.player import cores
     from hanse.learning.engines import pick_device
     from hanse_papers.catalogue import find_table
     from hanse_papers.runner import play_audited, run_table
@@ -138,7 +137,7 @@ def reproduce(
         outcome = run_table(
             chosen,
             seeds=chosen.seeds,
-            workers=cores() if workers is None else workers,
+            workers=workers,
             folder=folder,
             console=err,
             work=play_audited,

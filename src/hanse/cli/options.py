@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import inspect
+import json
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -49,6 +50,7 @@ LedgerUrl = Annotated[
         show_default=False,
     ),
 ]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else; amounts are units.")]
 # what only looks at a run imports nothing that it names, unless it is told to
 Trust = Annotated[
     bool, typer.Option("--trust", help="Import the modules that the run's files name. This runs their code.")
@@ -119,6 +121,11 @@ def warn(lines: Iterable[str]) -> None:
     """Print warnings that must stand before results, one paragraph each."""
     for line in lines:
         say(f"warning: {line}", style="bold yellow", wrap=True)
+
+
+def print_json(value: object) -> None:
+    """Print a value as JSON, which has no NaN."""
+    print(json.dumps(value, indent=1, allow_nan=False))
 
 
 def own_modules() -> None:

@@ -302,7 +302,7 @@ def run_sweep(
     points: Sequence[GridPoint],
     folder: Path,
     *,
-    workers: int,
+    workers: int | None,
     ray: str | None = None,
     gpus: float | None = None,
     rows_only: bool = False,
@@ -321,7 +321,7 @@ def run_sweep(
         folder: the folder for the results, which is made if it is missing. It gets the table (rewritten after every
             run), ``jobs/<key>.json`` (the result of each run, as :func:`hanse.lab.job.attempt` describes it) and
             ``runs/`` (the run directories).
-        workers: how many processes play, at least 1.
+        workers: how many processes play, at least 1. None: one for each core.
         ray: the address of a Ray cluster to use instead of processes. None: no cluster.
         gpus: how many GPUs each run gets on Ray. With a fraction, runs share one.
         rows_only: whether to leave no run directories. On Ray there are none in any case.

@@ -10,7 +10,7 @@ played with more seeds. The best is confirmed with fresh seeds, which avoids sel
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from hanse.base import toml
 from hanse.base.errors import UserError
 from hanse.base.files import read_text, write_whole
-from hanse.base.toml import dumps
 from hanse.core.entry import MINT, TOKEN, client
 from hanse.core.port import Answered, Ask, Derived, Reply, Request, Scored, Train, Trained
 from hanse.federation.local import server_sets
@@ -32,7 +31,7 @@ from hanse.games.jackknife import t_quantile
 from hanse.games.market_posted import APART
 from hanse.lab.job import Job, Step, attempt, seeded
 from hanse.lab.kept import Results, Store
-from hanse.lab.player import PlayedJobs, play_all
+from hanse.lab.player import PlayedJobs, Work, play_all
 from hanse.mechanisms.ipfl import IPFL
 from hanse.runs.config import Experiment
 from hanse.runs.observers import ProgressCallback, untold
@@ -46,7 +45,6 @@ SEARCHED = 3  # seeds that the search plays its best deviations with
 LEAST = 0.01  # of what honesty brings: a smaller gain is not called one
 UNUSED = ("stages_ms", "clients", "traceback", "bytes")  # of a job's result
 _BATCH, _KEEPS, _HEARD = 8, 6, 3
-Work = Callable[[Job, Step], dict[str, Any]]  # plays one job
 Deviation = Mapping[str, Any]
 """What a deviant does, by knob (an option of :class:`Deviant`): ``{"sends": "nothing", "times.declare.cost": 0.5}``."""
 Space = Mapping[str, Sequence[Any]]
@@ -222,7 +220,7 @@ def search(
     tries: int = 150,
     seeds: int = 5,
     seed: int = 0,
-    workers: int = 1,
+    workers: int | None = 1,
     told: ProgressCallback = untold,
     work: Work | None = None,
 ) -> Attacked:
@@ -237,7 +235,7 @@ def search(
         tries: how many deviations are tried, at most.
         seeds: how many fresh seeds confirm the best one, at least 2.
         seed: the first of the search's three seeds. The fresh seeds come after these.
-        workers: how many processes play.
+        workers: how many processes play. None: one for each core.
         told: a function that is called after every run with the number played, the largest possible number, and the
             best so far.
         work: a function that plays one job. None: a run of hanse.
@@ -269,7 +267,7 @@ def search(
     [best] = game.played_all(ranked[:1], fresh)
     if best.failed is not None:
         raise UserError(f"{best.said}: could not be played again: {best.failed}")
-    write_whole(folder / "attack.toml", dumps(game.sections_of(best)).encode())
+    write_whole(folder / "attack.toml", toml.dumps(game.sections_of(best)))
     return Attacked(clients, game.scale, game.measure, found, best, searched, fresh, ended)
 
 
@@ -344,7 +342,7 @@ class Game:
     sections: Mapping[str, Any]
     clients: Sequence[int]
     store: Results
-    workers: int
+    workers: int | None
     work: Work
     label: str = "attack"
     told: ProgressCallback = untold
