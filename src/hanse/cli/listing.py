@@ -67,13 +67,10 @@ def combinations(names: Iterable[str] = MECHANISMS) -> Iterator[Combination]:
 def _with_options() -> dict[str, Mapping[str, Callable[..., Any]]]:
     """Return everything that has a name and options, by the key of the file that takes it."""
     parts = {f"mechanism.{slot}": parts for slot, parts in PARTS.items() if parts}
-    rest: dict[str, Mapping[str, Callable[..., Any]]] = {
-        "model.name": MODELS,
-        "behaviour": BEHAVIOURS,
-        "clients.policy": POLICIES,
-    }
-    data: dict[str, Mapping[str, Callable[..., Any]]] = {"data.source": SOURCE_KINDS, "data.partition": PARTITIONS}
-    return {"mechanism.name": MECHANISMS, **parts, **data, **rest}
+    return {
+        "mechanism.name": MECHANISMS, **parts, "data.source": SOURCE_KINDS, "data.partition": PARTITIONS,
+        "model.name": MODELS, "behaviour": BEHAVIOURS, "clients.policy": POLICIES,
+    }  # fmt: skip
 
 
 def name_table() -> RichTable:

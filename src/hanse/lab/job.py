@@ -227,14 +227,13 @@ def _same(path: Path, asked: Experiment) -> bool:
         ours, theirs = asked.sections(), Experiment.read(path / "config.toml").sections()
     except UserError:
         return False
-    open_ = {("engine", name) for name, value in ours["engine"].items() if value in (None, "auto")}
+    left = [("engine", name) for name, value in ours["engine"].items() if value in (None, "auto")]
     if getattr(asked.mechanism.built.value, "judges", None) == "auto":
-        open_.add(("mechanism", "value"))
-    return all(
-        {k: v for k, v in ours[name].items() if (name, k) not in open_}
-        == {k: v for k, v in theirs[name].items() if (name, k) not in open_}
-        for name in ours
-    )
+        left.append(("mechanism", "value"))
+    for section, name in left:
+        for said in (ours, theirs):
+            said[section].pop(name, None)
+    return ours == theirs
 
 
 def attempt(job: Job, step: Step, run: Callable[[Sequence[Any]], PlayedRun]) -> dict[str, Any]:

@@ -33,7 +33,7 @@ from joblib import cpu_count
 from rich.console import Console
 from threadpoolctl import threadpool_limits
 
-from hanse.base.errors import UserError, library
+from hanse.base.errors import UserError, collected, library
 from hanse.base.plain_text import quantity
 from hanse.base.pytorch import torch
 from hanse.data.sources import SOURCES, keeping, load
@@ -158,11 +158,9 @@ def _check_sources(jobs: Sequence[Job]) -> None:
     )
     for source, path, download, scale in wanted:
         if source in SOURCES:
-            try:
-                with intra_op(1):  # a fork has no copy of threads that PyTorch starts here, and would wait for them
-                    load(source, root=Path(path).expanduser() if path else None, download=download, scale=scale)
-            except UserError as wrong:
-                lines += wrong.lines
+            # one thread: a fork has no copy of threads that PyTorch starts here, and would wait for them
+            with collected(lines), intra_op(1):
+                load(source, root=Path(path).expanduser() if path else None, download=download, scale=scale)
     if lines:
         raise UserError(*lines)
 

@@ -68,10 +68,8 @@ class JudgesGuard(Guard):
     def clients(self, inner: Federation, data: FederatedData) -> Federation:
         """Find the samples on which no client of a simulation trains. Raises UserError if too few are left."""
         pool, lists = data.pool(list(range(data.num_clients)))
-        trained, whole = (
-            frozenset(inputs_of(pool.take(torch.cat(lists)))),
-            inputs_of(cast(Samples, data.server_validation)),
-        )
+        trained = frozenset(inputs_of(pool.take(torch.cat(lists))))
+        whole = inputs_of(cast(Samples, data.server_validation))
         self.apart = np.array([place for place, one in enumerate(whole) if one not in trained], np.int64)
         if len(self.apart) < LEAST:
             raise UserError(

@@ -156,10 +156,8 @@ def end(processes: Mapping[int, str]) -> None:
 
 def _signal(group: int, number: int) -> None:
     """Send a signal to a process group, if it still exists."""
-    try:
+    with suppress(ProcessLookupError):
         os.killpg(group, number)
-    except ProcessLookupError:
-        return
 
 
 def stream(call: Sequence[str], env: Mapping[str, str], cwd: Path, log: Path, heard: Callable[[str], None]) -> int:

@@ -110,15 +110,10 @@ class Secured(Wrapped):
     ) -> Sequence[Reply]:
         """Return the replies. Those that trained have their group's mean, or a reason why there is no sum."""
         asked = to_train(asked.values())
-        came, out = dict[int, Summand](), dict[int, Reply]()
-        for reply in replies:
-            if reply.client not in asked:
-                continue
-            found = summand(asked[reply.client], reply, deadline_s)
-            if isinstance(found, Summand):
-                came[reply.client] = found
-            else:  # what is not summed is not seen either
-                out[reply.client] = replace(reply, results=(), refused=found)
+        found = [(reply, summand(asked[reply.client], reply, deadline_s)) for reply in replies if reply.client in asked]
+        came = {reply.client: one for reply, one in found if isinstance(one, Summand)}
+        # what is not summed is not seen either
+        out = {reply.client: replace(reply, results=(), refused=why) for reply, why in found if isinstance(why, str)}
         ids = np.array(sorted(asked), np.int64)
         for group in self.rule.groups(self.seed, ids, round) or [ids]:
             out |= self._summed({c: came[c] for c in group.tolist() if c in came}, len(group))
