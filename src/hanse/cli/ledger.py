@@ -67,7 +67,7 @@ def balances(folder: RunFolder, as_json: AsJson = False) -> None:
 def history(
     folder: RunFolder,
     account: Account = None,
-    round_: Annotated[int | None, typer.Option("--round", help="Only this round.")] = None,
+    round_: Annotated[int | None, typer.Option("--round", min=0, help="Only this round.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the transactions, in order.
@@ -82,8 +82,6 @@ def history(
     from hanse.core.entry import leaf, tokens
     from hanse.ledger.run_ledger import reading
 
-    if round_ is not None and round_ < 0:
-        raise UserError(f"--round {round_}: must be at least 0")
     with reading(folder) as ledger:
         ledger.as_book()  # books that do not hold are refused before anything is printed
         _warn(folder)

@@ -31,6 +31,7 @@ out, err = Terminal(emoji=False, markup=False), Terminal(stderr=True, emoji=Fals
 
 Dirs = Annotated[list[Path], typer.Argument(help="Run directories, or folders of sweeps.", show_default=False)]
 RunFolder = Annotated[Path, typer.Argument(metavar="DIR", help="Run directory.", show_default=False)]
+Client = Annotated[str | None, typer.Option("--client", "-c", help="Its number, or its name.", show_default=False)]
 ExperimentFile = Annotated[Path, typer.Argument(metavar="EXP.toml", help="The experiment's file.", show_default=False)]
 Changes = Annotated[
     list[str] | None,
@@ -41,6 +42,9 @@ Changes = Annotated[
     ),
 ]
 
+NodeConfig = Annotated[
+    str, typer.Option("--node-config", help="What load_data finds in context.node_config, as 'a=1 b=2'.")
+]
 LedgerUrl = Annotated[
     str | None,
     typer.Option(

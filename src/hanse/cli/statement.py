@@ -14,7 +14,7 @@ import typer
 from hanse.base.errors import UserError
 from hanse.base.files import write_whole
 from hanse.base.plain_text import quantity
-from hanse.cli.options import Trust, err, print_json, say, trusting, warn
+from hanse.cli.options import Client, Trust, err, print_json, say, trusting, warn
 
 if TYPE_CHECKING:
     from hanse.reports.statement import Statement
@@ -24,9 +24,7 @@ def statement(
     place: Annotated[
         Path, typer.Argument(metavar="DIR", help="Run directory; with --dry-run an experiment.", show_default=False)
     ],
-    client: Annotated[
-        str | None, typer.Option("--client", "-c", help="The participant: its number, or its name.", show_default=False)
-    ] = None,
+    client: Client = None,
     everyone: Annotated[bool, typer.Option("--all", help="A page for each participant.")] = False,
     out_file: Annotated[
         Path | None, typer.Option("--out", "-o", help="File of the page; default DIR/statements/client-N.html.")

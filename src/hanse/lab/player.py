@@ -306,11 +306,10 @@ class _Worker:
 
     def hear(self) -> int | dict[str, Any] | None:
         """Return the next message: a number of rounds played, or the job's result; None if the process is gone."""
-        try:
-            message: int | dict[str, Any] = self.pipe.recv()
-            return message
-        except (EOFError, OSError):
-            return None
+        message: int | dict[str, Any] | None = None
+        with suppress(EOFError, OSError):
+            message = self.pipe.recv()
+        return message
 
     def end(self) -> int | None:
         """End the process and return its exit code.

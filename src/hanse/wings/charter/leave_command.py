@@ -12,7 +12,7 @@ from hanse.base.errors import UserError
 from hanse.base.files import read_text
 from hanse.base.merkle import Tree, as_text
 from hanse.base.plain_text import quantity
-from hanse.cli.options import AsJson, print_json, say
+from hanse.cli.options import AsJson, Client, print_json, say
 from hanse.reports.digits import called
 
 if TYPE_CHECKING:
@@ -23,9 +23,7 @@ def leave(
     folder: Annotated[
         Path, typer.Argument(metavar="DIR", help="Run directory; with --sign a participant's.", show_default=False)
     ],
-    client: Annotated[
-        str | None, typer.Option("--client", "-c", help="Its number, or its name.", show_default=False)
-    ] = None,
+    client: Client = None,
     sign: Annotated[
         bool, typer.Option("--sign", help="As the owner of a node: sign that it leaves, with its own key.")
     ] = False,

@@ -99,8 +99,8 @@ PUBLISHED: Mapping[str, PublishedSet] = {
 def load_published(name: str, folders: Sequence[Path], download: bool) -> tuple[list[Instruction], list[Instruction]]:
     """Return the train and test instructions of a published set.
 
-    They are read from ``NAME.train.jsonl`` and ``NAME.test.jsonl`` (or .json, .csv; with the set's own fields) in one
-    of the folders. If no folder has them, they come from the hub or its cache.
+    They are read from ``NAME.train.jsonl`` and ``NAME.test.jsonl`` (with the set's own fields) in one of the folders.
+    If no folder has them, they come from the hub or its cache.
 
     Args:
         name: a key of :data:`PUBLISHED`.
