@@ -214,6 +214,26 @@ def in_words(trained: Trained, start: Tensor) -> Tensor:
     return torch.cat([change, torch.tensor(counts, dtype=torch.int64, device=change.device)])
 
 
+def odd_sum(words: Tensor, said: int, survivors: Sequence[int]) -> str:
+    """Return why words are no sum of what :func:`in_words` makes of members' updates, or "".
+
+    Args:
+        words: ``[P + 5]`` int64, the sum.
+        said: how many samples the members stated in the clear.
+        survivors: the members.
+    """
+    samples, steps, loss, told, members = words[-COUNTS:].tolist()
+    if (samples, members) != (said, len(survivors)):
+        return f"its group's sum is of {members} members and {samples} samples: {len(survivors)} and {said} were said"
+    most = float(words[:-COUNTS].double().abs().max()) / (STEPS * max(samples, 1))
+    if samples and not (steps or told or bool(words[:-COUNTS].any())):
+        return "training failed at all members of its group; their own logs say why"
+    bounded = 0 <= steps <= members * MOST_STEPS and abs(loss) <= MOST_LOSS * LOSS_STEPS * samples
+    if most > MOST_CHANGE or not bounded or not 0 <= told <= members:
+        return f"the sum of its group is beyond what members may send: one of the clients {survivors} sent too much"
+    return ""
+
+
 def mean_of(words: Tensor, start: Tensor, members: Iterable[int]) -> Trained:
     """Return the sample-weighted mean of a group's updates, from the sum of their words.
 
