@@ -31,17 +31,7 @@ from hanse.runs.config import Experiment
 from hanse.runs.observers import ProgressCallback, untold
 from hanse.runs.overrides import name_of
 from hanse.runs.setup import build
-from hanse.wings.attack.search import (
-    RULES,
-    Deviation,
-    Game,
-    KeptOutcomes,
-    Space,
-    Try,
-    play_with_outcome,
-    scale_of,
-    space_of,
-)
+from hanse.wings.attack.search import RULES, Deviation, Game, Space, Try, scale_of, space_of
 
 PAYS, DOES_NOT, OPEN = WORDS = ("pays", "does not pay", "open")
 DRAWN = "drawn.json"
@@ -295,9 +285,8 @@ def play_table(
                 continue
             # the k-th member and those after it are the cheats
             people = list(dict.fromkeys((k + j) % column.members for j in range(MOST_KEYS)))
-            plays = work or partial(play_with_outcome, watched=tuple(people))
-            kept, ended = KeptOutcomes(inner, column.members, people), partial(count, played)
-            game = Game(column.sections, people, kept, workers, plays, label=column.name, told=ended)
+            ended = partial(count, played)
+            game = Game(column.sections, people, inner, column.members, workers, work, label=column.name, told=ended)
             try:
                 game.honest([seed])
             except UserError as wrong:

@@ -245,10 +245,8 @@ def search(
     """
     experiment = Experiment(**sections)
     members = _check(experiment, clients, tries, seeds, seed)
-    store = KeptOutcomes(Store(folder / "jobs"), members, clients)
-    plays = work or partial(play_with_outcome, watched=tuple(clients))
     most = SEARCHED + tries + _KEEPS * (SEARCHED - 1) + 2 * seeds
-    game = Game(sections, clients, store, workers, plays, told=told, most=most)
+    game = Game(sections, clients, Store(folder / "jobs"), members, workers, work, told=told, most=most)
     searched = list(range(seed, seed + SEARCHED))
     fresh = list(range(seed + SEARCHED, seed + SEARCHED + seeds))
     game.honest(searched)
@@ -330,8 +328,9 @@ class Game:
         sections: the experiment, without deviants.
         clients: who deviates.
         store: where finished runs are kept.
-        workers: how many processes play.
-        work: plays one job.
+        members: how many clients there are.
+        workers: how many processes play. None: one for each core.
+        work: plays one job. None: a run of hanse.
         label: what the jobs are called in messages.
         told: a function that is called after every run.
         most: about how many runs there will be.
@@ -342,8 +341,9 @@ class Game:
     sections: Mapping[str, Any]
     clients: Sequence[int]
     store: Results
+    members: int
     workers: int | None
-    work: Work
+    work: Work | None = None
     label: str = "attack"
     told: ProgressCallback = untold
     most: int = 0
@@ -403,7 +403,9 @@ class Game:
         return seeded(self.sections_of(one), seed, f"{'honest' if one is None else one.said}, seed={seed}")
 
     def _all(self, jobs: Iterable[Job]) -> PlayedJobs:
-        found = play_all(list(jobs), self.store, self.work, workers=self.workers, label=self.label, ended=self._count)
+        work = self.work or partial(play_with_outcome, watched=tuple(self.clients))
+        store = KeptOutcomes(self.store, self.members, self.clients)
+        found = play_all(list(jobs), store, work, workers=self.workers, label=self.label, ended=self._count)
         self.played += len(found.results) + len(found.failures) - found.played
         return found
 
