@@ -133,7 +133,7 @@ def reproduce(
     if export is not None:
         return say(f"wrote {_export(chosen, export)} experiments to {export}")
     _check_folder(folder)
-    with resumable(err):
+    with resumable():
         outcome = run_table(
             chosen,
             seeds=chosen.seeds,
@@ -200,7 +200,7 @@ def _decide(
         plans = [planned(found, runs) for found, runs in zip(judged, books, strict=True)]
         steps = list(heapq.merge(*plans, key=lambda step: step.rank))
     else:
-        with resumable(err):
+        with resumable():
             workers = 1 if workers is None else workers
             verdicts, failures = decide(asked, hours=hours, workers=workers, console=err)
     if as_json:

@@ -176,10 +176,10 @@ def parsed_node_config(given: str) -> dict[str, Any]:
 
 
 @contextmanager
-def resumable(console: Console) -> Iterator[None]:
+def resumable() -> Iterator[None]:
     """When Ctrl-C stops a command that plays many runs, exit with 1 and say how to continue."""
     try:
         yield
     except KeyboardInterrupt:
-        console.print("hanse: stopped; the same command goes on with the runs that are left")
+        err.print("hanse: stopped; the same command goes on with the runs that are left")
         raise typer.Exit(1) from None

@@ -95,7 +95,7 @@ def sweep(
         labels = [point.job.label for point in points]
         return print_json({"runs": labels}) if as_json else print("\n".join(labels))
     folder = out_dir or Path("runs") / f"sweep-{name_of(file)}"
-    with resumable(err):
+    with resumable():
         done = run_sweep(
             points,
             folder,

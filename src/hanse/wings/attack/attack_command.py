@@ -77,7 +77,7 @@ def attack(
     sections, name = _asked(what, set_ or [])
     clients = [client, client + 1] if pair else [client]
     folder = out_dir or Path("runs") / f"attack-{name}"
-    with resumable(err), counting("runs", err, thread=False) as told:  # no thread: players may fork
+    with resumable(), counting("runs", err, thread=False) as told:  # no thread: players may fork
         found = search(sections, clients, folder, tries=tries, seeds=seeds, seed=seed, workers=workers, told=told)
     if as_json:
         return print_json(asdict(found) | {"pays": found.pays, "interval": found.best.gain(found.fresh)})
@@ -119,7 +119,7 @@ def _on_table(
     folder = out_dir or Path("runs") / "-".join(["attack-table", *filter(None, [name]), *["smoke"] * smoke])
     if (mended := KeptFile(folder).mend()) is not None:
         say(mended, err)
-    with resumable(err), counting("runs", err, thread=False) as told:  # no thread: players may fork
+    with resumable(), counting("runs", err, thread=False) as told:  # no thread: players may fork
         found = play_table(rules, folder, commit=seeds_from, workers=workers, told=told)
     if as_json:
         print_json(found.as_json())

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -45,6 +45,8 @@ SEARCHED = 3  # seeds that the search plays its best deviations with
 LEAST = 0.01  # of what honesty brings: a smaller gain is not called one
 UNUSED = ("stages_ms", "clients", "traceback", "bytes")  # of a job's result
 _BATCH, _KEEPS, _HEARD = 8, 6, 3
+Measure = Literal["utility", "balance", "nothing"]  # what is compared of outcomes
+Ended = Literal["tries", "space"]  # why a search ended
 Deviation = Mapping[str, Any]
 """What a deviant does, by knob (an option of :class:`Deviant`): ``{"sends": "nothing", "times.declare.cost": 0.5}``."""
 Space = Mapping[str, Sequence[Any]]
@@ -98,12 +100,12 @@ class Attacked:
 
     clients: Sequence[int]
     scale: float
-    measure: str
+    measure: Measure
     tries: Sequence[Try]
     best: Try
     searched: Sequence[int]
     fresh: Sequence[int]
-    ended: str
+    ended: Ended
 
     @property
     def pays(self) -> bool:
@@ -290,7 +292,7 @@ def _check(experiment: Experiment, clients: Sequence[int], tries: int, seeds: in
     return members
 
 
-def _tried(game: Game, space: Space, tries: int, searched: Sequence[int]) -> tuple[list[Try], str]:
+def _tried(game: Game, space: Space, tries: int, searched: Sequence[int]) -> tuple[list[Try], Ended]:
     """Return the deviations that were tried and why the search ended: one knob alone, then the best with one more.
 
     The best have been played with all of the search's seeds.
@@ -357,7 +359,7 @@ class Game:
         return scale_of(list(self.outcomes.values()), self.clients)
 
     @property
-    def measure(self) -> str:
+    def measure(self) -> Measure:
         """What is compared: "utility" or "balance"."""
         return next(iter(self.outcomes.values())).measure
 
@@ -456,7 +458,7 @@ class Outcome:
             their distances from it. No numbers: it was not at a market.
     """
 
-    measure: str
+    measure: Measure
     held: NDArray[np.float64]
     granted: float
     trades: Mapping[int, Sequence[NDArray[np.float64]]]

@@ -16,7 +16,7 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -98,13 +98,13 @@ def opened(group: MaskedGroup) -> Tensor | str:
     return odd_sum(found, sum(int(group.samples[i]) for i in survivors), survivors) or found
 
 
-def _recovered(group: MaskedGroup, client: int, kind: str) -> bytes | str:
+def _recovered(group: MaskedGroup, client: int, kind: Literal["seeds", "keys"]) -> bytes | str:
     """Return a member's seed or mask key from the shares of the others, or why it cannot be had.
 
     Args:
         group: the group; shares that are not what was dealt are noted in its ``refused``.
         client: the member.
-        kind: "seeds" or "keys".
+        kind: what of the member is recovered.
     """
     half = slice(0, 64) if kind == "seeds" else slice(64, 128)
     found: dict[int, bytes] = {}
