@@ -32,7 +32,8 @@ from hanse.runs.config import Experiment
 from hanse.runs.sections import RunSection
 
 if TYPE_CHECKING:
-    from hanse.runs.experiment import PlayedRun
+    from hanse.runs.played_run import PlayedRun
+    from hanse.runs.round import Played
 
 Step = Callable[[int], None]
 """Called with the number of rounds that were finished since the last call, to move a progress bar."""
@@ -149,12 +150,12 @@ class Rounds:
     def __init__(self, step: Step) -> None:
         self._step = step
 
-    def on_start(self, experiment: Any, first_round: int, said: Any) -> None:
+    def on_start(self, experiment: Experiment, first_round: int, said: Sequence[str]) -> None:
         """Count the rounds that an earlier start of the same run has played, so a bar ends at the full length."""
         if first_round:
             self._step(first_round)
 
-    def on_round(self, metrics: Mapping[str, Any], played: Any) -> None:
+    def on_round(self, metrics: Mapping[str, Any], played: Played) -> None:
         """Count one finished round."""
         self._step(1)
 

@@ -23,7 +23,7 @@ import numpy as np
 
 from hanse.base import toml
 from hanse.base.errors import UserError
-from hanse.base.files import read_text, write_whole
+from hanse.base.files import read_json, read_text, write_whole
 from hanse.lab.kept import KeptFile, Store
 from hanse.lab.player import Work
 from hanse.reports.text_table import TextTable
@@ -208,7 +208,7 @@ def drawn_seeds(rules: Rules, folder: Path, commit: str | None) -> tuple[list[in
         raise UserError(f"--seeds-from {commit}: must be a commit's whole hash, 40 hexadecimal digits")
     note = folder / DRAWN
     if note.exists():
-        there = json.loads(read_text(note, 1 << 16))
+        there = read_json(note)
         if commit not in (None, there["commit"]):
             raise UserError(f"--seeds-from {commit}: {note}: the seeds here were drawn from {there['commit']}")
         if there["rules"] != rules.digest:

@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 
 from hanse.base import toml
 from hanse.base.errors import UserError
-from hanse.base.files import read_text, write_whole
+from hanse.base.files import read_toml, write_whole
 from hanse.core.entry import MINT, TOKEN, client
-from hanse.core.port import Answered, Ask, Derived, Reply, Request, Scored, Train, Trained
+from hanse.core.port import Answered, Ask, Derived, Reply, Request, Result, Scored, Task, Train, Trained
 from hanse.federation.local import server_sets
 from hanse.federation.wrapped import Wrapped
 from hanse.games.jackknife import t_quantile
@@ -35,7 +35,8 @@ from hanse.lab.player import PlayedJobs, Work, play_all
 from hanse.mechanisms.ipfl import IPFL
 from hanse.runs.config import Experiment
 from hanse.runs.observers import ProgressCallback, untold
-from hanse.runs.round import first_state, play_round
+from hanse.runs.played_run import PlayedRun
+from hanse.runs.round import Played, first_state, play_round
 from hanse.runs.setup import build
 from hanse.wings.attack.deviant import KINDS, Deviant, fields_of, said_of
 
@@ -132,7 +133,7 @@ def table_of(deviation: Deviation, clients: Sequence[int]) -> dict[str, Any]:
 class _Listening(Wrapped):
     """A federation that records what clients were asked and answered."""
 
-    pairs: list[tuple[Any, Any]] = field(default_factory=list)
+    pairs: list[tuple[Task, Result]] = field(default_factory=list)
 
     def heard(
         self, round: int, asked: Mapping[int, Request], replies: Sequence[Reply], deadline_s: float | None
@@ -169,9 +170,9 @@ def space_of(experiment: Experiment) -> dict[str, Sequence[Any]]:
     return found
 
 
-def _knobs_of(task: Any, result: Any) -> Space:
+def _knobs_of(task: Task, result: Result) -> Space:
     """Return the ways to falsify one result."""
-    if isinstance(result, Trained):
+    if isinstance(result, Trained) and isinstance(task, Train):
         bought = {} if task.centre is None else {"start": ("sent",)}
         loss = {} if result.loss is None else {"times.loss": LOSSES}
         return {
@@ -510,7 +511,7 @@ def play_with_outcome(
 
     last, kept = _Watched(watched), dict[str, Any]()
 
-    def go(told: Sequence[Any]) -> Any:
+    def go(told: Sequence[Any]) -> PlayedRun:
         result = run(job.experiment, observers=[*told, *observers, last])
         kept.update(_outcome(result, last))
         return result
@@ -534,7 +535,7 @@ class _Watched:
         self.members, self.granted, self.traded = 0, 0, np.zeros(0)
         self.trades: dict[int, list[list[list[float | None]]]] = {client: [] for client in watched}
 
-    def on_round(self, metrics: Mapping[str, Any], played: Any) -> None:
+    def on_round(self, metrics: Mapping[str, Any], played: Played) -> None:
         """Keep the states, and add the round's grants and market."""
         self.granted -= sum(dict(one.postings)[MINT] for one in played.view.posted if one.kind == "grant")
         self.states = played.state.states
@@ -561,7 +562,7 @@ class _Watched:
             rounds.append([[*imports.tolist()], [None if math.isnan(d) else d for d in apart.tolist()]])
 
 
-def _outcome(result: Any, last: _Watched) -> dict[str, Any]:
+def _outcome(result: PlayedRun, last: _Watched) -> dict[str, Any]:
     """Return what each client ended with, what that is, and what the mint gave."""
     utility = next((state["utility"] for state in last.states.values() if "utility" in state), None)
     if utility is not None:
@@ -582,4 +583,4 @@ def small(mechanism: str) -> dict[str, Any]:
     Args:
         mechanism: the name of the mechanism.
     """
-    return {**toml.loads(read_text(RULES, 1 << 20))["experiment"], "mechanism": {"name": mechanism}}
+    return {**read_toml(RULES)["experiment"], "mechanism": {"name": mechanism}}

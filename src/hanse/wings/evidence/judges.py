@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import torch
@@ -80,7 +80,8 @@ class JudgesGuard(Guard):
 
     def judge(self, judge: Judge, round: int) -> Judge:
         """Return the judge of a round."""
-        whole: Any = cast(ServerJudge, judge)
-        apart = np.arange(len(whole.validation)) if self.apart is None else self.apart
+        server = cast(ServerJudge, judge)
+        whole = cast(Samples, server.validation)
+        apart = np.arange(len(whole)) if self.apart is None else self.apart
         places = self.terms.places(apart, self.experiment.run.seed, round)
-        return cast(Judge, replace(whole, validation=whole.validation.take(torch.from_numpy(places))))
+        return cast(Judge, replace(server, validation=whole.take(torch.from_numpy(places))))
