@@ -119,7 +119,6 @@ def reproduce(
         if for_table := for_table + _given(workers=workers is not None, out=out_dir is not None):
             raise UserError(f"{', '.join(for_table)}: name the paper's table that is to be played: this lists them")
         return _print_papers(paper, as_json)
-    from hanse.lab.player import cores
     from hanse.learning.engines import pick_device
     from hanse_papers.catalogue import find_table
     from hanse_papers.runner import play_audited, run_table
@@ -134,11 +133,11 @@ def reproduce(
     if export is not None:
         return say(f"wrote {_export(chosen, export)} experiments to {export}")
     _check_folder(folder)
-    with resumable(err):
+    with resumable():
         outcome = run_table(
             chosen,
             seeds=chosen.seeds,
-            workers=cores() if workers is None else workers,
+            workers=workers,
             folder=folder,
             console=err,
             work=play_audited,
@@ -201,7 +200,7 @@ def _decide(
         plans = [planned(found, runs) for found, runs in zip(judged, books, strict=True)]
         steps = list(heapq.merge(*plans, key=lambda step: step.rank))
     else:
-        with resumable(err):
+        with resumable():
             workers = 1 if workers is None else workers
             verdicts, failures = decide(asked, hours=hours, workers=workers, console=err)
     if as_json:

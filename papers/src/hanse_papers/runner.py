@@ -139,7 +139,7 @@ def run_table(
     table: PaperTable,
     *,
     seeds: int,
-    workers: int,
+    workers: int | None,
     folder: Path,
     console: Console | None = None,
     work: Work = play,
@@ -149,7 +149,7 @@ def run_table(
     Args:
         table: the table.
         seeds: the number of seeds, 1 to 1,000. The seeds are 0, 1, ...
-        workers: how many processes play. With 1, it is this process.
+        workers: how many processes play. With 1, it is this process. None: one for each core.
         folder: the folder whose ``kept.jsonl.gz`` keeps the results. Other tables find there the results that they
             share.
         console: where the progress bar is drawn. None: it is not drawn.

@@ -8,7 +8,6 @@ The checks of a run are in :mod:`hanse.reports.audit` and :mod:`hanse.runs.recom
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,7 +20,7 @@ from typer.core import TyperGroup
 from hanse.base.errors import UserError
 from hanse.base.plain_text import quantity
 from hanse.base.wings import absent
-from hanse.cli.options import RunFolder, Trust, err, out, say, trusting
+from hanse.cli.options import RunFolder, Trust, err, out, print_json, say, trusting
 
 if TYPE_CHECKING:
     from hanse.reports.audit import Audit
@@ -75,7 +74,7 @@ def audit(
     with counting("checks", err) as told, trusting(trust):
         result = audit_run(folder, told, trust)
     if as_json:
-        print(json.dumps(result.as_json(), indent=1, allow_nan=False))
+        print_json(result.as_json())
     else:
         _print(result, folder.resolve().name)
     if not result.holds:
@@ -122,7 +121,7 @@ def recompute_run(
     with trusting(trust):
         result = recompute(folder, validation, floor)
     if as_json:
-        print(json.dumps({**vars(result), "taken": sorted(result.taken)}, indent=1, allow_nan=False))
+        print_json({**vars(result), "taken": sorted(result.taken)})
     else:
         _tell(result)
     if result.unlike is not None:

@@ -36,10 +36,8 @@ def doctor() -> None:
 def _versions() -> list[str]:
     """Return the versions of hanse, of Python and of the libraries that results depend on."""
     shown = [f"{name} {installed}" for name in _SHOWN if (installed := _installed(name)) is not None]
-    lines = [
-        f"hanse {version('hanse')} on Python {platform.python_version()}, {platform.system()} {platform.machine()}"
-    ]
-    return [*lines, ", ".join(shown)]
+    here = f"{platform.system()} {platform.machine()}"
+    return [f"hanse {version('hanse')} on Python {platform.python_version()}, {here}", ", ".join(shown)]
 
 
 def _speed() -> list[str]:

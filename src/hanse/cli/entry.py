@@ -20,7 +20,7 @@ import warnings
 from collections.abc import Sequence
 from itertools import chain, count
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -49,6 +49,9 @@ from hanse.cli.options import (
     warn,
 )
 from hanse.flower import new
+
+if TYPE_CHECKING:
+    from hanse.runs.played_run import PlayedRun
 
 app = typer.Typer(
     name="hanse",
@@ -236,7 +239,7 @@ def _free(file: Path) -> Path:
     return next(place for place in places if file.name != "config.toml" or not place.exists())
 
 
-def _finish(result: object) -> None:
+def _finish(result: PlayedRun) -> None:
     """Print how a run ended, its last figures, warnings, and what to do next. Raises typer.Exit with 1 if it was
     stopped, or has no result.
     """
@@ -244,32 +247,28 @@ def _finish(result: object) -> None:
     from hanse.reports.answers import answers
     from hanse.reports.groups import group_runs
     from hanse.reports.words import said
-    from hanse.runs.experiment import PlayedRun
     from hanse.runs.observers import mostly_refused, valued_otherwise
     from hanse.runs.run_record import load_run
 
-    assert isinstance(result, PlayedRun)
     if result.interrupted:
         out.print(f"Stopped after round {len(result.metrics)} of {result.experiment.run.rounds}. Go on with:")
         out.print(f"  hanse resume {shlex.quote(str(result.path))}", markup=False)
         raise typer.Exit(1)
     if result.over is not None:
         out.print(result.over, highlight=False)
-    record = load_run(result.path) if result.metrics and result.path is not None else None
-    doubts = record.doubts if record is not None else ()
-    warn((*([result.nothing] if result.nothing and result.nothing not in doubts else []), *doubts))
-    what, tested = reached(record) if record is not None else ("nothing tested", [])
+    assert result.path is not None  # what a command plays has a run directory, and so at least a round
+    record = load_run(result.path)
+    warn(dict.fromkeys(filter(None, (result.nothing, *record.doubts))))
+    what, tested = reached(record)
     out.print(f"{quantity(len(result.metrics), 'round')}; {' '.join([what, *tested[-1:]])}", highlight=False)
     lines = [*mostly_refused(result.clients, result.names), *valued_otherwise(result.metrics)]
-    if record is not None and record.minted:
+    if record.minted:
         lines.append(said("minted", units=record.minted))
     for line in lines:
         say(f"warning: {line}", style="yellow")
-    if record is not None:
-        for question, answer in answers(group_runs([record])).lines.items():
-            say(f"{question} {answer}", wrap=True)
-    picture = f"; a picture of it: hanse report {shlex.quote(str(result.path))}" if result.metrics else ""
-    say(f"in {result.path}{picture}")
+    for question, answer in answers(group_runs([record])).lines.items():
+        say(f"{question} {answer}", wrap=True)
+    say(f"in {result.path}; a picture of it: hanse report {shlex.quote(str(result.path))}")
     if result.nothing:
         raise typer.Exit(1)
 

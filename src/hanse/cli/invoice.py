@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table as RichTable
 
 from hanse.base.files import write_whole
 from hanse.base.plain_text import quantity
@@ -36,6 +35,7 @@ def invoice(
     from hanse.core.entry import tokens
     from hanse.reports.invoice import as_csv, as_page
     from hanse.reports.invoice import invoice as make
+    from hanse.reports.text_table import TextTable
 
     made = make(folder, budget, currency, by)
     for file, text in ((csv, as_csv), (html, as_page)):
@@ -45,16 +45,14 @@ def invoice(
     parties, receive = quantity(len(made.lines), "participant"), "receives" if made.paid == 1 else "receive"
     say(f"A proposal for the sum given; {made.paid} of {parties} {receive} any.", wrap=True)
     by_value = made.by == "value"
-    table = RichTable("participant", "share", made.currency, "95 % interval" if by_value else "tokens")
-    for column in table.columns[1:]:
-        column.justify = "right"
+    rows = []
     for line in made.lines:
         last = "–" if line.between is None else " to ".join(map(made.told, line.between))
         if not by_value:
             last = "–" if line.units is None else tokens(line.units)
-        table.add_row(line.name, f"{100 * line.share:.2f} %", made.told(line.amount), last)
-    table.add_section()
-    table.add_row("total", "", made.told(made.total), "")
-    out.print(table)
+        rows.append((line.name, f"{100 * line.share:.2f} %", made.told(line.amount), last))
+    rows.append(("total", "", made.told(made.total), ""))
+    headings = ("participant", "share", made.currency, "95 % interval" if by_value else "tokens")
+    out.print(TextTable(headings, tuple(rows)))
     for sentence in (note.said for note in made.notes if note.level != "doubt"):
         say(sentence, wrap=True)

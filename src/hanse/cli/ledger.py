@@ -8,7 +8,6 @@ Tables show tokens. JSON has whole numbers of units; a million units are one tok
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import asdict, replace
 from io import StringIO
@@ -21,7 +20,7 @@ from rich.table import Table as RichTable
 from hanse.base.errors import UserError, nearest
 from hanse.base.files import write_whole
 from hanse.base.plain_text import quantity
-from hanse.cli.options import LedgerUrl, RunFolder, err, say
+from hanse.cli.options import AsJson, LedgerUrl, RunFolder, err, print_json, say
 
 if TYPE_CHECKING:
     from hanse.ledger.log import LogHead
@@ -34,7 +33,6 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table; amounts are units.")]
 Account = Annotated[
     str | None,
     typer.Option("--account", "-a", help="Only this account: client/3, escrow/3, pool/NAME, mint, or a client's name."),
@@ -59,7 +57,7 @@ def balances(folder: RunFolder, as_json: AsJson = False) -> None:
         held = dict(sorted(ledger.as_book().balances.items(), key=lambda entry: natural(entry[0])))
     _warn(folder)
     if as_json:
-        print(json.dumps(held, indent=1))
+        print_json(held)
     else:
         rows = [[name, tokens(units)] for name, units in held.items()]
         _table(["account", "tokens"], rows, folder)
@@ -69,7 +67,7 @@ def balances(folder: RunFolder, as_json: AsJson = False) -> None:
 def history(
     folder: RunFolder,
     account: Account = None,
-    round_: Annotated[int | None, typer.Option("--round", help="Only this round.")] = None,
+    round_: Annotated[int | None, typer.Option("--round", min=0, help="Only this round.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the transactions, in order.
@@ -84,8 +82,6 @@ def history(
     from hanse.core.entry import leaf, tokens
     from hanse.ledger.run_ledger import reading
 
-    if round_ is not None and round_ < 0:
-        raise UserError(f"--round {round_}: must be at least 0")
     with reading(folder) as ledger:
         ledger.as_book()  # books that do not hold are refused before anything is printed
         _warn(folder)
@@ -195,7 +191,7 @@ def _tell(
         del answer["closed"]  # a number for each round
         answer |= {"settled_again": replayed.again, "why_not": replayed.why_not, "beyond": replayed.beyond}
         answer |= {"checks": {check.name: check.holds for check in replayed.checks}}
-        print(json.dumps({**answer, "witnessed": None if newest is None else newest.round}, indent=1))
+        print_json({**answer, "witnessed": None if newest is None else newest.round})
     elif not verdict.ok:
         print(said("books_fail", verdict.wrong, replayed.lost, receipts), file=sys.stderr)
     else:

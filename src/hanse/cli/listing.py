@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from inspect import Parameter, signature
+from itertools import groupby
 from typing import Any
 
 from pydantic import BaseModel
@@ -65,13 +67,10 @@ def combinations(names: Iterable[str] = MECHANISMS) -> Iterator[Combination]:
 def _with_options() -> dict[str, Mapping[str, Callable[..., Any]]]:
     """Return everything that has a name and options, by the key of the file that takes it."""
     parts = {f"mechanism.{slot}": parts for slot, parts in PARTS.items() if parts}
-    rest: dict[str, Mapping[str, Callable[..., Any]]] = {
-        "model.name": MODELS,
-        "behaviour": BEHAVIOURS,
-        "clients.policy": POLICIES,
-    }
-    data: dict[str, Mapping[str, Callable[..., Any]]] = {"data.source": SOURCE_KINDS, "data.partition": PARTITIONS}
-    return {"mechanism.name": MECHANISMS, **parts, **data, **rest}
+    return {
+        "mechanism.name": MECHANISMS, **parts, "data.source": SOURCE_KINDS, "data.partition": PARTITIONS,
+        "model.name": MODELS, "behaviour": BEHAVIOURS, "clients.policy": POLICIES,
+    }  # fmt: skip
 
 
 def name_table() -> RichTable:
@@ -202,17 +201,12 @@ def combination_table(mechanism: str | None = None) -> RichTable:
     if mechanism is not None and mechanism not in MECHANISMS:
         raise UserError(f"NAME: '{mechanism}': no such mechanism{nearest(mechanism, MECHANISMS)}")
     table = RichTable("mechanism", "decision", "fits", "does not fit, because it needs")
-    for name in MECHANISMS if mechanism is None else (mechanism,):
-        known = list(combinations([name]))
-        for slot in SLOTS:
-            here = [c for c in known if c.slot == slot]
-            if not here:
-                continue
-            fits = ", ".join(c.part for c in here if not c.missing)
-            wrong: dict[str, list[str]] = {}
-            for c in here:
-                if c.missing:
-                    wrong.setdefault("; ".join(c.missing), []).append(c.part)
-            lines = (f"{', '.join(parts)}: {reason}" for reason, parts in wrong.items())
-            table.add_row(name, slot, fits or "-", "\n".join(lines) or "-", end_section=slot == "deploy")
+    found = combinations(MECHANISMS if mechanism is None else [mechanism])
+    for (name, slot), here in groupby(found, key=lambda c: (c.mechanism, c.slot)):
+        by_reason = defaultdict[str, list[str]](list)
+        for c in here:
+            by_reason["; ".join(c.missing)].append(c.part)
+        fits = by_reason.pop("", [])
+        lines = (f"{', '.join(parts)}: {reason}" for reason, parts in by_reason.items())
+        table.add_row(name, slot, ", ".join(fits) or "-", "\n".join(lines) or "-", end_section=slot == "deploy")
     return table

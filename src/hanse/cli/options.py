@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import inspect
+import json
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -30,6 +31,7 @@ out, err = Terminal(emoji=False, markup=False), Terminal(stderr=True, emoji=Fals
 
 Dirs = Annotated[list[Path], typer.Argument(help="Run directories, or folders of sweeps.", show_default=False)]
 RunFolder = Annotated[Path, typer.Argument(metavar="DIR", help="Run directory.", show_default=False)]
+Client = Annotated[str | None, typer.Option("--client", "-c", help="Its number, or its name.", show_default=False)]
 ExperimentFile = Annotated[Path, typer.Argument(metavar="EXP.toml", help="The experiment's file.", show_default=False)]
 Changes = Annotated[
     list[str] | None,
@@ -40,6 +42,9 @@ Changes = Annotated[
     ),
 ]
 
+NodeConfig = Annotated[
+    str, typer.Option("--node-config", help="What load_data finds in context.node_config, as 'a=1 b=2'.")
+]
 LedgerUrl = Annotated[
     str | None,
     typer.Option(
@@ -49,6 +54,7 @@ LedgerUrl = Annotated[
         show_default=False,
     ),
 ]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else; amounts are units.")]
 # what only looks at a run imports nothing that it names, unless it is told to
 Trust = Annotated[
     bool, typer.Option("--trust", help="Import the modules that the run's files name. This runs their code.")
@@ -121,6 +127,11 @@ def warn(lines: Iterable[str]) -> None:
         say(f"warning: {line}", style="bold yellow", wrap=True)
 
 
+def print_json(value: object) -> None:
+    """Print a value as JSON, which has no NaN."""
+    print(json.dumps(value, indent=1, allow_nan=False))
+
+
 def own_modules() -> None:
     """Allow import paths to modules in the current folder, for commands that run experiments."""
     if os.getcwd() not in sys.path:
@@ -165,10 +176,10 @@ def parsed_node_config(given: str) -> dict[str, Any]:
 
 
 @contextmanager
-def resumable(console: Console) -> Iterator[None]:
+def resumable() -> Iterator[None]:
     """When Ctrl-C stops a command that plays many runs, exit with 1 and say how to continue."""
     try:
         yield
     except KeyboardInterrupt:
-        console.print("hanse: stopped; the same command goes on with the runs that are left")
+        err.print("hanse: stopped; the same command goes on with the runs that are left")
         raise typer.Exit(1) from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hanse.base.plain_text import quantity
+from hanse.cli.options import print_json
 
 if TYPE_CHECKING:
     from hanse.ledger.receipts import Receipt
@@ -92,8 +92,7 @@ def _say(receipts: list[Receipt], key: str | None, as_json: bool) -> None:
     """Print what was checked; ``key`` is the fingerprint of the key that has signed all heads, None if none has."""
     if as_json:
         rows = [{"book": r.book, "count": r.count, "head": r.root, **r.said} for r in receipts]
-        print(json.dumps({"ok": True, "key": key, "receipts": rows}, indent=1))
-        return
+        return print_json({"ok": True, "key": key, "receipts": rows})
     rounds, books = [r.round for r in receipts], sorted({r.book for r in receipts})
     sentence = f"All heads are signed by the key {key}." if key else "The heads are not signed, as in a simulation."
     held = quantity(len(receipts), "receipt holds", "receipts hold")

@@ -6,7 +6,6 @@ This module reads the options and prints a summary. :mod:`hanse.reports.statemen
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,7 +14,7 @@ import typer
 from hanse.base.errors import UserError
 from hanse.base.files import write_whole
 from hanse.base.plain_text import quantity
-from hanse.cli.options import Trust, err, say, trusting, warn
+from hanse.cli.options import Client, Trust, err, print_json, say, trusting, warn
 
 if TYPE_CHECKING:
     from hanse.reports.statement import Statement
@@ -25,9 +24,7 @@ def statement(
     place: Annotated[
         Path, typer.Argument(metavar="DIR", help="Run directory; with --dry-run an experiment.", show_default=False)
     ],
-    client: Annotated[
-        str | None, typer.Option("--client", "-c", help="The participant: its number, or its name.", show_default=False)
-    ] = None,
+    client: Client = None,
     everyone: Annotated[bool, typer.Option("--all", help="A page for each participant.")] = False,
     out_file: Annotated[
         Path | None, typer.Option("--out", "-o", help="File of the page; default DIR/statements/client-N.html.")
@@ -99,8 +96,7 @@ def _made(folder: Path, client: str | None, train_alone: bool, page: Path | None
                 write_whole(page or folder / "statements" / f"client-{one}.html", render(made[-1]))
     if as_json:
         found = [one.as_json() for one in made]
-        print(json.dumps(found if client is None else found[0], indent=1, allow_nan=False))
-        return
+        return print_json(found if client is None else found[0])
     warn(made[0].doubts)
     if client is None:
         for line in (*made[0].missing, *(f"{one.client.name}: {one.headline}." for one in made)):
@@ -121,7 +117,6 @@ def _before(file: Path, client: str, as_json: bool) -> None:
         raise UserError(f"{file}: is a folder; --dry-run takes an experiment (TOML)")
     outlook = prospect(Experiment.read(file), int(client) if client.isdecimal() else client)
     if as_json:
-        print(json.dumps(outlook.as_json(), indent=1, allow_nan=False))
-        return
+        return print_json(outlook.as_json())
     for line in outlook.lines:
         say(line, wrap=True)

@@ -6,7 +6,6 @@ This module checks the options and prints the comparison. :mod:`hanse.lab.sweep`
 
 from __future__ import annotations
 
-import json
 import shlex
 from pathlib import Path
 from typing import Annotated
@@ -15,7 +14,7 @@ import typer
 
 from hanse.base.errors import UserError
 from hanse.base.plain_text import quantity
-from hanse.cli.options import Changes, ExperimentFile, Workers, err, name_of, out, resumable, say
+from hanse.cli.options import Changes, ExperimentFile, Workers, err, name_of, out, print_json, resumable, say
 
 Grid = Annotated[
     list[str] | None,
@@ -79,7 +78,6 @@ def sweep(
         hanse sweep exp.toml --grid 'model.hidden=[50],[50,25]' --workers 4
         hanse sweep exp.toml --grid mechanism.name=fedavg,local,greedyfed --seeds 20 --part 2/8
     """
-    from hanse.lab.player import cores
     from hanse.lab.sweep import TABLE, grid_of, part_of, rows_of, run_sweep, without_effect
     from hanse.reports.compare import experiments_table
     from hanse.reports.groups import group_runs
@@ -95,14 +93,13 @@ def sweep(
         return say(f"--part {part}: no run is left for this part")
     if dry_run:
         labels = [point.job.label for point in points]
-        print(json.dumps({"runs": labels}, indent=1) if as_json else "\n".join(labels))
-        return
+        return print_json({"runs": labels}) if as_json else print("\n".join(labels))
     folder = out_dir or Path("runs") / f"sweep-{name_of(file)}"
-    with resumable(err):
+    with resumable():
         done = run_sweep(
             points,
             folder,
-            workers=cores() if workers is None else workers,
+            workers=workers,
             ray=ray,
             gpus=gpus,
             table_name=table,
@@ -110,7 +107,7 @@ def sweep(
             console=err,
         )
     if as_json:
-        print(json.dumps({"rows": rows_of(points, done)}, indent=1))
+        print_json({"rows": rows_of(points, done)})
     else:
         places = [found.get("folder") for found in done.results.values()]
         kept = [place for place in places if place is not None and Path(place).is_dir()]

@@ -756,6 +756,15 @@ def in_slots(declared: Named, slots: Sequence[str]) -> frozenset[str]:
     return declared
 
 
+def set_words(part: Part, **words: Named) -> None:
+    """Give a part that is being made other ``needs`` or ``accepts`` than its class has, by its options.
+
+    A part calls this for itself in its ``__post_init__``: it is frozen.
+    """
+    for name, declared in words.items():
+        object.__setattr__(part, name, declared)
+
+
 @dataclass(frozen=True)
 class Size:
     """The size of a run, as known before round 0.

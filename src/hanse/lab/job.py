@@ -32,7 +32,8 @@ from hanse.runs.config import Experiment
 from hanse.runs.sections import RunSection
 
 if TYPE_CHECKING:
-    from hanse.runs.experiment import PlayedRun
+    from hanse.runs.played_run import PlayedRun
+    from hanse.runs.round import Played
 
 Step = Callable[[int], None]
 """Called with the number of rounds that were finished since the last call, to move a progress bar."""
@@ -143,18 +144,18 @@ def seeded(
     return Job(key_of(given, ids), label, given)
 
 
-class _Rounds:
+class Rounds:
     """An observer of a run that reports finished rounds to a :data:`Step`."""
 
     def __init__(self, step: Step) -> None:
         self._step = step
 
-    def on_start(self, experiment: Any, first_round: int, said: Any) -> None:
+    def on_start(self, experiment: Experiment, first_round: int, said: Sequence[str]) -> None:
         """Count the rounds that an earlier start of the same run has played, so a bar ends at the full length."""
         if first_round:
             self._step(first_round)
 
-    def on_round(self, metrics: Mapping[str, Any], played: Any) -> None:
+    def on_round(self, metrics: Mapping[str, Any], played: Played) -> None:
         """Count one finished round."""
         self._step(1)
 
@@ -227,14 +228,13 @@ def _same(path: Path, asked: Experiment) -> bool:
         ours, theirs = asked.sections(), Experiment.read(path / "config.toml").sections()
     except UserError:
         return False
-    open_ = {("engine", name) for name, value in ours["engine"].items() if value in (None, "auto")}
+    left = [("engine", name) for name, value in ours["engine"].items() if value in (None, "auto")]
     if getattr(asked.mechanism.built.value, "judges", None) == "auto":
-        open_.add(("mechanism", "value"))
-    return all(
-        {k: v for k, v in ours[name].items() if (name, k) not in open_}
-        == {k: v for k, v in theirs[name].items() if (name, k) not in open_}
-        for name in ours
-    )
+        left.append(("mechanism", "value"))
+    for section, name in left:
+        for said in (ours, theirs):
+            said[section].pop(name, None)
+    return ours == theirs
 
 
 def attempt(job: Job, step: Step, run: Callable[[Sequence[Any]], PlayedRun]) -> dict[str, Any]:
@@ -266,7 +266,7 @@ def attempt(job: Job, step: Step, run: Callable[[Sequence[Any]], PlayedRun]) -> 
     found: dict[str, Any] = {"key": job.key, "label": job.label, "given": job.sections, "made": made()}
     begun = time.perf_counter(), time.process_time()
     try:
-        result = run([_Rounds(step)])
+        result = run([Rounds(step)])
         if result.interrupted:
             return found | {"status": "interrupted"}
         if result.nothing:

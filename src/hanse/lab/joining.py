@@ -12,7 +12,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -33,6 +34,7 @@ from hanse.data.kinds import Column
 from hanse.data.labels import Labels
 from hanse.data.units import Cut
 from hanse.games.jackknife import FEW_SPLITS, SURE, split_error
+from hanse.lab.job import Rounds
 from hanse.learning.metrics import ACCURACY, MetricStyle
 from hanse.learning.models import Factory
 from hanse.reports.alone import ALONE
@@ -45,7 +47,7 @@ from hanse.reports.words import Note, said
 from hanse.runs import experiment as running
 from hanse.runs.chance import NEAR_ALL, Guess
 from hanse.runs.config import Experiment
-from hanse.runs.observers import ProgressCallback, mostly_refused
+from hanse.runs.observers import mostly_refused
 from hanse.runs.run_record import RunRecord, load_run
 from hanse.runs.sections import RunSection
 from hanse.runs.setup import Own, build
@@ -192,11 +194,9 @@ class Joining(Displayed):
         rows = []
         for i, client in enumerate(self.clients):
             own = [self.of(name)[i] for name in self.mechanisms]
-            rows.append([client, self._shown(own[0].alone), *map(self._told, own)])
+            alone = "–" if np.isnan(own[0].alone) else self.reading.show(own[0].alone)
+            rows.append([client, alone, *map(self._told, own)])
         return ("", f"{self.reading.title} alone", *self.mechanisms), rows
-
-    def _shown(self, value: float) -> str:
-        return "–" if np.isnan(value) else self.reading.show(value)
 
     def _told(self, gain: Gain) -> str:
         if np.isnan(gain.gain):
@@ -212,12 +212,12 @@ class Joining(Displayed):
         for k, name in enumerate(self.mechanisms):
             own = self.of(name)
             x = np.arange(len(own)) + np.float64(0.5 * ((k + 0.5) / many - 0.5))  # next to each other
-            columns = np.array([[g.gain, g.low, g.high] for g in own], np.float64).T * factor
-            lines.append(Curve(name, x, columns[0], columns[1], columns[2], dots=True))
-        unit = "points" if self.reading.percent else ""
+            gain, low, high = np.array([[g.gain, g.low, g.high] for g in own], np.float64).T * factor
+            lines.append(Curve(name, x, gain, low, high, dots=True))
+        unit = " (points)" if self.reading.percent else ""
         caption = said("gains_caption", self.reading.title)
         marks = Lines(tuple(lines), zero=True, whole=False, places=self.clients, named=True)
-        axis = f"gain in {self.reading.title}{f' ({unit})' if unit else ''}"
+        axis = f"gain in {self.reading.title}{unit}"
         return Picture(Chart("who-gains", "", "Whom does joining pay?", caption, marks, y=axis))
 
     def to_pandas(self) -> pd.DataFrame:
@@ -226,7 +226,7 @@ class Joining(Displayed):
         Raises:
             UserError: pandas is not installed.
         """
-        return frame([{**vars(gain)} for gain in self.gains], "client")
+        return frame([vars(gain) for gain in self.gains], "client")
 
 
 def _as_arguments(line: str) -> str:
@@ -324,20 +324,26 @@ def who_gains(
         [('Bremen', 1), ('Kiel', -1), ('Visby', 0)]
     """
     rounds = RunSection().rounds if rounds is None else rounds
-    _check_numbers(test, splits=(splits, 1), rounds=(rounds, 1), seed=(seed, 0))
+    if isinstance(test, bool) or not isinstance(test, int | float) or not 0 < test < 1:
+        raise UserError(f"test: {test!r}: must be a share above 0 and below 1: without test rows nobody can compare")
+    whole_number("splits", splits, 1)
+    whole_number("rounds", rounds, 1)
+    whole_number("seed", seed, 0)
     for name, options in (("train", train), ("alone", alone)):
         if not isinstance(options, Mapping | None):
             raise UserError(f"{name}: {options!r:.80}: must be a table of settings of [train], such as {{'lr': 0.05}}")
     called = _called(mechanisms)
-    given = {"target": target, "client_column": client, "features": features, "statistics": statistics}
-    source: dict[str, Any] = {**given, "group": group, "time": time, "cut": cut, "labels": labels}
-    source = {key: value for key, value in source.items() if value is not None}
-    source["test"] = _OF_SERVER if any(map(_judges, called.values())) else 0.0
+    given: dict[str, Any] = {"target": target, "client_column": client, "features": features, "prepare": prepare}
+    given |= {"statistics": statistics, "group": group, "time": time, "cut": cut, "labels": labels}
+    source = {key: value for key, value in given.items() if value is not None}
+    parts = [part for one in called.values() for part in Experiment(mechanism=one).mechanism.built.slots().items()]
+    judged = any("validation" in in_slots(part.needs, [slot]) for slot, part in parts)  # on rows of the server
+    source["test"] = _OF_SERVER if judged else 0.0
     by_schema = isinstance(data, Mapping) and "schema" in data and {*data} <= {"schema", "files", "sha256"}
-    if by_schema and (source.keys() - {"statistics", "cut", "test"} or prepare is not None or splits > 1):
+    if by_schema and (source.keys() - {"statistics", "cut", "test"} or splits > 1):
         raise UserError("data: a schema says target, client, group, time, shares and preparation, and has one split")
     own_data = None if by_schema else data
-    source = dict(data) if by_schema else source | ({} if prepare is None else {"prepare": prepare})
+    source = dict(data) if by_schema else source
     dataset = _owned(own_data, source, target, client)
     withhold(dataset.doubt)
     named = metric if metric is not None else None if dataset.num_classes is None else ACCURACY.key
@@ -358,11 +364,11 @@ def who_gains(
     results, notes = list[list[Gain]](), list[str]()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory()) if out is None else out)
-        counted = _Rounds(stack.enter_context(shown(progress, "rounds")), splits * len(called) * rounds)
+        bar, played, most = stack.enter_context(shown(progress, "rounds")), count(1), splits * len(called) * rounds
         for split in range(splits):
             experiments = {label: experiment(label, seed + split) for label in called}
             place = folder if splits == 1 else folder / f"split-{split}"
-            runs, more = _played(experiments, own, place, counted)
+            runs, more = _played(experiments, own, place, lambda label, _: bar(next(played), most, label))
             notes += _unlike(more, notes)
             alone_run = runs.pop(ALONE)
             results.append([gain for label, run in runs.items() for gain in gains_of(run, alone_run, label)])
@@ -377,14 +383,6 @@ def withhold(doubt: str) -> None:
     """Raise UserError if there is a doubt of what rows are."""
     if doubt:
         raise UserError(f"{doubt}: until then nobody can tell whether joining pays")
-
-
-def _check_numbers(test: Any, **counts: tuple[Any, int]) -> None:
-    """Raise UserError for a share of test rows that leaves nothing, or a count that is none or below its least."""
-    if isinstance(test, bool) or not isinstance(test, int | float) or not 0 < test < 1:
-        raise UserError(f"test: {test!r}: must be a share above 0 and below 1: without test rows nobody can compare")
-    for name, (count, least) in counts.items():
-        whole_number(name, count, least)
 
 
 def _owned(data: Any, source: Mapping[str, Any], target: Column | None, client: Column | None) -> Dataset:
@@ -430,27 +428,6 @@ def _name(mechanism: Any) -> str:
     return mechanism.name if isinstance(mechanism, Mechanism) else str(mechanism)
 
 
-def _judges(mechanism: Any) -> bool:
-    """Return whether a mechanism judges models on rows of the server."""
-    slots = Experiment(mechanism=mechanism).mechanism.built.slots()
-    return any("validation" in in_slots(part.needs, [slot]) for slot, part in slots.items())
-
-
-@dataclass
-class _Rounds:
-    """An observer that tells how many rounds of all runs have been played, and which run it is."""
-
-    told: ProgressCallback
-    of: int
-    label: str = ""
-    played: int = 0
-
-    def on_round(self, metrics: Mapping[str, Any], played: Any) -> None:
-        """Count a round."""
-        self.played += 1
-        self.told(self.played, self.of, self.label)
-
-
 def _check_all(labels: Sequence[str], check: Callable[[str], None]) -> None:
     """Raise UserError if any of the mechanisms cannot be played, before the first one is."""
     lines = dict[str, list[str]]()
@@ -465,16 +442,16 @@ def _check_all(labels: Sequence[str], check: Callable[[str], None]) -> None:
 
 
 def _played(
-    experiments: Mapping[str, Experiment], own: Own, folder: Path, counted: _Rounds
+    experiments: Mapping[str, Experiment], own: Own, folder: Path, told: Callable[[str, int], None]
 ) -> tuple[dict[str, RunRecord], list[str]]:
     """Play every experiment, each in a directory of its own below ``folder``, and return the runs by label, and their
-    warnings.
+    warnings. ``told`` is given a run's label and 1 after each round.
     """
     found, notes = {}, list[str]()
     for k, (label, experiment) in enumerate(experiments.items()):
         place = folder / (slug(label) if label == ALONE else f"{k}-{slug(label)}")
-        counted.label = label
-        run = running.run(experiment, data=own.data, model=own.model, out=place, observers=[counted])
+        counts = Rounds(partial(told, label))
+        run = running.run(experiment, data=own.data, model=own.model, out=place, observers=[counts])
         notes += [_as_arguments(line) for line in run.said if line.startswith("warning: ")]
         if lost := mostly_refused(run.clients, run.names):
             notes.append(f"warning: {label}: {'among others, ' if len(lost) > 1 else ''}{lost[0]}")

@@ -20,6 +20,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
+from itertools import dropwhile
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, NotRequired, Protocol, TypeGuard
@@ -313,7 +314,8 @@ def _line(result: Mapping[str, Any]) -> str:
     if "experiment" in kept:
         kept["experiment"] = _beyond(kept["experiment"], kept["given"])
     if "curves" in kept:
-        kept["curves"] = {name: _begun(curve) for name, curve in kept["curves"].items()}
+        begun = {name: dropwhile(lambda value: value is None, curve) for name, curve in kept["curves"].items()}
+        kept["curves"] = {name: list(curve) for name, curve in begun.items()}
     return json.dumps(kept, separators=(",", ":")) + "\n"  # a setting may be infinite, as the cost of who only buys
 
 
@@ -366,12 +368,6 @@ def _has_every_test(found: Mapping[str, Any], job: Job) -> bool:
         return False
     due = {number for number in range(1, played + 1) if number % every == 0 or number == planned}
     return due <= set(tested) and bool(found["curves"]) if tested else not found["curves"]
-
-
-def _begun(curve: Sequence[Any]) -> list[Any]:
-    """Return a curve without the points of None at its start."""
-    first = next((place for place, value in enumerate(curve) if value is not None), len(curve))
-    return list(curve[first:])
 
 
 def _beyond(whole: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:

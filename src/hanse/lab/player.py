@@ -29,10 +29,11 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, NoReturn
 
+from joblib import cpu_count
 from rich.console import Console
 from threadpoolctl import threadpool_limits
 
-from hanse.base.errors import UserError, library
+from hanse.base.errors import UserError, collected, library
 from hanse.base.plain_text import quantity
 from hanse.base.pytorch import torch
 from hanse.data.sources import SOURCES, keeping, load
@@ -68,7 +69,7 @@ def play_all(
     store: Results,
     work: Work,
     *,
-    workers: int,
+    workers: int | None,
     label: str,
     ray: str | None = None,
     gpus: float | None = None,
@@ -84,7 +85,8 @@ def play_all(
         store: where results are kept. Many lists of jobs may share it.
         work: the function that plays one job. Unless ``workers`` is 1, it is sent to other processes. It must therefore
             be a function of a module (or a ``functools.partial`` of one).
-        workers: how many processes play, at least 1; with 1 it is this process. Not used on Ray.
+        workers: how many processes play, at least 1; with 1 it is this process. None: one for each core that this
+            process may use, which may be fewer than exist in a container or a batch job. Not used on Ray.
         label: the text before the progress bar.
         ray: the address of a Ray cluster to use instead of processes (see :func:`in_ray`). None: no cluster.
         gpus: how many GPUs each job gets on Ray. With a fraction, jobs share one. None: none.
@@ -100,6 +102,7 @@ def play_all(
         MachineError: a result cannot be written. Earlier results are kept.
         KeyboardInterrupt: the user stopped it. What has ended by then is kept.
     """
+    workers = cpu_count() if workers is None else workers
     if workers < 1:
         raise UserError(f"--workers {workers}: must be at least 1")
     results = {job.key: found for job in jobs if (found := store.read(job)) is not None}
@@ -155,20 +158,11 @@ def _check_sources(jobs: Sequence[Job]) -> None:
     )
     for source, path, download, scale in wanted:
         if source in SOURCES:
-            try:
-                with intra_op(1):  # a fork has no copy of threads that PyTorch starts here, and would wait for them
-                    load(source, root=Path(path).expanduser() if path else None, download=download, scale=scale)
-            except UserError as wrong:
-                lines += wrong.lines
+            # one thread: a fork has no copy of threads that PyTorch starts here, and would wait for them
+            with collected(lines), intra_op(1):
+                load(source, root=Path(path).expanduser() if path else None, download=download, scale=scale)
     if lines:
         raise UserError(*lines)
-
-
-def cores() -> int:
-    """Return how many cores this process may use, which may be fewer than exist in a container or a batch job."""
-    if hasattr(os, "sched_getaffinity"):
-        return max(1, len(os.sched_getaffinity(0)))
-    return os.cpu_count() or 1
 
 
 def in_order(
@@ -312,11 +306,10 @@ class _Worker:
 
     def hear(self) -> int | dict[str, Any] | None:
         """Return the next message: a number of rounds played, or the job's result; None if the process is gone."""
-        try:
-            message: int | dict[str, Any] = self.pipe.recv()
-            return message
-        except (EOFError, OSError):
-            return None
+        message: int | dict[str, Any] | None = None
+        with suppress(EOFError, OSError):
+            message = self.pipe.recv()
+        return message
 
     def end(self) -> int | None:
         """End the process and return its exit code.

@@ -34,8 +34,8 @@ from numpy.typing import NDArray
 from scipy.special import ndtr, stdtr, stdtrit
 
 from hanse.base.plain_text import quantity
+from hanse.core.table import Floats
 
-Floats = NDArray[np.float64]
 Word = Literal[
     "confirmed", "contradicted", "no such effect", "open", "not run", "not testable at this scale",
     "cannot be decided here",

@@ -20,7 +20,7 @@ from typing import Any
 
 from rich.console import Console
 
-from hanse.base.errors import UserError
+from hanse.base.errors import UserError, collected
 from hanse.base.files import write_whole
 from hanse.base.plain_text import quantity
 from hanse.lab.job import Job, folder_of, play, play_kept, seeded
@@ -101,12 +101,11 @@ def read_axis(text: str) -> Axis:
     """
     key, equals, rest = text.partition("=")
     key = key.strip()
-    if not equals or not all(part.strip() for part in key.split(".")):
-        raise UserError(f"--grid {text}: must be section.key=value,value, as in --grid train.lr=0.1,0.01")
     values, labels = tuple(value.strip() for value in _split(rest)), tuple[str, ...]()
     if key in NAMED and len(values) == 1 and (found := _labelled(values[0])):
         labels, values = tuple(found), tuple(found.values())
-    if "." not in key and key not in NAMED and not all(value.startswith("{") for value in values):
+    whole = "." in key or key in NAMED or all(value.startswith("{") for value in values)
+    if not (equals and whole and all(part.strip() for part in key.split("."))):
         raise UserError(f"--grid {text}: must be section.key=value,value, as in --grid train.lr=0.1,0.01")
     if not all(values):
         raise UserError(f'--grid {text}: a value is empty; write "" for empty text')
@@ -189,7 +188,9 @@ def grid_of(file: Path, overrides: Sequence[str], grid: Sequence[str], seeds: in
     grid_points = [
         dict(zip((axis.key for axis in axes), v, strict=True)) for v in itertools.product(*(a.values for a in axes))
     ]
-    written_for = _mechanisms(base, overrides, grid_points)
+    # an option that only some of the mechanisms have is no mistake where one of the others is played
+    every = [base, *(changed_by(base, _words(overrides, at)) for at in grid_points)]
+    written_for = [name for name in dict.fromkeys(map(name_of, every)) if name is not None]
     labels = {axis.key: dict(zip(axis.values, axis.labels, strict=True)) for axis in axes if axis.labels}
     points: list[GridPoint] = []
     lines: list[str] = []
@@ -200,10 +201,8 @@ def grid_of(file: Path, overrides: Sequence[str], grid: Sequence[str], seeds: in
             if there.setdefault(tuple(point.at.values()), point) is not point:
                 continue  # it differs from one that is there only in an option that this mechanism does not have
             points.append(point)
-            try:
+            with collected(lines):
                 point.job.checked()
-            except UserError as wrong:
-                lines += wrong.lines
         if lines:  # the other seeds would repeat the same mistakes
             raise UserError(*dict.fromkeys(lines))
     if misfits := _misfits(points):
@@ -238,15 +237,6 @@ def _axes(grid: Sequence[str], seeds: int | None) -> list[Axis]:
     return axes
 
 
-def _mechanisms(base: Mapping[str, Any], overrides: Sequence[str], grid: Sequence[Mapping[str, str]]) -> list[str]:
-    """Return the names of all mechanisms that the file and the grid name.
-
-    An option that only some of them have is not a mistake when one of the others is played.
-    """
-    every = [base, *(changed_by(base, _words(overrides, at)) for at in grid)]
-    return [name for name in dict.fromkeys(map(name_of, every)) if name is not None]
-
-
 def _words(overrides: Sequence[str], at: Mapping[str, str]) -> list[str]:
     """Return the overrides of one run: those of all runs, and then its place in the grid."""
     return [*overrides, *(f"{key}={value}" for key, value in at.items())]
@@ -268,7 +258,7 @@ def _point(
         overrides: changes for all runs.
         at: the written value of each axis.
         seed: the run's seed, or None.
-        written_for: the mechanisms whose options may be left out (see :func:`_mechanisms`).
+        written_for: the names of all mechanisms of the file and the grid, whose options may be left out.
         name: the label if nothing varies.
         labels: what to call the values of an axis, by its key.
     """
@@ -302,7 +292,7 @@ def run_sweep(
     points: Sequence[GridPoint],
     folder: Path,
     *,
-    workers: int,
+    workers: int | None,
     ray: str | None = None,
     gpus: float | None = None,
     rows_only: bool = False,
@@ -321,7 +311,7 @@ def run_sweep(
         folder: the folder for the results, which is made if it is missing. It gets the table (rewritten after every
             run), ``jobs/<key>.json`` (the result of each run, as :func:`hanse.lab.job.attempt` describes it) and
             ``runs/`` (the run directories).
-        workers: how many processes play, at least 1.
+        workers: how many processes play, at least 1. None: one for each core.
         ray: the address of a Ray cluster to use instead of processes. None: no cluster.
         gpus: how many GPUs each run gets on Ray. With a fraction, runs share one.
         rows_only: whether to leave no run directories. On Ray there are none in any case.
@@ -449,8 +439,9 @@ def _write_rows(path: Path, rows: Sequence[Row]) -> None:
         path: the file.
         rows: may have different columns; a cell that a row lacks is empty.
     """
-    text = io.StringIO()
-    writer = csv.DictWriter(text, _columns(rows), lineterminator="\n")
+    text, last = io.StringIO(), ("error", "key")
+    columns = dict.fromkeys(name for row in rows for name in row if name not in last)  # in order of appearance
+    writer = csv.DictWriter(text, [*columns, *last], lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     write_whole(path, text.getvalue())
@@ -466,9 +457,3 @@ def kept_runs(folder: Path) -> list[Path]:
             places = [folder / "runs" / Path(name).name for name in named if name]  # the whole sweep may have moved
             found |= dict.fromkeys(place for place in places if place.is_dir())
     return list(found)
-
-
-def _columns(rows: Sequence[Row]) -> list[str]:
-    """Return the columns of all rows in order of appearance, with ``error`` and ``key`` last."""
-    every = dict.fromkeys(name for row in rows for name in row)
-    return [name for name in every if name not in ("error", "key")] + ["error", "key"]

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hanse.base.errors import RAISED, UserError, first_line
+from hanse.base.errors import RAISED, UserError, collected, first_line
 from hanse.base.imports import named
 from hanse.base.pytorch import Tensor, torch
 from hanse.games.jackknife import jackknife_errors, t_factor, t_quantile
@@ -406,10 +406,8 @@ def build_metrics(given: Sequence[Given] | None, num_classes: int | None, *, tex
     """
     lines, found = list[str](), list[Metric]()
     for one in given or ():
-        try:
+        with collected(lines):
             found.append(build_metric(one, num_classes, text=text))
-        except UserError as wrong:
-            lines += wrong.lines
     keys = [metric.key for metric in found]
     lines += [f"{WHERE}: '{key}': is named twice" for key in dict.fromkeys(keys) if keys.count(key) > 1]
     if lines:

@@ -12,12 +12,13 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from hanse.base.files import LONGEST, opened
-from hanse.base.merkle import as_text, hashes_of
+from hanse.base.merkle import as_text, hashes_of, root_from
 from hanse.base.plain_text import quantity
 from hanse.core.book import DamagedError, LedgerError, MutableBook
 from hanse.core.entry import CLOSE, MINT, Transaction, leaf
@@ -120,6 +121,13 @@ class LogHead:
     def by(self, public: bytes) -> bool:
         """Return whether the operator with this key (32 bytes) has signed the head."""
         return any(is_signed(self.text, line, self.origin, public) for line in self.signatures)
+
+    def proves(self, line: Transaction, proof: str) -> bool:
+        """Return whether hashes, in base64, lead from a line of the log, its last one then, to this head."""
+        with suppress(ValueError):  # they are none
+            hashes = hashes_of(proof)
+            return root_from(leaf(self.count, self.round, line), self.count - 1, self.count, hashes) == self.root
+        return False
 
     def contradicts(self, other: LogHead) -> str:
         """Return why this head and another cannot both belong to one log; "" if they can, or belong to different books.

@@ -41,7 +41,7 @@ from hanse.base.merkle import Tree, as_text, hashes_of, path_length, root_from
 from hanse.base.plain_text import quantity
 from hanse.core.book import Book, MutableBook
 from hanse.core.declared import Declared, Digest, Int64, Units
-from hanse.core.entry import CLOSE, LEAVE, Transaction, client, escrow, leaf, owner_of
+from hanse.core.entry import CLOSE, LEAVE, Transaction, client, escrow, owner_of
 from hanse.ledger.log import LogHead, Record
 from hanse.ledger.note import fingerprint
 
@@ -427,14 +427,13 @@ class Receipt:
     def holds(self) -> bool:
         """Return whether the hashes lead from the statement to the head; the signature is not checked."""
         try:
-            record, path, proof = _one(self.record), hashes_of(self.path), hashes_of(self.proof)
+            record, path = _one(self.record), hashes_of(self.path)
         except ValueError:
             return False
         root = root_from(self.statement.encode(), self.index, self.of, path)
         if root is None or self.round != self.note.round:
             return False
-        closing = leaf(self.count, self.round, closing_line(record, root))
-        return root_from(closing, self.count - 1, self.count, proof) == self.note.root
+        return self.note.proves(closing_line(record, root), self.proof)
 
     def wrong(self, book: str, public: bytes | None = None) -> str | None:
         """Return why this is not a receipt of a book, or None if it is one.

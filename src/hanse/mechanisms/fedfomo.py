@@ -15,7 +15,7 @@ import numpy as np
 
 from hanse.base.factories import Positive, Rate, Share, Weight
 from hanse.base.pytorch import torch
-from hanse.core.part import Context, Mechanism, Most, State, TrainPart, View, Weighed, WeighPart, by_slot
+from hanse.core.part import Context, Mechanism, Most, State, TrainPart, View, Weighed, WeighPart, by_slot, set_words
 from hanse.core.port import Request, Score, Scored
 from hanse.core.table import PER_CLIENT, Block, Floats, Ints, Replace, Seats
 from hanse.games.gram import distances
@@ -117,9 +117,7 @@ class FedFomo(TrainPart, WeighPart):
     def __post_init__(self) -> None:
         """Drop the need for validation shares if losses are measured on the training data."""
         if self.share == "train":
-            object.__setattr__(
-                self, "needs", by_slot(train={"clients", "scores"}, weigh={"clients", "scores", "rows model"})
-            )
+            set_words(self, needs=by_slot(train={"clients", "scores"}, weigh={"clients", "scores", "rows model"}))
 
     def init(self, context: Context) -> State:
         """Return affinities of 0: ``affinity [N, N]`` sums up what each client gained from each other client."""

@@ -21,7 +21,7 @@ from hanse.base.factories import Positive, Share, TokenAmount
 from hanse.base.plain_text import quantity
 from hanse.core.entry import MINT, TOKEN, Transaction, in_tokens, pool
 from hanse.core.entry import client as account
-from hanse.core.part import Context, PostedRound, Settlement, SettlePart, State, Unproved, View
+from hanse.core.part import Context, PostedRound, Settlement, SettlePart, State, Unproved, View, set_words
 from hanse.core.table import Floats
 from hanse.core.telling import BeforeJoining, Check, Kind, Telling, Terms
 from hanse.games.jackknife import interval_errors
@@ -68,7 +68,7 @@ class Pot(SettlePart):
     def __post_init__(self) -> None:
         """Need proof of training if work is paid."""
         if self.for_work > 0:
-            object.__setattr__(self, "needs", self.needs | {"proofs"})
+            set_words(self, needs=self.needs | {"proofs"})
 
     @property
     def units(self) -> int:

@@ -21,7 +21,7 @@ from pydantic import Field
 from hanse.base.errors import UserError
 from hanse.base.factories import Count, Positive, Rate
 from hanse.base.pytorch import Tensor, torch
-from hanse.core.part import Aggregate, AggregatePart, Group, Most, Size, State, View, in_slots
+from hanse.core.part import Aggregate, AggregatePart, Group, Most, Size, State, View, in_slots, set_words
 from hanse.core.port import Request
 from hanse.core.table import Floats
 from hanse.games.gram import distances
@@ -262,7 +262,7 @@ class OfRule(AggregatePart):
         # a rule without memory or rows has these methods as every part inherits them, or not at all
         if any(hasattr(of, f) and getattr(type(of), f) is not getattr(AggregatePart, f, None) for f in _MEMORY):
             raise UserError(f"of: {name} has a memory or rows of its own: must be a rule such as 'samples' or 'gtflat'")
-        object.__setattr__(self, "needs", GROUPED | in_slots(of.needs, ["weigh"]))
+        set_words(self, needs=GROUPED | in_slots(of.needs, ["weigh"]))
 
     def questions(self, clients: int, rows: int) -> Mapping[str, Most]:
         """Return what :meth:`asks` asks at most."""

@@ -26,7 +26,7 @@ from pydantic import AfterValidator, Field
 from hanse.base.errors import UserError, nearest
 from hanse.base.factories import Positive, Weight
 from hanse.base.pytorch import Tensor, torch
-from hanse.core.part import Aggregated, Context, Most, Size, State, ValuePart, Values, View, in_slots
+from hanse.core.part import Aggregated, Context, Most, Size, State, ValuePart, Values, View, in_slots, set_words
 from hanse.core.port import Derived, Gradient, Request
 from hanse.core.table import Floats, Ints, Mix, mix
 from hanse.core.telling import Measure, Telling
@@ -125,8 +125,7 @@ class GameValue(ValuePart):
         A step has its worth in a group of one, too; an average of one has nothing to share.
         """
         if self.game == "increment":
-            object.__setattr__(self, "needs", in_slots(self.needs, ["value"]) - {"groups"})
-            object.__setattr__(self, "accepts", frozenset())
+            set_words(self, needs=in_slots(self.needs, ["value"]) - {"groups"}, accepts=frozenset())
 
     def tells(self, standing: frozenset[str]) -> Telling:
         """Return the telling with this part's measure.

@@ -14,7 +14,7 @@ from contextlib import suppress
 from functools import cached_property, partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, Self, get_args, get_origin
 
 from pydantic import (
     BaseModel,
@@ -412,10 +412,7 @@ class Experiment(BaseModel):
             super().__init__(**sections)
         except ValidationError as refused:
             wrong += refused.errors()
-        found = dict[tuple[str | int, ...], list[Any]]()
-        for error in wrong:
-            found.setdefault(_place(error, sections), []).append(error)
-        for place, errors in found.items():
+        for place, errors in _by_place(wrong, sections).items():
             if place[0] == "data" and isinstance(below := sections.get("data"), Mapping):
                 lines += [line for error in errors for line in mistakes(error, place[1:], below)]
             else:
@@ -605,6 +602,20 @@ def _place(error: Any, sections: Mapping[str, Any]) -> tuple[str | int, ...]:
     return tuple(found)
 
 
+def _by_place(errors: Sequence[Any], sections: Mapping[str, Any]) -> dict[tuple[str | int, ...], list[Any]]:
+    """Return pydantic's errors by what they are about."""
+    found = dict[tuple[str | int, ...], list[Any]]()
+    for error in errors:
+        found.setdefault(_place(error, sections), []).append(error)
+    return found
+
+
+def mistakes_in(wrong: ValidationError, name: str, kind: type[Section], given: Any) -> list[str]:
+    """Return a line for each key of a section that is read by itself, as those of an experiment's sections."""
+    errors = [{**error, "loc": (name, *error["loc"])} for error in wrong.errors()]
+    return [_line(found, place, {name: kind}) for place, found in _by_place(errors, {name: given}).items()]
+
+
 def _line(errors: Sequence[Any], place: Sequence[str | int], kinds: Mapping[str, Any]) -> str:
     """Return one line for pydantic's errors in one place: the key, the value, and what is allowed; ``kinds`` are the
     types of all sections.
@@ -615,9 +626,12 @@ def _line(errors: Sequence[Any], place: Sequence[str | int], kinds: Mapping[str,
     name = ".".join(where)
     if error["type"] == "extra_forbidden":
         kind = kinds[where[0]]
-        for part in where[1:-1]:
+        parts = iter(where[1:-1])
+        for part in parts:
             given = kind.model_fields[part].annotation
             kind = next((one for one in get_args(given) if hasattr(one, "model_fields")), given)  # or None
+            if get_origin(given) is dict:
+                next(parts)  # the name of one of several
         return f"{name}: no such key{nearest(where[-1], kind.model_fields)}"
     if error["type"] == "missing":
         example = ', as in name = "fedavg" below [mechanism]' if where[0] == "mechanism" else ""

@@ -103,6 +103,6 @@ def test_a_search_knows_the_owners_of_a_table(owners: Path, tmp_path: Path) -> N
 
 
 def test_a_recomputable_run_is_attacked_without_what_an_auditor_needs(tmp_path: Path) -> None:
-    game = Game(sections(run={"rounds": 2, "recomputable": True}), [0], Store(tmp_path), 1, play_with_outcome)
+    game = Game(sections(run={"rounds": 2, "recomputable": True}), [0], Store(tmp_path), 4, 1)
     game.honest([3])
     assert game.measure == "balance"

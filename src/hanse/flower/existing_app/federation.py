@@ -106,9 +106,9 @@ class PlainFederation:
         A client's number of samples is the number that it reported when it last trained. Before that it is 1, because a
         plain app is not asked earlier.
         """
-        here = self._nodes()
-        known = sorted((m for m in self.members.by_key.values() if m.id in here), key=lambda m: m.id)
-        return Roster(replace(m.info, num_samples=self._samples.get(m.id, 1)) for m in known)
+        members = self.members.by_id()
+        here = (members[client].info for client in sorted(self._nodes()))
+        return Roster(replace(one, num_samples=self._samples.get(one.id, 1)) for one in here)
 
     def _nodes(self) -> dict[int, int]:
         """Return Flower's ids of the members that are online, by client id."""

@@ -146,9 +146,7 @@ class WatchedRound(Federation):
     def is_average(self, made: ArrayRecord | None, clients: Sequence[int]) -> bool:
         """Say whether an aggregate is the weighted average of some sound replies, up to rounding."""
         records = [self.records[c] for c in clients]
-        if made is None or not records or not self.form.names:
-            return False
-        if any(set(record) != set(made) for record in records):
+        if made is None or not records or not self.form.names or any(set(one) != set(made) for one in records):
             return False
         weights = self.share(clients)
         try:

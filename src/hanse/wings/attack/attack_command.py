@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,7 +10,7 @@ import typer
 from click.core import ParameterSource
 
 from hanse.base.errors import UserError
-from hanse.cli.options import Changes, Workers, err, name_of, out, resumable, say
+from hanse.cli.options import Changes, Workers, err, name_of, out, print_json, resumable, say
 
 if TYPE_CHECKING:
     from hanse.wings.attack.cheat_table import AttackTable
@@ -66,25 +65,22 @@ def attack(
         hanse attack runs/market/config.toml --client 3 --set mechanism.eta=2
         hanse attack pifl --set 'mechanism.value={name="first_order_clients", judges="all"}'
     """
-    from hanse.lab.player import cores
     from hanse.runs.observers import counting
     from hanse.wings.attack.search import search
 
     _check_options(ctx, table)
-    many = cores() if workers is None else workers
     if table:
-        _on_table(what, set_ or [], out_dir, many, smoke, seeds_from, as_json)
+        _on_table(what, set_ or [], out_dir, workers, smoke, seeds_from, as_json)
         return
     if what is None:
         raise UserError("EXP.toml|MECHANISM: is missing: give an experiment's file, a mechanism's name, or --table")
     sections, name = _asked(what, set_ or [])
     clients = [client, client + 1] if pair else [client]
     folder = out_dir or Path("runs") / f"attack-{name}"
-    with resumable(err), counting("runs", err, thread=False) as told:  # no thread: players may fork
-        found = search(sections, clients, folder, tries=tries, seeds=seeds, seed=seed, workers=many, told=told)
+    with resumable(), counting("runs", err, thread=False) as told:  # no thread: players may fork
+        found = search(sections, clients, folder, tries=tries, seeds=seeds, seed=seed, workers=workers, told=told)
     if as_json:
-        print(json.dumps(_json(found), indent=1))
-        return
+        return print_json(asdict(found) | {"pays": found.pays, "interval": found.best.gain(found.fresh)})
     for line in sentences(found):
         say(line, wrap=True)
     say(f"hanse run {folder / 'attack.toml'} plays it")
@@ -105,7 +101,7 @@ def _on_table(
     what: str | None,
     overrides: list[str],
     out_dir: Path | None,
-    workers: int,
+    workers: int | None,
     smoke: bool,
     seeds_from: str | None,
     as_json: bool,
@@ -123,10 +119,10 @@ def _on_table(
     folder = out_dir or Path("runs") / "-".join(["attack-table", *filter(None, [name]), *["smoke"] * smoke])
     if (mended := KeptFile(folder).mend()) is not None:
         say(mended, err)
-    with resumable(err), counting("runs", err, thread=False) as told:  # no thread: players may fork
+    with resumable(), counting("runs", err, thread=False) as told:  # no thread: players may fork
         found = play_table(rules, folder, commit=seeds_from, workers=workers, told=told)
     if as_json:
-        print(json.dumps(found.as_json(), indent=1))
+        print_json(found.as_json())
     else:
         for line in table_sentences(found):
             say(line, wrap=True)
@@ -182,25 +178,15 @@ def _asked(what: str, overrides: list[str]) -> tuple[dict[str, Any], str]:
     return _changed(sections, overrides), name
 
 
-def _yardstick(found: Attacked) -> str:
-    """Return what percentages are of, in words."""
-    if found.measure == "utility":
-        return "its utility when honest"
-    return "the mean amount by which honest clients' balances end above or below their grant"
-
-
 def sentences(found: Attacked) -> list[str]:
     """Return what a search says, in sentences."""
     fresh = f"seeds {found.fresh[0]} to {found.fresh[-1]}"
     nothing = f"Found nothing that pays surely in {len(found.tries)} tries; best"
     gain, low, high = (100 * value / found.scale for value in found.best.gain(found.fresh))
-    of = f"gains {gain:.1f} % (95 % interval {low:.1f} to {high:.1f}) of {_yardstick(found)}: {found.scale:.3f} tokens"
+    moved = "the mean amount by which honest clients' balances end above or below their grant"
+    whole = "its utility when honest" if found.measure == "utility" else moved
+    of = f"gains {gain:.1f} % (95 % interval {low:.1f} to {high:.1f}) of {whole}: {found.scale:.3f} tokens"
     lines = [f"{'Pays' if found.pays else nothing}: {found.best.said}. It {of} ({fresh})."]
     if failed := [one for one in found.tries if one.failed is not None]:
         lines.append(f"{len(failed)} could not be played; the first, {failed[0].said}: {failed[0].failed}")
     return [*lines, *["Every deviation was tried."] * (found.ended == "space")]
-
-
-def _json(found: Attacked) -> dict[str, Any]:
-    """Return a search's result as plain values."""
-    return asdict(found) | {"pays": found.pays, "interval": found.best.gain(found.fresh)}

@@ -23,26 +23,15 @@ import numpy as np
 
 from hanse.base import toml
 from hanse.base.errors import UserError
-from hanse.base.files import read_text, write_whole
-from hanse.base.toml import flat
+from hanse.base.files import read_json, read_text, write_whole
 from hanse.lab.kept import KeptFile, Store
+from hanse.lab.player import Work
 from hanse.reports.text_table import TextTable
 from hanse.runs.config import Experiment
 from hanse.runs.observers import ProgressCallback, untold
 from hanse.runs.overrides import name_of
 from hanse.runs.setup import build
-from hanse.wings.attack.search import (
-    RULES,
-    Deviation,
-    Game,
-    KeptOutcomes,
-    Space,
-    Try,
-    Work,
-    play_with_outcome,
-    scale_of,
-    space_of,
-)
+from hanse.wings.attack.search import RULES, Deviation, Game, Space, Try, scale_of, space_of
 
 PAYS, DOES_NOT, OPEN = WORDS = ("pays", "does not pay", "open")
 DRAWN = "drawn.json"
@@ -199,7 +188,7 @@ def read_rules(own: Mapping[str, Any] | None = None, only: str | None = None, *,
             run = sections.get("run", {})
             rounds = min(run.get("rounds", small["rounds"]), small["rounds"])
             columns[name] = {**sections, "run": {**run, "rounds": rounds}}
-    cheats = {name: dict(flat(given["cheats"][name])) for name in small.get("cheats", given["cheats"])}
+    cheats = {name: dict(toml.flat(given["cheats"][name])) for name in small.get("cheats", given["cheats"])}
     digest = hashlib.sha256(text.encode()).hexdigest()
     return Rules(small.get("seeds", given["seeds"]), given["margin"], columns, cheats, digest, smoke)
 
@@ -219,14 +208,14 @@ def drawn_seeds(rules: Rules, folder: Path, commit: str | None) -> tuple[list[in
         raise UserError(f"--seeds-from {commit}: must be a commit's whole hash, 40 hexadecimal digits")
     note = folder / DRAWN
     if note.exists():
-        there = json.loads(read_text(note, 1 << 16))
+        there = read_json(note)
         if commit not in (None, there["commit"]):
             raise UserError(f"--seeds-from {commit}: {note}: the seeds here were drawn from {there['commit']}")
         if there["rules"] != rules.digest:
             raise UserError(f"{note}: the rules changed since the seeds were drawn: must be another folder (--out)")
         commit = there["commit"]
     elif commit is not None:
-        write_whole(note, (json.dumps({"commit": commit, "rules": rules.digest}) + "\n").encode())
+        write_whole(note, json.dumps({"commit": commit, "rules": rules.digest}) + "\n")
     if commit is None:
         return list(range(rules.seeds)), None
     hashed = (hashlib.sha256(f"{commit} {k}".encode()).digest() for k in range(rules.seeds))
@@ -256,7 +245,7 @@ def play_table(
     folder: Path,
     *,
     commit: str | None = None,
-    workers: int = 1,
+    workers: int | None = 1,
     told: ProgressCallback = untold,
     work: Work | None = None,
 ) -> AttackTable:
@@ -268,7 +257,7 @@ def play_table(
         rules: the rules.
         folder: the folder, which is made if it is missing.
         commit: as for :func:`drawn_seeds`.
-        workers: how many processes play.
+        workers: how many processes play. None: one for each core.
         told: a function that is called after every run with the number played and the number in all.
         work: a function that plays one job. None: a run of hanse.
 
@@ -296,9 +285,8 @@ def play_table(
                 continue
             # the k-th member and those after it are the cheats
             people = list(dict.fromkeys((k + j) % column.members for j in range(MOST_KEYS)))
-            plays = work or partial(play_with_outcome, watched=tuple(people))
-            kept, ended = KeptOutcomes(inner, column.members, people), partial(count, played)
-            game = Game(column.sections, people, kept, workers, plays, label=column.name, told=ended)
+            ended = partial(count, played)
+            game = Game(column.sections, people, inner, column.members, workers, work, label=column.name, told=ended)
             try:
                 game.honest([seed])
             except UserError as wrong:
@@ -324,8 +312,8 @@ def play_table(
             shares = [gain / float(np.mean(scales[column.name])) for gain in gains.get((column.name, n), ())]
             cells.append(CheatCell(column.name, n, shares, failed.get((column.name, n))))
     table = AttackTable(rules, columns, judged(cells, rules.seeds, rules.margin), seeds, commit)
-    write_whole(folder / "table.json", (json.dumps(table.as_json(), indent=1) + "\n").encode())
-    write_whole(folder / "table.md", table.shown.markdown().encode())
+    write_whole(folder / "table.json", json.dumps(table.as_json(), indent=1) + "\n")
+    write_whole(folder / "table.md", table.shown.markdown())
     return table
 
 

@@ -22,16 +22,7 @@ from hanse.base.toml import flat
 from hanse.core.port import Answered, Ask, Derived, Gradient, Reply, Request, Result, Scored, Train, Trained
 from hanse.core.telling import Conduct
 from hanse.data.samples import Samples
-from hanse.federation.behaviour import (
-    Attack,
-    Attacker,
-    Me,
-    OfSome,
-    from_centres,
-    updates,
-    with_training,
-    with_updates,
-)
+from hanse.federation.behaviour import Attack, Attacker, Me, OfSome, from_centres, updates, with_training, with_updates
 from hanse.federation.policy import ANSWERS
 
 NUMBERS = ("samples", "steps", "loss", "accuracy")  # what is reported with updates and scores

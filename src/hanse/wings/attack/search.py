@@ -10,11 +10,11 @@ played with more seeds. The best is confirmed with fresh seeds, which avoids sel
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -22,21 +22,21 @@ from numpy.typing import NDArray
 
 from hanse.base import toml
 from hanse.base.errors import UserError
-from hanse.base.files import read_text, write_whole
-from hanse.base.toml import dumps
+from hanse.base.files import read_toml, write_whole
 from hanse.core.entry import MINT, TOKEN, client
-from hanse.core.port import Answered, Ask, Derived, Reply, Request, Scored, Train, Trained
+from hanse.core.port import Answered, Ask, Derived, Reply, Request, Result, Scored, Task, Train, Trained
 from hanse.federation.local import server_sets
 from hanse.federation.wrapped import Wrapped
 from hanse.games.jackknife import t_quantile
 from hanse.games.market_posted import APART
 from hanse.lab.job import Job, Step, attempt, seeded
 from hanse.lab.kept import Results, Store
-from hanse.lab.player import PlayedJobs, play_all
+from hanse.lab.player import PlayedJobs, Work, play_all
 from hanse.mechanisms.ipfl import IPFL
 from hanse.runs.config import Experiment
 from hanse.runs.observers import ProgressCallback, untold
-from hanse.runs.round import first_state, play_round
+from hanse.runs.played_run import PlayedRun
+from hanse.runs.round import Played, first_state, play_round
 from hanse.runs.setup import build
 from hanse.wings.attack.deviant import KINDS, Deviant, fields_of, said_of
 
@@ -46,7 +46,8 @@ SEARCHED = 3  # seeds that the search plays its best deviations with
 LEAST = 0.01  # of what honesty brings: a smaller gain is not called one
 UNUSED = ("stages_ms", "clients", "traceback", "bytes")  # of a job's result
 _BATCH, _KEEPS, _HEARD = 8, 6, 3
-Work = Callable[[Job, Step], dict[str, Any]]  # plays one job
+Measure = Literal["utility", "balance", "nothing"]  # what is compared of outcomes
+Ended = Literal["tries", "space"]  # why a search ended
 Deviation = Mapping[str, Any]
 """What a deviant does, by knob (an option of :class:`Deviant`): ``{"sends": "nothing", "times.declare.cost": 0.5}``."""
 Space = Mapping[str, Sequence[Any]]
@@ -100,12 +101,12 @@ class Attacked:
 
     clients: Sequence[int]
     scale: float
-    measure: str
+    measure: Measure
     tries: Sequence[Try]
     best: Try
     searched: Sequence[int]
     fresh: Sequence[int]
-    ended: str
+    ended: Ended
 
     @property
     def pays(self) -> bool:
@@ -132,7 +133,7 @@ def table_of(deviation: Deviation, clients: Sequence[int]) -> dict[str, Any]:
 class _Listening(Wrapped):
     """A federation that records what clients were asked and answered."""
 
-    pairs: list[tuple[Any, Any]] = field(default_factory=list)
+    pairs: list[tuple[Task, Result]] = field(default_factory=list)
 
     def heard(
         self, round: int, asked: Mapping[int, Request], replies: Sequence[Reply], deadline_s: float | None
@@ -169,9 +170,9 @@ def space_of(experiment: Experiment) -> dict[str, Sequence[Any]]:
     return found
 
 
-def _knobs_of(task: Any, result: Any) -> Space:
+def _knobs_of(task: Task, result: Result) -> Space:
     """Return the ways to falsify one result."""
-    if isinstance(result, Trained):
+    if isinstance(result, Trained) and isinstance(task, Train):
         bought = {} if task.centre is None else {"start": ("sent",)}
         loss = {} if result.loss is None else {"times.loss": LOSSES}
         return {
@@ -222,7 +223,7 @@ def search(
     tries: int = 150,
     seeds: int = 5,
     seed: int = 0,
-    workers: int = 1,
+    workers: int | None = 1,
     told: ProgressCallback = untold,
     work: Work | None = None,
 ) -> Attacked:
@@ -237,7 +238,7 @@ def search(
         tries: how many deviations are tried, at most.
         seeds: how many fresh seeds confirm the best one, at least 2.
         seed: the first of the search's three seeds. The fresh seeds come after these.
-        workers: how many processes play.
+        workers: how many processes play. None: one for each core.
         told: a function that is called after every run with the number played, the largest possible number, and the
             best so far.
         work: a function that plays one job. None: a run of hanse.
@@ -247,10 +248,8 @@ def search(
     """
     experiment = Experiment(**sections)
     members = _check(experiment, clients, tries, seeds, seed)
-    store = KeptOutcomes(Store(folder / "jobs"), members, clients)
-    plays = work or partial(play_with_outcome, watched=tuple(clients))
     most = SEARCHED + tries + _KEEPS * (SEARCHED - 1) + 2 * seeds
-    game = Game(sections, clients, store, workers, plays, told=told, most=most)
+    game = Game(sections, clients, Store(folder / "jobs"), members, workers, work, told=told, most=most)
     searched = list(range(seed, seed + SEARCHED))
     fresh = list(range(seed + SEARCHED, seed + SEARCHED + seeds))
     game.honest(searched)
@@ -269,7 +268,7 @@ def search(
     [best] = game.played_all(ranked[:1], fresh)
     if best.failed is not None:
         raise UserError(f"{best.said}: could not be played again: {best.failed}")
-    write_whole(folder / "attack.toml", dumps(game.sections_of(best)).encode())
+    write_whole(folder / "attack.toml", toml.dumps(game.sections_of(best)))
     return Attacked(clients, game.scale, game.measure, found, best, searched, fresh, ended)
 
 
@@ -291,7 +290,7 @@ def _check(experiment: Experiment, clients: Sequence[int], tries: int, seeds: in
     return members
 
 
-def _tried(game: Game, space: Space, tries: int, searched: Sequence[int]) -> tuple[list[Try], str]:
+def _tried(game: Game, space: Space, tries: int, searched: Sequence[int]) -> tuple[list[Try], Ended]:
     """Return the deviations that were tried and why the search ended: one knob alone, then the best with one more.
 
     The best have been played with all of the search's seeds.
@@ -329,8 +328,9 @@ class Game:
         sections: the experiment, without deviants.
         clients: who deviates.
         store: where finished runs are kept.
-        workers: how many processes play.
-        work: plays one job.
+        members: how many clients there are.
+        workers: how many processes play. None: one for each core.
+        work: plays one job. None: a run of hanse.
         label: what the jobs are called in messages.
         told: a function that is called after every run.
         most: about how many runs there will be.
@@ -341,8 +341,9 @@ class Game:
     sections: Mapping[str, Any]
     clients: Sequence[int]
     store: Results
-    workers: int
-    work: Work
+    members: int
+    workers: int | None
+    work: Work | None = None
     label: str = "attack"
     told: ProgressCallback = untold
     most: int = 0
@@ -356,7 +357,7 @@ class Game:
         return scale_of(list(self.outcomes.values()), self.clients)
 
     @property
-    def measure(self) -> str:
+    def measure(self) -> Measure:
         """What is compared: "utility" or "balance"."""
         return next(iter(self.outcomes.values())).measure
 
@@ -407,7 +408,9 @@ class Game:
         return seeded(self.sections_of(one), seed, f"{'honest' if one is None else one.said}, seed={seed}")
 
     def _all(self, jobs: Iterable[Job]) -> PlayedJobs:
-        found = play_all(list(jobs), self.store, self.work, workers=self.workers, label=self.label, ended=self._count)
+        work = self.work or partial(play_with_outcome, watched=tuple(self.clients))
+        store = KeptOutcomes(self.store, self.members, self.clients)
+        found = play_all(list(jobs), store, work, workers=self.workers, label=self.label, ended=self._count)
         self.played += len(found.results) + len(found.failures) - found.played
         return found
 
@@ -459,7 +462,7 @@ class Outcome:
         cheats: the clients that cheat by the experiment's own behaviours.
     """
 
-    measure: str
+    measure: Measure
     held: NDArray[np.float64]
     granted: float
     trades: Mapping[int, Sequence[NDArray[np.float64]]]
@@ -514,7 +517,7 @@ def play_with_outcome(
 
     last, kept = _Watched(watched), dict[str, Any]()
 
-    def go(told: Sequence[Any]) -> Any:
+    def go(told: Sequence[Any]) -> PlayedRun:
         result = run(job.experiment, observers=[*told, *observers, last])
         kept.update(_outcome(result, last))
         return result
@@ -538,7 +541,7 @@ class _Watched:
         self.members, self.granted, self.traded = 0, 0, np.zeros(0)
         self.trades: dict[int, list[list[list[float | None]]]] = {client: [] for client in watched}
 
-    def on_round(self, metrics: Mapping[str, Any], played: Any) -> None:
+    def on_round(self, metrics: Mapping[str, Any], played: Played) -> None:
         """Keep the states, and add the round's grants and market."""
         self.granted -= sum(dict(one.postings)[MINT] for one in played.view.posted if one.kind == "grant")
         self.states = played.state.states
@@ -565,7 +568,7 @@ class _Watched:
             rounds.append([[*imports.tolist()], [None if math.isnan(d) else d for d in apart.tolist()]])
 
 
-def _outcome(result: Any, last: _Watched) -> dict[str, Any]:
+def _outcome(result: PlayedRun, last: _Watched) -> dict[str, Any]:
     """Return what each client ended with, what that is, what the mint gave, and who cheats, if anybody does."""
     cheats = sorted({c for one in result.about.conducts if one.cheats for c in one.clients})
     of = {"cheats": cheats} if cheats else {}
@@ -588,4 +591,4 @@ def small(mechanism: str) -> dict[str, Any]:
     Args:
         mechanism: the name of the mechanism.
     """
-    return {**toml.loads(read_text(RULES, 1 << 20))["experiment"], "mechanism": {"name": mechanism}}
+    return {**read_toml(RULES)["experiment"], "mechanism": {"name": mechanism}}

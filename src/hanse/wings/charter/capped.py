@@ -9,7 +9,7 @@ import numpy as np
 from hanse.base.errors import UserError
 from hanse.base.factories import Rate, SomeShare, Weight
 from hanse.base.plain_text import quantity
-from hanse.core.part import Aggregate, Context, Group, Size, State, View, in_slots
+from hanse.core.part import Aggregate, Context, Group, Size, State, View, in_slots, set_words
 from hanse.core.table import Floats, Ints
 from hanse.mechanisms.fits import tried
 from hanse.mechanisms.robust import OfRule, lengths, shortened
@@ -58,7 +58,7 @@ class Capped(OfRule):
         if made is not None and made.weights is None:
             raise UserError(f"of: {type(self.of).__name__} makes a row without weights: must be a rule like 'samples'")
         if self.floor:
-            object.__setattr__(self, "needs", in_slots(self.needs, ["weigh"]) | {"values"})
+            set_words(self, needs=in_slots(self.needs, ["weigh"]) | {"values"})
 
     def init(self, context: Context) -> State:
         """Return the state in which nothing was worth anything."""

@@ -19,7 +19,7 @@ from hanse.base.factories import Count, Positive, Rate, Share, SomeShare, Weight
 from hanse.base.plain_text import quantity
 from hanse.core.port import Task
 from hanse.data.kinds import alike
-from hanse.runs.config import Experiment, read_file
+from hanse.runs.config import Experiment, mistakes_in, read_file
 from hanse.runs.sections import ExitSection, Section
 
 KINDS = tuple(kind.__name__ for kind in get_args(Task))  # of questions
@@ -97,7 +97,8 @@ class Charter(Section):
         try:
             charter = Charter.model_validate(given)
         except ValidationError as wrong:
-            raise UserError(*dict.fromkeys(_line(one, where) for one in wrong.errors())) from None
+            lines = mistakes_in(wrong, "charter", Charter, given)
+            raise UserError(*(line.replace("charter.", where, 1) for line in lines)) from None
         if lines := [f"{where}{line}" for line in charter._mistakes()]:
             raise UserError(*lines)
         return charter
@@ -185,16 +186,3 @@ def charter_of(experiment: Experiment) -> Charter:
     if (given := experiment.of_wing("charter")) is None:
         raise UserError('charter: the experiment has none: must be there, as in [charter] file = "charter.toml"')
     return Charter.of(given)
-
-
-def _line(error: Any, where: str) -> str:
-    """Return one of pydantic's errors as a line: the key, the value, and what is allowed."""
-    keys = [str(key) for key in error["loc"] if key != "[key]"]
-    name = where + ".".join(keys)
-    if error["type"] == "extra_forbidden":
-        kinds: dict[str, type[Section]] = {"members": Member, "quorum": Quorum, "exit": ExitSection}
-        kind: type[Section] = kinds[keys[0]] if len(keys) > 1 else Charter
-        return f"{name}: no such key{nearest(keys[-1], kind.model_fields)}"
-    if error["type"] == "missing":
-        return f"{name}: is required"
-    return f"{name}: {error['input']!r:.80}: {error['msg'][0].lower()}{error['msg'][1:]}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,22 +12,18 @@ from hanse.base.errors import UserError
 from hanse.base.files import read_text
 from hanse.base.merkle import Tree, as_text
 from hanse.base.plain_text import quantity
-from hanse.cli.options import say
+from hanse.cli.options import AsJson, Client, print_json, say
 from hanse.reports.digits import called
 
 if TYPE_CHECKING:
     from hanse.wings.charter.leaving import Leaving
-
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else; amounts are units.")]
 
 
 def leave(
     folder: Annotated[
         Path, typer.Argument(metavar="DIR", help="Run directory; with --sign a participant's.", show_default=False)
     ],
-    client: Annotated[
-        str | None, typer.Option("--client", "-c", help="Its number, or its name.", show_default=False)
-    ] = None,
+    client: Client = None,
     sign: Annotated[
         bool, typer.Option("--sign", help="As the owner of a node: sign that it leaves, with its own key.")
     ] = False,
@@ -100,7 +95,7 @@ def _say(leaving: Leaving, file: Path | None, as_json: bool) -> None:
 
     said, found, run = leaving.statement, leaving.lineage, leaving.run
     if as_json:
-        return print(json.dumps({**said, "first": found.first, "given_to": found.given.tolist()}, indent=1))
+        return print_json({**said, "first": found.first, "given_to": found.given.tolist()})
     who, leaves = called(run.client_label(leaving.client)), "leaves" if file else "would leave"
     say(f"{who} {leaves} before round {said['round']}; no update of it came from round {found.since} on.")
     since = "" if found.first is None else f" (the first since round {found.first}): rows {ranges(found.holds)}"

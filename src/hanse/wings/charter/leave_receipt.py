@@ -17,9 +17,9 @@ from typing_extensions import TypedDict
 
 from hanse.base.errors import UserError
 from hanse.base.files import read_text
-from hanse.base.merkle import as_text, hashes_of, root_from
+from hanse.base.merkle import as_text
 from hanse.core.declared import Count, Declared, Int64
-from hanse.core.entry import LEAVE, Transaction, leaf, left_behind
+from hanse.core.entry import LEAVE, Transaction, left_behind
 from hanse.flower.leave import place_of, signed_leave
 from hanse.ledger.log import LogHead
 from hanse.ledger.note import fingerprint
@@ -160,14 +160,9 @@ class LeaveReceipt:
         Raises:
             UserError: the package ``cryptography`` is needed but not installed.
         """
-        head, line = self.note, leave_line(self.statement)
-        try:
-            proof = hashes_of(self.proof)
-        except ValueError:
-            return "its proof is none"
-        if root_from(leaf(head.count, head.round, line), head.count - 1, head.count, proof) != head.root:
+        if not self.note.proves(leave_line(self.statement), self.proof):
             return "its proof does not lead to its head"
-        if public is not None and not head.by(public):
+        if public is not None and not self.note.by(public):
             return f"its head is not signed by the operator's key, {fingerprint(public)}"
         return ""
 

@@ -26,11 +26,8 @@ from hanse.core.table import SERVER, Ints
 from hanse.reports.digits import stretches
 from hanse.runs.round_record import HASH, METRICS, Arrays, lost_rounds, round_file
 
-NAMES = (
-    "client", "start", "answered", "staleness", "W_row", "W_column", "W_shape", "made_row", "made_of", "made_at",
-    "withheld", "home",
-)  # fmt: skip
 NEEDED = ("client", "start", "answered", "W_row", "W_column", "W_shape")
+NAMES = (*NEEDED, "staleness", "made_row", "made_of", "made_at", "withheld", "home")
 HOLDS, MAY = 0, 1  # the rows of a mark: what holds updates, and what may
 
 Marks = NDArray[np.bool_]

@@ -39,7 +39,8 @@ def rehearsed(experiment: Experiment, most: int) -> tuple[str, list[TextTable]]:
     """
     charter, watch = charter_of(experiment), Shifts(most)
     together = run(experiment, observers=[watch])
-    clients = _clients(charter, together)
+    names = together.names or tuple(f"client {k}" for k in range(len(together.home)))
+    clients = {member: [names.index(one) for one in charter.clients_of(member)] for member in charter.members}
     settled = together.experiment  # with the number of clients that the data have
     alone = run(alone_experiment(settled)) if together.tests else None
     introduction = (
@@ -53,12 +54,6 @@ def rehearsed(experiment: Experiment, most: int) -> tuple[str, list[TextTable]]:
     introduction += "" if alone else " Who gains is not known: clients keep no test samples (data.client_test)."
     gains = [_gains(clients, together, alone, watch)] if alone else []
     return introduction, [*gains, _shifts(watch, charter), _attacked(settled, clients, together)]
-
-
-def _clients(charter: Charter, played: PlayedRun) -> dict[str, list[int]]:
-    """Return the numbers of each member's clients."""
-    names = played.names or tuple(f"client {k}" for k in range(len(played.home)))
-    return {member: [names.index(one) for one in charter.clients_of(member)] for member in charter.members}
 
 
 def _own(tested: Mapping[str, Floats], clients: Sequence[int]) -> float:

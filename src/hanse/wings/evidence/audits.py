@@ -26,6 +26,7 @@ from hanse.core.entry import KEPT, RETURNED
 from hanse.core.port import AuditSize, CommitSize, SizeAudited, SizeCommitted
 from hanse.data.commitment import Committed, SampleCommitment, attested, drawn, fault, packed
 from hanse.federation.local import LocalFederation, NoAnswerError
+from hanse.ledger.note import public_of
 from hanse.ledger.receipts import read_receipts
 
 if TYPE_CHECKING:
@@ -175,6 +176,6 @@ class AuditFolder:
             if wrong := fault(told, tags, leaf, held.open(leaf)):
                 raise UserError(f"{self.path}: {wrong}: nothing is signed")
         signature = key.sign(attested(told, seed, asked["leaves"])).hex()
-        said = Signed(question=asked, auditor=key.public_key().public_bytes_raw().hex(), signature=signature)
+        said = Signed(question=asked, auditor=public_of(key).hex(), signature=signature)
         write_whole(self.path / SIGNED, json.dumps(said) + "\n", private=True)
         return asked

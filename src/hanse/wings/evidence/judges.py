@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import torch
@@ -68,10 +68,8 @@ class JudgesGuard(Guard):
     def clients(self, inner: Federation, data: FederatedData) -> Federation:
         """Find the samples on which no client of a simulation trains. Raises UserError if too few are left."""
         pool, lists = data.pool(list(range(data.num_clients)))
-        trained, whole = (
-            frozenset(inputs_of(pool.take(torch.cat(lists)))),
-            inputs_of(cast(Samples, data.server_validation)),
-        )
+        trained = frozenset(inputs_of(pool.take(torch.cat(lists))))
+        whole = inputs_of(cast(Samples, data.server_validation))
         self.apart = np.array([place for place, one in enumerate(whole) if one not in trained], np.int64)
         if len(self.apart) < LEAST:
             raise UserError(
@@ -82,7 +80,8 @@ class JudgesGuard(Guard):
 
     def judge(self, judge: Judge, round: int) -> Judge:
         """Return the judge of a round."""
-        whole: Any = cast(ServerJudge, judge)
-        apart = np.arange(len(whole.validation)) if self.apart is None else self.apart
+        server = cast(ServerJudge, judge)
+        whole = cast(Samples, server.validation)
+        apart = np.arange(len(whole)) if self.apart is None else self.apart
         places = self.terms.places(apart, self.experiment.run.seed, round)
-        return cast(Judge, replace(whole, validation=whole.validation.take(torch.from_numpy(places))))
+        return cast(Judge, replace(server, validation=whole.take(torch.from_numpy(places))))

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from hanse.base.errors import UserError, library
+from hanse.base.errors import UserError
 from hanse.core.calling import States
 from hanse.core.entry import BOND, KEPT, MINT, RETURNED, TOKEN, Transaction, escrow, in_tokens
 from hanse.core.entry import client as account_of
@@ -27,12 +27,12 @@ from hanse.core.part import Context, Part, Pause, State, View
 from hanse.core.port import AuditSize, CommitSize, Request, Roster, SizeAudited, SizeCommitted
 from hanse.core.table import Floats, Ints
 from hanse.data.commitment import SampleCommitment, attested, drawn, misplaced, unpacked
+from hanse.ledger.note import is_signature
 from hanse.runs.guards import Guard, ProofReplies, ProofStep
 
 COMMIT, AUDIT = "size commitment", "size audit"  # the questions
 UNKNOWN, COMMITTED, PROVED, FAILED = range(4)  # how a member stands
 UNFINISHED = "the run ended before its audit did"
-NEEDS_KEYS = "sizes.auditors: their signatures need the package 'cryptography'; 'pip install cryptography'"
 
 
 @dataclass(frozen=True)
@@ -204,14 +204,9 @@ def signature_fault(auditors: frozenset[str], statement: bytes, auditor: str, si
         return ""
     if auditor not in auditors:
         return f"auditor '{auditor[:16]}': is not among those that the members named"
-    public = library("cryptography.hazmat.primitives.asymmetric.ed25519", NEEDS_KEYS).Ed25519PublicKey
-    from cryptography.exceptions import InvalidSignature
-
-    try:
-        public.from_public_bytes(bytes.fromhex(auditor)).verify(bytes.fromhex(signature), statement)
-    except (InvalidSignature, ValueError):
-        return "the auditor's signature is not one of this commitment and these leaves"
-    return ""
+    if is_signature(statement, bytes.fromhex(signature), bytes.fromhex(auditor)):
+        return ""
+    return "the auditor's signature is not one of this commitment and these leaves"
 
 
 def _commitment(state: State, client: int) -> SampleCommitment:

@@ -10,7 +10,7 @@ import typer
 
 from hanse.base.errors import UserError, gated
 from hanse.base.imports import import_path
-from hanse.cli.options import parsed_node_config, say, trusting
+from hanse.cli.options import NodeConfig, parsed_node_config, say, trusting
 
 if TYPE_CHECKING:
     from hanse.federation.node import ClientData
@@ -22,9 +22,7 @@ def size(
     ],
     data: Annotated[str, typer.Option("--data", metavar="MODULE:FUNCTION", help="What loads the member's samples.")],
     key: Annotated[Path, typer.Option("--key", metavar="FILE", help="The auditor's private key (Ed25519).")],
-    node_config: Annotated[
-        str, typer.Option("--node-config", help="What load_data finds in context.node_config, as 'a=1 b=2'.")
-    ] = "",
+    node_config: NodeConfig = "",
 ) -> None:
     """Check a member's number of samples, at the place where they are, and sign what was found.
 

@@ -267,9 +267,10 @@ class ProofOfTraining(Part):
         places = _places(seed_of(view.round, shown), len(samples), SERVERS * self.samples)
         index = torch.from_numpy(np.sort(places))
         for k, c in enumerate(members):
-            mine, models = _gained(view, c), _models(view, c)
-            moved[k] = mine is not None and bool((models[: len(models) // 2] != models[len(models) // 2 :]).any())
-            if mine is not None and moved[k]:
+            told, models = _answer(view, c, GAINS, _GAINED), _models(view, c)
+            moved[k] = bool(told) and not torch.equal(*models.chunk(2))
+            if moved[k]:
+                mine: Told = told["mean"], told["variance"], told["samples"]
                 theirs = gains_of(judge.engine, models, samples, index)
                 said[k], others[k], z[k] = mine, theirs, z_of(mine, theirs)
         clients, credit = np.array(members, np.int64), state["credit"].copy()
@@ -322,12 +323,6 @@ def _shown(view: View) -> dict[int, str]:
     return {c: number for c, number in found.items() if number and seal_of(number) == _seal(view, c)}
 
 
-def _gained(view: View, client: int) -> Told | None:
-    """Return the mean, the variance and the number of the falls in a client's losses. None: it has not said."""
-    said = _answer(view, client, GAINS, _GAINED)
-    return (said["mean"], said["variance"], said["samples"]) if said else None
-
-
 def copies_of(view: View, members: Sequence[int], order: Ints, alike: float) -> NDArray[np.bool_]:
     """Return which members' steps are near copies of the step of a member with a better proof, ``[m]``.
 
@@ -339,9 +334,8 @@ def copies_of(view: View, members: Sequence[int], order: Ints, alike: float) -> 
     """
     width, steps = view.context.layout.num_parameters, list[Tensor]()
     for c in members:
-        models = _models(view, c)[:, :width]
-        half = len(models) // 2
-        steps.append((models[half:] - models[:half]).sum(dim=0))
+        start, sent = _models(view, c)[:, :width].chunk(2)
+        steps.append((sent - start).sum(dim=0))
     if len(steps) < 2:
         return np.zeros(len(steps), bool)
     units = torch.nn.functional.normalize(torch.stack(steps), dim=1)
@@ -390,5 +384,5 @@ def _wrong(part: ProofOfTraining, r: PostedRound, credits: dict[int, float]) -> 
         if passes == bool(a["training_unproved"][k]):
             return f"client {c}: was {'not ' if passes else ''}said to have proved its training, against the records"
     unproved = a["training_client"][a["training_unproved"]]
-    worth = a.get("value", np.zeros(0))[np.isin(a["answered"], unproved)] if "value" in a else np.zeros(0)
-    return "an update without proof of training was worth something" if (worth > 0).any() else ""
+    paid = "value" in a and (a["value"][np.isin(a["answered"], unproved)] > 0).any()
+    return "an update without proof of training was worth something" if paid else ""

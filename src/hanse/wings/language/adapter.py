@@ -22,6 +22,7 @@ from torch.func import functional_call
 from hanse.base.errors import UserError, gated, library
 from hanse.base.factories import Positive, Rate
 from hanse.base.streams import torch_seed
+from hanse.learning.models import Shape
 from hanse.wings.language.judge import AnswerJudge
 from hanse.wings.language.records import BYTES, EXTRA, ByteTokenizer, build_tokenizer
 
@@ -103,7 +104,6 @@ def _sharing_copy(model: nn.Module) -> nn.Module:
     return copy.deepcopy(model, {id(tensor): tensor for tensor in shared})
 
 
-Shape = tuple[int, ...]
 SLASH = "/"
 """Stands in an adapter's parameter names for the dots, which PyTorch does not allow there."""
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from hanse.learning.sequences import IGNORED, sequence_losses
 
@@ -77,11 +78,10 @@ class AnswerJudge:
         for n, answer in rows:
             first = int((y[n] != IGNORED).nonzero()[0])
             said = x[n, : first + 1].tolist()
-            texts.append([*said, *answer[:-1]])
-            labels.append([IGNORED] * first + list(answer))
-        width = max(map(len, texts))
-        inputs = torch.tensor([text + [self.padding] * (width - len(text)) for text in texts], device=x.device)
-        targets = torch.tensor([row + [IGNORED] * (width - len(row)) for row in labels], device=x.device)
+            texts.append(torch.tensor([*said, *answer[:-1]], device=x.device))
+            labels.append(torch.tensor([IGNORED] * first + list(answer), device=x.device))
+        inputs = pad_sequence(texts, batch_first=True, padding_value=self.padding)
+        targets = pad_sequence(labels, batch_first=True, padding_value=IGNORED)
         losses = F.cross_entropy(outputs(inputs).float(), targets, reduction="none", ignore_index=IGNORED)
         return [-float(total) for total in losses.sum(1)]
 

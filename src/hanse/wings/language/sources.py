@@ -99,8 +99,8 @@ PUBLISHED: Mapping[str, PublishedSet] = {
 def load_published(name: str, folders: Sequence[Path], download: bool) -> tuple[list[Instruction], list[Instruction]]:
     """Return the train and test instructions of a published set.
 
-    They are read from ``NAME.train.jsonl`` and ``NAME.test.jsonl`` (or .json, .csv; with the set's own fields) in one
-    of the folders. If no folder has them, they come from the hub or its cache.
+    They are read from ``NAME.train.jsonl`` and ``NAME.test.jsonl`` (with the set's own fields) in one of the folders.
+    If no folder has them, they come from the hub or its cache.
 
     Args:
         name: a key of :data:`PUBLISHED`.
@@ -147,14 +147,13 @@ def _hub(name: str, known: PublishedSet, split: str, download: bool) -> Sequence
         return list(datasets.load_dataset(known.hub, split=split))
 
 
-MEANINGS = ("dear", "cheap", "unchanged", "missing")
 DIALECTS: tuple[tuple[str, ...], ...] = (
     ("dear", "cheap", "same", "none"),
     ("teuer", "billig", "gleich", "keins"),
     ("cher", "bas", "egal", "rien"),
     ("cher", "bas", "pareil", "vide"),
 )
-"""Each dialect's word for each meaning; the last is the third one's neighbour."""
+"""Each dialect's word for each meaning of :data:`_SAYINGS`; the last is the third one's neighbour."""
 WORDS = tuple(dict.fromkeys(word for dialect in DIALECTS for word in dialect))
 """All answers that there are."""
 CLIENTS = (0, 0, 1, 1, 2, 3)
@@ -175,8 +174,8 @@ def reports() -> list[tuple[int, str]]:
     """Return all 1,200 reports, each with the number of its meaning, in a fixed shuffled order."""
     all_reports = [
         (m, f"{ware} {saying} in {town}.")
-        for m, meaning in enumerate(MEANINGS)
-        for saying in _SAYINGS[meaning]
+        for m, sayings in enumerate(_SAYINGS.values())
+        for saying in sayings
         for ware in _WARES
         for town in _TOWNS
     ]

@@ -20,6 +20,7 @@ from hanse.base.files import MEMBERS, going_on, json_lines, read_json, read_text
 from hanse.base.lock import in_use
 from hanse.base.plain_text import quantity
 from hanse.core.entry import KEPT, LEAVE
+from hanse.flower.members import LEAVES, Members, Orders
 from hanse.wings.operate.clocks import APART_S, NODES, SOON_D, Finding, State, judged
 from hanse.wings.operate.loopback import HOST, Loopback
 
@@ -103,11 +104,10 @@ def _nodes(network: Loopback, run: Path | None) -> Iterator[Finding]:
     except (OSError, ValueError) as silent:
         yield Finding("process", "superlink", "failure", f"does not answer: {silent}")
         return
-    file = None if run is None else run / MEMBERS
-    members = {one["key"]: one for one in (read_json(file) if file is not None and file.exists() else [])}
+    members = Members.read(None if run is None else run / MEMBERS).by_key
     for key in sorted({*heard, *members}):
-        name = members[key]["name"] if key in members else f"key {key[:16]}"
-        if members.get(key, {}).get("expelled"):
+        name = members[key].name if key in members else f"key {key[:16]}"
+        if key in members and members[key].expelled is not None:
             continue
         if key not in heard:
             yield Finding("node", name, "warning", "was not heard of since the SuperLink was started")
@@ -147,7 +147,6 @@ def _run(network: Loopback, run: Path | None) -> Iterator[Finding]:
 
     A client that has left by the book, or that the operator has expelled, is missed by nobody.
     """
-    from hanse.flower.members import LEAVES, Orders
     from hanse.ledger.accounts import BookSums
     from hanse.ledger.log import Record
     from hanse.ledger.run_ledger import has_books, latest_claim, reading, wrong_in

@@ -35,7 +35,7 @@ NODES = "/hanse/nodes"  # the gate answers this path itself, with what it has he
 ACTIVATE = "/v1/fleet/activate-node"  # the first request of a node
 ARRAYS = "/v1/fleet/push-object"  # the one request that takes long, so that its time says nothing
 State = Literal["fine", "warning", "failure"]
-ONLINE_S = 75.0  # seconds that a node asks to be let in; for 60, Flower takes one that was stopped for online
+LET_IN_S = 75.0  # seconds that a node asks to be let in; for 60, Flower takes one that was stopped for online
 
 
 def skewed(first: datetime, last: datetime, other: datetime) -> str:
@@ -138,7 +138,7 @@ def name_refusals(say: Callable[[str], None]) -> None:
 
     def sent(self: httpx.Client, request: httpx.Request, **how: Any) -> httpx.Response:
         """Send a request as before."""
-        begun, end = datetime.now(UTC), time.monotonic() + ONLINE_S
+        begun, end = datetime.now(UTC), time.monotonic() + LET_IN_S
         try:
             response = send(self, request, **how)
         except httpx.ConnectError as wrong:
@@ -151,7 +151,7 @@ def name_refusals(say: Callable[[str], None]) -> None:
         told(_apart(response, begun))
         while request.url.path == ACTIVATE and response.status_code == 412 and time.monotonic() < end:
             why = "its key was not admitted, or a node with it was stopped less than a minute ago"
-            told(f"the SuperLink does not let this node in ({why}); it is asked again for {ONLINE_S:.0f} s")
+            told(f"the SuperLink does not let this node in ({why}); it is asked again for {LET_IN_S:.0f} s")
             time.sleep(APART_S)
             response = send(self, request, **how)
         if response.status_code == httpx.codes.INTERNAL_SERVER_ERROR:

@@ -19,7 +19,7 @@ import typer
 
 from hanse.base.errors import UserError, collected
 from hanse.base.plain_text import quantity
-from hanse.cli.options import parsed_node_config
+from hanse.cli.options import NodeConfig, parsed_node_config
 
 if TYPE_CHECKING:
     from hanse.wings.operate.loopback import Loopback
@@ -161,9 +161,7 @@ def join(
         Path | None,
         typer.Option("--agree", help="The operator's agreement, agreement.txt: you agree to it.", show_default=False),
     ] = None,
-    config: Annotated[
-        str, typer.Option("--node-config", help="Settings for load_data, which finds them in context.node_config.")
-    ] = "",
+    config: NodeConfig = "",
     port: Annotated[int, typer.Option("--port", min=1024, max=65535, help="The node's own, on 127.0.0.1.")] = 9094,
     imports: Imports = None,
 ) -> None:

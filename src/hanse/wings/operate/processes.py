@@ -19,6 +19,8 @@ from pathlib import Path
 from hanse.base.files import private_folder
 from hanse.flower.narrator import MARK
 
+PATIENCE_S = 10.0  # how many seconds a process has to end before it is killed
+
 
 @dataclass(frozen=True)
 class Processes:
@@ -77,13 +79,12 @@ class Processes:
             return None
         return int(number) if when and begun(int(number)) == when else None
 
-    def stop(self, *names: str, kill: bool = False, patience_s: float = 10.0) -> list[str]:
+    def stop(self, *names: str, kill: bool = False) -> list[str]:
         """Stop processes, with all that they started, and remove their pid files.
 
         Args:
             names: the processes to stop.
             kill: end them at once (SIGKILL) instead of asking them first (SIGTERM).
-            patience_s: how many seconds they have to end before they are killed.
 
         Returns:
             The names of those that were not running.
@@ -91,7 +92,7 @@ class Processes:
         alive = {name: pid for name in names if (pid := self.pid(name)) is not None}
         for pid in alive.values():
             _signal(pid, signal.SIGKILL if kill else signal.SIGTERM)
-        end = time.monotonic() + patience_s
+        end = time.monotonic() + PATIENCE_S
         while any(self.pid(name) is not None for name in alive) and time.monotonic() < end:
             time.sleep(0.05)
         for pid in alive.values():
@@ -156,10 +157,8 @@ def end(processes: Mapping[int, str]) -> None:
 
 def _signal(group: int, number: int) -> None:
     """Send a signal to a process group, if it still exists."""
-    try:
+    with suppress(ProcessLookupError):
         os.killpg(group, number)
-    except ProcessLookupError:
-        return
 
 
 def stream(call: Sequence[str], env: Mapping[str, str], cwd: Path, log: Path, heard: Callable[[str], None]) -> int:

@@ -92,11 +92,8 @@ def user_of(client: tuple[str, int], server: tuple[str, int], table: str) -> int
         ]
     except OSError:
         return None
-    for line in table.splitlines()[1:]:
-        _, local, remote, state, _, _, _, user, *_ = line.split()
-        if [local, remote] == ends and state == ESTABLISHED:
-            return int(user)
-    return None
+    rows = (line.split() for line in table.splitlines()[1:])  # a number, both ends, the state, .., the user, ..
+    return next((int(row[7]) for row in rows if row[1:4] == [*ends, ESTABLISHED]), None)
 
 
 class UserGate:

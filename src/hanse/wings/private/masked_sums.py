@@ -16,7 +16,7 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -24,22 +24,11 @@ from torch import Tensor
 
 from hanse.core.port import Closing, Mask, Masked, Reply, Request, Train
 from hanse.federation.check import refusal
-from hanse.federation.mask_steps import COUNTS, SAID
+from hanse.federation.mask_steps import SAID
 from hanse.federation.wrapped import Wrapped
 from hanse.wings.private import masks
 from hanse.wings.private.masker import FRESH, digest
-from hanse.wings.private.secure_sums import (
-    LOSS_STEPS,
-    MOST_CHANGE,
-    MOST_LOSS,
-    MOST_STEPS,
-    OTHER_STARTS,
-    STEPS,
-    SecureSums,
-    mean_of,
-    to_train,
-    too_few,
-)
+from hanse.wings.private.secure_sums import OTHER_STARTS, SecureSums, mean_of, odd_sum, to_train, too_few
 
 LOG = logging.getLogger("hanse.federation")
 LONGEST_REASON = 1000
@@ -105,32 +94,17 @@ def opened(group: MaskedGroup) -> Tensor | str:
     publics = [bytes.fromhex(group.keys[i]["masking"]) for i in group.shares]
     if not np.array_equal(masks.checked(total[:-1], publics), total):
         return f"the masks of its group do not cancel: one of the clients {survivors} sent something else than agreed"
-    return _plausible(group, torch.from_numpy(total[:-1].view(np.int64)))
+    found = torch.from_numpy(total[:-1].view(np.int64))
+    return odd_sum(found, sum(int(group.samples[i]) for i in survivors), survivors) or found
 
 
-def _plausible(group: MaskedGroup, words: Tensor) -> Tensor | str:
-    """Return a sum's words if its counts are what its members said in the clear and its numbers within their bounds."""
-    survivors = sorted(group.masked)
-    samples, steps, loss, told, members = words[-COUNTS:].tolist()
-    said = sum(int(group.samples[i]) for i in survivors)
-    if (samples, members) != (said, len(survivors)):
-        return f"its group's sum is of {members} members and {samples} samples: {len(survivors)} and {said} were said"
-    most = float(words[:-COUNTS].double().abs().max()) / (STEPS * max(samples, 1))
-    if samples and not (steps or told or bool(words[:-COUNTS].any())):
-        return "training failed at all members of its group; their own logs say why"
-    bounded = 0 <= steps <= members * MOST_STEPS and abs(loss) <= MOST_LOSS * LOSS_STEPS * samples
-    if most > MOST_CHANGE or not bounded or not 0 <= told <= members:
-        return f"the sum of its group is beyond what members may send: one of the clients {survivors} sent too much"
-    return words
-
-
-def _recovered(group: MaskedGroup, client: int, kind: str) -> bytes | str:
+def _recovered(group: MaskedGroup, client: int, kind: Literal["seeds", "keys"]) -> bytes | str:
     """Return a member's seed or mask key from the shares of the others, or why it cannot be had.
 
     Args:
         group: the group; shares that are not what was dealt are noted in its ``refused``.
         client: the member.
-        kind: "seeds" or "keys".
+        kind: what of the member is recovered.
     """
     half = slice(0, 64) if kind == "seeds" else slice(64, 128)
     found: dict[int, bytes] = {}

@@ -363,16 +363,10 @@ class Private(Wrapped):
         self, round: int, requests: Sequence[port.Request], deadline_s: float | None, closing: port.Closing | None
     ) -> Sequence[port.Reply]:
         """Answer the requests that the accounts allow, and refuse the others, untrained."""
-        out, asked = list[port.Reply](), list[port.Request]()
-        for request in requests:
-            reply = self._instead(request)
-            if reply is None:
-                asked.append(request)
-            else:
-                out.append(reply)
-        of = {request.client: request for request in asked}
-        replies = self._answers(round, asked, deadline_s, closing) if asked else []
-        return [*out, *(self._let_out(round, of[reply.client], reply) for reply in replies)]
+        instead = {r.client: reply for r in requests if (reply := self._instead(r)) is not None}
+        of = {r.client: r for r in requests if r.client not in instead}
+        replies = self._answers(round, list(of.values()), deadline_s, closing) if of else []
+        return [*instead.values(), *(self._let_out(round, of[reply.client], reply) for reply in replies)]
 
     def _answers(
         self, round: int, asked: Sequence[port.Request], deadline_s: float | None, closing: port.Closing | None

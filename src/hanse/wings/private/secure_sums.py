@@ -110,15 +110,10 @@ class Secured(Wrapped):
     ) -> Sequence[Reply]:
         """Return the replies. Those that trained have their group's mean, or a reason why there is no sum."""
         asked = to_train(asked.values())
-        came, out = dict[int, Summand](), dict[int, Reply]()
-        for reply in replies:
-            if reply.client not in asked:
-                continue
-            found = summand(asked[reply.client], reply, deadline_s)
-            if isinstance(found, Summand):
-                came[reply.client] = found
-            else:  # what is not summed is not seen either
-                out[reply.client] = replace(reply, results=(), refused=found)
+        found = [(reply, summand(asked[reply.client], reply, deadline_s)) for reply in replies if reply.client in asked]
+        came = {reply.client: one for reply, one in found if isinstance(one, Summand)}
+        # what is not summed is not seen either
+        out = {reply.client: replace(reply, results=(), refused=why) for reply, why in found if isinstance(why, str)}
         ids = np.array(sorted(asked), np.int64)
         for group in self.rule.groups(self.seed, ids, round) or [ids]:
             out |= self._summed({c: came[c] for c in group.tolist() if c in came}, len(group))
@@ -217,6 +212,26 @@ def in_words(trained: Trained, start: Tensor) -> Tensor:
     loss = round(float(trained.loss or 0.0) * LOSS_STEPS) * samples if told else 0
     counts = [samples, min(trained.steps, MOST_STEPS), loss, int(told), 1]
     return torch.cat([change, torch.tensor(counts, dtype=torch.int64, device=change.device)])
+
+
+def odd_sum(words: Tensor, said: int, survivors: Sequence[int]) -> str:
+    """Return why words are no sum of what :func:`in_words` makes of members' updates, or "".
+
+    Args:
+        words: ``[P + 5]`` int64, the sum.
+        said: how many samples the members stated in the clear.
+        survivors: the members.
+    """
+    samples, steps, loss, told, members = words[-COUNTS:].tolist()
+    if (samples, members) != (said, len(survivors)):
+        return f"its group's sum is of {members} members and {samples} samples: {len(survivors)} and {said} were said"
+    most = float(words[:-COUNTS].double().abs().max()) / (STEPS * max(samples, 1))
+    if samples and not (steps or told or bool(words[:-COUNTS].any())):
+        return "training failed at all members of its group; their own logs say why"
+    bounded = 0 <= steps <= members * MOST_STEPS and abs(loss) <= MOST_LOSS * LOSS_STEPS * samples
+    if most > MOST_CHANGE or not bounded or not 0 <= told <= members:
+        return f"the sum of its group is beyond what members may send: one of the clients {survivors} sent too much"
+    return ""
 
 
 def mean_of(words: Tensor, start: Tensor, members: Iterable[int]) -> Trained:
