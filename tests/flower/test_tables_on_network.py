@@ -159,10 +159,13 @@ def test_the_command_says_what_it_doubts_and_ends_with_2_for_a_mistake(folder: P
     assert "warning: " in said.output
     assert "patient" in said.output
     assert "group" not in toml.loads(Path("schema.toml").read_text())["schema"]
+    assert invoke("schema", "schema.toml", *files(), "--out", "again.toml").exit_code == 0
+    assert digest("again.toml") == digest("schema.toml")  # nothing is settled yet
     assert hanse.run(experiment()).about.doubt
     for words in (
         ["schema", *files(), "--target", "ill"],  # is there already
         ["schema", "none.csv", "--target", "ill", "--out", "x.toml"],
+        ["schema", "schema.toml", *files(), "--group", "none", "--out", "x.toml"],
         ["schema", *files(), "--target", "sick", "--out", "x.toml"],
         ["schema", *files(), "--target", "ill", "--statistics", "mine", "--out", "x.toml"],
         ["new", "farm", "--table", "Basel.csv"],

@@ -13,6 +13,7 @@ import csv
 import hashlib
 import io
 import re
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -77,19 +78,25 @@ class CsvTable:
     def read(path: str | Path) -> CsvTable:
         """Return the table of a file. Raises UnfitTableError if it is no table, or has no rows."""
         path = Path(path)
+        content, numbered = _content(path, "file"), list[tuple[int, list[str]]]()
         try:
-            text = _content(path, "file").decode("utf-8-sig")
-            if "\0" in text:
-                raise csv.Error("it holds zero bytes")
+            if (zero := content.find(b"\0")) >= 0:
+                raise UnicodeDecodeError("utf-8", content, zero, zero + 1, "zero bytes")
+            text = unicodedata.normalize("NFC", content.decode("utf-8-sig"))  # as one sees them, words are the same
             first = text.partition("\n")[0]
             between = max(",;\t", key=first.count)
-            given = csv.reader(io.StringIO(text, newline=""), delimiter=between, strict=True)
-            numbered = [(k, row) for k, row in enumerate(given, 1) if any(map(str.strip, row))]
-        except (csv.Error, UnicodeDecodeError) as wrong:
-            what, remedy = "in UTF-8", "save it as CSV UTF-8, or write it with encoding='utf-8'"
-            if isinstance(wrong, csv.Error) and "\0" not in text:
-                what, remedy = "that can be read", 'is a quote (") left open, or not doubled within a text in quotes?'
-            raise UnfitTableError("file", f"{path}: is no CSV file {what}: {wrong}: {remedy}") from None
+            for k, row in enumerate(csv.reader(io.StringIO(text, newline=""), delimiter=between, strict=True), 1):
+                if any(map(str.strip, row)):
+                    numbered.append((k, row))
+        except UnicodeDecodeError as wrong:
+            at_row, odd_bytes = wrong.object[: wrong.start].count(b"\n") + 1, wrong.object[wrong.start : wrong.end]
+            line = f"{path}: row {at_row}: {odd_bytes!r}: is no text in UTF-8 ({wrong.reason})"
+            remedy = "save it as CSV UTF-8, or write it with encoding='utf-8'"
+            raise UnfitTableError("file", f"{line}: {remedy}") from None
+        except csv.Error as wrong:
+            line = f"{path}: after row {numbered[-1][0] if numbered else 0}: is no CSV file that can be read: {wrong}"
+            remedy = 'is a quote (") left open, or not doubled within a text in quotes?'
+            raise UnfitTableError("file", f"{line}: {remedy}") from None
         if first.startswith("sep="):
             raise UnfitTableError("file", f"{path}: row 1: {first.strip()!r}: is no row of names: delete it")
         if len(numbered) < 2:
@@ -99,8 +106,8 @@ class CsvTable:
         if twice := next((name for name in names if names.count(name) > 1), None):
             raise UnfitTableError("column", f"{path}: two columns are called {twice!r}: rename one")
         if odd := next((k for k, row in enumerate(rows) if len(row) != len(names)), None):
-            line = f"{path}: row {at[odd]} has {len(rows[odd])} values, and there are {len(names)} columns"
-            raise UnfitTableError("file", line)
+            line = f"{path}: row {at[odd]}: has {len(rows[odd])} values, and row {at[0]}, of names, {len(names)}"
+            raise UnfitTableError("file", f"{line}: must be as many; a value that holds {between!r} stands in quotes")
         # as objects: an array of texts would take the longest one's memory for each
         columns = {name: np.array([row[k].strip() for row in rows[1:]], object) for k, name in enumerate(names)}
         if between == ";":
