@@ -489,10 +489,9 @@ def of_classes(
             for clients, own in sorted(apart, key=lambda one: (len(one[0]), one[0]))
         )
         notes.append(f"{where}: clients that share no class: {told}: do they call the same otherwise?{remedy}")
-    few = [(names[c], labels[int(own.argmax())]) for c, own in enumerate(counts) if own.max() == own.sum() >= FEW]
+    few = [f"{names[c]!r}: {labels[int(n.argmax())]!r}" for c, n in enumerate(counts) if n.max() == n.sum() >= FEW]
     if 0 < len(few) < len(names) and len(apart) == 1:
-        told = first_few([f"{name!r}: {label!r}" for name, label in few])
-        notes.append(f"{where}: clients with a single class: {told}: is that its answer in each row?")
+        notes.append(f"{where}: clients with a single class: {first_few(few)}: is that its answer in each row?")
     alone = [k for k in np.flatnonzero(holders == 1).tolist() if int(counts[:, k].argmax()) not in lonely]
     if alone:
         holder = {k: int(counts[:, k].argmax()) for k in alone}

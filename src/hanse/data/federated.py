@@ -292,11 +292,9 @@ def few_units(data: SplitData) -> list[str]:
     server = {"the server's validation set": data.server_validation, "the server's test set": data.server_test}
     sets |= {name: samples for name, samples in server.items() if samples is not None}
     counts = {name: len(np.unique(s.units.numpy())) for name, s in sets.items() if s.units is not None}
-    few = {name: count for name, count in counts.items() if count < FEW_UNITS}
-    if not few:
-        return []
-    told = first_few([f"{name}: {count}" for name, count in few.items()])
-    return [f"data: test sets of fewer than {FEW_UNITS} units, whose intervals say little: {told}"]
+    few = [f"{name}: {count}" for name, count in counts.items() if count < FEW_UNITS]
+    told = f"data: test sets of fewer than {FEW_UNITS} units, whose intervals say little: {first_few(few)}"
+    return [told] if few else []
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -78,21 +78,18 @@ class CsvTable:
     def read(path: str | Path) -> CsvTable:
         """Return the table of a file. Raises UnfitTableError if it is no table, or has no rows."""
         path = Path(path)
-        content, numbered = _content(path, "file"), list[tuple[int, list[str]]]()
+        text = _content(path, "file").decode("utf-8-sig", "replace")
+        if odd_letter := re.search("[\0\ufffd]", text):
+            lines = text[: odd_letter.end()].splitlines()
+            line = f"{path}: row {len(lines)}: {lines[-1][-20:]!r}: is no text in UTF-8"
+            raise UnfitTableError("file", f"{line}: save it as CSV UTF-8, or write it with encoding='utf-8'")
+        text = unicodedata.normalize("NFC", text)  # what looks the same is the same word
+        first, numbered = text.partition("\n")[0], list[tuple[int, list[str]]]()
+        between = max(",;\t", key=first.count)
         try:
-            if (zero := content.find(b"\0")) >= 0:
-                raise UnicodeDecodeError("utf-8", content, zero, zero + 1, "zero bytes")
-            text = unicodedata.normalize("NFC", content.decode("utf-8-sig"))  # as one sees them, words are the same
-            first = text.partition("\n")[0]
-            between = max(",;\t", key=first.count)
             for k, row in enumerate(csv.reader(io.StringIO(text, newline=""), delimiter=between, strict=True), 1):
                 if any(map(str.strip, row)):
                     numbered.append((k, row))
-        except UnicodeDecodeError as wrong:
-            at_row, odd_bytes = wrong.object[: wrong.start].count(b"\n") + 1, wrong.object[wrong.start : wrong.end]
-            line = f"{path}: row {at_row}: {odd_bytes!r}: is no text in UTF-8 ({wrong.reason})"
-            remedy = "save it as CSV UTF-8, or write it with encoding='utf-8'"
-            raise UnfitTableError("file", f"{line}: {remedy}") from None
         except csv.Error as wrong:
             line = f"{path}: after row {numbered[-1][0] if numbered else 0}: is no CSV file that can be read: {wrong}"
             remedy = 'is a quote (") left open, or not doubled within a text in quotes?'
@@ -206,7 +203,7 @@ class Schema:
     def read(path: str | Path) -> Schema:
         """Return the schema in a file. Raises UnfitTableError with a line for each mistake in it."""
         try:
-            found = toml.loads(_content(path, "schema").decode("utf-8-sig"))
+            found = toml.loads(unicodedata.normalize("NFC", _content(path, "schema").decode("utf-8-sig")))
             columns = {
                 name: call(TableColumn, one, f"columns.{name}") for name, one in found.pop("columns", {}).items()
             }
@@ -226,9 +223,8 @@ class Schema:
     @property
     def text(self) -> str:
         """The schema as a file."""
-        plain = {key: value for key, value in vars(self).items() if value != "" and key not in ("columns", "sites")}
-        if not self.warnings:
-            del plain["warnings"]
+        apart = ("columns", "sites") if self.warnings else ("columns", "sites", "warnings")
+        plain = {key: value for key, value in vars(self).items() if value != "" and key not in apart}
         written = TypeAdapter(dict[str, TableColumn])
         columns = written.dump_python(self.columns, exclude_defaults=True)
         return toml.dumps({"schema": plain, "columns": columns, "sites": self.sites})

@@ -80,8 +80,7 @@ def shrunk(sets: Mapping[str, tuple[int, int]]) -> list[str]:
         sets: how many rows each has, by name, and how many its share of all rows would be.
     """
     few = [f"{name}: {rows:,} rows, not {share:,}" for name, (rows, share) in sets.items() if 2 * rows < share]
-    why = "units stay together (group), and those on both sides of a date (time) lose rows"
-    return [f"data: test sets of less than half of their share: {first_few(few)}: {why}"] if few else []
+    return [f"data: test sets that group or time leave less than half of: {first_few(few)}"] if few else []
 
 
 def split_units(

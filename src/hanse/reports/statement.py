@@ -261,9 +261,8 @@ def _next(run: RunRecord, row: ClientFacts, fit: Fit, notes: Sequence[Note], *, 
         "leave_or_personal": fit.sign == -1,
         "stay": fit.sign == 1,
     }
-    command = by_python(run) or f"--train-alone{run.trust}"
-    if (run.path / MEMBERS).exists():
-        command = "" if run.in_app else THERE
+    apart = (run.path / MEMBERS).exists()
+    command = ("" if run.in_app else THERE) if apart else by_python(run) or f"--train-alone{run.trust}"
     tested = quantity(fit.counted, row.unit if row.unit not in ("", "row") else "sample")
     fields = {"samples": tested, "command": command}
     return Note(next((code for code, holds in choices.items() if holds), "weigh_costs"), "note", fields)
