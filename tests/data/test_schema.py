@@ -161,8 +161,7 @@ def test_what_does_not_fit_is_told_with_column_row_value_and_what_is_allowed(unf
     mine.to_csv(tmp_path / "mine.csv", index=False)
     with pytest.raises(UnfitTableError) as wrong:
         _ = SiteTable.of(CsvTable.read(tmp_path / "mine.csv"), schema).samples
-    assert wrong.value.code == code
-    assert len(wrong.value.lines) == 1
+    assert (wrong.value.code, len(wrong.value.lines)) == (code, 1)
     assert all(one in wrong.value.lines[0] for one in said)
 
 
@@ -276,8 +275,7 @@ def test_a_draft_says_what_it_cannot_tell(tmp_path: Path) -> None:
     for target, said in (("outcom", "'outcom'"), ("outcome", "'ward'")):
         with pytest.raises(UnfitTableError) as wrong:
             draft(read_sites(files), {**SAID, "target": target})
-        assert wrong.value.code == "column"
-        assert said in wrong.value.lines[0]
+        assert (wrong.value.code, said in wrong.value.lines[0]) == ("column", True)
     assert "ward" not in draft(read_sites(files), SAID, leave_out=["ward"]).columns
 
 
