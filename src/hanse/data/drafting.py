@@ -195,10 +195,10 @@ def _otherwise(tables: Sequence[CsvTable], columns: Mapping[str, TableColumn]) -
     for name, one in columns.items():
         if odd := written(one.words)[2]:
             found.setdefault(tuple(odd), []).append(name)
-    for odd, names in found.items():
-        line = f"column {', '.join(map(repr, names))}: numbers or dates but for {_places(tables, names, odd)}"
-        gap = f"if this says that there is no value, --gap {odd[0]!r}; else write it as the others"
-        line = f"{line}: {_AS_THESE if all(map(LIKE.fullmatch, odd)) else gap}"  # 0,5 and 31/3/2024 are no gaps
+    for few, names in found.items():
+        line = f"column {', '.join(map(repr, names))}: numbers or dates but for {_places(tables, names, few)}"
+        gap = f"if this says that there is no value, --gap {few[0]!r}; else write it as the others"
+        line = f"{line}: {_AS_THESE if all(map(LIKE.fullmatch, few)) else gap}"  # 0,5 and 31/3/2024 are no gaps
         told.append((line, any(len(columns[name].words) > MOST_KINDS for name in names)))
     return told
 
