@@ -16,7 +16,8 @@ from typing import Any
 
 MATHS = re.compile(r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>', re.DOTALL)
 ROLE = re.compile(r":(?:class|func|mod|meth|attr):<code>~?([^<]*)</code>")
-TABLES = re.compile(r"^<!-- (keys|parts|readings|recipes|fits): (\w+) -->$", re.MULTILINE)
+TABLES = re.compile(r"^<!-- (readings|recipes): (\w+) -->$", re.MULTILINE)
+LISTED = re.compile(r"^`hanse list (\w+)(?:\.(\w+))?`$", re.MULTILINE)  # what a clone shows in a table's place
 WORDS = Path(__file__).parents[1] / "reference" / "words.csv"
 READINGS = Path(__file__).parents[1] / "readings.csv"
 
@@ -44,8 +45,16 @@ def _names(entries: Any) -> Iterator[str]:
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Put in the tables that are made from the code; links to notebooks lead to their pages."""
-    makers = {"keys": keys, "parts": parts, "readings": readings, "recipes": recipes, "fits": fits}
-    return TABLES.sub(lambda found: makers[found[1]](found[2]), markdown).replace(".ipynb)", ".md)")
+    makers = {"readings": readings, "recipes": recipes}
+    markdown = TABLES.sub(lambda found: makers[found[1]](found[2]), markdown).replace(".ipynb)", ".md)")
+    return LISTED.sub(lambda found: listed(found[1], found[2]), markdown)
+
+
+def listed(name: str, key: str | None) -> str:
+    """Return what ``hanse list`` shows of a section, of the names that a key of one takes, or of "words"."""
+    if key is not None:
+        return parts(name if key == "name" else key)
+    return fits() if name == "words" else keys(name)
 
 
 def keys(section: str) -> str:
@@ -96,16 +105,15 @@ def parts(slot: str) -> str:
     return "\n".join(["| name | | options |", "|---|---|---|", *lines])
 
 
-def fits(table: str) -> str:
-    """Return the list of words of parts ("words"), or the settings that do not go together ("settings")."""
-    from hanse.mechanisms.fits import forbidden, listed
+def fits() -> str:
+    """Return the list of words of parts, and the settings that do not go together."""
+    from hanse.mechanisms import fits as of
 
-    head = "| setting | not with | because |", "|---|---|---|"
-    rows: list[tuple[str, ...]] = [*forbidden()]
-    if table == "words":
-        head = "| word | given by | what it is (what helps) | forbidden by |", "|---|---|---|---|"
-        rows = [*listed()]
-    return "\n".join([*head, *(f"| `{row[0]}` | {' | '.join(_cell(cell) for cell in row[1:])} |" for row in rows)])
+    lines = ["| word | given by | what it is (what helps) | forbidden by |", "|---|---|---|---|"]
+    lines += [f"| `{row[0]}` | {' | '.join(map(_cell, row[1:]))} |" for row in of.listed()]
+    lines += ["", "| setting | not with | because |", "|---|---|---|"]
+    lines += [f"| `{row[0]}` | {' | '.join(map(_cell, row[1:]))} |" for row in of.forbidden()]
+    return "\n".join(lines)
 
 
 def words() -> str:

@@ -21,8 +21,7 @@ def test_pages_that_agree_with_their_runs(here: bool, tmp_path: Path, monkeypatc
     demo.run_demo(out, 2, Console(file=written, width=80))
     assert (demo.NO_HOSPITALS[:30] in written.getvalue()) != here
     first = out / "together-seed0"
-    pages = [*sorted((out / "statements").iterdir()), out / "invoice.html"]
-    assert len(pages) == 5
+    pages = [*sorted((first / "statements").iterdir()), out / "invoice.html"]
     assert [check([first], page) for page in pages] == [[]] * 5
     runs = [out / f"{name}-seed{seed}" for seed in (0, 1) for name in ("together", "alone")]
     assert check(runs, out / "report.html") == []

@@ -55,13 +55,16 @@ def test_classes_of_one_client_and_clients_that_share_none_are_noted(draws: int)
             labels[np.flatnonzero(who == odd)[:9]] = "unknown"
         if what == "apart":
             labels[who == odd] = np.where(y[who == odd] == 1, "krank", "gesund")
+        what = "none" if (what, clients) == ("single", 2) else what  # of two, the other is noted
+        if what == "single":
+            labels[who == odd] = "well"
         x = np.random.default_rng(seed).normal(size=(len(y), 2))
         notes = list(from_arrays(x, labels, np.array([f"site {k}" for k in range(clients)])[who]).notes)
         assert len(notes) == (what != "none")
         assert all(f"'site {odd}'" in note for note in notes)
         assert what != "alone" or "'unknown'" in notes[0]
 
-    what = st.sampled_from(["none", "alone", "apart"])
+    what = st.sampled_from(["none", "alone", "apart", "single"])
     holds(draws, check, seed=SEEDS, clients=st.integers(2, 5), what=what)
 
 

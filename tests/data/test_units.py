@@ -139,9 +139,9 @@ def test_units_of_both_sides_keep_the_rows_of_one():
 
 def test_too_few_units_are_said_and_none_is_no_test():
     rest, cut = split_units(np.zeros(40, np.int64), None, 0.2, np.random.default_rng(0), np.repeat([0, 1], 20))
-    assert len(rest) == 40
-    assert not len(cut)
+    assert (len(rest), len(cut)) == (40, 0)
     assert any("units" in line for line in built(patients(24), group="patient").warnings)
+    assert any("3 rows, not 13" in line for line in built(patients(24), group="patient", time="admitted").warnings)
     each_numbers_its_own = patients().assign(patient=lambda t: t.groupby("hospital").cumcount() // 3)
     for frame, told in ((each_numbers_its_own, True), (patients(), False)):
         given = as_dataset(frame, **NAMED, group="patient")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from reports_cases import accuracies
 from scipy import stats
 
-from hanse.reports.compare import difference_rows, differences_tables
+from hanse.reports.compare import difference_rows, differences_table
 from hanse.reports.groups import group_runs
 from hanse.reports.paired import paired
 from hanse.runs.run_record import load_runs
@@ -59,12 +59,12 @@ def test_compare_tests_seed_by_seed(tmp_path: Path) -> None:
     assert row["low"] > 0.018
     assert row["p"] == row["p_holm"] < 0.001
     assert "client_accuracy" not in rows
-    table = differences_tables(groups)[0]
-    assert table.rows[0][:3] == ("greedyfed – fedavg: test accuracy %", "3", "+2.10")
+    assert differences_table(groups).rows[0][:3] == ("greedyfed – fedavg: test accuracy %", "3", "+2.10")
     shown = invoke("compare", *paths, "--json")
     found = json.loads(shown.stdout)
     assert [r["kind"] for r in found].count("difference") == len(rows)
     assert "+2.10" in invoke("compare", *paths, env={"COLUMNS": "200"}).stdout
+    assert invoke("compare", *paths, "--format", "latex").stdout.count("tabular") == 4  # two tables
 
 
 def test_equal_differences_have_no_interval(tmp_path: Path) -> None:
@@ -75,4 +75,4 @@ def test_equal_differences_have_no_interval(tmp_path: Path) -> None:
     row = next(row for row in difference_rows(groups) if row["figure"] == "test_accuracy")
     assert (row["mean"], row["low"], row["high"], row["p"], row["p_holm"]) == (0.125, None, None, None, None)
     assert row["p_sign_flip"] == 0.5
-    assert differences_tables(groups)[0].rows[0][2:] == ("+12.50", "the same in all 2", "–", "–", "0.5")
+    assert differences_table(groups).rows[0][2:] == ("+12.50", "the same in all 2", "–", "–", "0.5")

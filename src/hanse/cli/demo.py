@@ -83,16 +83,19 @@ def run_demo(folder: Path, seeds: int, console: Console) -> None:
         page, answers = reported(places, folder, progress)
     record = load_run(first)
     for one in statements(record, range(record.num_clients)):
-        write_whole(folder / "statements" / f"client-{one.client.client}.html", render(one))
+        write_whole(first / "statements" / f"client-{one.client.client}.html", render(one))
     write_whole(folder / "invoice.html", as_page(invoice(first, "10000", "EUR", "value")))
     checks = audit_run(first).checks
     held = f"{sum(check.holds for check in checks)} of {len(checks)}"
     console.print()
-    for question, told in answers.lines.items():
+    lines = answers.lines
+    if answers.next.code == "give_statements":  # which are made already
+        lines["What next?"] = "Open the pages below, then try a table of your own (docs/own-data.md)."
+    for question, told in lines.items():
         say(f"{question} {told}", console, wrap=True)
     console.print()
     say(f"The report: {page}", console)
-    say(f"What each of them gave and got: {folder / 'statements'}", console)
+    say(f"What each of them gave and got: {first / 'statements'}", console)
     say(f"Who would get what of 10,000 EUR: {folder / 'invoice.html'}", console)
     say(f"The books: {quantity(held, 'check holds', 'checks hold')} (hanse audit {first})", console)
 

@@ -296,7 +296,7 @@ def compare(
         hanse compare runs/sweep-exp --baseline theirs --format latex
     """
     from hanse.reports.answers import doubts_of
-    from hanse.reports.compare import as_text, cautions, differences_tables, experiments_table, with_baseline
+    from hanse.reports.compare import as_text, cautions, differences_table, experiments_table, with_baseline
     from hanse.reports.groups import group_runs
     from hanse.runs.run_record import load_runs
 
@@ -307,8 +307,9 @@ def compare(
         say(f"warning: {line}", out if form == "table" else err, style="bold yellow", wrap=True)
     if form != "table":
         return print(as_text(form, runs, epsilon, baseline), end="")
-    for table in (experiments_table(groups, epsilon), *differences_tables(groups)):
-        out.print(table)
+    for table in (experiments_table(groups, epsilon), differences_table(groups)):
+        if table.rows:
+            out.print(table)
     for note in cautions(groups):
         say(note.said, wrap=True)
 

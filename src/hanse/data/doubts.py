@@ -24,7 +24,7 @@ from hanse.data.units import at_several, numbered
 
 _CODE = re.compile(r"[+-]?(9+|8+|7+)(\.9+)?")
 _WHOLE = np.array(sorted(float(digit * count) for digit in "789" for count in range(1, 16)))  # before the point
-_ID = re.compile(r"(^|[\W_])((id|key|uid|uuid|no|nr)s?|ssn)\s*'$|(ID|Id|SSN)\s*'$")
+_ID = re.compile(r"(^|[\W_])((id|key|uid|uuid|no|nr)s?|ssn)\s*'$|(ID|Id|SSN)\s*'$|'(index|Unnamed: \d+)'$")
 SWAPPED = 5.0
 """Standard errors by which a client's features must say the opposite of the others' before its labels are doubted."""
 FAR = 5.5
@@ -489,12 +489,16 @@ def of_classes(
             for clients, own in sorted(apart, key=lambda one: (len(one[0]), one[0]))
         )
         notes.append(f"{where}: clients that share no class: {told}: do they call the same otherwise?{remedy}")
+    few = [f"{names[c]!r}: {labels[int(n.argmax())]!r}" for c, n in enumerate(counts) if n.max() == n.sum() >= FEW]
+    if 0 < len(few) < len(names) and len(apart) == 1:
+        notes.append(f"{where}: clients with a single class: {first_few(few)}: is that its answer in each row?")
     alone = [k for k in np.flatnonzero(holders == 1).tolist() if int(counts[:, k].argmax()) not in lonely]
     if alone:
         holder = {k: int(counts[:, k].argmax()) for k in alone}
         each = [f"{labels[k]!r} ('{names[c]}'{f', {counts[c, k]} rows' * rows})" for k, c in holder.items()]
         told = first_few(each, "; ")
-        notes.append(f"{where}: classes that one client alone has: {told}: is each a class, or no answer?{remedy}")
+        doubt = "is each a class, or no answer (drop such rows), or does it call the same otherwise?"
+        notes.append(f"{where}: classes that one client alone has: {told}: {doubt}{remedy}")
     return notes
 
 

@@ -19,6 +19,7 @@ from hanse.data.remedies import BY_SCHEMA
 from hanse.data.schema import CsvTable, Schema, UnfitTableError, doubts, fitted, joined
 from hanse.data.units import NONE
 
+_AS_THESE = "write them as 1000.5 and 2024-03-31"
 _ROLES = ("target", "client_column", "group", "time")  # columns of a schema that are no features
 
 
@@ -45,7 +46,7 @@ def draft(
     Raises:
         UserError: a column is not in all tables, or its values cannot be told. There is a line for each.
     """
-    warnings, others = list[str](), [said[key] for key in _ROLES if said.get(key) not in (None, "", NONE)]
+    others = [said[key] for key in _ROLES if said.get(key) not in (None, "", NONE)]
     names, asked = dict.fromkeys(name for one in tables for name in one.columns if name), [*others, *leave_out]
     lines = [f"column {name!r}: no table has it{nearest(name, names)}" for name in asked if name not in names]
     respelt = _respelt([[name for name in one.columns if name and name not in leave_out] for one in tables], others)
@@ -53,8 +54,6 @@ def draft(
         where = ", ".join(dict.fromkeys(str(one.path) for one in tables if name in one.columns))
         lines.append(f"{where}: column {name!r}: another table calls it {better!r}: rename it here")
     for one in tables:
-        if "" in one.columns:
-            warnings.append(f"data: {one.path}: a column has no name and is not read: give it one")
         held = {*respelt, *leave_out, *(respelt.get(name, name) for name in one.columns)}
         for name in [name for name in names if name not in held]:
             remedy = "call it as there" if name in others else BY_SCHEMA.leave_out
@@ -65,34 +64,23 @@ def draft(
         name: {text for one in tables for text in one.columns[name].tolist()} for name in names if name not in leave_out
     }
     gaps = written_gaps(texts.values(), gaps)
-    columns, otherwise = dict[str, TableColumn](), dict[tuple[str, ...], list[str]]()
+    columns = dict[str, TableColumn]()
     for name in [name for name in texts if name not in others]:
         found, missing = sorted(texts[name] - {*gaps}), not texts[name].isdisjoint(gaps)
         kind, unit, odd = written(found)
         coded = any(re.match(r"[+-]?0\d*$", one) for one in found)
         if found and kind == "words" and not (odd or coded) and all(map(LIKE.fullmatch, found)):
             lines.append(
-                f"column {name!r}: holds text of numbers or dates, such as {_places(tables, [name], found[:1])}: write "
-                f"them as 1000.5 and 2024-03-31, or {BY_SCHEMA.leave_out}"
+                f"column {name!r}: holds text of numbers or dates, such as {_places(tables, [name], found[:1])}: "
+                f"{_AS_THESE}, or {BY_SCHEMA.leave_out}"
             )
         elif odd:
             columns[name] = TableColumn("words", words=found, gaps=missing)
-            otherwise.setdefault(tuple(odd), []).append(name)
         else:
             values = np.array(found if kind == "words" else [*map(TableColumn(kind, unit).value, found)])
             with collected(lines):
                 columns[name] = TableColumn.drafted(kind, values, missing, f"column {name!r}", BY_SCHEMA, unit)
-        if name in columns:
-            warnings.append(_twins(name, columns[name].words))
-    for spelt, columned in otherwise.items():
-        line = (
-            f"column {', '.join(map(repr, columned))}: numbers or dates but for {_places(tables, columned, spelt)}: "
-            f"if this says that there is no value, --gap {spelt[0]!r}; else write it as the others"
-        )
-        if any(len(columns[name].words) > MOST_KINDS for name in columned):
-            lines.append(f"{line}, or --leave-out the column")
-        else:
-            warnings.append(f"data: {line}; until then these are words")
+    lines += [f"{line}, or --leave-out the column" for line, many in _otherwise(tables, columns) if many]
     answers = sorted(texts[said["target"]] - {*gaps}, key=natural_order)
     if len(answers) < 2:
         told = f"all rows say {answers[0]!r}" if answers else "has no value in any row"
@@ -104,16 +92,30 @@ def draft(
     numbers |= any(re.fullmatch(r"[+-]?\d*\.\d*[1-9]\d*", one) for one in answers)
     if lines:
         raise UnfitTableError("value", *lines)
-    warnings.append(_twins(said["target"], () if numbers else answers))
     made = Schema(1, columns=columns, labels=[] if numbers else answers, gaps=gaps or [""], **said)
-    sites, doubted = fitted(tables, made), doubts(tables, made)
+    sites = fitted(tables, made)
     for name, column in columns.items():
         if column.kind != "words" and statistics == "agreed":
             trained = np.concatenate([one.columns[name][one.shares == 0] for one in sites])
             columns[name] = column.agreed(*column.of(trained))
-    made = replace(made, columns=columns)
-    seen = joined([replace(one, schema=made) for one in sites], "tables", *doubted)
-    return replace(made, warnings=[*filter(None, [*warnings, *seen.notes, seen.doubt])])
+    return reviewed(replace(made, columns=columns), tables)
+
+
+def reviewed(schema: Schema, tables: Sequence[CsvTable]) -> Schema:
+    """Return a schema with the warnings that it gives now: what people have settled, in it or in tables, is gone.
+
+    Args:
+        schema: the schema.
+        tables: the sites' tables.
+
+    Raises:
+        UnfitTableError: a table does not fit. There is a line for each value.
+    """
+    seen, words = joined(fitted(tables, schema), "tables", *doubts(tables, schema)), _otherwise(tables, schema.columns)
+    told = [f"data: {one.path}: a column has no name and is not read: name it" for one in tables if "" in one.columns]
+    told += [f"data: {line}; until then these are words" for line, many in words if not many]
+    told += [_twins(name, one.words) for name, one in {**schema.columns, schema.target: schema.answers}.items()]
+    return replace(schema, warnings=[*filter(None, [*told, *seen.notes, seen.doubt])])
 
 
 def merged(drafts: Sequence[Schema], names: Sequence[str] = ()) -> Schema:
@@ -185,6 +187,22 @@ def _respelt(tables: Sequence[Collection[str]], said: Collection[str] = ()) -> d
     return {name: best[key] for name in used if (key := plainly(name)) not in twice and best[key] != name}
 
 
+def _otherwise(tables: Sequence[CsvTable], columns: Mapping[str, TableColumn]) -> list[tuple[str, bool]]:
+    """Return a line on columns of words that are numbers or dates but for the same few, and whether one has more words
+    than become columns; for each such few.
+    """
+    found, told = dict[tuple[str, ...], list[str]](), list[tuple[str, bool]]()
+    for name, one in columns.items():
+        if odd := written(one.words)[2]:
+            found.setdefault(tuple(odd), []).append(name)
+    for few, names in found.items():
+        line = f"column {', '.join(map(repr, names))}: numbers or dates but for {_places(tables, names, few)}"
+        gap = f"if this says that there is no value, --gap {few[0]!r}; else write it as the others"
+        line = f"{line}: {_AS_THESE if all(map(LIKE.fullmatch, few)) else gap}"  # 0,5 and 31/3/2024 are no gaps
+        told.append((line, any(len(columns[name].words) > MOST_KINDS for name in names)))
+    return told
+
+
 def _twins(name: str, words: Iterable[str]) -> str:
     """Return a note if two words of a column may be one, such as "m" and "M", "" if not."""
     both = alike([(word, 0) for word in sorted(words)], case=lambda _: True)
@@ -193,13 +211,13 @@ def _twins(name: str, words: Iterable[str]) -> str:
 
 
 def _places(tables: Sequence[CsvTable], columns: Sequence[str], words: Sequence[str]) -> str:
-    """Return words of columns with the tables that have them, in words."""
+    """Return words of columns with the tables that have them, and the first row of each, in words."""
     told = []
     for one in words[:LISTED]:
-        where = [
-            str(table.path)
-            for table in tables
-            if any(column in table.columns and (table.columns[column] == one).any() for column in columns)
-        ]
-        told.append(f"{one!r:.80} (in {', '.join(dict.fromkeys(where))})")
+        where = dict[str, str]()
+        for table in tables:
+            texts = [table.columns[column] for column in columns if column in table.columns]
+            if rows := [table.rows[own == one][0] for own in texts if (own == one).any()]:
+                where.setdefault(str(table.path), f"row {min(rows)}")
+        told.append(f"{one!r:.80} (in {', '.join(f'{path}, {row}' for path, row in where.items())})")
     return " and ".join(told) + (f" and {len(words) - LISTED} more" if len(words) > LISTED else "")

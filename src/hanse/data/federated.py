@@ -24,7 +24,7 @@ from hanse.data.kinds import first_few
 from hanse.data.partitions import Partition
 from hanse.data.samples import Inputs, Samples, unfinite
 from hanse.data.shares import Cuts, borrowed, client_shares, server_cut, taken
-from hanse.data.units import FEW_UNITS, SHARES
+from hanse.data.units import FEW_UNITS, SHARES, shrunk
 
 Share = Literal["train", "validation", "test"]
 
@@ -216,6 +216,9 @@ class SplitData(FederatedData):
             tests = tuple(map(dataset.test.take, of_each))
             data = replace(data, server_tests=tests)
         few = few_units(data) if dataset.train.units is not None else []
+        if partition.kept is None and cuts.client_test_from == "own":
+            asked = (partition.sizes * cuts.client_test).astype(np.int64).tolist()
+            few += shrunk({data.called(c): (int(lengths[c, 2]), share) for c, share in enumerate(asked)})
         left_out = int(partition.sizes.sum() - lengths.sum()) if partition.kept is None else 0
         if (gone := left_out + dataset.left_out) > 0:
             whole = gone + int(lengths.sum()) + len(dataset.test)
@@ -289,11 +292,9 @@ def few_units(data: SplitData) -> list[str]:
     server = {"the server's validation set": data.server_validation, "the server's test set": data.server_test}
     sets |= {name: samples for name, samples in server.items() if samples is not None}
     counts = {name: len(np.unique(s.units.numpy())) for name, s in sets.items() if s.units is not None}
-    few = {name: count for name, count in counts.items() if count < FEW_UNITS}
-    if not few:
-        return []
-    told = first_few([f"{name}: {count}" for name, count in few.items()])
-    return [f"data: test sets of fewer than {FEW_UNITS} units, whose intervals say little: {told}"]
+    few = [f"{name}: {count}" for name, count in counts.items() if count < FEW_UNITS]
+    told = f"data: test sets of fewer than {FEW_UNITS} units, whose intervals say little: {first_few(few)}"
+    return [told] if few else []
 
 
 @dataclass(frozen=True, kw_only=True)

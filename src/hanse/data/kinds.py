@@ -414,7 +414,8 @@ def _of_text(values: NDArray[Any], gaps: NDArray[np.bool_], where: str, owner: N
     many = likes and (2 * len(likes) >= len(counts) or 2 * sum(counts[one] for one in likes) >= counts.total())
     bands = bool(words) and not strict and all(_BAND.fullmatch(one) for one in words)  # "<20", "20-40", ">40"
     if many and not bands:
-        raise UserError(f"{where}: holds text of numbers or dates, and {at(words or likes - strict)}: {_REMEDY}")
+        odd = f"and {at(words)}" if words else f"such as {at(likes - strict)}"
+        raise UserError(f"{where}: holds text of numbers or dates, {odd}: {_REMEDY}")
     notes = [f"{where}: holds words and, as a word, {at(likes)}"] if likes else []
     if empty := {one for one in words if one.casefold() in GAPS}:
         notes.append(f"{where}: {at(empty)} is a word of its own: make it a gap (None) if no value is meant")

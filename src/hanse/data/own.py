@@ -30,7 +30,7 @@ from hanse.data.frames import Asked, Features, Rows, is_frame, names_of, of_fram
 from hanse.data.kinds import Column, Held, natural_order
 from hanse.data.labels import Labels, Renamed, classes_of, is_float, target_column
 from hanse.data.samples import Samples, array_of, as_tensors, unfinite
-from hanse.data.units import Cut, Divisible, at_several, numbered, times_of, units_of
+from hanse.data.units import Cut, Divisible, at_several, numbered, shrunk, times_of, units_of
 
 FORMS = (
     "a hanse.data.Dataset, a pandas DataFrame, arrays (x, y), (x, y, clients) or (x, y, clients, units), a "
@@ -423,6 +423,8 @@ def _dataset(rows: Rows, test: float | Rows, min_samples: int, seed: int, name: 
     y = samples.y[:n].numpy()
     there = [called_labels[k] for k in np.unique(y[y >= 0]).tolist()] if classes is not None else ()
     notes = [*rows.notes, *of_targets(y, classes, where), *of_names(names, there, where)]
+    if not isinstance(test, Rows) and (units is not None or rows.time is not None):
+        notes += shrunk({"the server": (len(later), int(n * test))})
     floats = samples.x[:n].numpy() if samples.x.is_floating_point() and not samples.inputs else None
     if classes is not None and ids is not None and y.ndim == 1:
         notes += of_clients(floats, y, ids[:n], names, called_labels, where)

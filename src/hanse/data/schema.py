@@ -13,6 +13,7 @@ import csv
 import hashlib
 import io
 import re
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -77,19 +78,22 @@ class CsvTable:
     def read(path: str | Path) -> CsvTable:
         """Return the table of a file. Raises UnfitTableError if it is no table, or has no rows."""
         path = Path(path)
+        text = _content(path, "file").decode("utf-8-sig", "replace")
+        if odd_letter := re.search("[\0\ufffd]", text):
+            lines = text[: odd_letter.end()].splitlines()
+            line = f"{path}: row {len(lines)}: {lines[-1][-20:]!r}: is no text in UTF-8"
+            raise UnfitTableError("file", f"{line}: save it as CSV UTF-8, or write it with encoding='utf-8'")
+        text = unicodedata.normalize("NFC", text)  # what looks the same is the same word
+        first, numbered = text.partition("\n")[0], list[tuple[int, list[str]]]()
+        between = max(",;\t", key=first.count)
         try:
-            text = _content(path, "file").decode("utf-8-sig")
-            if "\0" in text:
-                raise csv.Error("it holds zero bytes")
-            first = text.partition("\n")[0]
-            between = max(",;\t", key=first.count)
-            given = csv.reader(io.StringIO(text, newline=""), delimiter=between, strict=True)
-            numbered = [(k, row) for k, row in enumerate(given, 1) if any(map(str.strip, row))]
-        except (csv.Error, UnicodeDecodeError) as wrong:
-            what, remedy = "in UTF-8", "save it as CSV UTF-8, or write it with encoding='utf-8'"
-            if isinstance(wrong, csv.Error) and "\0" not in text:
-                what, remedy = "that can be read", 'is a quote (") left open, or not doubled within a text in quotes?'
-            raise UnfitTableError("file", f"{path}: is no CSV file {what}: {wrong}: {remedy}") from None
+            for k, row in enumerate(csv.reader(io.StringIO(text, newline=""), delimiter=between, strict=True), 1):
+                if any(map(str.strip, row)):
+                    numbered.append((k, row))
+        except csv.Error as wrong:
+            line = f"{path}: after row {numbered[-1][0] if numbered else 0}: is no CSV file that can be read: {wrong}"
+            remedy = 'is a quote (") left open, or not doubled within a text in quotes?'
+            raise UnfitTableError("file", f"{line}: {remedy}") from None
         if first.startswith("sep="):
             raise UnfitTableError("file", f"{path}: row 1: {first.strip()!r}: is no row of names: delete it")
         if len(numbered) < 2:
@@ -99,8 +103,8 @@ class CsvTable:
         if twice := next((name for name in names if names.count(name) > 1), None):
             raise UnfitTableError("column", f"{path}: two columns are called {twice!r}: rename one")
         if odd := next((k for k, row in enumerate(rows) if len(row) != len(names)), None):
-            line = f"{path}: row {at[odd]} has {len(rows[odd])} values, and there are {len(names)} columns"
-            raise UnfitTableError("file", line)
+            line = f"{path}: row {at[odd]}: has {len(rows[odd])} values, and row {at[0]}, of names, {len(names)}"
+            raise UnfitTableError("file", f"{line}: must be as many; a value that holds {between!r} stands in quotes")
         # as objects: an array of texts would take the longest one's memory for each
         columns = {name: np.array([row[k].strip() for row in rows[1:]], object) for k, name in enumerate(names)}
         if between == ";":
@@ -199,7 +203,7 @@ class Schema:
     def read(path: str | Path) -> Schema:
         """Return the schema in a file. Raises UnfitTableError with a line for each mistake in it."""
         try:
-            found = toml.loads(_content(path, "schema").decode("utf-8-sig"))
+            found = toml.loads(unicodedata.normalize("NFC", _content(path, "schema").decode("utf-8-sig")))
             columns = {
                 name: call(TableColumn, one, f"columns.{name}") for name, one in found.pop("columns", {}).items()
             }
@@ -219,9 +223,8 @@ class Schema:
     @property
     def text(self) -> str:
         """The schema as a file."""
-        plain = {key: value for key, value in vars(self).items() if value != "" and key not in ("columns", "sites")}
-        if not self.warnings:
-            del plain["warnings"]
+        apart = ("columns", "sites") if self.warnings else ("columns", "sites", "warnings")
+        plain = {key: value for key, value in vars(self).items() if value != "" and key not in apart}
         written = TypeAdapter(dict[str, TableColumn])
         columns = written.dump_python(self.columns, exclude_defaults=True)
         return toml.dumps({"schema": plain, "columns": columns, "sites": self.sites})

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from hanse.base.errors import UserError
 from hanse.base.streams import stream
-from hanse.data.kinds import ALIKE, alike, held, objects, plain, rows_of
+from hanse.data.kinds import ALIKE, alike, first_few, held, objects, plain, rows_of
 
 Ints = NDArray[np.int64]
 Cut = Literal["each_client", "all_clients"]
@@ -71,6 +71,16 @@ def at_several(units: Ints, owner: Ints) -> int:
     one_of = np.zeros(units.max(initial=-1) + 1, np.int64)
     one_of[units] = owner
     return int(np.count_nonzero(np.bincount(units[owner != one_of[units]])))
+
+
+def shrunk(sets: Mapping[str, tuple[int, int]]) -> list[str]:
+    """Return a warning on test sets with less than half of the rows that their shares would be; nothing if none is so.
+
+    Args:
+        sets: how many rows each has, by name, and how many its share of all rows would be.
+    """
+    few = [f"{name}: {rows:,} rows, not {share:,}" for name, (rows, share) in sets.items() if 2 * rows < share]
+    return [f"data: test sets that group or time leave less than half of: {first_few(few)}"] if few else []
 
 
 def split_units(

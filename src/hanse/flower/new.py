@@ -73,7 +73,8 @@ def new(
 
 def schema(
     files: Annotated[
-        list[Path], typer.Argument(metavar="FILE...", help="CSV files, a site's each or one of all; or drafts.")
+        list[Path],
+        typer.Argument(metavar="FILE...", help="CSV files, one a site or of all; drafts; or a schema and CSV files."),
     ],
     target: Annotated[str, typer.Option(help="The column to be predicted.")] = "",
     client: Annotated[str, typer.Option(help="The column with the site of each row, in a file of all.")] = "",
@@ -97,9 +98,10 @@ def schema(
     gaps, and by which mean and deviation numbers are scaled; and what is predicted, what a row is of, and when it was
     observed. Nothing is guessed of the last two: what looks like several rows of one person is said.
 
-    Where nobody may see another's table, each member drafts a schema of its own, and the drafts make one.
+    Where nobody may see another's table, each member drafts a schema of its own, and the drafts make one. A schema
+    with tables is looked at again, so that its warnings are those of today.
     """
-    from hanse.data.drafting import draft, merged
+    from hanse.data.drafting import draft, merged, reviewed
     from hanse.data.schema import Schema, digest, read_sites
 
     if statistics not in ("agreed", "own"):
@@ -107,13 +109,19 @@ def schema(
     if out.exists():
         raise UserError(f"{out}: exists already: give another --out, or move it away")
     said: dict[str, Any] = {"target": target, "client_column": client, "group": group, "time": time, "test": test}
-    tables = []
-    if all(path.suffix == ".toml" for path in files):
-        made = merged([Schema.read(path) for path in files], [path.stem for path in files])
+    tables, drafts = [], [path for path in files if path.suffix == ".toml"]
+    csvs = [path for path in files if path not in drafts]
+    if drafts and (odd := next((key for key in ("target", "group", "time") if said[key]), None)):
+        raise UserError(f"--{odd}: {said[odd]!r}: the schema says it; leave it out")
+    if drafts:
+        made = merged([Schema.read(path) for path in drafts], [path.stem for path in drafts])
+        if csvs:
+            tables = read_sites(csvs, made.client_column)
+            made = reviewed(made, tables)
     elif not target:
         raise UserError("--target: is needed for tables: the column to be predicted")
     else:
-        tables = read_sites(files, client)
+        tables = read_sites(csvs, client)
         said["validation"] = validation
         made = draft(tables, said, leave_out or (), "own" if statistics == "own" else "agreed", gap or ())
     write_whole(out, made.text)

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 ALONE = "local"  # the mechanism of clients that train alone
 _SAME = ("data", "model", "train")  # what both runs must share, or the difference is not that of joining
 HERE = "alone"  # the folder inside a run directory where --train-alone leaves its run
+# what plays a member of a network by itself, where its table is, with the rehearsal that all have
+THERE = "hanse run rehearsal.toml --set mechanism=local --set 'data.source.files=[\"own.csv\"]'"
 
 
 def alone_experiment(experiment: Experiment) -> Experiment:

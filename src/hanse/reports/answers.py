@@ -172,7 +172,8 @@ def _joining(group: SeedGroup, found: Sequence[RunOf], beside: Sequence[RunRecor
                                                 "high": ends[1], "percent": reading.percent,
                                                 "less": reading.less_is_better}))  # fmt: skip
     elif not notes:
-        notes.append(Note("joining_unknown", "warning", {"tested": any(tested)}))
+        apart = (first.path / MEMBERS).exists() and not first.in_app
+        notes.append(Note("joining_unknown", "warning", {"tested": any(tested), "apart": apart}))
     gained = [row.beyond for row in found[0].clients if row.honest and row.beyond is not None]
     if gained:
         fields = {"gained": sum(one > 0 for one in gained), "of": len(gained), "left_out": left_out,
@@ -199,7 +200,10 @@ def contributed(
     names = [name for name in found.suspects if name not in cleared]
     notes = [_most(found, start, {*names, *harmful})]
     if names:
-        notes.append(Note("suspects", "warning", _who(names) | {"of": len(found.clients)}))
+        below = found.totals + SURE * found.errors < 0
+        by = {not low for name, low in zip(found.labels, below.tolist(), strict=True) if name in names}
+        fields = {"of": len(found.clients), "averages": None if len(by) > 1 else by.pop()}  # why: by averages, or sums
+        notes.append(Note("suspects", "warning", _who(names) | fields))
     if few := int((found.seats == 1).sum()):
         notes.append(Note("not_ranked", "note", {"few": few}))
     if found.measure.marginal:

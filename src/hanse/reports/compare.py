@@ -1,7 +1,7 @@
 """Runs side by side: as plain rows, and as tables for a terminal, a report, LaTeX and Markdown.
 
 :func:`run_row` returns a run's figures, :func:`difference_rows` the paired tests of each experiment against the first.
-:func:`experiments_table` and :func:`differences_tables` lay them out, :func:`as_text` writes them for other programs.
+:func:`experiments_table` and :func:`differences_table` lay them out, :func:`as_text` writes them for other programs.
 :func:`effective_round` and :func:`improvement` are GTFLAT's measure of speed; the papers' tables use them as well.
 """
 
@@ -378,21 +378,19 @@ def experiments_table(groups: Sequence[SeedGroup], epsilon: float | None = None)
     return TextTable(("experiment", "seeds", *(column.title for column in shown)), tuple(body))
 
 
-def differences_tables(groups: Sequence[SeedGroup]) -> list[TextTable]:
-    """Return how each experiment differs from the first, one table for each figure.
+def differences_table(groups: Sequence[SeedGroup]) -> TextTable:
+    """Return how each experiment differs from the first, by figure.
 
-    Figures that the experiments name themselves come first. There is no table if no experiment shares two seeds with
+    Figures that the experiments name themselves come first. There are no rows if no experiment shares two seeds with
     the first.
 
     Args:
         groups: the experiments.
     """
-    rows: dict[str, list[tuple[str, ...]]] = {}
-    for row in difference_rows(groups):
-        name = f"{row['run']} – {row['base']}: {_column(row['figure']).title}"
-        rows.setdefault(row["figure"], []).append((name, *_difference(row)))
     headings = ("difference", "seeds", "mean", "95 % interval", "p (t test)", "p (Holm)", "p (sign flips)")
-    return [TextTable(headings, tuple(found)) for found in rows.values()]
+    rows = difference_rows(groups)
+    names = (f"{row['run']} – {row['base']}: {_column(row['figure']).title}" for row in rows)
+    return TextTable(headings, tuple((name, *_difference(row)) for name, row in zip(names, rows, strict=True)))
 
 
 # ---- the comparison in other forms
@@ -436,7 +434,7 @@ def as_text(form: str, runs: Sequence[RunRecord], epsilon: float = EPSILON, base
         raise UserError(f"--format: '{form}': no such format{nearest(form, FORMS)}")
     groups = with_baseline(group_runs(runs), baseline)
     if form in ("latex", "markdown"):
-        tables = [experiments_table(groups, epsilon), *differences_tables(groups)]
+        tables = [table for table in (experiments_table(groups, epsilon), differences_table(groups)) if table.rows]
         return "\n".join(table.latex() if form == "latex" else table.markdown() for table in tables)
     rows = _rows(runs, groups, epsilon)
     of = {id(run): row for run, row in zip(runs, rows, strict=True)}

@@ -11,7 +11,7 @@ import numpy as np
 from hanse.games.jackknife import SURE, jackknife_errors, t_quantile
 from hanse.learning.intervals import BLOCKS, Interval, difference, wilson
 from hanse.learning.metrics import ACCURACY, LOSS, MetricStyle
-from hanse.reports.alone import by_python, find_alone
+from hanse.reports.alone import THERE, by_python, find_alone
 from hanse.reports.chart import Floats
 from hanse.reports.groups import honest_of
 from hanse.reports.paired import holm
@@ -372,6 +372,6 @@ def _why_not_alone(run: RunRecord, client: int) -> Note:
     if run.mechanism == "local":
         return Note("is_alone", "note")
     if (run.path / "members.json").exists():
-        return Note("alone_apart", "warning")
+        return Note("alone_apart", "warning", {"command": "" if run.in_app else THERE})
     command = by_python(run) or f"hanse statement DIR --client {client} --train-alone{run.trust}"
     return Note("not_alone", "warning", {"command": command})

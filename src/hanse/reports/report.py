@@ -16,7 +16,7 @@ from hanse.base.files import read_text, write_whole
 from hanse.reports.accuracy import curve_charts, own_charts
 from hanse.reports.answers import Answers, answers, contributed
 from hanse.reports.chart import Chart, to_csv
-from hanse.reports.compare import cautions, differences_tables, experiments_table
+from hanse.reports.compare import cautions, differences_table, experiments_table
 from hanse.reports.contributions import contribution, contribution_charts
 from hanse.reports.facts import MISSING, facts_of
 from hanse.reports.groups import SeedGroup, group_runs
@@ -150,7 +150,7 @@ def _words(dirs: Sequence[str | Path]) -> dict[str, Any]:
         "warnings": warnings(groups, runs),
         "experiments": experiments_table(groups),
         "kinds": [(g.label, table) for g in groups if (table := kinds_table(g)) is not None],
-        "differences": differences_tables(groups),
+        "differences": differences_table(groups),
         "measures": list(dict.fromkeys(found.measure for _, found in valued)),
         "base": groups[0].label,
         "repeated": any(len(group.runs) > 1 for group in groups),

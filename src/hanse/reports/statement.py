@@ -23,7 +23,7 @@ from hanse.core.telling import Measure
 from hanse.games.jackknife import SURE
 from hanse.learning.intervals import wilson
 from hanse.learning.metrics import ACCURACY
-from hanse.reports.alone import by_python
+from hanse.reports.alone import THERE, by_python
 from hanse.reports.chart import Chart, Curve, Floats, Lines
 from hanse.reports.contributions import both_errors, fallen
 from hanse.reports.facts import SCHEMA, VERY_FEW, ClientFacts, RunFacts, RunOf, facts_of
@@ -261,7 +261,8 @@ def _next(run: RunRecord, row: ClientFacts, fit: Fit, notes: Sequence[Note], *, 
         "leave_or_personal": fit.sign == -1,
         "stay": fit.sign == 1,
     }
-    command = "" if (run.path / MEMBERS).exists() else by_python(run) or f"--train-alone{run.trust}"
+    apart = (run.path / MEMBERS).exists()
+    command = ("" if run.in_app else THERE) if apart else by_python(run) or f"--train-alone{run.trust}"
     tested = quantity(fit.counted, row.unit if row.unit not in ("", "row") else "sample")
     fields = {"samples": tested, "command": command}
     return Note(next((code for code, holds in choices.items() if holds), "weigh_costs"), "note", fields)

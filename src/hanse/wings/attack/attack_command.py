@@ -183,10 +183,11 @@ def sentences(found: Attacked) -> list[str]:
     fresh = f"seeds {found.fresh[0]} to {found.fresh[-1]}"
     nothing = f"Found nothing that pays surely in {len(found.tries)} tries; best"
     gain, low, high = (100 * value / found.scale for value in found.best.gain(found.fresh))
-    moved = "the mean amount by which honest clients' balances end above or below their grant"
-    whole = "its utility when honest" if found.measure == "utility" else moved
-    of = f"gains {gain:.1f} % (95 % interval {low:.1f} to {high:.1f}) of {whole}: {found.scale:.3f} tokens"
-    lines = [f"{'Pays' if found.pays else nothing}: {found.best.said}. It {of} ({fresh})."]
+    gains = f"gains {gain:.1f} % (95 % interval {low:.1f} to {high:.1f}; {fresh})"
+    of = "the mean amount by which honest clients' balances end above or below their grant"
+    if found.measure == "utility":
+        of = f"the mean absolute utility of client {' and '.join(map(str, found.clients))} when honest"
+    lines = [f"{'Pays' if found.pays else nothing}: {found.best.said}. It {gains} of {found.scale:.3f} tokens, {of}."]
     if failed := [one for one in found.tries if one.failed is not None]:
         lines.append(f"{len(failed)} could not be played; the first, {failed[0].said}: {failed[0].failed}")
     return [*lines, *["Every deviation was tried."] * (found.ended == "space")]
