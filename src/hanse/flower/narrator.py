@@ -80,7 +80,7 @@ class Narrator:
     federation: FlowerFederation
     run: Path
     round: int | None = None  # the round that is being played
-    _rounds: int = field(default=0, init=False)
+    _rounds: str = field(default="", init=False)
     _main: MetricStyle = field(default=ACCURACY, init=False)
 
     def on_start(self, experiment: Experiment, first_round: int, said: Sequence[str]) -> None:
@@ -88,13 +88,13 @@ class Narrator:
 
         Of the lines in ``said``, the operator sees only warnings.
         """
-        self.round, self._rounds = first_round, experiment.run.rounds
+        self.round, self._rounds = first_round, quantity(experiment.run.rounds, "round")
         for line in said:
             if line.startswith("warning: "):
                 LOG.warning("%s", line)
         self._main = main_of(experiment.eval.metrics)
-        count = self.federation.here()
-        LOG.info("%s: %d of %d rounds are played; %d members are here", self.run, first_round, self._rounds, count)
+        here = quantity(self.federation.here(), "member")
+        LOG.info("%s: %d of %s played; %s here", self.run, first_round, self._rounds, here)
 
     def on_round(self, metrics: Mapping[str, Any], played: Played) -> None:
         """Log a round: its main figure, how many seats answered, how long it took, bonds that were taken, and who had a
@@ -111,9 +111,7 @@ class Narrator:
         if not metrics["answered"]:
             said.append("the models stay as they were")
         took = f"{metrics['time/round_s']:.1f} s"
-        LOG.info(
-            "round %d: %s (%d of %d rounds, %s)", number, ", ".join(filter(None, said)), number + 1, self._rounds, took
-        )
+        LOG.info("round %d: %s (%d of %s, %s)", number, ", ".join(filter(None, said)), number + 1, self._rounds, took)
         if "failed" in metrics:
             LOG.error("round %d: failed, and nothing of it counts: %s", number, one_line(str(metrics["failed"])))
             for client in list(dict.fromkeys(client for client, _ in played.view.refusals))[:MOST]:
@@ -128,9 +126,9 @@ class Narrator:
         self.round = None
         if result.over is not None:
             LOG.info("%s", result.over)
-        LOG.info("%d rounds are played, in %s; see them with: hanse report %s", len(result.metrics), self.run, self.run)
+        LOG.info("%s played, in %s: hanse report %s", quantity(len(result.metrics), "round"), self.run, self.run)
         if left := sum(map(len, self.federation.letters.waiting.values())):
-            LOG.info("%d receipts wait in letters.json for participants that are away", left)
+            LOG.info("%s in letters.json for participants that are away", quantity(left, "receipt"))
 
     @contextmanager
     def watching(self) -> Iterator[None]:

@@ -11,6 +11,7 @@ import typer
 from click.core import ParameterSource
 
 from hanse.base.errors import UserError
+from hanse.base.plain_text import quantity
 from hanse.cli.options import Changes, Workers, err, name_of, out, resumable, say
 
 if TYPE_CHECKING:
@@ -140,7 +141,7 @@ def table_sentences(found: AttackTable) -> list[str]:
     """Return what a table of cheats says, in sentences."""
     counts, cells, failed = found.counts, found.cells, found.failed
     words = ", ".join(f"{counts[word]} {word}" for word in ("pays", "does not pay", "open"))
-    first = f"{words}, of {len(cells)} cells ({len(found.seeds)} seeds each)."
+    first = f"{words}, of {quantity(len(cells), 'cell')} ({quantity(len(found.seeds), 'seed')} each)."
     first = f"Nothing is decided: {first}" if counts["open"] == len(cells) else first
     lines = [first if cells else "Nothing could be measured."]
     if failed:
