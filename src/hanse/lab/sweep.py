@@ -20,7 +20,7 @@ from typing import Any
 
 from rich.console import Console
 
-from hanse.base.errors import UserError
+from hanse.base.errors import UserError, gated
 from hanse.base.files import write_whole
 from hanse.base.plain_text import quantity
 from hanse.lab.job import Job, folder_of, play, play_kept, seeded
@@ -449,26 +449,24 @@ def _write_rows(path: Path, rows: Sequence[Row]) -> None:
         path: the file.
         rows: may have different columns; a cell that a row lacks is empty.
     """
-    text = io.StringIO()
-    writer = csv.DictWriter(text, _columns(rows), lineterminator="\n")
+    text, every = io.StringIO(), dict.fromkeys(name for row in rows for name in row)  # in order of appearance
+    columns = [name for name in every if name not in ("error", "key")] + ["error", "key"]
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     write_whole(path, text.getvalue())
 
 
 def kept_runs(folder: Path) -> list[Path]:
-    """Return the run directories of a sweep's folder that its tables name; none if it has no tables."""
+    """Return the run directories of a sweep's folder that its tables name; none if it has no tables.
+
+    Raises UserError if one is damaged.
+    """
     found = dict[Path, None]()
     for file in (folder / TABLE, *sorted(folder.glob("part-*-of-*.csv"))):
         if file.is_file():
-            with file.open(newline="", encoding="utf-8") as table:
+            with gated(f"{file}: is damaged"), file.open(newline="", encoding="utf-8") as table:
                 named = [row.get("folder") for row in csv.DictReader(table)]
-            places = [folder / "runs" / Path(name).name for name in named if name]  # the whole sweep may have moved
-            found |= dict.fromkeys(place for place in places if place.is_dir())
+                places = [folder / "runs" / Path(name).name for name in named if name]  # the whole sweep may have moved
+                found |= dict.fromkeys(place for place in places if place.is_dir())
     return list(found)
-
-
-def _columns(rows: Sequence[Row]) -> list[str]:
-    """Return the columns of all rows in order of appearance, with ``error`` and ``key`` last."""
-    every = dict.fromkeys(name for row in rows for name in row)
-    return [name for name in every if name not in ("error", "key")] + ["error", "key"]
