@@ -453,8 +453,7 @@ class Natural:
         for owner, a, b in zip(np.asarray(owners).tolist(), starts, ends, strict=True):
             span, draw = by_owner[a:b], stream(seed, "per-owner", client=owner)
             if len(span) < self.per_owner:
-                has = quantity(len(span), "sample")
-                raise UserError(f"per_owner = {self.per_owner}: natural client {owner} has {has}")
+                raise UserError(f"per_owner: {self.per_owner}: natural client {owner}: {quantity(len(span), 'sample')}")
             if self.per_owner_alpha is not None:
                 own, alpha = labels[span].astype(np.int64), self.per_owner_alpha
                 what = f"natural client {owner} with per_owner_alpha = {alpha:g}"

@@ -13,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from hanse.base.plain_text import quantity
+from hanse.flower.leave import FOLDER
 from hanse.learning.metrics import ACCURACY, LOSS, MetricStyle
 from hanse.reports.chart import Chart, Curve, Floats, Ints, Lines, even
 from hanse.reports.facts import facts_of
@@ -146,7 +147,7 @@ def own_means(run: RunRecord, reading: MetricStyle, most: int | None = None) -> 
     """
     rounds, values = run.series(f"client/test_{reading.key}")
     honest = honest_of(run)
-    if not len(rounds) or (honest is None and (run.in_app or not run.members) and not run.sums.left):
+    if not len(rounds) or (honest is None and (run.in_app or not run.members) and not (run.path / FOLDER).exists()):
         return rounds, values
     found, last = list[tuple[int, float | None]](), dict[int, float]()
     for r in rounds[even(len(rounds), most or len(rounds))].tolist():

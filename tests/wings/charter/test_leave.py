@@ -412,6 +412,8 @@ def test_a_leaver_loses_what_was_agreed_and_nobody_trains_on(tmp_path):
         ended.book.balance("client/0"), 0, 0, ended.book.balance("client/3")
     ]  # fmt: skip
     assert (wrong_books(run), recompute(run).unlike) == (None, None)
+    row = hanse.facts(run).clients[1]  # what went back of its grant is no payment
+    assert (row.granted + row.net, row.net) == (0, min(0, had - 100 * 10**6))
     history = history_of(run)
     [(at, left)] = [(i, one) for i, (_, one) in enumerate(history) if one.step == "leave/1"]
     other = [[*history[:at], (3, replace(left, postings=left_behind(1, 0, lost))), *history[at + 1 :]]
