@@ -26,7 +26,6 @@ from pydantic import TypeAdapter
 from hanse.base import toml
 from hanse.base.errors import UserError
 from hanse.base.factories import Count, PartShare, call
-from hanse.base.plain_text import quantity
 from hanse.base.pytorch import torch
 from hanse.data.dataset import Dataset
 from hanse.data.doubts import Coded, of_clients, of_column, of_columns, of_near_rows
@@ -100,7 +99,7 @@ class CsvTable:
         if twice := next((name for name in names if names.count(name) > 1), None):
             raise UnfitTableError("column", f"{path}: two columns are called {twice!r}: rename one")
         if odd := next((k for k, row in enumerate(rows) if len(row) != len(names)), None):
-            line = f"{path}: row {at[odd]} has {quantity(len(rows[odd]), 'value')}, and the header has {len(names)}"
+            line = f"{path}: row {at[odd]}: values: {len(rows[odd])}, in the header: {len(names)}"
             raise UnfitTableError("file", line)
         # as objects: an array of texts would take the longest one's memory for each
         columns = {name: np.array([row[k].strip() for row in rows[1:]], object) for k, name in enumerate(names)}

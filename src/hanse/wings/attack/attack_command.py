@@ -145,7 +145,7 @@ def table_sentences(found: AttackTable) -> list[str]:
     first = f"Nothing is decided: {first}" if counts["open"] == len(cells) else first
     lines = [first if cells else "Nothing could be measured."]
     if failed:
-        lines = [f"{len(failed)} cells could not be played. {first}"]
+        lines = [f"{quantity(len(failed), 'cell')} could not be played. {first}"]
         lines += [f"The first, {failed[0].cheat} under {failed[0].mechanism}: {failed[0].failed}"]
     lines += [f"{one.name}: not measured: {one.why}." for one in found.columns if one.why is not None]
     look = "a smoke table, too small to decide much" if found.rules.smoke else "a look, not evidence"
