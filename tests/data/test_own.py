@@ -69,7 +69,7 @@ def test_a_frame_with_floats_to_be_predicted_and_a_test_frame() -> None:
     assert (classes.train.y.tolist(), classes.test.y.tolist()) == ([0] * 75, [0, 1, 0, 0] * 25)
     x, y = np.zeros((40, 1)), [0, 1] * 20
     assert as_dataset((x, y, [*"ab"] * 20), test=(x, y)).test_client_of is None
-    with pytest.raises(UserError, match="units"):
+    with pytest.raises(UserError, match=": 1 unit is in the train"):
         as_dataset((np.zeros((40, 1)), [0, 1] * 20, None, [*range(40)]), test=(np.zeros((2, 1)), [0, 1], None, [3, 77]))
     assert found.num_classes is None
     assert (len(found.train), len(found.test), found.input_shape) == (80, 20, (1,))

@@ -101,21 +101,15 @@ def test_a_model_is_known_while_it_is_there_and_not_kept() -> None:
 
 
 def test_a_client_with_too_few_samples_refuses_and_the_others_train() -> None:
-    here = world(
-        data={
-            "source": "digits",
-            "partition": {"name": "pathological", "classes_per_client": 1},
-            "clients": 5,
-            "client_test": 0.0,
-        },
-        model={"name": "mlp", "hidden": [6], "batch_norm": True},
-    )
+    data = {"source": "digits", "partition": {"name": "pathological", "classes_per_client": 1}, "clients": 5}
+    model = {"name": "mlp", "hidden": [6], "batch_norm": True}
+    here = world(data={**data, "client_test": 0.0}, model=model)
     assert smallest_batch(here.problem) == 2
     here.data.sizes[3] = 1
     requests = [Request(c, (Train(c, 0, row_of(here)),)) for c in (2, 3)]
     first, second = here.federation.exchange(0, requests, None, None)
     assert first.refused is None
-    assert second.refused == "has 1 samples to train on; 2 are needed"
+    assert second.refused == "has 1 sample to train on; 2 are needed"
 
 
 # ---- counts of samples by the model that fits them best

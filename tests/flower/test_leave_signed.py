@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from commands import run_hanse
 from deployed import Ongoing, experiment, metrics, until
-from inprocess import key_file, play
+from inprocess import PINNED, key_file, play
 from test_flower_in_process import grid_of
 from test_letters import After, books
 from test_operation import begun, refuses
@@ -19,14 +19,16 @@ from hanse.base.files import json_lines
 from hanse.flower.agreement import agreements
 from hanse.flower.leave import place_of, sign_leave, signed_leave, take_leave
 from hanse.flower.members import LEAVES, Members, Orders
+from hanse.flower.receipts import is_signed_page
 from hanse.ledger.receipts import read_file
 from hanse.ledger.run_ledger import reading
 from hanse.reports.facts import facts
+from hanse.reports.statement import statement
 from hanse.runs.replay import replay_books
 from hanse.runs.run_record import load_run
 from hanse.wings.operate.checks import findings
 
-pytest.importorskip("hanse.wings.charter")
+LeaveReceipt = pytest.importorskip("hanse.wings.charter.leave_receipt").LeaveReceipt
 
 
 def wrong_in(run: Path) -> str | None:
@@ -45,7 +47,8 @@ def warned_of(run: Path, project: Path) -> set[str]:
 def test_a_member_leaves_by_its_signature_and_by_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from hanse.wings.charter import leaving
 
-    run, home, key, exp = tmp_path / "run", tmp_path / "node2", key_file(tmp_path / "operator.pem"), books()
+    run, home, key = tmp_path / "run", tmp_path / "node2", key_file(tmp_path / "operator.pem")
+    exp = books(clients={"exit": {"balance": "lost"}})
     words = list[Path]()
     play(grid_of(exp, tmp_path), exp, run, After(0, lambda: words.append(sign_leave(home, "run"))))
     # its node answers no more with a model, and says why; the server asks it nothing more
@@ -61,6 +64,14 @@ def test_a_member_leaves_by_its_signature_and_by_nothing_else(tmp_path: Path, mo
     # the operator settles it, and whoever verifies the book finds it signed
     assert run_hanse("leave", run, "--client", 2, "--key", key)[0] == 0
     assert warned_of(run, tmp_path / "settled") == set()
+    # everywhere it left after the same rounds, with the same balance
+    receipt, page = LeaveReceipt.read(place_of(run, 2)), place_of(run, 2, ".html")
+    row, rounds = facts(run).clients[2], {before: facts(before).clients[2].since, run: receipt.said["round"]}
+    assert ({*rounds.values()}, row.since, row.balance, receipt.said["balance"]) == ({2}, 2, 0, 0)
+    assert is_signed_page(page.read_text(), PINNED)
+    assert "left after 2 rounds" in page.read_text()
+    assert run_hanse("facts", run, "--check", page)[0] == 0
+    assert statement(run, 2).next.code == "has_gone"
     mine = tmp_path / "mine"
     shutil.copytree(home / "run" / "client-2" / "receipts", mine)
     verify = ("ledger", "verify", run, "--receipts", mine)

@@ -116,19 +116,12 @@ def test_a_schema_that_was_not_agreed_on_is_refused(folder: Path, caplog: pytest
     exp = experiment(sha256=digest("schema.toml"))
     shutil.copy("schema.toml", "other.toml")
     Path("other.toml").write_text(Path("other.toml").read_text().replace("test = 0.2", "test = 0.3"))
-    run = play(
-        grid(lambda i: table(files()[i], "other.toml" if i == 1 else "schema.toml")),
-        exp,
-        folder / "run",
-        data=lambda: (None, None),
-    )
+    nodes = grid(lambda i: table(files()[i], "other.toml" if i == 1 else "schema.toml"))
+    run = play(nodes, exp, folder / "run", data=lambda: (None, None))
     for line in run.metrics:
         assert (line["seats"], line["answered"], line["refused"]) == (3, 2, 1)
-    [reason] = {
-        why
-        for line in (folder / "run" / "clients.jsonl").read_text().splitlines()
-        if (why := json.loads(line).get("refused"))
-    }
+    seats = map(json.loads, (folder / "run" / "clients.jsonl").read_text().splitlines())
+    [reason] = {seat["refused"] for seat in seats if "refused" in seat}
     assert "schema" in reason
     assert f"by schema {digest('other.toml')}; agreed: {digest('schema.toml')}" in caplog.text
 

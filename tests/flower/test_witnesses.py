@@ -52,6 +52,10 @@ def test_heads_are_cosigned_by_everybody_who_was_asked(whole: Any, tmp_path: Pat
     assert {line["client"] for line in lines} == set(range(N))
     code, said = command("ledger", "verify", tmp_path / "run", "--witnesses", witnesses(tmp_path), "--json")
     assert (code, json.loads(said)["witnessed"]) == (0, 3)
+    members, key = tmp_path / "run" / "members.json", (tmp_path / "node2" / "witness.pub").read_text().strip()
+    members.write_text(members.read_text().replace(key, "ab" * 32))
+    code, said = command("ledger", "verify", tmp_path / "run", "--witnesses", tmp_path / "witnesses.txt")
+    assert (code, "another key for node2" in said) == (1, True)
     (tmp_path / "run" / COSIGNED).write_text("".join(json.dumps(line) + "\n" for line in lines if line["client"] < 2))
     code, said = command("ledger", "verify", tmp_path / "run", "--witnesses", tmp_path / "witnesses.txt")
     assert code == 1

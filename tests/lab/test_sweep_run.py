@@ -5,13 +5,14 @@ import json
 import re
 from pathlib import Path
 
+import pytest
 from commands import invoke
 from sweep_cases import EXPERIMENT, made_up, points_of
 
 import hanse
 from hanse.lab.job import folder_of, play, play_kept
 from hanse.lab.player import PlayedJobs
-from hanse.lab.sweep import rows_of, run_sweep
+from hanse.lab.sweep import kept_runs, rows_of, run_sweep
 
 
 def table(folder: Path) -> list[dict[str, str]]:
@@ -74,6 +75,10 @@ def test_command(here: Path) -> None:
     (here / place / "runs" / "notes").mkdir()
     assert invoke(*pasted).exit_code == 0
     assert "4 runs" in (here / place / "report.html").read_text()
+    for damage in (b"\xff", *(b"folder\n" + length * b"x" for length in (300, 10**6))):
+        (here / place / "table.csv").write_bytes(damage)
+        with pytest.raises(hanse.UserError, match=f"^{place}/table.csv: is damaged: "):
+            kept_runs(Path(place))
 
 
 def test_command_refusals_and_failures(here: Path) -> None:

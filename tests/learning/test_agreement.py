@@ -24,12 +24,8 @@ from hanse.learning.models import build_problem
 from .helpers import jobs_of, made, problem_of
 
 CPU = torch.device("cpu")
-ENGINES = [
-    EngineChoice("stacked", 1, 1),
-    EngineChoice("stacked", 1, 2),
-    EngineChoice("vmapped", 1, 1),
-    EngineChoice("sequential", 1, 2),
-]
+CHOICES = (("stacked", 1, 1), ("stacked", 1, 2), ("vmapped", 1, 1), ("sequential", 1, 2))
+ENGINES = [EngineChoice(*choice) for choice in CHOICES]
 
 
 def perceptron(act: nn.Module) -> nn.Sequential:

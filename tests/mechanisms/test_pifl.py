@@ -149,12 +149,8 @@ def test_tiff_is_one_model_with_tokens() -> None:
 
 
 def test_pretraining_groups_clients_that_are_alike() -> None:
-    run, views = watched(
-        mechanism={"pretraining": 3},
-        data={"partition": {"name": "mixture", "mix": "0:100"}},
-        train={"epochs": 10},
-        run={"rounds": 5},
-    )
+    data = {"partition": {"name": "mixture", "mix": "0:100"}}
+    run, views = watched(mechanism={"pretraining": 3}, data=data, train={"epochs": 10}, run={"rounds": 5})
     assert [m["seats"] for m in run.metrics] == [20, 20, 20, 10, 10]
     assert not any(amounts(v.posted, "bid") for v in views[:4])
     first = views[3].seats

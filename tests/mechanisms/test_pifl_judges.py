@@ -156,12 +156,8 @@ def test_a_client_that_lies_about_its_gradient_gains_nothing_by_default() -> Non
     for name, (mechanism, validation) in settings.items():
         held = []
         for behaviour in ({}, {"deviant": {"clients": [3], "gradient": 1e6}}):
-            asked = experiment(
-                data={"clients": 8, "validation": validation},
-                mechanism={"by_contribution": 8, **mechanism},
-                behaviour=behaviour,
-                run={"rounds": 6},
-            )
+            data, rules = {"clients": 8, "validation": validation}, {"by_contribution": 8, **mechanism}
+            asked = experiment(data=data, mechanism=rules, behaviour=behaviour, run={"rounds": 6})
             held.append(hanse.run(asked).book.balance("client/3"))
         gained[name] = held[1] - held[0]
     assert gained["server"] == gained["others"] == 0

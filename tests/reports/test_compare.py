@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 from forging import recorded
-from reports_cases import accuracies, metric, write_run
+from reports_cases import accuracies, metric, rated_run, write_run
 from rich.console import Console
 
 from hanse.base.errors import UserError
-from hanse.reports.accuracy import curve_charts, own_charts
+from hanse.reports.accuracy import curve_charts, own_charts, reached
 from hanse.reports.compare import EPSILON, Column, as_text, cautions, difference_rows, experiments_table, with_baseline
+from hanse.reports.facts import facts
 from hanse.reports.groups import group_runs
 from hanse.reports.report import warnings
 from hanse.reports.text_table import TextTable
@@ -39,6 +40,19 @@ def test_final_best_time_bytes_refusals(tmp_path: Path) -> None:
         "seconds_per_round": 1.75, "virtual_seconds": None, "mb": 8.0, "refused": 2, "effective_round": 2,
         "effective_round_improvement": 0.0,
     }  # fmt: skip
+
+
+def test_tables_charts_and_facts_mean_the_same_clients_once_one_has_left(tmp_path: Path) -> None:
+    path = rated_run(tmp_path / "run", [0.5, 0.7, 0.9])
+    recorded(path, 1, tested=np.arange(2), test_accuracy=np.array([0.5, 0.6]), test_loss=np.ones(2))
+    lines = (path / "metrics.jsonl").read_text().rpartition('"client/test_accuracy": ')
+    (path / "metrics.jsonl").write_text(f"{lines[0]}{lines[1]}{lines[2].replace('0.7', '0.55', 1)}")
+    (path / "members.json").write_text('[{"id": 0}, {"id": 1}, {"id": 2}]')
+    groups = group_runs(load_runs([path]))
+    [curve] = next(chart for chart in curve_charts(groups) if "at the clients" in chart.title).marks.lines
+    table = experiments_table(groups)
+    assert table.rows[0][table.headings.index("at the clients %")] == reached(groups[0].runs[0])[1][-1][:-2] == "66.67"
+    assert [*curve.y, 100 * facts(path).runs[0].own] == pytest.approx([70, 200 / 3, 200 / 3])
 
 
 def test_virtual_time_is_compared(tmp_path: Path) -> None:

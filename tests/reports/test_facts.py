@@ -59,15 +59,12 @@ def test_what_is_not_known_has_a_code(tmp_path: Path) -> None:
     bare = write_run(tmp_path / "b", [metric(0, 0.5, gap="no reply")], [seat(0, 1, refused="late")])
     found = facts(bare)
     assert {note.code for note in found.notes} >= {"unfinished", "no_values", "no_test_rows", "refused"}
-    assert (found.clients[1].status, found.clients[1].why, found.clients[0].status) == (
-        "refused",
-        "late",
-        "never asked",
-    )
+    assert [(row.status, row.why) for row in found.clients[:2]] == [("never asked", ""), ("refused", "late")]
     some = facts(write_run(tmp_path / "d", [metric(0, 0.5)], [seat(0, 0, value=1.0), seat(0, 1), seat(0, 2)]))
     assert [note.fields["clients"] for note in some.notes if note.code == "unvalued"] == [2]
     (bare / "operator.jsonl").write_text('{"order": "expel", "client": 1, "reason": "noise"}\n')
-    assert facts(bare).clients[1].status == "expelled"
+    expelled = facts(bare).clients[1]
+    assert (expelled.status, expelled.since) == ("expelled", 1)
     (tmp_path / "a" / "rounds" / "00001.npz").unlink()
     assert {note.code for note in facts(tmp_path / "a").notes} >= {"test_lost", "lost_round"}
     few = rated_run(tmp_path / "c" / "run", [1.0], samples=14)
@@ -107,9 +104,8 @@ def test_tables_go_to_pandas_json_latex_and_markdown(tmp_path: Path) -> None:
     assert [(row["code"], row["level"], row["said"]) for row in whole["notes"]] == notes
     assert found.to_csv("notes").splitlines()[0] == "code,level,fields,said"
     assert found.to_markdown("notes").count("\n") == 2 + len(notes) > 2
-    assert {replace(found, notes=()).to_markdown("notes"), replace(found, notes=()).to_latex("notes")} == {
-        "There are no notes.\n"
-    }
+    bare = replace(found, notes=())
+    assert {bare.to_markdown("notes"), bare.to_latex("notes")} == {"There are no notes.\n"}
     latex = found.to_latex()
     assert r"a\_b\&c" in latex
     assert len({line.count("&") - line.count(r"\&") for line in latex.splitlines() if line.endswith(r" \\")}) == 1

@@ -53,11 +53,8 @@ def test_only_seeds_make_a_group_and_labels_tell_groups_apart(tmp_path: Path) ->
         ]
     )
     groups = group_runs(runs)
-    assert [g.label for g in groups] == [
-        "greedyfed data.partition.alpha=0.5",
-        "greedyfed data.partition.alpha=0.1",
-        "thing",
-    ]
+    alpha = "greedyfed data.partition.alpha="
+    assert [g.label for g in groups] == [f"{alpha}0.5", f"{alpha}0.1", "thing"]
     assert [[r.name for r in g.runs] for g in groups] == [["a", "d"], ["b"], ["c"]]
 
 

@@ -138,18 +138,9 @@ TYPES = ("bfloat16", "float16", "float8_e4m3fn", "uint16", "bool", "complex64")
 
 
 def snapshot() -> Snapshot:
-    states = {
-        "select": {
-            "counts": np.arange(3),
-            "none": None,
-            "beta": 0.5,
-            "name": "x",
-            "t": torch.ones(2, 2),
-            **{name: torch.tensor([2, 1, 0]).to(getattr(torch, name)) for name in TYPES},
-            "other order": np.arange(3, dtype=">f8"),
-        },
-        "weigh": {},
-    }
+    plain = {"counts": np.arange(3), "none": None, "beta": 0.5, "name": "x", "t": torch.ones(2, 2)}
+    typed = {name: torch.tensor([2, 1, 0]).to(getattr(torch, name)) for name in TYPES}
+    states = {"select": {**plain, **typed, "other order": np.arange(3, dtype=">f8")}, "weigh": {}}
     blocks = Block("server"), Block("own", PER_CLIENT, initial="zero", private=True, held=True)
     table = Table(torch.arange(6.0).view(2, 3), np.array([-1, 4]), np.array([0, 1]), blocks)
     return Snapshot(LoopState(7, table, np.array([0, 1, 0]), states), {"metrics.jsonl": 12})
@@ -296,7 +287,7 @@ def test_rounds_asked_for_again_change_nothing(tmp_path: Path) -> None:
     before = (tmp_path / "run" / "config.toml").read_bytes()
     assert len(hanse.resume(tmp_path / "run", rounds=2).metrics) == 2
     for rounds in (1, True, 2.5):
-        with pytest.raises(hanse.UserError, match="must be a whole number, at least the 2 rounds already played"):
+        with pytest.raises(hanse.UserError, match="must be a whole number, at least the 2 rounds played"):
             hanse.resume(tmp_path / "run", rounds=rounds)  # type: ignore[arg-type]
     assert (tmp_path / "run" / "config.toml").read_bytes() == before
 

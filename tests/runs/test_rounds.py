@@ -114,13 +114,8 @@ def test_silence_refusal_repeats_and_strangers_are_recorded() -> None:
         return [replace(reply, results=())]
 
     played = play(fedavg(clients_per_round=N), Scripted(script))
-    assert dict(played.view.refusals) == {
-        0: "no reply",
-        1: "too busy",
-        2: "answered twice",
-        4: "0 results for 1 tasks",
-        99: "was not asked",
-    }
+    told = {0: "no reply", 1: "too busy", 2: "answered twice", 4: "0 results for 1 task", 99: "was not asked"}
+    assert dict(played.view.refusals) == told
     assert played.view.trained.seats.client.tolist() == [2, 3]
 
 

@@ -127,14 +127,15 @@ def verify(
 
     With --receipts, the books are also compared with receipts that participants kept, and with their signed words that
     they leave. These reveal that a run directory was rewritten as a whole, which the directory alone cannot reveal.
-    With --witnesses, every head that a witness has cosigned must be in the books, and more than half of the witnesses
-    must have cosigned one head.
+    With --witnesses, every head that a witness has cosigned must be in the books, more than half of the witnesses must
+    have cosigned one head, and members must be registered with these keys.
 
     Examples:
         hanse ledger verify runs/exp --receipts receipts
         hanse ledger verify runs/exp --witnesses witnesses.txt
     """
     from hanse.flower.leave import missing_leave, words_in
+    from hanse.flower.members import unregistered
     from hanse.ledger.index import difference
     from hanse.ledger.receipts import heads_of_leavers, read_receipts
     from hanse.ledger.run_ledger import COSIGNED, latest_claim, open_ledger, verify_run
@@ -158,9 +159,8 @@ def verify(
             verdict = replace(verdict, wrong=alone)
         if verdict.ok:
             replayed = replay_books(folder, ledger)
-            verdict = replace(verdict, wrong=replayed.wrong)
-        if verdict.ok and words:
-            verdict = replace(verdict, wrong=missing_leave(folder, words, ledger) or None)
+            gone = missing_leave(folder, words, ledger) if words else ""
+            verdict = replace(verdict, wrong=replayed.wrong or gone or unregistered(folder, keys) or None)
         if verdict.ok and (ledger_url or (folder / "ledger.db").exists()):
             apart = difference(place, ledger)
     if verdict.closed and latest_claim(folder) is None:

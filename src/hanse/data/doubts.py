@@ -495,7 +495,7 @@ def of_classes(
     alone = [k for k in np.flatnonzero(holders == 1).tolist() if int(counts[:, k].argmax()) not in lonely]
     if alone:
         holder = {k: int(counts[:, k].argmax()) for k in alone}
-        each = [f"{labels[k]!r} ('{names[c]}'{f', {counts[c, k]} rows' * rows})" for k, c in holder.items()]
+        each = [f"{labels[k]!r} ('{names[c]}'{f', rows: {counts[c, k]}' * rows})" for k, c in holder.items()]
         told = first_few(each, "; ")
         doubt = "is each a class, or no answer (drop such rows), or does it call the same otherwise?"
         notes.append(f"{where}: classes that one client alone has: {told}: {doubt}{remedy}")

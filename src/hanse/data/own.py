@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from hanse.base.errors import UserError, gated
 from hanse.base.factories import whole_number
+from hanse.base.plain_text import quantity
 from hanse.base.pytorch import Tensor, torch
 from hanse.base.streams import stream
 from hanse.data.dataset import Dataset, stratified_split
@@ -400,7 +401,8 @@ def _dataset(rows: Rows, test: float | Rows, min_samples: int, seed: int, name: 
         kept, later = np.arange(n), np.arange(n, len(rows))
         if units is not None and (shared := np.intersect1d(units[:n], units[n:])).size:
             one = rows.units[int(np.flatnonzero(units == shared[0])[0])] if rows.units is not None else ""
-            raise UserError(f"{where}: {shared.size} units, such as {one!r:.80}, are in the train and the test set")
+            both = quantity(shared.size, "unit is", "units are")
+            raise UserError(f"{where}: {both} in the train and the test set, such as {one!r:.80}")
     else:
         labels = np.asarray(rows.y) if classes is not None and np.ndim(rows.y) == 1 else None
         owner = np.zeros(n, np.int64) if ids is None else ids
@@ -414,10 +416,10 @@ def _dataset(rows: Rows, test: float | Rows, min_samples: int, seed: int, name: 
         rows = replace(rows, x=rows.prepare.features(rows.x, rows.owner, trained, where))
     samples = replace(_samples(rows, at, classes), units=None if units is None else torch.from_numpy(units))
     if ids is not None and len(few := np.flatnonzero(np.bincount(ids[:n], minlength=len(names)) < min_samples)):
-        least = f"data.source.min_samples = {min_samples}"
+        least, more = f"data.source.min_samples = {min_samples}", quantity(len(few) - 1, "more client")
         raise UserError(
-            f"{where}: client '{names[few[0]]}' has {int((ids == few[0]).sum())} rows, fewer than {least}"
-            f"{f', as {len(few) - 1} more clients' * (len(few) > 1)}; leave it out, or lower data.source.min_samples"
+            f"{where}: client '{names[few[0]]}' has {quantity(int((ids == few[0]).sum()), 'row')}, fewer than {least}"
+            f"{f', as {more} more' * (len(few) > 1)}; leave it out, or lower data.source.min_samples"
         )
     called = () if names == tuple(map(str, range(len(names)))) else names  # numbers are no names
     y = samples.y[:n].numpy()

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from hanse.base.errors import UserError
 from hanse.base.factories import Positive, Rate, call
+from hanse.base.plain_text import quantity
 from hanse.base.pytorch import torch
 from hanse.base.streams import stream, torch_seed
 from hanse.data.dataset import largest_remainder
@@ -208,8 +209,8 @@ class Dirichlet:
         else:
             raise UserError(
                 f"partition = 'dirichlet' without all samples: in {_SCALED_DRAWS + 1} draws with alpha = "
-                f"{self.alpha:g} the smallest of {clients} clients had {best} samples at best; min_samples = "
-                f"{self.min_samples} is not met: lower it, or clients, or raise alpha"
+                f"{self.alpha:g} the smallest of {clients} clients had {quantity(best, 'sample')} at best; min_samples "
+                f"= {self.min_samples} is not met: lower it, or clients, or raise alpha"
             )
         return _dealt(labels, counts, stream(seed, "partition", start=11))
 
@@ -274,7 +275,8 @@ class Pathological:
         _check_room(len(labels), clients, 1)
         there, each = np.unique(labels), self.classes_per_client
         if each > len(there):
-            raise UserError(f"classes_per_client = {each}: the data has {len(there)} classes; allowed: 1..{len(there)}")
+            known = quantity(len(there), "class", "classes")
+            raise UserError(f"classes_per_client = {each}: the data has {known}; allowed: 1..{len(there)}")
         draw = stream(seed, "partition", start=5)
         has = np.zeros((clients, len(there)), dtype=np.bool_)
         for client in range(clients):
@@ -451,7 +453,7 @@ class Natural:
         for owner, a, b in zip(np.asarray(owners).tolist(), starts, ends, strict=True):
             span, draw = by_owner[a:b], stream(seed, "per-owner", client=owner)
             if len(span) < self.per_owner:
-                raise UserError(f"per_owner = {self.per_owner}: natural client {owner} has {len(span)} samples")
+                raise UserError(f"per_owner: {self.per_owner}: natural client {owner}: {quantity(len(span), 'sample')}")
             if self.per_owner_alpha is not None:
                 own, alpha = labels[span].astype(np.int64), self.per_owner_alpha
                 what = f"natural client {owner} with per_owner_alpha = {alpha:g}"
@@ -497,7 +499,7 @@ def _check_room(samples: int, clients: int, min_samples: int) -> None:
     if clients * min_samples > samples:
         raise UserError(
             f"min_samples = {min_samples}: {clients} clients would need {clients * min_samples} samples and there are "
-            f"{samples}; allowed: min_samples up to {samples // clients}, or up to {samples // min_samples} clients"
+            f"{samples}; allowed: min_samples up to {samples // clients}, clients up to {samples // min_samples}"
         )
 
 
@@ -663,8 +665,8 @@ def _spread_classes(
         if smallest >= min_samples * members:
             return _dealt(labels, counts.T, draw)
     raise UserError(
-        f"partition = {what}: in {_NIID_DRAWS} draws the smallest of {receivers} parts had {best} samples at best; "
-        f"min_samples = {min_samples} is not met: raise the concentration, or lower clients or min_samples"
+        f"partition = {what}: in {_NIID_DRAWS} draws the smallest of {receivers} parts had {quantity(best, 'sample')} "
+        f"at best; min_samples = {min_samples} is not met: raise the concentration, or lower clients or min_samples"
     )
 
 
@@ -726,7 +728,7 @@ def _shared(
         holders, stock = np.flatnonzero(has[:, c]), draw.permutation(np.flatnonzero(labels == label))
         if len(holders) > len(stock):
             raise UserError(
-                f"{what}: {len(holders)} clients would share the {len(stock)} samples of class {label}; lower either"
+                f"{what}: {len(holders)} clients share {quantity(len(stock), 'sample')} of class {label}; lower either"
             )
         shards = np.array_split(stock, max(1, len(holders)))
         for place, client in enumerate(holders.tolist()):

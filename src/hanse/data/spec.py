@@ -199,7 +199,7 @@ class OwnPartition:
         ends = (rows[[0, -1]] if len(rows) else np.zeros(2, np.int64) for rows in dealt)  # they are in order
         bad = [k for k, at in enumerate(ends) if at.dtype.kind not in "iu" or not 0 <= at[0] <= at[1] < len(labels)]
         if bad or len(dealt) != clients:
-            found = f"{len(dealt)} clients, no row numbers for {bad[:9]}"
+            found = f"clients: {len(dealt)}, no row numbers for {bad[:9]}"
             raise UserError(f"{where}: {found}; must be rows 0 to {len(labels) - 1} of data.clients = {clients}")
         return [rows.astype(np.int64) for rows in dealt], None
 

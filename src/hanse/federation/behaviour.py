@@ -19,6 +19,7 @@ from pydantic import Field
 
 from hanse.base.errors import UserError
 from hanse.base.factories import Count, Positive, Rate, Share, SomeShare, Weight
+from hanse.base.plain_text import quantity
 from hanse.base.pytorch import Tensor, torch
 from hanse.base.streams import places, stream
 from hanse.base.wings import Names
@@ -389,9 +390,8 @@ class Speed(Behaviour):
             UserError: the list of seconds does not have one entry per client.
         """
         if self.seconds and len(self.seconds) != num_clients:
-            raise UserError(
-                f"behaviour.speed.seconds: {len(self.seconds)} numbers: must be {num_clients}, one for each client"
-            )
+            count = quantity(len(self.seconds), "number")
+            raise UserError(f"behaviour.speed.seconds: {count}: must be {num_clients}, one for each client")
         times = [self.time_of(client, seed) for client in range(num_clients)]
         told = f"Clients take {min(times):.3g} to {max(times):.3g} s of virtual time for a {self.per} of training."
         return Conduct(sentence=told, clients=tuple(range(num_clients)))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 
+from hanse.base.plain_text import quantity
 from hanse.base.pytorch import Tensor, torch
 from hanse.core import port
 from hanse.core.declared import Declared, UnsoundError
@@ -154,7 +155,7 @@ def _tensors(task: port.Task) -> int:
 def _mismatch(request: port.Request, reply: port.Reply) -> str | None:
     """Return why the results do not fit the tasks, or None."""
     if len(reply.results) != len(request.tasks):
-        return f"{len(reply.results)} results for {len(request.tasks)} tasks"
+        return f"{quantity(len(reply.results), 'result')} for {quantity(len(request.tasks), 'task')}"
     for task, result in zip(request.tasks, reply.results, strict=True):
         reason = _training(task, result) if isinstance(task, port.Train) else _answer(task, result)
         if reason is not None:
@@ -193,11 +194,11 @@ def _answer(task: port.Question, result: port.Result) -> str | None:
             return _tested(task, result)
         case port.Mask(), port.Masked():
             SAID[task.name].check(dict(result.values))
-            many = len(result.words)
-            return None if many == num_words(task) else f"{many} words under masks: must be {num_words(task)}"
+            many, due = len(result.words), num_words(task)
+            return None if many == due else f"{quantity(many, 'word')} under masks: must be {due}"
         case port.AuditSize(), port.SizeAudited():
             shown = num_shown(task.size, task.leaves)
-            return None if len(result.hashes) == 4 * shown else f"{len(result.hashes) / 4:g} hashes: must be {shown}"
+            return None if len(result.hashes) == 4 * shown else f"hashes: {len(result.hashes) / 4:g}: must be {shown}"
         case port.OnModels(), _:
             return _on_models(task, result)
     return None
@@ -217,7 +218,7 @@ def _on_models(task: port.OnModels, result: port.Answer) -> str | None:
         else:
             fits = shape == (len(models),)
         if not fits:
-            return f"{shape} {name} of type {tensor.dtype} for {len(models)} models"
+            return f"{shape} {name} of type {tensor.dtype} for {quantity(len(models), 'model')}"
     return None
 
 
@@ -226,15 +227,15 @@ def _tested(task: port.Test, result: port.Tested) -> str | None:
     if result.weights is not None:
         return "weights of its own that nobody asked for"
     if (result.loss is None) != (result.num_samples == 0):
-        return f"a test on {result.num_samples} samples with loss {result.loss}"
+        return f"a test on {quantity(result.num_samples, 'sample')} with loss {result.loss}"
     if result.accuracy_beside is not None and task.beside is None:
         return "an accuracy that was not asked for"
     if len(result.metrics) + len(result.gaps) > METRICS:
         return f"{len(result.metrics) + len(result.gaps)} metrics; at most {METRICS}"
     if not 0 <= result.metrics.get(UNITS, 0) <= result.num_samples:
-        return f"a test on {result.num_samples} samples of {result.metrics[UNITS]:g} units"
+        return f"a test on {quantity(result.num_samples, 'sample')} of {result.metrics[UNITS]:g} units"
     if result.without_block is not None and len(result.without_block) > BLOCKS:
         return f"a metric without {len(result.without_block)} blocks; at most {BLOCKS}"
     if result.interval is not None and len(result.interval) != 2:
-        return f"an interval of {len(result.interval)} numbers; must be 2"
+        return f"an interval of {quantity(len(result.interval), 'number')}; must be 2"
     return None

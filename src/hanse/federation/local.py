@@ -20,6 +20,7 @@ from typing import Any, ParamSpec, TypeVar
 import numpy as np
 
 from hanse.base.errors import RAISED, UserError, blamed, gated, out_of_memory
+from hanse.base.plain_text import quantity
 from hanse.base.pytorch import Tensor, torch
 from hanse.base.streams import stream
 from hanse.base.wings import Names
@@ -327,7 +328,7 @@ class LocalFederation:
         found = dict[At, port.Trained | str]()
         for (client, place), task in asked.items():
             if sizes[client] < least:
-                found[client, place] = f"has {int(sizes[client])} samples to train on; {least} are needed"
+                found[client, place] = f"has {quantity(int(sizes[client]), 'sample')} to train on; {least} are needed"
             elif (why := wrong.get(id(task.payload))) is not None:
                 found[client, place] = why
         return found

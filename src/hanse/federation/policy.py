@@ -29,6 +29,7 @@ from typing_extensions import TypedDict
 from hanse.base.errors import UserError, blamed, nearest
 from hanse.base.factories import Positive, Share, Weight, call
 from hanse.base.imports import named
+from hanse.base.plain_text import quantity
 from hanse.base.streams import stream
 from hanse.core.declared import Declared, Int64, Samples
 from hanse.core.entry import TOKEN
@@ -64,7 +65,8 @@ def build_profiles(given: str | Mapping[str, Any] | None, num_clients: int, seed
     make, options = named(given, "clients.profiles", PROFILES)
     found = call(make, options, "clients.profiles", ["name"], (num_clients, stream(seed, "profiles")))
     if len(found) != num_clients:
-        raise UserError(f"clients.profiles: {given}: {len(found)} profiles for {num_clients} clients: must be one each")
+        counts = f"{quantity(len(found), 'profile')} for {quantity(num_clients, 'client')}"
+        raise UserError(f"clients.profiles: {given}: {counts}: must be one each")
     if wrong := [f"clients.profiles: client {i}: {line}" for i, one in enumerate(found) for line in faults(one)]:
         raise UserError(*wrong)
     return [dict(profile) for profile in found]
@@ -177,9 +179,8 @@ def listed(
     found: list[dict[str, Any]] = [{} for _ in range(num_clients)]
     for name, values in (("cost", cost), ("eagerness", eagerness), ("role", role)):
         if values and len(values) != num_clients:
-            raise UserError(
-                f"clients.profiles.{name}: {len(values)} entries for {num_clients} clients: must be one for each"
-            )
+            counts = f"{quantity(len(values), 'entry', 'entries')} for {quantity(num_clients, 'client')}"
+            raise UserError(f"clients.profiles.{name}: {counts}: must be one for each")
         for i, value in enumerate(values):
             found[i][name] = value
     return found

@@ -1,5 +1,8 @@
 """A member's word that it leaves a run on a network: signed with the key of its node, which no operator has.
 
+The word names the run, and no other run can use it: under a run's name a node answers for one book alone
+(:class:`hanse.flower.agreement.QuestionTally`), and ``hanse network`` takes a new name for each.
+
 The member's owner signs it (:func:`sign_leave`, ``hanse leave HOME --sign``), and keeps it. From then on the node does
 nothing for the run but take letters, and sends the word beside its next answer. The server keeps it in the run
 directory and asks the node nothing more (:func:`take_leave`). A leave in the book that no member has signed is found
@@ -15,7 +18,7 @@ from pathlib import Path
 
 from hanse.base.errors import UserError
 from hanse.base.files import FEDERATION, MEMBERS, private_folder, read_json, read_text, write_whole
-from hanse.flower.members import LEAVES, Members, Orders, give
+from hanse.flower.members import ENDS, LEAVES, Members, Orders, give
 from hanse.ledger.accounts import BookSums
 from hanse.ledger.note import cosign, cosigned_at, load_key
 from hanse.ledger.store import Ledger
@@ -24,12 +27,11 @@ from hanse.ledger.witness import KEY, Witness, name_of
 FOLDER = "leaving"  # in a run directory: each leaver's word, receipt, statement and lineage
 OWN = "leaves"  # in a participant's folder: its word, by run
 LONGEST = 1000  # characters of a word
-ENDS = "a client leaves, and nobody trains on (clients.exit.models)"  # the reason of a pause
 
 
 def place_of(folder: Path, client: int, suffix: str = ".json") -> Path:
     """Return the file of a client's receipt; with another suffix of its word ("-signed.txt"), its statement
-    ("-statement.json") or its lineage ("-lineage.jsonl").
+    ("-statement.json"), its lineage ("-lineage.jsonl") or its page (".html").
     """
     return folder / FOLDER / f"client-{client}{suffix}"
 
@@ -85,7 +87,7 @@ def take_leave(folder: Path, register: Members, client: int, note: str, *, ends:
         return
     if not (file := place_of(folder, client, "-signed.txt")).exists():
         write_whole(file, note, durable=True)
-    if client not in Orders.read(folder).expelled:
+    if Orders.read(folder).expelled.get(client) != LEAVES:
         if ends:  # first: who is expelled already is not waited for by a server that died in between
             give(folder, "pause", ENDS)
         give(folder, "expel", LEAVES, client)

@@ -205,8 +205,8 @@ class FlowerFederation:
 
         This returns at once, unless the operator has ordered a pause. Then it waits until the pause is over.
         """
-        if (why := self.orders().paused) is not None:
-            LOG.warning("is paused (%s) until 'hanse network go-on'", one_line(why))
+        if (orders := self.orders()).paused is not None:
+            LOG.warning("is paused (%s) until %s", one_line(orders.paused), orders.resume)
         while (orders := self.orders()).paused is not None:
             time.sleep(PAUSE_S)
         self.members.expel(orders.expelled)

@@ -264,10 +264,20 @@ def _damaged(path: Path, why: str) -> str:
     )
 
 
+def unregistered(folder: Path, keys: Mapping[str, bytes]) -> str:
+    """Return which of these public keys of members (32 bytes each), by name, is not in a run's register; "" if each is,
+    or there is no register with keys.
+    """
+    there = {member.witness for member in Members.read(folder / MEMBERS).by_key.values()} - {""}
+    others = [name for name, key in keys.items() if there and key.hex() not in there]
+    return f"{MEMBERS} has another key for {others[0]}, or it is no member: leave it out then" if others else ""
+
+
 # ---- the operator's orders
 FILE = "operator.jsonl"
 LONGEST_REASON = 500  # the most characters of a reason
 LEAVES = "leaves"  # the reason of an expulsion by which a member leaves
+ENDS = "a client leaves, and nobody trains on (clients.exit.models)"  # the reason of a pause until that is settled
 
 
 @dataclass(frozen=True)
@@ -281,6 +291,11 @@ class Orders:
 
     paused: str | None = None
     expelled: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def resume(self) -> str:
+        """The command that ends the pause."""
+        return "'hanse leave'" if self.paused == ENDS else "'hanse network go-on'"
 
     @staticmethod
     def read(run: Path) -> Orders:

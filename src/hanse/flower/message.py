@@ -113,5 +113,5 @@ def _read(array: Array) -> NDArray[Any]:
     plain = found.dtype.name in _TYPES and found.dtype.isnative and found.flags.c_contiguous
     if not plain or found.ndim > 8:
         how = "rows" if found.flags.c_contiguous else "columns"
-        raise WireError(f"an array cannot be read: it is of {found.dtype.str}, with {found.ndim} dimensions, by {how}")
+        raise WireError(f"an array cannot be read: it is of {found.dtype.str}, {found.ndim}-dimensional, by {how}")
     return found

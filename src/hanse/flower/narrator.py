@@ -95,8 +95,8 @@ class Narrator:
             if line.startswith("warning: "):
                 LOG.warning("%s", line)
         self._main = main_of(experiment.eval.metrics)
-        count = self.federation.here()
-        LOG.info("%s: %d of %d rounds are played; %d members are here", self.run, first_round, self._rounds, count)
+        here = quantity(self.federation.here(), "member")
+        LOG.info("%s: %d of %s played; %s here", self.run, first_round, quantity(self._rounds, "round"), here)
 
     def on_round(self, metrics: Mapping[str, Any], played: Played) -> None:
         """Log a round: its main figure, how many seats answered, how long it took, bonds that were taken, and who had a
@@ -112,10 +112,8 @@ class Narrator:
         said = [figure_of(metrics, self._main), answered]
         if not metrics["answered"]:
             said.append("the models stay as they were")
-        took = f"{metrics['time/round_s']:.1f} s"
-        LOG.info(
-            "round %d: %s (%d of %d rounds, %s)", number, ", ".join(filter(None, said)), number + 1, self._rounds, took
-        )
+        of = f"{number + 1} of {quantity(self._rounds, 'round')}, {metrics['time/round_s']:.1f} s"
+        LOG.info("round %d: %s (%s)", number, ", ".join(filter(None, said)), of)
         if "failed" in metrics:
             LOG.error("round %d: failed, and nothing of it counts: %s", number, one_line(str(metrics["failed"])))
             for client in list(dict.fromkeys(client for client, _ in played.view.refusals))[:MOST]:
@@ -132,9 +130,9 @@ class Narrator:
         self.round = None
         if result.over is not None:
             LOG.info("%s", result.over)
-        LOG.info("%d rounds are played, in %s; see them with: hanse report %s", len(result.metrics), self.run, self.run)
+        LOG.info("%s played, in %s: hanse report %s", quantity(len(result.metrics), "round"), self.run, self.run)
         if left := sum(map(len, self.federation.letters.waiting.values())):
-            LOG.info("%d receipts wait in letters.json for participants that are away", left)
+            LOG.info("%s in letters.json for participants that are away", quantity(left, "receipt"))
 
     @contextmanager
     def watching(self) -> Iterator[None]:

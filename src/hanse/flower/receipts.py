@@ -56,6 +56,19 @@ def is_signed_page(page: str, public: bytes) -> bool:
     return is_signed(_WHAT + text + newline, last.removeprefix("<!-- ").removesuffix(" -->"), SIGNER, public)
 
 
+def signed_statements(run: Path, clients: Iterable[int], key: Ed25519PrivateKey) -> Iterator[tuple[int, str]]:
+    """Yield these clients of a run with their statements as of now, signed; of one that cannot be made, the log says
+    why.
+    """
+    for make, client in itertools.product(STATEMENTS.values(), clients):
+        try:
+            page = signed_page(make(run, client), key)
+        except UserError as wrong:
+            logging.getLogger(__name__).warning("client %d gets no statement: %s", client, wrong)
+        else:
+            yield client, page
+
+
 def keep_pages(letter: str, folder: Path, public: bytes) -> str:
     """Keep the statements of a letter in a participant's folder, and return the letter's other lines, its receipts.
 
@@ -212,19 +225,10 @@ class Teller:
             return
         self._tell(len(result.metrics))  # the run's end settles once more
         if self.key is not None:
-            self.letters.add(self._statements(load_run(self.run).num_clients, self.key), len(result.metrics))
+            pages = signed_statements(self.run, range(load_run(self.run).num_clients), self.key)
+            self.letters.add(((c, f"{_PAGE} {json.dumps(page)}}}") for c, page in pages), len(result.metrics))
         if self.letters.waiting:
             self.deliver()
-
-    def _statements(self, clients: int, key: Ed25519PrivateKey) -> Iterator[tuple[int, str]]:
-        """Yield the statement of each client as a line; one that cannot be made is left out, and the log says why."""
-        for make, client in itertools.product(STATEMENTS.values(), range(clients)):
-            try:
-                page = signed_page(make(self.run, client), key)
-            except UserError as wrong:
-                logging.getLogger(__name__).warning("client %d gets no statement: %s", client, wrong)
-            else:
-                yield client, f"{_PAGE} {json.dumps(page)}}}"
 
     def _tell(self, rounds: int) -> None:
         """Add the new receipts to the letters: of a round that was watched those of whoever was there or was paid."""

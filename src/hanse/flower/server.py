@@ -291,7 +291,7 @@ def gather(federation: FlowerFederation, members: int, patience_s: float) -> Non
             raise UserError(f"members: {here} of {quantity(members, 'node')} came within {patience_s:g} s", *why)
         here = federation.here() + len(newcomers.said)  # some of those who have come may have been kept out just now
         if here != told:
-            LOG.info("%d of %d members are here", here, members)
+            LOG.info("%d of %s here", here, quantity(members, "member is", "members are"))
             told = here
         time.sleep(0.5)
 

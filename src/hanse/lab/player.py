@@ -373,7 +373,7 @@ def in_ray(
     try:
         there = ray.cluster_resources().get("GPU", 0) if gpus else 0
         if gpus and there < gpus:
-            raise UserError(f"--gpus-per-job {gpus:g}: the Ray cluster has {there:g} GPUs; start more or ask for fewer")
+            raise UserError(f"--gpus-per-job {gpus:g}: the Ray cluster has {there:g}; start more or ask for fewer")
         cards = {} if gpus is None else {"num_gpus": gpus}
         remote = ray.remote(num_cpus=1, max_retries=0, **cards)(_in_a_ray_worker)
         running = {remote.remote(work, job): job for job in jobs}

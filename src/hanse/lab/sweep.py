@@ -20,7 +20,7 @@ from typing import Any
 
 from rich.console import Console
 
-from hanse.base.errors import UserError, collected
+from hanse.base.errors import UserError, collected, gated
 from hanse.base.files import write_whole
 from hanse.base.plain_text import quantity
 from hanse.lab.job import Job, folder_of, play, play_kept, seeded
@@ -448,12 +448,15 @@ def _write_rows(path: Path, rows: Sequence[Row]) -> None:
 
 
 def kept_runs(folder: Path) -> list[Path]:
-    """Return the run directories of a sweep's folder that its tables name; none if it has no tables."""
+    """Return the run directories of a sweep's folder that its tables name; none if it has no tables.
+
+    Raises UserError if one is damaged.
+    """
     found = dict[Path, None]()
     for file in (folder / TABLE, *sorted(folder.glob("part-*-of-*.csv"))):
         if file.is_file():
-            with file.open(newline="", encoding="utf-8") as table:
+            with gated(f"{file}: is damaged"), file.open(newline="", encoding="utf-8") as table:
                 named = [row.get("folder") for row in csv.DictReader(table)]
-            places = [folder / "runs" / Path(name).name for name in named if name]  # the whole sweep may have moved
-            found |= dict.fromkeys(place for place in places if place.is_dir())
+                places = [folder / "runs" / Path(name).name for name in named if name]  # the whole sweep may have moved
+                found |= dict.fromkeys(place for place in places if place.is_dir())
     return list(found)

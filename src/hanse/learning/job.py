@@ -21,6 +21,7 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from hanse.base.plain_text import quantity
 from hanse.base.pytorch import Tensor, nn, torch
 from hanse.base.streams import stream
 from hanse.core.part import ModelScores
@@ -396,7 +397,7 @@ def batch_plan(
         [[0, 1], [2, 3], [4, -1]]
     """
     if n < smallest:
-        raise ValueError(f"client {key[2]} has {n} samples to train on; at least {smallest} needed")
+        raise ValueError(f"client {key[2]} has {quantity(n, 'sample')} to train on; at least {smallest} needed")
     cut = _cut(n, recipe, work, smallest)
     if recipe.order != "shuffled":
         at_rest = np.append(np.arange(n), -1)[cut.slots]  # slot n, where a batch is short, reads the -1

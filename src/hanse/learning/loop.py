@@ -37,6 +37,7 @@ from typing_extensions import TypeAliasType
 
 from hanse.base.errors import RAISED, UserError, first_line
 from hanse.base.imports import import_path
+from hanse.base.plain_text import quantity
 from hanse.base.streams import drawn_so_far, torch_seed
 from hanse.core.declared import LARGEST_COUNT, LARGEST_LOSS, MOST_METRICS, Declared, Figure, UnsoundError
 from hanse.core.recipe import Recipe
@@ -418,13 +419,13 @@ class LoopEngine(SequentialEngine):
                 return seat
             if not seat.steps[0]:
                 return self._refused(
-                    f"{LOOP} {NO_STEP} on its {len(data)} samples: its optimiser's step() was never called, or no "
-                    "batch was full (a batch_size above their number, with drop_last)"
+                    f"{LOOP} {NO_STEP} on its {quantity(len(data), 'sample')}: its optimiser's step() was never "
+                    "called, or no batch was full (a batch_size above their number, with drop_last)"
                 )
             if self._counts.steps and all(parameter.grad is None for parameter in module.parameters()):
                 return self._refused(
-                    f"{LOOP} trained something else: {self._counts.steps} steps, and the model that it was given "
-                    "is as it was, without a gradient: train this model, not a copy or a new one"
+                    f"{LOOP} trained something else: {quantity(self._counts.steps, 'step')}, and the model that it was "
+                    "given is as it was, without a gradient: train this model, not a copy or a new one"
                 )
             return seat
         except LoopError as wrong:

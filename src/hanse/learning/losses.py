@@ -230,7 +230,7 @@ def build_objective(
         raise UserError(f"{WHERE}: '{name}': texts have a label at every position; allowed: plain 'cross_entropy'")
     weights = options.get("weights") if name in LOSSES else None
     if weights is not None and len(weights) != num_classes:
-        raise UserError(f"{WHERE}.weights: {len(weights)} numbers; one for each of the {num_classes} classes is needed")
+        raise UserError(f"{WHERE}.weights: {len(weights)}: must be one for each of the {num_classes} classes")
     one = name == "bce" or (name not in LOSSES and options.get("outputs") == 1)
     objective = Objective(each, num_classes is None, one)
     return objective if name in LOSSES else _looked_at(objective, name, num_classes)

@@ -76,11 +76,15 @@ class Account:
 
     @property
     def totals(self) -> dict[str, int]:
-        """What was granted, received and paid besides, and what account and escrow hold, in units."""
+        """What was granted, received and paid besides, and what account and escrow hold, in units. What went back when
+        it left counts as not granted, as far as it was.
+        """
         counted = [one for kind, one in self.kinds.items() if kind != "grant" and not one.within]
         received, paid = sum(one.received for one in counted), sum(one.paid for one in counted)
-        granted = self.kinds.get("grant", PostingSum("grant")).received
-        return {"granted": granted, "received": received, "paid": paid, "balance": self.balance, "escrow": self.escrow}
+        granted, left = self.kinds.get("grant", PostingSum("grant")).received, self.kinds.get(LEAVE, PostingSum(LEAVE))
+        back = max(0, min(granted, -left.net))
+        sums = {"granted": granted - back, "received": received, "paid": paid - back}
+        return {**sums, "balance": self.balance, "escrow": self.escrow}
 
 
 @dataclass
@@ -91,7 +95,8 @@ class BookSums:
         accounts: what each client that has an account was granted, received and paid, by its number.
         held: what account and escrow of a client hold together, in units, by the round after which they do and by the
             client. Each round in which anything was posted is there, with the clients whose holdings it moved.
-        left: the round before which a client left, by its number.
+        left: the round under which the book says that a client left, by its number: the one that it did not play, or a
+            later one behind the last settlement.
 
     Examples:
         >>> from hanse.core.entry import MINT, grant

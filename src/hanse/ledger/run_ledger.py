@@ -21,6 +21,7 @@ from typing_extensions import TypedDict
 from hanse.base.errors import UserError
 from hanse.base.files import going_on, json_lines, opened, read_json, read_toml, run_folder, table
 from hanse.base.merkle import EMPTY, root_of
+from hanse.base.plain_text import quantity
 from hanse.core.book import DamagedError, LedgerError
 from hanse.core.declared import Declared, Units
 from hanse.core.entry import CLOSE, LEAVE, LOG, NO_PAYMENTS, TOKEN, Transaction
@@ -238,8 +239,8 @@ def verify_run(
             return replace(verdict, wrong=f"round {min(lacking)}: the book has no close of it")
     # a run that pays settles once more after its last round; a book without payments needs no more
     if verdict.ok and over and played not in closes.seen and verdict.postings:
-        lacks = f"all {played} rounds were played, and the book lacks the last settlement; if the run was interrupted, "
-        return replace(verdict, wrong=f"{lacks}'{going_on(folder)}' writes it")
+        lacks = f"{quantity(played, 'round was', 'rounds were')} played, and the book lacks the last settlement"
+        return replace(verdict, wrong=f"{lacks}; if the run was interrupted, '{going_on(folder)}' writes it")
     return verdict
 
 

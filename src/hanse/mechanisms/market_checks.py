@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hanse.base.errors import UserError
+from hanse.base.plain_text import quantity
 from hanse.core.book import LARGEST
 from hanse.core.entry import TOKEN, Transaction
 from hanse.core.entry import client as account
@@ -268,7 +269,7 @@ def wrong_clearing(r: MarketRound | None, posted: PostedRound) -> str:
     owed = r.units.sum(axis=1)
     willing = (agreed < 0) | (owed <= agreed)
     if len(over := np.flatnonzero(r.paid & ~willing)):
-        return f"client {r.clients[over[0]]} paid {owed[over[0]]} units and had agreed to {agreed[over[0]]}"
+        return f"client {r.clients[over[0]]} paid {quantity(owed[over[0]], 'unit')} and had agreed to {agreed[over[0]]}"
     book, rows = posted.book.post(posted.number, posted.posted), posted.arrays["W_row"]
     moved = dict(zip(*np.unique(rows, return_counts=True), strict=True))
     unpaid = np.argsort(r.clients)[~r.paid[np.argsort(r.clients)]]
@@ -276,7 +277,7 @@ def wrong_clearing(r: MarketRound | None, posted: PostedRound) -> str:
         column = posted.arrays["W_column"][rows == row]
         kept = moved.get(row) == 1 and column[0] == len(posted.arrays["answered"]) + row
         if willing[i] and not kept and book.can_pay(account(int(r.clients[i])), int(owed[i])):
-            return f"client {r.clients[i]} did not pay {owed[i]} units, which it had agreed to and had"
+            return f"client {r.clients[i]} did not pay {quantity(owed[i], 'unit')}, which it had agreed to and had"
     return ""
 
 
@@ -326,8 +327,8 @@ def _truly(rounds: Sequence[MarketRound]) -> Iterator[Check | Fact]:
     if own := _losses(rounds, lambda r: chosen[r.round]):
         worst, number, client = min(own)
         who = ", ".join(map(str, sorted({client for *_, client in own})))
-        told = f"bought or sold at a loss {len(own)} times; the largest is client {client}'s {-worst:.3f} in round"
-        yield Fact("own choices", f"clients {who} {told} {number}. Posted prices leave that to them")
+        told = f"bought or sold at a loss {quantity(len(own), 'time')}; the largest is client {client}'s {-worst:.3f}"
+        yield Fact("own choices", f"clients {who} {told} in round {number}. Posted prices leave that to them")
 
 
 def _losses(

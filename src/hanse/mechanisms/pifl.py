@@ -137,7 +137,7 @@ class TierModels(SharedModel):
         """Return a line if there are more tiers than clients."""
         if self.tiers <= size.clients:
             return ()
-        return [f"mechanism.tiers: {self.tiers}: more than the {size.clients} clients"]
+        return [f"mechanism.tiers: {self.tiers}: more than the {quantity(size.clients, 'client')}"]
 
     def home(self, table: Table, context: Context) -> Ints:
         """Return a random tier's row for each client, ``[N]``.

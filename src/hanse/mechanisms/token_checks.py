@@ -154,7 +154,7 @@ def unlike(
             return f"the ledger has '{step}', which does not follow from the records"
         if len(one.postings) != len(wanted) or dict(one.postings) != wanted:
             name, units = next((p for p in one.postings if wanted.get(p[0]) != p[1]), ("another account", 0))
-            said = f"'{step}' moves {name} by {units:+d} units"
-            return f"{said}; by the records by {wanted.get(name, 0):+d}"
+            said = f"'{step}' moves {name} by {units:+d}"
+            return f"{said}; by the records by {wanted.get(name, 0):+d} (in units)"
     missing = (f"'{step}' follows from the records, and the ledger does not have it" for step in left)
     return next(missing, "")

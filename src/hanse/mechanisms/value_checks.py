@@ -87,7 +87,7 @@ class Payments:
         up = units - exact  # what rounding added: the largest remainders are rounded up
         if units.sum() or (np.abs(up) >= 1 + near).any() or (units < low - near).any() or (units > high + near).any():
             at = int(np.abs(up).argmax())
-            return f"'by value' pays client {names[at]} {units[at]:+d} units; by the records {exact[at]:+.1f}"
+            return f"'by value' pays client {names[at]} {units[at]:+d}; by the records {exact[at]:+.1f} (in units)"
         if len(up) and up.max() - up.min() > 1 + 2 * near:
             return f"'by value' rounds what client {names[int(up.argmax())]} gets up, and others were nearer to it"
         return ""

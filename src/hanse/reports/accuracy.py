@@ -13,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from hanse.base.plain_text import quantity
+from hanse.flower.leave import FOLDER
 from hanse.learning.metrics import ACCURACY, LOSS, MetricStyle
 from hanse.reports.chart import Chart, Curve, Floats, Ints, Lines, even
 from hanse.reports.facts import facts_of
@@ -68,12 +69,11 @@ def reached(run: RunRecord) -> tuple[str, list[str]]:
         run: the run.
     """
     tested = [figure.rpartition(" ") for line in run.metrics if (figure := figure_of(line, run.main))]
-    reading, last = run.main, own_mean(run, run.main)
-    if last is None:
+    reading, means = run.main, own_means(run, run.main, 2)[1].tolist()
+    if not means:
         return tested[-1][0] if tested else "nothing tested", [figure for _, _, figure in tested]
     who = "clients" if honest_of(run) is None else "honest clients"
     unit, digits = (" %", 2) if reading.percent else ("", 4)
-    means = [*own_means(run, reading, 1)[1].tolist()[: len(tested) - 1], last]
     return f"{reading.title} at the {who}", [f"{reading.factor * mean:.{digits}f}{unit}" for mean in means]
 
 
@@ -131,28 +131,31 @@ def own_charts(groups: Sequence[SeedGroup]) -> list[Chart]:
 
 
 def own_means(run: RunRecord, reading: MetricStyle, most: int | None = None) -> tuple[Ints, Floats]:
-    """Return the mean of a metric over the honest clients that have it, on their own test data, round by round.
+    """Return the mean of a metric over the honest clients that have it, on their own test data, round by round. Who has
+    left, or is away, counts by its last test, so that the last mean is :func:`hanse.reports.fits.own_mean`.
 
-    If nobody cheats, these are the recorded means. Otherwise each round's file is read for each client's figure.
+    If all clients test in each tested round, and nobody cheats, these are the recorded means, as in an app, which may
+    tell nothing else. Otherwise each round's file is read for each client's figure.
 
     Args:
         run: the run.
         reading: the metric: the accuracy, or the run's main one.
-        most: the most rounds to read if somebody cheats, evenly spread, since each round then has its own file. None:
-            all.
+        most: the most rounds whose files are read, evenly spread. None: all.
 
     Returns:
         The rounds (0-based) ``[n]`` in which clients were tested, and the means ``[n]``.
     """
     rounds, values = run.series(f"client/test_{reading.key}")
     honest = honest_of(run)
-    if honest is None or not len(rounds):
+    if not len(rounds) or (honest is None and (run.in_app or not run.members) and not (run.path / FOLDER).exists()):
         return rounds, values
-    found = []
+    found, last = list[tuple[int, float | None]](), dict[int, float]()
     for r in rounds[even(len(rounds), most or len(rounds))].tolist():
         if (tests := run.own_tests(r)) is not None:
-            own = (tests.accuracy if reading == ACCURACY else tests.main)[np.isin(tests.clients, honest)]
-            own = own[np.isfinite(own)]
-            found += [(r, float(own.mean()))] if len(own) else []
+            own = tests.accuracy if reading == ACCURACY else tests.main
+            counts = np.isfinite(own) & (honest is None or np.isin(tests.clients, honest))
+            last |= zip(tests.clients[counts].tolist(), own[counts].tolist(), strict=True)
+            found += [(r, float(np.mean([*last.values()])))] if last else []
+    found[-1:] = [(r, own_mean(run, reading)) for r, _ in found[-1:]]  # with who tested last between two of these
     kept, means = (np.array(column) for column in zip(*found, strict=True)) if found else (rounds[:0], values[:0])
     return kept.astype(np.int64), means.astype(np.float64)

@@ -10,7 +10,7 @@ import io
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -79,7 +79,8 @@ class ClientFacts:
         status: "active"; "expelled" by the operator; "refused", if each of its updates was; "sat out", if its privacy
             budget was used up at the end; "left", by ``hanse leave``, by its own policy or, in a simulation, by not
             being there in the last round; or "never asked".
-        since: the round from which on it has this status, if that is not "active".
+        since: the round from which on it has this status, if that is not "active": so many rounds were played before.
+            Who has left or was expelled is asked nothing from it on.
         why: the reason for it.
         updates: how many of its updates were valued.
         value: the sum of their values.
@@ -109,7 +110,7 @@ class ClientFacts:
         starts: how many pairs of trainings that is from.
         harmful: whether the whole interval is above 2 % of what training gains, over at least five starts, and
             the gain is not of few classes alone.
-        granted: what the mint gave it.
+        granted: what the mint gave it, less what of that it lost when it left.
         received: what it received besides.
         paid: what it paid.
         balance: what is on its account at the end.
@@ -273,7 +274,7 @@ class RunFacts:
         unit: what is drawn anew, and counted as one.
         metric: the main metric.
         test: the main metric on the server's test set after the last test.
-        own: the honest clients' mean of it on their own test units.
+        own: the honest clients' mean of it on their own test units, each by its last test.
         gain: their mean gain from joining.
         gain_low: the lower end of its 95 % interval over the clients, by Student's t.
         gain_high: the upper end.
@@ -670,8 +671,7 @@ class RunOf:
             if row.status in ("expelled", "refused", "sat out"):
                 add(row.status.replace(" ", "_"), "warning", **who, since=row.since, why=row.why)
             elif row.status == "left":
-                over = (row.since or 0) > run.metrics[-1]["round"]
-                add("left", "note", **who, since=row.since, why=row.why, over=over)
+                add("left", "note", **who, since=row.since, why=row.why)
             if row.harmful:
                 add("harmful", "warning", **who, more=row.without, low=row.without_low, high=row.without_high,
                     starts=row.starts)  # fmt: skip
@@ -713,7 +713,8 @@ def _taking_part(run: RunRecord) -> dict[int, dict[str, Any]]:
     rounds = [int(line["round"]) for line in run.metrics if line.get("left")]
     resigned = {client: round for round in rounds for client in _listed(run, round, "leaving") or ()}
     expelled, gone = Orders.read(run.path).expelled, used_up((s.client, s.round, s.refused) for s in run.clients)
-    left = run.sums.left
+    left, absent = run.sums.left, set() if there is None else set(range(run.num_clients)) - there
+    until = there_until(run, absent | (expelled.keys() & range(run.num_clients)))
     seats: dict[int, list[Seat]] = {client: [] for client in range(run.num_clients)}
     for seat in run.clients:
         seats[seat.client].append(seat)
@@ -723,21 +724,19 @@ def _taking_part(run: RunRecord) -> dict[int, dict[str, Any]]:
         asked, late = len({seat.round - seat.staleness for seat in mine}), [seat.staleness for seat in taken]
         status: Status = "active" if taken or run.in_app else "refused" if mine else "never asked"
         since, why = None, ""
-        after = 1 + max((seat.round for seat in mine), default=-1)  # what it was asked last
-        if client in left:
-            # on a network it is settled after the last round, which is dated end + 1, and was asked nothing before
-            status, since, why = "left", after if client in expelled else min(left[client], end + 1), BY_LEAVE
+        signed = expelled.get(client) == LEAVES and place_of(run.path, client, "-signed.txt").exists()
+        if client in left or signed:
+            # what is settled behind the last round is dated later; on a network it was asked nothing before
+            status, since, why = "left", until[client] if client in expelled else min(left[client], end + 1), BY_LEAVE
         elif client in resigned:
             status, since, why = "left", resigned[client], "by its own policy"
-        elif expelled.get(client) == LEAVES and place_of(run.path, client, "-signed.txt").exists():
-            status, since, why = "left", after, BY_LEAVE
         elif client in expelled:
-            status, why = "expelled", expelled[client]
+            status, since, why = "expelled", until[client], expelled[client]
         elif client in gone:
             status, since, why = "sat out", gone[client], "its privacy budget is used up"
         # who still trains has not left, and who has not come yet was never asked
-        elif there is not None and client not in there and mine and mine[-1].refused != STILL:
-            status, since, why = "left", after, "being there no more"
+        elif client in absent and mine and mine[-1].refused != STILL:
+            status, since, why = "left", until[client], "being there no more"
         elif status == "refused":
             why = Counter(seat.refused for seat in mine).most_common(1)[0][0] or ""
         rows[client] = {
@@ -746,6 +745,18 @@ def _taking_part(run: RunRecord) -> dict[int, dict[str, Any]]:
             "samples": taken[-1].samples if taken else None, "status": status, "since": since, "why": why,
         }  # fmt: skip
     return rows
+
+
+def there_until(run: RunRecord, clients: Collection[int]) -> dict[int, int]:
+    """Return for each of these clients the first round of a run from which on it was there no more, so that it was
+    asked nothing: how many rounds were played before it had left.
+    """
+    found, seats = dict[int, int](), {(seat.round, seat.client) for seat in run.clients}
+    for line in reversed(run.metrics):
+        round, due = int(line["round"]), set(clients) - found.keys()
+        there = _listed(run, round, "present") if due else None  # not recorded where everybody was there
+        found |= {client: round + 1 for client in due if there is None or client in there or (round, client) in seats}
+    return dict.fromkeys(clients, 0) | found
 
 
 def _listed(run: RunRecord, round: int, name: str) -> set[int] | None:

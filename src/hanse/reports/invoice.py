@@ -168,7 +168,7 @@ def invoice(folder: Path, budget: str, currency: str, by: str | None = None) -> 
         units = None if by == "value" else int(weight)
         lines.append(InvoiceLine(row.client, row.name, max(weight, 0) / whole, amount, between, units))
     unsure = _unsure(valued) if valued is not None and (by == "value" or rule in ("by_value", "pot")) else []
-    notes = [note for note in found.notes if note.level == "doubt"] + unsure
+    notes = [note for note in found.notes if note.level == "doubt" or note.code in ("left", "expelled")] + unsure
     if valued is not None and by == "value":
         notes += [Note("split_by_value", "note", {"measure": valued.measure.name})]
         notes += [] if booked else [Note("no_books", "warning")]

@@ -173,7 +173,7 @@ def check(dirs: Sequence[Path], file: Path) -> list[str]:
     """
     from hanse.reports import invoice, statement
 
-    text = read_text(file)
+    text = _SIGNATURE.sub("", read_text(file))
     kind = re.search(r'<meta name="kind" content="([^"]*)">', text)
     what, *of = kind[1].split() if kind else [""]
     if what != "report" and len(dirs) > 1:
@@ -219,6 +219,7 @@ def _remove_earlier(out: Path) -> None:
             (out / "figures" / f"{key}.{kind}").unlink(missing_ok=True)
 
 
+_SIGNATURE = re.compile(r"<!-- \S hanse/statement [A-Za-z0-9+/=]+ -->\n\Z")  # of an operator, below a statement
 _KEY = re.compile(r"Files: figures/([a-z0-9.-]+)</span>")
 
 

@@ -35,6 +35,7 @@ from hanse.base.errors import InPlaceError, MachineError, RunFailedError, UserEr
 from hanse.base.factories import MOST_COUNT, OBJECT
 from hanse.base.files import going_on, on_network, read_toml, table, write_whole
 from hanse.base.lock import Hold
+from hanse.base.plain_text import quantity
 from hanse.base.pytorch import nn
 from hanse.core.part import Deployment
 from hanse.core.port import Federation, Request
@@ -53,7 +54,7 @@ from hanse.runs.played_run import Observer, PlayedRun
 from hanse.runs.recomputable import Commitment, audit_folder
 from hanse.runs.round import Exchange, Played, failed_round, finish, first_state, play_round, port_of
 from hanse.runs.round_record import METRICS, SEATS, RoundRecord
-from hanse.runs.run_record import guess_of, played_lines, same_frozen
+from hanse.runs.run_record import guess_of, nobody_trains_on, played_lines, same_frozen
 from hanse.runs.rundir import RunDir, claim, settings_played
 from hanse.runs.sections import RunSection
 from hanse.runs.setup import Own, Session, build
@@ -129,7 +130,7 @@ def play_rounds(session: Session, state: LoopState, folder: RunDir | None, obser
     tell(observers, "on_start", experiment, state.round, list(run.said))
     run.over = limits.over(run.metrics)  # a resumed run has used up some of its limits already
     if state.left and experiment.clients.leaving.models == "anew":
-        run.over = f"client {min(state.left)} has left, and nobody trains on models that may hold its updates"
+        run.over = nobody_trains_on(state.round)
     writing = _Writing(run, folder, observers)
     # engines and games bring their own threads; for what lies between, one is robust next to busy neighbours
     with intra_op(1), interruptible(ours=not session.remote) as stop, writing.thread:
@@ -508,7 +509,7 @@ def _longer(path: Path, experiment: Experiment, rounds: int) -> Experiment:
     """Return the experiment with this many rounds. Raises UserError if they are fewer than were played."""
     played = len(played_lines(path, METRICS))
     if isinstance(rounds, bool) or not isinstance(rounds, int) or not played <= rounds <= MOST_COUNT:
-        raise UserError(f"--rounds {rounds}: must be a whole number, at least the {played} rounds already played")
+        raise UserError(f"--rounds {rounds}: must be a whole number, at least the {quantity(played, 'round')} played")
     section = RunSection(**{**experiment.run.model_dump(), "rounds": rounds})
     return experiment.model_copy(update={"run": section})
 

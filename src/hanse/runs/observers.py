@@ -24,6 +24,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from hanse.base.errors import library
 from hanse.base.imports import import_path
+from hanse.base.plain_text import quantity
 from hanse.base.terminal import Terminal
 from hanse.learning.metrics import ACCURACY, main_of
 from hanse.runs.chance import NAMED, told_used_up, used_up
@@ -68,12 +69,12 @@ def mostly_refused(seats: Sequence[Mapping[str, Any]], names: Sequence[str] = ()
     worst = sorted((c for c in most if spoiled is None or lost[c][0] < spoiled), key=lambda c: (lost[c][0], c))
     called = dict(enumerate(f" ({name})" for name in names))
     lines = [
-        f"client {c}{called.get(c, '')}: no update in {len(lost[c])} of the {len(sat[c])} rounds that it sat in; "
-        f"most often: {reasons[c].most_common(1)[0][0]}"
+        f"client {c}{called.get(c, '')}: no update in {len(lost[c])} of the {quantity(len(sat[c]), 'round')} that it "
+        f"sat in; most often: {reasons[c].most_common(1)[0][0]}"
         for c in worst[:NAMED]
     ]
     more = len(worst) - NAMED
-    lines += [f"and {more} more client{'s' if more > 1 else ''} like that"] if more > 0 else []
+    lines += [f"and {quantity(more, 'more client')} like that"] if more > 0 else []
     if spoiled is not None:
         lines.append(
             f"from round {spoiled} on the training of most clients ends in numbers too large, which is the model's "
@@ -100,16 +101,16 @@ def valued_otherwise(metrics: Sequence[Mapping[str, Any]]) -> list[str]:
     Args:
         metrics: the lines of ``metrics.jsonl``.
     """
-    told = []
+    told, played = [], quantity(len(metrics), "round")
     if rounds := sum(bool(line.get("value/not_averages")) for line in metrics):
         told.append(
-            f"mechanism.value: in {rounds} of {len(metrics)} rounds the new model was no average of the updates alone "
+            f"mechanism.value: in {rounds} of {played} the new model was no average of the updates alone "
             "(weights below 0, or other rows besides the old one): values are those of the average by the weights "
             "above 0"
         )
     if rounds := sum(bool(line.get("value/truncated_between")) for line in metrics):
         told.append(
-            f"mechanism.value: in {rounds} of {len(metrics)} rounds all values are 0, because the model changed by "
+            f"mechanism.value: in {rounds} of {played} all values are 0, because the model changed by "
             "less than GTG-Shapley's threshold: set mechanism.value.eps = 0 to value these rounds too"
         )
     return told

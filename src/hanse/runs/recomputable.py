@@ -210,7 +210,7 @@ class RoundAnswers:
             headers, clients = [str(one) for one in said["headers"]], [int(c) for c in said["clients"]]
         found = RoundAnswers(headers, clients, asked, arrays)
         if len(headers) != len(clients) or len(headers) != 1 + sum(count for _, count in asked):
-            raise UserError(f"{file}: is damaged: it has {len(headers)} answers of {len(clients)} clients")
+            raise UserError(f"{file}: is damaged: answers: {len(headers)}, clients: {len(clients)}")
         found._sound(record)
         return found
 
@@ -227,7 +227,7 @@ class RoundAnswers:
             if due and due != [[client], [there["kept_hash"][place]]]:
                 raise UnlikeError(f"{what} is not the one of which the record has the hash")
         if len(record.get("kept_hash", self.headers)) != len(self.headers):
-            raise UnlikeError(f"{len(record['kept_hash'])} answers were recorded, and {len(self.headers)} are kept")
+            raise UnlikeError(f"answers recorded: {len(record['kept_hash'])}, kept: {len(self.headers)}")
 
     def value(self, place: int) -> Any:
         """Return the roster or reply at a position. Raises UnlikeError if neither is there."""

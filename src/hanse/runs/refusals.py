@@ -21,6 +21,7 @@ from pydantic import BaseModel
 
 from hanse.base.errors import RAISED, UserError, collected, nearest
 from hanse.base.factories import OBJECT
+from hanse.base.plain_text import quantity
 from hanse.base.pytorch import torch
 from hanse.base.streams import stream
 from hanse.core.part import Context, Mechanism, Size, in_slots
@@ -226,14 +227,14 @@ def unfit_numbers(experiment: Experiment, problem: Problem, num_clients: int, se
     }
     of_seats = {"federation.min_replies": federation.min_replies, "federation.enough": federation.enough}
     lines = [
-        f"{where}: {count}: more than the {most} {what}"
-        for counts, most, what in ((of_clients, num_clients, "clients"), (of_seats, seats, "seats of a round"))
+        f"{where}: {count}: more than the {quantity(most, word)}"
+        for counts, most, word in ((of_clients, num_clients, "client"), (of_seats, seats, "seat"))
         for where, count in counts.items()
         if isinstance(count, int) and count > most
     ]
     enough, given = enough_replies(experiment, seats), federation.enough
     if enough is not None and enough < federation.min_replies:
-        share = f" ({enough} of {seats} seats)" if isinstance(given, float) else ""
+        share = f" ({enough} of {quantity(seats, 'seat')})" if isinstance(given, float) else ""
         lines.append(f"federation.enough: {given}{share}: must be at least min_replies, {federation.min_replies}")
     size, least = train.batch_size, smallest_batch(problem)
     if train.loop is None and size is not None and size < least:

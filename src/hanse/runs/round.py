@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from hanse.base.errors import PartError, PartWarning, blamed
+from hanse.base.plain_text import quantity
 from hanse.base.pytorch import Tensor, torch
 from hanse.core.book import Book
 from hanse.core.calling import States, called, check_figures, check_rows, checked_state, decide, naming, proposed_mix
@@ -682,7 +683,7 @@ def _enough(view: View, least: int) -> View:
     updates = view.trained
     if len(updates) >= least:
         return view
-    reason = f"the round had {len(updates)} sound updates, {least} are needed"
+    reason = f"the round had {quantity(len(updates), 'sound update')}, {least} are needed"
     refused = (*view.refusals, *((int(c), reason) for c in updates.seats.client))
     return replace(view, updates=_nothing(view.table, updates.seats), uncounted=updates, refusals=refused)
 

@@ -43,6 +43,7 @@ from hanse.base.files import (
     table,
 )
 from hanse.base.imports import OWN, import_paths
+from hanse.base.plain_text import quantity
 from hanse.base.wings import Names
 from hanse.core.declared import Count, Declared
 from hanse.core.telling import About, read_about
@@ -285,6 +286,11 @@ MAY_CHANGE = (*LENGTH, "run.checkpoint_every", "ledger.url", "engine", "data.sou
 LEFT_OUT = "left out"
 
 
+def nobody_trains_on(rounds: int) -> str:
+    """Return why a run is over that a client has left after so many rounds, where all models are to be made anew."""
+    return f"a client has left after {quantity(rounds, 'round')}, and nobody trains on (clients.exit)"
+
+
 def edited_settings(path: Path) -> str:
     """Return a line on the first setting of ``config.toml`` that differs from the run's last checkpoint.
 
@@ -494,7 +500,7 @@ class RunRecord:
             and agreed.get("models") == "anew"
             and (latest_claim(self.path) or BooksAtCheckpoint()).finished
         ):
-            return f"a client has left after {len(self.metrics)} rounds, and nobody trains on (clients.exit)"
+            return nobody_trains_on(len(self.metrics))
         return over
 
     @property
@@ -851,7 +857,7 @@ def _check_seats(path: Path, metrics: Sequence[Mapping[str, Any]], lines: Sequen
         expected = line.get("answered")
         if is_number(expected) and expected != answered[line["round"]]:
             raise UserError(
-                f"{path / SEATS}: is damaged: round {line['round']} has {answered[line['round']]} updates, "
+                f"{path / SEATS}: is damaged: round {line['round']} has {quantity(answered[line['round']], 'update')}, "
                 f"and {METRICS} says {expected:g}"
             )
 

@@ -44,6 +44,7 @@ from hanse.base.files import (
     write_whole,
 )
 from hanse.base.lock import LOCK, Hold
+from hanse.base.plain_text import quantity
 from hanse.base.pytorch import torch
 from hanse.core.book import LedgerError
 from hanse.core.entry import LEAVE, LOG, TOKEN, Transaction
@@ -452,8 +453,9 @@ class RunDir:
             where = f"{getattr(wrong, 'filename', None) or self.path}: " if isinstance(wrong, OSError) else ""
             if not (self.path / "config.toml").exists():
                 raise MachineError(f"{where}{what}; the run directory {self.path} was moved or deleted") from wrong
+            kept = quantity(self.kept, "round of the run is", "rounds of the run are")
             raise MachineError(
-                f"{where}{'disk full: ' if full else ''}{what}; {self.kept} rounds of the run are kept; "
+                f"{where}{'disk full: ' if full else ''}{what}; {kept} kept; "
                 f"{'free some space' if full else 'mend that'}, then '{going_on(self.path)}'"
             ) from wrong
 
@@ -526,11 +528,11 @@ def _same_settings(path: Path, experiment: Experiment, snapshot: Snapshot) -> No
         if snapshot.state.finished and key in LENGTH:
             why = f"round {played} of {before.run.rounds} was settled as the last one, which cannot be taken back"
         elif key == "run.rounds":
-            why = f"{played} of {old} rounds were played already"
+            why = f"{played} of {quantity(old, 'round was', 'rounds were')} played already"
         elif may_change(key, free) and not (other or before.run.recomputable):
             continue
         else:
-            why = f"the {played} rounds until now were played with another"
+            why = f"the {quantity(played, 'round until now was', 'rounds until now were')} played with another"
         lines.append(f"{key}: {new}: {why}; {back}, or play it as a new run{anew}")
     if lines:
         raise UserError(*dict.fromkeys(lines))

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from hanse.base.errors import UserError
 from hanse.base.factories import Count, Positive
 from hanse.base.files import table
+from hanse.base.plain_text import quantity
 
 
 class Section(BaseModel):
@@ -123,7 +124,7 @@ class RunSection(Section):
 
         None: no limit is reached.
         """
-        after = f"after {len(lines)} round{'s' if len(lines) != 1 else ''}"
+        after = f"after {quantity(len(lines), 'round')}"
         if (wanted := self.target_accuracy) is not None:
             best = max((line.get("test/accuracy") or 0.0 for line in lines), default=0.0)
             if best >= wanted:

@@ -75,9 +75,9 @@ def ask_tests(
     """Test the models that clients hold after a round, on the server's test set and on the clients' own test shares.
 
     In a simulation, private rows are in the table and are also tested on the server's set. All clients that test answer
-    there, present or not. On a network, only the owner of a private row tests it, only present clients are asked, and
-    their answers are checked. If clients keep batch-norm statistics of their own, the server has none, and tests
-    nothing.
+    there, present or not, until they have left the run. On a network, only the owner of a private row tests it, only
+    present clients are asked, and their answers are checked. If clients keep batch-norm statistics of their own, the
+    server has none, and tests nothing.
 
     Args:
         session: what stays the same over the run.
@@ -90,7 +90,7 @@ def ask_tests(
     data, table, remote, here = session.data, state.table, session.remote, session.tested_clients
     public = held.rows[table.owner[held.rows] == SERVER] if remote else held.rows
     roster = federation.present(state.round) if remote and len(here) else Roster()
-    here = np.intersect1d(roster.ids, here) if remote else here
+    here = np.setdiff1d(np.intersect1d(roster.ids, here) if remote else here, sorted(state.left))
     requests = _requests(state, held, here, remote, trained)
     replies = federation.exchange(state.round, requests, None, None) if requests else ()
     arrays: dict[str, NDArray[Any]] = {}

@@ -169,7 +169,7 @@ def test_a_table_whose_gains_are_known(commit: str | None, few: Path) -> None:
     if commit is None:
         assert (cells["lies"].word, table.counts["pays"]) == ("pays", 1)
         assert (cells["silent"].word, cells["silent"].failed, len(cells["silent"].gains)) == ("open", "no", 2)
-        assert table_sentences(table)[0].startswith("1 cells could not be played.")
+        assert table_sentences(table)[0].startswith("1 cell could not be played.")
     assert told[-1][0] <= told[-1][1]  # the unpaid one is left after its first seed
     assert told[-1][1] == 3 * 4 + 1 * 4
     assert {row[0] for row in table.shown.rows} == {"lies", "silent", "pair"}

@@ -31,6 +31,7 @@ from hanse.flower.operator_key import make_operator_key, signing_key
 from hanse.ledger.run_ledger import open_ledger
 from hanse.ledger.witness import Witness
 from hanse.reports.harm import harms_of
+from hanse.reports.invoice import invoice
 from hanse.runs import experiment as playing
 from hanse.runs.checkpoint import load
 from hanse.runs.recompute import recompute
@@ -49,7 +50,7 @@ SCRIPT = Path(__file__).with_name("check_leave_receipt.py")
 
 def experiment(mechanism=PAYS, rounds=5, **more):
     train = {"steps": 2, "batch_size": 16, "lr": 0.1}
-    return digits(mechanism, CLIENTS, rounds, data={"validation": 0.1}, train=train, **more)
+    return digits(mechanism, CLIENTS, rounds, data={"validation": 0.1, "client_test": 0.2}, train=train, **more)
 
 
 @pytest.fixture(scope="module")
@@ -238,7 +239,11 @@ def test_a_run_goes_on_as_if_the_client_had_left_by_itself(tmp_path, half):
     assert run_hanse("leave", run, "--client", 2)[0] == 0
     assert (wrong_books(run), [offline(run, c) for c in (1, 2)]) == (None, [0, 0])
     said = LeaveReceipt.read(run / "leaving" / "client-2.json").said
-    assert [(c.status, c.since) for c in hanse.facts(run).clients[1:3]] == [("left", 3), ("left", said["round"])]
+    found = hanse.facts(run)
+    assert [(c.status, c.since) for c in found.clients[1:3]] == [("left", 3), ("left", said["round"])]
+    for notes in (found.notes, invoice(run, "10", "EUR").notes):
+        assert [n.fields["since"] for n in notes if n.code == "left"] == [3, 5]
+    assert [1 in load_run(run).own_tests(number).clients for number in (2, 3, 4)] == [True, False, False]
     assert (said["open"], said["balance"]) == (False, on.book.balances["client/2"])
     assert hanse.resume(run).book.balances == on.book.balances
     (run / "leaving" / "client-2-lineage.jsonl").write_text("{}\n")
@@ -382,6 +387,7 @@ def test_on_a_network_the_server_is_told_first(tmp_path, half, models):
         assert [run_hanse("leave", run, "--client", "c1", *signed)[0] for signed in given] == [2, 0, 0]
     orders, ends = Orders.read(run), models == "anew"
     assert (list(orders.expelled), orders.paused is not None) == ([1], ends)
+    assert run_hanse("network", "go-on", run, "--reason", "on")[0] == (2 if ends else 0)
     assert (leaves(run), place_of(run, 1).exists()) == ([], False)
     assert run_hanse("leave", run, "--client", "c1")[0] == 0
     assert (leaves(run), place_of(run, 1).exists()) == (["leave/1"] * ends, ends)
@@ -406,6 +412,8 @@ def test_a_leaver_loses_what_was_agreed_and_nobody_trains_on(tmp_path):
         ended.book.balance("client/0"), 0, 0, ended.book.balance("client/3")
     ]  # fmt: skip
     assert (wrong_books(run), recompute(run).unlike) == (None, None)
+    row = hanse.facts(run).clients[1]  # what went back of its grant is no payment
+    assert (row.granted + row.net, row.net) == (0, min(0, had - 100 * 10**6))
     history = history_of(run)
     [(at, left)] = [(i, one) for i, (_, one) in enumerate(history) if one.step == "leave/1"]
     other = [[*history[:at], (3, replace(left, postings=left_behind(1, 0, lost))), *history[at + 1 :]]

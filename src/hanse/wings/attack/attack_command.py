@@ -10,6 +10,7 @@ import typer
 from click.core import ParameterSource
 
 from hanse.base.errors import UserError
+from hanse.base.plain_text import quantity
 from hanse.cli.options import Changes, Workers, err, name_of, out, print_json, resumable, say
 
 if TYPE_CHECKING:
@@ -136,11 +137,11 @@ def table_sentences(found: AttackTable) -> list[str]:
     """Return what a table of cheats says, in sentences."""
     counts, cells, failed = found.counts, found.cells, found.failed
     words = ", ".join(f"{counts[word]} {word}" for word in ("pays", "does not pay", "open"))
-    first = f"{words}, of {len(cells)} cells ({len(found.seeds)} seeds each)."
+    first = f"{words}, of {quantity(len(cells), 'cell')} ({quantity(len(found.seeds), 'seed')} each)."
     first = f"Nothing is decided: {first}" if counts["open"] == len(cells) else first
     lines = [first if cells else "Nothing could be measured."]
     if failed:
-        lines = [f"{len(failed)} cells could not be played. {first}"]
+        lines = [f"{quantity(len(failed), 'cell')} could not be played. {first}"]
         lines += [f"The first, {failed[0].cheat} under {failed[0].mechanism}: {failed[0].failed}"]
     lines += [f"{one.name}: not measured: {one.why}." for one in found.columns if one.why is not None]
     look = "a smoke table, too small to decide much" if found.rules.smoke else "a look, not evidence"

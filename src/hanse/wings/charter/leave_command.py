@@ -60,13 +60,13 @@ def leave(
     if client is None:
         raise UserError("--client: must name the client that leaves, as in --client 3, or --sign be given by its owner")
     from hanse.flower.leave import place_of
-    from hanse.wings.charter.leaving import check_signed, expelled, leave_run, named, would_leave
+    from hanse.wings.charter.leaving import check_signed, leave_run, named, only_expelled, would_leave
 
     run, number = named(folder, client)
     if dry_run:
         return _say(would_leave(run, number), None, as_json)
     check_signed(run, number, signed)
-    if expelled(run, number):
+    if only_expelled(run):
         then = "once nobody plays the run, this command with --key makes its receipt"
         return say(f"{called(run.client_label(number))} is asked nothing more from the next exchange on; {then}.")
     _say(leave_run(run, number, key), place_of(folder, number), as_json)
@@ -97,7 +97,7 @@ def _say(leaving: Leaving, file: Path | None, as_json: bool) -> None:
     if as_json:
         return print_json({**said, "first": found.first, "given_to": found.given.tolist()})
     who, leaves = called(run.client_label(leaving.client)), "leaves" if file else "would leave"
-    say(f"{who} {leaves} before round {said['round']}; no update of it came from round {found.since} on.")
+    say(f"{who} {leaves} after {quantity(said['round'], 'round')}; no update of it came after the first {found.since}.")
     since = "" if found.first is None else f" (the first since round {found.first}): rows {ranges(found.holds)}"
     models, hold = quantity(said["of"], "model"), "holds" if said["rows"] == 1 else "hold"
     say(f"{said['rows']} of {models} {hold} its updates{since}.", wrap=True)
@@ -121,6 +121,8 @@ def _say(leaving: Leaving, file: Path | None, as_json: bool) -> None:
         say(f"Trained anew, the others lose {mean:+.4g} without it (95 %: {low:+.4g} to {high:+.4g}).", wrap=True)
     if file:
         say(f"receipt: {file}")
+        if (page := file.with_suffix(".html")).exists():
+            say(f"its statement, made anew and signed: {page}")
 
 
 def check(
@@ -160,5 +162,5 @@ def check(
     else:
         by = "nobody signed it"
     said = receipt.said
-    what = f"client {said['client']} left the book {receipt.note.book} before round {said['round']}"
+    what = f"client {said['client']} left the book {receipt.note.book} after {quantity(said['round'], 'round')}"
     say(f"The receipt holds: {what} ({by}).")

@@ -29,7 +29,8 @@ LONGEST = 2000  # bytes of a receipt
 
 
 class LeaveStatement(TypedDict):
-    """What is said of a client that has left before a round.
+    """What is said of a client that has left after so many rounds, ``round``: on a network, before those in which it
+    was there no more.
 
     Of its account, in units: what it was granted, received and paid besides, and has. ``escrow`` is held back: bids,
     bonds, what has not vested; in a run that is ``open``, with rounds or the last settlement to come, its rule still

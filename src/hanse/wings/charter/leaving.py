@@ -22,14 +22,16 @@ from hanse.base.lock import Hold, in_use
 from hanse.base.merkle import as_text
 from hanse.core.calling import States
 from hanse.core.entry import TOKEN
-from hanse.flower.leave import ENDS, LONGEST, place_of, signed_leave, take_leave
-from hanse.flower.members import LEAVES, Members, Orders, give
+from hanse.flower.leave import LONGEST, place_of, signed_leave, take_leave
+from hanse.flower.members import ENDS, Members, Orders, give
 from hanse.flower.operator_key import signing_key
+from hanse.flower.receipts import signed_statements
 from hanse.ledger.accounts import Account
 from hanse.ledger.note import fingerprint, public_of
 from hanse.ledger.run_ledger import BooksAtCheckpoint, has_books, open_ledger, verify_run
 from hanse.ledger.store import Ledger
 from hanse.mechanisms.registry import built_in_parts
+from hanse.reports.facts import there_until
 from hanse.reports.harm import harms_of
 from hanse.reports.money import read_books
 from hanse.runs.checkpoint import CorruptCheckpointError, Snapshot, load, store
@@ -87,8 +89,9 @@ def check_signed(run: RunRecord, client: int, word: Path | None) -> None:
         if word is not None:
             raise UserError(f"--signed {word}: goes with a run on a network; in a simulation nobody has a key")
         return
-    if word is not None and not signed_leave(run.path, client):
-        take_leave(run.path, Members.read(run.path / MEMBERS), client, read_text(word, LONGEST))
+    if note := signed_leave(run.path, client) or ("" if word is None else read_text(word, LONGEST)):
+        ends = ExitSection.of(run.config).models == "anew"
+        take_leave(run.path, Members.read(run.path / MEMBERS), client, note, ends=ends)
     if not signed_leave(run.path, client):
         who = run.client_label(client)
         raise UserError(
@@ -97,21 +100,13 @@ def check_signed(run: RunRecord, client: int, word: Path | None) -> None:
         )
 
 
-def expelled(run: RunRecord, client: int) -> bool:
-    """Say whether rounds are to come on a network; then its server is ordered to ask the client nothing more.
+def only_expelled(run: RunRecord) -> bool:
+    """Say whether rounds are to come on a network: then who has signed is asked nothing more, and that is all for now.
 
-    If all models are to be made anew (``clients.exit``), it is ordered to wait, and no more rounds are to come once
-    nobody plays the run.
+    If all models are to be made anew (``clients.exit``), no more rounds are to come once nobody plays the run.
     """
-    if not (run.path / MEMBERS).exists() or not run.unfinished:
-        return False
-    orders, ends = Orders.read(run.path), ExitSection.of(run.config).models == "anew"
-    if client not in orders.expelled:
-        give(run.path, "expel", LEAVES, client)
-    played = in_use(run.path)
-    if ends and played and orders.paused is None:
-        give(run.path, "pause", ENDS)
-    return played or not ends
+    ends = ExitSection.of(run.config).models == "anew"
+    return on_network(run.path) and run.unfinished and (in_use(run.path) or not ends)
 
 
 def would_leave(run: RunRecord, client: int) -> Leaving:
@@ -159,11 +154,14 @@ def leave_run(run: RunRecord, number: int, key: Path | None) -> Leaving:
             _complete(ledger, snapshot)
         text = read_text(place_of(folder, number, "-statement.json"))
         receipt = LeaveReceipt.of(ledger, text)
-        write_whole(file, receipt.as_json() + "\n", durable=True)
+        if signing is not None and not receipt.said["open"]:  # that of the run's end lacks what the leave has moved
+            for _, page in signed_statements(folder, [number], signing):
+                write_whole(place_of(folder, number, ".html"), page)
         if Orders.read(folder).paused == ENDS:
             give(folder, "go-on", "it has left: the run is settled")
-    said = receipt.said
-    return Leaving(run, number, _lineage(run, number, snapshot, said["round"]), said)
+        write_whole(file, receipt.as_json() + "\n", durable=True)  # last: until then this completes a leave
+    covered = read_text(place_of(folder, number, "-lineage.jsonl")).count("\n")
+    return Leaving(run, number, _lineage(run, number, snapshot, covered), receipt.said)
 
 
 def _newest(folder: Path) -> tuple[Path, Snapshot]:
@@ -222,7 +220,7 @@ def _stated(run: RunRecord, client: int, snapshot: Snapshot) -> tuple[Leaving, S
     held |= {"balance": held["balance"] + back - lost, "escrow": held["escrow"] - back}
     said: dict[str, Any] = {
         "client": client,
-        "round": state.round,
+        "round": there_until(run, [client])[client] if client in Orders.read(run.path).expelled else state.round,
         "since": found.since,
         "open": run.unfinished or not (state.finished or books is None),
         **held,

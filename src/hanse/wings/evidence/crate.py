@@ -89,7 +89,7 @@ def write_crate(path: str | Path, *, author: str | None = None, license: str | N
     entity = library("rocrate.model.contextentity", "hanse crate: needs rocrate").ContextEntity
     run, crate = load_run(path), made.ROCrate()
     crate.name = f"{run.name}: a federated learning run"
-    crate.description = f"{len(run.metrics)} rounds of {run.label} with {run.num_clients} clients, kept by hanse."
+    crate.description = f"{run.label}; rounds: {len(run.metrics)}, clients: {run.num_clients}; kept by hanse."
 
     def add(address: str, kind: str | list[str], /, **properties: Any) -> dict[str, str]:
         """Add an entity of a schema.org type to the crate and return the reference to it."""

@@ -154,7 +154,7 @@ def _run(network: Loopback, run: Path | None) -> Iterator[Finding]:
 
     orders = Orders() if run is None else Orders.read(run)
     if orders.paused is not None:
-        yield Finding("run", "order", "warning", f"is paused ({orders.paused}); 'hanse network go-on {run}' ends that")
+        yield Finding("run", "order", "warning", f"is paused ({orders.paused}); {orders.resume} ends that")
     lines = [] if run is None else list(json_lines(run / METRICS, ("round",)))
     if run is None or not lines:  # the file is there, and empty, while the first round is played
         yield Finding("run", "rounds", "fine", "no round was played yet", {"played": 0})

@@ -371,13 +371,16 @@ def pause(folder: RunDir, reason: Reason) -> None:
 def go_on(folder: RunDir, reason: Reason) -> None:
     """End a pause.
 
-    The server goes on with the exchange before which it waited.
+    The server goes on with the exchange before which it waited. If it waits because nobody trains on after a client
+    has left (clients.exit), 'hanse leave' ends the pause.
 
     Examples:
         hanse network go-on run --reason 'repaired'
     """
-    from hanse.flower.members import give
+    from hanse.flower.members import ENDS, Orders, give
 
+    if Orders.read(folder).paused == ENDS:
+        raise UserError(f"{folder}: waits because {ENDS}: stop the server, and 'hanse leave' ends the pause")
     give(folder, "go-on", reason)
 
 

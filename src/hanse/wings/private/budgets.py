@@ -161,7 +161,7 @@ class SecureGuard(Guard):
         self.terms = call(SecureSums, {"regroup": valued, **given}, "federation.secure")
         self.groups = self.terms.groups
         if sizes is not None and self.terms.group > (seats := mechanism.most_seats(len(sizes))):
-            raise UserError(f"federation.secure.group: {self.terms.group}: more than the {seats} seats of a round")
+            raise UserError(f"federation.secure.group: {self.terms.group}: above the seats of a round, {seats}")
 
     def warns(self, sizes: Ints) -> list[str]:
         """Return a warning if groups change, although members' values do not need it."""
