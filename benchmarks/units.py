@@ -23,7 +23,6 @@ from sklearn.linear_model import LogisticRegression
 import hanse
 from hanse.data.tables import TABLES, load_table
 from hanse.data.units import split_units
-from hanse.games.jackknife import SURE
 from hanse.lab.joining import Gain, _mean
 from hanse.learning.intervals import sample_blocks, wilson
 from hanse.learning.metrics import Metric, Predictions, build_metrics
@@ -121,7 +120,7 @@ def coverage(problem: str, count: int, draws: int) -> None:
                 worths = [lambda weights, rows=rows: each(METRICS[0], weights, rows) for rows in judges]
                 told = [hanse.value(alone, worth, start=0 * everybody, method="exact", units=units, progress=False)
                         for worth, units in zip(worths, (of, None), strict=True)]  # fmt: skip
-                middle, half = told[0].values, SURE * told[0].standard_errors
+                middle, half = told[0].values, told[0].half
                 kept["value, accuracy"] += zip(middle - half, told[1].values, middle + half, strict=True)
     for (_, c), gains in splits.items():
         mean = _mean(gains, TEST)

@@ -219,7 +219,7 @@ def given(labels: Any, clients: int, seed: int, rows: list[Any]) -> list[Any]:
 
 
 WRONG = (
-    ([[0]], "1 clients"), ([[0], [0]], "twice"), ([[0], [0.5]], "[1]"), ([[True], [1]], "[0]"), ([[0], [9999]], "[1]"),
+    ([[0]], "clients: 1"), ([[0], [0]], "twice"), ([[0], [0.5]], "[1]"), ([[True], [1]], "[0]"), ([[0], [9999]], "[1]"),
 )  # fmt: skip
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"partition": {"name": "iid", "min_samples": 1}, "clients": 1298}, "only 1297 samples"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -48,16 +50,11 @@ def test_standard_errors_are_those_of_the_mean_over_sweeps() -> None:
 def test_values_are_unbiased_where_the_literal_recursion_is_not() -> None:
     v = np.random.default_rng(1).normal(size=16).tolist()
     right = shapley.exact(game(v), 4)
-    plain, literal = (
-        np.array(
-            [shapley.gtg(game(v), 4, eps=0.0, max_permutations=8, seed=s, running=running).values for s in range(800)]
-        )
-        for running in ("permutation", "sweep_literal")
-    )
-    bias = np.abs(plain.mean(axis=0) - right) / (plain.std(axis=0) / math.sqrt(800))
-    assert bias.max() < 4
-    bias = np.abs(literal.mean(axis=0) - right) / (literal.std(axis=0) / math.sqrt(800))
-    assert bias.max() > 6
+    for running, biased in (("permutation", False), ("sweep_literal", True)):
+        one = partial(shapley.gtg, game(v), 4, eps=0.0, max_permutations=8, running=running)
+        found = np.array([one(seed=s).values for s in range(800)])
+        bias = np.abs(found.mean(axis=0) - right) / (found.std(axis=0) / math.sqrt(800))
+        assert bias.max() > 6 if biased else bias.max() < 4
 
 
 def test_a_negative_value_has_to_converge_too() -> None:
@@ -69,8 +66,7 @@ def test_a_negative_value_has_to_converge_too() -> None:
 
 
 def test_limits_are_in_permutations_and_a_begun_sweep_is_finished() -> None:
-    assert shapley.gtg(swings, 3, eps=0.0, max_permutations=4).permutations == 6
-    assert shapley.gtg(swings, 3, eps=0.0, max_permutations=6).permutations == 6
+    assert {shapley.gtg(swings, 3, eps=0.0, max_permutations=most).permutations for most in (4, 6)} == {6}
     noisy = np.random.default_rng(2).normal(size=16)
     noisy[-1] = noisy[0] + 0.01  # values near 0 do not settle to 1%
     result = shapley.gtg(game(noisy.tolist()), 4, eps=0.0)
@@ -80,9 +76,8 @@ def test_limits_are_in_permutations_and_a_begun_sweep_is_finished() -> None:
 
 def test_given_sweeps_run_out() -> None:
     sweep = [[0, 1, 2], [1, 2, 0], [2, 0, 1]]
-    assert shapley.gtg(swings, 3, sweeps=[sweep] * 2).permutations == 6
-    assert shapley.gtg(swings, 3, sweeps=[sweep] * 2, max_permutations=3).permutations == 3
-    assert shapley.gtg(swings, 3, sweeps=[sweep] * 2, max_permutations=300).permutations == 6
+    for most, used in ((None, 6), (3, 3), (300, 6)):
+        assert shapley.gtg(swings, 3, sweeps=[sweep] * 2, max_permutations=most).permutations == used
 
 
 def test_between_round_truncation() -> None:
@@ -100,7 +95,7 @@ def test_truncated_players_get_nothing_and_are_not_evaluated() -> None:
     result = shapley.gtg(value, 4, max_permutations=4)
     assert close(result.values, [0.25] * 4, 1e-15)
     assert result.evaluations == 2 + 4
-    assert result.distinct == 2 + 4  # the single players, nobody and everybody
+    assert (result.distinct, result.cut) == (2 + 4, 4)  # the single players, nobody and everybody
     assert max(len(c) for batch in value.batches[1:] for c in batch) == 1
 
 
@@ -109,6 +104,7 @@ def test_a_truncated_value_is_not_remembered_for_its_coalition() -> None:
     v = {frozenset(): 0.0, frozenset({0}): 1.0, frozenset({1}): 0.0, frozenset({0, 1}): 1.05}
     result = shapley.gtg(v.__getitem__, 2, eps=0.1, max_permutations=2)
     assert close(result.values, [(1.0 + 1.05) / 2, 0.0], 1e-15)
+    assert result.cut == 0  # of the one that is left it is known: less than eps
 
 
 def test_one_call_a_level_for_all_sweeps_that_are_sure_to_be_needed() -> None:
@@ -119,19 +115,17 @@ def test_one_call_a_level_for_all_sweeps_that_are_sure_to_be_needed() -> None:
     assert [sorted(map(len, batch)) for batch in value.batches] == [[0, 3], [1, 1, 1], [2, 2, 2]]
 
 
-def test_exact_and_monte_carlo_batches() -> None:
+@pytest.mark.parametrize(
+    ("rule", "given", "batches"),
+    [
+        (shapley.exact, (5,), [32]), (shapley.exact, (13,), [4096, 4096]), (shapley.leave_one_out, (5,), [6]),
+        (shapley.monte_carlo, (4, 500), [2, 4, 6, 4]),
+    ],
+)  # fmt: skip
+def test_exact_and_monte_carlo_batches(rule: Any, given: tuple[int, ...], batches: list[int]) -> None:
     value = Batched(additive)
-    shapley.exact(value, 5)
-    assert [len(batch) for batch in value.batches] == [32]
-    value = Batched(additive)
-    shapley.exact(value, 13)
-    assert [len(batch) for batch in value.batches] == [4096, 4096]
-    value = Batched(additive)
-    shapley.leave_one_out(value, 5)
-    assert [len(batch) for batch in value.batches] == [6]
-    value = Batched(additive)
-    shapley.monte_carlo(value, 4, 500)
-    assert [len(batch) for batch in value.batches] == [2, 4, 6, 4]
+    rule(value, *given)
+    assert [len(batch) for batch in value.batches] == batches
 
 
 @pytest.mark.parametrize(("n", "used"), [(3, 21), (7, 21), (20, 20)])

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from games_cases import Batched
 
 from hanse.games import shapley
 from hanse.games.jackknife import interval_errors, jackknife_errors
@@ -22,47 +23,30 @@ def test_fewer_than_two_blocks_say_nothing() -> None:
     assert np.isnan(jackknife_errors(np.zeros((3, 0)))).all()
 
 
-class Blocks:
-    """A game with a second utility beside it, evaluated for the same coalitions in the same order."""
-
-    def __init__(self) -> None:
-        self.second: list[float] = []
-
-    def __call__(self, coalition: frozenset[int]) -> float:
-        return self.many([coalition])[0]
-
-    def many(self, coalitions: list[frozenset[int]]) -> list[float]:
-        self.second += [sum((k + 1) ** 2 for k in c) + 0.1 * len(c) ** 2 for c in coalitions]
-        return [float(np.sqrt(sum(k + 1 for k in c))) for c in coalitions]
+def squares(c: frozenset[int]) -> float:
+    return sum((k + 1) ** 2 for k in c) + 0.1 * len(c) ** 2
 
 
 @pytest.mark.parametrize("n", [1, 2, 5])
 def test_another_utility_along_the_same_permutations_is_that_of_its_own_walk(n: int) -> None:
     permutations = [np.random.default_rng(p).permutation(n).tolist() for p in range(7)]
-    game = Blocks()
+    game = Batched(lambda c: float(np.sqrt(sum(k + 1 for k in c))))
     found = shapley.monte_carlo_result(game, n, permutations)
     assert found.walks is not None
-    np.testing.assert_allclose(found.walks.values(np.array(game.second)[: found.distinct]), shapley.monte_carlo(
-        lambda c: sum((k + 1) ** 2 for k in c) + 0.1 * len(c) ** 2, n, permutations), rtol=1e-12)  # fmt: skip
+    worth = np.array([squares(c) for batch in game.batches for c in batch])
+    want = shapley.monte_carlo(squares, n, permutations)
+    np.testing.assert_allclose(found.walks.values(worth[: found.distinct]), want, rtol=1e-12)
 
 
 def test_walks_of_gtg_give_its_own_values_and_keep_its_truncation() -> None:
-    worth: list[float] = []
-
-    class Saturated:  # the third player finds everything known already, so that permutations are cut short
-        def __call__(self, coalition: frozenset[int]) -> float:
-            return self.many([coalition])[0]
-
-        def many(self, coalitions: list[frozenset[int]]) -> list[float]:
-            numbers = [min(len(c), 2) / 2 + 1e-6 * len(c) for c in coalitions]
-            worth.extend(numbers)
-            return numbers
-
-    found = shapley.gtg(Saturated(), 4, eps=1e-3, seed=1)
+    # the third player finds everything known already, so that permutations are cut short
+    game = Batched(lambda c: min(len(c), 2) / 2 + 1e-6 * len(c))
+    found = shapley.gtg(game, 4, eps=1e-3, seed=1)
     assert found.walks is not None
-    values = found.walks.values(np.array(worth))
+    values = found.walks.values(np.array([game.value(c) for batch in game.batches for c in batch]))
     np.testing.assert_allclose(values, found.values, rtol=0, atol=1e-12)
     assert found.distinct < 2**4  # some coalitions were never asked for
+    assert found.cut == found.permutations
 
 
 def test_an_interval_of_196_errors_covers_95_percent():

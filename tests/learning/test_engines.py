@@ -126,7 +126,7 @@ def test_batch_norm_needs_two_samples() -> None:
     problem, row = build_problem("mlp", (12,), 5, 1, hidden=[8], batch_norm=True)
     pool = made((12,), 5)
     recipe = Recipe(epochs=1, batch_size=10)
-    with pytest.raises(ValueError, match="1 samples"):
+    with pytest.raises(ValueError, match="1 sample "):
         StackedEngine(problem).train(pool, jobs_of(row, [1]), recipe, 0.1)
     assert oracle(problem, pool, jobs_of(row, [21]), recipe).steps.tolist() == [2]  # the 21st sample is left out
 

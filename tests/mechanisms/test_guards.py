@@ -225,7 +225,7 @@ def test_what_numpy_or_the_book_refuses_names_the_part(name: str) -> None:
     assert caught.value.__notes__ == [f"raised by the {slot} part {type(part).__name__}, round 0"]
 
 
-HARDLY_MEANT = {"draws": "global random generator", "weights": "do not sum to 1"}
+HARDLY_MEANT = {"draws": "global random generator", "weights": "do not sum to 1", "negative": "a weight is -1, which"}
 HARDLY_MEANT |= dict.fromkeys(("list", "dictionary", "array"), "changed what its own 'held' holds: a resumed run")
 
 
@@ -351,6 +351,7 @@ CASES: dict[str, Mechanism] = {
     ),
     "draws": replace(BASE, select=Selects(lambda v: Choice(np.random.permutation(v.present)))),  # noqa: NPY002
     "weights": replace(BASE, weigh=Averages(lambda g: Aggregate(np.ones(len(g))))),
+    "negative": replace(BASE, weigh=Averages(lambda g: Aggregate(np.linspace(-1, 1 + 2 / len(g), len(g))))),
     "same figures": replace(BASE, select=Figures({"x": np.ones(3)}), deploy=FiguresToo(print)),
     "no part": replace(BASE, select=object()),
     "no rows to fill": replace(BASE, weigh=Weighs(lambda v: Weighed())),

@@ -102,6 +102,8 @@ def test_in_the_increment_game_the_others_steps_are_missing(world: Session, view
     found = value(view, name=name, game="increment", **options)
     np.testing.assert_allclose(found.per_seat, want, atol=2e-3 if name == "gtg" else 2e-6)
     assert "value/not_averages" not in found.metrics
+    cut = "value/cut_short"
+    assert name != "gtg" or found.metrics[cut] == 0 < value(view, name=name, eps=0.05).metrics[cut]
     # another game than that of the averages
     assert np.abs(found.per_seat - value(view, name="exact").per_seat).max() > 0.01
 

@@ -98,8 +98,8 @@ def test_where_nobody_leads_it_is_said_who_surely_helped(
     n, none = len(sums), np.full(len(sums), np.nan)
     found = Contribution(
         np.arange(n), np.array(sums), np.array(errors), np.full((n, 0), np.nan), labels=tuple(map(str, range(n))),
-        seats=np.full(n, 2), drawn=np.zeros(n), measure=Measure("path value", share_out=True), missed=none,
-        missed_errors=none, lacking=np.full((2, n), np.nan), fall=9.0, several=False,
+        seats=np.full(n, 2), drawn=np.zeros(n), widened=np.zeros(n), measure=Measure("path value", share_out=True),
+        missed=none, missed_errors=none, lacking=np.full((2, n), np.nan), fall=9.0, several=False,
     )  # fmt: skip
     [told] = contributed(found, "", harmful=but, doubtful=False)
     assert told.code == "nobody_leads"

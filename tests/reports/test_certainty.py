@@ -144,8 +144,9 @@ def test_nobody_contributed_most_and_is_called_suspect_or_harmful(rows: list[tup
     without = totals[:, None] + np.linspace(-0.1, 0.1, 20) * np.arange(1, count + 1)[:, None]
     found = Contribution(
         np.arange(count), totals, np.full(count, np.nan), without, labels=tuple(labels), seats=np.full(count, 3),
-        drawn=np.full(count, 0.1), measure=Measure("path value", share_out=True), missed=missed,
-        missed_errors=np.zeros(count), lacking=np.stack([missed] * 2), fall=float(totals.sum()), several=False,
+        drawn=np.full(count, 0.1), widened=np.full(count, 0.107),
+        measure=Measure("path value", share_out=True), missed=missed, missed_errors=np.zeros(count),
+        lacking=np.stack([missed] * 2), fall=float(totals.sum()), several=False,
     )  # fmt: skip
     harmful = {name for name, one in zip(labels, bad, strict=True) if one}
     named = {n.code: n.fields.get("names", ()) for n in contributed(found, "", (), harmful, doubtful=False)}

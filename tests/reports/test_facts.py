@@ -14,6 +14,7 @@ from scipy import stats
 
 import hanse
 from hanse.reports.facts import SCHEMA, facts
+from hanse.reports.statement import statement
 from hanse.reports.words import said
 
 VALUED = {"error": [0.02**0.5] * 3, "spread": 0.01}  # in each round a sampling error of 0.1
@@ -38,9 +39,9 @@ def test_values_have_both_errors_and_a_suspect_only_where_both_are_known(tmp_pat
     path = rated_run(tmp_path / "run", [0.5] * 3, worth=[3.0, 1.0, -2.0], **VALUED)
     rows = facts(path).clients
     assert [row.value for row in rows] == pytest.approx([3, 1, -2])
-    drawn = 2 * 0.01 * 19**0.5 * 2.0930240544082634 / 1.96
-    assert rows[0].value_error == pytest.approx((0.02 + drawn**2) ** 0.5)
-    assert rows[0].value_high == pytest.approx(3 + 1.96 * rows[0].value_error)
+    drawn = 2 * 0.01 * 19**0.5
+    assert (rows[0].value_error, rows[0].drawn) == pytest.approx(((0.02 + drawn**2) ** 0.5, drawn))
+    assert rows[0].value_high == pytest.approx(3 + (1.96**2 * 0.02 + (2.0930240544082634 * drawn) ** 2) ** 0.5)
     assert [row.share for row in rows] == pytest.approx([0.75, 0.25, 0])
     assert [row.place for row in rows] == [1, 2, 3]
     assert [row.suspect for row in rows] == [False, False, True]
@@ -56,9 +57,11 @@ def test_values_have_both_errors_and_a_suspect_only_where_both_are_known(tmp_pat
 def test_what_is_not_known_has_a_code(tmp_path: Path) -> None:
     codes = {note.code for note in facts(rated_run(tmp_path / "a", [0.5] * 2)).notes}
     assert {"not_alone"} <= codes
-    bare = write_run(tmp_path / "b", [metric(0, 0.5, gap="no reply")], [seat(0, 1, refused="late")])
+    ended = {"value/cut_short": 3.0, "value/permutations": 20.0}
+    bare = write_run(tmp_path / "b", [metric(0, 0.5, gap="no reply", **ended)], [seat(0, 1, refused="late")])
     found = facts(bare)
-    assert {note.code for note in found.notes} >= {"unfinished", "no_values", "no_test_rows", "refused"}
+    assert {note.code for note in found.notes} >= {"unfinished", "no_values", "no_test_rows", "refused", "cut_short"}
+    assert any("GTG-Shapley ended 3 of 20 orders" in line for line in statement(bare, 0).missing)
     assert [(row.status, row.why) for row in found.clients[:2]] == [("never asked", ""), ("refused", "late")]
     some = facts(write_run(tmp_path / "d", [metric(0, 0.5)], [seat(0, 0, value=1.0), seat(0, 1), seat(0, 2)]))
     assert [note.fields["clients"] for note in some.notes if note.code == "unvalued"] == [2]

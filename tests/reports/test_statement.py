@@ -1,12 +1,15 @@
 import json
+import math
 import re
 import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from commands import invoke
 from experiments import digits
+from forging import recorded
 from reports_cases import market_experiment, metric, seat, write_run
 from test_report import Page
 
@@ -99,11 +102,13 @@ def test_bids_are_no_expense(tmp_path: Path) -> None:
 
 def test_seats_are_shown_one_by_one_and_shares_are_parts_of_what_was_above_zero(tmp_path: Path) -> None:
     seats = [
-        seat(0, 0, 3.0, value_error=0.3), seat(0, 1, 1.0), seat(0, 2, -2.0),
+        seat(0, 0, 3.0, value_error=0.3, value_draw_error=0.4), seat(0, 1, 1.0), seat(0, 2, -2.0),
         seat(1, 0, 1.0, value_error=0.4, weight=0.25), seat(1, 0, 1.0, start=1, weight=0.5), seat(1, 2, refused="late"),
     ]  # fmt: skip
     path = write_run(tmp_path / "a", [metric(0), metric(1)], seats)
+    recorded(path, 0, answered=np.arange(3), value_without_block=np.zeros((3, 5)))
     mine = statement(path, 0)
+    assert mine.rounds[0].half == pytest.approx(math.hypot(1.96 * 0.3, 2.7764451 * 0.4))  # five blocks: Student's t
     assert [(r.round, r.value, r.weight) for r in mine.rounds] == [
         (0, 3.0, None), (1, 1.0, 0.25), (1, 1.0, 0.5)
     ]  # fmt: skip

@@ -118,7 +118,7 @@ def test_a_statement_shows_the_interval_of_the_share(tmp_path: Path) -> None:
     for r in range(2):
         recorded(path, r, answered=np.arange(3), value_without_block=blocks)
     mine, drawn = facts(path).clients[0], WIDE * 2 * (19 / 20 * 20 * 0.1**2) ** 0.5
-    assert mine.drawn == pytest.approx(drawn)
+    assert mine.drawn == pytest.approx(drawn / WIDE)
     half = SURE * (0.09 + drawn**2) ** 0.5
     assert (mine.value_low, mine.value_high) == pytest.approx((3 - half, 3 + half))
     normal = np.random.default_rng(0).standard_normal((2, 400_000))  # the quotient's own 95 %, which are not symmetric

@@ -318,3 +318,27 @@ def test_what_fails_in_another_process_is_told_in_a_line() -> None:
     lines = mistakes(hanse.shapley, lambda have: 1 / (len(have) - 2), list("abc"), n_jobs=2)
     assert len(lines) == 1
     assert "ZeroDivisionError" in lines[0]
+
+
+# ---- what intervals say
+
+
+@pytest.mark.parametrize(
+    ("method", "orders", "steps"), [("monte_carlo", 8, 0), ("gtg", 18, 0), ("gtg", 60, 0), ("gtg", None, 3)]
+)
+def test_intervals_of_sampled_orders_hold_or_there_are_none(method: Any, orders: int | None, steps: int) -> None:
+    """After few orders they are wide. Where worths are of a few steps, as accuracies are, many orders end early: what
+    is left then is not known.
+    """
+    draw, half, away = np.random.default_rng(1), [], []
+    for seed in range(100):
+        table = np.sqrt(np.arange(64)) + draw.exponential(1.0, 64)
+        table = np.round(table / table.max() * steps) if steps else table
+        worths = {frozenset(i for i in range(6) if code >> i & 1): float(table[code]) for code in range(64)}
+        found = hanse.shapley(worths.__getitem__, range(6), method, permutations=orders, seed=seed)
+        half += found.half.tolist()
+        away += np.abs(found.values - shapley.exact(worths.__getitem__, 6)).tolist()
+        assert ("No intervals: the error due to orders that" in str(found)) == bool(np.isnan(found.intervals).all())
+    known = np.isfinite(half)
+    assert (known.mean() < 0.9) == bool(steps)
+    assert (np.array(away) <= half)[known].mean() >= 0.94

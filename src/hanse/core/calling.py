@@ -611,9 +611,13 @@ def _aggregated(mechanism: Mechanism, view: View, states: States, groups: Sequen
                 f"{who}: {type(value).__name__} in mechanism.value cannot value "
                 f"what its aggregate returned: must accept {' or '.join(sorted(wanted))}"
             )
-        if said.weights is not None and abs(float(np.sum(said.weights, dtype=np.float64)) + said.old - 1) > 1e-6:
-            odd = f"the weigh part {type(mechanism.weigh).__name__}: its weights and old do not sum to 1"
-            warnings.warn(f"{odd}, which scales the model, not those of coalitions", PartWarning, stacklevel=2)
+        if said.weights is not None:
+            total, least = float(np.sum(said.weights, dtype=np.float64)) + said.old, float(np.min(said.weights))
+            scales = "its weights and old do not sum to 1, which scales the model, not those of coalitions"
+            leaves = f"a weight is {least:.3g}, which moves the model away from that update"
+            if odd := [why for why, holds in ((scales, abs(total - 1) > 1e-6), (leaves, least < -1e-6)) if holds]:
+                part = f"the weigh part {type(mechanism.weigh).__name__}"
+                warnings.warn(f"{part}: {'; '.join(odd)}", PartWarning, stacklevel=2)
         aggregates[group.row] = said
     reapplied = [group for group in groups if aggregates[group.row].beyond_weights]
     # what the rule makes of some members of a group, with the state from before the round

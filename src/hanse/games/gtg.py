@@ -41,7 +41,7 @@ class GTGEstimate(Estimate):
     ``standard_errors`` are those of the mean over sweeps, from how much the k-th permutations of the sweeps differ: all
     permutations are drawn independently. So that 1.96 of them to either side are a 95 % interval also after a few
     sweeps, they are multiplied by Student's factor. They are NaN with fewer than two sweeps, and for the biased
-    ``sweep_literal``. They know nothing of what truncation changes, about ``eps`` a value.
+    ``sweep_literal``. They know nothing of what truncation changes (:attr:`cut`).
 
     Attributes:
         truncated_between: the round changed too little (``|v(N) - v({})| < eps``), so nothing was sampled and all
@@ -51,6 +51,15 @@ class GTGEstimate(Estimate):
 
     truncated_between: bool
     converged: bool
+
+    @property
+    def cut(self) -> int:
+        """How many permutations were truncated with two or more players left, all of whom were credited with 0.
+
+        Together they add less than ``eps``, but one may add, and another one take away, any amount. A single one that
+        is left adds less than ``eps``.
+        """
+        return 0 if self.walks is None else int((np.diff(self.walks.places[:, :-1], axis=1) == 0).any(axis=1).sum())
 
 
 def gtg(

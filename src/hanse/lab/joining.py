@@ -11,15 +11,16 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from hanse.base.errors import UserError, in_python
@@ -55,6 +56,7 @@ from hanse.runs.setup import Own, build
 if TYPE_CHECKING:
     import pandas as pd
 
+_POINT = 0.01  # of a metric's range: what is surely less does not pay
 _OF_SERVER = 0.2  # the share of rows that goes to the server, for mechanisms that judge updates on them
 
 
@@ -99,6 +101,8 @@ class Joining(Displayed):
         played: sentences on the settings used, since other settings give other gains.
         notes: warnings and notes of the runs, such as data that may be meant otherwise than they were read.
         unit: what is drawn anew: "row", or the name of the units, such as "patient".
+        means: by mechanism, the mean over all clients with a known gain (``client`` is empty). Its interval is of the
+            spread over the splits; NaN with fewer than five.
     """
 
     gains: tuple[Gain, ...]
@@ -107,6 +111,7 @@ class Joining(Displayed):
     played: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     unit: str = "row"
+    means: Mapping[str, Gain] = field(default_factory=dict)
 
     @property
     def mechanisms(self) -> tuple[str, ...]:
@@ -134,6 +139,22 @@ class Joining(Displayed):
         if not gains:
             raise UserError(f"mechanism: {mechanism!r}: is not among {', '.join(self.mechanisms)}")
         return gains
+
+    def pays(self, mechanism: str) -> Literal["pays", "does not", "open"]:
+        """Return whether joining pays, by the rule of ``docs/mechanisms/index.md``.
+
+        It "pays" if the mean gain is surely above 0, and two of three clients are better off. It "does not" if the mean
+        gain is surely below a point (of a metric without bounds: below 0). Else, and without an interval, it is "open".
+        Raises UserError if that mechanism was not played.
+        """
+        better = [gain.gain > 0 for gain in self.of(mechanism) if np.isfinite(gain.gain)]
+        mean = self.means.get(mechanism)
+        if mean is None or not np.isfinite(mean.low):
+            return "open"
+        if mean.low > 0 and 3 * sum(better) >= 2 * len(better):
+            return "pays"
+        width = self.reading.within[1] - self.reading.within[0]
+        return "does not" if mean.high < (_POINT * width if np.isfinite(width) else 0.0) else "open"
 
     @cached_property
     def _counts(self) -> dict[str, tuple[int, int, int, float]]:
@@ -169,7 +190,7 @@ class Joining(Displayed):
         """
         first, shown = " ".join(note.said for note in self.verdict), self.reading.show_difference
         each = [
-            said("by_mechanism", name, *own[:3], shown(own[3]), self.reading.title)
+            said("by_mechanism", name, *own[:3], shown(own[3]), self.reading, self.means.get(name), self.pays(name))
             for name, own in self._counts.items()
         ]
         for name in self.mechanisms:
@@ -375,8 +396,10 @@ def who_gains(
         reading, unit = counted_in(alone_run)  # while the run's files are there
     told = settings_of([*runs.values()][-1], alone_run)
     found = tuple(_mean(gains, test) for gains in zip(*results, strict=True))
+    known = np.isfinite([gain.gain for gain in found])
+    means = {label: _mean([_of_all(gains, known, label) for gains in results], test) for label in runs}
     notes = [*(_guessed(found, dataset) if reading == ACCURACY else []), *dict.fromkeys(notes)]
-    return Joining(found, reading, splits, told, tuple(notes), unit)
+    return Joining(found, reading, splits, told, tuple(notes), unit, means)
 
 
 def withhold(doubt: str) -> None:
@@ -523,8 +546,16 @@ def settings_of(joined: RunRecord, alone: RunRecord) -> tuple[str, ...]:
     return tuple(told)
 
 
+def _of_all(gains: Sequence[Gain], known: NDArray[np.bool_], mechanism: str) -> Gain:
+    """Return the mean of one split's ``gains [g]`` by a mechanism over the ``known [g]`` clients; NaN: none."""
+    own = [[g.joined, g.alone, g.gain] for g, one in zip(gains, known, strict=True) if one and g.mechanism == mechanism]
+    joined, alone, gain = np.mean(own or [[math.nan] * 3], axis=0).tolist()
+    return Gain("", mechanism, joined, alone, gain, math.nan, math.nan, None)
+
+
 def _mean(gains: Sequence[Gain], test: float) -> Gain:
-    """Return the mean of one client's gains over splits, of which each tests on the share ``test`` of the rows.
+    """Return the mean of one client's gains, or of all clients' means, over splits, of which each tests on the share
+    ``test`` of the rows.
 
     Its interval is that of the splits. If there are few, or all have the same gain, whose spread would claim certainty,
     it is the means of their intervals' ends.

@@ -128,7 +128,8 @@ class FunctionCoalitions(Generic[Model]):
         return np.random.default_rng(0).normal(size=(self.evaluated, _PROBES))
 
     def errors(self, of_random: Floats) -> Floats:
-        """Return the standard errors ``[n]`` of values because the function says something else each time.
+        """Return the standard errors ``[n]`` of values because the function says something else each time, enlarged
+        by Student's factor for the few looks that they are from.
 
         The function is asked about the largest coalition once more and, if it says something else, about up to four
         coalitions more. The result is 0 where it says the same.

@@ -158,7 +158,8 @@ class Pot(SettlePart):
 
 
 def errors_of(state: State) -> Floats:
-    """Return the standard errors ``[N]`` of summed values, from the draw of samples and from the estimation.
+    """Return the standard errors ``[N]`` of summed values, from the draw of samples (with Student's factor for the
+    blocks that they are from) and from the estimation.
 
     With other samples all values would be higher, or all lower, which tells nobody apart. So it is the error of the
     difference from the mean of those above 0; or the value's own, where that is smaller: who sends next to nothing has

@@ -292,7 +292,8 @@ class GTG(GameValue):
     def solve(self, game: Coalitions, n: int, view: View) -> Solved:
         """Return estimated Shapley values ``[n]`` with their standard errors.
 
-        Recorded: requests for a utility, permutations, and whether the round was truncated as a whole.
+        Recorded: requests for a utility, permutations, how many of these were cut with several seats left, which no
+        error contains (:attr:`hanse.games.gtg.GTGEstimate.cut`), and whether the round was truncated as a whole.
 
         Args:
             game: returns the utilities of many coalitions at once, as ``view.judge.coalitions(...)`` makes it.
@@ -303,6 +304,7 @@ class GTG(GameValue):
         counts = {
             "value/requests": float(found.evaluations),
             "value/permutations": float(found.permutations),
+            "value/cut_short": float(found.cut),
             "value/truncated_between": float(found.truncated_between),
         }
         without = _along(found, game)

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from hanse.base.files import table
 from hanse.base.streams import stream
 from hanse.core.telling import Measure
-from hanse.games.jackknife import SURE, interval_errors
+from hanse.games.jackknife import SURE, interval_errors, jackknife_errors
 from hanse.reports.chart import Bars, Chart, Floats, Ints, Series, outermost, slug
 from hanse.reports.digits import labelled
 from hanse.reports.groups import SeedGroup
@@ -39,7 +39,7 @@ DRAWS = 4000  # of sums around those that were found, for intervals of their par
 
 
 def both_errors(sampling: Floats, drawn: Floats) -> Floats:
-    """Return the standard errors of sums of values from both sources, ``[...]``.
+    """Return the errors of sums of values from both sources, ``[...]``.
 
     Where one is missing it is the other alone. NaN if both are missing. NaN also if the sampling error is infinite,
     since the other error alone would then be taken for the whole.
@@ -219,7 +219,7 @@ class Standings:
 
     @property
     def errors(self) -> Floats:
-        """The standard errors of the sums, ``[n]``; NaN: not known."""
+        """The errors of the sums, ``[n]``, 1.96 of which to either side are a 95 % interval; NaN: not known."""
         return both_errors(self.sampling, interval_errors(self.without))
 
     def among(self, clients: Ints) -> Standings:
@@ -251,7 +251,7 @@ class Standings:
             client: the client's number.
 
         Returns:
-            The differences ``[n]`` and their standard errors ``[n]`` (NaN: not known). At the client itself both are 0.
+            The differences ``[n]`` and their errors ``[n]`` (as ``errors``). At the client itself both are 0.
         """
         at = self._at(client)
         drawn = interval_errors(self.without - self.without[at])
@@ -408,6 +408,7 @@ class Contribution(Standings):
         labels: the clients' names.
         seats: ``[n]``, how many of their updates were valued, over all seeds.
         drawn: ``[n]``, the standard errors of the sums from the draw of the validation samples.
+        widened: ``[n]``, these with Student's factor for the blocks that they are from.
         measure: what one value is, as described by the part that measured it.
         missed: ``[n]``, how much worse averages would be without each (:func:`missed`). NaN: not known.
         missed_errors: ``[n]``, the standard errors.
@@ -420,6 +421,7 @@ class Contribution(Standings):
     labels: tuple[str, ...]
     seats: Ints
     drawn: Floats
+    widened: Floats
     measure: Measure
     missed: Floats
     missed_errors: Floats
@@ -429,7 +431,15 @@ class Contribution(Standings):
 
     @cached_property
     def errors(self) -> Floats:
-        """The standard error of each client's sum from both sources, ``[n]``; NaN if it is not known."""
+        """The error of each client's sum from both sources, ``[n]``, 1.96 of which to either side are a 95 % interval.
+
+        NaN: not known.
+        """
+        return both_errors(self.sampling, self.widened)
+
+    @property
+    def standard_errors(self) -> Floats:
+        """The standard error of each client's sum from both sources, ``[n]``; NaN: not known."""
         return both_errors(self.sampling, self.drawn)
 
     @property
@@ -490,7 +500,7 @@ def contribution(group: SeedGroup) -> Contribution | None:
     totals = np.mean([one.totals for one in found], axis=0)
     # Runs of one split share its validation samples: their errors of the draw do not average out, those of sampling do.
     sampling = np.sqrt(np.mean(np.square([one.sampling for one in found]), axis=0) / len(runs))
-    drawn = np.mean([interval_errors(one.without) for one in found], axis=0)
+    drawn, widened = (np.mean([of(one.without) for one in found], axis=0) for of in (jackknife_errors, interval_errors))
     same = len({one.without.shape for one in found}) == 1
     without = np.mean([one.without for one in found], axis=0) if same else np.zeros((len(clients), 0))
     apart = [one for run in runs if (one := missed(run)) is not None]
@@ -505,6 +515,7 @@ def contribution(group: SeedGroup) -> Contribution | None:
         labels=tuple(runs[0].client_label(client) for client in clients.tolist()),
         seats=seats,
         drawn=drawn,
+        widened=widened,
         measure=runs[0].about.measure,
         missed=lone[0],
         missed_errors=errors[0],

@@ -85,9 +85,11 @@ class ClientFacts:
         updates: how many of its updates were valued.
         value: the sum of their values.
         value_error: its standard error, from the sampling of coalitions and the draw of the validation samples.
-        sampling: the part of that error from the sampling of coalitions.
+        sampling: the part of that error from the sampling of coalitions. Those of `mixture` and `gtg` are bounds, with
+            Student's factor for what each round draws.
         drawn: its part from the draw of the validation samples.
-        value_low: the lower end of the value's 95 % interval. None also if only one of the errors is known.
+        value_low: the lower end of the value's 95 % interval, more than 1.96 errors below it where few units, or
+            blocks of units, are drawn (Student's t). None also if only one of the errors is known.
         value_high: the upper end.
         exact: whether the value is exact on the validation samples, and nothing is known of other samples.
         share: its part of the sums of all clients with a sum above zero, 0 to 1.
@@ -539,7 +541,7 @@ class RunOf:
             rows[client] = {
                 "updates": int(found.seats[i]),
                 "value": value,
-                "value_error": finite_or_none(found.errors[i]),
+                "value_error": finite_or_none(found.standard_errors[i]),
                 "sampling": finite_or_none(found.sampling[i]),
                 "drawn": finite_or_none(drawn[i]),
                 "value_low": value - float(half[i]) if sure[i] else None,
@@ -651,6 +653,9 @@ class RunOf:
         )
         if gain and rest - carried > _MISSED * gain:
             add("values_apart", "doubt", share=(rest - carried) / gain)
+        cut, orders = (float(run.series(f"value/{of}")[1].sum()) for of in ("cut_short", "permutations"))
+        if cut > 0:
+            add("cut_short", "warning", cut=int(cut), orders=int(orders))
         if run.unfinished:
             add("unfinished", "warning", rounds=len(run.metrics), planned=run.rounds_planned)
         elif run.ended_early is not None:

@@ -56,8 +56,8 @@ def figures(groups: Sequence[SeedGroup]) -> list[Chart]:
 # ---- what a reader must know of the runs
 
 
-_REPORTED = (*MISSING, "data", "unfinished", "ended_early", "late", "refusals", "minted", "nothing_left", "few_units",
-             "expelled", "refused", "sat_out", "left")  # fmt: skip
+_REPORTED = (*MISSING, "cut_short", "data", "unfinished", "ended_early", "late", "refusals", "minted", "nothing_left",
+             "few_units", "expelled", "refused", "sat_out", "left")  # fmt: skip
 _MOST_ALIKE = 3  # notes with one code
 
 

@@ -22,6 +22,7 @@ from hanse.base.errors import UserError, in_python
 from hanse.base.factories import OBJECT
 from hanse.base.plain_text import quantity
 from hanse.core.telling import About
+from hanse.games.jackknife import SURE
 from hanse.learning.models import Factory
 from hanse.reports.showing import Displayed, Picture
 from hanse.reports.worths import Worths
@@ -81,8 +82,9 @@ class Run(PlayedRun, Displayed):
         rounds = quantity(len(self.metrics), "round")
         words = f"Sums over {rounds} of each update's {sums.measure.name}. {sums.measure.sentence}"
         answer = " ".join(note.said for note in contributed(sums, "", doubtful=bool(doubts)))
-        told = (answer, words.strip(), *(note.said for note in found.notes if note.code in MISSING))
-        return Contributions(sums.totals[order], sums.errors[order], names, sums.seats[order], told, doubts)
+        told = (answer, words.strip(), *(note.said for note in found.notes if note.code in (*MISSING, "cut_short")))
+        errors, half = sums.standard_errors[order], SURE * sums.errors[order]
+        return Contributions(sums.totals[order], errors, names, sums.seats[order], told, doubts, half=half)
 
     @in_python()
     def alone(self, data: Any = None, *, progress: bool = False) -> Run:
@@ -204,6 +206,7 @@ class Contributions(Worths):
         values: ``[n]``, the sums over the rounds, the highest first.
         standard_errors: ``[n]``, from both the sampling of coalitions and the draw of the validation samples. NaN: not
             known.
+        half: ``[n]``, half the width of the 95 % intervals.
         names: ``[n]``, the clients' names.
         updates: ``[n]``, how many of each client's updates were valued.
         told: who contributed, as a report says it, and what the values mean.

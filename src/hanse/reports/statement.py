@@ -20,7 +20,7 @@ from hanse.base.errors import UserError
 from hanse.base.files import MEMBERS, table, write_whole
 from hanse.base.plain_text import quantity
 from hanse.core.telling import Measure
-from hanse.games.jackknife import SURE
+from hanse.games.jackknife import SURE, t_factor
 from hanse.learning.intervals import wilson
 from hanse.learning.metrics import ACCURACY
 from hanse.reports.alone import THERE, by_python
@@ -44,6 +44,7 @@ class ClientRound:
         value: what the client's update was worth.
         error: the standard error of the value, from the sampling of coalitions and the draw of the validation samples
             together.
+        half: half the 95 % interval of the value. None: it is not known or has no width.
         weight: the weight that the update had in the model that it trained.
         late: how many rounds the update came after the one in which the client was asked.
         refused: why there was no usable update. None: there was one.
@@ -52,14 +53,10 @@ class ClientRound:
     round: int
     value: float | None
     error: float | None
+    half: float | None
     weight: float | None
     late: int
     refused: str | None
-
-    @property
-    def half(self) -> float | None:
-        """Half the 95 % interval of the value; None if it is not known or has no width."""
-        return SURE * self.error if self.value is not None and self.error else None
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -130,14 +127,15 @@ class Statement:
 
     @property
     def missing(self) -> list[str]:
-        """Sentences on its data, and on records that are missing or were changed."""
-        return [note.said for note in self.notes if note.code in ("data", "lost_round", "more_lost", "beyond_the_book")]
+        """Sentences on its data, on what intervals leave out, and on records that are missing or were changed."""
+        codes = ("data", "cut_short", "lost_round", "more_lost", "beyond_the_book")
+        return [note.said for note in self.notes if note.code in codes]
 
     @property
     def half(self) -> float | None:
         """Half the 95 % interval of the value; None if there is no interval, or it has no width."""
-        both = self.client.value_high is not None and self.client.value_error
-        return SURE * (self.client.value_error or 0.0) if both else None
+        high, value = self.client.value_high, self.client.value
+        return high - value if high is not None and value is not None and self.client.value_error else None
 
     @property
     def besides(self) -> float:
@@ -276,11 +274,14 @@ def _rounds(run: RunRecord, client: int) -> tuple[ClientRound, ...]:
     """Return what each round's seats of a client were worth, by the values that the mechanism measured."""
     seats = run.seats
     errors = both_errors(seats.error, seats.drawn)
+    blocks = max((without.shape[1] for _, without in run.without_block.values()), default=0)
+    halves = SURE * both_errors(seats.error, seats.drawn * (t_factor(blocks - 1) if blocks > 1 else 1.0))
     return tuple(
         ClientRound(
             round=int(seats.round[i]),
             value=finite_or_none(seats.value[i]),
             error=finite_or_none(errors[i]) if np.isfinite(seats.value[i]) else None,
+            half=finite_or_none(halves[i]) or None if np.isfinite(seats.value[i]) else None,
             weight=run.clients[i].weight,
             late=run.clients[i].staleness,
             refused=run.clients[i].refused,

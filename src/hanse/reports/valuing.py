@@ -27,7 +27,7 @@ from hanse.data.units import units_of
 from hanse.games import mixture, path
 from hanse.games import shapley as games
 from hanse.games.gram import inner_products
-from hanse.games.jackknife import interval_errors
+from hanse.games.jackknife import SURE, interval_errors, jackknife_errors, t_factor
 from hanse.games.mixture import BUDGET
 from hanse.learning.threads import intra_op
 from hanse.reports.evaluations import Answer, Asked, Evaluations, check_n_jobs, progress
@@ -54,7 +54,7 @@ class Valuation(Worths):
         values: ``[n]`` float64, in units of ``evaluate``.
         standard_errors: ``[n]``, from ``sampling`` and ``drawn`` together. 0: the values are exact, or
             the coalitions that were tried do not vary. NaN: not known. They do not say what another training, with
-            other seeds, would give.
+            other seeds, would give. ``intervals`` are wider than 1.96 of them if few units or orders were drawn.
         names: ``[n]``, how the contributors are called: the keys of the dictionary, or 0, 1, ...
         method: the method used.
         evaluated: how many different coalitions were used. One call more looks whether ``evaluate`` says the same
@@ -67,7 +67,9 @@ class Valuation(Worths):
         seconds: how long it took.
         hints: sentences on what the values mean, if that is easily missed.
         sampling: ``[n]``, the standard errors due to coalitions that were not evaluated. 0: all relevant ones were
-            evaluated, or those that were do not vary. NaN: not known.
+            evaluated, or those that were do not vary. NaN: not known, as where "gtg" ended orders early. Those of
+            "mixture" are bounds, two to five times the true ones: of values that are less exact, and with Student's
+            factor for few coalitions.
         drawn: ``[n]``, the standard errors due to the draw of the test samples. NaN unless ``evaluate`` returns one
             number for each sample.
         samples: how many test samples there are. 0: not known.
@@ -96,13 +98,13 @@ class Valuation(Worths):
     def _errors(self) -> str:
         """Return the code of which errors the intervals are for, or of why there are none."""
         players = len(self.values) - self.weightless
-        whole = self.method in _EXACT or (self.method == "mixture" and self.evaluated >= 2**players)
+        whole = self.method in _EXACT or (self.method in ("mixture", "monte_carlo") and self.evaluated >= 2**players)
         codes = {
-            "drawn": self.samples > 0,
             "path": self.method == "path",
+            "unknown": bool(np.isnan(self.sampling).any()),
+            "drawn": self.samples > 0,
             "tried": bool((self.sampling > 0).any()),
             "exact": whole,
-            "unknown": bool(np.isnan(self.sampling).any()),
         }
         return next((code for code, holds in codes.items() if holds), "no_variation")
 
@@ -139,9 +141,10 @@ def value(
         weights: ``[n]``, or by name: each update's weight in the average, such as its number of samples. None: equal
             weights. An update of weight 0 is worth 0.
         method: "mixture" (the Shapley value from few evaluations, 10 per update), "exact" (from all 2^n averages),
-            "gtg" or "monte_carlo" (from sampled orders), "leave_one_out", or "banzhaf" (from all 2^n averages). See
-            ``docs/mechanisms/values.md``. "path" follows ``gradient`` along the step from ``start`` to the average.
-            None: "path" if there is a ``gradient``, else "mixture".
+            "gtg" or "monte_carlo" (from sampled orders; "gtg" ends them early, and then its intervals are not known),
+            "leave_one_out", or "banzhaf" (from all 2^n averages). See ``docs/mechanisms/values.md``. "path" follows
+            ``gradient`` along the step from ``start`` to the average. None: "path" if there is a ``gradient``, else
+            "mixture".
         start: the model before the updates, in the form of one update. Its worth is that of the empty coalition. You
             can also give this worth as a number. None: 0. Shapley values sum to the worth of all updates minus that of
             none.
@@ -211,7 +214,7 @@ def _among(found: Valuation, names: tuple[str, ...], counted: Ints) -> Valuation
     """Return values of all ``names``, of which those at ``counted [m]`` played; the others are worth 0."""
     if len(counted) == len(names):
         return found
-    fields = ("values", "standard_errors", "sampling", "drawn")
+    fields = ("values", "standard_errors", "half", "sampling", "drawn")
     whole: dict[str, Any] = {name: np.zeros(len(names)) for name in fields}
     for name, array in whole.items():
         array[counted] = getattr(found, name)
@@ -340,32 +343,37 @@ class _Plan:
         return min(2.0**n, most.get(self.method, math.inf if orders is None else orders * n + 2.0))
 
     def solved(self, memo: games.Memo) -> _Solved:
-        """Return the values ``[n]``, their standard errors ``[n]``, and how other games of the same players are valued
-        from their worths ``[evaluated, B]`` of the same coalitions: ``[n, B]``.
+        """Return the values ``[n]``, their standard errors ``[n]``, Student's factor for an interval by these, and how
+        other games of the same players are valued from their worths ``[evaluated, B]`` of the same coalitions: ``[n,
+        B]``.
 
         Raises:
             ValueError: the method cannot.
         """
-        n = self.n
+        n, none = self.n, np.zeros(self.n)
         if self.method in _EXACT:
             rule = _EXACT[self.method]
-            return rule(memo, n), np.zeros(n), partial(_by_rule, rule, memo, n)
+            return rule(memo, n), none, 1.0, partial(_by_rule, rule, memo, n)
         if self.method == "mixture":
             assert self.weights is not None
             mixed = games.mixture(memo, n, self.weights, self.grams(), self.budget, self.seed, game=self.game)
             design = mixed.fit.design.coalitions()
-            return (mixed.values, mixed.standard_errors, lambda worth: mixed.fit.values(worth[memo.places(design)]))
+            return mixed.values, mixed.standard_errors, 1.0, lambda worth: mixed.fit.values(worth[memo.places(design)])
         if self.method == "gtg":
             # the rule takes a change below 1e-4 for none; nobody was asked for the unit, so take that share of the gain
             eps = _NEGLIGIBLE * abs(memo(frozenset(range(n))) - memo(frozenset()))
             truncated = games.gtg(memo, n, eps, self.permutations, seed=self.seed)
-            return truncated.values, truncated.standard_errors, partial(_by_walks, truncated)
+            factor = t_factor(truncated.permutations // n - 1)
+            errors = none + math.nan if truncated.cut else truncated.standard_errors / factor
+            return truncated.values, errors, factor, partial(_by_walks, truncated)
         orders = _ORDERS if self.permutations is None else self.permutations
         sampled = games.monte_carlo_result(memo, n, orders, self.seed)
-        return sampled.values, sampled.standard_errors, partial(_by_walks, sampled)
+        if memo.distinct == 2**n:  # nothing is left to estimate
+            return games.exact(memo, n), none, 1.0, partial(_by_rule, games.exact, memo, n)
+        return sampled.values, sampled.standard_errors, t_factor(orders - 1), partial(_by_walks, sampled)
 
 
-_Solved = tuple[Floats, Floats, Callable[[Floats], Floats]]
+_Solved = tuple[Floats, Floats, float, Callable[[Floats], Floats]]
 
 
 def _by_rule(rule: Callable[[games.Utility, int], Floats], memo: games.Memo, n: int, worth: Floats) -> Floats:
@@ -409,7 +417,7 @@ def _valued(
         try:
             with np.errstate(over="ignore", invalid="ignore"):  # told below
                 nothing, together = memo.many([frozenset(), frozenset(range(plan.n))])
-                values, sampling, others = plan.solved(memo)
+                values, sampling, factor, others = plan.solved(memo)
         except ValueError as wrong:  # too many players for all coalitions, or too small a budget
             if isinstance(wrong, UserError) or wrong is asked.raised:
                 raise
@@ -419,12 +427,13 @@ def _valued(
                 f"{function}: returned up to {max(abs(nothing), abs(together)):.3g}: sums and differences of such "
                 "numbers are not finite: divide all of them by one constant"
             )
-        drawn = interval_errors(others(asked.without_block)) if asked.samples else np.full(plan.n, np.nan)
+        without = others(asked.without_block) if asked.samples else np.full((plan.n, 0), np.nan)
         again = asked.again(frozenset(range(plan.n)))
     hints: tuple[str, ...] = ()
     # averages of several coalitions at once are rounded otherwise than one alone, which is no second opinion
     if again is not None and abs(float(np.mean(again)) - together) > _ROUNDED * abs(together):
         hints = (*hints, said("says_otherwise"))
+    drawn, drawn_half = jackknife_errors(without), SURE * interval_errors(without)
     return Valuation(
         values,
         np.hypot(sampling, np.nan_to_num(drawn)),
@@ -435,6 +444,7 @@ def _valued(
         nothing,
         seconds=time.perf_counter() - began,
         hints=(*hints, said("if_this_one_left")) if plan.method == "leave_one_out" else hints,
+        half=np.hypot(SURE * factor * sampling, np.nan_to_num(drawn_half)),
         sampling=sampling,
         drawn=drawn,
         samples=asked.samples or 0,
@@ -481,20 +491,9 @@ def _along(gradient: Callable[[Any], Any], given: Given, game: _Coalitions, show
             f"gradient: along the way it adds up to {total:.4g}, and the worth changes by {gain:.4g}: it must be the "
             "gradient of the worth itself (of minus the loss where the worth is that)"
         )
-    unknown = np.full(len(values), np.nan)
-    took = time.perf_counter() - began
+    nan, took = np.full(len(values), np.nan), time.perf_counter() - began
     return Valuation(
-        values,
-        unknown,
-        given.names,
-        "path",
-        2,
-        together,
-        nothing,
-        gain - total,
-        seconds=took,
-        sampling=unknown,
-        drawn=unknown,
+        values, nan, given.names, "path", 2, together, nothing, gain - total, took, half=nan, sampling=nan, drawn=nan
     )
 
 

@@ -6,13 +6,12 @@ This is the common base of values outside a run and of a run's contributions.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hanse.core.table import Floats
-from hanse.games.jackknife import SURE
 from hanse.reports.digits import ends, listed, number, rounded
 from hanse.reports.showing import Displayed, Picture, frame
 
@@ -32,22 +31,25 @@ class Worths(Displayed):
         values: ``[n]`` float64.
         standard_errors: ``[n]``. 0: exact. NaN: not known.
         names: ``[n]``, the names of the values.
+        half: ``[n]``, half the width of the 95 % intervals. With few units or orders it is more than 1.96 standard
+            errors, by Student's t. 0: exact. NaN: not known.
     """
 
     values: Floats
     standard_errors: Floats
     names: tuple[str, ...]
+    half: Floats = field(kw_only=True)
 
     title = "What each was worth"
     unit = "value"
 
     @property
     def intervals(self) -> Floats:
-        """The 95 % intervals of the values, ``[n, 2]``: the value minus and plus 1.96 standard errors.
+        """The 95 % intervals of the values, ``[n, 2]``.
 
         NaN if the error is not known, and for exact values, which have no error of their own.
         """
-        half = np.where(self.standard_errors > 0, SURE * self.standard_errors, np.nan)
+        half = np.where(self.half > 0, self.half, np.nan)
         return np.stack([self.values - half, self.values + half], axis=1)
 
     @property
@@ -91,7 +93,7 @@ class Worths(Displayed):
         It is half the interval, or a tenth of that if its first digit is 1: rounded to that digit, 0.4 from -0.8 to 1.6
         would be 0 from -1 to 2.
         """
-        half = float(SURE * self.standard_errors[i])
+        half = float(self.half[i])
         if not (np.isfinite(self.values[i]) and np.isfinite(half) and half > 0):
             return np.nan
         return half / 10 if half < 2 * 10.0 ** np.floor(np.log10(half)) else half
@@ -111,7 +113,7 @@ class Worths(Displayed):
 
         kept = [self.order[i] for i in outermost(len(self.order), _MOST_BARS // 2, _MOST_BARS // 2)]
         left_out = len(self.order) - len(kept)
-        half = SURE * self.standard_errors[kept]
+        half = self.half[kept]
         sure = bool((half > 0).any())
         caption = "How much each added." + (" Whiskers: the 95 % intervals." if sure else "")
         caption += f" The {left_out} between the highest and the lowest 15 are left out." if left_out else ""

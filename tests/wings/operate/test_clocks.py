@@ -175,7 +175,7 @@ def test_a_node_that_is_taken_for_online_is_let_in_in_the_end(
     monkeypatch.setattr(clocks.time, "sleep", lambda _: None)
     line, answer = asked(link := serve(0, 412, 412, 200), made / "ca.crt", monkeypatch)
     assert (answer, len(link.stamps), "minute" in line) == ("200", 3, True)
-    monkeypatch.setattr(clocks, "ONLINE_S", 0.0)
+    monkeypatch.setattr(clocks, "LET_IN_S", 0.0)
     assert asked(serve(0, 412), made / "ca.crt", monkeypatch) == ["412"]  # Flower says the rest
 
 
