@@ -87,8 +87,7 @@ def test_one_number_for_each_test_sample_gives_intervals_for_their_draw(method: 
     np.testing.assert_allclose(found.intervals[:, 1] - found.values, 1.96 * found.standard_errors)
     tried = "" if method in ("exact", "banzhaf", "leave_one_out", "mixture") else "orders that were not drawn and "
     assert f"Intervals: 95 %, for {tried}the draw of the 43 test samples." in str(found)
-    marks = found.plot().chart.marks
-    assert marks.series[0].errors is not None
+    assert found.plot().chart.marks.series[0].errors is not None
     assert np.isfinite(found.to_pandas()[["low", "high"]]).all(axis=None)
     assert " to " in found._repr_html_()
 
