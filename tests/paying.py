@@ -17,8 +17,7 @@ class Fees(SettlePart):
         return {"paid": np.zeros(context.num_clients, np.int64)}
 
     def settle(self, view, state):
-        made = {"open": self.taken, "close": self.dealt, "end": self.shared}[view.stage]
-        return made(view), state
+        return {"open": self.taken, "close": self.dealt, "end": self.shared}[view.stage](view), state
 
     def taken(self, view):
         able = [int(c) for c in view.present if view.book.can_pay(client(int(c)), FEE)]

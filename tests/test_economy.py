@@ -53,8 +53,7 @@ def test_grants_fees_refunds_and_the_last_word(tmp_path: Path) -> None:
 
 
 def test_who_cannot_pay_does_not_bid_and_nobody_goes_below_the_floor(tmp_path: Path) -> None:
-    run = hanse.run(experiment(grant=2.0))
-    assert min(v for k, v in run.book.balances.items() if k != MINT) >= 0
+    assert min(v for k, v in hanse.run(experiment(grant=2.0)).book.balances.items() if k != MINT) >= 0
     assert hanse.run(experiment(grant=0.0)).book.balances == {}  # nobody can bid, nothing moves
 
 

@@ -17,8 +17,7 @@ LABELS = {"flipped": 0}
 
 def source(**_: object) -> Dataset:
     """Forty samples; so many labels of the first ones are flipped."""
-    draw = torch.Generator().manual_seed(3)
-    x = torch.randn(60, 2, generator=draw)
+    x = torch.randn(60, 2, generator=torch.Generator().manual_seed(3))
     y = (x[:, 0] > 0).long()
     y[: LABELS["flipped"]] = 1 - y[: LABELS["flipped"]]
     return Dataset("made", Samples(x[:40], y[:40]), Samples(x[40:], y[40:]), 2, (2,))
@@ -71,8 +70,7 @@ def test_other_data_that_are_allowed_are_recorded(stopped: Path, monkeypatch: py
 
 def test_a_run_of_before_gets_a_fingerprint_and_says_so(stopped: Path) -> None:
     (stopped / "data.json").unlink()
-    said = hanse.resume(stopped).said
-    assert any(line.startswith("warning: data.json: there is no fingerprint") for line in said)
+    assert any(line.startswith("warning: data.json: there is no fingerprint") for line in hanse.resume(stopped).said)
     [only] = json.loads((stopped / "data.json").read_text())
     assert only["round"] == 2
     assert not any("fingerprint" in line for line in hanse.resume(stopped, rounds=5).said)
@@ -92,5 +90,4 @@ def test_a_participants_data_may_grow_and_its_node_says_so(tmp_path: Path, caplo
     assert [record.getMessage() for record in caplog.records] == [
         "own data: from round 2 on the train samples are others"
     ]
-    entries = json.loads((tmp_path / "run" / "client-0" / "data.json").read_text())
-    assert [entry["round"] for entry in entries] == [0, 2]
+    assert [entry["round"] for entry in json.loads((tmp_path / "run" / "client-0" / "data.json").read_text())] == [0, 2]

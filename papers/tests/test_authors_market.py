@@ -32,8 +32,7 @@ def test_a_market_after_the_last_training(tmp_path: Path) -> None:
     markets = records(tmp_path / "last")
     assert ["market_graph" in r for r in markets] == [True] * 4
     assert torch.equal(last.table.rows[:5], plain.table.rows[:5])  # models are what they were
-    utility = sum(r["market_utility"] for r in markets)
-    assert last.metrics[-1]["utility/mean"] == pytest.approx(utility.mean())
+    assert last.metrics[-1]["utility/mean"] == pytest.approx(sum(r["market_utility"] for r in markets).mean())
     assert last.metrics[-1]["utility/mean"] > plain.metrics[-1]["utility/mean"]
 
 
@@ -43,8 +42,7 @@ def test_who_imports_nothing_is_pulled_to_its_own_last_model() -> None:
     seats = second.trained.seats
     assert seats.mu.tolist() == [0.4] * 5  # lam / eta, everybody; client 0 only sells
     assert first.trained.seats.mu.tolist() == [0.0] * 5
-    centre = second.table.rows[int(np.flatnonzero(seats.R[0])[0])]
-    assert torch.equal(centre, first.trained.rows[0])
+    assert torch.equal(second.table.rows[int(np.flatnonzero(seats.R[0])[0])], first.trained.rows[0])
     plain = hanse.run(experiment(rounds=2))
     pulled = hanse.run(experiment(rounds=2, mechanism={"name": MARKET, "pull_alone": True}))
     assert not torch.equal(plain.table.rows[0], pulled.table.rows[0])

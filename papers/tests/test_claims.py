@@ -67,8 +67,7 @@ def lead(job: Job, round: int) -> float:
 
 
 def no_lead(job: Job, round: int) -> float:
-    seed = job.sections["run"]["seed"]
-    return 0.5 + 0.01 * (-1) ** seed * is_gtflat(job)
+    return 0.5 + 0.01 * (-1) ** job.sections["run"]["seed"] * is_gtflat(job)
 
 
 def playing(accuracy: Callable[[Job, int], float], asked: list[Job] | None = None) -> Any:
@@ -194,8 +193,7 @@ def test_readings(tmp_path: Path) -> None:
         'reading = { rounds = "against" }': (0, -0.0),
     }
     for reading, (ours, theirs) in wanted.items():
-        found = values(claim_of(MORE + reading), runs)
-        assert found[0, 0].tolist() == pytest.approx([ours, theirs]), reading
+        assert values(claim_of(MORE + reading), runs)[0, 0].tolist() == pytest.approx([ours, theirs]), reading
     # GTFLAT is as good as FedAvg's best (40 %, less half a point) after 2 rounds, as FedAvg itself
 
 
@@ -320,8 +318,7 @@ def test_what_another_kind_of_machine_played_is_played_again_with_what_it_is_com
 
 
 def test_a_later_reading_is_decided_by_later_seeds_and_shares_the_alpha(tmp_path: Path) -> None:
-    text = MORE + 'later = { first = 20, seen = 5, reading = "window" }\n'
-    claim, later = read_claims("gtflat", text)
+    claim, later = read_claims("gtflat", MORE + 'later = { first = 20, seen = 5, reading = "window" }\n')
     assert (later.name, later.role, later.table) == ("a, later reading", "later", claim.table)
     assert (claim.weight, later.weight, list(later.seeds)) == (0.5, 0.375, list(range(20, 40)))
     assert (claim.reading.kind, later.reading.kind, later.margin) == ("last", "window", claim.margin)
@@ -329,8 +326,7 @@ def test_a_later_reading_is_decided_by_later_seeds_and_shares_the_alpha(tmp_path
     first, second = judge([claim, later], runs)
     assert (first.seeds, second.seeds, second.judged.word) == (5, 0, "not run")
     assert first.judged.level == pytest.approx(0.05 * 0.5 / 0.875)
-    steps = plan([second], runs)
-    assert {job.sections["run"]["seed"] for job in steps[0].jobs} == set(range(20, 25))
+    assert {job.sections["run"]["seed"] for job in plan([second], runs)[0].jobs} == set(range(20, 25))
 
 
 def of_kind(kind: str, more: str = "") -> Claim:
@@ -351,11 +347,9 @@ def test_harmless_is_not_below_the_margin(tmp_path: Path) -> None:
 
 def test_spread_compares_deviations_over_the_seeds(tmp_path: Path) -> None:
     def steadier(job: Job, round: int) -> float:
-        off = 0.02 * (job.sections["run"]["seed"] - 4.5)
-        return 0.5 + (0.1 if is_gtflat(job) else 1.0) * off
+        return 0.5 + (0.1 if is_gtflat(job) else 1.0) * (0.02 * (job.sections["run"]["seed"] - 4.5))
 
-    runs = kept_with(tmp_path, claim_of(), steadier, 10)
-    [verdict] = judge([of_kind("spread")], runs)
+    [verdict] = judge([of_kind("spread")], kept_with(tmp_path, claim_of(), steadier, 10))
     assert verdict.judged.effect.mean == pytest.approx(0.9 * 5.0)
     assert verdict.judged.word == "confirmed"
 
@@ -451,8 +445,7 @@ decide({Path(sys.argv[1]): [claim_of()]}, work=work)
 
 @pytest.mark.slow
 def test_it_can_be_killed_at_any_time(tmp_path: Path) -> None:
-    root = str(Path(__file__).parent)
-    words = [sys.executable, "-c", KILLED, str(tmp_path), root]
+    words = [sys.executable, "-c", KILLED, str(tmp_path), str(Path(__file__).parent)]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "ready\n"
         with pytest.raises(UserError, match=f"in use by process {process.pid}"):

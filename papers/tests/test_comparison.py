@@ -70,8 +70,7 @@ def test_files(tmp_path: Path) -> None:
     whole = json.loads(paths[0].read_text())
     assert whole["rows"][0]["variants"][1] == {"name": "lr=0.2", "mean": 75.0, "sd": pytest.approx(50**0.5), "n": 2}
     assert len(whole["failures"]) == 2  # the run that two cells share failed for both seeds
-    text = paths[1].read_text()
-    assert "| tuned | 75.00 ± 7.07 (lr=0.2) / 90.00 ± 1.00 |" in text
+    assert "| tuned | 75.00 ± 7.07 (lr=0.2) / 90.00 ± 1.00 |" in paths[1].read_text()
     lines = list(csv.DictReader(paths[2].open()))
     assert {line["series"].split(" lr=")[0] for line in lines} == {
         "tuned", "plain", "other", "tuned, printed", "plain, printed",

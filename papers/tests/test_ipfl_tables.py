@@ -22,8 +22,7 @@ def test_the_printed_fit_is_not_the_least_squares_one() -> None:
     assert found["p2"] == pytest.approx(64.03, abs=0.01)
     assert found["R2"] == pytest.approx(0.9482, abs=1e-4)
     assert published("table8", "fit of Table 7")["the printed numbers"][0] == -698.87
-    ours = {cell.column: cell.computed for cell in find_table("ipfl", "table8", "paper").cells}
-    assert ours == found
+    assert {cell.column: cell.computed for cell in find_table("ipfl", "table8", "paper").cells} == found
     exact = {n: -500 / n**0.5 + 60 for n in (100, 400, 900)}
     assert fit(exact) == pytest.approx({"p1": -500, "p2": 60, "R2": 1, "RMSE": 0})
 

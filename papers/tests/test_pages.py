@@ -129,8 +129,7 @@ def test_the_claim_about_exploration_is_of_the_tables_weight() -> None:
     table1 = next(c for c in find_table("greedyfed", "table1", "paper").cells if c.algorithm == "UCB")
     usual = table1.variants[0].sections["mechanism"].get("beta", 0.01)
     for name, ours in (("a little exploration", False), ("exploration costs", True)):
-        arm = by_name[name].arms[0][1]
-        assert (arm.variant.sections["mechanism"]["beta"] == usual) is not ours
+        assert (by_name[name].arms[0][1].variant.sections["mechanism"]["beta"] == usual) is not ours
         assert (by_name[name].where == "ours") is ours
 
 
@@ -177,8 +176,7 @@ def test_a_claim_names_the_data_sets_that_it_pools() -> None:
     for claim in (claim for claim in load_claims("greedyfed") if claim.arms):
         named = {group for name, group in names.items() if name in claim.says}
         named |= {"MNIST"} if re.search(r"(?<!-)\bMNIST", claim.says) else set()
-        groups = {arm.cell.group for setting in claim.arms for arm in setting}
-        assert not named or groups == named, claim.name
+        assert not named or {arm.cell.group for setting in claim.arms for arm in setting} == named, claim.name
 
 
 def test_what_is_ours_is_not_said_of_the_paper(pages: ModuleType) -> None:
@@ -186,8 +184,7 @@ def test_what_is_ours_is_not_said_of_the_paper(pages: ModuleType) -> None:
         paper_says = {row[0]: row[1] for row in questions(paper)}
         asked = tomllib.loads((ROOT / "papers/src/hanse_papers" / paper / "page.toml").read_text())["questions"]
         for line in asked:
-            ours = claims(paper)[line["claim"]]["where"] == "ours"
-            assert (paper_says[line["asks"]] == "says nothing") == ours
+            assert (paper_says[line["asks"]] == "says nothing") == (claims(paper)[line["claim"]]["where"] == "ours")
 
 
 def test_numbers_that_are_written_as_printed_are_the_tables() -> None:

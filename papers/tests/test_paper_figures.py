@@ -36,8 +36,7 @@ def outcome(folder: Path, spec: Mapping[str, Any], curves: Curves, *cells: Cell,
         clients = {"clients": known["clients"]} if "clients" in known else {}
         return found | {"curves": {k: v for k, v in known.items() if k != "clients"}} | clients
 
-    done = table(*cells, figures=(spec,), **more)
-    return run_table(done, seeds=2, workers=1, folder=folder, work=work)
+    return run_table(table(*cells, figures=(spec,), **more), seeds=2, workers=1, folder=folder, work=work)
 
 
 def lines(chart: Chart) -> dict[str, Curve]:
@@ -59,8 +58,7 @@ def test_curves_have_the_printed_number_at_its_round(tmp_path: Path) -> None:
     assert drawn["a, printed"].hollow
     assert set(drawn) == {"a", "b", "a, printed"}
     assert chart.marks.hollow == "hollow: the paper's"
-    rows = list(csv.DictReader(io.StringIO(to_csv(chart))))
-    assert rows[2] == {
+    assert list(csv.DictReader(io.StringIO(to_csv(chart))))[2] == {
         "series": "a",
         "rounds played": "3",
         "test accuracy %": "35",

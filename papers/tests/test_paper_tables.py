@@ -71,8 +71,7 @@ def read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Read:
         if authors is not None:
             (tmp_path / "ours" / "authors.toml").write_text(authors)
         tables._file.cache_clear()
-        twice = {"twice": lambda cells, values: [1.5, 2.5]}
-        return tables.build_table("ours", "table1", scale, recipe, computed=twice)
+        return tables.build_table("ours", "table1", scale, recipe, computed={"twice": lambda cells, values: [1.5, 2.5]})
 
     return table
 
@@ -162,8 +161,7 @@ steps = 500
 
 
 def test_the_authors_recipe_is_laid_over_the_papers_and_a_tables_own_over_that(read: Read) -> None:
-    text = TABLE.replace("[published.digits]", OWN + "[published.digits]")
-    by = read("small", text, "authors", AUTHORS)
+    by = read("small", TABLE.replace("[published.digits]", OWN + "[published.digits]"), "authors", AUTHORS)
     assert (by.recipe, by.seeds, by.notes) == ("authors", 3, ("first", "as the code has it"))
     assert list(dict.fromkeys(c.algorithm for c in by.cells)) == ["a", "c"]
     assert by.cells[0].variants[0].sections["data"] == {"clients": 4, "source": {"name": "digits", "scale": "unit"}}

@@ -142,10 +142,8 @@ def test_a_real_run_and_a_real_failure(tmp_path: Path) -> None:
     assert (found["status"], found["tested"], sum(steps)) == ("done", [1, 2, 3], 3)
     assert len(found["curves"]["test/accuracy"]) == 3
     Store(tmp_path).write(job, found)
-    again = Store(tmp_path).read(job)
-    assert {**again, "experiment": {}} == json.loads(json.dumps({**found, "experiment": {}}))
-    crowd = Variant("", sections(clients_per_round=9))
-    failed = play(job_of(cell("a"), crowd, 0), steps.append)
+    assert {**Store(tmp_path).read(job), "experiment": {}} == json.loads(json.dumps({**found, "experiment": {}}))
+    failed = play(job_of(cell("a"), Variant("", sections(clients_per_round=9)), 0), steps.append)
     assert failed["status"] == "failed"
     assert failed["error"].startswith("UserError: mechanism.clients_per_round: 9: more than the 4")
 

@@ -68,5 +68,4 @@ def test_no_command_passes_a_name_on(words: tuple[str, ...], name: str, here: Pa
 
 def test_every_console_is_one_that_cleans() -> None:
     root = Path(hanse.__file__).parent
-    made = [str(file) for file in root.rglob("*.py") if re.search(r"(?<!\w)Console\(", file.read_text())]
-    assert made == []
+    assert [str(file) for file in root.rglob("*.py") if re.search(r"(?<!\w)Console\(", file.read_text())] == []

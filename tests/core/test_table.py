@@ -45,8 +45,7 @@ def test_mix_is_the_matrix_product(k_new: int, s: int, k: int, p: int, seed: int
     W, U, M = draw.normal(size=(k_new, s + k)), draw.normal(size=(s, p)), draw.normal(size=(k, p))
     U, M = U.astype(np.float32), M.astype(np.float32)
     got = mix(W, torch.from_numpy(U), torch.from_numpy(M))
-    want = W @ np.concatenate([U, M]).astype(np.float64)
-    np.testing.assert_allclose(got.numpy(), want, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(got.numpy(), W @ np.concatenate([U, M]).astype(np.float64), rtol=1e-6, atol=1e-6)
 
 
 def test_a_kept_row_is_copied_bit_for_bit_even_beside_infinities() -> None:

@@ -13,8 +13,7 @@ from hanse.base.errors import UserError
 
 
 def table(rows: int = 80) -> pd.DataFrame:
-    draw = np.random.default_rng(0)
-    x = draw.normal(size=rows)
+    x = np.random.default_rng(0).normal(size=rows)
     hospital = np.array(["Hope", "Visby"])[np.arange(rows) % 2]
     return pd.DataFrame({"hospital": hospital, "age": x, "ill": np.where(x > 0, "yes", "no")})
 

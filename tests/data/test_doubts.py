@@ -141,8 +141,7 @@ def test_masked_items_of_a_data_set_are_refused() -> None:
 
 def test_columns_may_be_called_by_numbers() -> None:
     frame = pd.DataFrame({0: np.arange(60.0), 1: np.arange(60) % 2, 2: ["a", "b"] * 30})
-    data = build(DataSpec(partition="natural", clients=2), from_frame(frame, 1, 2))
-    assert data.names == ("a", "b")
+    assert build(DataSpec(partition="natural", clients=2), from_frame(frame, 1, 2)).names == ("a", "b")
     again = hanse.Experiment(**{"mechanism": "fedavg", "data": {"source": {"target": 1, "client_column": 2}}})
     assert again.data.source.target == 1  # type: ignore[union-attr]
     with pytest.raises(UserError, match=r"'1': frame has no such column, but 1"):

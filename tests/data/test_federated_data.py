@@ -37,12 +37,9 @@ def test_the_servers_sets_are_stratified_disjoint_and_seeded() -> None:
     data = build(DataSpec(clients=3, validation=0.4))
     validation, test = data.server_validation, data.server_test
     assert (len(validation), len(test)) == (200, 300)
-    gap = torch.bincount(validation.y) / 200 - torch.bincount(test.y) / 300
-    assert gap.abs().max() < 0.01
-    rows = torch.cat([validation.x, test.x]).flatten(1)
-    assert len(torch.unique(rows, dim=0)) >= 499  # two digits may look alike
-    other = build(DataSpec(clients=3, validation=0.4, seed=1)).server_validation
-    assert not torch.equal(other.x, validation.x)
+    assert (torch.bincount(validation.y) / 200 - torch.bincount(test.y) / 300).abs().max() < 0.01
+    assert len(torch.unique(torch.cat([validation.x, test.x]).flatten(1), dim=0)) >= 499  # two digits may look alike
+    assert not torch.equal(build(DataSpec(clients=3, validation=0.4, seed=1)).server_validation.x, validation.x)
     bare = build(DataSpec(clients=3, validation=0.0))
     assert bare.server_validation is None
     assert len(bare.server_test) == 500
@@ -180,8 +177,7 @@ def test_samples_of_any_type_and_layout_have_one() -> None:
     tokens, halves = torch.arange(12).view(4, 3), torch.ones(4, 2, dtype=torch.bfloat16)
     columns = torch.randn(3, 4).T  # not contiguous
     for x in (tokens, halves, columns, torch.zeros(4, 0), torch.zeros(0, 3)):
-        data = replace(made_data(), server_test=Samples(x, torch.zeros(len(x), 2)))
-        [digest] = fingerprint(data)["server test"]
+        [digest] = fingerprint(replace(made_data(), server_test=Samples(x, torch.zeros(len(x), 2))))["server test"]
         assert len(digest) == 16
     same = replace(made_data(), server_test=Samples(columns.contiguous(), torch.zeros(4, 2)))
     assert fingerprint(same) == fingerprint(replace(same, server_test=Samples(columns, torch.zeros(4, 2))))

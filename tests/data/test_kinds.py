@@ -138,8 +138,7 @@ def read(door: Callable[..., Dataset], *given: Any, **options: Any) -> tuple[Dat
 
 
 def of_column(column: Any, **options: Any) -> tuple[Dataset | None, Sequence[str]]:
-    frame = pd.DataFrame({"age": column, "who": WHO, "ill": ILL})
-    return read(from_frame, frame, "ill", "who", test=0.0, **options)
+    return read(from_frame, pd.DataFrame({"age": column, "who": WHO, "ill": ILL}), "ill", "who", test=0.0, **options)
 
 
 @draws
@@ -181,8 +180,7 @@ def test_a_prepared_column_is_its_numbers_or_its_words_or_refused_by_name(draws:
             assert named
             if x.shape[1] == 1 + (not there.all()):  # read as numbers
                 numbers = np.array([float(v) for v in known])
-                deviation = numbers.std() or 1.0
-                want = ((numbers - numbers.mean()) / deviation).clip(-5, 5)
+                want = ((numbers - numbers.mean()) / (numbers.std() or 1.0)).clip(-5, 5)
                 np.testing.assert_allclose(x[there, 0], want, rtol=1e-4, atol=1e-4)
             else:  # read as words: numbers are the smaller part
                 assert sum(number_of_text(v) is not None for v in known) < len(known) / 2
@@ -193,8 +191,7 @@ def test_a_prepared_column_is_its_numbers_or_its_words_or_refused_by_name(draws:
             assert len({isinstance(v, bool | np.bool_) for v in known}) == 1
             assert x.shape[1] == 1 + (not there.all())
             numbers = np.array([float(v) for v in known])
-            top = np.abs(numbers).max() or 1.0
-            numbers = numbers / top
+            numbers = numbers / (np.abs(numbers).max() or 1.0)
             want = ((numbers - numbers.mean()) / (numbers.std() or 1.0)).clip(-5, 5)
             np.testing.assert_allclose(x[there, 0], want, rtol=1e-3, atol=1e-3)
             assert (x[~there, 0] == 0).all()
@@ -351,8 +348,7 @@ def test_two_writings_of_one_name_are_refused(draws: int) -> None:
             door()
 
     names = st.sampled_from(["Köln", "St Mary", "Visby", "7", "12", "Åbo"])
-    roles = st.sampled_from(["clients", "target", "array", "keys"])
-    holds(draws, check, data=st.data(), name=names, role=roles)
+    holds(draws, check, data=st.data(), name=names, role=st.sampled_from(["clients", "target", "array", "keys"]))
 
 
 def test_auto_names_all_columns_that_it_cannot_prepare_at_once() -> None:

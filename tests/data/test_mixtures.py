@@ -98,8 +98,7 @@ def test_inverse_test_mixtures_and_what_the_server_holds() -> None:
     pool, _ = data.pool([0])
     for client in range(10):
         for share, row in (("train", train), ("test", test)):
-            index = data.pool([client], share)[1][0]
-            assert int((pool.y[index] < 5).sum()) == row[client, 0]
+            assert int((pool.y[data.pool([client], share)[1][0]] < 5).sum()) == row[client, 0]
     held = dict(zip(KINDS[id(data)].names, data.server_tests, strict=True))
     assert list(held) == ["classes 0-4", "classes 5-9"]
     assert held["classes 0-4"].y.max() == 4

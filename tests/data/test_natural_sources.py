@@ -58,8 +58,7 @@ def test_shakespeare_is_split_by_role_and_by_time(plays: Path) -> None:
         )
         count = (len(roles[name]) - 1) // WINDOW
         assert (len(train[0]), len(test[0])) == (count - count // 5, count // 5)
-        said = "".join(letters[c] for c in torch.cat([train[0], test[0]]).flatten())
-        assert said == roles[name][: count * WINDOW]
+        assert "".join(letters[c] for c in torch.cat([train[0], test[0]]).flatten()) == roles[name][: count * WINDOW]
         after = "".join(letters[c] for c in torch.cat([train[1], test[1]]).flatten())
         assert after == roles[name][1 : count * WINDOW + 1]
 
@@ -185,8 +184,7 @@ def test_files_that_are_not_leafs_are_refused_by_name(tmp_path: Path) -> None:
         load("femnist")
     write_leaf(tmp_path, "train", {"a": [1]})
     write_leaf(tmp_path, "test", {"a": [1]})
-    short = '{"users": ["a"], "user_data": {"a": {"x": [[1, 2]], "y": [3]}}}'
-    for text in ("{", "[]", '{"users": ["a"]}', short):
+    for text in ("{", "[]", '{"users": ["a"]}', '{"users": ["a"], "user_data": {"a": {"x": [[1, 2]], "y": [3]}}}'):
         (tmp_path / "femnist" / "train" / "bad.json").write_text(text)
         with pytest.raises(UserError, match=r"bad\.json"):
             load("femnist", root=tmp_path)
@@ -210,8 +208,7 @@ def test_pacs_is_read_by_domain(pictures: Path) -> None:
     found = load("pacs", root=pictures)
     assert found.input_shape == (3, 64, 64)
     assert len(found.train) + len(found.test) == 7 * (5 + 6 + 7 + 8)
-    domain_of = (found.train.x[:, 0, 0, 0] * 255 / 60).round().numpy()
-    assert np.array_equal(domain_of, found.client_of)
+    assert np.array_equal((found.train.x[:, 0, 0, 0] * 255 / 60).round().numpy(), found.client_of)
     assert torch.equal((found.train.x[:, 1, 5, 5] * 255 / 30).round().long(), found.train.y)
     assert len(found.test) == 36  # a fifth of 182
     assert set(np.unique(found.test_client_of * 7 + found.test.y.numpy())) == set(range(28))  # of every cell

@@ -46,8 +46,7 @@ def test_a_frame_becomes_samples_of_its_clients() -> None:
     assert np.bincount(found.test_client_of).tolist() == [4, 6, 10]
     rows = torch.cat([found.train.x, found.test.x])[:, 0].long()
     assert sorted(rows.tolist()) == list(range(100))
-    both = torch.cat([found.train.y, found.test.y])
-    assert torch.equal(both, (rows % 4 == 1).long())
+    assert torch.equal(torch.cat([found.train.y, found.test.y]), (rows % 4 == 1).long())
     owner = np.concatenate([found.client_of, found.test_client_of])
     assert [found.client_names[c] for c in owner] == [HOSPITALS[r] for r in rows.tolist()]
     assert int((found.test.y == 1).sum()) == 5  # a quarter, as of all rows

@@ -60,8 +60,7 @@ def drafted(folder: Path, **options: Any) -> Schema:
 
 def test_a_draft_is_what_the_columns_are_and_its_file_reads_as_it(tmp_path: Path) -> None:
     made = drafted(tmp_path)
-    kinds = {name: (one.kind, one.unit, one.words, one.gaps) for name, one in made.columns.items()}
-    assert kinds == {
+    assert {name: (one.kind, one.unit, one.words, one.gaps) for name, one in made.columns.items()} == {
         "age": ("numbers", "", [], True),
         "pressure": ("numbers", "mm Hg", [], False),
         "since": ("dates", "", [], False),
@@ -70,8 +69,7 @@ def test_a_draft_is_what_the_columns_are_and_its_file_reads_as_it(tmp_path: Path
     assert (made.labels, made.gaps) == (["ill", "well"], ["", "NA"])
     (tmp_path / "schema.toml").write_text(made.text)
     assert Schema.read(tmp_path / "schema.toml") == made
-    whole = visits()
-    whole.to_csv(tmp_path / "all.csv", index=False)
+    visits().to_csv(tmp_path / "all.csv", index=False)
     by_column = draft(read_sites([tmp_path / "all.csv"], "site"), {**SAID, "client_column": "site"})
     assert (by_column.columns, by_column.labels) == (made.columns, made.labels)
 
@@ -83,8 +81,7 @@ def test_a_sites_features_are_those_of_the_preparation_of_a_frame(tmp_path: Path
     frame["age"], frame["since"] = frame.age.astype(float), pd.to_datetime(frame.since)
     frame["pressure"] = frame.pressure.str.removesuffix(" mm Hg").astype(float)
     other = as_dataset(frame, "outcome", "site", prepare="auto", test=0.0, group="none")
-    schema = draft(read_sites(files), said, statistics="own")
-    made = joined(fitted(read_sites(files), schema), "tables")
+    made = joined(fitted(read_sites(files), draft(read_sites(files), said, statistics="own")), "tables")
     assert made.client_names == other.client_names
     for client in range(3):
         rows = [np.flatnonzero(one.client_of == client) for one in (made, other)]
@@ -108,8 +105,7 @@ def test_no_share_knows_other_sites_or_divides_a_patient_or_trains_on_later_rows
             own = alone.share(share)
             np.testing.assert_array_equal(pool.x[index], own.x)
             np.testing.assert_array_equal(pool.y[index], own.y)
-        rows = [alone.shares == share for share in range(3)]
-        for earlier, later in combinations(rows, 2):
+        for earlier, later in combinations([alone.shares == share for share in range(3)], 2):
             assert not np.intersect1d(alone.units[earlier], alone.units[later]).size
             assert alone.time[earlier].max() < alone.time[later].min()
     assert not dataset.notes

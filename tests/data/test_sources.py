@@ -67,8 +67,7 @@ def test_digits_are_scikit_learn_s(found: bool, monkeypatch: pytest.MonkeyPatch)
     assert np.array_equal(np.unique(ours, axis=0), np.unique(theirs, axis=0))
     assert np.array_equal(ours.sum(0), theirs.sum(0))
     assert (len(digits.train), digits.train.x.dtype, digits.train.y.dtype) == (1297, torch.float32, torch.int64)
-    share = torch.bincount(digits.test.y) / 500 - torch.bincount(digits.train.y) / 1297
-    assert share.abs().max() < 0.003
+    assert (torch.bincount(digits.test.y) / 500 - torch.bincount(digits.train.y) / 1297).abs().max() < 0.003
 
 
 def test_root_comes_before_hanse_data_and_the_cache_after(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,8 +34,7 @@ def patients(count=90, seed=0, most=12):
     x = (draw.normal(size=(count, 3))[of] + 0.05 * draw.normal(size=(len(of), 3))).astype(np.float32)
     days = pd.to_timedelta(draw.integers(0, 30, count)[of] * 30 + draw.integers(0, 60, len(of)), unit="D")
     ill = np.where(draw.integers(0, 2, count)[of], "ill", "well")
-    frame = pd.DataFrame(x, columns=["a", "b", "c"])
-    return frame.assign(
+    return pd.DataFrame(x, columns=["a", "b", "c"]).assign(
         patient=[f"p{i}" for i in of], hospital=hospital, state=ill, admitted=pd.Timestamp("2020-01-01") + days
     )
 
@@ -144,8 +143,7 @@ def test_too_few_units_are_said_and_none_is_no_test():
     assert any("3 rows, not 13" in line for line in built(patients(24), group="patient", time="admitted").warnings)
     each_numbers_its_own = patients().assign(patient=lambda t: t.groupby("hospital").cumcount() // 3)
     for frame, told in ((each_numbers_its_own, True), (patients(), False)):
-        given = as_dataset(frame, **NAMED, group="patient")
-        assert any("at several clients" in line for line in given.notes) == told
+        assert any("at several clients" in line for line in as_dataset(frame, **NAMED, group="patient").notes) == told
 
 
 @pytest.mark.parametrize("alone", [("Kiel",), HOSPITALS])
@@ -200,8 +198,7 @@ def test_blocks_are_of_whole_units():
     blocks = sample_blocks(len(units), units)
     assert len(blocks) == 20
     assert torch.equal(torch.cat(blocks).sort().values, torch.arange(len(units)))
-    owned = [set(units[block].tolist()) for block in blocks]
-    assert sum(map(len, owned)) == 30
+    assert sum(len(set(units[block].tolist())) for block in blocks) == 30
     assert [len(b) for b in sample_blocks(3, torch.tensor([7, 7, 9]))] in ([1, 2], [2, 1])
 
 
@@ -333,8 +330,7 @@ def test_a_doubt_is_the_first_line_and_withholds_answers(tmp_path):
     with pytest.raises(UserError):
         invoice(tmp_path / "run0", "100", "EUR")
     runs[0].alone()
-    rows = facts(tmp_path / "run0").clients
-    assert [(row.paid_to_join, row.gain) for row in rows] == [("unknown", None)] * 3
+    assert [(row.paid_to_join, row.gain) for row in facts(tmp_path / "run0").clients] == [("unknown", None)] * 3
     assert [note.code for note in answers_of(tmp_path / "run0").joining] == ["joining_withheld"]
     options = {**NAMED, "model": "logistic", "rounds": 2, "mechanisms": ["fedavg"], "progress": False}
     with pytest.raises(UserError) as wrong:

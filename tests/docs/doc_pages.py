@@ -148,8 +148,7 @@ class Session:
             alone = "fedgen" in str(mechanism.get("name")) or "loop" in sections.get("train", {})
             model = sections.get("model", {})
             alone = alone or ":" in str(model if isinstance(model, str) else model.get("name"))
-            engine = "sequential" if alone else self.engine
-            sections = sections | {"engine": {"train": engine, "threads": 1}}
+            sections = sections | {"engine": {"train": "sequential" if alone else self.engine, "threads": 1}}
         return sections
 
     def python(self, block: Block) -> None:

@@ -41,13 +41,11 @@ def test_the_right_fraction_straggles_and_always_the_same_clients() -> None:
 
 def test_stragglers_do_one_to_all_epochs_uniformly_or_steps_where_those_count() -> None:
     part = Straggler(fraction=1.0)
-    drawn = [work_of(part, c, r) for c in range(N) for r in range(200)]
-    counts = np.bincount(drawn, minlength=6)
+    counts = np.bincount([work_of(part, c, r) for c in range(N) for r in range(200)], minlength=6)
     assert counts[0] == 0
     assert counts.sum() == counts[1:6].sum() == 2000
     assert abs(counts[1:6] - 400).max() < 5 * np.sqrt(400)
-    steps = {work_of(part, c, r, steps=3) for c in range(N) for r in range(20)}
-    assert steps == {1, 2, 3}
+    assert {work_of(part, c, r, steps=3) for c in range(N) for r in range(20)} == {1, 2, 3}
 
 
 def test_noise_levels_are_a_permutation_of_k_sigma_over_n() -> None:
@@ -57,8 +55,7 @@ def test_noise_levels_are_a_permutation_of_k_sigma_over_n() -> None:
         [result] = part.on_reply(me(client), 0, request(client), reply(client)).results
         assert torch.equal(result.row[P - 100 :], torch.zeros(100))  # buffers are not parameters
         found.append(float(result.row[: P - 100].std()))
-    want = np.arange(N) * 0.5 / N
-    np.testing.assert_allclose(sorted(found), want, rtol=0.1, atol=1e-12)
+    np.testing.assert_allclose(sorted(found), np.arange(N) * 0.5 / N, rtol=0.1, atol=1e-12)
 
 
 def test_noise_depends_on_round_and_start_row_and_not_on_the_order() -> None:
@@ -84,5 +81,4 @@ def test_a_private_row_is_never_sent_and_so_never_noisy() -> None:
 @pytest.mark.parametrize(("rate", "low", "high"), [(0.0, 0, 0), (0.25, 400, 600), (1.0, 2000, 2000)])
 def test_drop_outs_are_silent_at_their_rate(rate: float, low: int, high: int) -> None:
     part = DropOut(rate)
-    silent = sum(part.on_request(me(c), r, request(c)) is None for c in range(N) for r in range(200))
-    assert low <= silent <= high
+    assert low <= sum(part.on_request(me(c), r, request(c)) is None for c in range(N) for r in range(200)) <= high

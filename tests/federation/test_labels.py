@@ -36,8 +36,7 @@ def experiment(train: str = "sequential", **mechanism: Any) -> hanse.Experiment:
 
 
 def setup(*behaviours: Behaviour, train: str = "sequential") -> Session:
-    made = experiment(train)
-    found = build(made)
+    found = build(experiment(train))
     return replace(found, federation=replace(found.federation, behaviours=behaviours))
 
 
@@ -66,8 +65,7 @@ def test_a_client_trains_with_the_targets_that_it_sees_and_nobody_else_does(trai
 
 
 def test_what_is_reported_of_the_targets_is_of_those_that_were_seen() -> None:
-    made = experiment(name="fedgen")
-    here = build(made)
+    here = build(experiment(name="fedgen"))
     counts = []
     for behaviours in ([], [Flip((0, 1, 2, 3))]):
         played = replace(here, federation=replace(here.federation, behaviours=behaviours))

@@ -146,5 +146,4 @@ def test_each_sample_counts_for_its_model_of_lowest_loss(make: Any, share: str) 
 def test_a_limit_bounds_the_samples_ties_go_to_the_first_and_no_number_fits_nothing() -> None:
     models = INITIAL.expand(3, -1).clone()
     models[0] = float("nan")
-    found = counted(StackedEngine(PROBLEM, threads=1), Nearest("n", models, limit=7), 1)
-    assert found.counts.tolist() == [0, 7, 0]
+    assert counted(StackedEngine(PROBLEM, threads=1), Nearest("n", models, limit=7), 1).counts.tolist() == [0, 7, 0]

@@ -21,8 +21,7 @@ WAITS = PrivateRow.first(FIRST).trained(A, 3)
 
 
 def parts(own: PrivateRow) -> tuple[Any, ...]:
-    pending = None if own.pending is None else own.pending.tolist()
-    return own.row.tolist(), own.round, pending
+    return own.row.tolist(), own.round, None if own.pending is None else own.pending.tolist()
 
 
 @pytest.mark.parametrize(

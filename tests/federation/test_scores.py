@@ -46,8 +46,7 @@ def test_every_model_on_every_list(
     name: str, options: Any, shape: Any, classes: int | None, models: int, workers: int
 ) -> None:
     problem, row = build_problem(name, shape, classes, 1, **options)
-    draw = torch.Generator().manual_seed(0)
-    rows = row + 0.1 * row.std() * torch.randn((models, len(row)), generator=draw)
+    rows = row + 0.1 * row.std() * torch.randn((models, len(row)), generator=torch.Generator().manual_seed(0))
     if options.get("batch_norm"):
         rows[:, problem.layout.num_parameters :].abs_()
     pool = made(shape, classes, 600)

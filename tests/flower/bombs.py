@@ -34,8 +34,7 @@ def records(results: Any, arrays: Mapping[str, np.ndarray] | None = None, **besi
         {"$kind": "Reply", "fields": {"client": 0, "results": results}}
     )  # fmt: skip
     made = {name: Array(array) for name, array in (arrays or {NAME: ROW}).items()}
-    values = {"header": header, "round": 0} | beside
-    return RecordDict({"hanse": ConfigRecord(values), "arrays": ArrayRecord(made)})
+    return RecordDict({"hanse": ConfigRecord({"header": header, "round": 0} | beside), "arrays": ArrayRecord(made)})
 
 
 def named(times: int, shape: list[int]) -> dict[str, Any]:

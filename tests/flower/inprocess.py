@@ -64,8 +64,7 @@ def play(grid: Any, experiment: Any, out: Path, *observers: Any, **more: Any) ->
     """
     members, data = more.pop("members", experiment.data.clients), more.pop("data", lambda: sets(experiment))
     if "agreement" not in more:
-        file = out / FEDERATION
-        run = run_of(out) if file.exists() else out.name
+        run = run_of(out) if (out / FEDERATION).exists() else out.name
         homes = {HOMES[id(app)] for app in getattr(grid, "apps", {}).values() if id(app) in HOMES}
         more["agreement"] = agree(experiment, more.get("key", KEY), run, "test", sorted(homes))
     return server.play(grid, experiment, out, members, data, observers, **{"key": KEY, "patience_s": 5.0, **more})

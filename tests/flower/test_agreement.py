@@ -279,8 +279,7 @@ def test_samples_and_strengths_that_were_not_agreed_are_refused(mechanism: Any, 
     agreement = agreed(hanse.Experiment(data=data, mechanism=mechanism, run={"rounds": 3}))
 
     def why(task: Any) -> str | None:
-        head = 0 if agreement.books else None
-        one = asked(agreement, 0, head, questions=counted([task]), adds=added([task]))
+        one = asked(agreement, 0, 0 if agreement.books else None, questions=counted([task]), adds=added([task]))
         return agreement.allows(one, QuestionTally())
 
     assert why(honest) is None
@@ -387,8 +386,7 @@ def test_a_server_keeps_out_whose_owner_has_not_agreed(tmp_path: Path) -> None:
 
 def test_an_agreement_stands_in_records_statements_and_receipts(tmp_path: Path) -> None:
     exp = paying(2)
-    run = play(grid_of(exp, tmp_path), exp, tmp_path / "run")
-    names = {m["agreement"] for m in run.metrics}
+    names = {m["agreement"] for m in play(grid_of(exp, tmp_path), exp, tmp_path / "run").metrics}
     said = [receipt.said for receipts in kept(tmp_path).values() for receipt in receipts]
     assert names == {s["agreement"] for s in said if s["round"] < 2}
     assert len(names) == 1
@@ -517,8 +515,7 @@ def test_parts_in_the_projects_folder_are_found_wherever_the_command_is_given(
     )
     toml = harvest / "experiment.toml"
     toml.write_text(toml.read_text().replace('"fedavg"\nclients_per_round = 3', '"own_parts:mine"'))
-    made = loopback.Loopback(harvest, harvest, (9100, 9101)).agree()
-    assert made.experiment["mechanism"]["name"] == "own_parts:mine"
+    assert loopback.Loopback(harvest, harvest, (9100, 9101)).agree().experiment["mechanism"]["name"] == "own_parts:mine"
 
 
 def test_an_operator_keeps_or_renews_the_agreement(
@@ -528,8 +525,7 @@ def test_an_operator_keeps_or_renews_the_agreement(
     toml.write_text(paying(4).to_toml())
     net = loopback.Loopback(harvest, harvest, (9100, 9101))
     first = net.agree()
-    home = harvest / "participants" / "node0"
-    assert (home / AGREEMENTS / f"{first.hash}.txt").exists()
+    assert (harvest / "participants" / "node0" / AGREEMENTS / f"{first.hash}.txt").exists()
     assert net.agree() == first  # it still fits
     moved = shutil.copytree(harvest, tmp_path / "moved")
     assert loopback.Loopback(moved, moved, (9100,)).agree() == first
@@ -557,8 +553,7 @@ def test_an_operator_keeps_or_renews_the_agreement(
     assert (recoded.app != longer.app, recoded.run) == (True, first.run)
     assert [line.partition("(")[2].partition(")")[0] for line in said] == ["app"]
     (run / "federation.json").unlink()  # it was moved away: another run begins
-    again = net.agree()
-    assert again.run != first.run
+    assert net.agree().run != first.run
     server.used(net.agreement, tmp_path / "other")
 
 
@@ -743,8 +738,7 @@ def test_heads_of_books_that_were_not_agreed_are_not_kept(tmp_path: Path, monkey
         books.append(Ledger.open(tmp_path / f"{len(books)}.jsonl", book=f"book{len(books)}", key=KEY))
         for round in range(3):
             books[-1].close_round(round)
-        head = Prover(books[-1]).head()
-        return {**found, "head": head.note(), "since": 0, "proof": ""}
+        return {**found, "head": Prover(books[-1]).head().note(), "since": 0, "proof": ""}
 
     monkeypatch.setattr(ShownHeads, "to", to)
     play(grid_of(paying(6), tmp_path), paying(6), tmp_path / "run")

@@ -44,8 +44,7 @@ def test_members_are_known_by_key_and_others_take_no_part(tmp_path: Path) -> Non
         "south": {"clients": [keys[2]]},
         "client 4": {"clients": [keys[3]]},
     }
-    by_key = experiment("fedavg", charter={**said, "members": members})
-    run = over_flower(by_key, tmp_path / "keys")
+    run = over_flower(experiment("fedavg", charter={**said, "members": members}), tmp_path / "keys")
     assert {seat["client"] for seat in run.clients} <= {0, 1, 2, 3}  # client 4 only bears a member's name
 
 
@@ -85,8 +84,7 @@ def test_a_charter_is_agreed_played_amended_by_a_quorum_and_left(
     def greedy(self: FlowerFederation, round: int, requests: Any, *more: Any) -> Any:
         if round == 1 and requests and not refused:
             model = requests[0].tasks[0].start
-            beyond = [Request(c, (Test("more", model),)) for c in range(5)]
-            refused.extend(honest(self, round, beyond, None, None))
+            refused.extend(honest(self, round, [Request(c, (Test("more", model),)) for c in range(5)], None, None))
         return honest(self, round, requests, *more)
 
     monkeypatch.setattr(FlowerFederation, "exchange", greedy)

@@ -108,8 +108,7 @@ def test_the_books_hold_as_they_are(played: Path, tmp_path: Path) -> None:
 def test_edits_of_the_log_are_found(name: str, place: str, played: Path, tmp_path: Path) -> None:
     def edit(run: Path) -> None:
         lines = (run / LOG).read_bytes().splitlines()
-        at = PLACES[place] or len(lines) // 2
-        edited = EDITS[name](lines, at % len(lines))
+        edited = EDITS[name](lines, (PLACES[place] or len(lines) // 2) % len(lines))
         assert edited != lines
         (run / LOG).write_bytes(b"".join(line + b"\n" for line in edited))
 

@@ -76,10 +76,8 @@ def test_models_that_a_node_holds_are_not_sent_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", rotating(["local", "ditto"], 2))
 def test_a_private_row_stays_with_its_owner_who_tests_it(name: str, tmp_path: Path) -> None:
     exp = experiment(name)
-    grid = grid_of(exp, tmp_path)
-    run, alone = over_flower(exp, tmp_path, grid), hanse.run(exp)
-    trained = {line["client"] for line in alone.clients}
-    for c in trained:
+    run, alone = over_flower(exp, tmp_path, grid_of(exp, tmp_path)), hanse.run(exp)
+    for c in {line["client"] for line in alone.clients}:
         [file] = (tmp_path / f"node{c}").glob(f"*/client-{c}/row-{c}.npz")
         with np.load(file) as kept:
             assert torch.equal(torch.from_numpy(kept["row"]), alone.table.rows[c])
@@ -103,8 +101,7 @@ def test_a_member_is_its_key_whatever_name_it_gives_itself(tmp_path: Path) -> No
     said = Hello(name="A", num_samples=5, input_shape=(3,), num_classes=2)
     register = Members.read(tmp_path / "members.json")
     register.register([("key a", said), ("key b", replace(said, name=""))])
-    other = replace(said, name="somebody else")
-    Members.read(tmp_path / "members.json").register([("key a", other)])
+    Members.read(tmp_path / "members.json").register([("key a", replace(said, name="somebody else"))])
     again = Members.read(tmp_path / "members.json").by_key
     assert [(m.id, m.name) for m in again.values()] == [(0, "somebody else"), (1, "client 1")]
     same = [replace(said, name=name) for name in ("Client 1 ", "x" * 80, "X" * 80)]
@@ -160,8 +157,7 @@ def test_a_run_over_flower_is_recomputed_by_an_auditor(name: str, tmp_path: Path
     """It is played again without clients, of what came over the network; Ditto's own rows stay with their owners."""
     exp = experiment(name)
     exp = exp.model_copy(update={"run": exp.run.model_copy(update={"recomputable": True})})
-    run = over_flower(exp, tmp_path)
-    found = recompute(run.path)
+    found = recompute(over_flower(exp, tmp_path).path)
     assert (found.unlike, found.rounds) == (None, 3)
 
 
@@ -199,8 +195,7 @@ def test_a_participant_may_train_by_its_own_loop(tmp_path: Path) -> None:
     flower = training(looped(None), tmp_path, user_loops.fit, range(N))
     assert torch.equal(everybody.table.rows, flower.table.rows)
     one = training(looped(None), tmp_path / "one", "user_loops:fit", [2])
-    said = [line["client"] for line in one.clients if "fit/right" in line]
-    assert said == [2, 2]
+    assert [line["client"] for line in one.clients if "fit/right" in line] == [2, 2]
     assert all(m["answered"] == N for m in one.metrics)
 
 

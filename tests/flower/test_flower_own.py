@@ -182,8 +182,7 @@ def node(tmp_path: Path) -> Node:
 
 
 def test_a_private_row_is_tested_by_its_number_and_alone(node: Node) -> None:
-    first = node.problem.layout.flatten(node.problem.module)
-    ask = Test("test", first, row=1)
+    ask = Test("test", node.problem.layout.flatten(node.problem.module), row=1)
     for row in ("../1", -1):
         with pytest.raises(WireError):
             node.answer(0, pack(Request(1, (replace(ask, row=row),))))  # type: ignore[arg-type]

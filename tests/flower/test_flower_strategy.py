@@ -47,8 +47,7 @@ def three(app: ClientApp | None = None) -> dict[int, ClientApp]:
 
 
 def test_fedavg_gives_what_flowers_own_gives() -> None:
-    ours = strategy("fedavg", clients_per_round=3)
-    got = ours.start(grid_of(three()), FIRST, num_rounds=2, evaluate_fn=central)
+    got = strategy("fedavg", clients_per_round=3).start(grid_of(three()), FIRST, num_rounds=2, evaluate_fn=central)
     wanted = FedAvg().start(grid_of(three()), FIRST, num_rounds=2, evaluate_fn=central)
     assert np.allclose(got.arrays["w"].numpy(), wanted.arrays["w"].numpy(), atol=1e-6)
     assert got.arrays["w"].numpy().dtype == np.float64  # as the app has it
@@ -115,8 +114,7 @@ def test_a_wrong_reply_costs_its_seat_alone_and_is_in_no_figure(
     reply: dict[str, Any], said: str, tmp_path: Path
 ) -> None:
     apps = three() | {1: plain_app(reply)}
-    ours = strategy("fedavg", clients_per_round=3, out=tmp_path / "run")
-    told = ours.start(grid_of(apps), FIRST, num_rounds=1)
+    told = strategy("fedavg", clients_per_round=3, out=tmp_path / "run").start(grid_of(apps), FIRST, num_rounds=1)
     assert told.train_metrics_clientapp[1]["train_loss"] == pytest.approx((1 * 3.0 + 3 * 9.0) / 4)
     seats = played_lines(tmp_path / "run", SEATS)
     [refused] = [s for s in seats if "refused" in s]
@@ -161,8 +159,7 @@ def test_every_part_that_asks_clients_something_is_known() -> None:
 
 def test_a_metric_that_says_the_loss_can_be_named() -> None:
     ours = strategy("oort", clients_per_round=2, keys=Keys(loss="train_loss"))
-    result = ours.start(grid_of(three()), FIRST, num_rounds=1)
-    assert list(result.train_metrics_clientapp) == [1]
+    assert list(ours.start(grid_of(three()), FIRST, num_rounds=1).train_metrics_clientapp) == [1]
 
 
 def test_an_evaluate_that_fails_undoes_its_round(tmp_path: Path) -> None:

@@ -81,8 +81,7 @@ def test_a_receipt_is_written_once_by_a_node_that_has_it_and_sent_again_to_one_t
     exp, keep, refused = books(federation={"deadline_s": 0.5}), Node.keep_receipts, []
 
     def lost(node: int, message: Message, reply: Message) -> Message | None:
-        asked = message.content["hanse"]
-        return None if node == 101 and asked.get("round") == 1 else reply
+        return None if node == 101 and message.content["hanse"].get("round") == 1 else reply
 
     def once(self: Node, lines: str, operator: bytes, *more: str) -> None:
         if self.job.client == 2 and not refused:
@@ -196,8 +195,6 @@ def test_a_statement_that_the_operator_has_not_signed_is_not_kept(line: str, tmp
 
 def test_a_statement_that_comes_twice_is_kept_once_and_receipts_go_on(tmp_path: Path) -> None:
     line = json.dumps({"page": signed_page("<html></html>", KEY)})
-    other = json.dumps({"page": signed_page("<html>later</html>", KEY)})
-    for letter in (f"{line}\n{{}}", line, other):
-        left = keep_pages(letter, tmp_path, PINNED)
-        assert left == ("{}" if letter.endswith("{}") else "")
+    for letter in (f"{line}\n{{}}", line, json.dumps({"page": signed_page("<html>later</html>", KEY)})):
+        assert keep_pages(letter, tmp_path, PINNED) == ("{}" if letter.endswith("{}") else "")
     assert [path.name for path in sorted(tmp_path.rglob("*.html"))] == ["1.html", "2.html"]

@@ -77,8 +77,7 @@ def test_a_participant_that_names_members_sends_no_update_in_the_clear(tmp_path:
     plain = hanse.Experiment.model_validate(
         exp.model_dump() | {"mechanism": {"name": "fedavg"}, "federation": {"min_replies": 1}}
     )
-    run = over_flower(plain, tmp_path, grid_of(exp, tmp_path))
-    assert [m["answered"] for m in run.metrics] == [0, 0]
+    assert [m["answered"] for m in over_flower(plain, tmp_path, grid_of(exp, tmp_path)).metrics] == [0, 0]
 
 
 def test_a_participant_that_names_nobody_masks_with_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -126,8 +126,7 @@ def test_a_server_and_then_its_nodes_go_over_to_a_release_that_was_agreed_beside
     key = signing_key(harvest / "certs" / "operator.key")
     old, new = recomputable.code_hash(), "5" * 64
     project.agree()
-    text = project.agreement.read_text()
-    project.agreement.write_text(text.replace(f'"{old}"', f'"{old}", "next": "{new}"'))
+    project.agreement.write_text(project.agreement.read_text().replace(f'"{old}"', f'"{old}", "next": "{new}"'))
     agreed = project.agree()
     assert list(agreed.releases.values()) == [old, new]
     experiment = completed(hanse.Experiment.read(project.app / "experiment.toml"))

@@ -68,8 +68,7 @@ def full(*_: Any, **__: Any) -> Any:
 def test_a_node_whose_disk_is_full_says_so_and_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     exp, real = books(), node.private_arrays
     monkeypatch.setattr(node, "private_arrays", lambda path, kept: full() if "node2" in str(path) else real(path, kept))
-    watch = After(0, monkeypatch.undo)
-    run = play(grid_of(exp, tmp_path), exp, tmp_path / "run", watch)
+    run = play(grid_of(exp, tmp_path), exp, tmp_path / "run", After(0, monkeypatch.undo))
     said = {(client, why) for _, client, why in load_run(run.path).refusals()}
     assert said == {(2, f"its machine failed: {os.strerror(errno.ENOSPC)}")}
     assert (len(run.metrics), len(kept(tmp_path)[2])) == (3, 4)
@@ -165,5 +164,4 @@ def test_a_server_that_is_killed_between_checkpoint_and_letters_goes_on(whole: h
     words = [sys.executable, "-c", KILLED, str(HERE), str(HERE.parent), url, str(folder)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == -signal.SIGKILL, done.stderr
-    again = play(grid_of(exp, folder), exp, folder / "run")
-    same(again, whole, folder, url)
+    same(play(grid_of(exp, folder), exp, folder / "run"), whole, folder, url)

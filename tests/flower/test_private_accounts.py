@@ -49,8 +49,7 @@ def test_participants_spend_their_budgets_over_runs_and_sit_out_then(tmp_path: P
 
 def test_noise_that_a_budget_asks_for_reaches_the_participants_who_may_have_terms_of_their_own(tmp_path: Path) -> None:
     terms = {"clip": 0.5, "noise": 5.0, "epsilon": 2.0, "delta": 1e-5}
-    given = experiment(3, stricter=[{"clients": [2], "epsilon": 1.0}])
-    run = play(given, tmp_path / "run", tmp_path / "own", terms)
+    run = play(experiment(3, stricter=[{"clients": [2], "epsilon": 1.0}]), tmp_path / "run", tmp_path / "own", terms)
     private = run.experiment.federation.private
     # it adds 2.5 to each number: more than the run's terms have room for, so its updates are shortened
     assert all(private["noise"] < line["fit/noise"] < 2.5 for line in run.clients if line["client"] == 0)

@@ -126,8 +126,7 @@ def test_an_admitted_key_is_shown_as_the_run_will_name_it(tmp_path: Path, monkey
 
 
 def test_the_example_is_whole() -> None:
-    experiment = Experiment.read(EXAMPLE / "experiment.toml")
-    assert experiment.ledger.url is not None
+    assert Experiment.read(EXAMPLE / "experiment.toml").ledger.url is not None
     data = module(EXAMPLE / "client_app.py").load_data(SimpleNamespace(node_config={"partition-id": 2}))
     assert len(data.train) > 0
     validation, test = module(EXAMPLE / "server_app.py").load_server_data()

@@ -81,8 +81,7 @@ def asked(
     letter: str = "",
 ) -> Message:
     """A request as the server sends it; without a ``key`` it is not signed."""
-    tasks = (Train(0, 0, START + round), Ask("stay", {}))
-    packed = Packed("null") if kind == "hello" else pack(Request(0, tasks))
+    packed = Packed("null") if kind == "hello" else pack(Request(0, (Train(0, 0, START + round), Ask("stay", {}))))
     beside = {"kind": kind, "round": round, "client": 0, "agreement": agreement_of(job).hash}
     beside |= {"letter": letter} if letter else {}
     message = Message(to_records(packed, **beside), dst_node_id=node, message_type=QUERY, ttl=60.0)
@@ -93,8 +92,7 @@ def answered(app: ClientApp, message: Message) -> dict[str, Any]:
     """Send a message as Flower does, by its bytes, and return the plain values of the answer."""
     message.metadata.__dict__["_message_id"] = "m"
     travelled = message_from_proto(message_to_proto(message))
-    reply = app(travelled, Context(RUN, NODE, {"partition-id": 0}, RecordDict(), {}))
-    return from_records(reply.content)[1]
+    return from_records(app(travelled, Context(RUN, NODE, {"partition-id": 0}, RecordDict(), {})).content)[1]
 
 
 class Participant:
@@ -279,8 +277,7 @@ def test_a_run_named_like_a_file_of_the_participants_own_is_refused(name: str, t
 def test_of_processes_that_meet_one_request_at_once_one_takes_it(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as pool:  # each opens the file for itself, as processes do
         for number in range(20):
-            found = list(pool.map(lambda _, n=number: NodeLog(tmp_path).took(f"{n:032x}"), range(8)))
-            assert sum(found) == 1
+            assert sum(pool.map(lambda _, n=number: NodeLog(tmp_path).took(f"{n:032x}"), range(8))) == 1
     assert not NodeLog(tmp_path).took(f"{7:032x}")
 
 
@@ -501,8 +498,7 @@ def test_operator_and_participant_are_shown_the_same_fingerprint(
     net.save()
     registered: list[Any] = []
     monkeypatch.setattr(Loopback, "register", lambda self, keys: registered.extend(keys))
-    words = ["network", "admit", str(net.folder), str(tmp_path / "clinic.pub"), "--name", "c"]
-    admitted = invoke(*words)
+    admitted = invoke("network", "admit", net.folder, tmp_path / "clinic.pub", "--name", "c")
     assert registered == [(str(tmp_path / "clinic.pub"), "c")]
     shown = fingerprint(public_key(net.operator))
     assert shown in admitted.output

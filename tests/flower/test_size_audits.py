@@ -174,8 +174,7 @@ def test_what_an_auditor_may_get_wrong(
     found = invoke(*words, "--data", data)
     assert "audit here" in str(found.exception)  # before anything is loaded
     digits = "0" * 64
-    asked = {"root": digits, "size": 5, "seed": digits, "leaves": 2}
-    (folder / "audit.json").write_text(json.dumps(asked))
+    (folder / "audit.json").write_text(json.dumps({"root": digits, "size": 5, "seed": digits, "leaves": 2}))
     found = invoke(*words, "--data", data)
     assert isinstance(found.exception, UserError)
     assert line in str(found.exception)

@@ -89,8 +89,7 @@ def test_the_same_tables_give_the_same_bits_rehearsed_and_on_a_network(folder: P
 def test_a_table_that_does_not_fit_is_told_to_its_owner_and_its_code_to_the_operator(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    text = Path("Kiel.csv").read_text()
-    Path("Kiel.csv").write_text(text.replace(",f,", ",secret,"))
+    Path("Kiel.csv").write_text(Path("Kiel.csv").read_text().replace(",f,", ",secret,"))
     with caplog.at_level(logging.INFO):
         load = partial(table, schema="schema.toml")
         play(grid(lambda i: load(files()[i])), experiment(), folder / "run", data=lambda: (None, None), patience_s=0.1)

@@ -366,8 +366,7 @@ def test_a_payment_rule_fills_a_ledger_that_verifies(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_arguments_are_one_line_before_anything_is_made(more: dict[str, Any], said: str, tmp_path: Path) -> None:
-    lines = mistakes(hanse.valued, FedAvg(), **{"out": tmp_path / "run", "validation": evaluate, **more})
-    assert said in lines[0]
+    assert said in mistakes(hanse.valued, FedAvg(), **{"out": tmp_path / "run", "validation": evaluate, **more})[0]
     assert not (tmp_path / "run").exists()
 
 
@@ -406,8 +405,7 @@ def test_an_evaluation_that_never_works_is_said_before_anything_is_sent(
     validation: Any, utility: str | None, said: str, tmp_path: Path
 ) -> None:
     grid = RecordedGrid()
-    lines = mistakes(watched, FedAvg(), tmp_path / "run", grid, validation=validation, utility=utility)
-    assert said in lines[0]
+    assert said in mistakes(watched, FedAvg(), tmp_path / "run", grid, validation=validation, utility=utility)[0]
     assert not grid.sent
     assert not (tmp_path / "run").exists()
 

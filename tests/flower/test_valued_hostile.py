@@ -171,5 +171,4 @@ START = first_arrays()
 
 def test_a_median_of_small_steps_is_no_average(tmp_path: Path) -> None:
     watched(FedMedian(), tmp_path / "run", RecordedGrid(4, slightly))
-    lines = load_run(tmp_path / "run").metrics
-    assert [line.get("value/aggregated_again") for line in lines] == [1.0] * ROUNDS
+    assert [line.get("value/aggregated_again") for line in load_run(tmp_path / "run").metrics] == [1.0] * ROUNDS

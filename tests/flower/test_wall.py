@@ -276,8 +276,7 @@ def proxy(tmp_path: Path) -> Iterator[tuple[int, int, Callable[[str], None]]]:
 
 def _memory(process: int) -> int:
     """Return the bytes that a process holds in memory."""
-    said = Path(f"/proc/{process}/status").read_text()
-    return 1024 * int(re.findall(r"VmRSS:\s+(\d+) kB", said)[0])
+    return 1024 * int(re.findall(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{process}/status").read_text())[0])
 
 
 @pytest.mark.slow
@@ -380,8 +379,7 @@ def test_strangers_ask_nothing_members_instruct_no_other_and_honest_nodes_work(n
     assert difference(tmp_path / "run" / "ledger.db", ledger) is None
     assert f"app as user id {os.geteuid()}:" in net.processes.log("node0").splitlines()[0]
     for place in ("participants", "flwr", "keys", "logs", "proxy"):
-        found = [p for p in (net.folder / place).rglob("*") if p.is_file()]
-        assert found
+        assert [p for p in (net.folder / place).rglob("*") if p.is_file()]
         assert (net.folder / place).stat().st_mode & 0o077 == 0
     kept = list((net.folder / "participants").rglob("*"))
     assert {p.name for p in kept} >= {"secret.key", "models.npz", "receipts"}
@@ -399,8 +397,7 @@ def _instruct(net: Loopback, run: int, attacker: int, victim: int, content: Reco
     fleet, node = FleetHttpClient.from_server_address(net.door, False, ca, [signs]), NodeProto(node_id=attacker)
     with no_object_id_recompute():
         body, tree = message_to_proto(remove_content_from_message(message)), get_object_tree(message)
-        asked = PushMessagesRequest(node=node, messages_list=[body], message_object_trees=[tree])
-        pushed = fleet.PushMessages(asked)
+        pushed = fleet.PushMessages(PushMessagesRequest(node=node, messages_list=[body], message_object_trees=[tree]))
         push, due = make_push_object_fn_protobuf(fleet.PushObject, node, run, pushed.session_id), pushed.objects_to_push
         push_objects(get_all_nested_objects(message), push_object_fn=push, object_ids_to_push=set(due))
 
@@ -428,8 +425,7 @@ def _ask(port: int, method: str, path: str, tls: bool = True) -> int:
 
 
 def _answer(port: int, method: str, path: str, tls: bool = True, body: bytes | None = None) -> tuple[int, bytes]:
-    anybody = ssl._create_unverified_context()
-    made = http.client.HTTPSConnection("127.0.0.1", port, timeout=60, context=anybody)
+    made = http.client.HTTPSConnection("127.0.0.1", port, timeout=60, context=ssl._create_unverified_context())
     connection = made if tls else http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     try:
         connection.request(method, path, body)

@@ -119,8 +119,7 @@ def test_a_book_that_is_rolled_back_is_found_by_everybody(tmp_path: Path) -> Non
     shutil.rmtree(tmp_path / "run")
     shutil.move(tmp_path / "copy", tmp_path / "run")
     (tmp_path / "run" / "lock").unlink(missing_ok=True)
-    run = play(grid_of(exp, tmp_path), exp, tmp_path / "run")
-    assert {c for _, c in refused(run)} == set(range(N))
+    assert {c for _, c in refused(play(grid_of(exp, tmp_path), exp, tmp_path / "run"))} == set(range(N))
     assert all("was rolled back" in alarms(tmp_path / f"node{c}")[0] for c in range(N))
 
 

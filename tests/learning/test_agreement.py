@@ -132,8 +132,7 @@ def test_layers_that_are_read_wrongly_are_found_and_the_module_itself_is_run(
     engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     problem, row = problem_of(perceptron(nn.ReLU()))
-    sound = problem.stack
-    assert [spec.kind for spec in sound] == ["linear", "relu", "linear", "relu", "linear"]
+    assert [spec.kind for spec in problem.stack] == ["linear", "relu", "linear", "relu", "linear"]
     monkeypatch.setattr(module_layers, "layers_in_order", named_children)  # drops the second of two uses of one layer
     problem = replace(problem)  # its layers are read once
     pool = made((3, 4), 5)
@@ -182,8 +181,7 @@ def test_statistics_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     problem, row = build_problem("mlp", (3, 4), 5, 1, batch_norm=True)
     misread = replace(problem)
     vars(misread)["stack"] = [replace(spec, decay=0.2) for spec in problem.stack or []]
-    engine = make_engine(EngineChoice("stacked", 1, 1), misread)
-    reason = disagreement(engine, problem, row, made((3, 4), 5), CPU)
+    reason = disagreement(make_engine(EngineChoice("stacked", 1, 1), misread), problem, row, made((3, 4), 5), CPU)
     assert reason == "trains to other statistics than the module itself"
 
 
@@ -229,11 +227,9 @@ def test_frozen_parameters_stay_and_the_others_train_as_plain_pytorch_trains_the
     assert problem.frozen_columns is not None
     pool, recipe = made((3, 4), 5), Recipe(epochs=2, batch_size=10, momentum=0.9, weight_decay=0.1)
     jobs = jobs_of(row, [20, 30], mu=0.5, tilt=0.1, same_start=False)
-    rows = make_engine(choice, problem).train(pool, jobs, recipe, 0.1).rows
-    for got, job in zip(rows, jobs, strict=True):
+    for got, job in zip(make_engine(choice, problem).train(pool, jobs, recipe, 0.1).rows, jobs, strict=True):
         assert torch.equal(got[problem.frozen_columns], job.start[problem.frozen_columns])
-        expected = the_module(problem, CPU).train(pool, job, recipe, 0.1)[0]
-        torch.testing.assert_close(got, expected, rtol=0, atol=1e-5)
+        torch.testing.assert_close(got, the_module(problem, CPU).train(pool, job, recipe, 0.1)[0], rtol=0, atol=1e-5)
         assert bool((got != job.start)[~problem.frozen_columns].all())
 
 

@@ -61,8 +61,7 @@ def test_every_coalition_is_worth_what_its_average_is(name, options, shape, clas
     game = UpdateGame(problem, updates, row, weights, samples, utility=utility)
     players = [frozenset(c) for r in range(5) for c in itertools.combinations(range(4), r)]
     for repeat in (players[::-1], players[:4]):
-        got = game.many(repeat)
-        for coalition, value in zip(repeat, got, strict=True):
+        for coalition, value in zip(repeat, game.many(repeat), strict=True):
             members = sorted(coalition)
             share = torch.tensor([weights[m] for m in members], dtype=torch.float64)
             share = share / share.sum() if share.sum() > 0 else torch.full_like(share, 1 / max(1, len(members)))

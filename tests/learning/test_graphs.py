@@ -38,8 +38,7 @@ class Recorder(TorchDispatchMode):
     def replay(self) -> None:
         """Launch everything again on the same addresses: no Python of the recorded function runs."""
         for function, args, kwargs, before in self.launched:
-            again = function(*args, **kwargs)
-            for old, new in zip(tree_leaves(before), tree_leaves(again), strict=True):
+            for old, new in zip(tree_leaves(before), tree_leaves(function(*args, **kwargs)), strict=True):
                 if isinstance(old, Tensor) and old.data_ptr() != new.data_ptr():
                     old.copy_(new)
 
@@ -134,8 +133,7 @@ def test_where_there_are_no_graphs() -> None:
     problem, row = build_problem("mlp", (6,), 4, 0, hidden=[5])
 
     def chosen(**given: Any) -> Any:
-        few = made((6,), 4, n=4)
-        return choose(problem, row, Recipe(), few, seats=5, batch=10, graphs=True, **given)
+        return choose(problem, row, Recipe(), made((6,), 4, n=4), seats=5, batch=10, graphs=True, **given)
 
     assert chosen(device="cuda").graphs
     assert chosen(device="cuda").label == "stacked (1 thread, CUDA graphs)"

@@ -43,8 +43,7 @@ def test_newcombes_examples_of_a_difference() -> None:
         ((9, 10), (3, 10), (0.1705, 0.8090)),
         ((10, 10), (0, 10), (0.6075, 1.0)),
     ):
-        found = difference(a / m, wilson(a / m, m), b / n, wilson(b / n, n))
-        assert found == pytest.approx(wanted, abs=5e-5)
+        assert difference(a / m, wilson(a / m, m), b / n, wilson(b / n, n)) == pytest.approx(wanted, abs=5e-5)
 
 
 @pytest.mark.parametrize(("m", "n", "truth"), [(5, 5, 0.95), (5, 20, 0.9), (20, 20, 0.8)])
@@ -112,8 +111,7 @@ def own_test(right: NDArray[np.bool_]) -> OwnTest:
 
 def gain(ours: NDArray[np.bool_], alone: NDArray[np.bool_]) -> tuple[float, float]:
     """The interval of the difference of two accuracies on the same samples."""
-    accuracy = reading_of("accuracy")
-    return _of_main(accuracy, float(ours.mean()), own_test(ours), float(alone.mean()), own_test(alone))
+    return _of_main(reading_of("accuracy"), float(ours.mean()), own_test(ours), float(alone.mean()), own_test(alone))
 
 
 def test_the_interval_of_a_gain_on_25_samples_covers_it() -> None:

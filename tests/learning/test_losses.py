@@ -73,8 +73,7 @@ def by_torch(name: str, output: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 )
 def test_losses_are_pytorchs(given: Any, classes: int | None) -> None:
     draw = torch.Generator().manual_seed(1)
-    width = {3: 3, 2: 1}.get(classes or 0, 2)
-    output = torch.randn((20, width), generator=draw)
+    output = torch.randn((20, {3: 3, 2: 1}.get(classes or 0, 2)), generator=draw)
     y = torch.randint(classes, (20,), generator=draw) if classes else torch.randn((20, 2), generator=draw)
     objective = build_objective(given, classes)
     name = given if isinstance(given, str) else given["name"]
@@ -125,10 +124,8 @@ def test_balanced_weights_are_scikit_learns() -> None:
     from sklearn.utils.class_weight import compute_class_weight
 
     counts = np.array([[10, 0, 3], [5, 1, 6]])
-    y = np.repeat([0, 1, 2], counts.sum(0))
-    wanted = compute_class_weight("balanced", classes=np.arange(3), y=y)
-    found = balanced({"name": "focal", "weights": "balanced"}, 3, counts)
-    assert found["weights"] == pytest.approx(wanted.tolist())
+    wanted = compute_class_weight("balanced", classes=np.arange(3), y=np.repeat([0, 1, 2], counts.sum(0)))
+    assert balanced({"name": "focal", "weights": "balanced"}, 3, counts)["weights"] == pytest.approx(wanted.tolist())
 
 
 @pytest.mark.parametrize(

@@ -27,8 +27,7 @@ def gini(y: Any, p: Any, scale: float = 2.0) -> float:
 
 
 def judged(classes: int, n: int = 60, seed: int = 0) -> Predictions:
-    draw = torch.Generator().manual_seed(seed)
-    outputs = torch.randn((classes, n), generator=draw).round(decimals=1)  # with ties
+    outputs = torch.randn((classes, n), generator=torch.Generator().manual_seed(seed)).round(decimals=1)  # with ties
     return Predictions.of(torch.arange(n) % classes, outputs, torch.ones(n), None, regression=False)
 
 
@@ -76,8 +75,7 @@ def test_metrics_of_numbers_are_scikit_learns() -> None:
 
 @pytest.mark.parametrize("name", ["auc", "average_precision", "f1", "balanced_accuracy"])
 def test_one_class_is_a_gap_with_its_reason(name: str) -> None:
-    one = Predictions(np.ones(3, np.int64), np.full((3, 2), 0.5), np.zeros(3))
-    value, gap = build_metric(name, 2).of(one)
+    value, gap = build_metric(name, 2).of(Predictions(np.ones(3, np.int64), np.full((3, 2), 0.5), np.zeros(3)))
     assert np.isnan(value)
     assert gap.startswith("all 3 test samples are of class 1, and ")
 

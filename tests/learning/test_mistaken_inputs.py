@@ -26,8 +26,7 @@ EXPERIMENT: dict[str, Any] = {
 
 def blobs() -> Dataset:
     """Return a small data set."""
-    draw = np.random.default_rng(0)
-    x, y = draw.standard_normal((96, FEATURES)).astype("float32"), np.arange(96) % CLASSES
+    x, y = np.random.default_rng(0).standard_normal((96, FEATURES)).astype("float32"), np.arange(96) % CLASSES
     return Dataset("blobs", Samples(x[:72], y[:72]), Samples(x[72:], y[72:]), CLASSES, (FEATURES,))
 
 
@@ -122,8 +121,7 @@ ODD: dict[str, tuple[Callable[[Any], None], Callable[[Any, Tensor, Any], Any]]] 
 
 def played(make: Callable[[Any], None], change: Callable[[Any, Tensor, Tensor], Any], engine: str = "auto") -> Any:
     torch.manual_seed(0)
-    experiment = hanse.Experiment(**EXPERIMENT, engine={"train": engine})
-    return hanse.run(experiment, data=blobs(), model=Odd(make, change))
+    return hanse.run(hanse.Experiment(**EXPERIMENT, engine={"train": engine}), data=blobs(), model=Odd(make, change))
 
 
 @pytest.mark.parametrize("name", MISTAKES)

@@ -63,8 +63,7 @@ STATES: dict[str, Callable[[], Any]] = {
 
 
 def played(form: str) -> list[bytes]:
-    draw = np.random.default_rng(0)
-    x = draw.normal(size=(90, 4))
+    x = np.random.default_rng(0).normal(size=(90, 4))
     y, who = (x[:, 0] > 0).astype(int), np.array(list("abc") * 30)
     data: Any = (x, y, who)
     source: dict[str, Any] = {}

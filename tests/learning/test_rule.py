@@ -43,8 +43,7 @@ def test_the_rule(asked: tuple[Any, ...], expected: tuple[Any, ...]) -> None:
 
 
 def chosen(problem: Problem, row: torch.Tensor, seats: int = 10, **given: Any) -> EngineChoice:
-    few = made((1, 28, 28), 10, 4)
-    return choose(problem, row, given.pop("recipe", RECIPE), few, seats=seats, batch=50, **given)
+    return choose(problem, row, given.pop("recipe", RECIPE), made((1, 28, 28), 10, 4), seats=seats, batch=50, **given)
 
 
 @pytest.mark.parametrize(

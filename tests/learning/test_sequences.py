@@ -32,8 +32,7 @@ def problem() -> tuple[Problem, torch.Tensor]:
 
 @pytest.fixture(scope="module")
 def pool() -> Samples:
-    draw = torch.Generator().manual_seed(0)
-    texts = torch.randint(0, K, (12, T + 1), generator=draw)
+    texts = torch.randint(0, K, (12, T + 1), generator=torch.Generator().manual_seed(0))
     return Samples(texts[:, :-1].contiguous(), texts[:, 1:].contiguous())
 
 
@@ -48,14 +47,12 @@ def test_widths_are_whole_numbers_and_inputs_texts(bad: dict[str, object]) -> No
 def test_loss_is_the_mean_over_every_position() -> None:
     output = torch.zeros(1, 2, 4)
     output[0, 1] = torch.tensor([0.0, math.log(3), math.log(3), 0.0])
-    y = torch.tensor([[0, 1, 0, IGNORED]])
-    loss, right = sequence_outcomes(output, y)
+    loss, right = sequence_outcomes(output, torch.tensor([[0, 1, 0, IGNORED]]))
     assert float(loss) == pytest.approx((math.log(2) - math.log(3 / 4) - math.log(1 / 4)) / 3)
     assert float(right) == pytest.approx(2 / 3)  # a tie goes to the first class
     assert perplexity(float(loss)) == pytest.approx((2 * 4 / 3 * 4) ** (1 / 3))
     assert perplexity(1000.0) == math.inf
-    none = sequence_outcomes(output, torch.full((1, 4), IGNORED))
-    assert [float(v) for v in none] == [0.0, 0.0]
+    assert [float(v) for v in sequence_outcomes(output, torch.full((1, 4), IGNORED))] == [0.0, 0.0]
 
 
 def test_scores_are_by_sample(problem: tuple[Problem, torch.Tensor], pool: Samples) -> None:

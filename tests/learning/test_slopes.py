@@ -65,8 +65,7 @@ def test_a_frozen_parameter_and_a_batch_norms_statistics_have_the_slope_of_the_l
             return float(nn.functional.cross_entropy(judge(x), y))
 
     want = torch.tensor([(loss(row + 1e-5 * e) - loss(row - 1e-5 * e)) / 2e-5 for e in torch.eye(len(row)).double()])
-    blocks = torch.arange(40).split(20)
-    found = Slopes(problem, Samples(x, y), blocks)(row).mean(0)
+    found = Slopes(problem, Samples(x, y), torch.arange(40).split(20))(row).mean(0)
     torch.testing.assert_close(found, want.double(), rtol=1e-5, atol=1e-7)
     named = problem.layout.unflatten(found)
     assert all(named[name].abs().min() > 1e-5 for name in ("1.bias", "2.running_mean", "2.running_var"))

@@ -63,8 +63,7 @@ def closed(told: Sequence[tuple[int, list[Transaction]]]) -> list[tuple[int, lis
     book, after = Book(), []
     for number, new in told:
         book = book.post(number, new)
-        facts = RecordDigest.of(line_of(number, book.head), [])
-        closing = close(number, book, new, facts)
+        closing = close(number, book, new, RecordDigest.of(line_of(number, book.head), []))
         book = book.post(number, [closing])
         after.append((number, [*new, closing]))
     return after

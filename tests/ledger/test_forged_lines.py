@@ -206,8 +206,7 @@ def inserted(before: str, round: int, transaction: Transaction) -> Callable[[His
 
 
 def out_of_a_pool(history: History) -> None:
-    last = history[-1][1]
-    assert last.kind == "reward"
+    assert history[-1][1].kind == "reward"
     history.append((4, Transaction("reward/9", "reward", ((client(0), -TOKEN), (client(1), TOKEN)))))
 
 

@@ -116,8 +116,7 @@ def test_a_tail_that_was_cut_is_found_by_the_checkpoint_and_the_metrics(folder: 
     assert code == 1
     assert "checkpoint of round 7: head" in err
     # but a run killed between its checkpoint and its ledger is only behind
-    late = [*flat([TOLD[-2]]), *flat([TOLD[-1]])]
-    checkpoint(folder, book_of(TOLD), 7, pending=late)
+    checkpoint(folder, book_of(TOLD), 7, pending=[*flat([TOLD[-2]]), *flat([TOLD[-1]])])
     assert run_hanse("ledger", "verify", folder)[0] == 0
     # and lines of rounds after the checkpoint are not part of the run
     checkpoint(folder, book_of(TOLD), 7)
@@ -166,8 +165,7 @@ def balances_in(journal: str) -> dict[str, Decimal]:
 
 def test_exports(folder: Path, tmp_path: Path) -> None:
     assert run_hanse("ledger", "export", folder, "-f", "csv", "-o", tmp_path / "all.csv")[0] == 0
-    rows = list(csv.DictReader((tmp_path / "all.csv").open()))
-    assert len(rows) == sum(len(t.postings) for _, t in flat(TOLD))
+    assert len(list(csv.DictReader((tmp_path / "all.csv").open()))) == sum(len(t.postings) for _, t in flat(TOLD))
     code, out, _ = run_hanse("ledger", "export", folder)
     assert code == 0
     assert "2000-01-01 * (1) grant\n    ; step: grant/0\n" in out

@@ -201,8 +201,7 @@ def test_what_does_not_lead_to_the_checkpoints_head_is_refused_and_changes_nothi
 
 
 def test_rounds_that_are_played_again_after_a_checkpoint_was_lost_are_not_paid_twice(run: Path, played: Path) -> None:
-    last = sorted((run / "checkpoints").glob("*.safetensors"))[-2:]
-    for file in last:
+    for file in sorted((run / "checkpoints").glob("*.safetensors"))[-2:]:
         file.write_bytes(b"damaged")
     hanse.resume(run)
     assert (run / LOG).read_bytes() == (played / LOG).read_bytes()

@@ -185,5 +185,4 @@ def test_a_line_is_written_in_one_way_though_every_hash_is_right(
 def test_a_receipt_of_another_book_is_named(tmp_path: Path) -> None:
     ledger = Ledger.open(tmp_path / "another.jsonl", book="run")
     play(ledger, TOLD)
-    wrong = ledger.verify([receipt("another", 6)]).wrong
-    assert wrong == "receipt of client 1, round 6: is of another book, 'another'"
+    assert ledger.verify([receipt("another", 6)]).wrong == "receipt of client 1, round 6: is of another book, 'another'"

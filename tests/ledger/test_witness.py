@@ -39,8 +39,7 @@ def book(folder: Path, rounds: int, told: list[tuple[int, list[Transaction]]] = 
 
 
 def see(witness: Witness, prover: Prover, since: int) -> str:
-    head = prover.head()
-    return witness.see(head.note(), since, prover.proof(since), PUBLIC, now=7)
+    return witness.see(prover.head().note(), since, prover.proof(since), PUBLIC, now=7)
 
 
 def test_heads_that_go_on_are_cosigned(tmp_path: Path) -> None:
@@ -128,8 +127,7 @@ def test_a_witness_that_has_lost_its_heads_still_has_its_receipts(tmp_path: Path
     witness = Witness(home)
     see(witness, true, 0)
     head = true.head()
-    told = replace(receipt(book=head.book), head=head.note())
-    write_receipts(home / "run" / "client-1" / "receipts", [told])
+    write_receipts(home / "run" / "client-1" / "receipts", [replace(receipt(book=head.book), head=head.note())])
     for file in (home / "heads").iterdir():
         file.unlink()
     with pytest.raises(SplitViewError, match="was rolled back"):

@@ -239,8 +239,7 @@ def test_a_private_row_takes_its_own_update_whatever_the_aggregate() -> None:
 
 
 def test_moments_stand_only_with_their_row() -> None:
-    setup = world("fedavgm", value="none")
-    first, second = rounds_of(setup, 2)
+    first, second = rounds_of(world("fedavgm", value="none"), 2)
     before, after = first.state.states["weigh"], second.state.states["weigh"]
     assert before["rows"].tolist() == after["rows"].tolist() == [0]
     view, table = second.view, second.view.table

@@ -98,8 +98,7 @@ def test_damage_beyond_a_stake_is_owed_in_later_rounds_and_no_single_good_one_ma
 
 def test_what_nobody_can_collect_is_missing_to_all_alike() -> None:
     """The first can pay 1 of its 10 tokens; the others stay .5 apart, as their values say."""
-    units = paid([[-1.0, 0.05, 0.0]])
-    np.testing.assert_array_equal(units, [[-TOKEN, 750_000, 250_000]])
+    np.testing.assert_array_equal(paid([[-1.0, 0.05, 0.0]]), [[-TOKEN, 750_000, 250_000]])
 
 
 def experiment(**sections: Any) -> hanse.Experiment:
@@ -117,8 +116,7 @@ def test_who_trains_is_paid_by_who_does_not() -> None:
 
 
 def test_a_client_that_does_not_send_its_update_pays_the_mean() -> None:
-    run = hanse.run(experiment(behaviour={f"{__name__}:Refuses": {}}))
-    assert run.book.balance("client/1") < 100 * TOKEN
+    assert hanse.run(experiment(behaviour={f"{__name__}:Refuses": {}})).book.balance("client/1") < 100 * TOKEN
 
 
 def test_who_cannot_put_up_a_stake_trains_unpaid() -> None:
@@ -150,8 +148,7 @@ def replayed(folder: Path) -> tuple[int, str | None]:
 def test_payments_follow_from_the_records(played: Path) -> None:
     assert replayed(played) == (4, None)
     assert {check.name: check.holds for check in audit_run(played).checks}["by value"]
-    shown = invoke("ledger", "verify", played, "--json")
-    assert json.loads(shown.stdout)["checks"] == {"by value": True}
+    assert json.loads(invoke("ledger", "verify", played, "--json").stdout)["checks"] == {"by value": True}
     with np.load(round_file(played, 3)) as record:  # by hand: 10 tokens a unit above the mean of those who have a stake
         worth = record["value"] - record["value"].mean()
         assert record["by_value_units"] == pytest.approx(10 * TOKEN * worth, abs=1)

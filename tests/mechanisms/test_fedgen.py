@@ -30,8 +30,7 @@ def play(world: Session, rounds: int, lost: tuple[int, ...] = ()) -> list[Played
     state, played = first_state(world), []
     for round in range(rounds):
         none = world.experiment.model_copy(update={"federation": FederationSection(min_replies=99)})
-        setup = replace(world, experiment=none) if round in lost else world
-        played.append(play_round(setup, state))
+        played.append(play_round(replace(world, experiment=none) if round in lost else world, state))
         state = played[-1].state
     return played
 
@@ -74,8 +73,7 @@ def test_round_0_is_fedavgs() -> None:
 
 
 def test_labels_are_drawn_by_their_counts_or_uniformly_among_those_met() -> None:
-    world = build(experiment())
-    [played] = play(world, 1)
+    [played] = play(build(experiment()), 1)
     state = dict(state_of(played)) | {"counts": np.array([0, 5, 0, 15, 0, 0, 0, 0, 0, 0.0])}
     by_counts = FedGen().sends(played.view, state).labels
     uniform = FedGen(labels="uniform").sends(played.view, state).labels

@@ -60,7 +60,6 @@ def test_a_wing_forbids_by_a_table_of_its_own(monkeypatch: pytest.MonkeyPatch) -
 )
 def test_what_would_have_no_effect_is_refused(table: dict[str, Any], slot: str) -> None:
     mechanism: Mechanism = build_mechanism(table)
-    given = {"clients", "validation", "losses"}
-    assert [lack.slot for lack in unmet_needs(mechanism, given)] == [slot]
+    assert [lack.slot for lack in unmet_needs(mechanism, {"clients", "validation", "losses"})] == [slot]
     with pytest.raises(hanse.UserError, match=f"mechanism[.]{slot}: "):
         hanse.run(hanse.Experiment(mechanism=table, data={"clients": 4}))

@@ -68,8 +68,7 @@ def test_weights_are_the_equilibrium_of_the_distances(view: View) -> None:
 
 
 def test_options(view: View) -> None:
-    models = parameters(view)
-    phi = by_definition(models)
+    phi = by_definition(parameters(view))
 
     def wanted(payoff: Any, *options: Any, **more: Any) -> np.ndarray:
         return replicator.weights(replicator.equilibrium(payoff, *options, **more))
@@ -109,8 +108,7 @@ def grouped(view: View, models: torch.Tensor, target: list[int], rows: int = 3) 
 
 @pytest.mark.parametrize("name", ["gtflat", "inverse_distance"])
 def test_groups_play_their_own_games(view: View, name: str) -> None:
-    size = view.context.layout.num_parameters
-    models = torch.randn(6, size, generator=torch.Generator().manual_seed(3))
+    models = torch.randn(6, view.context.layout.num_parameters, generator=torch.Generator().manual_seed(3))
     both = weigh(grouped(view, models, [0, 2, 0, 2, 0, 2]), name)
     for row, members in ((0, [0, 2, 4]), (2, [1, 3, 5])):
         alone = weigh(grouped(view, models[members], [0, 0, 0]), name)
@@ -123,8 +121,7 @@ def test_groups_play_their_own_games(view: View, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["gtflat", "inverse_distance"])
 def test_few_equal_and_enormous_models(view: View, name: str) -> None:
-    size = view.context.layout.num_parameters
-    models = torch.randn(5, size, generator=torch.Generator().manual_seed(4))
+    models = torch.randn(5, view.context.layout.num_parameters, generator=torch.Generator().manual_seed(4))
     one = weigh(grouped(view, models[:1], [0]), name)
     assert one.W[0].tolist() == [1, 0, 0, 0]
     assert one.metrics == {}
@@ -140,8 +137,7 @@ def test_few_equal_and_enormous_models(view: View, name: str) -> None:
 
 
 def test_a_random_start_of_whole_individuals() -> None:
-    draw = np.random.default_rng(0)
-    start = replicator.drawn(3, 100, draw)
+    start = replicator.drawn(3, 100, np.random.default_rng(0))
     assert (start.sum(axis=1) == 100).all()
     assert (np.diag(start) == 0).all()
     expected = np.random.default_rng(0).multinomial(100, [0.5, 0.5], size=3)

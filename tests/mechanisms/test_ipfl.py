@@ -77,8 +77,7 @@ def records(folder: Path) -> list[dict[str, np.ndarray]]:
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> tuple[hanse.Run, list[dict[str, np.ndarray]]]:
     folder = tmp_path_factory.mktemp("ipfl") / "run"
-    attack = {"attacker": {"clients": [4]}}
-    return hanse.run(experiment(behaviour=attack), out=folder), records(folder)
+    return hanse.run(experiment(behaviour={"attacker": {"clients": [4]}}), out=folder), records(folder)
 
 
 def test_a_round_is_the_papers_equations(plain: tuple) -> None:
@@ -167,8 +166,7 @@ def test_money_goes_from_buyers_to_sellers_and_attackers_get_none(plain: tuple) 
 
 def test_sellers_train_as_if_alone_and_buyers_do_not(plain: tuple) -> None:
     run, _ = plain
-    given = experiment().sections()
-    alone = hanse.run(hanse.Experiment(**{**given, "mechanism": {"name": "local"}}))
+    alone = hanse.run(hanse.Experiment(**{**experiment().sections(), "mechanism": {"name": "local"}}))
     assert torch.equal(run.table.rows[0], alone.table.rows[0])  # Table 5: local and federated accuracy are the same
     assert not torch.equal(run.table.rows[1], alone.table.rows[1])
 
@@ -182,8 +180,7 @@ def test_a_bill_above_what_was_authorised_withholds_the_centre(tmp_path: Path) -
         assert r["withheld"].tolist() == [6]
         # the others' payments are what they would have been
         args = r["market_distance"], r["market_size"], r["market_cost"], r["market_eagerness"], float(r["market_lam"])
-        due = np.floor(market.payments(r["market_graph"], *args) * TOKEN)
-        assert np.array_equal(r["market_units"], due)
+        assert np.array_equal(r["market_units"], np.floor(market.payments(r["market_graph"], *args) * TOKEN))
 
 
 def test_who_quits_keeps_its_best_model_and_is_asked_no_more(tmp_path: Path) -> None:
@@ -262,8 +259,7 @@ def test_attacks_do_what_they_say() -> None:
 def test_liars_change_what_they_report() -> None:
     me = Me(1, 3, 5, Recipe(batch_size=4), 10)
     request, honest = reply(torch.zeros(12))
-    declared = Answered("declare", {"cost": 0.5, "eagerness": 100.0})
-    honest = Reply(1, (*honest.results, declared))
+    honest = Reply(1, (*honest.results, Answered("declare", {"cost": 0.5, "eagerness": 100.0})))
     lied = Liar(clients=[1], size=0.5, cost=2.0, eagerness=0.1).on_reply(me, 0, request, honest)
     assert [r.num_samples for r in lied.results[:2]] == [10.0, 10.0]
     assert lied.results[2].values == {"cost": 1.0, "eagerness": 10.0}
@@ -299,13 +295,10 @@ def test_profiles_that_are_none(given: Any, message: str) -> None:
 
 
 def test_baselines_are_accounted_as_in_the_paper() -> None:
-    kinds = {"fedavg": {"select": "everyone"}, "local": {}, "ditto": {}, "cfl": {}}
-    for name, options in kinds.items():
+    for name, options in {"fedavg": {"select": "everyone"}, "local": {}, "ditto": {}, "cfl": {}}.items():
         given = experiment(rounds=2, profiles={"name": "uniform", "cost": 1.0, "eagerness": 1e5}).sections()
-        mechanism = {"name": name, "settle": "utilities", **options}
-        run = hanse.run(hanse.Experiment(**{**given, "mechanism": mechanism}))
-        edges = run.metrics[0]["market/edges"]
-        assert edges == (0 if name == "local" else 20)
+        run = hanse.run(hanse.Experiment(**{**given, "mechanism": {"name": name, "settle": "utilities", **options}}))
+        assert run.metrics[0]["market/edges"] == (0 if name == "local" else 20)
         if name == "local":
             assert run.metrics[0]["utility/mean"] == 0
         else:  # everybody imports from all: gain of all samples, and the model is shared four times

@@ -44,8 +44,7 @@ def test_pfedgraph_repels_from_round_1_on() -> None:
 def test_fedfomo_draws_among_all_and_weighs_by_the_train_loss() -> None:
     # everybody loses 1 with its old model, and 0.5 with whatever it is sent
     federation = Scripted(losses=lambda c, models: [1.0, *[0.5] * (models - 1)], move=lambda c, t: t.start + c)
-    world = World(fedfomo(models=2, sent="drawn", share="train", entry=1e-6), federation)
-    played = world.play()
+    played = World(fedfomo(models=2, sent="drawn", share="train", entry=1e-6), federation).play()
     scores = [t for r in federation.asked[-1] for t in r.tasks if isinstance(t, Score)]
     assert [(t.share, len(t.models)) for t in scores] == [("train", 4)] * N  # old, own, two that were drawn
     W, received = played.view.mixed.W[:, :N], played.view.get(Received)
@@ -57,8 +56,7 @@ def test_fedfomo_draws_among_all_and_weighs_by_the_train_loss() -> None:
         # |c - j + 1e-6| in each of P entries; the own update is 1e-6 away, and takes nearly all
         raw = 0.5 / (np.abs(c - sent + 1e-6) * np.sqrt(PROBLEM.layout.num_parameters))
         np.testing.assert_allclose(W[c, sent], raw / raw.sum(), rtol=0.05)
-    affinity = played.state.states["train"]["affinity"]
-    np.testing.assert_allclose(affinity, W)
+    np.testing.assert_allclose(played.state.states["train"]["affinity"], W)
 
 
 # attackers and free-riders
@@ -82,8 +80,7 @@ def test_whole_models_are_turned() -> None:
 def test_an_attacker_goes_on_from_the_centre_that_it_was_sent() -> None:
     centre, start = torch.ones(4), torch.zeros(4)
     tasks = (Train(0, 0, start, centre, 0.4), Train(1, 1, start), Train(2, 2, start, centre, 0.4, private=True))
-    sent = Attacker(clients=[1], kind="flip", start="sent")
-    taken = sent.on_request(ME, 0, Request(1, tasks))
+    taken = Attacker(clients=[1], kind="flip", start="sent").on_request(ME, 0, Request(1, tasks))
     assert [t.start.tolist() for t in taken.tasks if isinstance(t, Train)] == [[1.0] * 4, [0.0] * 4, [0.0] * 4]
     assert Attacker(clients=[1], kind="flip").on_request(ME, 0, Request(1, tasks)).tasks == tasks
 

@@ -50,8 +50,7 @@ def test_everybody_pays_the_tariff_and_the_audit_replays_it(tmp_path: Path) -> N
 @pytest.mark.parametrize(("start", "moves"), [("centre", True), ("own", False)])
 def test_who_has_bought_goes_on_from_its_centre(start: str, moves: bool, tmp_path: Path) -> None:
     hanse.run(experiment(mechanism={"start": start}), out=tmp_path / "run")
-    rounds = records(tmp_path / "run")
-    for before, now in pairwise(rounds):
+    for before, now in pairwise(records(tmp_path / "run")):
         pulled = before["market_graph"].any(axis=1) & before["market_paid"]
         assert pulled.any()
         centre = np.arange(5) + 5  # rows of models, then of centres
@@ -175,8 +174,7 @@ def test_an_unrelated_model_is_on_sale_to_nobody(tmp_path: Path) -> None:
 def test_the_same_offer_twice_is_bought_once_and_who_reports_no_samples_buys_nothing(tmp_path: Path) -> None:
     twice, all_trade = {"name": f"{__name__}:Greedy", "sellers": [2, 2]}, {"related": "none"}
     for size, bought in ((1.0, [0, 0, 1, 0, 0]), (0.0, [0] * 5)):
-        liar = {"liar": {"clients": [0], "size": size}}
-        made = experiment(policy=twice, mechanism=all_trade, behaviour=liar)
+        made = experiment(policy=twice, mechanism=all_trade, behaviour={"liar": {"clients": [0], "size": size}})
         hanse.run(made, out=tmp_path / "run", overwrite=True)
         assert [r["market_graph"][0].tolist() for r in records(tmp_path / "run")] == [bought] * 3
 
@@ -228,8 +226,7 @@ def test_a_bill_that_nobody_can_pay_does_not_fail_the_books(tmp_path: Path) -> N
 @pytest.mark.parametrize(("cost", "sells"), [(0.1, True), (0.7, False)])
 def test_clients_without_a_cost_of_their_own_sell_by_the_mechanisms(cost: float, sells: bool, tmp_path: Path) -> None:
     hanse.run(listed(5, mechanism={"cost": cost}), out=tmp_path / "run")  # the price is about .52
-    first = records(tmp_path / "run")[0]
-    assert np.isfinite(first["market_cost"]).tolist() == [sells] * 5
+    assert np.isfinite(records(tmp_path / "run")[0]["market_cost"]).tolist() == [sells] * 5
     assert audit_run(tmp_path / "run").holds
 
 
@@ -248,8 +245,7 @@ class Bait:
 
 
 def test_an_offer_that_no_weight_pays_for_is_shown_to_nobody(tmp_path: Path) -> None:
-    policy = {"name": f"{__name__}:Bait"}
-    hanse.run(experiment(policy=policy, mechanism={"related": "none"}), out=tmp_path / "run")
+    hanse.run(experiment(policy={"name": f"{__name__}:Bait"}, mechanism={"related": "none"}), out=tmp_path / "run")
     for r in records(tmp_path / "run"):
         assert np.isinf(r["market_cost"][2])
         assert r["market_graph"][0].any()

@@ -83,8 +83,7 @@ def test_trade_wears_the_distance_down_unless_only_the_first_look_counts(tmp_pat
 @pytest.mark.parametrize("cheat", [{"sends": "echo"}, {"sends": "nothing"}, {"adds": {"copied": 2.0}}, {"scale": 3.0}])
 def test_after_the_first_look_nothing_that_is_sent_changes_who_is_alike(cheat: Any, tmp_path: Path) -> None:
     """Client 0 has bought in round 0; what it copies or feigns from round 1 on leaves all its distances as they are."""
-    behaviour = {"deviant": {"clients": [0], "since": 1, **cheat}}
-    lied = markets(tmp_path, behaviour, related=3.0, of="first")
+    lied = markets(tmp_path, {"deviant": {"clients": [0], "since": 1, **cheat}}, related=3.0, of="first")
     honest = markets(tmp_path, {}, related=3.0, of="first")
     assert lied[0].graph[0].sum() > 0
     for deviant, own in zip(lied, honest, strict=True):

@@ -175,8 +175,7 @@ def test_every_group_has_an_aggregate_of_its_own() -> None:
 
 
 def test_a_group_is_what_its_seats_sent_and_where_they_started() -> None:
-    view = view_of()
-    [group] = view.groups()
+    [group] = view_of().groups()
     assert (group.row, group.at.tolist(), len(group)) == (0, [0, 1], 2)
     assert group.updates[:, 0].tolist() == [0.0, 1.0]
     assert group.parameters.shape == (2, PROBLEM.layout.num_parameters)

@@ -114,8 +114,7 @@ def test_verify_replays_what_models_cost_and_finds_a_free_one(tmp_path: Path, mo
         return units, payable
 
     monkeypatch.setattr(settling, "_billed", free)
-    run = hanse.run(experiment({"name": "ipfl"}), out=tmp_path / "free")
-    assert run.book.balance(account(2)) > 50 * TOKEN
+    assert hanse.run(experiment({"name": "ipfl"}), out=tmp_path / "free").book.balance(account(2)) > 50 * TOKEN
     code, said = verified(tmp_path / "free")
     assert (code, said["ok"]) == (1, False)
     assert said["wrong"].startswith("round 0: client 2 owed client ")
@@ -131,8 +130,7 @@ def test_verify_replays_what_models_cost_and_finds_a_free_one(tmp_path: Path, mo
     ],
 )
 def test_verify_names_what_is_wrong_with_a_delivery(tmp_path: Path, name: str, change: Any, message: str) -> None:
-    policy = {"name": "test_money:Declares", "eagerness": 1e15}
-    hanse.run(experiment({"name": "ipfl"}, 3, policy), out=tmp_path / "run")
+    hanse.run(experiment({"name": "ipfl"}, 3, {"name": "test_money:Declares", "eagerness": 1e15}), out=tmp_path / "run")
     file = tmp_path / "run" / "rounds" / "00001.npz"
     with np.load(file) as record:
         kept = {key: record[key] for key in record}

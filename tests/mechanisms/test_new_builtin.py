@@ -64,8 +64,7 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> dict[str, type]:
 
 def test_they_play_by_name_and_the_payment_is_settled_again(registered: dict[str, type], tmp_path: Path) -> None:
     named: dict[str, Any] = {slot: f"new_{slot}" for slot in registered}
-    experiment = small_experiment({"name": "fedavg", **named}, clients={"grant": 1.0})
-    run = hanse.run(experiment, out=tmp_path / "run")
+    run = hanse.run(small_experiment({"name": "fedavg", **named}, clients={"grant": 1.0}), out=tmp_path / "run")
     assert {seat["client"] for seat in run.clients} == {2, 3}
     assert all(seat["value"] > 0 for seat in run.clients)
     assert {name: run.book.balances[client(name)] for name in range(4)} == {0: 994000, 1: 10**6, 2: 1003000, 3: 1003000}

@@ -116,8 +116,7 @@ ROWS = [
 @pytest.mark.parametrize("name", rotating(ROWS, 3))
 def test_shared_models_tiers_clusters_and_personal_rows_are_valued_by_the_rows_that_they_train(name: str) -> None:
     data = {"client_validation": 0.2} if name == "fedfomo" else {}
-    world = world_of(experiment(name, data=data, behaviour={"free_rider": {"fraction": 0.25}}))
-    *_, played = rounds_of(world, 2)
+    *_, played = rounds_of(world_of(experiment(name, data=data, behaviour={"free_rider": {"fraction": 0.25}})), 2)
     view, found = played.view, played.view.values
     idle = (view.trained.rows == view.table.rows[view.trained.seats.start]).all(1).numpy()
     assert set(view.trained.seats.client[idle].tolist()) == {1}
@@ -155,8 +154,7 @@ def test_along_a_servers_step_updates_earn_their_part_and_momentum_is_the_server
     n = view.trained.num_samples
     mean = sum(float(k) * d for k, d in zip(n / n.sum(), view.trained.rows[:, :width] - old[:width], strict=True))
     state = first.state.states["weigh"]
-    moments = {key: state[key][0] for key in state if key != "rows"}
-    step, after = part.step(mean, moments)
+    step, after = part.step(mean, {key: state[key][0] for key in state if key != "rows"})
     torch.testing.assert_close(step, change, rtol=1e-4, atol=1e-6)
     slope = whole.gradients[0, :width] * part.scale(after)
     want = [float(k * (slope @ (row[:width] - old[:width]).double()))
@@ -296,8 +294,7 @@ def test_on_few_samples_values_still_sum_to_the_gain_and_of_one_sample_no_error_
 
 def test_a_path_that_ends_at_no_finite_loss_is_worth_nothing_and_is_counted() -> None:
     """Its gradients may be finite: the values were, and did not sum to the gain, which was minus infinity."""
-    draw = np.random.default_rng(0)
-    x = draw.normal(size=(200, 5)).astype(np.float32)
+    x = np.random.default_rng(0).normal(size=(200, 5)).astype(np.float32)
     one = experiment("fedavg", data={"partition": "iid"}, model={"name": "mlp", "hidden": [8]})
     one = one.model_copy(update={"data": one.data.model_copy(update={"source": "object"})})
     world = build(one, own=Own(data=(x, x.sum(1))))

@@ -117,8 +117,7 @@ def test_ditto_sits_twice_and_keeps_one_of_both_to_itself() -> None:
 def test_fedamp_keeps_each_model_and_pulls_it_to_a_mix_of_the_near_ones() -> None:
     federation = Scripted(move=lambda c, t: torch.full((P,), 0.0 if c < 2 else 10.0) + 0.01 * c)
     world = World(fedamp(lam=0.02, step=0.5, sigma=2.0), federation)
-    played = world.play()
-    rows = played.state.table.rows
+    rows = world.play().state.table.rows
     torch.testing.assert_close(rows[:N, 0], torch.tensor([0.0, 0.01, 10.02, 10.03]))
     near = 0.25 * np.exp(-P * 1e-4 / 2.0)  # alpha exp(-d^2 / sigma) / sigma; the far ones count for nothing
     want = [near * 0.01, (1 - near) * 0.01, 10.02 + near * 0.01, 10.03 - near * 0.01]
@@ -133,8 +132,7 @@ def test_fedamp_keeps_each_model_and_pulls_it_to_a_mix_of_the_near_ones() -> Non
 
 
 def test_fedamps_default_scale_is_the_mean_squared_distance_and_is_recorded() -> None:
-    federation = Scripted(move=lambda c, t: torch.full((P,), float(c)))
-    played = World(fedamp(), federation).play()
+    played = World(fedamp(), Scripted(move=lambda c, t: torch.full((P,), float(c)))).play()
     mean = P * np.mean([(i - j) ** 2 for i in range(N) for j in range(N) if i != j])
     assert played.view.mixed.metrics["weigh/sigma"] == pytest.approx(mean)
     centre = played.view.mixed.W[N:, :N]
@@ -186,8 +184,7 @@ def test_fedfomo_mixes_what_gains_by_its_own_losses() -> None:
     np.testing.assert_allclose(W[2:, N:], [[0, 0, 1, 0], [0, 0, 0, 1]])
     assert torch.equal(played.state.table.rows[2], before[2])
     assert played.view.mixed.metrics["weigh/kept_old"] == 2
-    affinity = played.state.states["train"]["affinity"]
-    np.testing.assert_allclose(affinity[0], [0.5, 0.5, -1 / 3, -1 / 4])
+    np.testing.assert_allclose(played.state.states["train"]["affinity"][0], [0.5, 0.5, -1 / 3, -1 / 4])
 
 
 def test_fedfomo_sends_the_models_that_gained_most_before() -> None:
@@ -287,8 +284,7 @@ def test_fedsoft_pulls_each_client_to_its_mean_of_the_centres() -> None:
 
 
 def test_an_unimportant_centre_keeps_a_little_weight() -> None:
-    federation = Scripted(counts=lambda c, models: [8, 0])
-    world = World(fedsoft(), federation)
+    world = World(fedsoft(), Scripted(counts=lambda c, models: [8, 0]))
     world.play()
     np.testing.assert_allclose(world.state.states["train"]["importance"], [[1 / 1.0001, 1e-4 / 1.0001]] * N)
 
@@ -357,7 +353,6 @@ def test_a_private_row_depends_on_what_its_owner_has_only(name: str) -> None:
     mix, seats, owner = played.view.mixed, played.view.trained.seats, played.view.table.owner
     for row in np.flatnonzero(mix.owner >= 0):
         me = mix.owner[row]
-        used = np.flatnonzero(mix.W[row])
-        for column in used:
+        for column in np.flatnonzero(mix.W[row]):
             whose = seats.client[column] if column < len(seats) else owner[column - len(seats)]
             assert whose in (me, -1)

@@ -107,8 +107,7 @@ def test_one_model_alone_is_its_own_centre() -> None:
 
 def test_gains_are_zero_where_nothing_moved_and_for_losses_that_are_no_numbers() -> None:
     loss = np.array([[0.5, np.inf, np.nan, 0.25]])
-    found = gains(np.array([1.0]), loss, np.array([[0.0, 1.0, 1.0, 3.0]]))
-    assert found.tolist() == [[0.0, 0.0, 0.0, 0.25]]
+    assert gains(np.array([1.0]), loss, np.array([[0.0, 1.0, 1.0, 3.0]])).tolist() == [[0.0, 0.0, 0.0, 0.25]]
 
 
 @settings(max_examples=60, deadline=None)
@@ -158,6 +157,5 @@ def test_the_step_sum_is_how_far_constant_gradients_carry_sgd(momentum: float) -
 
 def test_soft_shares_by_hand() -> None:
     importance = np.array([[1.0, 0.0, 0.0], [0.25, 0.75, 0.0]])
-    found = soft_shares(importance, np.array([10.0, 40.0]))
-    np.testing.assert_allclose(found, [[0.5, 0.5], [0.0, 1.0], [0.0, 0.0]])
+    np.testing.assert_allclose(soft_shares(importance, np.array([10.0, 40.0])), [[0.5, 0.5], [0.0, 1.0], [0.0, 0.0]])
     np.testing.assert_allclose(soft_shares(importance, np.zeros(2)), [[0.8, 0.2], [0.0, 1.0], [0.0, 0.0]])

@@ -46,8 +46,7 @@ def amounts(posted: tuple[Transaction, ...], kind: str) -> dict[str, int]:
 
 def test_tiers_separate_and_personal_models_serve_inverse_goals() -> None:
     inverse = {"partition": {"name": "mixture", "mix": "10:90", "test_mix": "inverse"}}
-    run = hanse.run(experiment(data=inverse, run={"rounds": 16}, eval={"every": 16}))
-    last = run.metrics[-1]
+    last = hanse.run(experiment(data=inverse, run={"rounds": 16}, eval={"every": 16})).metrics[-1]
     fits = np.array([[last[f"test/row {k}/distribution {d}"] for d in (0, 1)] for k in (0, 1)])
     assert sorted(fits.argmax(axis=1)) == [0, 1]  # each tier dominates one distribution
     assert fits.max(axis=1).min() > 0.75
@@ -73,8 +72,7 @@ def test_personal_models_are_the_normalised_mixture_of_eq_4() -> None:
 def test_every_settlement_is_the_paper_s_arithmetic(tmp_path: Path) -> None:
     """By the audit's oracle: each account of each transaction follows from the records by PI-FL eqs (6)-(14)."""
     run = hanse.run(experiment(mechanism={"price": 2.5, "eta": 0.7, "gamma": 0.3}), out=tmp_path / "run")
-    checks = {check.name: check.holds for check in audit_run(tmp_path / "run").checks}
-    assert checks["auctions"]
+    assert {check.name: check.holds for check in audit_run(tmp_path / "run").checks}["auctions"]
     with reading(tmp_path / "run") as ledger:
         posted = [one for _, one in movements(ledger.history())]
     assert sum(one.kind in ("pay", "reimburse", "reward") for one in posted) > 20
@@ -123,8 +121,7 @@ def test_a_round_that_the_server_calls_off_is_refunded_but_a_silent_bidder_pays(
 
 
 def test_a_client_that_leaves_keeps_its_tokens_and_is_paid_for_its_last_round() -> None:
-    clients = {"told": True, "policy": {"name": "quits", "rounds": 1}}
-    run, views = watched(clients=clients, run={"rounds": 6})
+    run, views = watched(clients={"told": True, "policy": {"name": "quits", "rounds": 1}}, run={"rounds": 6})
     present = [set(v.present.tolist()) for v in views]
     gone = present[1] - present[-1]
     assert gone

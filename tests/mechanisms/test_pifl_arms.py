@@ -35,8 +35,7 @@ def test_with_a_threshold_below_the_best_a_client_bids_twice_and_sits_in_two_tie
     run, views = watched(clients={"policy": {"name": "best_tier", "threshold": 0.9}}, run={"rounds": 2})
     view = views[1]
     bids, seats, models, kept = bids_of(view), view.seats, view.table.rows, view.get(Bids)
-    data = build(DataSpec(**experiment().data.model_dump()))
-    pool, index = data.pool(list(range(20)))
+    pool, index = build(DataSpec(**experiment().data.model_dump())).pool(list(range(20)))
     for c, own in enumerate(index):  # all of its samples: fewer than score_samples
         v = [float((_guess(run, row, pool.x[own]) == pool.y[own]).double().mean()) for row in models]
         assert bids[c, int(np.argmax(v))]
@@ -53,11 +52,9 @@ def _guess(run: hanse.Run, row: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 
 
 def test_bids_and_accuracies_may_come_from_the_validation_share() -> None:
-    settle = {"score_on": "validation", "score_samples": 10_000}
-    run, views = watched(mechanism={"settle": settle}, run={"rounds": 3})
+    run, views = watched(mechanism={"settle": {"score_on": "validation", "score_samples": 10_000}}, run={"rounds": 3})
     before, now = views[1], views[2]
-    data = build(DataSpec(**experiment().data.model_dump()))
-    pool, index = data.pool(list(range(20)), "validation")
+    pool, index = build(DataSpec(**experiment().data.model_dump())).pool(list(range(20)), "validation")
     bids = before.get(Bids)
     for c, own in enumerate(index):
         right = [int((_guess(run, row, pool.x[own]) == pool.y[own]).sum()) for row in before.table.rows]

@@ -135,8 +135,7 @@ CHOICES: list[tuple[Any, float, type, Any]] = [
 def test_who_judges_is_chosen_before_the_run_and_written_down(
     table: dict[str, Any], validation: float, kind: type, written: Any, tmp_path: Path
 ) -> None:
-    asked = digits(table, 4, 1, data={"partition": {"samples_per_client": 30}, "validation": validation})
-    setup = build(asked)
+    setup = build(digits(table, 4, 1, data={"partition": {"samples_per_client": 30}, "validation": validation}))
     settled, said = setup.experiment, setup.said
     assert type(setup.mechanism.value) is kind
     assert settled.sections()["mechanism"]["value"] == written

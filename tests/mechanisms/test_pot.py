@@ -96,16 +96,13 @@ def test_a_forged_share_is_found(tmp_path: Path, to: str) -> None:
     *before, (number, last) = history_of(tmp_path / "run")
     all_to_one = ((pool("pot"), -30 * TOKEN), (to, 30 * TOKEN))
     rewritten(tmp_path / "run", [*before, (number, Transaction(last.step, last.kind, all_to_one, last.memo))])
-    found = {check.name: check.holds for check in audit_run(tmp_path / "run").checks}
-    assert not found["settled again"]
+    assert not {check.name: check.holds for check in audit_run(tmp_path / "run").checks}["settled again"]
 
 
 def test_who_sends_nothing_gets_nothing_and_what_nobody_earned_goes_back(tmp_path: Path) -> None:
-    lazy = {"deviant": {"clients": [1], "sends": "nothing"}}
-    run = hanse.run(experiment(behaviour=lazy), out=tmp_path / "run")
+    run = hanse.run(experiment(behaviour={"deviant": {"clients": [1], "sends": "nothing"}}), out=tmp_path / "run")
     assert run.book.balance(client(1)) == round(run.experiment.clients.grant * TOKEN)
-    idle = {"deviant": {"clients": [0, 1, 2, 3], "sends": "nothing"}}
-    nobody = hanse.run(experiment(behaviour=idle))
+    nobody = hanse.run(experiment(behaviour={"deviant": {"clients": [0, 1, 2, 3], "sends": "nothing"}}))
     assert nobody.book.balance(MINT) == -4 * round(nobody.experiment.clients.grant * TOKEN)
 
 

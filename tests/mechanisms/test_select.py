@@ -185,13 +185,11 @@ def whole(name: str, rounds: int, clients: Any = None, **mechanism: Any) -> hans
 
 
 def test_set_aware_knows_what_clients_hold_and_seats_different_classes() -> None:
-    experiment = whole("set_aware", 1).experiment
-    world = build(experiment)
+    world = build(whole("set_aware", 1).experiment)
     classes = world.data.class_counts()
     played = list(rounds_of(world, 14))
     for one in played[4:]:  # everyone is met
-        seated = classes[one.view.choice.clients].argmax(1)
-        assert len(set(seated.tolist())) == 3
+        assert len(set(classes[one.view.choice.clients].argmax(1).tolist())) == 3
     mixture = played[-1].state.states["select"]["mixture"]
     assert mixture.shape == (12, 10)
     np.testing.assert_allclose(mixture.sum(1), 1)
@@ -217,8 +215,7 @@ def test_set_aware_leaves_out_who_sends_noise_or_nothing(behaviour: dict[str, An
 def test_a_run_that_never_chooses_by_value_says_so(name: str, rounds: int, said: bool) -> None:
     experiment = whole(name, 1).experiment
     experiment = experiment.model_copy(update={"run": experiment.run.model_copy(update={"rounds": rounds})})
-    lines = build(experiment).said
-    assert any(line.startswith(f"warning: run.rounds: {rounds}: ") for line in lines) == said
+    assert any(line.startswith(f"warning: run.rounds: {rounds}: ") for line in build(experiment).said) == said
     assert len(choosing.Greedy(clients_per_round=3).unfit(Size(12, 3, 3, 4))) == 1
     assert "so none is chosen" in choosing.Greedy(clients_per_round=4).unfit(Size(4, 4, 4, 9))[0]
     assert choosing.Greedy(clients_per_round=3, meets="never").unfit(Size(12, 3, 3, 4)) == ()
@@ -270,8 +267,7 @@ def test_meeting_by_id_goes_in_blocks_and_fills_the_last_one_at_random() -> None
 def test_without_a_round_robin_who_was_worth_something_stays_until_it_is_not() -> None:
     part = choosing.Greedy(1, meets="never", ties="random")
     assert choose(part, FakeView([0, 1, 2], 3), state([None, 0.1, None])) == [1]
-    fresh = {choose(part, FakeView([0, 1, 2], 3, r), state([None, -0.1, None]))[0] for r in range(20)}
-    assert fresh == {0, 2}
+    assert {choose(part, FakeView([0, 1, 2], 3, r), state([None, -0.1, None]))[0] for r in range(20)} == {0, 2}
 
 
 def test_ucb_without_a_round_robin_seats_those_who_never_sat_first_and_the_refused_last() -> None:
@@ -313,8 +309,7 @@ def test_s_fedavg_may_average_the_means_so_far() -> None:
 
 
 def test_what_the_server_finds_class_by_class_adds_up_to_the_whole() -> None:
-    experiment = whole("set_aware", 1).experiment
-    world = build(experiment)
+    world = build(whole("set_aware", 1).experiment)
     judge, row = world.judge, world.context.initial(0)
     counts = torch.bincount(world.data.server_validation.y).double()
     share = counts / counts.sum()

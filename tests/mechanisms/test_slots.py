@@ -39,8 +39,7 @@ def test_a_part_in_several_slots_is_there_once_by_its_first_slot() -> None:
     assert list(one.parts()) == ["select", "train", "deploy"]
     assert (one.standing(one.weigh), one.standing(one.deploy)) == (["train", "weigh"], ["deploy"])
     # equal parts that are two objects are two parts
-    two = Mechanism("two", one.select, Scaffold(), Scaffold())
-    assert list(two.parts()) == ["select", "train", "weigh"]
+    assert list(Mechanism("two", one.select, Scaffold(), Scaffold()).parts()) == ["select", "train", "weigh"]
 
 
 @pytest.mark.parametrize(
@@ -147,8 +146,7 @@ def test_rows_that_nobody_lays_out_or_makes_are_named(table: dict[str, Any], lac
 )
 def test_a_run_warns_where_nobody_hands_out_what_clients_hold(table: dict[str, Any], warned: list[str]) -> None:
     given = hanse.Experiment(data={"clients": 4}, mechanism=table, engine={"train": "stacked", "threads": 1})
-    said = build(given).said
-    assert [line for line in said if line.startswith("warning: mechanism.deploy")] == [
+    assert [line for line in build(given).said if line.startswith("warning: mechanism.deploy")] == [
         f"warning: mechanism.deploy: {line} that clients train" for line in warned
     ]
 

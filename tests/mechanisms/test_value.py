@@ -111,8 +111,7 @@ def test_in_the_increment_game_the_others_steps_are_missing(world: Session, view
 def with_updates(view: View, rows: torch.Tensor, weights: np.ndarray) -> View:
     """Return the round with other updates, of which the new row is the average by ``weights``."""
     updates = replace(view.trained, rows=rows)
-    W = np.concatenate([weights, [0.0]])[None]
-    return replace(view, updates=updates, mix=replace(view.mixed, W=W))
+    return replace(view, updates=updates, mix=replace(view.mixed, W=np.concatenate([weights, [0.0]])[None]))
 
 
 def test_an_idle_update_earns_exactly_nothing_and_one_in_parts_what_it_earned_whole(view: View) -> None:
@@ -171,8 +170,7 @@ def test_few_seats_are_valued_exactly_by_the_mixture_and_many_with_errors(view: 
 def test_updates_without_a_finite_loss_leave_the_game_first(view: View, broken: float) -> None:
     rows = view.trained.rows.clone()
     rows[2] = broken
-    spoilt = replace(view, updates=replace(view.trained, rows=rows))
-    found = value(spoilt, name="mixture")
+    found = value(replace(view, updates=replace(view.trained, rows=rows)), name="mixture")
     sound = [0, 1, 3]
     game = view.judge.coalitions(rows[sound], view.table.rows[0], view.mixed.W[0, sound], "loss")
     assert found.per_seat[sound] == pytest.approx(shapley.exact(game, 3), abs=1e-9)
@@ -211,8 +209,7 @@ def test_options_without_effect_or_meaning_are_refused(name: str, options: dict[
     [([0.1, 0.2, 0.3, 0.4, 0.0], True), ([0.1, 0.2, 0.3, 0.2, 0.2], True), ([-0.1, 0.4, 0.3, 0.4, 0.0], False)],
 )
 def test_a_model_with_weights_below_0_is_told(view: View, weights: list[float], averages: bool) -> None:
-    mixed = replace(view.mixed, W=np.array([weights]))
-    metrics = value(replace(view, mix=mixed), name="mixture").metrics
+    metrics = value(replace(view, mix=replace(view.mixed, W=np.array([weights]))), name="mixture").metrics
     assert metrics.get("value/not_averages", 0.0) == (0.0 if averages else 1.0)
     lines = valued_otherwise([{}, metrics])
     assert lines == ([] if averages else [lines[0]])
@@ -240,7 +237,6 @@ def test_without_a_block_values_are_those_of_the_other_samples(world: Session, v
     assert found.without_block.shape == (M, 20)
     for b in (0, 7):
         kept = torch.cat([block for k, block in enumerate(blocks) if k != b])
-        others = replace(view, judge=replace(view.judge, validation=samples.take(kept)))
-        alone = value(others, name=name, **given)
+        alone = value(replace(view, judge=replace(view.judge, validation=samples.take(kept))), name=name, **given)
         np.testing.assert_allclose(found.without_block[:, b], alone.per_seat, rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(found.without_block.mean(axis=1), found.per_seat, atol=0.01)

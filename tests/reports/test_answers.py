@@ -69,8 +69,7 @@ def test_what_is_not_known_is_not_claimed(tmp_path: Path) -> None:
 def test_who_contributed_is_said_and_drawn(
     worth: list[float], error: list[float], leads: tuple[list[str], float] | None, tmp_path: Path
 ) -> None:
-    path = rated_run(tmp_path / "run", [0.8] * 6, "greedyfed", worth=worth, error=error)
-    found = answers(groups(path))
+    found = answers(groups(rated_run(tmp_path / "run", [0.8] * 6, "greedyfed", worth=worth, error=error)))
     [told] = found.contributed  # without the error of the draw nobody is suspect
     assert told.code == ("leads" if leads else "nobody_leads")
     if leads:

@@ -90,8 +90,7 @@ def test_one_number_for_each_test_sample_gives_intervals_for_their_draw(method: 
     if method == "monte_carlo":  # its orders have met all 64 coalitions
         assert (found.values == hanse.value(ROWS, each, **how | {"method": "exact"}).values).all()
     assert f"Intervals: 95 %, for {tried}the draw of the 43 test samples." in str(found)
-    marks = found.plot().chart.marks
-    assert marks.series[0].errors is not None
+    assert found.plot().chart.marks.series[0].errors is not None
     assert np.isfinite(found.to_pandas()[["low", "high"]]).all(axis=None)
     assert " to " in found._repr_html_()
 

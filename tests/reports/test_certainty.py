@@ -132,8 +132,7 @@ def test_nobody_is_accused_or_called_lowest_by_one_update(tmp_path: Path) -> Non
         codes = {note.code: note.fields for note in answers(groups).contributed}
         assert list(codes) == (["leads", "suspects", "not_ranked"] if drawn else ["highest_value", "not_ranked"])
         assert not drawn or (codes["suspects"]["names"], codes["suspects"]["averages"]) == (["2"], False)
-        printed = hanse.load(path).values().sentences()[0]
-        assert printed == " ".join(note.said for note in answers(groups).contributed)
+        assert hanse.load(path).values().sentences()[0] == " ".join(note.said for note in answers(groups).contributed)
         assert [row.suspect for row in hanse.facts(path).clients[:4]] == [False, False, drawn, False]
 
 
@@ -259,8 +258,7 @@ def test_who_is_idle_does_not_hide_behind_numbers_of_samples(
     weigh: Any, idle: tuple[int, ...], liar: int, size: float
 ) -> None:
     """By its own few, or since a friend says so many that nobody else had anything to do."""
-    lies = {"clients": (liar,), "size": size}
-    found = of_alike(6, weigh, **{"test_certainty:Idle": {"clients": idle}, "liar": lies})
+    found = of_alike(6, weigh, **{"test_certainty:Idle": {"clients": idle}, "liar": {"clients": (liar,), "size": size}})
     assert sorted(found.suspects) == [str(client) for client in idle]
 
 

@@ -13,8 +13,7 @@ from hanse.runs.run_record import load_runs
 
 def test_many_clients_and_rounds_are_thinned(tmp_path: Path) -> None:
     [found] = group_runs(load_runs([large_run(tmp_path / "a", rounds=450, clients=310, per_round=4)]))
-    charts = {c.key: c for c in contribution_charts([found])}
-    bars = charts["contribution-ranking-greedyfed"].marks
+    bars = {c.key: c for c in contribution_charts([found])}["contribution-ranking-greedyfed"].marks
     totals = contribution(found).totals  # type: ignore[union-attr]
     shown = np.nansum([series.values for series in bars.series], axis=0)
     totals = np.sort(totals)[::-1]

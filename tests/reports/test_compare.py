@@ -63,8 +63,7 @@ def test_virtual_time_is_compared(tmp_path: Path) -> None:
 
 
 def test_several_seeds_get_mean_and_deviation(tmp_path: Path) -> None:
-    finals = (0.9, 0.8, 0.7)
-    paths = [accuracies(tmp_path / f"s{i}", [0.1, a], {"run": {"seed": i}}) for i, a in enumerate(finals)]
+    paths = [accuracies(tmp_path / f"s{i}", [0.1, a], {"run": {"seed": i}}) for i, a in enumerate((0.9, 0.8, 0.7))]
     paths.append(accuracies(tmp_path / "other", [0.2, 0.3], {"mechanism": {"name": "fedavg"}}))
     rows = rows_of(paths)
     assert [row["kind"] for row in rows] == ["run"] * 4 + ["mean", "sd"]
@@ -74,8 +73,7 @@ def test_several_seeds_get_mean_and_deviation(tmp_path: Path) -> None:
     assert rows[5]["test_accuracy"] == pytest.approx(0.1)
     assert rows[4]["seed"] is None
     json.dumps(rows, allow_nan=False)
-    groups = group_runs(load_runs(paths))
-    table = experiments_table(groups)
+    table = experiments_table(group_runs(load_runs(paths)))
     assert table.rows[0][:4] == ("greedyfed", "3", "2", "80.00 ± 10.00")
     assert table.rows[1][3] == "30.00"
 
@@ -85,8 +83,7 @@ def test_unfinished_and_repeated_runs_are_told(tmp_path: Path) -> None:
     b = accuracies(tmp_path / "b", [0.1] * 4)
     c = accuracies(tmp_path / "c", [0.1] * 3, {"run": {"seed": 1}})
     runs = load_runs([a, b, c])
-    told = warnings(group_runs(runs), runs)
-    assert [(note.code, whose) for note, whose in told] == [
+    assert [(note.code, whose) for note, whose in warnings(group_runs(runs), runs)] == [
         ("unfinished", ("c",)), ("repeats", ("b",)), ("uneven_seeds", ())
     ]  # fmt: skip
 

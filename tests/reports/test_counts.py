@@ -84,8 +84,7 @@ def test_no_text_puts_a_plural_behind_a_number_that_may_be_one(room: str) -> Non
     wrong = []
     for path in sorted((Path(hanse.__file__).parent / room).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
-            parts = node.values if isinstance(node, ast.JoinedStr) else []
-            for before, after in pairwise(parts):
+            for before, after in pairwise(node.values if isinstance(node, ast.JoinedStr) else []):
                 fixed = isinstance(before, ast.FormattedValue) and ast.unparse(before.value).isupper()  # a constant
                 if isinstance(before, ast.FormattedValue) and isinstance(after, ast.Constant) and not fixed:
                     found = re.match(rf" {PLURAL}", str(after.value))

@@ -55,8 +55,7 @@ def test_values_have_both_errors_and_a_suspect_only_where_both_are_known(tmp_pat
 
 
 def test_what_is_not_known_has_a_code(tmp_path: Path) -> None:
-    codes = {note.code for note in facts(rated_run(tmp_path / "a", [0.5] * 2)).notes}
-    assert {"not_alone"} <= codes
+    assert {"not_alone"} <= {note.code for note in facts(rated_run(tmp_path / "a", [0.5] * 2)).notes}
     ended = {"value/cut_short": 3.0, "value/permutations": 20.0}
     bare = write_run(tmp_path / "b", [metric(0, 0.5, gap="no reply", **ended)], [seat(0, 1, refused="late")])
     found = facts(bare)
@@ -142,8 +141,7 @@ def test_units_that_the_data_name_are_units_and_unsaid_ones_have_a_sentence(tmp_
     experiment = hanse.Experiment(data={"client_test": 0.2}, model="logistic", mechanism="fedavg", run={"rounds": 1})
     found = facts(hanse.run(experiment, data=(x, y, hospital, patients), out=tmp_path / "said"))
     assert {row.unit for row in (*found.clients, *found.runs)} == {"unit"}
-    unsaid = hanse.run(experiment, data=(np.column_stack([x, patients]), y, hospital), out=tmp_path / "unsaid")
-    unsaid.alone()
+    hanse.run(experiment, data=(np.column_stack([x, patients]), y, hospital), out=tmp_path / "unsaid").alone()
     found = facts(tmp_path / "unsaid")
     assert {row.unit for row in found.clients} == {"row"}
     assert "units_unsaid" in {note.code for note in found.notes}

@@ -64,15 +64,13 @@ def test_harmful_is_whose_absence_surely_helps_and_in_most_classes(
 
 
 def test_the_interval_holds_the_draw_of_samples_which_all_starts_share(tmp_path: Path) -> None:
-    run = load_run(kept(played(tmp_path / "run"), 5, 0.1, spread=0.2))
-    [found] = harms_of(run).values()
+    [found] = harms_of(load_run(kept(played(tmp_path / "run"), 5, 0.1, spread=0.2))).values()
     assert 0.02 < (found.high - found.low) / 2 < 0.3
 
 
 def test_pairs_are_trained_once_and_read_again(tmp_path: Path) -> None:
     data = {"partition": {"samples_per_client": 30}}
-    experiment = digits({"name": "fedavg", "clients_per_round": 3}, 3, 2, data=data)
-    hanse.run(experiment, out=tmp_path / "run")
+    hanse.run(digits({"name": "fedavg", "clients_per_round": 3}, 3, 2, data=data), out=tmp_path / "run")
     retrain([tmp_path / "run"], ["2"], starts=2)
     assert {path.parent.name for path in (tmp_path / "run" / "without").glob("start-*/*/judged.json")} == {
         "all", "client-2"

@@ -37,8 +37,7 @@ def test_each_gets_its_part_of_the_values_and_the_parts_sum_to_the_cent(valued: 
         seat = json.loads(line)
         sums[seat["client"]] += seat["value"]
     assert sums[3] < 0
-    above = np.maximum(sums, 0)
-    assert [line.amount for line in made.lines] == split(1_000_000, above.tolist())
+    assert [line.amount for line in made.lines] == split(1_000_000, np.maximum(sums, 0).tolist())
     assert sum(line.amount for line in made.lines) == made.total == 1_000_000
     assert made.lines[3].amount == 0
     assert made.by == "value"
@@ -125,8 +124,7 @@ def test_a_value_that_was_changed_in_the_record_makes_no_invoice(valued: Path, t
 
 def test_the_command_writes_csv_and_a_page(valued: Path, tmp_path: Path) -> None:
     given = ["invoice", str(valued), "--budget", "10000", "--currency", "EUR"]
-    files = ["--csv", str(tmp_path / "a.csv"), "--html", str(tmp_path / "a.html")]
-    done = invoke(*given, *files)
+    done = invoke(*given, "--csv", tmp_path / "a.csv", "--html", tmp_path / "a.html")
     assert done.exit_code == 0
     assert "10,000.00" in done.output
     rows = list(csv.DictReader((tmp_path / "a.csv").open()))

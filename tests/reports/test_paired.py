@@ -60,8 +60,7 @@ def test_compare_tests_seed_by_seed(tmp_path: Path) -> None:
     assert row["p"] == row["p_holm"] < 0.001
     assert "client_accuracy" not in rows
     assert differences_table(groups).rows[0][:3] == ("greedyfed – fedavg: test accuracy %", "3", "+2.10")
-    shown = invoke("compare", *paths, "--json")
-    found = json.loads(shown.stdout)
+    found = json.loads(invoke("compare", *paths, "--json").stdout)
     assert [r["kind"] for r in found].count("difference") == len(rows)
     assert "+2.10" in invoke("compare", *paths, env={"COLUMNS": "200"}).stdout
     assert invoke("compare", *paths, "--format", "latex").stdout.count("tabular") == 4  # two tables

@@ -139,8 +139,7 @@ def test_a_chart_that_cannot_be_drawn_is_named_and_the_others_are_there(
     monkeypatch.setattr("hanse.reports.report.save", save)
     page = Page(write_report(pair(tmp_path), tmp_path / "out").read_text())
     drawn = {path.stem for path in (tmp_path / "out" / "figures").glob("*.png")}
-    with_numbers = {path.stem for path in (tmp_path / "out" / "figures").glob("*.csv")}
-    missing = with_numbers - drawn
+    missing = {path.stem for path in (tmp_path / "out" / "figures").glob("*.csv")} - drawn
     assert drawn
     assert missing
     assert page.text.count("Not drawn: no such font.") == len(missing)

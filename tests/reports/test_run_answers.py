@@ -24,8 +24,7 @@ def frame(rows: int = 400, seed: int = 1) -> pd.DataFrame:
     draw = np.random.default_rng(seed)
     names = np.array(["Hope", "St Mary", "General", "Riverside"])[np.arange(rows) % 4]
     table = pd.DataFrame({"hospital": names, "age": draw.normal(size=rows), "pressure": draw.normal(size=rows)})
-    risk = table.age + table.pressure + draw.normal(size=rows)
-    return table.assign(readmitted=np.where(risk > 0, "yes", "no"))
+    return table.assign(readmitted=np.where(table.age + table.pressure + draw.normal(size=rows) > 0, "yes", "no"))
 
 
 EXPERIMENT = hanse.Experiment(
@@ -43,8 +42,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> hanse.Run:
 
 
 def test_values_are_the_reports_with_and_without_a_directory(played: hanse.Run) -> None:
-    record = load_run(played.path)
-    found = contribution(SeedGroup("x", (record,)))
+    found = contribution(SeedGroup("x", (load_run(played.path),)))
     values = played.values()
     np.testing.assert_array_equal(values.values, found.totals[found.order])
     np.testing.assert_array_equal(values.standard_errors, found.standard_errors[found.order])
@@ -129,8 +127,7 @@ def shops(rows: int = 600) -> tuple[np.ndarray, np.ndarray, list[str]]:
 
 def test_whom_joining_harms_is_found(tmp_path: Path) -> None:
     found = hanse.who_gains(shops(), mechanisms=["local", "fedavg"], model="logistic", rounds=10, out=tmp_path / "runs")
-    signs = {gain.client: found.sign(gain) for gain in found.gains}
-    assert signs["Kiel"] == -1  # its customers are unlike the others'
+    assert {gain.client: found.sign(gain) for gain in found.gains}["Kiel"] == -1  # its customers are unlike the others'
     assert found.clients == ("Bremen", "Kiel", "Visby")
     kept = load_run(tmp_path / "runs" / "1-fedavg")
     assert kept.mechanism == "fedavg"

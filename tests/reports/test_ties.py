@@ -53,8 +53,7 @@ def test_sums_are_apart_when_their_difference_is_more_than_its_error_allows() ->
 
 def test_what_another_validation_set_does_to_both_alike_does_not_tie_them() -> None:
     sides = np.where(np.arange(20) % 2, 1.0, -1.0)
-    exact = [float("nan")] * 3
-    found = compared([3.0, 2.0, 1.0], exact, [3 + sides, 2 + sides, 1 - sides])
+    found = compared([3.0, 2.0, 1.0], [float("nan")] * 3, [3 + sides, 2 + sides, 1 - sides])
     one = WIDE * (19 / 20 * 20) ** 0.5  # of one sum: 4.66, more than any difference
     np.testing.assert_allclose(found.differences(0)[1], [0, 0, 2 * one])
     assert [found.tied(c).tolist() for c in range(3)] == [[2], [2], [0, 1]]

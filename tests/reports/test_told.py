@@ -115,8 +115,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_their_charts_have_the_recorded_numbers(folder: Path) -> None:
     run = load_run(folder)
-    charts = {chart.key.partition("-")[0]: chart for chart in figures(group_runs([run]))}
-    tolls = charts["told"].marks
+    tolls = {chart.key.partition("-")[0]: chart for chart in figures(group_runs([run]))}["told"].marks
     last = {name: run.series(f"toll/{name}/tokens")[1][-1] for name in tolls.labels}
     assert set(last) <= {"gate 0", "gate 1"}
     assert tolls.series[0].values.tolist() == list(last.values())
@@ -131,8 +130,7 @@ def test_a_statement_has_their_words(folder: Path) -> None:
     assert (
         "<p>What this client does in this run (sleepers): Sleepers send zeros &lt;b&gt;all night&lt;/b&gt;.</p>" in page
     )
-    money = statement(folder, 4).money
-    if money.lines[1:]:
+    if statement(folder, 4).money.lines[1:]:
         assert "tolls at the bridge" in page
     other = statement(folder, 0)  # nobody is told what others do
     assert other.told == ("It pays 2 tokens at the bridge whenever it trains.",)
@@ -160,11 +158,9 @@ def test_before_joining_a_rule_says_its_own_terms() -> None:
 
 def test_every_built_in_rule_and_behaviour_is_sound() -> None:
     for name, make in PARTS["settle"].items():
-        said = describe({"settle": make()}, {}, None, None, 5, 0)
-        assert said.parts[0].telling.report, name
+        assert describe({"settle": make()}, {}, None, None, 5, 0).parts[0].telling.report, name
     for name, make in BEHAVIOURS.items():
-        found = describe({}, {name: make()}, None, None, 5, 0)
-        assert found.conducts[0].sentence, name
+        assert describe({}, {name: make()}, None, None, 5, 0).conducts[0].sentence, name
     assert describe({}, {"noisy": Noisy(sigma=0.0)}, None, None, 5, 0).conducts == ()
 
 

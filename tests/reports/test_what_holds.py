@@ -64,8 +64,7 @@ def toggled(wanted: int) -> Change:
     """Turn one import off (``wanted`` = 1) or one on (0)."""
 
     def change(folder: Path) -> None:
-        r = load_market(folder)[1]
-        graph = np.array(r.graph)
+        graph = np.array(load_market(folder)[1].graph)
         pairs = [(i, j) for i, j in np.argwhere(graph == wanted) if i != j]
         graph[pairs[0]] = 1 - wanted
         arrays(market_graph=lambda _: graph)(folder)

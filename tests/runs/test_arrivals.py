@@ -139,8 +139,7 @@ def training(enough: int | None, late: str, flights: dict[int, Flight], deadline
 
 
 def reply(client: int, seconds: float, number: float = 1.0) -> Reply:
-    row = torch.full((P,), number)
-    return Reply(client, (Trained(client, row, 10.0, 0.5, 3),), arrival=Arrival(seconds=seconds))
+    return Reply(client, (Trained(client, torch.full((P,), number), 10.0, 0.5, 3),), arrival=Arrival(seconds=seconds))
 
 
 def flying(client: int, round: int, due: float) -> Flight:
@@ -273,8 +272,7 @@ def test_speeds_are_listed_or_drawn_once_a_client() -> None:
 
 def test_an_unsound_answer_to_an_earlier_round_is_refused_and_its_client_is_free_again() -> None:
     seats = Seats.at(np.array([7]), np.zeros(1, np.int64))
-    request = Request(7, (Train(0, 0, torch.zeros(P)),))
-    flight = Flight(3, seats, torch.zeros(1, P), request=request)
+    flight = Flight(3, seats, torch.zeros(1, P), request=Request(7, (Train(0, 0, torch.zeros(P)),)))
     late = Reply(7, (Trained(0, torch.full((P,), torch.nan), 10.0, 0.5, 3),), arrival=Arrival(round=3))
     landed = training(2, "next", {7: flight}).land([reply(0, 0.0), reply(1, 0.0), reply(2, 0.0), late])
     assert [client for client, _ in landed.refusals] == [7]
@@ -285,8 +283,7 @@ def test_an_unsound_answer_to_an_earlier_round_is_refused_and_its_client_is_free
 def test_an_answer_that_a_failed_round_has_heard_is_recorded_as_lost() -> None:
     # on a network: client 2 was asked in round 3, and is free again, though nothing of its answer is known
     seats = Seats.at(np.array([2]), np.zeros(1, np.int64))
-    request = Request(2, (Train(0, 0, torch.zeros(P)),))
-    flight = Flight(3, seats, torch.zeros(1, P), request=request)
+    flight = Flight(3, seats, torch.zeros(1, P), request=Request(2, (Train(0, 0, torch.zeros(P)),)))
     landed = training(2, "next", {2: flight}).land([reply(0, 0.0), reply(1, 0.0), reply(2, 0.0)])
     assert landed.refusals == ((2, "its update of round 3: lost with a round that failed"),)
     assert sorted(landed.replies) == [0, 1, 2]

@@ -113,8 +113,7 @@ def test_a_part_without_a_name_changes_the_mechanisms_own() -> None:
 def test_toml_writes_what_tomllib_reads() -> None:
     kept = {"x": 1, "y": 2.5, "z": True, "s": 'say "hi"\n\\ü', "l": [1, 2], "t": {"name": "q", "e": {}}}
     more = {"small": 1e-9, "big": 1e300, "inf": float("inf")}
-    back = tomllib.loads(toml.dumps({"a": {**kept, "none": None}, "b c": more}))
-    assert back == {"a": kept, "b c": more}
+    assert tomllib.loads(toml.dumps({"a": {**kept, "none": None}, "b c": more})) == {"a": kept, "b c": more}
     with pytest.raises(TypeError, match="bytes cannot be written"):
         toml.dumps({"a": {"b": b""}})
 
@@ -184,8 +183,7 @@ def test_whole_numbers_are_whole_and_what_is_none_is_refused_by_its_key(draws: i
 def test_a_run_warns_of_a_setting_that_concerns_nothing_here(given: dict[str, Any], warned: list[str]) -> None:
     common = {"data": {"clients": 4}, "mechanism": {"name": "fedavg"}, "run": {"rounds": 3}}
     experiment = Experiment(**common | {"engine": {"train": "stacked", "threads": 1}} | given)
-    said = build(experiment).said
-    told = [line for line in said if "has no effect" in line]
+    told = [line for line in build(experiment).said if "has no effect" in line]
     assert [": ".join(line.split(": ")[1:3]) for line in told] == warned
 
 

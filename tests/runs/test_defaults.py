@@ -17,8 +17,7 @@ def default(source: str, mechanism: str = "fedavg", **more: Any) -> hanse.Experi
 
 def reached(experiment: hanse.Experiment) -> tuple[float, Guess]:
     """Return the accuracy on the server's test set after the last round, and what a guess has there."""
-    guess = Guess.of(build(experiment.data).server_test)
-    return hanse.run(experiment).metrics[-1]["test/accuracy"], guess
+    return hanse.run(experiment).metrics[-1]["test/accuracy"], Guess.of(build(experiment.data).server_test)
 
 
 @pytest.mark.parametrize("seed", rotating([0, 1, 2], 3))

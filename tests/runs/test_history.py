@@ -61,8 +61,7 @@ def test_a_client_trains_from_shared_parameters_with_its_own_statistics_at_its_o
         weights = torch.tensor(sizes) / sum(sizes)
         shared = weights @ torch.stack(rows)
         assert torch.allclose(played.state.table.rows[0][:cut], shared[:cut], atol=1e-5)
-        mine = played.state.history.statistics
-        assert torch.allclose(mine, torch.stack([kept[c] for c in range(6)]), atol=1e-5)
+        assert torch.allclose(played.state.history.statistics, torch.stack([kept[c] for c in range(6)]), atol=1e-5)
     right = 0
     for c in range(6):
         pool, [index] = data.pool([c], "test")

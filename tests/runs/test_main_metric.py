@@ -74,8 +74,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def own_auc(folder: Path, client: int) -> tuple[float, float]:
     """Return a client's AUC and accuracy on its own test share, by scikit-learn on the model that it holds."""
     result = hanse.resume(folder)
-    data = build(result.experiment).data
-    pool, [index] = data.pool([client], "test")
+    pool, [index] = build(result.experiment).data.pool([client], "test")
     with torch.no_grad():
         outputs = result.model(client)(pool.x[index]).softmax(1)[:, 1].numpy()
     y = pool.y[index].numpy()
@@ -167,8 +166,7 @@ def test_a_participant_on_a_network_reports_the_metrics_of_its_job(tmp_path: Pat
     row = torch.randn(21, generator=torch.Generator().manual_seed(0))
     request = Request(0, (Test("test", row),))
     [found] = unpack_reply(node.answer(0, pack(request)), room(request)).results
-    wanted = sk.roc_auc_score(data.test.y, data.test.x @ row[:20])
-    assert found.metrics == {"auc": pytest.approx(wanted)}
+    assert found.metrics == {"auc": pytest.approx(sk.roc_auc_score(data.test.y, data.test.x @ row[:20]))}
     assert found.gaps == {"failing": "RuntimeError: no such luck"}
     assert found.without_block.shape == (20,)
     ill = int(data.test.y.sum())

@@ -26,8 +26,7 @@ SILENT: dict[str, Any] = {
 
 
 def own(targets: Any = None) -> tuple[Any, Any, Any]:
-    draw = np.random.default_rng(0)
-    x = draw.normal(size=(90, 8)).astype("float32")
+    x = np.random.default_rng(0).normal(size=(90, 8)).astype("float32")
     y = (x[:, 0] + x[:, 1] > 0).astype(int)
     return x, y if targets is None else targets(y), np.array(list("abc") * 30)
 

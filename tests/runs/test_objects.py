@@ -68,8 +68,7 @@ def test_what_was_given_is_recorded_and_needed_again(tmp_path: Path) -> None:
     assert (config.data.source.object, config.model.name) == ("DataFrame", "object")
     assert (config.model.model_extra or {})["object"] == "Linear"
     assert len(config.data.source.fingerprint or "") == 16
-    text = (path / "config.toml").read_text()
-    (path / "config.toml").write_text(text.replace("rounds = 2", "rounds = 4"))
+    (path / "config.toml").write_text((path / "config.toml").read_text().replace("rounds = 2", "rounds = 4"))
     again = nn.Linear(2, 2)  # other weights: those of the checkpoint count
     resumed = hanse.resume(path, data=frame(), model=again)
     assert torch.equal(resumed.table.rows, whole.table.rows)
@@ -113,5 +112,4 @@ def test_several_inputs_train_and_test_as_the_same_network_of_one(mechanism: str
     assert torch.equal(ours.table.rows, theirs.table.rows)
     assert ours.metrics[-1]["client/test_accuracy"] == theirs.metrics[-1]["client/test_accuracy"]
     assert isinstance(ours.model(1), Two)
-    found = ours.model(1)(torch.from_numpy(x["vitals"]), torch.from_numpy(x["codes"]))
-    assert found.shape == (120, 2)
+    assert ours.model(1)(torch.from_numpy(x["vitals"]), torch.from_numpy(x["codes"])).shape == (120, 2)

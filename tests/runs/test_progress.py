@@ -16,8 +16,7 @@ def test_a_client_that_is_refused_in_most_rounds_is_named_with_its_commonest_rea
 
 
 def test_many_such_clients_are_counted() -> None:
-    lines = [seat(r, c, "not finite") for r in range(2) for c in range(9)]
-    said = mostly_refused(lines)
+    said = mostly_refused([seat(r, c, "not finite") for r in range(2) for c in range(9)])
     assert len(said) == 6
     assert said[-1] == "and 4 more clients like that"
 

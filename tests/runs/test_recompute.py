@@ -141,8 +141,7 @@ def test_a_value_that_an_operator_made_up_is_named(tmp_path: Path, monkeypatch: 
         hanse.run(experiment("by_value"), out=tmp_path / "run")
     assert wrong_in(tmp_path / "run") is None
     assert invoke("ledger", "verify", tmp_path / "run").exit_code == 0
-    found = recompute(tmp_path / "run", given(tmp_path / "run")).unlike
-    assert found.startswith("round 1: the value of client 2 is ")
+    assert recompute(tmp_path / "run", given(tmp_path / "run")).unlike.startswith("round 1: the value of client 2 is ")
 
 
 def test_a_model_that_an_operator_changed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,8 +154,7 @@ def test_a_model_that_an_operator_changed_is_named(tmp_path: Path, monkeypatch: 
     with monkeypatch.context() as operator:
         operator.setattr(rounds._Round, "settle_and_mix", other)
         hanse.run(experiment("path"), out=tmp_path / "run")
-    found = recompute(tmp_path / "run", given(tmp_path / "run")).unlike
-    assert found.startswith("round 0: 'table_hash'[0] is ")
+    assert recompute(tmp_path / "run", given(tmp_path / "run")).unlike.startswith("round 0: 'table_hash'[0] is ")
 
 
 def changed(file: Path, change: Callable[[dict[str, np.ndarray]], None]) -> Path:
@@ -197,8 +195,7 @@ def test_another_validation_set_is_named(copy: Path) -> None:
 
 
 def test_a_sample_is_erased_and_the_others_are_still_proved(copy: Path) -> None:
-    held = CommittedSet.read(validation_file(copy))
-    left = held.without([3]).without([1, 3])
+    left = CommittedSet.read(validation_file(copy)).without([3]).without([1, 3])
     left.write(validation_file(copy))
     found = CommittedSet.read(validation_file(copy))
     assert found.erased.tolist() == [1, 3]
@@ -278,8 +275,7 @@ def test_a_round_that_is_said_to_have_failed_pays_and_values_nobody(copy: Path) 
 
 
 def test_answers_that_were_not_asked_for_are_named() -> None:
-    reply = pack(Reply(1, ()))
-    kept = RoundAnswers([pack([]).header, reply.header], [-1, 1], [([1], 1)], {})
+    kept = RoundAnswers([pack([]).header, pack(Reply(1, ())).header], [-1, 1], [([1], 1)], {})
     federation = ReplayedAnswers(kept)
     with pytest.raises(UnlikeError, match=r"clients \[2\] would have been asked, and clients \[1\] were"):
         federation.exchange(0, [Request(2, (Ask("bid"),))], None, None)

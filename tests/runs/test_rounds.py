@@ -97,8 +97,7 @@ def test_a_bad_update_is_refused_with_a_reason_and_never_mixed(changes: dict, re
     played = play(fedavg(clients_per_round=N), Scripted(edit(3, **changes)))
     assert played.view.refusals == ((3, reason),)
     assert played.view.trained.seats.client.tolist() == [0, 1, 2, 4]
-    want = (1 * 2 + 2 * 3 + 4 * 5) / 7
-    torch.testing.assert_close(played.state.table.rows, torch.full((1, P), want))
+    torch.testing.assert_close(played.state.table.rows, torch.full((1, P), (1 * 2 + 2 * 3 + 4 * 5) / 7))
 
 
 def test_silence_refusal_repeats_and_strangers_are_recorded() -> None:

@@ -37,8 +37,7 @@ def test_regression_learns_a_line_and_reports_no_accuracy() -> None:
     run = hanse.run(small_experiment({"name": "greedyfed", "clients_per_round": 3}, data=LINE, train=train, run=run))
     assert run.metrics[-1]["test/loss"] < 1e-4 < run.metrics[0]["test/loss"]
     assert all("test/accuracy" not in m for m in run.metrics)
-    weight = next(run.model().parameters()).detach().numpy()
-    np.testing.assert_allclose(weight, [[2, -1]], atol=0.02)
+    np.testing.assert_allclose(next(run.model().parameters()).detach().numpy(), [[2, -1]], atol=0.02)
 
 
 OLD: list[Any] = []  # weak references to the updates of earlier rounds

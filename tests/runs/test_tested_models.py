@@ -24,8 +24,7 @@ def played(mechanism: dict[str, Any], model: str, observers: Sequence[Any] = ())
 
 def by_hand(run: hanse.Run, models: Sequence[torch.Tensor]) -> list[float]:
     """Each client's model on its own test share, by PyTorch alone."""
-    data = build(run.experiment.data)
-    pool, index = data.pool(range(len(models)), "test")
+    pool, index = build(run.experiment.data).pool(range(len(models)), "test")
     found = []
     for row, own in zip(models, index, strict=True):
         with torch.no_grad():
@@ -81,8 +80,7 @@ def test_the_best_round_of_each_client_is_kept(tmp_path: Path) -> None:
     """Of a whole run, and of one whose first rounds another process played."""
     asked = small_experiment({"name": "fedavg", "select": "everyone"}, data={**DATA, "clients": 4}, run={"rounds": 4})
     job = seeded(asked.sections(), 3, "a run")
-    kept = play(job, lambda done: None)
-    curves = kept["curves"]
+    curves = play(job, lambda done: None)["curves"]
     each = np.array([curves[f"client/{c}/test_accuracy"] for c in range(4)])
     assert each.shape == (4, 4)
     assert np.allclose(each.mean(axis=0), curves["client/test_accuracy"])

@@ -48,8 +48,7 @@ def rows_of(here: Session, count: int = 3) -> torch.Tensor:
 
 def ask(here: Session, *tasks: Test) -> list[Tested]:
     """Return the results of one task for each of the first clients."""
-    requests = [Request(c, (task,)) for c, task in enumerate(tasks)]
-    replies = here.federation.exchange(0, requests, None, None)
+    replies = here.federation.exchange(0, [Request(c, (task,)) for c, task in enumerate(tasks)], None, None)
     assert [r.client for r in replies] == list(range(len(tasks)))
     return [r.results[0] for r in replies]  # type: ignore[misc]
 
@@ -72,8 +71,7 @@ def figures(here: Session, table: Table, held: Deployment, clients: Any = None, 
 
 def test_each_client_tests_the_model_that_it_is_sent_and_the_one_beside(here: Session) -> None:
     rows = rows_of(here)
-    tasks = [Test("t", rows[c % 3], beside=rows[0]) for c in range(N)]
-    for c, result in enumerate(ask(here, *tasks)):
+    for c, result in enumerate(ask(here, *[Test("t", rows[c % 3], beside=rows[0]) for c in range(N)])):
         want, other = scored(here, rows[c % 3], c), scored(here, rows[0], c)
         assert (result.name, result.num_samples, result.weights) == ("t", want.count[0], None)
         assert result.loss == pytest.approx(want.loss[0], rel=1e-6)
@@ -113,8 +111,7 @@ def test_behaviours_do_not_touch_tests_and_no_bytes_are_counted(here: Session) -
 
 def test_means_are_plain_weighted_and_the_worst(here: Session) -> None:
     table = Table.of(rows_of(here))
-    held = Deployment(np.array([0, 1, 2, 0, 1]))
-    found = figures(here, table, held, [0, 2, 3])
+    found = figures(here, table, Deployment(np.array([0, 1, 2, 0, 1])), [0, 2, 3])
     want = [scored(here, table.rows[k], c) for c, k in ((0, 0), (2, 2), (3, 0))]
     loss, right, count = (np.array([getattr(w, name)[0] for w in want]) for name in ("loss", "accuracy", "count"))
     assert found.arrays["tested"].tolist() == [0, 2, 3]
@@ -173,8 +170,7 @@ def test_elsewhere_what_is_not_sound_is_left_out_with_its_reason_and_so_is_who_h
     assert found.arrays["test_refused"].tolist() == [1]
     assert "Tested.loss: nan" in found.arrays["test_reason"][0]
     leaks = Elsewhere(here, [0.5] * N, weights=torch.ones(1, dtype=torch.float64))
-    held = Deployment(np.zeros(N, np.int64), own_mix=OwnMix(np.array([0])))
-    found = figures(here, table, held, None, leaks, True)
+    found = figures(here, table, Deployment(np.zeros(N, np.int64), own_mix=OwnMix(np.array([0]))), None, leaks, True)
     assert found.arrays["test_refused"].tolist() == list(range(N))
     assert found.personal is None
 
@@ -237,8 +233,7 @@ def test_who_resumes_knows_the_same_scores_and_none_of_other_data(tmp_path: Path
     assert np.isnan(state.on_server[:, ~own]).all()  # nobody holds the server's row
     assert state.on_server[0, own].mean() == pytest.approx(whole.metrics[-1]["test/loss"], rel=1e-12)
     other = build(of_ditto(4, data={"clients": 6, "client_test": 0.2, "seed": 1})).data
-    session = replace(build(resumed.experiment), data=other)
-    folder, snapshot, said = RunDir.reopen(session, Hold(out), other_data=True)
+    folder, snapshot, said = RunDir.reopen(replace(build(resumed.experiment), data=other), Hold(out), other_data=True)
     folder.close()
     assert "other data" in said[0]
     assert snapshot.state.on_server is None

@@ -42,8 +42,7 @@ def earning(worth: Any, played: list[Job]) -> Any:
 
     def work(job: Job, step: Step) -> dict[str, Any]:
         played.append(job)
-        deviant = job.sections["behaviour"].get("deviant", {})
-        earned = worth(deviant, job.sections["run"]["seed"])
+        earned = worth(job.sections["behaviour"].get("deviant", {}), job.sections["run"]["seed"])
         return attack_cases.played(job, [earned] + [10.0] * 7, "utility", granted=0.0)
 
     return work
@@ -140,8 +139,7 @@ def test_a_gain_is_measured_by_what_is_paid_and_not_by_the_grant(tmp_path: Path)
 
     def work(job: Job, step: Step) -> dict[str, Any]:
         found = earning(paid, [])(job, step)
-        rest = [99.0] + [100.0] * 6
-        held = [found["outcome"][0], *rest]
+        held = [found["outcome"][0], 99.0, *[100.0] * 6]
         return {**found, "measure": "balance", "granted": 100.0, "outcome": held, "cheats": [7]}
 
     found = search(SECTIONS, [0], tmp_path, tries=40, work=work)

@@ -43,8 +43,7 @@ def test_who_goes_on_from_what_it_sent_last() -> None:
     deviant = Deviant(clients=[1], start="kept")
     assert deviant.on_request(ME, 0, TRAIN) == TRAIN  # nothing is kept yet
     deviant.on_reply(ME, 0, TRAIN, TRAINED)
-    request = deviant.on_request(ME, 1, TRAIN)
-    [task] = request.tasks
+    [task] = deviant.on_request(ME, 1, TRAIN).tasks
     assert task.start.tolist() == [2, 0, 3, 8]
 
 

@@ -106,8 +106,7 @@ def test_honest_members_get_their_bonds_back_and_weigh_as_before(tmp_path: Path)
 @pytest.mark.parametrize("mechanism", rotating(["fedavg", "ipfl_posted", "pifl"], 3))
 def test_who_claims_what_it_has_not_loses_the_bond_and_its_weight(mechanism: str, tmp_path: Path) -> None:
     """A claim of ever so many samples does not own the average."""
-    liar = {"liar": {"clients": [2], "size": 2.0**40}}
-    run = hanse.run(experiment(mechanism, behaviour=liar), out=tmp_path / "run")
+    run = hanse.run(experiment(mechanism, behaviour={"liar": {"clients": [2], "size": 2.0**40}}), out=tmp_path / "run")
     lost = [one for one in posted(tmp_path / "run") if one[1] == KEPT]
     # no auditor finds the invented samples: asked twice, nothing is answered
     told = [(r, step, moved) for r, _, step, moved, _ in lost]

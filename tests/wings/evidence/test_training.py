@@ -114,8 +114,7 @@ def test_who_stops_training_is_found_at_once_and_the_honest_never(mechanism: Any
 
 def test_what_is_not_proved_is_worth_nothing_and_an_audit_holds_it_against_the_records(tmp_path: Path) -> None:
     """An update that is refused for its credit may be a good one: here everybody's, by a test that nobody passes."""
-    asked = experiment(evidence={"training": {"least": 3.9, "slack": 0.01, "samples": 4}})
-    hanse.run(asked, out=tmp_path / "run")
+    hanse.run(experiment(evidence={"training": {"least": 3.9, "slack": 0.01, "samples": 4}}), out=tmp_path / "run")
     lost = [record(tmp_path / "run", r) for r in range(3)]
     assert any(one["training_unproved"].any() for one in lost)
     for one in lost:

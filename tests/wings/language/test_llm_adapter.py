@@ -55,16 +55,14 @@ def test_copies_share_the_base_and_nothing_else(problem: tuple[Problem, torch.Te
     twin = copy.deepcopy(made.module)
     assert twin.body is not made.module.body
     assert all(a is b for a, b in zip(frozen(made), frozen(Problem(twin, made.layout)), strict=True))
-    own = dict(made.module.named_parameters())
-    assert list(own) == list(dict(twin.named_parameters())) == list(made.layout.names)
+    assert list(dict(made.module.named_parameters())) == list(dict(twin.named_parameters())) == list(made.layout.names)
     made.layout.load(twin, row + 1)
     assert torch.equal(made.layout.flatten(made.module), row)
 
 
 def test_it_computes_the_base_plus_the_product(problem: tuple[Problem, torch.Tensor], pool: Samples) -> None:
     made, row = problem
-    draw = torch.Generator().manual_seed(2)
-    changed = row + 0.1 * torch.randn(len(row), generator=draw)
+    changed = row + 0.1 * torch.randn(len(row), generator=torch.Generator().manual_seed(2))
     module = Trainer(made, torch.device("cpu")).load(changed)
     with torch.no_grad():
         got = module(pool.x)
@@ -97,8 +95,7 @@ def test_training_moves_adapters_by_their_gradients_and_leaves_the_base(
     assert torch.allclose(alone.rows[0], start - 0.5 * expected, atol=1e-5)
     assert float(expected.abs().max()) > 1e-4
     # side by side on threads: each worker has modules of its own over the same base
-    together = SequentialEngine(made, workers=2).train(pool, jobs, recipe, 0.5)
-    assert torch.equal(alone.rows, together.rows)
+    assert torch.equal(alone.rows, SequentialEngine(made, workers=2).train(pool, jobs, recipe, 0.5).rows)
     assert all(torch.equal(a, b) for a, b in zip(before, frozen(made), strict=True))
 
 

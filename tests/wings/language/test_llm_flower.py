@@ -78,11 +78,9 @@ def test_participants_bring_instructions_of_their_own(llm: None, tmp_path: Path)
     mine = [instructions(write(tmp_path / f"farm{i}.json", i, 3 * i), length=96, validation=0.1) for i in range(3)]
     assert [len(share) for own in mine for share in (own.train, own.validation, own.test)] == [14, 2, 4] * 3
     assert [own.name for own in mine] == ["farm0", "farm1", "farm2"]
-    widths = [own.train.x.shape[1] for own in mine]
-    assert len(set(widths)) > 1  # texts of other lengths
+    assert len({own.train.x.shape[1] for own in mine}) > 1  # texts of other lengths
     assert all(is_text(own.train) and own.train.x.shape[1] == own.test.x.shape[1] for own in mine)
-    exp = shipped(clients={"grant": 1e6})
-    run = over(exp, tmp_path, mine)
+    run = over(shipped(clients={"grant": 1e6}), tmp_path, mine)
     assert [line["answered"] for line in run.metrics] == [3, 3, 3]
     last = run.metrics[-1]
     assert run.tested["test_samples"].tolist() == [4, 4, 4]

@@ -34,8 +34,7 @@ def sample(answer: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
     """A prompt of two tokens, the last of them 0, and an answer, in a window of 6."""
     whole = [3, 0, *answer]
     x = [*whole[:-1], *[PAD] * (7 - len(whole))]
-    y = [IGNORED, *answer, *[IGNORED] * (5 - len(answer))]
-    return torch.tensor([x]), torch.tensor([y])
+    return torch.tensor([x]), torch.tensor([[IGNORED, *answer, *[IGNORED] * (5 - len(answer))]])
 
 
 def test_the_likeliest_candidate_need_not_begin_likeliest() -> None:

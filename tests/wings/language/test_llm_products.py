@@ -15,8 +15,7 @@ SHAPES = {"q/lora_A": (2, 5), "q/lora_B": (4, 2), "v/lora_A": (2, 3), "v/lora_B"
 
 
 def layout() -> Layout:
-    module = nn.ParameterDict({name: nn.Parameter(torch.zeros(shape)) for name, shape in SHAPES.items()})
-    return Layout.of(module)
+    return Layout.of(nn.ParameterDict({name: nn.Parameter(torch.zeros(shape)) for name, shape in SHAPES.items()}))
 
 
 def rows(count: int, seed: int = 0) -> Tensor:
@@ -61,8 +60,7 @@ def test_factors_are_not_unique_and_products_are(kind: str) -> None:
     model = rows(1)[0]
     same = torch.stack([model, refactored(model, 1), refactored(model, 2)])
     assert torch.allclose(products(same[0]), products(same[1]), atol=1e-4)
-    apart = distances(same, kind)
-    assert apart[0, 1] > 0.1  # as far apart as other models are
+    assert distances(same, kind)[0, 1] > 0.1  # as far apart as other models are
     gram = product_gram(layout(), same)
     assert gram_distances(gram, kind).max() < 1e-4 * (1 if kind == "cosine" else gram[0, 0])
 
@@ -72,8 +70,7 @@ def test_gram_distances_are_those_of_models() -> None:
     gram = (models @ models.T).numpy()
     for kind in ("cosine", "squared_l2"):
         assert np.allclose(gram_distances(gram, kind), distances(models, kind), rtol=1e-9, atol=1e-9)
-    nothing = np.zeros((2, 2))
-    assert gram_distances(nothing).tolist() == [[0.0, 1.0], [1.0, 0.0]]  # a model of length 0 has cosine 0
+    assert gram_distances(np.zeros((2, 2))).tolist() == [[0.0, 1.0], [1.0, 0.0]]  # a model of length 0 has cosine 0
 
 
 def test_only_adapters_have_products() -> None:

@@ -42,8 +42,7 @@ IPFL = {"name": "ipfl", "lam": 5.0, "eta": 50.0, "adapters": "products"}
 @pytest.mark.by_turns(3, 2)
 def test_adapters_in_the_market_from_training_to_report(llm: None, tmp_path: Path) -> None:
     straight = hanse.run(adapters(IPFL, 3), out=tmp_path / "run")
-    last = straight.metrics[-1]
-    assert last["client/test_perplexity"] == pytest.approx(
+    assert straight.metrics[-1]["client/test_perplexity"] == pytest.approx(
         np.exp(np.average(straight.tested["test_loss"], weights=straight.tested["test_samples"]))
     )
     assert set(straight.tested["test_accuracy"] * 10 % 1) <= {0.0}  # ten test samples each: whole tenths
@@ -58,8 +57,7 @@ def test_adapters_in_the_market_from_training_to_report(llm: None, tmp_path: Pat
     assert arrays["market_distance"].max() > 0
     assert arrays["market_units"].sum() > 0  # buyers paid sellers
     assert sum(straight.book.balances.values()) == 0
-    page = write_report([tmp_path / "run"], tmp_path / "report.html")
-    assert "market" in page.read_text().lower()
+    assert "market" in write_report([tmp_path / "run"], tmp_path / "report.html").read_text().lower()
     # again to the end from the first round's checkpoint: the same bits
     with pytest.raises(KeyboardInterrupt):
         hanse.run(adapters(IPFL, 3), out=tmp_path / "again", observers=[Watch(0)])

@@ -29,8 +29,7 @@ def test_the_alpaca_format() -> None:
     asked = prompt(Instruction("Add.", "1 and {2}", "3"))
     assert asked.endswith("### Instruction:\nAdd.\n\n### Input:\n1 and {2}\n\n### Response:\n")
     assert asked.startswith("Below is an instruction that describes a task, paired with an input that provides")
-    plain = prompt(Instruction("Sing.", "", "la"))
-    assert plain == (
+    assert prompt(Instruction("Sing.", "", "la")) == (
         "Below is an instruction that describes a task. Write a response that appropriately completes the request."
         "\n\n### Instruction:\nSing.\n\n### Response:\n"
     )
@@ -54,8 +53,7 @@ def test_what_is_longer_than_the_window_is_cut_and_counted() -> None:
     samples, cut = encode(items, tokens, 12)
     assert cut == 2
     assert samples.x.shape == (3, 11)
-    first = samples.x[0].tolist()
-    assert first == [ord("x")] * 7 + [262, *b"yes"]  # the beginning is lost, the answer is whole
+    assert samples.x[0].tolist() == [ord("x")] * 7 + [262, *b"yes"]  # the beginning is lost, the answer is whole
     assert [t for t in samples.y[2].tolist() if t != IGNORED] == [ord("z")] * 11
 
 
@@ -202,8 +200,7 @@ def test_the_shipped_set() -> None:
     train, test = client_reports()
     assert [len(own) for own in train] == [60] * 6
     assert [len(own) for own in test] == [20] * 6
-    texts = [item.input for own in [*train, *test] for item in own]
-    assert len(set(texts)) == 480  # nobody's report is another one's
+    assert len({item.input for own in [*train, *test] for item in own}) == 480  # nobody's report is another one's
     assert CLIENTS == (0, 0, 1, 1, 2, 3)
 
     shared = [[len(set(a) & set(b)) for b in DIALECTS] for a in DIALECTS]

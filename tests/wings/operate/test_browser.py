@@ -119,8 +119,7 @@ def test_a_report_and_a_statement_are_short_on_a_phone_and_whole_on_paper(tmp_pa
         page.emulate_media(media="screen")
     for link in page.locator("nav a").all():
         link.click()
-        section = page.locator(f".part:has(> div{link.get_attribute('href')})")
-        expect(section).to_have_attribute("open", "")
+        expect(page.locator(f".part:has(> div{link.get_attribute('href')})")).to_have_attribute("open", "")
     widths = page.evaluate("Array.from(document.querySelectorAll('figure img'), drawn => drawn.clientWidth)")
     assert len(widths) == page.locator("figure").count() > 4
     assert set(widths) == {page.locator("figure").first.evaluate("figure => figure.clientWidth")}

@@ -151,8 +151,7 @@ def asked(link: SuperLink, ca: Path, monkeypatch: pytest.MonkeyPatch) -> list[st
     said: list[str] = []
     monkeypatch.setattr(httpx.Client, "send", httpx.Client.send)  # to be put back
     clocks.name_refusals(said.append)
-    context = ssl.create_default_context(cafile=str(ca))
-    with httpx.Client(verify=context, trust_env=False) as client:
+    with httpx.Client(verify=ssl.create_default_context(cafile=str(ca)), trust_env=False) as client:
         try:
             said.append(str(client.post(f"https://127.0.0.1:{link.server_port}{clocks.ACTIVATE}").status_code))
         except httpx.ConnectError:

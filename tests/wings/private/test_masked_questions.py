@@ -42,8 +42,7 @@ def member(folder: Path, data: ClientData, client: int = 0, clients: int = 3, **
 def step_at(node: Node, place: float) -> torch.Tensor:
     """Return a model that takes numbers above ``place`` for class 1, and the others for class 0."""
     row = torch.zeros(node.problem.layout.size)
-    weights = node.problem.layout.unflatten(row)
-    for name, part in weights.items():
+    for name, part in node.problem.layout.unflatten(row).items():
         if name.endswith("weight"):
             part.copy_(torch.tensor([[-500.0], [500.0]]) if part.shape[0] == 2 else torch.full_like(part, 1000.0))
         else:
@@ -78,15 +77,13 @@ def bisected(node: Node, sample: int, tests: int) -> tuple[float, bytes]:
 
 
 def test_tests_of_chosen_models_place_a_sample_without_members_and_say_nothing_under_masks(tmp_path: Path) -> None:
-    rng = np.random.default_rng(SEED)
-    x = rng.uniform(size=4)
+    x = np.random.default_rng(SEED).uniform(size=4)
     data = ClientData(samples(x, [0, 1, 0, 1]), samples(x, [1, 1, 1, 1]), num_classes=2)
     bare = member(tmp_path / "bare", data)
     placed = [bisected(bare, i, 8)[0] for i in range(4)]
     np.testing.assert_allclose(sorted(placed), sorted(x), atol=2.0**-8)
     masked = member(tmp_path / "masked", data, trusted=Trusted(frozenset()))
-    found = [bisected(masked, i, 8)[0] for i in range(4)]
-    assert len(set(found)) == 1  # the same for every sample
+    assert len({bisected(masked, i, 8)[0] for i in range(4)}) == 1  # the same for every sample
 
 
 @settings(max_examples=10, deadline=None)
@@ -157,8 +154,7 @@ def network(folder: Path, data: Sequence[ClientData], **more: Any) -> Network:
 
 def asked(here: Network, round: int, model: torch.Tensor, beside: tuple[Any, ...] = ()) -> list[Reply]:
     requests = [Request(c, (Train(c, 0, model), *beside)) for c in here.nodes]
-    rule = SecureSums(3, regroup=False)
-    return list(MaskedSums(here, rule, SEED).exchange(round, requests, None, None))
+    return list(MaskedSums(here, SecureSums(3, regroup=False), SEED).exchange(round, requests, None, None))
 
 
 @pytest.mark.parametrize("beside", [(), (Ask("stay", {}),)], ids=["alone", "beside a question"])
@@ -229,12 +225,10 @@ def test_differences_of_sums_give_an_update_only_if_groups_change(clients: int) 
 
 def test_a_member_that_keeps_its_group_is_in_no_second_one(tmp_path: Path) -> None:
     data = [ClientData(samples([0.1, 0.2], [0, 1]), num_classes=2) for _ in range(6)]
-    here = network(tmp_path, data)
-    nodes = dict(here.nodes)
+    nodes = dict(network(tmp_path, data).nodes)
     for node in nodes.values():
         node.guards[0].trusted = replace(node.guards[0].trusted, same=True)
     model = torch.zeros(nodes[0].problem.layout.size)
     for round, group in enumerate([(0, 1, 2), (0, 1, 3)]):
-        some = Network({c: nodes[c] for c in group})
-        answered = [r.refused is None for r in asked(some, round, model)]
+        answered = [r.refused is None for r in asked(Network({c: nodes[c] for c in group}), round, model)]
         assert answered == [round == 0] * 3

@@ -30,8 +30,7 @@ STEPS = ("keys", "shares", "sum", "open")
 
 
 def update(client: int, round: int = 0) -> Reply:
-    rng = torch.Generator().manual_seed(100 * round + client)
-    row = START + torch.randn(P, generator=rng)
+    row = START + torch.randn(P, generator=torch.Generator().manual_seed(100 * round + client))
     return Reply(client, (Trained(client, row, float(client + 1), 0.25 * client, client),))
 
 
@@ -60,8 +59,7 @@ class Nodes:
             if client in self.lost and STEPS.index(name) >= STEPS.index(self.lost[client]):
                 continue
             try:
-                said = self.twist(client, self.answer(self.maskers[client], round, task))
-                reply = Reply(client, (said,))
+                reply = Reply(client, (self.twist(client, self.answer(self.maskers[client], round, task)),))
             except WireError as wrong:
                 reply = Reply(client, refused=str(wrong))
             try:
@@ -121,12 +119,10 @@ def test_sums_are_the_plain_ones_with_up_to_six_of_twenty_lost_in_each_step(
     step: str, gone: int, tmp_path: Path
 ) -> None:
     lost = set(np.random.default_rng(gone).permutation(20)[:gone].tolist())
-    here = nodes(tmp_path, 20, lost=dict.fromkeys(lost, step))
-    got, want = rows(played(here, 20)), plain(20, lost)
+    got, want = rows(played(nodes(tmp_path, 20, lost=dict.fromkeys(lost, step)), 20)), plain(20, lost)
     if step == "open":  # their updates had come: they are in the sum, if enough of their group open it
         for group in SecureSums(3).groups(SEED, np.arange(20), 0):
-            there = set(group.tolist()) - lost
-            if len(there) >= SecureSums(3).least(len(group)):
+            if len(set(group.tolist()) - lost) >= SecureSums(3).least(len(group)):
                 mine = plain(20, set(range(20)) - set(group.tolist()))
                 assert all(torch.equal(got[c], mine[c]) for c in group.tolist())
             else:
@@ -147,13 +143,11 @@ def test_the_server_receives_no_update_and_nothing_that_gives_one(tmp_path: Path
     for c, masked in words.items():
         for some in range(1, 8):
             for others in combinations(range(7), some):
-                rest = sum(singles[o] for o in others)
-                assert not (masked[:-1] == rest).any(), (c, others)  # by chance once in 2^64
+                assert not (masked[:-1] == sum(singles[o] for o in others)).any(), (c, others)  # by chance once in 2^64
         bits = np.unpackbits(masked.numpy().view(np.uint8)).mean()
         assert 0.3 < bits < 0.7  # a small number's high bits would be equal
     # both secrets of nobody
-    openings = [r.results[0].values for r in here.seen if r.results and r.results[0].name == "open"]
-    for opening in openings:
+    for opening in [r.results[0].values for r in here.seen if r.results and r.results[0].name == "open"]:
         assert not set(opening["seeds"]) & set(opening["keys"])
 
 
@@ -452,8 +446,7 @@ def test_a_member_whose_group_must_stay_the_same_takes_no_other(tmp_path: Path) 
 def test_a_sum_that_must_stay_the_same_lacks_nobody(tmp_path: Path) -> None:
     """Sums of four of five, another one missing each time, would tell each member's mean update."""
     here = nodes(tmp_path, 4, lost={3: "sum"}, same=True)
-    got = refusals(played(here, 4))
-    assert "a sum of [0, 1, 2]: this participant's must stay that of 4 members" in got[0]
+    assert "a sum of [0, 1, 2]: this participant's must stay that of 4 members" in refusals(played(here, 4))[0]
     here.lost = {}
     assert len(rows(played(here, 4, round=1))) == 4
 
@@ -466,8 +459,7 @@ def twisted(client: int, name: str, change: Callable[[Masked], Masked]) -> Calla
 @pytest.mark.parametrize("what", ["sealing", "masking"])
 def test_a_key_on_which_all_agree_alike_is_refused_by_name(what: str, tmp_path: Path) -> None:
     change = twisted(1, "keys", lambda said: replace(said, values={**said.values, what: "00" * 32}))
-    here = nodes(tmp_path, 4, twist=change)
-    got = played(here, 4)
+    got = played(nodes(tmp_path, 4, twist=change), 4)
     assert list(refusals(got)) == [1]
     assert "agrees" in refusals(got)[1]
     assert torch.equal(rows(got)[0], plain(4, {1})[0])
@@ -488,14 +480,12 @@ def test_samples_that_differ_from_those_in_the_sum_are_found(tmp_path: Path) -> 
 
 def wrong_share(said: Masked) -> Masked:
     seeds = dict(said.values["seeds"])  # type: ignore[call-overload]
-    first = next(iter(seeds))
-    return replace(said, values={**said.values, "seeds": seeds | {first: "00" * 66}})
+    return replace(said, values={**said.values, "seeds": seeds | {next(iter(seeds)): "00" * 66}})
 
 
 @pytest.mark.parametrize("clients", [3, 4])
 def test_a_wrong_share_is_named_and_not_used(clients: int, tmp_path: Path) -> None:
-    here = nodes(tmp_path, clients, twist=twisted(1, "open", wrong_share))
-    got = played(here, clients)
+    got = played(nodes(tmp_path, clients, twist=twisted(1, "open", wrong_share)), clients)
     if clients == 4:
         assert torch.equal(rows(got)[0], plain(4, set())[0])
         return

@@ -111,13 +111,11 @@ def test_every_answer_is_charged_and_a_spent_budget_sits_out_untrained() -> None
 
 def test_a_request_that_asks_for_many_things_costs_all_of_them() -> None:
     tasks = (Train(0, 0, START), Gradient("g", START.expand(3, -1)))
-    results = (update(torch.ones(WIDTH)), port.Derived("g", torch.ones(3, WIDTH), 12))
-    at, _ = door(results)
+    at, _ = door((update(torch.ones(WIDTH)), port.Derived("g", torch.ones(3, WIDTH), 12)))
     reply = answer(at, *tasks)
     assert at.accounts.of(1).releases == ((Release(2.0), 4),)
     # each gradient is clipped to the same norm, and the size of the sample is the one that it joined with
-    noise = reply.results[1].gradients - 1 / WIDTH**0.5
-    assert float(noise.std()) == pytest.approx(2.0, rel=0.03)
+    assert float((reply.results[1].gradients - 1 / WIDTH**0.5).std()) == pytest.approx(2.0, rel=0.03)
     assert reply.results[1].num_samples == 50
 
 
@@ -232,8 +230,7 @@ def test_repeated_rounds_and_other_settings_cancel_no_noise_and_cost(tmp_path: P
     assert counts(tmp_path) == 5
     for other in others:
         # independent noise: no multiple of the one explains the other
-        found = np.corrcoef(base.numpy(), other.numpy())[0, 1]
-        assert abs(found) < 5 / np.sqrt(len(base))
+        assert abs(np.corrcoef(base.numpy(), other.numpy())[0, 1]) < 5 / np.sqrt(len(base))
 
 
 def test_what_a_client_says_of_the_clip_costs_each_time_that_it_is_drawn_anew(tmp_path: Path) -> None:
@@ -274,8 +271,7 @@ def test_no_server_turns_an_account_off_or_raises_its_budget(tmp_path: Path) -> 
 def test_what_a_participant_decides_itself_goes_before_the_run(tmp_path: Path) -> None:
     own = Privacy(clip=0.5, noise=4.0, epsilon=3.0, delta=1e-6)
     for given in (None, GIVEN):
-        reply = asked(node(tmp_path, given, own))
-        assert reply.results[0].metrics["noise"] == 2.0  # type: ignore[union-attr]
+        assert asked(node(tmp_path, given, own)).results[0].metrics["noise"] == 2.0  # type: ignore[union-attr]
     account = AccountFile(tmp_path / "privacy.json").read()
     assert (account.epsilon, account.delta) == (3.0, 1e-6)
 
@@ -321,8 +317,7 @@ def test_training_that_fails_is_a_step_of_zero_and_tells_nothing(
         for name, method in change.items():
             object.__setattr__(inner, name, method)
     for at, home in ((plain, tmp_path / "a"), (mine, tmp_path / "b")):
-        reply = asked(at)
-        [sent] = reply.results
+        [sent] = asked(at).results
         start = torch.randn(at.problem.layout.size, generator=torch.Generator().manual_seed(0)) / 10
         assert float((sent.row - start).std()) == pytest.approx(2.0, rel=5 / np.sqrt(2 * len(start)))
         assert counts(home) == 1
@@ -477,8 +472,7 @@ def test_a_client_that_answers_again_has_not_used_up_its_budget() -> None:
 
 def test_noise_that_is_left_out_follows_from_the_budget_and_the_rounds() -> None:
     given = {"clip": 1.0, "epsilon": 8.0, "delta": 1e-5}
-    run = hanse.run(experiment(3, given, {"name": "fedavg", "clients_per_round": 2}))
-    private = run.experiment.federation.private
+    private = hanse.run(experiment(3, given, {"name": "fedavg", "clients_per_round": 2})).experiment.federation.private
     # two of four clients in three rounds: each is asked in two, rounded up
     assert spent(((Release(private["noise"]), 2),), 1e-5) == pytest.approx(8.0, rel=0.01)
 
@@ -652,8 +646,7 @@ def test_an_honest_update_is_never_too_long() -> None:
     for width in (1, 3, 50):
         task = Train(0, 0, torch.zeros(width))
         inner = Answers((Trained(0, torch.ones(width), 33.0, None, 5),))
-        door = Private(inner, RULE, InState(RULE), RECIPE, np.full(3000, 40), 7)
-        at = Believed(door, RULE, RECIPE, width)
+        at = Believed(Private(inner, RULE, InState(RULE), RECIPE, np.full(3000, 40), 7), RULE, RECIPE, width)
         assert all(r.refused is None for r in at.exchange(0, [Request(c, (task,)) for c in range(3000)], None, None))
 
 
@@ -681,8 +674,7 @@ def test_dp_sgd_that_is_longer_than_its_steps_and_noise_can_be_is_refused() -> N
     sent = {"c0": (level * NORMAL, 0.0), "c1": (1.5 * level * NORMAL, 0.0), "c2": (level * NORMAL * 5, 5 * level)}
     replies = believed(rule, task, recipe=recipe, **sent)
     assert noises(replies) == [pytest.approx(level), TOO_LONG, pytest.approx(5 * level)]
-    decay = dataclasses.replace(recipe, weight_decay=0.1)
-    assert rule.longest(33, decay, 0.1, task) == np.inf
+    assert rule.longest(33, dataclasses.replace(recipe, weight_decay=0.1), 0.1, task) == np.inf
 
 
 def test_what_a_client_says_follows_the_clip_that_the_server_sent() -> None:

@@ -92,8 +92,7 @@ def test_no_more_steps_are_taken_than_a_request_is_charged_for() -> None:
     engine = LoopEngine(SequentialEngine(problem, threads=1), dp_sgd(problem, 1.0, 1.0))
     for work in (0, 1, 7, None):  # a server may ask for any
         job = SeatJob(torch.arange(12), torch.zeros(18), (3, 0, 0, 0), work=work)
-        taken = int(engine.train(POOL, [job], recipe, 0.1).steps[0])
-        assert taken <= rule.release(12, recipe, work).steps
+        assert int(engine.train(POOL, [job], recipe, 0.1).steps[0]) <= rule.release(12, recipe, work).steps
         assert rule.release(12, recipe, work).rate == 0.25
 
 
@@ -102,8 +101,7 @@ def test_no_model_tells_by_an_overflow_whether_a_sample_is_there() -> None:
     there = torch.zeros(12, 5)
     there[4] = 100.0
     for x in (there, torch.zeros(12, 5)):
-        pool = Samples(x, POOL.y)
-        row = trained(1.0, 1.0, Recipe(steps=2, batch_size=12, lr=0.1), pool=pool, start=1e37)
+        row = trained(1.0, 1.0, Recipe(steps=2, batch_size=12, lr=0.1), pool=Samples(x, POOL.y), start=1e37)
         assert bool(row.isfinite().all())
 
 

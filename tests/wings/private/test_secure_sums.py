@@ -27,8 +27,7 @@ class Answers:
 
 def update(client: int, samples: int = 10, seed: int | None = None) -> Reply:
     rng = torch.Generator().manual_seed(client if seed is None else seed)
-    row = START + torch.randn(5, generator=rng)
-    return Reply(client, (Trained(client, row, samples, 0.1 * client, client),))
+    return Reply(client, (Trained(client, START + torch.randn(5, generator=rng), samples, 0.1 * client, client),))
 
 
 def seen(replies: list[Reply], deadline: float | None = None, clients: int | None = None) -> list[Reply]:
@@ -59,8 +58,7 @@ def test_groups_that_stay_the_same() -> None:
         build(small_experiment(values, federation={"secure": {"regroup": False}}))
     sums = {"federation": {"secure": {"group": 3}}}  # and by themselves they change only where values need it
     for mechanism, regroup in (("fedavg", False), (values, True)):
-        rule = build(small_experiment(mechanism, **sums)).guards["federation.secure"].terms
-        assert rule.regroup is regroup
+        assert build(small_experiment(mechanism, **sums)).guards["federation.secure"].terms.regroup is regroup
 
 
 def test_the_average_by_samples_is_the_same_and_no_update_is_seen() -> None:

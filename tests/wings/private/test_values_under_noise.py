@@ -48,8 +48,7 @@ def test_the_error_is_weight_times_noise_times_slope_and_holds_the_noise_that_wa
 
     def step(self: Private, round: int, client: int, what: str, at: Any, moved: Any, clip: float) -> torch.Tensor:
         sent = plain(self, round, client, what, at, moved, clip)
-        length = float(torch.linalg.vector_norm(moved.double()))
-        drawn[client] = sent - moved.double() * min(1.0, clip / length)
+        drawn[client] = sent - moved.double() * min(1.0, clip / float(torch.linalg.vector_norm(moved.double())))
         return sent
 
     monkeypatch.setattr(Private, "_step", step)
@@ -105,8 +104,7 @@ def test_nobody_clearly_does_harm_by_noise_alone() -> None:
 def test_values_whose_part_knows_nothing_of_noise_have_errors_that_are_not_known() -> None:
     for value in ("exact", "gtg", "leave_one_out", "first_order"):
         setup = build(experiment(0.02, {"name": "fedavg", "value": value}))
-        values = play_round(setup, first_state(setup)).view.values
-        assert np.isnan(values.standard_errors).all()
+        assert np.isnan(play_round(setup, first_state(setup)).view.values.standard_errors).all()
 
 
 def weighed(noise: float, clip: float = 0.5) -> tuple[Any, np.ndarray]:
