@@ -543,14 +543,9 @@ ANSWERS: Mapping[str, Declared[Any]] = {
 
 
 POLICIES: Mapping[str, Callable[..., Any]] = {
-    "loyal": Loyal,
-    "quits": QuitsWhenWorthless,
-    "best_tier": BestTier,
-    "reward_seeking": RewardSeeking,
-    "random_tiers": RandomTiers,
-    "free_rider": NeverBids,
-    "trader": Trader,
-}
+    "loyal": Loyal, "quits": QuitsWhenWorthless, "best_tier": BestTier, "reward_seeking": RewardSeeking,
+    "random_tiers": RandomTiers, "free_rider": NeverBids, "trader": Trader,
+}  # fmt: skip
 
 
 def answer(policy: Any, question: str, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any] | None:
