@@ -23,7 +23,7 @@ from hanse.games.gram import inner_products
 from hanse.games.mixture import Game
 from hanse.learning.intervals import sample_blocks
 from hanse.learning.job import Problem
-from hanse.learning.metrics import METRICS, Metric, Predictions, build_metric
+from hanse.learning.metrics import METRICS, Metric, build_metric
 from hanse.learning.native.engine import outputs_of_images
 from hanse.learning.scoring import Chunk, KeptOutputs, ModelRows, Scorer
 from hanse.learning.threads import shared_crew
@@ -288,13 +288,8 @@ class UpdateGame:
 
     def _measured(self, metric: Metric, kept: KeptOutputs) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return the models' utilities by a metric, ``[C]``, and those with a block left out, ``[C, B]``."""
-        sign, problem = -1.0 if metric.reading.less_is_better else 1.0, self.problem
-        judged = [
-            Predictions.of(
-                self.samples.y, *kept.of(c), problem.objective, regression=problem.regression, units=self.samples.units
-            )
-            for c in range(len(kept.parts))
-        ]
+        sign, some = -1.0 if metric.reading.less_is_better else 1.0, self.samples
+        judged = [self.problem.predictions(some.y, *kept.of(c), some.units) for c in range(len(kept.parts))]
         return sign * metric.of_models(judged), sign * metric.of_models_without_blocks(judged)
 
     def _weighed(self, chunk: Chunk) -> tuple[Tensor, Tensor]:
