@@ -255,18 +255,12 @@ def pacs(folders: Sequence[Path]) -> Dataset:
     )
     samples = image_samples(np.stack(images), labels)
     train, test = (Samples(samples.x[index], samples.y[index]) for index in map(torch.from_numpy, (rest, cut)))
+    note = f"split is not an official one; pictures at {SIDE} x {SIDE}"
     return Dataset(
-        "pacs",
-        train,
-        test,
-        len(CLASSES),
-        (3, SIDE, SIDE),
-        note=f"split is not an official one; pictures at {SIDE} x {SIDE}",
-        client_of=domains[rest],
-        test_client_of=domains[cut],
-        client_names=DOMAINS,
+        "pacs", train, test, len(CLASSES), (3, SIDE, SIDE), note=note, client_of=domains[rest],
+        test_client_of=domains[cut], client_names=DOMAINS,
         distributions=Distributions(DOMAINS, domains[rest], domains[cut]),
-    )
+    )  # fmt: skip
 
 
 def _pacs_folder(folders: Sequence[Path]) -> Path | None:

@@ -160,17 +160,11 @@ def load_table(name: str, seed: int = 0) -> Dataset:
     size = round(len(labels) * TEST_SHARE)
     train, test = stratified_split(owner_of * 2 + labels, len(labels), size, stream(seed, f"table-{name}"))
     x = _features(frame, table, train)
+    own, tested = (Samples(torch.from_numpy(x[rows]), torch.from_numpy(labels[rows])) for rows in (train, test))
     return Dataset(
-        name,
-        Samples(torch.from_numpy(x[train]), torch.from_numpy(labels[train])),
-        Samples(torch.from_numpy(x[test]), torch.from_numpy(labels[test])),
-        num_classes=2,
-        input_shape=(x.shape[1],),
-        note=_note(table, everything, frame, few),
-        client_of=owner_of[train],
-        test_client_of=owner_of[test],
-        client_names=tuple(map(str, owners)),
-    )
+        name, own, tested, 2, (x.shape[1],), note=_note(table, everything, frame, few), client_of=owner_of[train],
+        test_client_of=owner_of[test], client_names=tuple(map(str, owners)),
+    )  # fmt: skip
 
 
 def _read(name: str, table: PackagedTable) -> pd.DataFrame:
