@@ -27,8 +27,9 @@ def gini(y: Any, p: Any, scale: float = 2.0) -> float:
 
 
 def judged(classes: int, n: int = 60, seed: int = 0) -> Predictions:
-    outputs = torch.randn((classes, n), generator=torch.Generator().manual_seed(seed)).round(decimals=1)  # with ties
-    return Predictions.of(torch.arange(n) % classes, outputs, torch.ones(n), None, regression=False)
+    draw = torch.Generator().manual_seed(seed)
+    outputs = torch.randn((classes, n), generator=draw).round(decimals=1)  # with ties
+    return build_problem("logistic", (1,), classes, 0)[0].predictions(torch.arange(n) % classes, outputs, torch.ones(n))
 
 
 def test_metrics_of_two_classes_are_scikit_learns() -> None:
@@ -62,7 +63,7 @@ def test_metrics_of_many_classes_are_means_over_the_classes_that_there_are() -> 
 def test_metrics_of_numbers_are_scikit_learns() -> None:
     draw = torch.Generator().manual_seed(3)
     y, outputs = torch.randn((40, 2), generator=draw), torch.randn((2, 40), generator=draw)
-    one = Predictions.of(y, outputs, torch.zeros(40), None, regression=True)
+    one = build_problem("logistic", (1,), None, 0)[0].predictions(y, outputs, torch.zeros(40))
     p = outputs.t().numpy()
     for name, wanted in (
         ("r2", sk.r2_score(y, p)),
@@ -140,6 +141,6 @@ def test_coalitions_are_worth_the_metric_of_their_mean_model(utility: str, loss:
         q = shares[list(club)]
         model = (q[:, None] * updates[list(club)]).sum(0) / q.sum() if club else row
         [made] = SequentialEngine(problem).outputs(model[None], pool)
-        one = Predictions.of(pool.y, made.outputs, made.loss, problem.objective, regression=False)
+        one = problem.predictions(pool.y, made.outputs, made.loss)
         assert worth == pytest.approx(sign * metric.of(one)[0], abs=1e-5)
         assert without == pytest.approx(sign * metric.without_blocks(one), abs=1e-5)

@@ -123,9 +123,7 @@ def called(slot: str, method: Callable[..., Any], view: View, state: State) -> I
 def _own(part: object) -> dict[str, Any]:
     """Return what a part keeps in itself: its options, and no values of cached properties."""
     kept: Mapping[str, Any] = getattr(part, "__dict__", {})
-    return {
-        name: value for name, value in kept.items() if not isinstance(getattr(type(part), name, 0), cached_property)
-    }
+    return {name: x for name, x in kept.items() if not isinstance(getattr(type(part), name, 0), cached_property)}
 
 
 def _held(value: object) -> bytes | list[int] | None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -73,16 +74,10 @@ class Layout:
         if not parameters:
             raise ValueError("the model has no parameters to train")
         buffers = [(n, b) for n, b in module.named_buffers() if b.is_floating_point()]
-        offsets = [0]
-        for _, tensor in parameters + buffers:
-            offsets.append(offsets[-1] + tensor.numel())
-        return Layout(
-            names=tuple(n for n, _ in parameters + buffers),
-            shapes=tuple(t.shape for _, t in parameters + buffers),
-            offsets=tuple(offsets),
-            num_parameters=offsets[len(parameters)],
-            size=offsets[-1],
-        )
+        names, tensors = zip(*parameters, *buffers, strict=True)
+        offsets = (0, *accumulate(tensor.numel() for tensor in tensors))
+        shapes = tuple(tensor.shape for tensor in tensors)
+        return Layout(names, shapes, offsets, num_parameters=offsets[len(parameters)], size=offsets[-1])
 
     def _blocks(self) -> Iterator[tuple[str, tuple[int, ...], int, int]]:
         """Yield name, shape, first column and end of each tensor."""

@@ -15,18 +15,5 @@ from hanse.data.samples import Samples
 from hanse.data.sources import SOURCES, load
 from hanse.data.spec import PARTITIONS, DataSpec, parse_spec
 
-__all__ = [
-    "PARTITIONS",
-    "SOURCES",
-    "DataSpec",
-    "Dataset",
-    "FederatedData",
-    "Partition",
-    "Samples",
-    "Share",
-    "as_dataset",
-    "build",
-    "load",
-    "parse_spec",
-    "split",
-]
+__all__ = ["PARTITIONS", "SOURCES", "DataSpec", "Dataset", "FederatedData", "Partition", "Samples", "Share",
+           "as_dataset", "build", "load", "parse_spec", "split"]  # fmt: skip

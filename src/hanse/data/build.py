@@ -275,9 +275,7 @@ def split(dataset: Dataset, spec: DataSpec) -> Partition:
         apart = split(dataset, spec.model_copy(update={"partition": partition.whole}))
         return Partition((np.sort(np.concatenate(apart.train)),))
     if not isinstance(partition, Iid | OwnPartition) and (dataset.num_classes is None or dataset.train.y.ndim > 1):
-        free = [
-            name for name, kind in PARTITIONS.items() if issubclass(kind, Iid | MixturePartition | Natural | Pooled)
-        ]
+        free = [name for name, of in PARTITIONS.items() if issubclass(of, Iid | MixturePartition | Natural | Pooled)]
         raise UserError(
             f"data.partition: '{partition.name}': needs class labels and source '{dataset.name}' has none; "
             f"allowed: {', '.join(free)}"

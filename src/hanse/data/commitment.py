@@ -365,9 +365,7 @@ class CommittedSet:
         Raises:
             UserError: the file was not written by :meth:`write`.
         """
-        arrays = {
-            name: array.astype(array.dtype.newbyteorder("="), copy=False) for name, array in read_arrays(file).items()
-        }
+        arrays = {name: x.astype(x.dtype.newbyteorder("="), copy=False) for name, x in read_arrays(file).items()}
         with gated(f"{file}: is no validation set with salts"):
             x, y, salts, erased, kept = (arrays[name] for name in ("x", "y", "salts", "erased", "kept"))
             units = torch.from_numpy(arrays["units"].astype(np.int64)) if "units" in arrays else None

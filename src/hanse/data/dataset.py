@@ -227,13 +227,11 @@ def stratified_split(
         Two sorted index arrays, ``(rest [n - size], cut [size])``. The share of a class in the cut is exact up to
         rounding.
     """
-    groups: list[NDArray[np.int64]]
     groups = [np.arange(n)] if labels is None else [np.flatnonzero(labels == c) for c in np.unique(labels)]
     if size == 0 or n == 0:
         return np.arange(n), np.arange(0)
     counts = largest_remainder(np.array([len(g) for g in groups], dtype=np.float64), size)
-    cut: NDArray[np.int64] = np.sort(
-        np.concatenate([draw.permutation(g)[:m] for g, m in zip(groups, counts, strict=True)])
-    )
+    parts = [draw.permutation(g)[:m] for g, m in zip(groups, counts, strict=True)]
+    cut: NDArray[np.int64] = np.sort(np.concatenate(parts))
     rest: NDArray[np.int64] = np.setdiff1d(np.arange(n), cut, assume_unique=True)
     return rest, cut

@@ -179,25 +179,20 @@ def _mnist(base: str, *md5: str) -> Remote:
 REMOTES: Mapping[str, Remote] = {
     "mnist": _mnist(
         "https://ossci-datasets.s3.amazonaws.com/mnist/",
-        "f68b3c2dcbeaaa9fbdd348bbdeb94873",
-        "d53e105ee54ea40749a09fcbcd1e9432",
-        "9fb629c4189551a2d022fa330f9573f3",
-        "ec29112dd5afa0611ce80d1b7f02629c",
+        "f68b3c2dcbeaaa9fbdd348bbdeb94873", "d53e105ee54ea40749a09fcbcd1e9432",
+        "9fb629c4189551a2d022fa330f9573f3", "ec29112dd5afa0611ce80d1b7f02629c",
     ),
     "fashion_mnist": _mnist(
         "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
-        "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
-        "25c81989df183df01b3e8a0aad5dffbe",
-        "bef4ecab320f06d8554ea6380940ec79",
-        "bb300cfdad3c16e7a12a480ee83cd310",
+        "8d4fb7e6c68d591d4c3dfef9ec88bf0d", "25c81989df183df01b3e8a0aad5dffbe",
+        "bef4ecab320f06d8554ea6380940ec79", "bb300cfdad3c16e7a12a480ee83cd310",
     ),
     "cifar10": Remote(
-        "https://www.cs.toronto.edu/~kriz/",
-        {"cifar-10-binary.tar.gz": "c32a1d4ab5d03f1284b67883e8d87530"},
+        "https://www.cs.toronto.edu/~kriz/", {"cifar-10-binary.tar.gz": "c32a1d4ab5d03f1284b67883e8d87530"},
         lambda folder: read_cifar10(folder / "cifar-10-binary.tar.gz"),
     ),
     **{f"emnist_{split}": _emnist(split) for split in ("byclass", "balanced", "letters")},
-}
+}  # fmt: skip
 
 
 def fetch(source: str, cache: Path) -> Arrays:

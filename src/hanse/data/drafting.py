@@ -60,9 +60,8 @@ def draft(
             lines.append(f"{one.path}: column {name!r}: is not there, and another table has it: {remedy}")
     if lines:
         raise UnfitTableError("column", *dict.fromkeys(lines))
-    texts = {
-        name: {text for one in tables for text in one.columns[name].tolist()} for name in names if name not in leave_out
-    }
+    read = [name for name in names if name not in leave_out]
+    texts = {name: {text for one in tables for text in one.columns[name].tolist()} for name in read}
     gaps = written_gaps(texts.values(), gaps)
     columns = dict[str, TableColumn]()
     for name in [name for name in texts if name not in others]:

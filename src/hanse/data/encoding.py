@@ -177,9 +177,7 @@ def encoded(columns: Mapping[Any, TableColumn], values: Mapping[Any, NDArray[Any
         values: what each holds ``[n]``, as :meth:`TableColumn.features` takes it.
         train: the rows whose statistics count, as numbers or ``[n]`` true and false.
     """
-    made = [
-        feature for name, one in columns.items() for feature in one.features(values[name], one.of(values[name][train]))
-    ]
+    made = [x for name, one in columns.items() for x in one.features(values[name], one.of(values[name][train]))]
     return np.stack(made, axis=1)
 
 

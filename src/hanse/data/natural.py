@@ -53,12 +53,11 @@ def shakespeare(folders: Sequence[Path], download: bool) -> Dataset:
     Raises:
         UserError: the file is not found and cannot be fetched, or has no roles.
     """
-    return _of_roles(
-        "shakespeare",
-        folders,
-        download,
-        lambda codes: tuple(sliding_window_view(one, WINDOW)[::WINDOW] for one in (codes[:-1], codes[1:])),
-    )
+
+    def cut(codes: NDArray[np.int64]) -> tuple[NDArray[np.int64], ...]:
+        return tuple(sliding_window_view(one, WINDOW)[::WINDOW] for one in (codes[:-1], codes[1:]))
+
+    return _of_roles("shakespeare", folders, download, cut)
 
 
 LEAF_LETTERS = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
@@ -76,13 +75,11 @@ def shakespeare_next(folders: Sequence[Path], download: bool) -> Dataset:
     Raises:
         UserError: as :func:`shakespeare`.
     """
-    return _of_roles(
-        "shakespeare_next",
-        folders,
-        download,
-        lambda codes: (sliding_window_view(codes[:-1], WINDOW), codes[WINDOW:]),
-        LEAF_LETTERS,
-    )
+
+    def cut(codes: NDArray[np.int64]) -> tuple[NDArray[np.int64], ...]:
+        return sliding_window_view(codes[:-1], WINDOW), codes[WINDOW:]
+
+    return _of_roles("shakespeare_next", folders, download, cut, LEAF_LETTERS)
 
 
 def _of_roles(
@@ -258,18 +255,12 @@ def pacs(folders: Sequence[Path]) -> Dataset:
     )
     samples = image_samples(np.stack(images), labels)
     train, test = (Samples(samples.x[index], samples.y[index]) for index in map(torch.from_numpy, (rest, cut)))
+    note = f"split is not an official one; pictures at {SIDE} x {SIDE}"
     return Dataset(
-        "pacs",
-        train,
-        test,
-        len(CLASSES),
-        (3, SIDE, SIDE),
-        note=f"split is not an official one; pictures at {SIDE} x {SIDE}",
-        client_of=domains[rest],
-        test_client_of=domains[cut],
-        client_names=DOMAINS,
+        "pacs", train, test, len(CLASSES), (3, SIDE, SIDE), note=note, client_of=domains[rest],
+        test_client_of=domains[cut], client_names=DOMAINS,
         distributions=Distributions(DOMAINS, domains[rest], domains[cut]),
-    )
+    )  # fmt: skip
 
 
 def _pacs_folder(folders: Sequence[Path]) -> Path | None:

@@ -440,21 +440,11 @@ def _dataset(rows: Rows, test: float | Rows, min_samples: int, seed: int, name: 
         doubt = of_near_rows(floats, Coded.of(y), where)
     own, tested = (samples.take(torch.from_numpy(index)) for index in (kept, later))
     return Dataset(
-        name,
-        own,
-        tested,
-        classes,
-        tuple(samples.x.shape[1:]),
-        note=note,
-        client_of=None if ids is None else ids[kept],
-        test_client_of=ids[later] if ids is not None and owned else None,
-        client_names=called,
-        notes=tuple(notes),
-        time=None if rows.time is None else rows.time[kept],
-        cut=cut,
-        doubt=doubt,
+        name, own, tested, classes, tuple(samples.x.shape[1:]), note=note, client_names=called, notes=tuple(notes),
+        client_of=None if ids is None else ids[kept], test_client_of=ids[later] if ids is not None and owned else None,
+        time=None if rows.time is None else rows.time[kept], cut=cut, doubt=doubt,
         left_out=len(samples) - len(kept) - len(later),
-    )
+    )  # fmt: skip
 
 
 def _samples(rows: Rows, where: str, classes: int | None) -> Samples:

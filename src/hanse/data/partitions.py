@@ -99,10 +99,7 @@ class Iid:
 
     def deal(self, labels: NDArray[Any], clients: int, seed: int = 0, classes: int = 0) -> Dealt:
         """Distribute the samples over the clients at random; of ``labels [n]`` only their number is used."""
-        total = None if self.samples_per_client is None else clients * self.samples_per_client
-        wanted = client_sizes(
-            len(labels), clients, seed=seed, law=self.sizes, min_samples=self.min_samples, total=total
-        )
+        wanted = _sizes_by(self, len(labels), clients, seed)
         order = stream(seed, "partition", start=4).permutation(len(labels))
         return [np.sort(part) for part in np.split(order[: wanted.sum()], np.cumsum(wanted)[:-1])], None
 
@@ -164,13 +161,10 @@ class Dirichlet:
             >>> counts(alpha=0.01)  # nearly one class each
             [[0, 0, 20], [11, 1, 8], [0, 20, 0]]
         """
-        total = None if self.samples_per_client is None else clients * self.samples_per_client
         if not self.use_all:
-            return self._scaled(labels, clients, seed, classes, total), None
+            return self._scaled(labels, clients, seed, classes), None
         mixes = label_mixes(clients, classes, self.alpha, seed=seed, sampler=self.sampler)
-        wanted = client_sizes(
-            len(labels), clients, seed=seed, law=self.sizes, min_samples=self.min_samples, total=total
-        )
+        wanted = _sizes_by(self, len(labels), clients, seed)
         draw = stream(seed, "partition", start=2)
         # each class in a random order, of which clients take consecutive spans
         stock = [draw.permutation(np.flatnonzero(labels == c)) for c in range(classes)]
@@ -185,8 +179,9 @@ class Dirichlet:
             left -= counts
         return spans, None
 
-    def _scaled(self, labels: Labels, clients: int, seed: int, classes: int, total: int | None) -> Indices:
+    def _scaled(self, labels: Labels, clients: int, seed: int, classes: int) -> Indices:
         """Return the indices of each client where sizes and mixes are kept as drawn."""
+        most = len(labels) if self.samples_per_client is None else clients * self.samples_per_client
         _check_room(len(labels), clients, self.min_samples)
         stock = np.bincount(labels, minlength=classes)
         best = 0
@@ -198,7 +193,7 @@ class Dirichlet:
             # of each class, the part of all samples used; the scarcest one bounds how many can be
             asked = weights @ mixes
             used = float(np.divide(stock, asked, out=np.full(classes, np.inf), where=asked > 0).min())
-            used = min(used, len(labels), used if total is None else total)
+            used = min(used, len(labels), most)
             counts = np.floor(mixes * np.floor(used * weights)[:, None]).astype(np.int64)
             # floating-point error may lift the counts of a class above what there is of it
             fits = (counts.sum(axis=0) <= stock).all()
@@ -529,6 +524,12 @@ def client_sizes(
     if law == "equal":
         return largest_remainder(np.ones(clients), count)
     return _with_floor(power_weights(clients, seed), count, min_samples)
+
+
+def _sizes_by(law: Iid | Dirichlet, samples: int, clients: int, seed: int) -> NDArray[np.int64]:
+    """Return :func:`client_sizes` by the options of a partition."""
+    total = None if law.samples_per_client is None else clients * law.samples_per_client
+    return client_sizes(samples, clients, seed=seed, law=law.sizes, min_samples=law.min_samples, total=total)
 
 
 def power_weights(clients: int, seed: int, attempt: int = -1) -> NDArray[np.float64]:

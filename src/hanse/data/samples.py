@@ -96,9 +96,7 @@ def join(given: Mapping[str, Any], where: str = "samples") -> tuple[Tensor, Inpu
     """
     if not given or not all(isinstance(name, str) and name.isidentifier() for name in given):
         raise UserError(f"{where}: inputs named {list(given)}: must be one or more, named as parameters can be")
-    tensors = {
-        name: _as_input(_tensor(x, f"{where} input '{name}'"), f"{where} input '{name}'") for name, x in given.items()
-    }
+    tensors = {name: _as_input(x, f"{where} input '{name}'") for name, x in given.items()}
     lengths = {name: len(x) if x.ndim else 0 for name, x in tensors.items()}
     if len(set(lengths.values())) > 1:
         counts = ", ".join(f"{n} of '{name}'" for name, n in lengths.items())
@@ -190,8 +188,8 @@ def as_tensors(samples: Samples, where: str, *, classes: bool) -> Samples:
         UserError: the samples are strings or objects, or integer inputs other than int64, which could be features or
             tokens.
     """
-    x, y = _tensor(samples.x, f"{where} inputs"), _tensor(samples.y, f"{where} {'labels' if classes else 'targets'}")
-    x = _as_input(x, f"{where} inputs")
+    x = _as_input(samples.x, f"{where} inputs")
+    y = _tensor(samples.y, f"{where} {'labels' if classes else 'targets'}")
     if y.is_floating_point():
         y = y.to(torch.float32)
     elif classes:
@@ -199,8 +197,9 @@ def as_tensors(samples: Samples, where: str, *, classes: bool) -> Samples:
     return samples if x is samples.x and y is samples.y else Samples(x, y, samples.inputs, samples.units)
 
 
-def _as_input(x: Tensor, what: str) -> Tensor:
+def _as_input(given: Any, what: str) -> Tensor:
     """Return inputs as float32 features or int64 tokens; refuse types that could mean either."""
+    x = _tensor(given, what)
     if x.is_floating_point():
         return x.to(torch.float32)
     if x.dtype != torch.int64:

@@ -204,9 +204,7 @@ class Schema:
         """Return the schema in a file. Raises UnfitTableError with a line for each mistake in it."""
         try:
             found = toml.loads(unicodedata.normalize("NFC", _content(path, "schema").decode("utf-8-sig")))
-            columns = {
-                name: call(TableColumn, one, f"columns.{name}") for name, one in found.pop("columns", {}).items()
-            }
+            columns = {key: call(TableColumn, one, f"columns.{key}") for key, one in found.pop("columns", {}).items()}
             options = {**found.pop("schema", {}), **found, "columns": columns}
             made: Schema = call(Schema, options, f"{path}: schema")
         except UserError as wrong:
@@ -397,19 +395,13 @@ def joined(sites: Sequence[SiteTable], name: str, notes: Sequence[str] = (), dou
                 f"data: {several} of {units.max() + 1} units are at several sites: trained on at one and tested on at "
                 "another, as on a network, where no site knows; if they are others, put the site's name before"
             )
+    if not (doubt or schema.group):
+        doubt = of_near_rows(samples.x.numpy(), Coded.of(samples.y.numpy()), "data", BY_SCHEMA)
+    none = samples.take(torch.zeros(0, dtype=torch.int64))
     return Dataset(
-        name,
-        samples,
-        samples.take(torch.zeros(0, dtype=torch.int64)),
-        len(schema.labels) or None,
-        (samples.x.shape[1],),
-        client_of=owner,
-        client_names=names,
-        shares=np.concatenate([one.shares for one in sites]),
-        notes=tuple(told),
-        doubt=doubt
-        or ("" if schema.group else of_near_rows(samples.x.numpy(), Coded.of(samples.y.numpy()), "data", BY_SCHEMA)),
-    )
+        name, samples, none, len(schema.labels) or None, (samples.x.shape[1],), client_of=owner, client_names=names,
+        shares=np.concatenate([one.shares for one in sites]), notes=tuple(told), doubt=doubt,
+    )  # fmt: skip
 
 
 def fitted(tables: Sequence[CsvTable], schema: Schema) -> list[SiteTable]:

@@ -266,10 +266,8 @@ def split_note(source: str) -> str:
     """
     for path in (folder / f"{source}.npz" for folder in _folders(None)):
         if source in _IMAGES and path.is_file():
-            with (
-                suppress(Exception),
-                np.load(path, allow_pickle=False) as stored,
-            ):  # a run that reads it says what is wrong
+            # a run that reads it says what is wrong
+            with suppress(Exception), np.load(path, allow_pickle=False) as stored:
                 labels = {name: stored[name].reshape(-1) for name in ("y_train", "y_test")}
                 return _note(labels, _IMAGES[source], path)
             return ""
@@ -328,19 +326,11 @@ def _read_npz(path: Path, facts: _Images) -> Arrays:
     return arrays
 
 
-SOURCES = Names(
-    {
-        "digits": _digits,
-        **dict.fromkeys(IMAGES, _image_source),
-        "fedsoft_linear": fedsoft_linear,
-        "shakespeare": shakespeare,
-        "shakespeare_next": shakespeare_next,
-        "femnist": femnist,
-        "pacs": pacs,
-        **dict.fromkeys(TABLES, load_table),
-    },
-    "sources",
-)
+SOURCES = Names({
+    "digits": _digits, **dict.fromkeys(IMAGES, _image_source), "fedsoft_linear": fedsoft_linear,
+    "shakespeare": shakespeare, "shakespeare_next": shakespeare_next, "femnist": femnist, "pacs": pacs,
+    **dict.fromkeys(TABLES, load_table),
+}, "sources")  # fmt: skip
 """The named sources; a name maps to its loader, which :func:`load` calls with those of the name, the folders to search,
 ``root``, ``seed`` and ``download`` that it takes. That of a wing is called with all of these in this order, and its
 options."""

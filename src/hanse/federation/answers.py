@@ -28,7 +28,6 @@ from hanse.learning.intervals import UNITS, count_units, unit_error
 from hanse.learning.job import Engine, ModelOutputs, Problem
 from hanse.learning.local import gradients_of
 from hanse.learning.losses import classes_of
-from hanse.learning.metrics import Predictions
 from hanse.learning.sequences import IGNORED
 from hanse.learning.slopes import CHUNK, summed_loss
 
@@ -312,9 +311,7 @@ def measured(
     for c, made in enumerate(engine.outputs(models, pool, index)):
         y = pool.y if index is None else pool.y[index[c].to(pool.y.device)]
         units = pool.units if index is None or pool.units is None else pool.units[index[c].cpu()]
-        judged = Predictions.of(
-            y, made.outputs, made.loss, problem.objective, regression=problem.regression, units=units
-        )
+        judged = problem.predictions(y, made.outputs, made.loss, units)
         values = {metric.key: metric.of(judged) for metric in problem.metrics}
         without = problem.metrics[0].without_blocks(judged)
         found.append(

@@ -651,19 +651,8 @@ class Liar(OfSome):
         return found | {str(name): value for name, value in self.says.items()}
 
 
-BEHAVIOURS: Mapping[str, type[Behaviour]] = Names(
-    {
-        "straggler": Straggler,
-        "noisy": Noisy,
-        "dropout": DropOut,
-        "speed": Speed,
-        "free_rider": FreeRider,
-        "attacker": Attacker,
-        "liar": Liar,
-        "joiner": Joiner,
-        "leaver": Leaver,
-        "drift": Drift,
-    },
-    "behaviours",
-)
+BEHAVIOURS: Mapping[str, type[Behaviour]] = Names({
+    "straggler": Straggler, "noisy": Noisy, "dropout": DropOut, "speed": Speed, "free_rider": FreeRider,
+    "attacker": Attacker, "liar": Liar, "joiner": Joiner, "leaver": Leaver, "drift": Drift,
+}, "behaviours")  # fmt: skip
 """All behaviours by their names in ``[behaviour.NAME]`` of an experiment."""

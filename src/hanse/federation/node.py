@@ -424,15 +424,13 @@ class Node:
         trusted: Any = None,
         private: Any = None,
     ) -> None:
-        guards: list[NodeGuard] = [
+        self.guards: list[NodeGuard] = [
             make(job, folder, len(data.train), trusted, private) for make in NODE_GUARDS.values()
         ]
         kept = [name for name in (ACCOUNT, MEMBERS) if (folder / name).exists()]
-        if "private" not in NODE_GUARDS and (
-            kept or any(given is not None for given in (trusted, private, job.private))
-        ):
+        asked = any(given is not None for given in (trusted, private, job.private))
+        if "private" not in NODE_GUARDS and (kept or asked):
             raise UserError(f"{', '.join(kept) or 'federation.private'}: needs a wing{absent()}")
-        self.guards = guards
         self.job, self.folder = job, private_folder(folder / _safe(job.run)) / f"client-{job.client}"
         private_folder(self.folder)
         mine = _Own.of(data, job.client, job.num_clients)
@@ -444,7 +442,7 @@ class Node:
             if (named := train.pop("loop", None)) is not None and loop is None:
                 loop = Loop.of(named, "train.loop")
         recipe: Recipe = call(Recipe, train, "train")
-        for guard in guards:
+        for guard in self.guards:
             loop = guard.trains(problem, recipe, loop)
         plain = SequentialEngine(problem, threads=1)
         engine: Engine = plain if loop is None else LoopEngine(plain, loop)
@@ -457,7 +455,7 @@ class Node:
             run=job.run, folder=self.folder,
         )  # fmt: skip
         self.home, self.recipe = folder, recipe
-        for guard in guards:
+        for guard in self.guards:
             self.federation = guard.around(self.federation, recipe, mine.sizes, secret)
 
     def answer(self, round: int, message: Message, permit: Callable[[Request], None] = lambda request: None) -> Message:
@@ -473,13 +471,14 @@ class Node:
                 again.
             WireError: the message is not a request for this client.
         """
-        held = self._held()
+        file = self.folder / "models.npz"
+        held = kept_arrays(file)  # models, by content hash
         request = unpack(message, held)
         if not isinstance(request, Request) or request.client != self.job.client:
             raise WireError(f"not a request for client {self.job.client}")
         permit(request)
         if message.arrays:
-            self._keep(held | dict(message.arrays))
+            private_arrays(file, dict([*(held | dict(message.arrays)).items()][-KEPT:]))  # the others are forgotten
         # data may grow from round to round; the change is noted and the round goes on
         changed = note_own_data(self.folder, round, self.data.fingerprint)
         if changed is not None:
@@ -560,14 +559,6 @@ class Node:
             private_arrays(path, {"row": task.models[0].numpy(), "value": np.array(value), "round": np.array(round)})
 
     # ---- what it keeps
-
-    def _held(self) -> dict[str, NDArray[Any]]:
-        """Return the models that are kept, by content hash."""
-        return kept_arrays(self.folder / "models.npz")
-
-    def _keep(self, arrays: dict[str, NDArray[Any]]) -> None:
-        """Keep the last of these arrays, and forget the others."""
-        private_arrays(self.folder / "models.npz", dict(list(arrays.items())[-KEPT:]))
 
     def _private_path(self, row: int) -> Path:
         """Return the file of a private row."""

@@ -424,17 +424,8 @@ class Trader:
         budget = (told["balance"] if most is None else min(most, told["balance"])) / TOKEN
         if samples < 1 or eagerness == 0 or not told["sellers"]:
             return {"sellers": [], "weights": []}
-        weights = best_purchase(
-            samples,
-            eagerness,
-            told["sizes"],
-            told["prices"],
-            told["distances"],
-            told["lam"],
-            max(0.0, budget),
-            told["per_sample"],
-            told["least"],
-        )
+        offers = {name: told[name] for name in ("sizes", "prices", "lam", "per_sample", "least")}
+        weights = best_purchase(samples, eagerness, distance=told["distances"], budget=max(0.0, budget), **offers)
         taken = weights.nonzero()[0].tolist()
         return {"sellers": [told["sellers"][k] for k in taken], "weights": weights[taken].tolist()}
 
@@ -544,14 +535,9 @@ ANSWERS: Mapping[str, Declared[Any]] = {
 
 
 POLICIES: Mapping[str, Callable[..., Any]] = {
-    "loyal": Loyal,
-    "quits": QuitsWhenWorthless,
-    "best_tier": BestTier,
-    "reward_seeking": RewardSeeking,
-    "random_tiers": RandomTiers,
-    "free_rider": NeverBids,
-    "trader": Trader,
-}
+    "loyal": Loyal, "quits": QuitsWhenWorthless, "best_tier": BestTier, "reward_seeking": RewardSeeking,
+    "random_tiers": RandomTiers, "free_rider": NeverBids, "trader": Trader,
+}  # fmt: skip
 
 
 def answer(policy: Any, question: str, me: Me, round: int, told: Mapping[str, Any]) -> Mapping[str, Any] | None:

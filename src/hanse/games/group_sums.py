@@ -70,13 +70,8 @@ class Sums:
         for group, amount in zip(groups, sums, strict=True):
             together[np.ix_(group, group)] += 1.0
             totals[group] += amount
-        return Sums(
-            together,
-            totals,
-            self.squares + float(sums @ sums),
-            self.count + len(groups),
-            self.total + float(sums.sum()),
-        )
+        squares, total = self.squares + float(sums @ sums), self.total + float(sums.sum())
+        return Sums(together, totals, squares, self.count + len(groups), total)
 
 
 @dataclass(frozen=True, eq=False)

@@ -319,20 +319,14 @@ def _imports(market: Market, rows: slice, stop: Stop) -> Graph:
     return chosen
 
 
-def _worth(market: Market, graph: NDArray[np.generic], rows: slice) -> Floats:
-    """Return ``G_i(A_i) - G_i(A_i - E_j)`` on the edges of a block of buyers, and 0 elsewhere."""
-    picked = np.asarray(graph[rows]) != 0
-    n, own, K = market.sizes, market.sizes[rows], market.eagerness[rows]
-    without = totals_without(own, np.where(picked, n[None, :], 0.0))
-    return np.where(picked, marginal(without, n[None, :], K[:, None]), 0.0)
-
-
 def prices(market: Market, graph: NDArray[np.generic]) -> Floats:
     """Return what i pays j, ``r [m, m]``, for a market that has been checked (see :func:`payments`)."""
-    r = np.zeros((market.size, market.size))
+    r, n = np.zeros((market.size, market.size)), market.sizes
     for rows in _blocks(market.size):
         picked = np.asarray(graph[rows]) != 0
-        r[rows] = np.where(picked, _worth(market, graph, rows) - market.similarity(rows), 0.0)
+        without = totals_without(n[rows], np.where(picked, n[None, :], 0.0))
+        worth = marginal(without, n[None, :], market.eagerness[rows, None])  # G_i(A_i) - G_i(A_i - E_j) on the edges
+        r[rows] = np.where(picked, worth - market.similarity(rows), 0.0)
     return r
 
 

@@ -477,8 +477,7 @@ class MixtureFit:
     def estimate(self) -> MixtureEstimate:
         """Return the Shapley value with its errors."""
         found = self._of(self.worth[:, None])
-        three = (columns[:, 0] for columns in (found.values, found.cross_fitted, found.plug_in))
-        values, cross_fitted, plug_in = three
+        values, cross_fitted, plug_in = (one[:, 0] for one in (found.values, found.cross_fitted, found.plug_in))
         return MixtureEstimate(values, found.errors, cross_fitted, plug_in, len(self.worth), self.design.complete, self)
 
     def _mixtures(self) -> Floats:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -68,11 +69,7 @@ def _quadrature(u: Floats, q: Floats) -> Iterator[tuple[Floats, Floats, Floats, 
         there = np.exp(-t[some, None] * q)
         d = 1 - p[some, None] + p[some, None] * there
         r = p[some, None] * there / d
-        v = r * (1 - r)
-        k1, k2, k3, k4 = (
-            c @ power for c, power in zip((r, v, v * (1 - 2 * r), v * (1 - 6 * v)), powers, strict=True)
-        )  # cumulants of Y
-        moments = _from_cumulants(k1, k2, k3, k4)
+        moments = _from_cumulants(*(c @ power for c, power in zip(_cumulants(r), powers, strict=True)))
         # derivatives at z = 0 of 1 / (1 - r + r e^z), each from those before by Leibniz's rule
         inverse = [np.ones_like(r)]
         for k in range(1, DEGREE + 1):
@@ -115,18 +112,19 @@ def sum_kernel_values(u: Floats, q: Floats, offset: float) -> Floats:
     total = np.zeros(b.shape)
     for p, mass in np.transpose(_nodes(len(q))).tolist():
         of_all = [b**k for k in range(1, DEGREE + 1)]
-        moments = _moments(offset, p, [power.sum(axis=0) - power for power in of_all])  # without the player itself
+        sums = [power.sum(axis=0) - power for power in of_all]  # without the player itself
+        k1, *others = (c * power for c, power in zip(_cumulants(p), sums, strict=True))
+        moments = _from_cumulants(offset + k1, *others)
         for j in range(1, DEGREE + 1):
             total += mass * math.comb(DEGREE, j) * b**j * moments[DEGREE - j]
     # the closed form takes the empty coalition to be worth offset^4, not 0
     return np.asarray(total + shapley_weights(len(q))[0] * offset**DEGREE)
 
 
-def _moments(offset: float, p: float, sums: list[Floats]) -> list[Floats]:
-    """Return the moments 0 to 4 of ``offset + sum b_i Bernoulli(p)``, where ``sums`` are those of b, b^2, b^3, b^4."""
+def _cumulants(p: Any) -> tuple[Any, Any, Any, Any]:
+    """Return the cumulants 1 to 4 of a draw that is 1 with probability ``p``, an array or a number, and else 0."""
     v = p * (1 - p)
-    c1, c2, c3, c4 = (c * power for c, power in zip((p, v, v * (1 - 2 * p), v * (1 - 6 * v)), sums, strict=True))
-    return _from_cumulants(offset + c1, c2, c3, c4)
+    return p, v, v * (1 - 2 * p), v * (1 - 6 * v)
 
 
 def _from_cumulants(k1: Floats, k2: Floats, k3: Floats, k4: Floats) -> list[Floats]:

@@ -68,10 +68,7 @@ class Walks:
 
 
 def monte_carlo(
-    value: Utility,
-    n: int,
-    permutations: int | Sequence[Sequence[int]],
-    seed: int | np.random.Generator = 0,
+    value: Utility, n: int, permutations: int | Sequence[Sequence[int]], seed: int | np.random.Generator = 0
 ) -> Floats:
     """Return the mean marginal contribution over permutations, ``[n]``, which estimates the Shapley value.
 
@@ -96,10 +93,7 @@ def monte_carlo(
 
 
 def monte_carlo_result(
-    value: Utility,
-    n: int,
-    permutations: int | Sequence[Sequence[int]],
-    seed: int | np.random.Generator = 0,
+    value: Utility, n: int, permutations: int | Sequence[Sequence[int]], seed: int | np.random.Generator = 0
 ) -> Estimate:
     """Estimate as :func:`monte_carlo` does, and also return standard errors and counts.
 

@@ -37,9 +37,7 @@ def _array(name: str, values: Any, ndim: int) -> Floats:
 
 def _ratio(over: Floats, under: Floats) -> Floats:
     """Return ``over / under``, and 0 where ``under`` is 0."""
-    ratio = np.zeros_like(over)
-    np.divide(over, under, out=ratio, where=under > 0)
-    return ratio
+    return np.asarray(np.divide(over, under, out=np.zeros_like(over), where=under > 0))
 
 
 def importance(correct: Any, sizes: Any) -> Floats:

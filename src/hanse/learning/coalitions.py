@@ -23,7 +23,7 @@ from hanse.games.gram import inner_products
 from hanse.games.mixture import Game
 from hanse.learning.intervals import sample_blocks
 from hanse.learning.job import Problem
-from hanse.learning.metrics import METRICS, Metric, Predictions, build_metric
+from hanse.learning.metrics import METRICS, Metric, build_metric
 from hanse.learning.native.engine import outputs_of_images
 from hanse.learning.scoring import Chunk, KeptOutputs, ModelRows, Scorer
 from hanse.learning.threads import shared_crew
@@ -169,9 +169,9 @@ class UpdateGame:
             return self._utilities(replace(self.models, shares=shares), self._alone(coalitions))
         most = max(1, _MADE // self.models.rows.shape[1])
         parts = [coalitions[a : a + most] for a in range(0, len(coalitions), most)]
-        return [worth for part in parts for worth in self._by_rule(part)]
+        return [worth for part in parts for worth in self._by_rule(self.again, part)]
 
-    def _by_rule(self, coalitions: Sequence[frozenset[int]]) -> list[float]:
+    def _by_rule(self, again: Rule, coalitions: Sequence[frozenset[int]]) -> list[float]:
         """Return the utilities of coalitions whose models the rule ``again`` makes: mixtures, or rows of their own."""
         rows = self.models.rows
         table, made = np.zeros((len(coalitions), self.players + 1)), list[Tensor]()
@@ -180,17 +180,20 @@ class UpdateGame:
             if not members:
                 table[c, -1] = 1.0
                 continue
-            assert self.again is not None
-            aggregate = self.again(np.array(members))
-            if aggregate.row is not None:
-                made.append(aggregate.row.to(rows))
+            said = again(np.array(members))
+            if said.row is not None:
+                made.append(said.row.to(rows))
                 table[c] = np.nan  # marks that its model is the next of the rows that are made
-            elif aggregate.weights is not None and self._cancel(aggregate, members):
-                weights = np.append(aggregate.weights, aggregate.old)[None]
-                made.append(mix(weights, rows[members], rows[-1:])[0])
+                continue
+            assert said.weights is not None  # an aggregate has weights or a row
+            weights = np.append(said.weights, said.old)
+            # Weights so large that they cancel beyond what float32 can sum: such a model is made in float64, as the
+            # table's rows are. A coalition with an update that is not finite is left as it is.
+            if float(np.abs(said.weights).sum()) > _LARGE and not set(members) & set(self.spoilt):
+                made.append(mix(weights[None], rows[members], rows[-1:])[0])
                 table[c] = np.nan
-            elif aggregate.weights is not None:
-                table[c, members], table[c, -1] = aggregate.weights, aggregate.old
+            else:
+                table[c, [*members, -1]] = weights
         if not made:
             return self._utilities(replace(self.models, shares=torch.from_numpy(table).to(rows)))
         apart = np.isnan(table[:, 0])
@@ -210,15 +213,6 @@ class UpdateGame:
         self._without.append(without)
         values: list[float] = worth.tolist()
         return values
-
-    def _cancel(self, said: Aggregate, members: Sequence[int]) -> bool:
-        """Say whether a rule's weights are so large that they cancel beyond what float32 can sum.
-
-        Such a model is made in float64, as the table's rows are. A coalition with an update that is not finite is left
-        as it is.
-        """
-        assert said.weights is not None
-        return float(np.abs(said.weights).sum()) > _LARGE and not set(members) & set(self.spoilt)
 
     def _utilities(self, models: ModelRows, alone: Mapping[int, int] | None = None) -> list[float]:
         """Return the utility of each model, in order.
@@ -294,13 +288,8 @@ class UpdateGame:
 
     def _measured(self, metric: Metric, kept: KeptOutputs) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return the models' utilities by a metric, ``[C]``, and those with a block left out, ``[C, B]``."""
-        sign, problem = -1.0 if metric.reading.less_is_better else 1.0, self.problem
-        judged = [
-            Predictions.of(
-                self.samples.y, *kept.of(c), problem.objective, regression=problem.regression, units=self.samples.units
-            )
-            for c in range(len(kept.parts))
-        ]
+        sign, some = -1.0 if metric.reading.less_is_better else 1.0, self.samples
+        judged = [self.problem.predictions(some.y, *kept.of(c), some.units) for c in range(len(kept.parts))]
         return sign * metric.of_models(judged), sign * metric.of_models_without_blocks(judged)
 
     def _weighed(self, chunk: Chunk) -> tuple[Tensor, Tensor]:

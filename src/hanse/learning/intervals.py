@@ -77,10 +77,8 @@ def errors_without(without: NDArray[np.float64], count: NDArray[np.int64]) -> ND
             blocks count.
         count: int64 ``[n]``, how many samples, or units if samples have some, each figure has.
     """
-    errors = np.full(len(without), np.nan)
-    for place, (own, samples) in enumerate(zip(without, count.tolist(), strict=True)):
-        errors[place] = jackknife_errors(own[: min(BLOCKS, samples)])
-    return errors
+    known = zip(without, np.minimum(count, BLOCKS).tolist(), strict=True)
+    return np.array([jackknife_errors(own[:blocks]) for own, blocks in known], np.float64)
 
 
 Z = 1.959963984540054  # the 97.5 % point of the normal distribution

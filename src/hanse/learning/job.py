@@ -30,7 +30,7 @@ from hanse.core.recipe import Recipe
 from hanse.core.table import Layout
 from hanse.data.samples import Samples
 from hanse.learning.losses import Objective
-from hanse.learning.metrics import Metric
+from hanse.learning.metrics import Metric, Predictions
 from hanse.learning.module_layers import ConvStack, Spec, read_convolutions, read_stack
 
 LOOP = "its training loop"
@@ -155,6 +155,24 @@ class Problem:
         for view in held:
             view.fill_(True)
         return columns if held else None
+
+    def predictions(self, y: Tensor, outputs: Tensor, loss: Tensor, units: Tensor | None = None) -> Predictions:
+        """Return the predictions in a model's outputs. Logits, or the single logit of class 1, become probabilities.
+
+        Args:
+            y: the true targets of n samples.
+            outputs: ``[k, n]``.
+            loss: ``[n]``, each sample's loss.
+            units: ``[n]``, the unit of each sample.
+        """
+        predicted = outputs.t().double()
+        if self.one_output:
+            predicted = torch.cat([torch.sigmoid(-predicted), torch.sigmoid(predicted)], 1)
+        elif not self.regression:
+            predicted = torch.softmax(predicted, 1)
+        targets = y.cpu().reshape(len(y), -1).double() if self.regression else y.cpu()
+        of = None if units is None else units.numpy()
+        return Predictions(targets.numpy(), predicted.numpy(), loss.double().numpy(), of)
 
 
 @dataclass(frozen=True)

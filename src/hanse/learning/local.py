@@ -10,14 +10,13 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hanse.base.pytorch import F, Tensor, nn, torch
-from hanse.base.streams import torch_seed
+from hanse.base.streams import drawn_so_far, torch_seed
 from hanse.core.recipe import Recipe
 from hanse.data.samples import Samples
 from hanse.learning.generator import term_of
@@ -105,12 +104,6 @@ def gradients_of(loss: Tensor, parameters: Sequence[Tensor]) -> list[Tensor]:
     return [one if one.layout == torch.strided else one.to_dense() for one in found]
 
 
-def _generators(device: torch.device) -> Tensor:
-    """Return the states of the generators that a module may draw from: the processor's, and its own card's."""
-    own = [torch.cuda.get_rng_state(device)] if device.type == "cuda" else []
-    return torch.cat([torch.get_rng_state(), *own])
-
-
 class Trainer:
     """One copy of a problem's module that trains one seat at a time. Threads must not share a trainer.
 
@@ -150,6 +143,7 @@ class Trainer:
         self.momenta = [norm.momentum for norm in self.norms]
         self.smallest = smallest_batch(problem)
         self._random: bool | None = None
+        self._cards = [device] if device.type == "cuda" else []  # whose generators are put back
 
     def draws(self, pool: Samples) -> bool:
         """Return whether the module draws random numbers while it trains (dropout).
@@ -157,12 +151,11 @@ class Trainer:
         This is found by one forward pass on a few samples of ``pool``, and cached.
         """
         if self._random is None:
-            card = self.device.type == "cuda"
             probe = copy.deepcopy(self.module).train()
-            with torch.no_grad(), torch.random.fork_rng(devices=[self.device] if card else []):
-                before = _generators(self.device)
+            with torch.no_grad(), torch.random.fork_rng(devices=self._cards):
+                before = drawn_so_far(self.device)
                 probe(self._inputs(pool.x[: max(2, self.smallest)]))
-                self._random = not torch.equal(before, _generators(self.device))
+                self._random = drawn_so_far(self.device) != before
         return self._random
 
     def train(self, pool: Samples, job: SeatJob, recipe: Recipe, lr: float) -> tuple[Tensor, float, int]:
@@ -183,16 +176,13 @@ class Trainer:
         """
         key, drawn = job.key, plan_of(job, recipe, self.smallest)
         plan, reported = drawn.batches, drawn.reported
-        tail = plan[reported:]
-        counted = int((tail >= 0).sum())
-        self._load(job.start)
+        counted = int((plan[reported:] >= 0).sum())
+        self.load(job.start)
         if not self.draws(pool):  # then no generator needs to be seeded and put back
             total = self._run(pool, job, recipe, lr, plan, reported)
         else:
-            devices = [self.device] if self.device.type == "cuda" else []
-            with torch.random.fork_rng(devices=devices):
-                seed = torch_seed(key[0], "dropout", round=key[1], client=key[2], start=key[3])
-                torch.manual_seed(seed)
+            with torch.random.fork_rng(devices=self._cards):
+                torch.manual_seed(torch_seed(key[0], "dropout", round=key[1], client=key[2], start=key[3]))
                 total = self._run(pool, job, recipe, lr, plan, reported)
         row = self.row()
         loss = float(total) / counted
@@ -241,8 +231,15 @@ class Trainer:
         return total
 
     def load(self, row: Tensor) -> nn.Module:
-        """Load a row ``[P]`` into the module and return it in evaluation mode."""
-        self._load(row)
+        """Load a row ``[P]`` into the module and return it in evaluation mode.
+
+        The integer buffers, which a row does not hold, are reset to those of the template.
+        """
+        self.layout.load(self.module, row.to(self.device))
+        for norm, momentum in zip(self.norms, self.momenta, strict=True):
+            norm.momentum = momentum
+        for name, counter in self.counters.items():
+            self.module.get_buffer(name).copy_(counter)
         return self.module.eval()
 
     def row(self) -> Tensor:
@@ -254,7 +251,7 @@ class Trainer:
     def run(self, x: Tensor) -> Tensor:
         """Return what the loaded module puts out on inputs ``x [n, ...]`` from a pool, in whatever type it has."""
         x = self._inputs(x)
-        with self._autocast():
+        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.precision == "bf16"):
             output: Tensor = self.module(x)
         return output
 
@@ -262,14 +259,6 @@ class Trainer:
         """Return the loaded module's outputs on inputs ``x [n, ...]`` from a pool, without gradients."""
         with torch.no_grad():
             return self.run(x).to(self.dtype)
-
-    def _load(self, row: Tensor) -> None:
-        """Load a row's tensors, and reset the integer buffers, which a row does not hold, to those of the template."""
-        self.layout.load(self.module, row.to(self.device))
-        for norm, momentum in zip(self.norms, self.momenta, strict=True):
-            norm.momentum = momentum
-        for name, counter in self.counters.items():
-            self.module.get_buffer(name).copy_(counter)
 
     def _parts(self, row: Tensor) -> list[Tensor]:
         """Cut a row's trained parameters into tensors shaped as the module's."""
@@ -283,8 +272,3 @@ class Trainer:
 
     def _targets(self, y: Tensor) -> Tensor:
         return y.to(device=self.device, dtype=self.dtype if y.is_floating_point() else None)
-
-    def _autocast(self) -> AbstractContextManager[None]:
-        if self.precision == "float32":
-            return nullcontext()
-        return torch.autocast(self.device.type, dtype=torch.bfloat16)

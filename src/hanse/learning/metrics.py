@@ -16,20 +16,16 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hanse.base.errors import RAISED, UserError, collected, first_line
 from hanse.base.imports import named
-from hanse.base.pytorch import Tensor, torch
+from hanse.base.pytorch import torch
 from hanse.games.jackknife import jackknife_errors, t_factor, t_quantile
 from hanse.learning.intervals import UNITS, Interval, auc_interval, sample_blocks, wilson
-
-if TYPE_CHECKING:
-    from hanse.learning.losses import Objective
-
 
 Floats = NDArray[np.float64]
 Given = str | Mapping[str, Any]
@@ -209,35 +205,6 @@ class Predictions:
     predicted: Floats
     loss: Floats
     units: NDArray[np.int64] | None = None
-
-    @staticmethod
-    def of(
-        y: Tensor,
-        outputs: Tensor,
-        loss: Tensor,
-        objective: Objective | None,
-        *,
-        regression: bool,
-        units: Tensor | None = None,
-    ) -> Predictions:
-        """Return the predictions in a model's outputs. Logits, or the single logit of class 1, become probabilities.
-
-        Args:
-            y: the true targets of n samples.
-            outputs: ``[k, n]``.
-            loss: ``[n]``, each sample's loss.
-            objective: the loss that was minimised, if it is not a built-in one.
-            regression: whether targets are numbers.
-            units: ``[n]``, the unit of each sample.
-        """
-        predicted = outputs.t().double()
-        if objective is not None and objective.one_output:
-            predicted = torch.cat([torch.sigmoid(-predicted), torch.sigmoid(predicted)], 1)
-        elif not regression:
-            predicted = torch.softmax(predicted, 1)
-        targets = y.cpu().reshape(len(y), -1).double() if regression else y.cpu()
-        of = None if units is None else units.numpy()
-        return Predictions(targets.numpy(), predicted.numpy(), loss.double().numpy(), of)
 
     def without(self, block: NDArray[np.int64]) -> Predictions:
         """Return the predictions without the samples at the positions ``block``."""

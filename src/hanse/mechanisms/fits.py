@@ -51,40 +51,29 @@ class Word:
 
 
 WORDS: Mapping[str, Word] = {
-    "validation": Word(
-        "a validation set at the server",
-        "data.validation > 0, but no schema's tables; on a network load_server_data returns it",
-    ),
+    "validation": Word("a validation set at the server",
+                       "data.validation > 0, but no schema's tables; on a network load_server_data returns it"),
     "client_validation": Word("a validation share at each client", "data.client_validation > 0"),
     "root": Word("a root set at the server, for itself to train on", "data.root > 0"),
     "clients": Word("several clients; with data.partition = 'pooled' there is one", "'centralised' trains it"),
     "pooled": Word("all data at one client", "data.partition = 'pooled'"),
     "head": Word("a classifier that ends in a linear layer, whose input the generator makes"),
     "secure": Word("sums of groups of updates in the place of single ones", "federation.secure"),
-    "noise": Word(
-        "clients that say how much noise their updates have",
-        "federation.private without federation.secure or late updates",
-    ),
+    "noise": Word("clients that say how much noise their updates have",
+                  "federation.private without federation.secure or late updates"),
     "proofs": Word("members that prove that they train", "evidence.training = {}"),
     "values": Word("a value part", "mechanism.value", "value"),
     "bids": Word("an auction that clients bid at", "mechanism.settle = 'tokens' or 'server_tokens'", "settle"),
     "trade": Word("a market of models", "mechanism.weigh = 'ipfl'", "weigh"),
-    "average": Word(
-        "a weighted average of the updates, or a rule that it accepts",
-        "'exact', 'gtg', 'monte_carlo', 'leave_one_out' and 'banzhaf' of game 'average' go with it",
-        "weigh",
-    ),
-    "probabilities": Word(
-        "a selector that draws at random and hands on its probabilities", "mechanism.select = 's_fedavg'", "select"
-    ),
-    "schedule": Word(
-        "a selector that goes by the bids for each model; here it ignores them",
-        "mechanism.select = 'tiers' or 'pretrained_tiers'",
-        "select",
-    ),
-    "groups": Word(
-        "groups of several seats with one target row; here every client trains a row of its own", by="train"
-    ),
+    "average": Word("a weighted average of the updates, or a rule that it accepts",
+                    "'exact', 'gtg', 'monte_carlo', 'leave_one_out' and 'banzhaf' of game 'average' go with it",
+                    "weigh"),
+    "probabilities": Word("a selector that draws at random and hands on its probabilities",
+                          "mechanism.select = 's_fedavg'", "select"),
+    "schedule": Word("a selector that goes by the bids for each model; here it ignores them",
+                     "mechanism.select = 'tiers' or 'pretrained_tiers'", "select"),
+    "groups": Word("groups of several seats with one target row; here every client trains a row of its own",
+                   by="train"),
     "sizes": Word("how many samples each client says it has", by="clients"),
     "weights": Word("each update's weight in the new model", by="clients"),
     "losses": Word("each client's training loss", by="clients"),

@@ -30,14 +30,8 @@ def greedyfed(clients_per_round: Positive = 10, averaging: Averaging = "mean", e
             the weight that the old value keeps.
         eps: GTG-Shapley's truncation threshold, in units of the validation loss.
     """
-    return Mechanism(
-        name="greedyfed",
-        select=Greedy(clients_per_round, averaging),
-        train=SharedModel(),
-        weigh=BySamples(),
-        value=GTG(eps),
-        deploy=ServerModel(),
-    )
+    select = Greedy(clients_per_round, averaging)
+    return Mechanism("greedyfed", select, SharedModel(), BySamples(), GTG(eps), deploy=ServerModel())
 
 
 def ucb(clients_per_round: Positive = 10, beta: Weight = 0.01) -> Mechanism:

@@ -869,16 +869,12 @@ def pifl(
         invited: whether clients that train without a bid share in the pool: "earn" as in the paper, or "unpaid". With
             "unpaid", several seats in a round also earn a client no more than one.
     """
-    chosen = PretrainedTiers(by_contribution, at_random, rounds=pretraining) if pretraining else None
-    return Mechanism(
-        name="pifl",
-        select=chosen or Tiers(by_contribution, at_random),
-        train=TierModels(tiers),
-        weigh=BySamples(),
-        value=FirstOrderAtClients(samples=score_samples),
-        settle=Tokens(price, eta, gamma, score_samples, pretraining + 1, invited=invited),
-        deploy=OneShot(personal_from),
-    )
+    select = Tiers(by_contribution, at_random)
+    if pretraining:
+        select = PretrainedTiers(by_contribution, at_random, rounds=pretraining)
+    value = FirstOrderAtClients(samples=score_samples)
+    settle = Tokens(price, eta, gamma, score_samples, pretraining + 1, invited=invited)
+    return Mechanism("pifl", select, TierModels(tiers), BySamples(), value, settle, OneShot(personal_from))
 
 
 def tiff(
@@ -899,12 +895,5 @@ def tiff(
         gamma: the relative improvement from which nothing is returned.
         score_samples: the most samples on which clients score models for their bids. None: all.
     """
-    return Mechanism(
-        name="tiff",
-        select=Tiers(by_contribution, at_random),
-        train=SharedModel(),
-        weigh=BySamples(),
-        value=FirstOrder(),
-        settle=ServerTokens(price, eta, gamma, score_samples),
-        deploy=ServerModel(),
-    )
+    select, settle = Tiers(by_contribution, at_random), ServerTokens(price, eta, gamma, score_samples)
+    return Mechanism("tiff", select, SharedModel(), BySamples(), FirstOrder(), settle, ServerModel())

@@ -52,94 +52,46 @@ PARTS = {
     slot: Later(places, slot)
     for slot, places in {
         "select": {
-            "everyone": "select:Everyone",
-            "the_one": "select:TheOne",
-            "uniform": "select:Uniform",
-            "round_robin": "select:RoundRobin",
-            "greedy": "select:Greedy",
-            "ucb": "select:UCB",
-            "s_fedavg": "select:SFedAvg",
-            "power_of_choice": "select:PowerOfChoice",
-            "oort": "select:Oort",
-            "set_aware": "set_aware:SetAware",
-            "gtflat": "gtflat:GTFLATSelect",
-            "ipfl": "ipfl:IPFL",
-            "tiers": "pifl:Tiers",
-            "pretrained_tiers": "pifl:PretrainedTiers",
+            "everyone": "select:Everyone", "the_one": "select:TheOne", "uniform": "select:Uniform",
+            "round_robin": "select:RoundRobin", "greedy": "select:Greedy", "ucb": "select:UCB",
+            "s_fedavg": "select:SFedAvg", "power_of_choice": "select:PowerOfChoice", "oort": "select:Oort",
+            "set_aware": "set_aware:SetAware", "gtflat": "gtflat:GTFLATSelect", "ipfl": "ipfl:IPFL",
+            "tiers": "pifl:Tiers", "pretrained_tiers": "pifl:PretrainedTiers",
         },
         "train": {
-            "shared": "train:SharedModel",
-            "proximal": "train:Proximal",
-            "own": "train:OwnModels",
-            "fedgen": "fedgen:FedGen",
-            "tiers": "pifl:TierModels",
-            "scaffold": "scaffold:Scaffold",
-            "ditto": "ditto:Ditto",
-            "towards_centres": "fedamp:TowardsCentres",
-            "from_centres": "pfedgraph:FromCentres",
-            "fedfomo": "fedfomo:FedFomo",
-            "ifca": "ifca:IFCA",
-            "fedsoft": "fedsoft:FedSoft",
-            "ipfl": "ipfl:IPFL",
+            "shared": "train:SharedModel", "proximal": "train:Proximal", "own": "train:OwnModels",
+            "fedgen": "fedgen:FedGen", "tiers": "pifl:TierModels", "scaffold": "scaffold:Scaffold",
+            "ditto": "ditto:Ditto", "towards_centres": "fedamp:TowardsCentres", "from_centres": "pfedgraph:FromCentres",
+            "fedfomo": "fedfomo:FedFomo", "ifca": "ifca:IFCA", "fedsoft": "fedsoft:FedSoft", "ipfl": "ipfl:IPFL",
         },
         "weigh": {
-            "samples": "weigh:BySamples",
-            "uniform": "weigh:UniformWeights",
-            "samples_over_probability": "weigh:SamplesOverProbability",
-            "gtflat": "gtflat:GTFLAT",
-            "inverse_distance": "weigh:InverseDistance",
-            "inverse_variance": "weigh:InverseVariance",
-            "median": "robust:Median",
-            "trimmed_mean": "robust:TrimmedMean",
-            "geometric_median": "robust:GeometricMedian",
-            "clipped": "robust:Clipped",
-            "krum": "robust:Krum",
-            "multi_krum": "robust:MultiKrum",
-            "fltrust": "robust:FLTrust",
-            "fedavgm": "server_steps:FedAvgM",
-            "fedadam": "server_steps:FedAdam",
-            "fedyogi": "server_steps:FedYogi",
-            "fedadagrad": "server_steps:FedAdagrad",
-            "fednova": "server_steps:FedNova",
-            "q_fedavg": "server_steps:QFedAvg",
-            "by_staleness": "weigh:ByStaleness",
-            "scaffold": "scaffold:Scaffold",
-            "fedamp": "fedamp:FedAMP",
-            "heur_fedamp": "fedamp:HeurFedAMP",
-            "pfedgraph": "pfedgraph:PFedGraph",
-            "fedfomo": "fedfomo:FedFomo",
-            "cfl": "cfl:CFL",
-            "fedsoft": "fedsoft:FedSoft",
-            "ipfl": "ipfl:IPFL",
+            "samples": "weigh:BySamples", "uniform": "weigh:UniformWeights",
+            "samples_over_probability": "weigh:SamplesOverProbability", "gtflat": "gtflat:GTFLAT",
+            "inverse_distance": "weigh:InverseDistance", "inverse_variance": "weigh:InverseVariance",
+            "median": "robust:Median", "trimmed_mean": "robust:TrimmedMean",
+            "geometric_median": "robust:GeometricMedian", "clipped": "robust:Clipped", "krum": "robust:Krum",
+            "multi_krum": "robust:MultiKrum", "fltrust": "robust:FLTrust", "fedavgm": "server_steps:FedAvgM",
+            "fedadam": "server_steps:FedAdam", "fedyogi": "server_steps:FedYogi",
+            "fedadagrad": "server_steps:FedAdagrad", "fednova": "server_steps:FedNova",
+            "q_fedavg": "server_steps:QFedAvg", "by_staleness": "weigh:ByStaleness", "scaffold": "scaffold:Scaffold",
+            "fedamp": "fedamp:FedAMP", "heur_fedamp": "fedamp:HeurFedAMP", "pfedgraph": "pfedgraph:PFedGraph",
+            "fedfomo": "fedfomo:FedFomo", "cfl": "cfl:CFL", "fedsoft": "fedsoft:FedSoft", "ipfl": "ipfl:IPFL",
         },
         "value": {
-            "gtg": "value:GTG",
-            "mixture": "value:MixtureValue",
-            "exact": "value:Exact",
-            "monte_carlo": "value:MonteCarlo",
-            "leave_one_out": "value:LeaveOneOut",
-            "banzhaf": "value:Banzhaf",
-            "path": "value:Path",
-            "group_path": "value:GroupPath",
-            "first_order": "value:FirstOrder",
+            "gtg": "value:GTG", "mixture": "value:MixtureValue", "exact": "value:Exact",
+            "monte_carlo": "value:MonteCarlo", "leave_one_out": "value:LeaveOneOut", "banzhaf": "value:Banzhaf",
+            "path": "value:Path", "group_path": "value:GroupPath", "first_order": "value:FirstOrder",
             "first_order_clients": "value:FirstOrderAtClients",
         },
         "settle": {
-            "tokens": "pifl:Tokens",
-            "server_tokens": "pifl:ServerTokens",
-            "ipfl": "ipfl:IPFL",
-            "utilities": "ipfl:Utilities",
-            "by_value": "by_value:ByValue",
-            "pot": "pot:Pot",
+            "tokens": "pifl:Tokens", "server_tokens": "pifl:ServerTokens", "ipfl": "ipfl:IPFL",
+            "utilities": "ipfl:Utilities", "by_value": "by_value:ByValue", "pot": "pot:Pot",
         },
         "deploy": {
-            "one_shot": "pifl:OneShot",
-            "server": "deploy:ServerModel",
-            "own": "deploy:OwnModel",
-            "ifca": "ifca:IFCA",
+            "one_shot": "pifl:OneShot", "server": "deploy:ServerModel", "own": "deploy:OwnModel", "ifca": "ifca:IFCA",
         },
     }.items()
-}
+}  # fmt: skip
 SLOTS = tuple(PARTS)
 
 
@@ -269,9 +221,8 @@ def _want(
     else:
         # The mechanism's options carry over, and its default of clients_per_round: no other default may mean the same.
         # Nothing does to a part of the user's own, whose options may mean anything.
-        known = {key: n for key, n in defaults(make).items() if key == "clients_per_round" and n is not None} | dict(
-            options
-        )
+        usual = {key: n for key, n in defaults(make).items() if key == "clients_per_round" and n is not None}
+        known = {**usual, **options}
         start = {key: known[key] for key in defaults(factory) if key in known and PARTS[slot].name_of(factory)}
     one = wanted.setdefault(factory, _NamedPart(factory, start))
     assert one is not None

@@ -307,8 +307,7 @@ class GTG(GameValue):
             "value/cut_short": float(found.cut),
             "value/truncated_between": float(found.truncated_between),
         }
-        without = _along(found, game)
-        return Solved(found.values, without, _known(found.standard_errors), counts)
+        return Solved(found.values, _along(found, game), _known(found.standard_errors), counts)
 
 
 @dataclass(frozen=True)
@@ -907,8 +906,7 @@ class GroupPath(Path):
 
     def init(self, context: Context) -> State:
         """Return the state before any round: the normal equations of no sums."""
-        none = group_sums.Sums.none(context.num_clients)
-        return {**vars(none)}
+        return {**vars(group_sums.Sums.none(context.num_clients))}
 
     def unfit(self, size: Size) -> Sequence[str]:
         """Return a line if there are too many clients to keep an equation for each pair."""

@@ -36,7 +36,7 @@ from hanse.learning.coalitions import metric_of
 from hanse.learning.generator import why_no_head
 from hanse.learning.job import Problem, smallest_batch
 from hanse.learning.losses import OF_CLASSES
-from hanse.learning.metrics import OF_TEXTS, WHERE, Metric, Predictions
+from hanse.learning.metrics import OF_TEXTS, WHERE, Metric
 from hanse.learning.sequences import is_text
 from hanse.learning.slopes import why_no_slope
 from hanse.mechanisms.fits import WARNS, clashes, said, unfit, words_of
@@ -419,5 +419,5 @@ def _fails(
     y = torch.from_numpy(largest[:_TRIED].copy())
     width = y.reshape(len(y), -1).shape[1] if num_classes is None else 1 if problem.one_output else num_classes
     outputs = torch.from_numpy(stream(0, "metrics").standard_normal((width, len(y))))
-    judged = Predictions.of(y, outputs, torch.zeros(len(y)), problem.objective, regression=problem.regression)
+    judged = problem.predictions(y, outputs, torch.zeros(len(y)))
     return metric.of(judged)[1]
