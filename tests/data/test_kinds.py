@@ -21,6 +21,7 @@ from own_forms import draws, from_arrays, from_frame, holds
 
 from hanse.base.errors import UserError
 from hanse.data import Dataset, Samples
+from hanse.data.encoding import spread
 from hanse.data.kinds import held
 from hanse.data.own import as_dataset
 
@@ -366,3 +367,8 @@ def test_days_of_arrow_are_dates() -> None:
     day = pd.ArrowDtype(pytest.importorskip("pyarrow").date32())
     found = held(pd.Series(pd.to_datetime(["1970-01-02", None])).astype(day), "")
     assert (found.kind, found.values[0], found.gaps.tolist()) == ("dates", 86400, [False, True])
+
+
+@pytest.mark.parametrize("number", [0.1, 0.4465, 1e-300, -7.0])
+def test_a_column_of_one_number_is_that_number_and_no_noise(number: float) -> None:
+    assert spread(np.full(39, number)) == (number, 1.0)  # the mean of 39 times .1 lies beside .1

@@ -60,7 +60,9 @@ def spread(values: NDArray[np.float64]) -> tuple[float, float]:
     1 if all are the same.
     """
     real = values[np.isfinite(values)]
-    return (float(real.mean()), float(real.std()) or 1.0) if len(real) else (0.0, 1.0)
+    if len(real) and real.min() < real.max():
+        return float(real.mean()), float(real.std()) or 1.0
+    return (float(real[0]) if len(real) else 0.0), 1.0  # the mean of equal numbers may lie beside them, by rounding
 
 
 @dataclass(frozen=True)
