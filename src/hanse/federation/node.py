@@ -471,14 +471,13 @@ class Node:
                 again.
             WireError: the message is not a request for this client.
         """
-        file = self.folder / "models.npz"
-        held = kept_arrays(file)  # models, by content hash
+        held = self._held()
         request = unpack(message, held)
         if not isinstance(request, Request) or request.client != self.job.client:
             raise WireError(f"not a request for client {self.job.client}")
         permit(request)
         if message.arrays:
-            private_arrays(file, dict([*(held | dict(message.arrays)).items()][-KEPT:]))  # the others are forgotten
+            self._keep(held | dict(message.arrays))
         # data may grow from round to round; the change is noted and the round goes on
         changed = note_own_data(self.folder, round, self.data.fingerprint)
         if changed is not None:
@@ -559,6 +558,14 @@ class Node:
             private_arrays(path, {"row": task.models[0].numpy(), "value": np.array(value), "round": np.array(round)})
 
     # ---- what it keeps
+
+    def _held(self) -> dict[str, NDArray[Any]]:
+        """Return the models that are kept, by content hash."""
+        return kept_arrays(self.folder / "models.npz")
+
+    def _keep(self, arrays: dict[str, NDArray[Any]]) -> None:
+        """Keep the last of these arrays, and forget the others."""
+        private_arrays(self.folder / "models.npz", dict(list(arrays.items())[-KEPT:]))
 
     def _private_path(self, row: int) -> Path:
         """Return the file of a private row."""
