@@ -148,7 +148,7 @@ def test_a_participants_messages_are_answered_by_a_warm_process(
     def answers(name: str, words: list[str]) -> None:
         """A message comes in."""
         found.append(subprocess.run([warm_process.COMMAND, "--help"], capture_output=True, text=True, check=False))
-        assert [remembered("a table", lambda made=made: made) for made in (1, 2)] == [1, 1]
+        assert [remembered("a table", "1", lambda made=made: made) for made in (1, 2)] == [1, 1]
 
     assert join("--operator", make_operator_key(tmp_path), "--import", "colorsys", run=answers)[0] == 0
     [message] = found

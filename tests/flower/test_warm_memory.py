@@ -50,9 +50,10 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, 
 
 def test_the_oldest_is_given_up_and_a_key_has_the_last(kept: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(warm_process, "MOST", 2)
-    assert [remembered(key, lambda key=key: [key] * 3) for key in "abca"] == [[key] * 3 for key in "abca"]
+    assert [remembered(key, "1", lambda key=key: [key] * 3) for key in "abca"] == [[key] * 3 for key in "abca"]
     assert [*kept] == ["c", "a"]
-    assert remembered("c", lambda: pytest.fail("it is made again")) == ["c"] * 3
+    assert remembered("c", "1", lambda: pytest.fail("it is made again")) == ["c"] * 3
+    assert remembered("c", "2", lambda: ["d"]) == ["d"]  # in the place of the first version
     asked(os.environ[SOCKET], {})  # the calls before are over
     links = [os.path.realpath(one) for one in Path("/proc/self/fd").iterdir()]
     assert sum("/memfd:hanse" in link for link in links) == 2  # the others are closed
@@ -70,5 +71,6 @@ def test_a_table_is_prepared_once_and_anew_when_it_changes(
     assert (first.name, first.schema, again.profile) == (again.name, again.schema, {"cost": 1})
     file.write_text("\n".join(ROWS[:-1]))
     assert len(table(file, schema).train) < len(first.train)
+    assert len(kept) == 1  # a row that its owner has deleted is nowhere
     monkeypatch.setenv(SOCKET, str(tmp_path / "nobody"))
     assert torch.equal(table(file, schema, site="b").train.x, table(file, schema).train.x)

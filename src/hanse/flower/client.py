@@ -223,8 +223,8 @@ def table(
         )
 
     agreed_on = digest(schema)
-    key = repr((digest(file, "file"), agreed_on, str(file), site))
-    return replace(remembered(key, prepared), profile=profile or {})
+    key, version = f"{file} of {site}", f"{digest(file, 'file')} by {agreed_on}"
+    return replace(remembered(key, version, prepared), profile=profile or {})
 
 
 def _over(tasks: Sequence[Task], data: ClientData) -> dict[str, int]:

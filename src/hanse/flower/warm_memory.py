@@ -19,13 +19,14 @@ SOCKET = "HANSE_WARM"  # the environment variable with the path of the warm proc
 T = TypeVar("T")
 
 
-def remembered(key: str, make: Callable[[], T]) -> T:
+def remembered(key: str, version: str, make: Callable[[], T]) -> T:
     """Return what ``make`` returned to a process before this one, or call it and leave the result for those after it.
 
     Without a warm process, or where the system has no files in memory, ``make`` is called.
 
     Args:
-        key: names everything that the result depends on, such as a hash of the files that are read.
+        key: names what is made, such as a file's path. Of each key only the last version is kept.
+        version: names everything that the result depends on, such as a hash of the files that are read.
         make: makes the result, which can be pickled.
     """
     path = os.environ.get(SOCKET)
@@ -34,10 +35,12 @@ def remembered(key: str, make: Callable[[], T]) -> T:
     try:
         if found := asked(path, {"recall": key}):
             with open(found[0], "rb") as there, mmap.mmap(there.fileno(), 0, access=mmap.ACCESS_READ) as kept:
-                return pickle.loads(kept)  # type: ignore[no-any-return]  # of this user's own process
+                was, value = pickle.loads(kept)  # of this user's own process
+            if was == version:
+                return value  # type: ignore[no-any-return]
         made = make()
         with open(os.memfd_create("hanse"), "wb") as file:
-            pickle.dump(made, file, protocol=5)
+            pickle.dump((version, made), file, protocol=5)
             file.flush()
             asked(path, {"keep": key}, [file.fileno()])
     except OSError as wrong:
