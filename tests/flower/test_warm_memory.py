@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from hanse.flower import warm_memory
 from hanse.flower.client import table
 from hanse.flower.warm_memory import SOCKET, asked, remembered
 from hanse.wings.operate import warm_process
@@ -57,6 +58,18 @@ def test_the_oldest_is_given_up_and_a_key_has_the_last(kept: dict[str, int], mon
     asked(os.environ[SOCKET], {})  # the calls before are over
     links = [os.path.realpath(one) for one in Path("/proc/self/fd").iterdir()]
     assert sum("/memfd:hanse" in link for link in links) == 2  # the others are closed
+
+
+def test_what_cannot_be_kept_is_made_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    made = list[int]()
+    with socket.socket(socket.AF_UNIX) as deaf:  # it takes calls, and answers none
+        deaf.bind(str(tmp_path / "deaf"))
+        deaf.listen()
+        monkeypatch.setattr(warm_memory, "WAIT_S", 0.0)
+        for place in ("deaf", "nobody"):
+            monkeypatch.setenv(SOCKET, str(tmp_path / place))
+            remembered("a", "1", lambda: made.append(1))
+    assert made == [1, 1]
 
 
 def test_a_table_is_prepared_once_and_anew_when_it_changes(

@@ -213,14 +213,9 @@ def table(
             logging.getLogger(__name__).warning("%s: %s", file, line)
         train = found.share("train")
         assert train is not None  # a site has rows to train on, or the shares are refused
-        return ClientData(
-            train,
-            validation=found.share("validation"),
-            test=found.share("test"),
-            num_classes=len(found.schema.labels) or None,
-            name=found.name,
-            schema=agreed_on,
-        )
+        shares = {name: found.share(name) for name in ("validation", "test")}
+        classes = len(found.schema.labels) or None
+        return ClientData(train, **shares, num_classes=classes, name=found.name, profile={}, schema=agreed_on)
 
     agreed_on = digest(schema)
     key, version = f"{file} of {site}", f"{digest(file, 'file')} by {agreed_on}"

@@ -62,8 +62,8 @@ def to_records(message: Message, **values: Any) -> RecordDict:
     records = RecordDict({"hanse": ConfigRecord({"header": message.header, **values})})
     if message.arrays:
         arrays = ArrayRecord({name: Array(array) for name, array in message.arrays.items()})
-        files = ConfigRecord({name: array.data for name, array in arrays.items()})
-        records["arrays"] = files if size_of(arrays) <= _SMALL else arrays
+        small = size_of(arrays) <= _SMALL
+        records["arrays"] = ConfigRecord({name: a.data for name, a in arrays.items()}) if small else arrays
     return records
 
 

@@ -12,10 +12,12 @@ import mmap
 import os
 import pickle
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TypeVar
 
 SOCKET = "HANSE_WARM"  # the environment variable with the path of the warm process's socket
+WAIT_S = 10.0  # seconds that the warm process has to answer
 T = TypeVar("T")
 
 
@@ -32,30 +34,37 @@ def remembered(key: str, version: str, make: Callable[[], T]) -> T:
     path = os.environ.get(SOCKET)
     if path is None or not hasattr(os, "memfd_create"):
         return make()
-    try:
+    with _told():
         if found := asked(path, {"recall": key}):
             with open(found[0], "rb") as there, mmap.mmap(there.fileno(), 0, access=mmap.ACCESS_READ) as kept:
                 was, value = pickle.loads(kept)  # of this user's own process
             if was == version:
-                return value  # type: ignore[no-any-return]
-        made = make()
-        with open(os.memfd_create("hanse"), "wb") as file:
-            pickle.dump((version, made), file, protocol=5)
-            file.flush()
-            asked(path, {"keep": key}, [file.fileno()])
+                return value  # type: ignore[no-any-return]  # what an earlier call has pickled under this version
+    made = make()
+    with _told(), open(os.memfd_create("hanse"), "wb") as file:
+        pickle.dump((version, made), file, protocol=5)
+        file.flush()
+        asked(path, {"keep": key}, [file.fileno()])
+    return made
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """Log that the warm process keeps nothing, if the system or the process fails; the message is answered without."""
+    try:
+        yield
     except OSError as wrong:
         logging.getLogger(__name__).warning("the warm process keeps nothing for the next message: %s", wrong)
-        return make()
-    return made
 
 
 def asked(path: str, order: Mapping[str, object], files: Sequence[int] = ()) -> list[int]:
     """Give the warm process at a socket an order, with files to keep, and return the files that it hands out.
 
     Raises:
-        OSError: nobody answers there.
+        OSError: nobody answers there, or not in time.
     """
     with socket.socket(socket.AF_UNIX) as keeper:
+        keeper.settimeout(WAIT_S)
         keeper.connect(path)
         socket.send_fds(keeper, [b" "], files)
         keeper.sendall(json.dumps(order).encode() + b"\n")

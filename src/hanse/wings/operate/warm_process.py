@@ -42,13 +42,8 @@ MOST = 32  # things that are kept for later messages; several nodes of one machi
 # what is imported beforehand; torch imports the last one, for a second or more, when its first optimiser is made
 WHAT = "the warm process, which imports torch and Flower"
 READY = (
-    "hanse.flower.client",
-    "hanse.runs.setup",
-    "sklearn.datasets",
-    "flwr.supernode.cli",
-    "httpcore",
-    "torch._dynamo",
-)
+    "hanse.flower.client", "hanse.runs.setup", "sklearn.datasets", "flwr.supernode.cli", "httpcore", "torch._dynamo",
+)  # fmt: skip
 
 # The command on the node's PATH. Python's options -S (no site packages) and -E (no variables of Python) make it start
 # within some ten milliseconds.
@@ -137,7 +132,7 @@ def keep(path: Path, parent: int, imports: Sequence[str]) -> None:
     _ = [*NODE_GUARDS.values()]  # imports those of the wings
     Declared.prepare()
     for unmade in [*weakref.finalize._registry]:  # type: ignore[attr-defined]
-        unmade.atexit = False  # torch has some 400, for the operators that its modules declare
+        unmade.atexit = False  # torch has some 400, for its operators; Python shows them nowhere else
     [entry] = entry_points(group="console_scripts", name=COMMAND)
     run = entry.load()
     gc.freeze()  # the collector leaves what is loaded alone, so that forks go on sharing its memory
@@ -198,7 +193,9 @@ def read(caller: socket.socket, kept: dict[str, int]) -> tuple[dict[str, Any], l
             socket.send_fds(caller, [b"1"], [kept[key]])
             return order, handles
         case {"keep": str(key)} if handles:
-            kept[key], *handles = *handles, *filter(None, [kept.pop(key, None)])
+            if key in kept:
+                handles.append(kept.pop(key))  # its last version, which is closed
+            kept[key] = handles.pop(0)
             if len(kept) > MOST:
                 handles.append(kept.pop(next(iter(kept))))  # the oldest
     caller.send(b"1")
