@@ -13,8 +13,6 @@ from typing import Any
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
-from hanse.flower.message import from_records
-
 DEEP = object()  # stands for a list nested 100,000 deep, which no JSON library writes
 HUGE = object()  # an integer of 5,000 digits
 LONG = object()  # one of 401
@@ -74,16 +72,13 @@ class Parts:
         beside = dict(records["hanse"])
         self.header: Any = json.loads(str(beside.pop("header")))
         self.beside: dict[str, Any] = beside
-        arrays = from_records(records)[0].arrays
-        self.arrays = {name: (str(a.dtype), a.shape, Array(a).data) for name, a in arrays.items()}
+        self.arrays = {name: (a.dtype, tuple(a.shape), a.data) for name, a in records["arrays"].items()}
         self.text: str | None = None
 
     def records(self) -> RecordDict:
         text = written(self.header) if self.text is None else self.text
-        whole = ConfigRecord({n: b for n, (_, _, b) in self.arrays.items()})
-        cut = ArrayRecord({n: Array(d, s, "numpy.ndarray", b) for n, (d, s, b) in self.arrays.items()})
-        arrays = whole if len(text) % 2 else cut  # either form that arrays travel in
-        return RecordDict({"hanse": ConfigRecord({"header": text, **self.beside}), "arrays": arrays})
+        arrays = {n: Array(d, s, "numpy.ndarray", b) for n, (d, s, b) in self.arrays.items()}
+        return RecordDict({"hanse": ConfigRecord({"header": text, **self.beside}), "arrays": ArrayRecord(arrays)})
 
 
 Change = Callable[[random.Random, Parts], Any]
@@ -249,7 +244,7 @@ def without(draw: random.Random, records: RecordDict) -> RecordDict:
     """Return records of which one is missing, or another one's."""
     kept = {name: record for name, record in records.items() if name != draw.choice(["hanse", "arrays"])}
     if draw.random() < 0.5:
-        kept = {"hanse": records.get("arrays", ConfigRecord()), "arrays": records["hanse"]}
+        kept = {"hanse": records["arrays"], "arrays": records["hanse"]}
     return RecordDict(kept)
 
 

@@ -13,7 +13,6 @@ from rotation import rotating
 
 import hanse
 import hanse.runs.setup
-from hanse.flower.message import from_records
 from hanse.ledger.witness import Witness
 from hanse.wings.private.masker import Trusted
 
@@ -59,7 +58,7 @@ def test_the_server_receives_no_update_of_one(tmp_path: Path) -> None:
         [file] = (tmp_path / f"node{i}").glob("*/masked.npz")
         with np.load(file) as kept:
             updates[i] = kept["words"]
-    arrays = [a.reshape(-1) for r in received for a in from_records(r.content)[0].arrays.values()]
+    arrays = [a.numpy().reshape(-1) for r in received for a in r.content.array_records["arrays"].values()]
     wide = [a for a in arrays if len(a) >= len(start)]
     assert len(wide) == 4  # one a client: words under masks
     for words in updates.values():

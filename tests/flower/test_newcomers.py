@@ -37,7 +37,7 @@ def says(node: int, hello: Callable[[Message], str]) -> Callable[[int, Message, 
         if at != node or message.content["hanse"].get("kind") != "hello":
             return reply
         config = ConfigRecord({**dict(reply.content["hanse"]), "hello": hello(reply)})
-        return Message(RecordDict({**reply.content, "hanse": config}), reply_to=message)
+        return Message(RecordDict({"hanse": config, "arrays": reply.content["arrays"]}), reply_to=message)
 
     return meddle
 

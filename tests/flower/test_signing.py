@@ -15,7 +15,7 @@ import pytest
 import torch
 from commands import invoke
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from flwr.app import Array, ConfigRecord, Context, Message, RecordDict
+from flwr.app import Array, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.proto.fleet_pb2 import PushMessagesRequest
@@ -125,8 +125,10 @@ def edited(number: int, /, **changes: Any) -> Message:
 
 def with_arrays(round: int, change: Callable[[dict[str, np.ndarray]], Mapping[str, np.ndarray]]) -> Message:
     message = asked(round)
-    found = change(dict(from_records(message.content)[0].arrays))
-    message.content["arrays"] = ConfigRecord({name: Array(a).data for name, a in found.items()})
+    arrays = message.content.array_records["arrays"]
+    found = {name: array.numpy() for name, array in arrays.items()}
+    arrays.clear()
+    arrays.update({name: Array(a) for name, a in change(dict(found)).items()})
     return message
 
 

@@ -1,9 +1,8 @@
 """hanse's messages as Flower's records.
 
 A message of :mod:`hanse.federation.codec` is a JSON header and arrays by content hash. Here the header goes into a
-``ConfigRecord``, with a few plain values, and the arrays into an ``ArrayRecord``, which Flower cuts into pieces; or, as
-each piece costs a request at every hop, into a second ``ConfigRecord`` if they are small. :func:`to_records` writes a
-message, :func:`from_records` reads one, and :func:`said_beside` checks the plain values of a client's answer.
+``ConfigRecord``, with a few plain values, and the arrays into an ``ArrayRecord``. :func:`to_records` writes a message,
+:func:`from_records` reads one, and :func:`said_beside` checks the plain values of a client's answer.
 
 The reading side trusts nothing: records that are too large or have another form raise
 :class:`hanse.federation.codec.WireError` before memory is allocated for them.
@@ -26,7 +25,6 @@ from hanse.flower.leave import LONGEST
 
 QUERY = "query.hanse"  # Flower's message type of hanse's own questions
 LARGEST = 2 << 30  # bytes of one message in either direction; larger ones are refused unread
-_SMALL = 1 << 20  # bytes of a message's arrays that travel in one piece
 _TYPES = ("float16", "float32", "float64", "int64")  # NumPy types that arrays may have on the wire
 _SAID = 1 << 16  # the most characters of a text beside a message
 
@@ -59,12 +57,8 @@ _BESIDE = Declared[Beside](Beside)
 
 def to_records(message: Message, **values: Any) -> RecordDict:
     """Return a message as Flower's records, with plain ``values`` (numbers, texts) next to its header."""
-    records = RecordDict({"hanse": ConfigRecord({"header": message.header, **values})})
-    if message.arrays:
-        arrays = ArrayRecord({name: Array(array) for name, array in message.arrays.items()})
-        small = size_of(arrays) <= _SMALL
-        records["arrays"] = ConfigRecord({name: a.data for name, a in arrays.items()}) if small else arrays
-    return records
+    arrays = {name: Array(array) for name, array in message.arrays.items()}
+    return RecordDict({"hanse": ConfigRecord({"header": message.header, **values}), "arrays": ArrayRecord(arrays)})
 
 
 def from_records(records: RecordDict, largest: int = LARGEST) -> tuple[Message, dict[str, Any]]:
@@ -77,10 +71,7 @@ def from_records(records: RecordDict, largest: int = LARGEST) -> tuple[Message, 
     Raises:
         WireError: the records have another form, are too large, or an array cannot be read.
     """
-    config, found = records.get("hanse"), records.get("arrays", ArrayRecord())
-    files = [(name, data) for name, data in found.items() if isinstance(data, bytes)]
-    small = isinstance(found, ConfigRecord) and len(files) == len(found)
-    arrays = ArrayRecord({name: Array("", (), "numpy.ndarray", data) for name, data in files}) if small else found
+    config, arrays = records.get("hanse"), records.get("arrays")
     if not isinstance(config, ConfigRecord) or not isinstance(arrays, ArrayRecord):
         raise WireError("the message has no records of hanse")
     values = dict(config)

@@ -50,7 +50,7 @@ def sign(message: FlowerMessage, key: Ed25519PrivateKey) -> FlowerMessage:
     """Add a nonce and the signature to a request, and return it."""
     values, about = message.content.config_records["hanse"], message.metadata
     values["nonce"] = secrets.token_hex(16)
-    arrays = message.content.get("arrays") or ()
+    arrays = message.content.array_records["arrays"]
     said = _statement(dict(values), arrays, about.run_id, about.dst_node_id, about.message_type)
     values["signature"] = key.sign(said).hex()
     return message
