@@ -153,7 +153,7 @@ def test_a_gain_is_measured_by_what_is_paid_and_not_by_the_grant(tmp_path: Path)
     [
         ("nowhere", "'nowhere'"), ("ipfl --client 9", "--client 9"), ("ipfl --client 7 --pair", "--client 8"),
         ("ipfl --seed -1", "--seed -1"), ("ipfl --tries 0", "--tries 0"),
-        ("ipfl --seeds 1", "--seeds 1"), ("fedavg --workers 1", "'fedavg'"),
+        ("ipfl --seeds 1", "--seeds 1"), ("--table --seeds 1", "--seeds 1"), ("fedavg --workers 1", "'fedavg'"),
         ("ipfl --smoke", "--smoke: not here"),
         ("ipfl --set behaviour.liar.clients=[0]", "client 0 cheats in the file"),
         ("ipfl --set behaviour.free_rider.fraction=1.0", "client 0 cheats in the file"),

@@ -70,6 +70,7 @@ def test_every_cheat_of_the_rules_is_a_deviation_and_can_be_played_somewhere() -
     assert set(small.columns) < set(rules.columns)
     assert set(small.cheats) < set(rules.cheats)
     assert {s["run"]["rounds"] for s in small.columns.values()} == {4}
+    assert [read_rules(smoke=tiny, seeds=100).seeds for tiny in (False, True)] == [100, 100]
 
 
 def test_a_cheat_leaves_somebody_honest() -> None:

@@ -29,7 +29,7 @@ SeedsFrom = Annotated[
 
 
 # options of one way alone
-TABLE, SEARCH = {"smoke", "seeds_from"}, {"client", "pair", "tries", "seeds", "seed"}
+TABLE, SEARCH = {"smoke", "seeds_from"}, {"client", "pair", "tries", "seed"}
 
 
 def attack(
@@ -41,7 +41,7 @@ def attack(
     smoke: Annotated[bool, typer.Option("--smoke", help="With --table: a small one, in a minute or two.")] = False,
     seeds_from: SeedsFrom = None,
     tries: Annotated[int, typer.Option("--tries", help="How many deviations are tried.")] = 150,
-    seeds: Annotated[int, typer.Option("--seeds", help="Fresh seeds that confirm the best deviation.")] = 5,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Seeds that confirm the best (5), or a table's (8).")] = None,
     seed: Annotated[int, typer.Option("--seed", help="The first of the search's three seeds.")] = 0,
     set_: Changes = None,
     workers: Workers = None,
@@ -71,15 +71,14 @@ def attack(
 
     _check_options(ctx, table)
     if table:
-        _on_table(what, set_ or [], out_dir, workers, smoke, seeds_from, as_json)
-        return
+        return _on_table(what, set_ or [], out_dir, workers, smoke, seeds, seeds_from, as_json)
     if what is None:
         raise UserError("EXP.toml|MECHANISM: is missing: give an experiment's file, a mechanism's name, or --table")
     sections, name = _asked(what, set_ or [])
     clients = [client, client + 1] if pair else [client]
     folder = out_dir or Path("runs") / f"attack-{name}"
     with resumable(), counting("runs", err, thread=False) as told:  # no thread: players may fork
-        found = search(sections, clients, folder, tries=tries, seeds=seeds, seed=seed, workers=workers, told=told)
+        found = search(sections, clients, folder, tries=tries, seeds=seeds or 5, seed=seed, workers=workers, told=told)
     if as_json:
         return print_json(asdict(found) | {"pays": found.pays, "interval": found.best.gain(found.fresh)})
     for line in sentences(found):
@@ -104,6 +103,7 @@ def _on_table(
     out_dir: Path | None,
     workers: int | None,
     smoke: bool,
+    seeds: int | None,
     seeds_from: str | None,
     as_json: bool,
 ) -> None:
@@ -114,7 +114,7 @@ def _on_table(
     from hanse.wings.attack.cheat_table import play_table, read_rules
 
     own, name = (None, what) if what is None or what in MECHANISMS else _asked(what, overrides)
-    rules = read_rules(own, name if own is None else None, smoke=smoke)
+    rules = read_rules(own, name if own is None else None, smoke=smoke, seeds=seeds)
     if own is None and overrides:
         rules = replace(rules, columns={key: _changed(dict(one), overrides) for key, one in rules.columns.items()})
     folder = out_dir or Path("runs") / "-".join(["attack-table", *filter(None, [name]), *["smoke"] * smoke])

@@ -154,21 +154,26 @@ class AttackTable:
         }  # fmt: skip
 
 
-def read_rules(own: Mapping[str, Any] | None = None, only: str | None = None, *, smoke: bool = False) -> Rules:
+def read_rules(
+    own: Mapping[str, Any] | None = None, only: str | None = None, *, smoke: bool = False, seeds: int | None = None
+) -> Rules:
     """Return the rules of a table.
 
     Args:
         own: the user's own experiment, to be played with its own mechanism and with the rules'. None: theirs.
         only: the name of the only mechanism to play. None: all.
         smoke: whether to take the small table.
+        seeds: how many, at least 2. None: as many as the rules say.
 
     Raises:
-        UserError: the experiment has deviants of its own, or is not valid.
+        UserError: the experiment has deviants of its own, or is not valid, or there are too few seeds.
     """
     if own is not None and "deviant" in own.get("behaviour", {}):
         raise UserError("behaviour.deviant: the table puts its own in this place; leave it out of the file")
     if own is not None:
         Experiment(**own)  # its mistakes are not a mechanism's
+    if seeds is not None and seeds < 2:
+        raise UserError(f"--seeds {seeds}: must be at least 2, as one run has no interval")
     text = read_text(RULES, 1 << 20)
     given = toml.loads(text)
     small, base = given["smoke"] if smoke else {}, given["experiment"] if own is None else own
@@ -190,7 +195,7 @@ def read_rules(own: Mapping[str, Any] | None = None, only: str | None = None, *,
             columns[name] = {**sections, "run": {**run, "rounds": rounds}}
     cheats = {name: dict(toml.flat(given["cheats"][name])) for name in small.get("cheats", given["cheats"])}
     digest = hashlib.sha256(text.encode()).hexdigest()
-    return Rules(small.get("seeds", given["seeds"]), given["margin"], columns, cheats, digest, smoke)
+    return Rules(seeds or small.get("seeds", given["seeds"]), given["margin"], columns, cheats, digest, smoke)
 
 
 def drawn_seeds(rules: Rules, folder: Path, commit: str | None) -> tuple[list[int], str | None]:
