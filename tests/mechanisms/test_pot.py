@@ -7,15 +7,17 @@ import numpy as np
 import pytest
 from experiments import digits
 from forging import history_of, rewritten
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as some
 from mistaken import mistakes
 
 import hanse
+from hanse.core.book import Book
 from hanse.core.entry import MINT, TOKEN, Transaction, client, pool
 from hanse.core.part import Context
 from hanse.games.shares import shares
 from hanse.ledger.run_ledger import reading
+from hanse.mechanisms.by_value import rounded
 from hanse.mechanisms.pot import Pot
 from hanse.reports.audit import audit_run
 from hanse.reports.invoice import invoice
@@ -51,6 +53,28 @@ def test_shares_are_whole_units_that_sum_to_the_pot_and_keep_the_order_of_equall
     work = got.get("work", np.zeros(n, np.int64))
     assert work.sum() == round(for_work * part.units)
     assert np.ptp(work) <= 1
+
+
+@settings(deadline=None, max_examples=40)
+@given(some.integers(1, 6000), some.floats(1e-6, 1e9), some.floats(0, 1), some.booleans(), some.integers(0, 99))
+@example(3000, 100.001999, 0.0, True, 0)  # each share ends on 0.9997 units
+@example(6000, 1e9, 1.0, False, 0)
+def test_whole_units_of_thousands_sum_to_the_pot_and_are_the_shares_up_or_down(
+    n: int, tokens: float, for_work: float, alike: bool, seed: int
+) -> None:
+    part = Pot(tokens=tokens, for_work=for_work)
+    worth = np.ones(n) if alike else np.random.default_rng(seed).exponential(size=n) ** 3
+    state = {**part.init(Context.tiny(n)), "worth": worth, "work": np.ones(n, np.int64), "filled": 1}
+    Book().post(0, [*part.filled(), *part.paid_out(state)])
+    wanted = (worth / worth.sum() * part.units).tolist()
+    for amounts, total in (
+        (wanted, part.units),
+        ([*wanted, -float(part.units)], 0),
+        ([-one for one in wanted], -part.units),
+    ):
+        units = rounded(amounts, total)
+        assert sum(units) == total
+        assert all(abs(whole - one) < 1 + 1e-3 + 1e-9 * part.units for whole, one in zip(units, amounts, strict=True))
 
 
 HUGE = some.floats(allow_nan=True, allow_infinity=True)

@@ -267,16 +267,26 @@ def within(wanted: Floats, low: Floats, high: Floats) -> tuple[Floats, float]:
     return np.clip(wanted, low, high), total
 
 
-def rounded(amounts: Sequence[float]) -> list[int]:
-    """Round amounts of sum 0 to whole units of sum 0, each up or down, by the largest remainder.
+def rounded(amounts: Sequence[float], total: int = 0) -> list[int]:
+    """Round amounts to whole units that sum to ``total``, each up or down, by the largest remainder.
+
+    Args:
+        amounts: what is shared out; the amounts sum to ``total`` but for the error of floats. Amounts that are equal to
+            three digits are tied, and the earlier is first.
+        total: the sum of the result.
 
     Examples:
-        >>> rounded([1.5, -0.5, -1.0])
-        [2, -1, -1]
+        >>> rounded([1.5, -0.5, -1.0]), rounded([0.6, 2.4], 3)
+        ([2, -1, -1], [1, 2])
     """
     exact = [round(amount, 3) for amount in amounts]
     units = [math.floor(amount) for amount in exact]
+    if sum(units) > total:  # of thousands of amounts, what the three digits added comes to whole units
+        exact, units = list(amounts), [math.floor(amount) for amount in amounts]
     order = sorted(range(len(units)), key=lambda i: (units[i] - exact[i], i))
-    for i in order[: -sum(units)]:  # what rounding left goes to the largest remainders
+    missing = min(max(total - sum(units), 0), len(units))
+    for i in order[:missing]:
         units[i] += 1
+    if rest := total - sum(units):  # floats of huge sums lost as much
+        units[max(order, key=exact.__getitem__)] += rest
     return units

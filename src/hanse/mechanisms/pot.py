@@ -116,8 +116,8 @@ class Pot(SettlePart):
         }
         found = []
         for kind, (units, share, said) in parts.items():
-            unearned = units * (1.0 - float(share.sum()))
-            *earned, back, _ = rounded([*(units * share), unearned, -float(units)])
+            unearned = units * max(0.0, 1.0 - float(share.sum()))
+            *earned, back = rounded([*(units * share), unearned], units)
             to = [(account(c), n) for c, n in enumerate(earned) if n] + [(MINT, back)] * (back != 0)
             if units:
                 found.append(Transaction(kind, kind, ((POT, -units), *to), f"shares of the pot, {said}"))
