@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 
 from hanse.base.errors import UserError
-from hanse.base.factories import Positive, Rate, Weight
+from hanse.base.factories import Positive, options_of
 from hanse.core.part import Choice, Mechanism, SelectPart, Settlement, State, View, Weighed
 from hanse.core.table import Ints
 from hanse.games.market import Graph, Market, Stop, best_imports
@@ -83,38 +83,9 @@ class AuthorsMarket(IPFL):
         return rounds if self.last_market else super()._markets(rounds)
 
 
-def ipfl(
-    lam: Weight = 2.0,
-    eta: Rate = 5.0,
-    bounded: bool = True,
-    keep_best: bool = True,
-    adapters: Literal["factors", "products"] = "factors",
-    stop: Stop = "skip",
-    pull_alone: bool = False,
-    last_market: bool = False,
-) -> Mechanism:
-    """iPFL with the options of its authors' code.
-
-    Args:
-        lam: the weight of distances. For this and the next four options, see :class:`hanse.mechanisms.ipfl.IPFL`.
-        eta: the step with which centres are made.
-        bounded: whether centres stay within reach of the imported models.
-        keep_best: whether each client keeps its best model.
-        adapters: "factors" or "products".
-        stop: "skip" or "break". For this and the next two options, see :class:`AuthorsMarket`.
-        pull_alone: whether a client that imports nothing is pulled towards its own last model.
-        last_market: whether there is a market after the last training.
-    """
-    part = AuthorsMarket(
-        lam,
-        eta,
-        bounded=bounded,
-        keep_best=keep_best,
-        adapters=adapters,
-        stop=stop,
-        pull_alone=pull_alone,
-        last_market=last_market,
-    )
+@options_of(AuthorsMarket, "lam eta bounded keep_best adapters stop pull_alone last_market")
+def ipfl(part: AuthorsMarket) -> Mechanism:
+    """iPFL with the options of its authors' code."""
     return market_of("ipfl", part)
 
 

@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from hanse.base.factories import Rate, Weight
+from hanse.base.factories import Weight, options_of
 from hanse.core.part import (
     Aggregate,
     AggregatePart,
@@ -29,7 +29,7 @@ from hanse.core.part import (
 )
 from hanse.core.port import Request
 from hanse.core.telling import BeforeJoining, Telling, Terms
-from hanse.games.market import Market, Stop
+from hanse.games.market import Market
 from hanse.mechanisms.ipfl import Offers, market_of
 from hanse.mechanisms.pifl import Tokens
 from hanse.mechanisms.value import GTG
@@ -190,33 +190,7 @@ class RandomMarket(AuthorsMarket):
         return replace(offers, market=mixed)
 
 
-def ipfl_at_random(
-    lam: Weight = 2.0,
-    eta: Rate = 5.0,
-    bounded: bool = True,
-    keep_best: bool = True,
-    stop: Stop = "skip",
-    pull_alone: bool = False,
-    last_market: bool = False,
-) -> Mechanism:
-    """iPFL with :class:`RandomMarket` as its market.
-
-    Args:
-        lam: the weight of distances. All options are those of :func:`hanse_papers.authors.ipfl`.
-        eta: the step with which centres are made.
-        bounded: whether centres stay within reach of the imported models.
-        keep_best: whether each client keeps its best model.
-        stop: "skip" or "break".
-        pull_alone: whether a client that imports nothing is pulled towards its own last model.
-        last_market: whether there is a market after the last training.
-    """
-    part = RandomMarket(
-        lam,
-        eta,
-        bounded=bounded,
-        keep_best=keep_best,
-        stop=stop,
-        pull_alone=pull_alone,
-        last_market=last_market,
-    )
+@options_of(RandomMarket, "lam eta bounded keep_best stop pull_alone last_market")
+def ipfl_at_random(part: RandomMarket) -> Mechanism:
+    """iPFL with :class:`RandomMarket` as its market."""
     return market_of("ipfl", part)

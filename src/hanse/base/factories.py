@@ -13,14 +13,15 @@ import math
 import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import is_dataclass
-from functools import lru_cache
+from functools import lru_cache, wraps
 from numbers import Integral
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 from pydantic import Field, TypeAdapter, ValidationError
 
 from hanse.base.errors import UserError, gated, nearest
 
+Made = TypeVar("Made")
 MOST = 1e30  # far beyond any sensible option, and still a number in single precision
 
 # the bounds that most options share; numbers are never NaN or infinite
@@ -120,6 +121,46 @@ def call(
         raise UserError(
             *(f"{where}.{line}" if re.split(r"[:\[]", line)[0] in parameters else line for line in wrong.lines)
         ) from None
+
+
+def options_of(
+    part: Callable[..., Any], names: str, **usual: Any
+) -> Callable[[Callable[[Any], Made]], Callable[..., Made]]:
+    """Give a factory options of the part that it is made of, so that it repeats neither their types nor their defaults.
+
+    The function that is decorated gets the part.
+
+    Args:
+        part: makes the part: a dataclass.
+        names: the options, in the order in which they are listed, with a space between them.
+        usual: what the part gets by default, other than its own defaults; also options that are not among the names.
+
+    Examples:
+        >>> from dataclasses import dataclass
+        >>> @dataclass(frozen=True)
+        ... class Price:
+        ...     tokens: Weight = 1.0
+        ...     of: str = "a seat"
+        >>> @options_of(Price, "tokens", of="a model")
+        ... def priced(part: Price) -> str:
+        ...     return f"{part.of} costs {part.tokens:g}"
+        >>> priced(), priced(tokens=2.0), defaults(priced)
+        ('a model costs 1', 'a model costs 2', {'tokens': 1.0})
+    """
+    own, hints = inspect.signature(part).parameters, get_type_hints(part, include_extras=True)
+    taken = [own[name].replace(default=usual.get(name, own[name].default)) for name in names.split()]
+    signature = inspect.Signature(taken)
+
+    def taking(make: Callable[[Any], Made]) -> Callable[..., Made]:
+        @wraps(make)
+        def made(*given: Any, **options: Any) -> Made:
+            return make(part(**usual | signature.bind(*given, **options).arguments))
+
+        made.__annotations__ = {name: hints[name] for name in signature.parameters}
+        vars(made).update(__signature__=signature, made_of=part)
+        return made
+
+    return taking
 
 
 def _has_nan(value: Any) -> bool:

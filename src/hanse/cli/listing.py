@@ -119,7 +119,8 @@ def documented(make: Any) -> tuple[list[str], dict[str, str]]:
     """Return the paragraphs of a part's docstring before its sections, and each option's text from it and its bases."""
     meaning: dict[str, str] = {}
     text = ""
-    for kind in make.__mro__[-2::-1] if isinstance(make, type) else (make,):  # the part itself comes last
+    part = make if isinstance(make, type) else getattr(make, "made_of", object)
+    for kind in dict.fromkeys([*part.__mro__[-2::-1], make]):  # what is asked for comes last
         text = inspect.cleandoc(kind.__doc__ or "")
         text = re.sub(r":(?:class|func|mod|meth|attr|data):`~?([^`]*)`", r"`\1`", text.replace("``", "`"))
         listed = re.search(r"^(?:Args|Attributes):\n((?:    .*\n?|\n)+)", text, re.MULTILINE)

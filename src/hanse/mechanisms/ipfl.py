@@ -25,8 +25,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from hanse.base.errors import UserError
-from hanse.base.factories import Rate, Weight
-from hanse.base.plain_text import quantity
+from hanse.base.factories import Rate, Weight, options_of
 from hanse.base.pytorch import Tensor, torch
 from hanse.core.book import LARGEST
 from hanse.core.declared import LARGEST_COUNT
@@ -50,7 +49,7 @@ from hanse.core.part import (
     WeighPart,
     by_slot,
 )
-from hanse.core.port import Ask, ClientInfo, Request, Score, Scored
+from hanse.core.port import Request, Score, Scored
 from hanse.core.table import PER_CLIENT, Block, Floats, Ints, Replace, Seats
 from hanse.core.telling import FREE, BeforeJoining, Check, Fact, Kind, Plot, Telling, Terms
 from hanse.federation.policy import MOST, amount
@@ -63,14 +62,13 @@ from hanse.games.market_models import (
     cosine_gram,
     distances,
     gram_distances,
-    within_reach,
-    within_shares,
 )
-from hanse.games.market_posted import APART, Pricing, Tariff, due, on_sale, sold
+from hanse.games.market_posted import APART, Pricing, Tariff, due
 from hanse.learning.adapters import has_adapters, travel_gram
 from hanse.mechanisms import market_checks
 from hanse.mechanisms.deploy import ServerModel
 from hanse.mechanisms.feedback import gone, news, no_news, with_worth
+from hanse.mechanisms.ipfl_prices import Declared, Posted
 from hanse.mechanisms.train import chosen_seats, units
 from hanse.mechanisms.weigh import Centres
 
@@ -82,7 +80,6 @@ CosineGram = tuple[Floats, Floats]  # cosines [m, m] and lengths [m]
 
 OWN = "own model"  # the question for a model's validation score
 FAR = 1e9  # longer models are left out of the market; up to this, squares of squared lengths fit into float32
-_MEMO = {"marginal": "iPFL eq. (10)", "posted": "posted price"}
 ONE_BY_ONE = 64  # up to this many clients have metrics of their own; of more, the figures are only in the records
 
 
@@ -201,8 +198,9 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
     Attributes:
         lam: lambda, the weight of the distances between models in eqs (8) and (10).
         eta: the step with which centres are made, eq. (6).
-        cost: in tokens, for clients that declare none.
-        eagerness: for clients that declare none.
+        cost: in tokens, for clients that declare none, and the true cost of those whose profile has none. A posted
+            price below it sells nothing.
+        eagerness: for clients that declare none, and the true one of those whose profile has none.
         distance: "cosine" (``1 - cos``) or "squared_l2" (half of the squared Euclidean distance; papers.md I15).
             Centres take the gradient of the same distance.
         of: what is compared: the models' changes since the initial one ("travel"), the "models" themselves, the round's
@@ -222,7 +220,8 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
             (:mod:`hanse.learning.adapters`). Centres always mix factors, because that is what the rows of the table
             hold.
         mu: strength of the pull of eq. (7). None: ``lam / eta``.
-        flat: tokens for any model, at posted prices.
+        flat: tokens for any model, at posted prices, before its size counts. The best choice is the lowest cost that
+            sharing a model has for anybody.
         per_thousand: tokens for each thousand samples with which its buyer imports a model, at posted prices. A seller
             names the lowest price at which it sells, and buyers are shown this. A buyer may buy only a share of a
             model's size; the model then moves the centre at most that share of the way towards itself.
@@ -269,13 +268,15 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
             object.__setattr__(self, "mu", self.lam / self.eta)
         if self.related is not None and self.distance != "cosine":
             raise UserError(f"related: {self.related:g}: needs distance = 'cosine'; must be 'none'")
-        if self.tariff is None and Tariff(self.flat, self.per_thousand) != Tariff():
+        if self.pricing != "posted" and Tariff(self.flat, self.per_thousand) != Tariff():
             raise UserError("flat, per_thousand: of no effect without pricing = 'posted'")
 
     @property
-    def tariff(self) -> Tariff | None:
-        """The posted prices, or None under another pricing rule."""
-        return Tariff(self.flat, self.per_thousand) if self.pricing == "posted" else None
+    def prices(self) -> Declared | Posted:
+        """How the market comes to its prices."""
+        if self.pricing == "posted":
+            return Posted(Tariff(self.flat, self.per_thousand), self.cost, self.eagerness)
+        return Declared(self.cost, self.eagerness)
 
     def init(self, context: Context) -> State:
         """Return the state in which everyone is present and nothing has been traded.
@@ -316,7 +317,9 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         if view.stage == "open" and "select" in here:
             return news(view, state, lambda client: _market_news(view, state, client))
         if view.stage == "train" and "weigh" in here and view.choice is not None:
-            return [self._terms_of_sale(view, view.roster.by_id[c]) for c in view.choice.clients.tolist()]
+            info, ask = view.roster.by_id, self.prices.question
+            told = {c: {"profile": dict(info[c].profile), "round": view.round} for c in view.choice.clients.tolist()}
+            return [Request(c, (ask(info[c], said),)) for c, said in told.items()]
         if view.stage != "close" or "weigh" not in here:
             return ()
         updates, asked = view.trained, []
@@ -325,45 +328,11 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
                 Request(c, (Score(OWN, updates.rows[s : s + 1], "validation"),))
                 for s, c in enumerate(updates.seats.client.tolist())
             ]
-        if self.tariff is None or self._over(view) or len(updates) == 0:
+        prices = self.prices
+        if isinstance(prices, Declared) or self._over(view) or len(updates) == 0:
             return asked
         offers = self._offers(view, state)
-        return Questions.of([*asked, *self._shop_windows(view, offers)], offers)
-
-    def _terms_of_sale(self, view: View, info: ClientInfo) -> Request:
-        """Return the question that a client answers with its training: what it declares, or whether it sells."""
-        told: dict[str, Any] = {"profile": dict(info.profile), "round": view.round}
-        if self.tariff is None:
-            return Request(info.id, (Ask("declare", told),))
-        told |= {"price": float(self.tariff.price(min(info.num_samples, LARGEST_COUNT))), "cost": self.cost}
-        return Request(info.id, (Ask("offer", {**told, "flat": self.flat}),))
-
-    def _shop_windows(self, view: View, offers: Offers) -> list[Request]:
-        """Return the offers that each buyer is asked to choose from. Who reports no samples is not asked (papers.md
-        I13).
-        """
-        info, market = view.roster.by_id, offers.market
-        clients, asked, offered = view.trained.seats.client, list[Request](), on_sale(market)
-        for i, c in enumerate(clients.tolist()):
-            if market.sizes[i] == 0:
-                continue
-            shown = np.flatnonzero(offered[i])
-            assert self.tariff is not None
-            told = {
-                "profile": dict(info[c].profile),
-                "eagerness": self.eagerness,
-                "samples": min(info[c].num_samples, LARGEST_COUNT),
-                "balance": view.book.balance(account(c)),
-                "lam": self.lam,
-                "sellers": clients[shown].tolist(),
-                "sizes": market.sizes[shown].tolist(),
-                "prices": [self.flat] * len(shown),
-                "per_sample": self.tariff.per_sample,
-                "least": offers.least[shown].tolist(),
-                "distances": market.distance[i, shown].tolist(),
-            }
-            asked.append(Request(c, (Ask("buy", told),)))
-        return asked
+        return Questions.of([*asked, *prices.shop_windows(view, offers.market, offers.least)], offers)
 
     # SELECT
 
@@ -443,7 +412,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
             "market/isolated": float(((trade.graph.sum(axis=0) == 0) & (trade.graph.sum(axis=1) == 0)).sum()),
         }
         worst = max(local_optimality(trade.market, trade.graph))
-        if math.isfinite(worst) and self.tariff is None:  # there, buyers choose for themselves
+        if math.isfinite(worst) and self.pricing == "marginal":  # else buyers choose for themselves
             metrics["market/eq9"] = worst  # above 0: an import too many, or one left out
         refused = tuple((int(clients[s]), f"not at the market: {why}") for s, why in sorted(out.items()))
         found = (trade, Centres(clients, np.asarray(trade.graph.any(axis=1))))
@@ -460,26 +429,25 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
     def _market(self, view: View, state: State) -> tuple[Trade, Replace, Mapping[int, str]]:
         """Return the trade, the centres that follow from it, and the reason for each that was left out, by place."""
         offers = view.get(Offers) or self._offers(view, state)
-        market = offers.market
-        clients, wrong = view.trained.seats.client, dict(offers.out)
+        market, prices, clients = offers.market, self.prices, view.trained.seats.client
         graph: Graph | Floats
-        if self.tariff is not None:
-            graph, wrong = _purchases(view, market, offers.out)
-            graph = sold(graph, market.sizes, self.tariff, offers.least)
+        void = dict[int, str]()
+        if isinstance(prices, Posted):
+            graph, void = prices.purchases(view, market, offers.least)
         else:
             graph = self._imports(market)
         truth = Traits.true_of(view, clients, self.cost, self.eagerness)
         trade = Trade(clients, market, graph, truth, offers.least)
-        return trade, self._centres(view, trade, offers), wrong
+        return trade, self._centres(view, trade, offers), {**offers.out, **void}
 
     def _offers(self, view: View, state: State) -> Offers:
         """Return the market of what clients declared or offer and of their models' distances.
 
-        Under a tariff, a market's costs are the prices, infinite for what is not on sale, and nobody's eagerness is
+        At posted prices, a market's costs are the prices, infinite for what is not on sale, and nobody's eagerness is
         known.
         """
         measured = self._measured(view)
-        declared, out = self._declared(view, measured, state)
+        declared, out = self._declared(view, measured)
         measured = _without_rows(measured, out)
         # one product of the models for the distances and for the centres
         gram = cosine_gram(measured) if self.distance == "cosine" else None
@@ -494,22 +462,9 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
             np.fill_diagonal(apart, 0.0)
         if self.distance == "squared_l2":
             apart = apart / 2  # papers.md I15: 0.5 |.|^2, so that eta sum A n_j/n_i <= 1 keeps the centre between
-        least, costs = self._least(view), declared.costs
-        if self.tariff is not None:  # what no weight pays for is no offer: it would only take choices from buyers
-            costs = np.where(least <= self.tariff.price(declared.sizes), costs, np.inf)
+        costs, least = self.prices.offers(view, declared.sizes, declared.costs)
         market = Market.of(apart, declared.sizes, costs, declared.eagerness, self.lam)
         return Offers(market, gram, out, least)
-
-    def _least(self, view: View) -> Floats:
-        """Return the least that each would sell for, ``[m]`` in tokens: 0 without posted prices.
-
-        Who says no amount sells to nobody.
-        """
-        clients = view.trained.seats.client.tolist()
-        if self.tariff is None:
-            return np.zeros(len(clients))
-        said = [amount((view.said(c, "offer") or {}).get("least", 0.0), infinite=True) for c in clients]
-        return np.array([_known(least, math.inf) for least in said], np.float64)
 
     def _went(self, view: View, state: State) -> Tensor:
         """Return how far the clients had gone before they first bought anything, ``[m, parameters]``.
@@ -537,7 +492,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
             found[s] = value if math.isfinite(value) else np.nextafter(state["best"][c], np.inf)
         return found
 
-    def _declared(self, view: View, measured: Tensor, state: State) -> tuple[Traits, Mapping[int, str]]:
+    def _declared(self, view: View, measured: Tensor) -> tuple[Traits, Mapping[int, str]]:
         """Return what the clients declare and report, and the reason for each that is left out, by its place among the
         updates.
 
@@ -547,15 +502,11 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         lengths = torch.linalg.vector_norm(measured, dim=1).tolist()
         costs, eager = np.full(len(updates), math.inf), np.zeros(len(updates))
         sizes = np.where(updates.num_samples >= 1, updates.num_samples, 0.0)  # less than one are none
-        tariff, unproved = self.tariff, view.get(Unproved)
+        prices, unproved = self.prices, view.get(Unproved)
         shut = () if unproved is None else unproved.clients.tolist()
         for s, c in enumerate(updates.seats.client.tolist()):
-            said = view.said(c, "offer" if tariff else "declare")
-            cost = amount((said or {}).get("cost", self.cost), infinite=True)
-            eagerness = amount((said or {}).get("eagerness", self.eagerness))
-            if tariff:
-                sells = (said or {}).get("sell") is True and 0 < sizes[s] <= LARGEST_COUNT
-                cost, eagerness = float(tariff.price(sizes[s])) if sells else math.inf, 0.0
+            said = view.said(c, prices.answer)
+            cost, eagerness = prices.declared(said or {}, float(sizes[s]))
             cost = math.inf if c in shut else cost
             if said is None:
                 out[s] = "it declares nothing"
@@ -597,18 +548,21 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
     def _centres(self, view: View, trade: Trade, offers: Offers) -> Replace:
         """Return the new centres, iPFL eq. (6), as weights on updates and old rows."""
         rows, S, gram = view.at("centre", trade.clients), len(view.trained), offers.gram
+        limited = self.prices.limited
         if gram is None:
             measured = _without_rows(self._measured(view), offers.out)
             # eta / 2, because the distance is half of the squared one
             inner = centre_weights(trade.graph, trade.market.sizes, self.eta / 2, "squared_l2")
-            inner = self._limited(inner, inner_products(measured), trade.graph) if self.bounded else inner
+            if self.bounded:
+                inner = limited(inner, inner_products(measured), trade.graph, self.distance)
         else:
             cosines, lengths = gram
             moved = lengths > 0  # a model that did not move has no direction: it neither pulls nor is pulled
             graph, sizes = trade.graph * (moved[:, None] & moved[None, :]), trade.market.sizes
             inner = centre_weights(graph, sizes, self.eta, "cosine", cosines, np.where(moved, lengths, 1.0))
             if self.bounded:
-                inner = self._limited(inner, cosines * lengths[:, None] * lengths[None, :], trade.graph)
+                products = cosines * lengths[:, None] * lengths[None, :]
+                inner = limited(inner, products, trade.graph, self.distance)
         # with squared L2 the weights sum to 1, so that a reference which all share cancels
         if self.of == "models" or (self.of != "updates" and gram is None):
             return Replace(rows, inner)
@@ -617,14 +571,6 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         models = np.zeros((S, view.table.size))
         np.add.at(models.T, reference, -(inner - np.eye(S)).T)
         return Replace(rows, inner, models)
-
-    def _limited(self, W: Floats, gram: Floats, graph: Graph | Floats) -> Floats:
-        """Return weights of centres ``[m, m]`` within reach of what is imported; at posted prices, each import's own
-        part too is limited by its share.
-        """
-        if self.tariff is None:
-            return within_reach(W, gram, graph != 0)
-        return within_reach(within_shares(W, gram, np.asarray(graph, np.float64), self.distance), gram, graph)
 
     # SETTLE
 
@@ -641,16 +587,16 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
             return Settlement(), state
         if trade is None:
             return Settlement(metrics=_metrics(state, None)), state
-        market = trade.market
-        owed, payable = _billed(due(market, trade.graph, self.tariff), trade.graph)  # eq. (10), or the tariff
+        prices = self.prices
+        owed, payable = _billed(due(trade.market, trade.graph, prices.tariff), trade.graph)  # eq. (10), or the tariff
         authorised = [_limit(view.authorised.get(c)) for c in trade.clients.tolist()]
-        paid, transactions = _clear(view, trade.clients, owed, payable, authorised, _MEMO[self.pricing])
+        paid, transactions = _clear(view, trade.clients, owed, payable, authorised, prices.memo)
         realised = np.where(paid[:, None], trade.graph, 0)
         money = np.where(paid[:, None], owed, 0)
         utility = _utilities(realised, money / TOKEN, trade.truth)
         most = np.array([-1 if limit is None else limit for limit in authorised], np.int64)
         settled = Bills(trade.clients, owed, most, paid, utility)
-        arrays = _arrays(trade, self.pricing, self.tariff) | {
+        arrays = _arrays(trade, self.pricing, prices.tariff) | {
             "market_units": owed,
             "market_paid": paid,
             "market_authorised": most,
@@ -718,8 +664,8 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         cost = float(profile.get("cost", getattr(weigh, "cost", np.nan)))
         agreed, gains, unknown = joining.agreed, list[str](), ["Whose models will be like its own."]
         caps = [] if agreed is None else [agreed]
-        imports = "models that it imports" if self.tariff is None else "offers that it takes, each at its posted price"
-        pays = [f"It pays for the {imports}, in each of up to {markets} markets: {joining.at_stake_in_words}."]
+        prices = self.prices
+        pays = [f"It pays for the {prices.imports}, in each of up to {markets} markets: {joining.at_stake_in_words}."]
         if joining.sizes is not None and hasattr(weigh, "eagerness") and np.isfinite(eager):
             own = float(joining.sizes[joining.client])
             most = float(gain(own, float(joining.sizes.sum()) - own, eager)) if own > 0 else 0.0
@@ -727,7 +673,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
                 f"With {own:.0f} own samples and its eagerness of {eager:g}, all others' models would be worth "
                 f"{most:.2f} tokens a round to it (eq. 2); that is the most it can gain as a buyer."
             )
-            if self.tariff is None and own > 0:
+            if isinstance(prices, Declared) and own > 0:
                 highest = float(np.sqrt(eager / own))  # eq. (2) as imports grow without end
                 caps.append(int(np.ceil(highest * TOKEN)))
                 pays.append(f"Whatever the sellers report, no bill is above {highest:.2f} tokens (eq. 10).")
@@ -737,19 +683,7 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
             pays.append("Its policy sets no limit of its own to a round's bill; 'trader' with 'most' does.")
         else:
             pays.append(f"Its policy agrees to at most {in_tokens(agreed)} a round; above that it gets nothing.")
-        if self.tariff is not None:
-            gains.append(
-                "Each time another client takes its model it is paid the posted price: "
-                f"{quantity(f'{self.flat:g}', 'token')} and {self.per_thousand:g} for each thousand samples as which "
-                f"the buyer takes it, if that covers its cost, {cost:g}."
-            )
-        elif np.isfinite(cost):
-            gains.append(
-                "Each time another client imports its model it is paid at least its declared cost, "
-                f"{quantity(f'{cost:g}', 'token')}."
-            )
-        else:
-            gains.append("Its declared cost is infinite: nobody can buy its model, so it earns nothing.")
+        gains.append(prices.sale(cost))
         most_round = min(caps) if caps else None
         least = joining.at_stake if most_round is None else min(joining.at_stake, most_round * markets)
         return Terms(tuple(pays), tuple(gains), tuple(unknown), least, most_round)
@@ -845,33 +779,6 @@ def _utilities(graph: NDArray[np.generic], money: Floats, truth: Traits) -> Floa
     if bool(((truth.sizes == 0) & (truth.eagerness > 0)).any()):  # papers.md I13: without samples there is no gain
         truth = Traits(truth.sizes, truth.costs, np.where(truth.sizes == 0, 0.0, truth.eagerness))
     return utilities_of(graph, money, truth.sizes, truth.costs, truth.eagerness)
-
-
-def _purchases(view: View, market: Market, out: Mapping[int, str]) -> tuple[Floats, dict[int, str]]:
-    """Return who takes which offer with what share of its size, ``[m, m]``, and the reason for each that was left out
-    or whose purchase is void, by its place.
-
-    A purchase that names what is not on sale to that buyer, or at a weight not above 0 or above its size, is void as a
-    whole. Who reports no samples buys nothing.
-    """
-    clients, wrong = view.trained.seats.client, dict(out)
-    place = {c: s for s, c in enumerate(clients.tolist())}
-    graph, offered = np.zeros((market.size, market.size)), on_sale(market)
-    for i, c in enumerate(clients.tolist()):
-        if market.sizes[i] == 0:  # also of those who were left out
-            continue
-        said = view.said(c, "buy") or {}
-        taken = [place.get(j, -1) for j in said.get("sellers", ())]
-        if any(j < 0 or not offered[i, j] for j in taken):
-            wrong[i] = "it buys what is not on sale to it"
-            continue
-        sizes = market.sizes[taken]
-        weights = np.array(said.get("weights") or sizes, np.float64)
-        if weights.shape != sizes.shape or not ((weights > 0) & (weights <= sizes)).all():
-            wrong[i] = "it buys with weights that are not above 0 and up to the sizes on offer, one for each seller"
-            continue
-        graph[i, taken] = weights / sizes
-    return graph, wrong
 
 
 def _arrays(trade: Trade, pricing: Pricing, tariff: Tariff | None) -> dict[str, NDArray[Any]]:
@@ -1061,57 +968,26 @@ def market_of(name: str, part: IPFL) -> Mechanism:
     return Mechanism(name, select=part, train=part, weigh=part, settle=part, deploy=ServerModel())
 
 
-def ipfl(
-    lam: Weight = 2.0,
-    eta: Rate = 5.0,
-    cost: Cost = 1.0,
-    eagerness: Eagerness = 5e5,
-    distance: Distance = "cosine",
-    of: Of = "travel",
-    bounded: bool = True,
-    pricing: Pricing = "marginal",
-    keep_best: bool = True,
-    adapters: Literal["factors", "products"] = "factors",
-    related: Weight | None = None,
-    start: Start = "own",
-) -> Mechanism:
+@options_of(IPFL, "lam eta cost eagerness distance of bounded pricing keep_best adapters related start")
+def ipfl(part: IPFL) -> Mechanism:
     """iPFL with the published lambda and eta for CIFAR-10, and the published cost and eagerness.
 
     The gain of eq. (2) is ``sqrt(K/n)``, so the eagerness K should grow with the clients' numbers of samples n. The
-    value 5e5 is meant for 5,000 samples each.
-
-    Args:
-        lam: see :class:`IPFL`, as for all options.
-        eta: the step with which centres are made.
-        cost: in tokens, for clients whose profile has none.
-        eagerness: for clients whose profile has none.
-        distance: "cosine" or "squared_l2".
-        of: "travel", "models", "updates" or "first".
-        bounded: whether centres stay within reach of the imported models.
-        pricing: "marginal". For posted prices, use :func:`ipfl_posted`.
-        keep_best: whether each client keeps its best model.
-        adapters: "factors" or "products".
-        related: how much two clients' changes must have in common for them to trade. "none", as in the paper: nothing.
-        start: whether a client with imports trains from its "own" model or from its "centre".
+    value 5e5 is meant for 5,000 samples each. For posted prices, use :func:`ipfl_posted`.
     """
-    return market_of("ipfl", IPFL(**locals()))  # its options are the part's
+    return market_of("ipfl", part)
 
 
-def ipfl_posted(
-    flat: Weight = 0.5,
-    per_thousand: Weight = 0.1,
-    lam: Weight = 2.0,
-    eta: Rate = 5.0,
-    cost: Cost = 0.5,
-    eagerness: Eagerness = 5e5,
-    distance: Distance = "cosine",
-    of: Of = "first",
-    bounded: bool = True,
-    keep_best: bool = True,
-    adapters: Literal["factors", "products"] = "factors",
-    related: Weight | None = 3.0,
-    start: Start = "centre",
-) -> Mechanism:
+@options_of(
+    IPFL,
+    "flat per_thousand lam eta cost eagerness distance of bounded keep_best adapters related start",
+    pricing="posted",
+    cost=0.5,
+    of="first",
+    related=3.0,
+    start="centre",
+)
+def ipfl_posted(part: IPFL) -> Mechanism:
     """iPFL's market at posted prices, hanse's own: nobody gains by misreporting its cost or its eagerness.
 
     The operator posts what a model of n samples costs. A client is asked whether it sells at that price, and each buyer
@@ -1119,21 +995,5 @@ def ipfl_posted(
     not trade. Neither trading nor copying brings clients closer to each other, because distances compare only what each
     client changed before it first bought anything. So they do not follow data that change later. Everything else is as
     in :func:`ipfl`.
-
-    Args:
-        flat: the price of any model, in tokens, before its size counts. The best choice is the lowest cost that sharing
-            a model has for anybody.
-        per_thousand: tokens for each thousand samples as which the buyer takes it.
-        lam: see :class:`IPFL`, as for all further options.
-        eta: the step with which centres are made.
-        cost: the true cost, in tokens, of clients whose profile has none. A price below it sells nothing.
-        eagerness: the true eagerness of clients whose profile has none.
-        distance: "cosine" or "squared_l2".
-        of: "travel", "models", "updates" or "first".
-        bounded: whether centres stay within reach of the imported models.
-        keep_best: whether each client keeps its best model.
-        adapters: "factors" or "products".
-        related: how much two clients' changes must have in common for them to trade. "none": nothing.
-        start: whether a client with imports trains from its "own" model or from its "centre".
     """
-    return market_of("ipfl_posted", IPFL(pricing="posted", **locals()))
+    return market_of("ipfl_posted", part)
