@@ -23,9 +23,10 @@ from sklearn.linear_model import LogisticRegression
 import hanse
 from hanse.data.tables import TABLES, load_table
 from hanse.data.units import split_units
-from hanse.lab.joining import Gain, _mean
+from hanse.lab.joining import _mean
 from hanse.learning.intervals import sample_blocks, wilson
 from hanse.learning.metrics import Metric, Predictions, build_metrics
+from hanse.reports.facts import ClientFacts
 from hanse.reports.fits import OwnTest, _of_main
 
 CLIENTS, ROWS, TEST, SPLITS, FRESH, RIDGE = 4, 8, 0.3, 5, 4_000, 1.0
@@ -112,7 +113,8 @@ def coverage(problem: str, count: int, draws: int) -> None:
                         kept[f"gain, {metric.key}"].append((ends[0], truth, ends[1]))
                     if metric.key == "accuracy":
                         found = gain(metric, models, tests[c])
-                        splits[k, c].append(Gain("", "", np.nan, np.nan, found, *ends, samples=None))
+                        splits[k, c].append(ClientFacts(run="", client=c, name="", unit="row", gain=found,
+                                                        gain_low=ends[0], gain_high=ends[1]))  # fmt: skip
                         truths[c].append(truth)
             if s == 0:
                 judges = [tuple(map(np.concatenate, zip(*rows, strict=True))) for rows in (tests, fresh)]
@@ -123,8 +125,8 @@ def coverage(problem: str, count: int, draws: int) -> None:
                 middle, half = told[0].values, told[0].half
                 kept["value, accuracy"] += zip(middle - half, told[1].values, middle + half, strict=True)
     for (_, c), gains in splits.items():
-        mean = _mean(gains, TEST)
-        kept["gain, five splits"].append((mean.low, np.mean(truths[c]), mean.high))
+        mean = _mean(gains, TEST, METRICS[0].reading)
+        kept["gain, five splits"].append((mean.gain_low, np.mean(truths[c]), mean.gain_high))
     for figure, ends in kept.items():
         low, truth, high = np.array(ends).T
         hits = (low <= truth) & (truth <= high)

@@ -15,11 +15,11 @@ from hanse.data.build import with_own
 from hanse.data.spec import parse_spec
 from hanse.data.units import split_times, split_units
 from hanse.games.jackknife import split_error
-from hanse.lab.joining import Gain, _mean
+from hanse.lab.joining import _mean
 from hanse.learning.intervals import difference, sample_blocks, unit_error, wilson
 from hanse.learning.metrics import ACCURACY, Predictions, build_metrics
 from hanse.reports.answers import answers_of
-from hanse.reports.facts import facts
+from hanse.reports.facts import ClientFacts, facts
 from hanse.reports.fits import OwnTest, _of_main, surely
 from hanse.reports.invoice import invoice
 
@@ -242,8 +242,10 @@ def test_the_error_over_splits_is_nadeau_s_and_bengio_s():
     assert 1.96 * split_error(gains, 0.3) == pytest.approx(half)
     for each, ends in ((gains, (gains.mean() - half, gains.mean() + half)), (np.zeros(6), (-0.04, 0.06))):
         # as many tests as patients may be right in every split, which makes nobody certain
-        mean = _mean([Gain("Kiel", "fedavg", 0.5, 0.5 - g, g, g - 0.04, g + 0.06, 9) for g in each.tolist()], 0.3)
-        assert (mean.low, mean.high) == pytest.approx(ends)
+        rows = [ClientFacts(run="", client=0, name="Kiel", unit="row", joined=0.5, alone=0.5 - g, gain=g,
+                            gain_low=g - 0.04, gain_high=g + 0.06) for g in each.tolist()]  # fmt: skip
+        mean = _mean(rows, 0.3, ACCURACY)
+        assert (mean.gain_low, mean.gain_high) == pytest.approx(ends)
 
 
 # ---- unasked: rows that look like several of one person
@@ -338,7 +340,7 @@ def test_a_doubt_is_the_first_line_and_withholds_answers(tmp_path):
     assert wrong.value.lines[0].startswith("data: ")
     found = who_gains(frame, group="patient", **options)
     assert found.unit == "patient"
-    assert all(gain.units < gain.samples for gain in found.gains)
+    assert all(row.units < row.test_rows for rows in found.gains.values() for row in rows)
 
 
 # ---- how many are surely better off

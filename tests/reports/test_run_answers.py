@@ -9,12 +9,13 @@ import pytest
 from mistaken import mistakes
 
 import hanse
-from hanse.lab.joining import Gain, Joining
+from hanse.lab.joining import Joining
 from hanse.learning.metrics import ACCURACY
 from hanse.reports.accuracy import reached
 from hanse.reports.alone import train_alone
 from hanse.reports.answers import answers_of
 from hanse.reports.contributions import contribution
+from hanse.reports.facts import ClientFacts, answer_of
 from hanse.reports.groups import SeedGroup
 from hanse.reports.statement import statement
 from hanse.runs.run_record import load_run
@@ -127,15 +128,16 @@ def shops(rows: int = 600) -> tuple[np.ndarray, np.ndarray, list[str]]:
 
 def test_whom_joining_harms_is_found(tmp_path: Path) -> None:
     found = hanse.who_gains(shops(), mechanisms=["local", "fedavg"], model="logistic", rounds=10, out=tmp_path / "runs")
-    assert {gain.client: found.sign(gain) for gain in found.gains}["Kiel"] == -1  # its customers are unlike the others'
+    assert {row.name: row.paid_to_join for row in found.of("fedavg")}[
+        "Kiel"
+    ] == "no"  # its customers are unlike the others'
     assert found.clients == ("Bremen", "Kiel", "Visby")
     kept = load_run(tmp_path / "runs" / "1-fedavg")
     assert kept.mechanism == "fedavg"
     rows = hanse.facts(kept.path).clients  # the run of clients alone is found next to it
-    assert [(row.name, row.gain, row.gain_low) for row in rows] == [(g.client, g.gain, g.low) for g in found.gains]
+    assert rows == found.of("fedavg")
     assert "Played with model logistic, 10 rounds, lr 0.1, 1 epoch a round, and 30 % of each client's" in str(found)
     verdicts = [row.paid_to_join for row in rows]
-    assert verdicts == [{1: "yes", -1: "no", 0: "even"}[found.sign(gain)] for gain in found.gains]
     first = answers_of(kept.path, tmp_path / "runs" / "local").joining[0]
     assert (verdicts, first.code, first.fields["no"], first.fields["of"]) == (["no"] * 3, "joining_paid", 3, 3)
     table = found.to_pandas()
@@ -157,12 +159,15 @@ def test_whom_joining_harms_is_found(tmp_path: Path) -> None:
 def test_the_first_sentence_is_true_of_every_mechanism(
     gains: dict[str, list[tuple[float, float]]], first: tuple[str, int, int, int, int]
 ) -> None:
-    made = [
-        Gain(str(i), name, 0.5, 0.5, (low + high) / 2, low, high, 20)
+    made = {
+        name: tuple(
+            ClientFacts(run="", client=i, name=str(i), unit="row", joined=0.5, alone=0.5, gain=(low + high) / 2,
+                        gain_low=low, gain_high=high, paid_to_join=answer_of(ACCURACY, (low + high) / 2, low, high))
+            for i, (low, high) in enumerate(ends)
+        )
         for name, ends in gains.items()
-        for i, (low, high) in enumerate(ends)
-    ]
-    found = Joining(tuple(made), ACCURACY)
+    }  # fmt: skip
+    found = Joining(made, ACCURACY)
     assert tuple(found.verdict[0].fields.values()) == (*first, first[1] - first[3])
     assert [note.code for note in found.verdict] == ["who_gains", "ahead"][: len(gains)]
     assert found.sentences()[0].startswith(found.verdict[0].said)
@@ -197,11 +202,13 @@ def test_settings_alone_and_splits_are_heeded() -> None:
     first, second = hanse.who_gains(shops(), **few), hanse.who_gains(shops(), seed=1, **few)
     both = hanse.who_gains(shops(), splits=2, **few)
     assert both.mechanisms == ("one", "two")
-    for mean, a, b in zip(both.gains, first.gains, second.gains, strict=True):
-        assert (mean.gain, mean.low) == pytest.approx(((a.gain + b.gain) / 2, (a.low + b.low) / 2))
+    every, own, other = ([row for rows in one.gains.values() for row in rows] for one in (both, first, second))
+    for mean, a, b in zip(every, own, other, strict=True):
+        halves = (a.gain + b.gain) / 2, (a.gain_low + b.gain_low) / 2  # type: ignore[operator]
+        assert (mean.gain, mean.gain_low) == pytest.approx(halves)
     still = hanse.who_gains(shops(), alone={"lr": 1e-9}, **few)
-    assert still.gains[0].joined == first.gains[0].joined
-    assert [gain.alone for gain in still.gains] != [gain.alone for gain in first.gains]
+    assert still.of("one")[0].joined == own[0].joined
+    assert [row.alone for row in still.of("one")] != [row.alone for row in first.of("one")]
     assert "Alone clients trained with lr 1e-09." in str(still)
 
 

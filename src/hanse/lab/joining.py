@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
 from hanse.base.errors import UserError, in_python
@@ -41,8 +41,8 @@ from hanse.learning.models import Factory
 from hanse.reports.alone import ALONE
 from hanse.reports.chart import Chart, Curve, Lines, slug
 from hanse.reports.evaluations import progress as shown
-from hanse.reports.facts import RunOf
-from hanse.reports.fits import fits_of, surely
+from hanse.reports.facts import ClientFacts, RunOf, answer_of, paid_to_join
+from hanse.reports.fits import finite_or_none
 from hanse.reports.showing import Displayed, Picture, frame
 from hanse.reports.words import Note, said
 from hanse.runs import experiment as running
@@ -63,82 +63,45 @@ _OF_SERVER = 0.2  # the share of rows that goes to the server, for mechanisms th
 _NUMBER = re.compile(r"(?<!['\w.])\d[\d.,]*")  # a count; what stands in quotes is a name
 
 
-@dataclass(frozen=True)
-class Gain:
-    """The effect of joining on one client. Gains above 0 are better, also for metrics where less is better.
-
-    Attributes:
-        client: the client's name.
-        mechanism: the mechanism's name.
-        joined: the metric of the client's model after joining, on its own test rows.
-        alone: the metric of the model that the client trained alone.
-        gain: the improvement by joining. NaN: not known.
-        low: the lower end of the 95 % interval of ``gain``. NaN: not known.
-        high: the upper end of that interval.
-        samples: how many test rows the client has. None: not recorded.
-        units: how many units, such as patients, these are of. None: each row is one.
-    """
-
-    client: str
-    mechanism: str
-    joined: float
-    alone: float
-    gain: float
-    low: float
-    high: float
-    samples: int | None
-    units: int | None = None
-
-
 @dataclass(frozen=True, eq=False, repr=False)
 class Joining(Displayed):
     """Who gains by joining, by mechanism. The answer prints as a table, and a notebook also shows its picture.
 
     Attributes:
-        gains: a :class:`Gain` for each mechanism and client.
+        gains: by mechanism, the facts of each client (:class:`hanse.reports.facts.ClientFacts`): what it has ``alone``
+            and ``joined``, its ``gain`` and whether joining ``paid_to_join``. With several splits, the means of these.
         reading: the metric's name and how it is shown.
         splits: the number of splits of the data over which gains are averaged.
         played: sentences on the settings used, since other settings give other gains.
         notes: warnings and notes of the runs, such as data that may be meant otherwise than they were read.
         unit: what is drawn anew: "row", or the name of the units, such as "patient".
-        means: by mechanism, the mean over all clients with a known gain (``client`` is empty). Its interval is of the
-            spread over the splits; NaN with fewer than five.
+        means: by mechanism, the mean over all clients with a known gain, as a row of nobody. Its interval is of the
+            spread over the splits; None with fewer than five.
     """
 
-    gains: tuple[Gain, ...]
+    gains: Mapping[str, tuple[ClientFacts, ...]]
     reading: MetricStyle
     splits: int = 1
     played: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     unit: str = "row"
-    means: Mapping[str, Gain] = field(default_factory=dict)
+    means: Mapping[str, ClientFacts] = field(default_factory=dict)
 
     @property
     def mechanisms(self) -> tuple[str, ...]:
         """The mechanisms that clients joined."""
-        return tuple(dict.fromkeys(gain.mechanism for gain in self.gains))
+        return tuple(self.gains)
 
     @property
     def clients(self) -> tuple[str, ...]:
         """The clients."""
-        return tuple(dict.fromkeys(gain.client for gain in self.gains))
+        return tuple(row.name for row in next(iter(self.gains.values())))
 
-    def sign(self, gain: Gain) -> int:
-        """Return 1 if joining is better over the whole interval, -1 if it is worse, else 0.
-
-        The result is also 0 if the displayed digits show no difference.
-        """
-        nothing = self.reading.show_difference(0.0)
-        if all(self.reading.show_difference(abs(end)) == nothing for end in (gain.low, gain.high)):
-            return 0
-        return 1 if gain.low > 0 else -1 if gain.high < 0 else 0
-
-    def of(self, mechanism: str) -> tuple[Gain, ...]:
-        """Return the gains by one mechanism. Raises UserError if that mechanism was not played."""
-        gains = tuple(gain for gain in self.gains if gain.mechanism == mechanism)
-        if not gains:
+    def of(self, mechanism: str) -> tuple[ClientFacts, ...]:
+        """Return the clients' facts by one mechanism. Raises UserError if that mechanism was not played."""
+        if mechanism not in self.gains:
             raise UserError(f"mechanism: {mechanism!r}: is not among {', '.join(self.mechanisms)}")
-        return gains
+        return self.gains[mechanism]
 
     def pays(self, mechanism: str) -> Literal["pays", "does not", "open"]:
         """Return whether joining pays, by the rule of ``docs/mechanisms/index.md``.
@@ -147,26 +110,26 @@ class Joining(Displayed):
         gain is surely below a point (of a metric without bounds: below 0). Else, and without an interval, it is "open".
         Raises UserError if that mechanism was not played.
         """
-        better = [gain.gain > 0 for gain in self.of(mechanism) if np.isfinite(gain.gain)]
+        better = [row.gain > 0 for row in self.of(mechanism) if row.gain is not None]
         mean = self.means.get(mechanism)
-        if mean is None or not np.isfinite(mean.low):
+        if mean is None or mean.gain_low is None or mean.gain_high is None:
             return "open"
-        if mean.low > 0 and 3 * sum(better) >= 2 * len(better):
+        if mean.gain_low > 0 and 3 * sum(better) >= 2 * len(better):
             return "pays"
         width = self.reading.within[1] - self.reading.within[0]
-        return "does not" if mean.high < (_POINT * width if np.isfinite(width) else 0.0) else "open"
+        return "does not" if mean.gain_high < (_POINT * width if np.isfinite(width) else 0.0) else "open"
 
     @cached_property
     def _counts(self) -> dict[str, tuple[int, int, int, float]]:
         """For each mechanism how many clients are surely better off, surely worse and neither, and the mean gain."""
         freedom = self.splits - 1 if self.splits >= FEW_SPLITS else math.inf
-        together = surely([(g.gain, g.low, g.high) for g in self.gains], freedom)
-        known: dict[str, list[tuple[float, int]]] = {name: [] for name in self.mechanisms}
-        for g, one in zip(self.gains, together, strict=True):
-            if np.isfinite(g.gain):
-                known[g.mechanism].append((g.gain, self.sign(g) if one else 0))
-        signs = {name: ([s for _, s in own], float(np.mean([g for g, _ in own]))) for name, own in known.items() if own}
-        return {name: (own.count(1), own.count(-1), own.count(0), mean) for name, (own, mean) in signs.items()}
+        told = iter(paid_to_join([row for own in self.gains.values() for row in own], freedom))
+        counts = {}
+        for name, own in self.gains.items():
+            answers, gains = Counter(islice(told, len(own))), [row.gain for row in own if row.gain is not None]
+            if gains:
+                counts[name] = (answers["yes"], answers["no"], answers["even"], float(np.mean(gains)))
+        return counts
 
     @property
     def verdict(self) -> tuple[Note, ...]:
@@ -186,7 +149,7 @@ class Joining(Displayed):
         """Return which mechanism is best, and for each one who gains, who loses, and for whom that is not clear.
 
         All these claims together hold with 95 % (:func:`hanse.reports.fits.surely`), so that fewer clients may be
-        counted as sure than have a :meth:`sign`.
+        counted as sure than are by their own rows.
         """
         first, shown = " ".join(note.said for note in self.verdict), self.reading.show_difference
         each = [
@@ -194,12 +157,12 @@ class Joining(Displayed):
             for name, own in self._counts.items()
         ]
         for name in self.mechanisms:
-            unknown = [g.client for g in self.of(name) if not np.isfinite(g.gain)]
-            unsure = [g.client for g in self.of(name) if np.isfinite(g.gain) and not np.isfinite(g.low)]
+            unknown = [row.name for row in self.of(name) if row.gain is None]
+            unsure = [row.name for row in self.of(name) if row.gain is not None and row.gain_low is None]
             for code, who in (("not_measured", unknown), ("no_interval", unsure)):
                 each += [said(code, name, who, len(who), len(self.clients))] if who else []
-        finite = [gain.alone for gain in self.gains if np.isfinite(gain.alone)]
-        alone = float(np.mean(finite)) if finite else -np.inf
+        known = [row.alone for own in self.gains.values() for row in own if row.alone is not None]
+        alone = float(np.mean(known)) if known else -np.inf
         if self.reading.percent and not self.reading.less_is_better and alone >= NEAR_ALL:
             each.append(said("nothing_to_gain", self.reading.show(alone)))
         return [
@@ -215,16 +178,16 @@ class Joining(Displayed):
         rows = []
         for i, client in enumerate(self.clients):
             own = [self.of(name)[i] for name in self.mechanisms]
-            alone = "–" if np.isnan(own[0].alone) else self.reading.show(own[0].alone)
+            alone = "–" if own[0].alone is None else self.reading.show(own[0].alone)
             rows.append([client, alone, *map(self._told, own)])
         return ("", f"{self.reading.title} alone", *self.mechanisms), rows
 
-    def _told(self, gain: Gain) -> str:
-        if np.isnan(gain.gain):
+    def _told(self, row: ClientFacts) -> str:
+        if row.gain is None:
             return "–"
-        words = self.reading.show_difference(gain.gain)
-        ends = [self.reading.show_difference(end).removesuffix(" points") for end in (gain.low, gain.high)]
-        return words if np.isnan(gain.low) else f"{words} ({ends[0]} to {ends[1]})"
+        words, ends = self.reading.show_difference(row.gain), (row.gain_low, row.gain_high)
+        told = [self.reading.show_difference(end).removesuffix(" points") for end in ends if end is not None]
+        return f"{words} ({' to '.join(told)})" if told else words
 
     def plot(self) -> Picture:
         """Return a picture of all clients' gains with their 95 % intervals, one colour per mechanism."""
@@ -233,7 +196,7 @@ class Joining(Displayed):
         for k, name in enumerate(self.mechanisms):
             own = self.of(name)
             x = np.arange(len(own)) + np.float64(0.5 * ((k + 0.5) / many - 0.5))  # next to each other
-            gain, low, high = np.array([[g.gain, g.low, g.high] for g in own], np.float64).T * factor
+            gain, low, high = np.array([[r.gain, r.gain_low, r.gain_high] for r in own], np.float64).T * factor
             lines.append(Curve(name, x, gain, low, high, dots=True))
         unit = " (points)" if self.reading.percent else ""
         caption = said("gains_caption", self.reading.title)
@@ -247,7 +210,13 @@ class Joining(Displayed):
         Raises:
             UserError: pandas is not installed.
         """
-        return frame([vars(gain) for gain in self.gains], "client")
+        rows = [
+            {"client": row.name, "mechanism": name, "joined": row.joined, "alone": row.alone, "gain": row.gain,
+             "low": row.gain_low, "high": row.gain_high, "samples": row.test_rows,
+             "units": None if row.unit == "row" else row.units}
+            for name, own in self.gains.items() for row in own
+        ]  # fmt: skip
+        return frame(rows, "client").astype(dict.fromkeys(("joined", "alone", "gain", "low", "high"), float))
 
 
 def _as_arguments(line: str) -> str:
@@ -341,8 +310,8 @@ def who_gains(
         >>> x = draw.normal(size=(len(shops), 30))
         >>> y = (np.where(shops == "Kiel", -1, 1) * x.sum(axis=1) > 0).astype(int)
         >>> found = who_gains((x, y, shops), mechanisms=["fedavg"], model="logistic", rounds=10)
-        >>> [(gain.client, found.sign(gain)) for gain in found.gains]
-        [('Bremen', 1), ('Kiel', -1), ('Visby', 0)]
+        >>> [(row.name, row.paid_to_join) for row in found.of("fedavg")]
+        [('Bremen', 'yes'), ('Kiel', 'no'), ('Visby', 'even')]
     """
     rounds = RunSection().rounds if rounds is None else rounds
     if isinstance(test, bool) or not isinstance(test, int | float) or not 0 < test < 1:
@@ -382,7 +351,7 @@ def who_gains(
         )
 
     _check_all(list(called), lambda label: build(experiment(label, seed), own=own).engine.close())
-    results, notes = list[list[Gain]](), list[str]()
+    results, notes = list[dict[str, tuple[ClientFacts, ...]]](), list[str]()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory()) if out is None else out)
         bar, played, most = stack.enter_context(shown(progress, "rounds")), count(1), splits * len(called) * rounds
@@ -392,12 +361,17 @@ def who_gains(
             runs, more = _played(experiments, own, place, lambda label, _: bar(next(played), most, label))
             notes += _unlike(more, notes)
             alone_run = runs.pop(ALONE)
-            results.append([gain for label, run in runs.items() for gain in gains_of(run, alone_run, label)])
+            for run in runs.values():
+                withhold(run.about.doubt)
+            results.append({label: RunOf(run, alone_run).clients for label, run in runs.items()})
         reading, unit = counted_in(alone_run)  # while the run's files are there
     told = settings_of([*runs.values()][-1], alone_run)
-    found = tuple(_mean(gains, test) for gains in zip(*results, strict=True))
-    known = np.isfinite([gain.gain for gain in found])
-    means = {label: _mean([_of_all(gains, known, label) for gains in results], test) for label in runs}
+    found, means = dict[str, tuple[ClientFacts, ...]](), dict[str, ClientFacts]()
+    for label in runs:
+        each = [split[label] for split in results]
+        found[label] = tuple(_mean(rows, test, reading) for rows in zip(*each, strict=True))
+        known = [row.gain is not None for row in found[label]]
+        means[label] = _mean([_of_all(rows, known) for rows in each], test, reading)
     notes = [*(_guessed(found, dataset) if reading == ACCURACY else []), *dict.fromkeys(notes)]
     return Joining(found, reading, splits, told, tuple(notes), unit, means)
 
@@ -488,39 +462,22 @@ def _unlike(notes: Sequence[str], earlier: Sequence[str]) -> list[str]:
     return [line for line in notes if _NUMBER.sub("#", line) not in told]
 
 
-def gains_of(joined: RunRecord, alone: RunRecord, label: str) -> list[Gain]:
-    """Return each client's gain from joining, compared with a run of the same clients alone.
-
-    Args:
-        joined: the run of the federation.
-        alone: the run of the mechanism ``local`` on the same data.
-        label: the name of the federation's mechanism.
-
-    Raises:
-        UserError: the data look like several rows of one person, and nobody has said so or denied it.
-    """
-    withhold(joined.about.doubt)
-    gains = []
-    for client, fit in fits_of(joined, alone).items():
-        ours, theirs, gain, low, high = (math.nan if one is None else one for one in (fit.last, fit.alone, *fit.gain))
-        gains.append(Gain(joined.client_label(client), label, ours, theirs, gain, low, high, fit.samples, fit.units))
-    return gains
-
-
 def counted_in(run: RunRecord) -> tuple[MetricStyle, str]:
     """Return the metric in which gains are measured, and what is drawn anew for their intervals."""
     found = RunOf(run)
     return next((fit.reading for fit in found.fits.values() if fit.last is not None), run.main), found.unit
 
 
-def _guessed(gains: Sequence[Gain], dataset: Dataset) -> list[str]:
+def _guessed(gains: Mapping[str, Sequence[ClientFacts]], dataset: Dataset) -> list[str]:
     """Return a warning if all models together, alone or joined, are no better than naming a client's usual class."""
     owners = np.asarray(dataset.client_of)
     rows = [torch.from_numpy(np.flatnonzero(owners == client)) for client in np.unique(owners)]
     own = [guess for one in rows if (guess := Guess.of(dataset.train.take(one))) is not None]
     most = float(np.average([guess.most for guess in own], weights=[guess.samples for guess in own]))
-    tests = [gain.samples or 1 for gain in gains]
-    best = max(np.average([getattr(gain, which) for gain in gains], weights=tests) for which in ("joined", "alone"))
+    rows_of_all = [row for own in gains.values() for row in own]
+    tests = [row.test_rows or 1 for row in rows_of_all]
+    figures = np.array([[row.joined, row.alone] for row in rows_of_all], np.float64)  # None: NaN
+    best = max(np.average(figures, axis=0, weights=tests).tolist())
     return [said("guessed", most)] if best <= Guess(sum(tests), most, 0.0).bar else []
 
 
@@ -546,24 +503,31 @@ def settings_of(joined: RunRecord, alone: RunRecord) -> tuple[str, ...]:
     return tuple(told)
 
 
-def _of_all(gains: Sequence[Gain], known: NDArray[np.bool_], mechanism: str) -> Gain:
-    """Return the mean of one split's ``gains [g]`` by a mechanism over the ``known [g]`` clients; NaN: none."""
-    own = [[g.joined, g.alone, g.gain] for g, one in zip(gains, known, strict=True) if one and g.mechanism == mechanism]
-    joined, alone, gain = np.mean(own or [[math.nan] * 3], axis=0).tolist()
-    return Gain("", mechanism, joined, alone, gain, math.nan, math.nan, None)
+def _of_all(rows: Sequence[ClientFacts], known: Sequence[bool]) -> ClientFacts:
+    """Return the mean of one split's ``rows [n]`` by a mechanism over the ``known [n]`` clients, as a row of nobody."""
+    own = np.array([[r.joined, r.alone, r.gain] for r, one in zip(rows, known, strict=True) if one], np.float64)
+    joined, alone, gain = own.mean(axis=0).tolist() if len(own) else [None] * 3
+    return ClientFacts(run="", client=-1, name="", unit=rows[0].unit, joined=joined, alone=alone, gain=gain)
 
 
-def _mean(gains: Sequence[Gain], test: float) -> Gain:
-    """Return the mean of one client's gains, or of all clients' means, over splits, of which each tests on the share
-    ``test`` of the rows.
+def _mean(rows: Sequence[ClientFacts], test: float, reading: MetricStyle) -> ClientFacts:
+    """Return the mean of one client's rows, or of all clients' means, over splits, of which each tests on the share
+    ``test`` of the rows. None stays None.
 
     Its interval is that of the splits. If there are few, or all have the same gain, whose spread would claim certainty,
     it is the means of their intervals' ends.
     """
-    first = gains[0]
-    numbers = ("joined", "alone", "gain", "low", "high")
-    means = {key: float(np.mean([getattr(gain, key) for gain in gains])) for key in numbers}
-    half = SURE * split_error(np.array([gain.gain for gain in gains]), test) if len(gains) >= FEW_SPLITS else 0.0
-    if half > 1e-9 * (abs(means["joined"]) + abs(means["alone"])):  # below it gains differ by rounding alone
-        means |= {"low": means["gain"] - half, "high": means["gain"] + half}
-    return Gain(first.client, first.mechanism, **means, samples=first.samples, units=first.units)
+    if len(rows) == 1:
+        return rows[0]
+    first, names = rows[0], ("joined", "alone", "gain", "gain_low", "gain_high")
+    numbers = np.array([[getattr(row, name) for name in names] for row in rows], np.float64)  # None: NaN
+    joined, alone, gain, low, high = numbers.mean(axis=0).tolist()
+    half = SURE * split_error(numbers[:, 2], test) if len(rows) >= FEW_SPLITS else 0.0
+    if half > 1e-9 * (abs(joined) + abs(alone)):  # below it gains differ by rounding alone
+        low, high = gain - half, gain + half
+    joined, alone, gain, low, high = map(finite_or_none, (joined, alone, gain, low, high))
+    return ClientFacts(
+        run=first.run, client=first.client, name=first.name, unit=first.unit, units=first.units,
+        test_rows=first.test_rows, honest=first.honest, metric=first.metric, joined=joined, alone=alone, gain=gain,
+        gain_low=low, gain_high=high, paid_to_join=answer_of(reading, gain, low, high),
+    )  # fmt: skip

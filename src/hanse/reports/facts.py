@@ -24,11 +24,12 @@ from hanse.core.entry import TOKEN
 from hanse.flower.leave import place_of
 from hanse.flower.members import LEAVES, Orders
 from hanse.games.jackknife import SURE, t_quantile
+from hanse.learning.metrics import MetricStyle
 from hanse.ledger.accounts import Account
 from hanse.reports.chart import Floats
 from hanse.reports.contributions import Contribution, contribution, gained
 from hanse.reports.digits import number
-from hanse.reports.fits import Fit, finite_or_none, fits_of, surely
+from hanse.reports.fits import Fit, finite_or_none, fits_of, side_of, surely
 from hanse.reports.groups import SeedGroup, honest_of
 from hanse.reports.harm import harms_of
 from hanse.reports.money import read_books
@@ -69,6 +70,7 @@ class ClientFacts:
         name: its name, or else its number.
         unit: what is drawn anew, and counted as one: "row", or the group that the experiment names.
         units: how many test units the client has.
+        test_rows: how many test rows these are.
         samples: how many training samples its updates were made from, by its last update.
         honest: whether the experiment makes it cheat (False), or not.
         asked: in how many rounds it was asked to train.
@@ -138,6 +140,7 @@ class ClientFacts:
     name: str
     unit: str
     units: int | None = _in("units")
+    test_rows: int | None = _in("rows")
     samples: int | None = _in("samples")
     honest: bool = True
     asked: int = 0
@@ -244,19 +247,23 @@ class RoundFacts:
     megabytes: float | None = _in("MB")
 
 
-def paid_to_join(clients: Sequence[ClientFacts]) -> Counter[Answer]:
-    """Return how many clients have which answer. With 95 % none of those counted as "yes" or "no" is wrong; each row
-    alone says so of its own client only (:func:`hanse.reports.fits.surely`).
+def answer_of(reading: MetricStyle, gain: float | None, low: float | None, high: float | None) -> Answer:
+    """Return whether joining paid a client, by its gain and the ends of its 95 % interval."""
+    side = side_of(reading, gain, low, high)
+    return "unknown" if side is None else ("even", "yes", "no")[side]
+
+
+def paid_to_join(clients: Sequence[ClientFacts], freedom: float = math.inf) -> list[Answer]:
+    """Return each client's answer. With 95 % none of these is wrong that is "yes" or "no"; each row alone says so of
+    its own client only (:func:`hanse.reports.fits.surely`).
+
+    Args:
+        clients: the rows.
+        freedom: degrees of freedom of Student's t by which the intervals were made.
     """
-
-    def known(end: float | None) -> float:
-        return math.nan if end is None else end
-
-    together = surely([(known(row.gain), known(row.gain_low), known(row.gain_high)) for row in clients])
-    counts = Counter[Answer]()
-    for row, one in zip(clients, together, strict=True):
-        counts["even" if row.paid_to_join in ("yes", "no") and not one else row.paid_to_join] += 1
-    return counts
+    ends = np.array([(row.gain, row.gain_low, row.gain_high) for row in clients], np.float64).tolist()  # None: NaN
+    together = surely(ends, freedom)
+    return [row.paid_to_join if one or row.gain is None else "even" for row, one in zip(clients, together, strict=True)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -506,6 +513,7 @@ class RunOf:
                     name=run.client_label(client),
                     unit=self.unit,
                     units=fit.counted,
+                    test_rows=fit.samples,
                     honest=honest is None or client in honest,
                     metric=fit.reading.key,
                     joined=fit.last,
@@ -515,7 +523,7 @@ class RunOf:
                     gain=gain,
                     gain_low=gain_low,
                     gain_high=gain_high,
-                    paid_to_join="unknown" if fit.sign is None else ("even", "yes", "no")[fit.sign],
+                    paid_to_join=answer_of(fit.reading, *fit.gain),
                     **own,
                 )
             )
@@ -595,7 +603,7 @@ class RunOf:
         """The row of the run."""
         run, found = self.record, self.valued
         honest = [row for row in self.clients if row.honest]
-        counts = paid_to_join(honest)
+        counts = Counter(paid_to_join(honest))
         gain, low, high = mean_interval([row.gain for row in honest if row.gain is not None])
         own = [row.joined for row in honest if row.joined is not None]
         tested = run.series(f"test/{run.main.key}")[1]

@@ -74,18 +74,12 @@ class Fit:
 
         It is also 0 if the digits that are shown show no difference, or if the interval is not known.
         """
-        if self.difference is None:
-            return None
-        if self.between is None or self.alike:
-            return 0
-        side = (self.between[0] > 0) - (self.between[1] < 0)
-        return -side if self.reading.less_is_better else side
+        return side_of(self.reading, *self.gain)
 
     @property
     def alike(self) -> bool:
         """Whether the two are the same in the digits that are shown, and so are the ends of their interval."""
-        ends = (self.difference, *(self.between or ()))
-        return {self.reading.show_difference(abs(end or 0.0)) for end in ends} == {self.reading.show_difference(0.0)}
+        return alike(self.reading, (self.difference, *(self.between or ())))
 
     @property
     def gain(self) -> tuple[float | None, float | None, float | None]:
@@ -95,6 +89,23 @@ class Fit:
             return gain, low, high
         gain, low, high = (None if one is None else -one for one in (gain, high, low))
         return gain, low, high
+
+
+def alike(reading: MetricStyle, differences: Sequence[float | None]) -> bool:
+    """Say whether none of the differences of a metric shows in the digits that are shown."""
+    return {reading.show_difference(abs(one or 0.0)) for one in differences} == {reading.show_difference(0.0)}
+
+
+def side_of(reading: MetricStyle, gain: float | None, low: float | None, high: float | None) -> int | None:
+    """Return 1 if a gain is above 0 over its whole 95 % interval, -1 if it is below, else 0; None: it is not known.
+
+    It is also 0 if the digits that are shown show no difference, or if the interval is not known.
+    """
+    if gain is None:
+        return None
+    if low is None or high is None or alike(reading, (gain, low, high)):
+        return 0
+    return (low > 0) - (high < 0)
 
 
 def surely(gains: Sequence[tuple[float, float, float]], freedom: float = math.inf) -> list[int]:
