@@ -67,6 +67,39 @@ class ModelScores:
     loss_error: Floats | None = None
 
 
+class CoalitionGame(Protocol):
+    """The game whose players are some updates, as a part sees it: a utility for :mod:`hanse.games`. See
+    :class:`hanse.learning.coalitions.UpdateGame`, which documents each, and
+    :class:`hanse.learning.by_function.FunctionCoalitions`.
+    """
+
+    shares: Floats
+    evaluated: int
+    floor: float
+    below_floor: int
+    again: Callable[[Ints], Any] | None
+
+    @property
+    def players(self) -> int:
+        """The number of updates."""
+
+    @property
+    def without_block(self) -> Floats:
+        """The utilities without each block of samples, ``[evaluated, B]``, in the order of evaluation."""
+
+    def __call__(self, coalition: frozenset[int], /) -> float:
+        """Return the utility of one coalition."""
+
+    def many(self, coalitions: Sequence[frozenset[int]], /) -> list[float]:
+        """Return the utility of each coalition."""
+
+    def update_gram(self) -> Floats:
+        """Return the inner products ``[S, S]`` of the updates' moves."""
+
+    def output_gram(self) -> Floats | None:
+        """Return the inner products ``[S, S]`` of what single players change of the outputs; None: not known."""
+
+
 class Judge(Protocol):
     """Scores models; see :class:`hanse.runs.server_judge.ServerJudge`, which documents each method."""
 
@@ -112,10 +145,9 @@ class Judge(Protocol):
         affine: tuple[float, float] = (1.0, 0.0),
         again: Callable[[Ints], Any] | None = None,
         game: Game = "average",
-    ) -> Any:
-        """Return the game of coalitions of some updates, a :class:`hanse.learning.coalitions.UpdateGame` or one like it
-        (:class:`hanse.learning.by_function.FunctionCoalitions`).
-        """
+        keep_outputs: bool = False,
+    ) -> CoalitionGame:
+        """Return the game of coalitions of some updates."""
 
 
 FINISHED = "finished rows"  # given by a part whose ``weigh`` finishes rows that groups train

@@ -41,6 +41,14 @@ class Estimate:
     permutations: int
     walks: Walks | None
 
+    def along(self, worth: Floats) -> Floats:
+        """Return the values ``[n, B]`` of B other utilities along the same permutations; NaN if none was sampled.
+
+        Args:
+            worth: ``[distinct, B]``, the other utilities' worth of each coalition, in the order of evaluation.
+        """
+        return np.full((len(self.values), worth.shape[1]), np.nan) if self.walks is None else self.walks.values(worth)
+
 
 @dataclass(frozen=True, eq=False)
 class Walks:

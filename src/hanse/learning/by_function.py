@@ -113,7 +113,7 @@ class FunctionCoalitions(Generic[Model]):
         self._worth, self._make, self._base, self._moves = worth, make, base, moves
         self._nothing: float | None = None  # what the base is worth, as soon as it is known
         self.shares = np.maximum(np.asarray(weights, dtype=np.float64), 0.0)
-        self.evaluated, self.keep_outputs = 0, False
+        self.evaluated = 0
         self.floor, self.below_floor = -math.inf, 0  # what guessing gives is not known of a user's function
         self._first: dict[tuple[int, ...], float] = {}
 
@@ -248,6 +248,7 @@ class FunctionJudge:
         affine: tuple[float, float] = (1.0, 0.0),
         again: Rule | None = None,
         game: Game = "average",
+        keep_outputs: bool = False,
     ) -> FunctionCoalitions[Tensor]:
         """Return the game of coalitions of some updates.
 
@@ -261,6 +262,7 @@ class FunctionJudge:
             affine: as for :func:`mixer`.
             again: as for :func:`mixer`.
             game: "average", or "increment", for which ``affine`` is not used.
+            keep_outputs: of no effect: a function does not say what a model puts out.
         """
 
         def worth(row: Tensor) -> float:

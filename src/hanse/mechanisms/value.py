@@ -26,7 +26,19 @@ from pydantic import AfterValidator, Field
 from hanse.base.errors import UserError, nearest
 from hanse.base.factories import Positive, Weight
 from hanse.base.pytorch import Tensor, torch
-from hanse.core.part import Aggregated, Context, Most, Size, State, ValuePart, Values, View, in_slots, set_words
+from hanse.core.part import (
+    Aggregated,
+    CoalitionGame,
+    Context,
+    Most,
+    Size,
+    State,
+    ValuePart,
+    Values,
+    View,
+    in_slots,
+    set_words,
+)
 from hanse.core.port import Derived, Gradient, Request
 from hanse.core.table import Floats, Ints, Mix, mix
 from hanse.core.telling import Measure, Telling
@@ -34,7 +46,7 @@ from hanse.games import group_sums, mixture, path, shapley
 from hanse.games.first_order import impartial_places
 from hanse.games.gtg import Stop
 from hanse.learning.by_function import FunctionCoalitions
-from hanse.learning.coalitions import WEIGHED, WORST, UpdateGame
+from hanse.learning.coalitions import WEIGHED, WORST
 from hanse.learning.metrics import METRICS, WORSE
 from hanse.mechanisms.weigh import noise_of, sample_shares
 
@@ -49,7 +61,6 @@ def _utility(name: str) -> str:
 Utility = Annotated[str, AfterValidator(_utility)]
 """What coalitions are judged by: "loss", "accuracy", "balanced", or a metric by name or import path."""
 VALIDATION = frozenset({"validation"})
-Coalitions = UpdateGame | FunctionCoalitions[Any]  # of updates: by the samples of a judge, or by a function
 
 
 @dataclass(frozen=True)
@@ -69,7 +80,7 @@ class Solved:
     metrics: Mapping[str, float] = field(default_factory=dict)
 
 
-def _by_block(solve: Callable[[Floats], Floats], game: Coalitions) -> Floats:
+def _by_block(solve: Callable[[Floats], Floats], game: CoalitionGame) -> Floats:
     """Return what ``solve`` makes of the utilities with each block left out in turn, ``[m, B]``."""
     # A block may hold all samples of a class, without which a metric has no value. Then the players have none either.
     none = np.full(game.players, np.nan)
@@ -77,7 +88,7 @@ def _by_block(solve: Callable[[Floats], Floats], game: Coalitions) -> Floats:
     return np.stack(found, axis=1) if found else np.zeros((game.players, 0))
 
 
-def steadied(solved: Solved, game: Coalitions) -> Solved:
+def steadied(solved: Solved, game: CoalitionGame) -> Solved:
     """Return the solution with the errors of a user's function that does not say the same of a model twice.
 
     hanse's own judge says the same, and is not asked twice.
@@ -116,6 +127,7 @@ class GameValue(ValuePart):
         "joined; the values of a round sum to what the round gained.",
         share_out=True,
     )
+    keep_outputs: ClassVar[bool] = False
     utility: Utility = field(default="loss", kw_only=True)
     game: mixture.Game = field(default="average", kw_only=True)
 
@@ -135,13 +147,13 @@ class GameValue(ValuePart):
         scatters = self.measured.scatters or self.game == "average"
         return Telling(measures=replace(self.measured, scatters=scatters))
 
-    def solve(self, game: Coalitions, n: int, view: View) -> Solved:
+    def solve(self, game: CoalitionGame, n: int, seed: int) -> Solved:
         """Return the values of a game with ``n`` players.
 
         Args:
             game: returns the utilities of many coalitions at once, as ``view.judge.coalitions(...)`` makes it.
             n: number of players.
-            view: the round; use its random streams.
+            seed: the seed of all its draws.
         """
         raise NotImplementedError
 
@@ -166,8 +178,8 @@ class GameValue(ValuePart):
             group = _counted(view, seats, self.game)
             if not len(group):
                 continue
-            game = _game(view, row, group, self.utility, self.game)
-            solved = steadied(self.solve(game, len(group), view), game)
+            game = self._game(view, row, group)
+            solved = steadied(self.solve(game, len(group), _seed(view)), game)
             per_seat[group] = solved.values
             without |= dict(zip(group.tolist(), solved.without_block, strict=True))
             if solved.errors is not None:
@@ -186,6 +198,20 @@ class GameValue(ValuePart):
         without_block = np.stack([without.get(seat, none) for seat in range(len(updates))])
         return Values(per_seat, errors if estimated else None, metrics, without_block), state
 
+    def _game(self, view: View, row: int, group: Ints) -> CoalitionGame:
+        """Return the game of the seats at positions ``group [m]``, which train the table's row ``row``."""
+        told = view.get(Aggregated)
+        again = None if told is None else told.again.get(row)
+        updates, old, weights = view.trained.rows[group], view.table.rows[row], view.mixed.W[row, group]
+        options: dict[str, Any] = {"again": again, "keep_outputs": self.keep_outputs}
+        if again is None and self.game == "increment":
+            options["game"] = self.game
+            if (view.trained.seats.start[group] != row).any():
+                updates = old + _steps(view, group)
+        elif again is None:
+            options["affine"] = _affine(view.mixed, row, group, len(view.trained)) or (1.0, 0.0)
+        return view.judge.coalitions(updates, old, weights, self.utility, **options)
+
 
 def _counted(view: View, seats: Ints, kind: mixture.Game) -> Ints:
     """Return those of the ``seats [m]`` that are players of a row's game.
@@ -195,22 +221,6 @@ def _counted(view: View, seats: Ints, kind: mixture.Game) -> Ints:
     """
     weights = view.weights[seats]
     return seats[~((weights <= 0) if kind == "average" else (weights == 0))]
-
-
-def _game(view: View, row: int, group: Ints, utility: str, kind: mixture.Game) -> Coalitions:
-    """Return the game of the seats at positions ``group [m]``, which train the table's row ``row``."""
-    told = view.get(Aggregated)
-    again = None if told is None else told.again.get(row)
-    updates, old, weights = view.trained.rows[group], view.table.rows[row], view.mixed.W[row, group]
-    options: dict[str, Any] = {"again": again}
-    if again is None and kind == "increment":
-        options = {"game": kind}
-        if (view.trained.seats.start[group] != row).any():
-            updates = old + _steps(view, group)
-    elif again is None:
-        options = {"affine": _affine(view.mixed, row, group, len(view.trained)) or (1.0, 0.0)}
-    game: Coalitions = view.judge.coalitions(updates, old, weights, utility, **options)
-    return game
 
 
 def _steps(view: View, group: Ints) -> Tensor:
@@ -259,14 +269,6 @@ def _known(numbers: Floats) -> Floats | None:
     return None if np.isnan(numbers).all() else numbers
 
 
-def _along(found: shapley.Estimate, game: Coalitions) -> Floats:
-    """Return the sampled values without each block, ``[m, B]``, on the same permutations; NaN if none was sampled."""
-    worth = game.without_block
-    if found.walks is None:
-        return np.full((len(found.values), worth.shape[1]), np.nan)
-    return found.walks.values(worth)
-
-
 def _seed(view: View) -> int:
     """Return the seed of this round's draws."""
     return int(view.draw("value").integers(2**62))
@@ -289,7 +291,7 @@ class GTG(GameValue):
     max_permutations: Positive | None = None
     stop: Stop = "every"
 
-    def solve(self, game: Coalitions, n: int, view: View) -> Solved:
+    def solve(self, game: CoalitionGame, n: int, seed: int) -> Solved:
         """Return estimated Shapley values ``[n]`` with their standard errors.
 
         Recorded: requests for a utility, permutations, how many of these were cut with several seats left, which no
@@ -298,16 +300,16 @@ class GTG(GameValue):
         Args:
             game: returns the utilities of many coalitions at once, as ``view.judge.coalitions(...)`` makes it.
             n: number of players.
-            view: the round; its random streams (``draw``) are used.
+            seed: the seed of the draws.
         """
-        found = shapley.gtg(game, n, self.eps, self.max_permutations, seed=_seed(view), stop=self.stop)
+        found = shapley.gtg(game, n, self.eps, self.max_permutations, seed=seed, stop=self.stop)
         counts = {
             "value/requests": float(found.evaluations),
             "value/permutations": float(found.permutations),
             "value/cut_short": float(found.cut),
             "value/truncated_between": float(found.truncated_between),
         }
-        return Solved(found.values, _along(found, game), _known(found.standard_errors), counts)
+        return Solved(found.values, found.along(game.without_block), _known(found.standard_errors), counts)
 
 
 @dataclass(frozen=True)
@@ -349,18 +351,18 @@ class MixtureValue(GameValue):
     """
 
     accepts = frozenset()  # the surrogate is one of mixtures
+    keep_outputs = True  # of single players' models: their likeness guides the surrogate
     budget: Positive | None = None
     sure: Annotated[float, Field(gt=0.5, lt=1)] | None = None
 
-    def solve(self, game: Coalitions, n: int, view: View) -> Solved:
+    def solve(self, game: CoalitionGame, n: int, seed: int) -> Solved:
         """Return estimated values ``[n]`` with their standard errors.
 
         Args:
             game: returns the utilities of many coalitions at once, as ``view.judge.coalitions(...)`` makes it.
             n: number of players.
-            view: the round; its random streams (``draw``) are used.
+            seed: the seed of the draws.
         """
-        game.keep_outputs = True  # of single players' models: their likeness guides the surrogate (output_gram)
         memo = shapley.Memo(game)
         alone = np.array(memo.many([frozenset(), *(frozenset({i}) for i in range(n))]))[1:]
         sound = np.flatnonzero(alone > WORST)
@@ -368,14 +370,14 @@ class MixtureValue(GameValue):
         without = np.full((n, game.without_block.shape[1]), WORST)
         metrics: dict[str, float] = {"value/not_finite": float(n - len(sound))}
         if len(sound):
-            found = self._among(memo, game, sound, view)
+            found = self._among(memo, game, sound, seed)
             worth = game.without_block[memo.places(_Among(memo, sound).named(found.fit.design.coalitions()))]
             values[sound], errors[sound] = found.values, found.standard_errors
             without[sound] = found.fit.values(worth)
             metrics |= {"value/exact_games": float(found.exact)}
         return Solved(values, without, errors, metrics)
 
-    def _among(self, memo: shapley.Memo, game: Coalitions, sound: Ints, view: View) -> mixture.MixtureEstimate:
+    def _among(self, memo: shapley.Memo, game: CoalitionGame, sound: Ints, seed: int) -> mixture.MixtureEstimate:
         """Return the Shapley values of the game among the players ``sound [m]``, who are numbered 0 to m - 1 in it."""
 
         def grams() -> list[Floats]:
@@ -385,7 +387,7 @@ class MixtureValue(GameValue):
         m = len(sound)
         most = self.budget if self.budget is not None or self.sure is None else _SURE * m
         budget = None if most is None else max(most, min(2**m, 2 * m + 2))
-        among, seed = _Among(memo, sound), _seed(view)
+        among = _Among(memo, sound)
         enough = None if self.sure is None else mixture.ranking_settled(self.sure)
         return mixture.mixture(among, m, game.shares[sound], grams, budget, seed, enough=enough, game=self.game)
 
@@ -400,16 +402,16 @@ class MonteCarlo(GameValue):
 
     permutations: Positive = 100
 
-    def solve(self, game: Coalitions, n: int, view: View) -> Solved:
+    def solve(self, game: CoalitionGame, n: int, seed: int) -> Solved:
         """Return estimated Shapley values ``[n]`` with their standard errors.
 
         Args:
             game: returns the utilities of many coalitions at once, as ``view.judge.coalitions(...)`` makes it.
             n: number of players.
-            view: the round; its random streams (``draw``) are used.
+            seed: the seed of the draws.
         """
-        found = shapley.monte_carlo_result(game, n, self.permutations, _seed(view))
-        return Solved(found.values, _along(found, game), _known(found.standard_errors))
+        found = shapley.monte_carlo_result(game, n, self.permutations, seed)
+        return Solved(found.values, found.along(game.without_block), _known(found.standard_errors))
 
 
 class _AllCoalitions(GameValue):
@@ -435,13 +437,13 @@ class _AllCoalitions(GameValue):
             f"{shapley.MAX_EXACT_PLAYERS} updates, or 'mixture', 'monte_carlo' or 'gtg'"
         ]
 
-    def solve(self, game: Coalitions, n: int, view: View) -> Solved:
+    def solve(self, game: CoalitionGame, n: int, seed: int) -> Solved:
         """Return exact values ``[n]``.
 
         Args:
             game: returns the utilities of many coalitions at once, as ``view.judge.coalitions(...)`` makes it.
             n: number of players.
-            view: the round; not read here.
+            seed: not read here.
 
         Raises:
             UserError: the group is too large.
@@ -468,13 +470,13 @@ class LeaveOneOut(GameValue):
         scatters=True,
     )
 
-    def solve(self, game: Coalitions, n: int, view: View) -> Solved:
+    def solve(self, game: CoalitionGame, n: int, seed: int) -> Solved:
         """Return ``v(N) - v(N without i)``, ``[n]``.
 
         Args:
             game: returns the utilities of many coalitions at once, as ``view.judge.coalitions(...)`` makes it.
             n: number of players.
-            view: the round; not read here.
+            seed: not read here.
         """
         values = shapley.leave_one_out(game, n)
         return Solved(values, _by_block(lambda worth: worth[0] - worth[1:], game))

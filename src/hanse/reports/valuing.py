@@ -365,12 +365,12 @@ class _Plan:
             truncated = games.gtg(memo, n, eps, self.permutations, seed=self.seed)
             factor = t_factor(truncated.permutations // n - 1)
             errors = none + math.nan if truncated.cut else truncated.standard_errors / factor
-            return truncated.values, errors, factor, partial(_by_walks, truncated)
+            return truncated.values, errors, factor, truncated.along
         orders = _ORDERS if self.permutations is None else self.permutations
         sampled = games.monte_carlo_result(memo, n, orders, self.seed)
         if memo.distinct == 2**n:  # nothing is left to estimate
             return games.exact(memo, n), none, 1.0, partial(_by_rule, games.exact, memo, n)
-        return sampled.values, sampled.standard_errors, t_factor(orders - 1), partial(_by_walks, sampled)
+        return sampled.values, sampled.standard_errors, t_factor(orders - 1), sampled.along
 
 
 _Solved = tuple[Floats, Floats, float, Callable[[Floats], Floats]]
@@ -383,13 +383,6 @@ def _by_rule(rule: Callable[[games.Utility, int], Floats], memo: games.Memo, n: 
         return rule(lambda coalition: float(column[memo.places([coalition])[0]]), n)
 
     return np.stack([others(column) for column in worth.T], axis=1)
-
-
-def _by_walks(found: games.Estimate, worth: Floats) -> Floats:
-    """Return the values ``[n, B]`` of other games along the same orders; NaN if none was drawn."""
-    if found.walks is None:
-        return np.full((len(found.values), worth.shape[1]), np.nan)
-    return found.walks.values(worth)
 
 
 # from all coalitions that matter, so no sampling error is left

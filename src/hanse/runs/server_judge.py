@@ -172,6 +172,7 @@ class ServerJudge:
         affine: tuple[float, float] = (1.0, 0.0),
         again: Rule | None = None,
         game: Game = "average",
+        keep_outputs: bool = False,
     ) -> UpdateGame:
         """Return the utility of coalitions of updates, as the functions of :mod:`hanse.games` take it.
 
@@ -184,6 +185,7 @@ class ServerJudge:
             affine: ``(total, old)``: the coalition's model is ``total`` times that average plus ``old`` times the base.
             again: a rule that returns a coalition's row, given its members' positions, instead of an average.
             game: "average", or "increment" (the base plus the members' weighted steps from it) instead of ``affine``.
+            keep_outputs: whether the game keeps what single players' models put out, for its ``output_gram``.
 
         Returns:
             The game (see :class:`hanse.learning.coalitions.UpdateGame`).
@@ -193,6 +195,7 @@ class ServerJudge:
             RuntimeError: the server holds no validation set.
         """
         options: dict[str, Any] = {"workers": self.workers, "affine": affine, "again": again, "game": game}
+        options["keep_outputs"] = keep_outputs
         if utility in ("loss", "balanced") and self.problem.objective is None and self.num_classes:
             options["floor"] = -math.log(self.num_classes)  # what equal chances for all classes are worth
         return UpdateGame(self.problem, updates, base, weights, self._samples(), utility=utility, **options)
