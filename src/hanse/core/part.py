@@ -1015,6 +1015,19 @@ class ValuePart(Part, Protocol):
     def value(self, view: View, state: State) -> tuple[Values, State]:
         """Return one value per seat, and the next state. Not called in a round without updates."""
 
+    def resolved(self, given: Mapping[str, Any], validation: bool) -> Mapping[str, Any] | None:
+        """Return the table ``[mechanism.value]`` that says what the part leaves open until the data are known, or None.
+
+        Args:
+            given: that table, as the experiment has it.
+            validation: whether the server has validation samples.
+        """
+        return None
+
+    def judged_by(self) -> str:
+        """Return a line on who judges contributions, or "" where nobody need be told."""
+        return ""
+
 
 @dataclass(frozen=True)
 class PostedRound:

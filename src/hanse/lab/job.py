@@ -221,15 +221,15 @@ def _same(path: Path, asked: Experiment) -> bool:
     """Return whether a run directory is of this experiment.
 
     Engine settings that were left to "auto" are not compared: the directory has what they became on the machine that
-    ran it. Nor is who judges contributions, if that was left open. A directory that this version of hanse cannot read
-    is not the same.
+    ran it. Nor is the value part, if it left something open, such as who judges. A directory that this version of hanse
+    cannot read is not the same.
     """
     try:
         ours, theirs = asked.sections(), Experiment.read(path / "config.toml").sections()
     except UserError:
         return False
     left = [("engine", name) for name, value in ours["engine"].items() if value in (None, "auto")]
-    if getattr(asked.mechanism.built.value, "judges", None) == "auto":
+    if (value := asked.mechanism.built.value) is not None and value.resolved({}, validation=True) is not None:
         left.append(("mechanism", "value"))
     for section, name in left:
         for said in (ours, theirs):

@@ -514,6 +514,10 @@ class FirstOrder(ValuePart):
     )
     normalised: bool = True
 
+    def judged_by(self) -> str:
+        """Return that the server judges."""
+        return "the server's validation samples judge contributions: mechanism.value = 'first_order'"
+
     def value(self, view: View, state: State) -> tuple[Values, State]:
         """Return first-order values ``[S]``. They cover only the parameters, since buffers have no gradient.
 
@@ -573,6 +577,26 @@ class FirstOrderAtClients(ValuePart):
     share: Literal["train", "validation"] = "train"
     samples: Positive | None = 64
     judges: Literal["auto", "others", "all"] = "auto"
+
+    def resolved(self, given: Mapping[str, Any], validation: bool) -> Mapping[str, Any] | None:
+        """Return the table of who judges, if that is open: the server, unless the table has more options of this part.
+
+        Args:
+            given: the table ``[mechanism.value]`` of the experiment.
+            validation: whether the server has validation samples.
+        """
+        if self.judges != "auto":
+            return None
+        if validation and given.keys() <= {"judges", "normalised"}:
+            return {"name": "first_order", "normalised": self.normalised}
+        return {**given, "judges": "others"}
+
+    def judged_by(self) -> str:
+        """Return which clients judge, with a warning if each judges itself, too."""
+        if self.judges != "all":
+            return "clients judge each other's contributions, in two halves: mechanism.value.judges = 'others'"
+        told = f"{SELF_JUDGED[0].lower()}{SELF_JUDGED[1:]} With 'others', or value = 'first_order', none can."
+        return f"warning: mechanism.value.judges: 'all': {told}"
 
     def tells(self, standing: frozenset[str]) -> Telling:
         """Return the part's description: what a value is, and what is wrong with values that clients compute."""

@@ -48,7 +48,6 @@ from hanse.learning.sequences import is_text
 from hanse.learning.sequential import SequentialEngine
 from hanse.mechanisms.feedback import Feedback
 from hanse.mechanisms.fits import clashes, unmet_needs
-from hanse.mechanisms.mechanism_table import judged, who_judges
 from hanse.runs import refusals
 from hanse.runs.arrivals import Waiting
 from hanse.runs.config import Experiment, MechanismSection, ModelSection
@@ -288,7 +287,7 @@ def build(
         *warnings,
         *refusals.idle(asked, around),
         *(line for guard in guards.values() for line in guard.warns(np.asarray(data.sizes))),
-        *who_judges(asked.mechanism.built, mechanism),
+        *_who_judges(asked.mechanism.built, mechanism),
     ]
 
     def initial(k: int) -> Tensor:
@@ -355,9 +354,22 @@ def _settled(
         experiment = experiment.model_copy(update={"data": spec})
         data = build_data(spec, dataset)
     experiment, another = _modelled(experiment, data, own.model)
-    if (chosen := judged(experiment.mechanism.table, experiment.mechanism.built, data.server_validation)) is not None:
-        experiment = experiment.model_copy(update={"mechanism": MechanismSection(**chosen)})
+    mechanism, said = experiment.mechanism, experiment.mechanism.table.get("value", {})
+    given = {"name": said} if isinstance(said, str) else said
+    value = mechanism.built.value
+    chosen = None if value is None else value.resolved(given, bool(data.server_validation))
+    if chosen is not None:
+        settled = MechanismSection(**{**mechanism.table, "value": chosen})
+        experiment = experiment.model_copy(update={"mechanism": settled})
     return experiment, data, another
+
+
+def _who_judges(asked: Mechanism, mechanism: Mechanism) -> list[str]:
+    """Return who judges contributions, where that was left open or they are paid for, or it is a warning."""
+    if mechanism.value is None or asked.value is None:
+        return []
+    told, open_ = mechanism.value.judged_by(), asked.value.resolved({}, validation=True) is not None
+    return [told] if told and (open_ or mechanism.settle is not None or told.startswith("warning")) else []
 
 
 def build_model(
