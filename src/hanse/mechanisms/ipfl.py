@@ -317,9 +317,8 @@ class IPFL(SelectPart, TrainPart, WeighPart, SettlePart):
         if view.stage == "open" and "select" in here:
             return news(view, state, lambda client: _market_news(view, state, client))
         if view.stage == "train" and "weigh" in here and view.choice is not None:
-            info, ask = view.roster.by_id, self.prices.question
-            told = {c: {"profile": dict(info[c].profile), "round": view.round} for c in view.choice.clients.tolist()}
-            return [Request(c, (ask(info[c], said),)) for c, said in told.items()]
+            info, prices = view.roster.by_id, self.prices
+            return [Request(c, (prices.question(info[c], view.round),)) for c in view.choice.clients.tolist()]
         if view.stage != "close" or "weigh" not in here:
             return ()
         updates, asked = view.trained, []

@@ -25,8 +25,6 @@ from hanse.games.market_models import Kind as Distance
 from hanse.games.market_models import within_reach, within_shares
 from hanse.games.market_posted import Tariff, on_sale, sold
 
-Told = dict[str, Any]
-
 
 @dataclass(frozen=True)
 class Declared:
@@ -44,9 +42,9 @@ class Declared:
     cost: float
     eagerness: float
 
-    def question(self, info: ClientInfo, told: Told) -> Ask:
-        """Return what a client is asked with its training."""
-        return Ask(self.answer, told)
+    def question(self, info: ClientInfo, round: int) -> Ask:
+        """Return what a client is asked with its training: what it declares."""
+        return Ask(self.answer, {"profile": dict(info.profile), "round": round})
 
     def declared(self, said: Mapping[str, Any], size: float) -> tuple[float | None, float | None]:
         """Return a client's cost and eagerness by its answer; None for what is no amount."""
@@ -87,10 +85,11 @@ class Posted:
     cost: float
     eagerness: float
 
-    def question(self, info: ClientInfo, told: Told) -> Ask:
+    def question(self, info: ClientInfo, round: int) -> Ask:
         """Return what a client is asked with its training: whether it sells at this price."""
         price = float(self.tariff.price(min(info.num_samples, LARGEST_COUNT)))
-        return Ask(self.answer, told | {"price": price, "cost": self.cost, "flat": self.tariff.flat})
+        told = {"price": price, "cost": self.cost, "flat": self.tariff.flat}
+        return Ask(self.answer, {"profile": dict(info.profile), "round": round, **told})
 
     def declared(self, said: Mapping[str, Any], size: float) -> tuple[float | None, float | None]:
         """Return the price of a client's model, infinite for what is not on sale; nobody's eagerness is known."""
