@@ -112,9 +112,8 @@ def coverage(problem: str, count: int, draws: int) -> None:
                     if s == 0:
                         kept[f"gain, {metric.key}"].append((ends[0], truth, ends[1]))
                     if metric.key == "accuracy":
-                        found = gain(metric, models, tests[c])
-                        splits[k, c].append(ClientFacts(run="", client=c, name="", unit="row", gain=found,
-                                                        gain_low=ends[0], gain_high=ends[1]))  # fmt: skip
+                        told = {"gain": gain(metric, models, tests[c]), "gain_low": ends[0], "gain_high": ends[1]}
+                        splits[k, c].append(ClientFacts(run="", client=c, name="", unit="row", **told))
                         truths[c].append(truth)
             if s == 0:
                 judges = [tuple(map(np.concatenate, zip(*rows, strict=True))) for rows in (tests, fresh)]

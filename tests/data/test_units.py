@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from gaining import gained
 from test_own import Items
 
 from hanse import Experiment, run, who_gains
@@ -19,7 +20,7 @@ from hanse.lab.joining import _mean
 from hanse.learning.intervals import difference, sample_blocks, unit_error, wilson
 from hanse.learning.metrics import ACCURACY, Predictions, build_metrics
 from hanse.reports.answers import answers_of
-from hanse.reports.facts import ClientFacts, facts
+from hanse.reports.facts import facts
 from hanse.reports.fits import OwnTest, _of_main, surely
 from hanse.reports.invoice import invoice
 
@@ -242,8 +243,7 @@ def test_the_error_over_splits_is_nadeau_s_and_bengio_s():
     assert 1.96 * split_error(gains, 0.3) == pytest.approx(half)
     for each, ends in ((gains, (gains.mean() - half, gains.mean() + half)), (np.zeros(6), (-0.04, 0.06))):
         # as many tests as patients may be right in every split, which makes nobody certain
-        rows = [ClientFacts(run="", client=0, name="Kiel", unit="row", joined=0.5, alone=0.5 - g, gain=g,
-                            gain_low=g - 0.04, gain_high=g + 0.06) for g in each.tolist()]  # fmt: skip
+        rows = [gained("Kiel", g, g - 0.04, g + 0.06, alone=0.5 - g) for g in each.tolist()]
         mean = _mean(rows, 0.3, ACCURACY)
         assert (mean.gain_low, mean.gain_high) == pytest.approx(ends)
 

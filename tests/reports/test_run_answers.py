@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from gaining import gained
 from mistaken import mistakes
 
 import hanse
@@ -15,7 +16,6 @@ from hanse.reports.accuracy import reached
 from hanse.reports.alone import train_alone
 from hanse.reports.answers import answers_of
 from hanse.reports.contributions import contribution
-from hanse.reports.facts import ClientFacts, answer_of
 from hanse.reports.groups import SeedGroup
 from hanse.reports.statement import statement
 from hanse.runs.run_record import load_run
@@ -128,9 +128,7 @@ def shops(rows: int = 600) -> tuple[np.ndarray, np.ndarray, list[str]]:
 
 def test_whom_joining_harms_is_found(tmp_path: Path) -> None:
     found = hanse.who_gains(shops(), mechanisms=["local", "fedavg"], model="logistic", rounds=10, out=tmp_path / "runs")
-    assert {row.name: row.paid_to_join for row in found.of("fedavg")}[
-        "Kiel"
-    ] == "no"  # its customers are unlike the others'
+    assert {row.name: row.paid_to_join for row in found.of("fedavg")}["Kiel"] == "no"  # unlike the others
     assert found.clients == ("Bremen", "Kiel", "Visby")
     kept = load_run(tmp_path / "runs" / "1-fedavg")
     assert kept.mechanism == "fedavg"
@@ -160,13 +158,9 @@ def test_the_first_sentence_is_true_of_every_mechanism(
     gains: dict[str, list[tuple[float, float]]], first: tuple[str, int, int, int, int]
 ) -> None:
     made = {
-        name: tuple(
-            ClientFacts(run="", client=i, name=str(i), unit="row", joined=0.5, alone=0.5, gain=(low + high) / 2,
-                        gain_low=low, gain_high=high, paid_to_join=answer_of(ACCURACY, (low + high) / 2, low, high))
-            for i, (low, high) in enumerate(ends)
-        )
+        name: tuple(gained(str(i), (low + high) / 2, low, high) for i, (low, high) in enumerate(ends))
         for name, ends in gains.items()
-    }  # fmt: skip
+    }
     found = Joining(made, ACCURACY)
     assert tuple(found.verdict[0].fields.values()) == (*first, first[1] - first[3])
     assert [note.code for note in found.verdict] == ["who_gains", "ahead"][: len(gains)]
