@@ -105,6 +105,11 @@ class Settings:
         named = self.given["smoke"] if self.smoke else self.given["cheats"]
         return [*named["harmful"], *(named["paying"] if self.mechanisms[mechanism].get("paid") else ())]
 
+    def splits(self, problem: str, mechanism: str) -> range:
+        """Return the splits of a problem under a mechanism: none where it cannot play it."""
+        of = self.problems[problem]
+        return range(0 if mechanism in of.get("lacks", ()) else of["splits"])
+
     def job(self, problem: str, mechanism: str, play: str, split: int) -> Job:
         """Return a run. ``play`` is "honest", a cheat, or "without " and the numbers of members."""
         of, row = self.problems[problem], self.mechanisms[mechanism]
@@ -141,7 +146,7 @@ class Settings:
             occasions: the cheats to which it gives occasion.
         """
         of = self.problems[problem]
-        yield from ((HONEST, split) for split in range(of["splits"]))
+        yield from ((HONEST, split) for split in self.splits(problem, mechanism))
         if mechanism == self.given["regimes"]["plain"] and of["clients"] <= SMALL:
             yield from itertools.product(groups_without(of["clients"]), range(of["cheated"]))
         yield from ((cheat, split) for split in range(of["cheated"]) for cheat in occasions)
@@ -444,7 +449,8 @@ class Kept:
     def _cell(self, problem: str, mechanism: str) -> Cell:
         of, cheats = self.settings.problems[problem], self.occasions(problem, mechanism)
         test, (splits, whole) = of["data"]["client_test"], self.splits[problem]
-        plays = [(HONEST, s) for s in range(of["splits"])], [*itertools.product(cheats, range(of["cheated"]))]
+        own, cheated = self.settings.splits(problem, mechanism), range(of["cheated"])
+        plays = [(HONEST, s) for s in own], [*itertools.product(cheats, cheated)]
         lines = {play: one for play in itertools.chain(*plays) if (one := self.line(problem, mechanism, *play))}
         done, planned = tuple(sum(play in lines for play in each) for each in plays), tuple(map(len, plays))
         whole = whole if cheats and all(play in lines for play in itertools.product(cheats, whole)) else []
@@ -608,6 +614,35 @@ def left_out(kept: Kept, need: Mapping[str, Any]) -> tuple[int, int, float]:
     return hits, len(of) if len(of) > 1 else 0, chance
 
 
+def answer(kept: Kept, need: Mapping[str, Any], joining: str) -> tuple[str, str, str]:
+    """Return what to take for a need where joining "pays", "does not" or "depends", what the worst-off member gains by
+    it, and of what to beware; or that the page cannot say, and why.
+    """
+    (hits, tried, _), of, given = left_out(kept, need), ready(kept, need), kept.settings.given
+    if hits < given["passes"] * tried:
+        return "cannot say", "", "the rule missed too often (*left out*)"
+    alike = [problem for problem in kept.settings.problems if regime(kept, problem) == joining]
+    problems = [problem for problem in alike if problem in of]
+    if not problems:
+        why = "; ".join(f"{problem} {unready(kept, need, problem)}" for problem in alike)
+        return "cannot say", "", why or "no such problem is played"
+    name = best_of(kept, need, problems)
+    if name == ALONE:
+        return f"`{name}`", "0", "nothing: no update reaches others"
+    warned = "keeps" if kept.settings.mechanisms[name].get("paid") else "under"
+    gains, beware = ("; ".join(f"{p} {shown(kept, p, name, one)}" for p in problems) for one in ("worst", warned))
+    take = f"`{name.removesuffix('_proved')}`{' with proofs' * name.endswith('_proved')}"
+    take += ", provisionally" if tried < given["least"] else ""
+    return take, gains, f"{MEASURES[warned][0]}: {beware}"
+
+
+def unready(kept: Kept, need: Mapping[str, Any], problem: str) -> str:
+    """Return why a problem lacks a need's measure for some mechanism: plays are missing, or honest pay is nothing."""
+    cells = [kept.cells[problem, name] for name in need["among"]]
+    whole = all(cell.done == cell.planned and cell.planned[1] for cell in cells)
+    return "(honest members earn nothing, so a cheat's gain is no share of it)" if whole else "(not all played)"
+
+
 def shown(kept: Kept, problem: str, mechanism: str, measure: str) -> str:
     """Return a measure of a cell as the pages show it, with the cheat that was chosen; or that it is unplayed."""
     cell, (_, factor, form) = kept.cells[problem, mechanism], MEASURES[measure]
@@ -651,34 +686,18 @@ def advice(kept: Kept) -> list[str]:
     split = f"In the picture: {', '.join(whole) or 'none'}; in part: {', '.join(part) or 'none'}"
     lines = [f"Played: {done:,} of at least {planned:,} runs. {split}.", ""]
     lines += wide(["problem", *(f"FedAvg: {MEASURES[one][0]}" for one in asked), "joining"], rows)
-    kinds: dict[tuple[str, ...], list[list[str]]] = {}  # needs with the same answer share a row
+    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}  # needs with the same answers share their rows
     for need in settings.given["needs"]:
-        (hits, tried, chance), of = left_out(kept, need), ready(kept, need)
-        if hits < settings.given["passes"] * tried:
-            row = kinds.setdefault(("any", "cannot say", "", ""), [[], []])
-            row[0].append(need["asks"])
-            row[1].append(f"{hits} of {tried}; at random {chance:.1f}")
-            continue
-        for joining in [word for word in REGIMES if word in of.values()]:
-            problems = [problem for problem in of if of[problem] == joining]
-            name = best_of(kept, need, problems)
-            warned = "keeps" if settings.mechanisms[name].get("paid") else "under"
-            each = [[f"{p} {shown(kept, p, name, one)}" for p in problems] for one in ("worst", warned)]
-            figures, beware = map("; ".join, each)
-            beware = f"{MEASURES[warned][0]}: {beware}"
-            if name == ALONE:
-                figures, beware = "0", "nothing: no update reaches others"
-            take = f"`{name.removesuffix('_proved')}`{' with proofs' * name.endswith('_proved')}"
-            take += ", provisionally" if tried < settings.given["least"] else ""
-            row = kinds.setdefault((joining, take, figures, beware), [[], []])
-            row[0].append(need["asks"] if not row[0] else f"{need['asks'][:1].lower()}{need['asks'][1:]}")
-            row[1].append(f"{hits} of {tried}; at random {chance:.1f}" if not row[1] else f"{chance:.1f}")
-        if not of:
-            kinds["", "not played yet", "", ""] = [[need["asks"]], []]
-    said = ["; ".join(asks) for asks, _ in kinds.values()]  # once for the rows of one federation
-    begins = [asks if asks != before else "" for asks, before in zip(said, ["", *said], strict=False)]
-    kinds_of = zip(begins, kinds.items(), strict=True)
-    rows = [[asks, *row, ", ".join(left) if asks else ""] for asks, (row, (_, left)) in kinds_of]
+        answers = tuple(answer(kept, need, joining) for joining in REGIMES)
+        groups.setdefault((answers, left_out(kept, need)[:2]), []).append(need)
+    rows = []
+    for (answers, (hits, tried)), needs in groups.items():
+        asks = "; ".join([needs[0]["asks"], *(f"{need['asks'][:1].lower()}{need['asks'][1:]}" for need in needs[1:])])
+        left = f"{hits} of {tried}; at random {', '.join(f'{left_out(kept, need)[2]:.1f}' for need in needs)}"
+        for one in dict.fromkeys(answers):
+            words = [joining for joining, other in zip(REGIMES, answers, strict=True) if other == one]
+            begins = (asks, left) if one == answers[0] else ("", "")
+            rows.append([begins[0], "any" if len(words) == len(REGIMES) else ", ".join(words), *one, begins[1]])
     head = ["your federation", "joining", "take", "the worst-off member gains", "beware", "left out"]
     return [*lines, *wide(head, rows)[:-1]]
 

@@ -92,8 +92,7 @@ def test_mechanisms_run_unchanged_on_texts(plays: Path) -> None:
             model={"name": "lstm", "hidden": 8},
             mechanism={"name": "pifl", "tiers": 2, "by_contribution": 1, "at_random": 1, "score_samples": 4},
             train={"steps": 4, "batch_size": 4, "lr": 2.0, "momentum": 0.9},
-            engine=ENGINE,
-            run={"rounds": 3},
+            engine=ENGINE, run={"rounds": 3}, eval={"metrics": ["accuracy", "loss"]},
         )
     )  # fmt: skip
     lines = result.metrics
