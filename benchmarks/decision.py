@@ -624,30 +624,23 @@ def answer(kept: Kept, need: Mapping[str, Any], joining: str) -> tuple[str, str,
     alike = [problem for problem in kept.settings.problems if regime(kept, problem) == joining]
     problems = [problem for problem in alike if problem in of]
     if not problems:
-        why = "; ".join(f"{problem} {unready(kept, need, problem)}" for problem in alike)
-        return "cannot say", "", why or "no such problem is played"
+        lacks = {p: next(name for name in need["among"] if not kept.figure(p, name, need["by"])) for p in alike}
+        why = "; ".join(f"{p} {shown(kept, p, name, need['by'])}" for p, name in lacks.items())
+        return "cannot say", "", f"{MEASURES[need['by']][0]}: {why or 'no such problem'}"
     name = best_of(kept, need, problems)
     if name == ALONE:
         return f"`{name}`", "0", "nothing: no update reaches others"
     warned = "keeps" if kept.settings.mechanisms[name].get("paid") else "under"
     gains, beware = ("; ".join(f"{p} {shown(kept, p, name, one)}" for p in problems) for one in ("worst", warned))
     take = f"`{name.removesuffix('_proved')}`{' with proofs' * name.endswith('_proved')}"
-    take += ", provisionally" if tried < given["least"] else ""
-    return take, gains, f"{MEASURES[warned][0]}: {beware}"
-
-
-def unready(kept: Kept, need: Mapping[str, Any], problem: str) -> str:
-    """Return why a problem lacks a need's measure for some mechanism: plays are missing, or honest pay is nothing."""
-    cells = [kept.cells[problem, name] for name in need["among"]]
-    whole = all(cell.done == cell.planned and cell.planned[1] for cell in cells)
-    return "(honest members earn nothing, so a cheat's gain is no share of it)" if whole else "(not all played)"
+    return f"{take}{', provisionally' * (tried < given['least'])}", gains, f"{MEASURES[warned][0]}: {beware}"
 
 
 def shown(kept: Kept, problem: str, mechanism: str, measure: str) -> str:
-    """Return a measure of a cell as the pages show it, with the cheat that was chosen; or that it is unplayed."""
+    """Return a measure of a cell as the pages show it, with the cheat that was chosen; or why there is none."""
     cell, (_, factor, form) = kept.cells[problem, mechanism], MEASURES[measure]
     if (figure := kept.figure(problem, mechanism, measure)) is None:
-        return "unplayed"
+        return "without honest pay" if np.isnan(cell.values.get(measure, 0.0)).all() else "unplayed"
     cheat = f" ({cell.chosen[measure]})" if measure in CHEATS and measure in cell.chosen else ""
     return form.format(factor * figure.mean, factor * figure.half) + cheat
 

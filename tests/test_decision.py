@@ -2,7 +2,9 @@
 
 import importlib
 import shutil
+from collections import Counter
 from collections.abc import Mapping
+from itertools import product
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -59,11 +61,22 @@ def test_a_left_out_problem_is_decided_by_the_others(
     assert decision.best_of(kept, trade, [first]) == "ipfl_posted"
 
 
+def test_every_answer_to_the_questions_has_one_row(decision: ModuleType) -> None:
+    kept = rigged(decision, {"loans": (0.0, 0.0)})  # joining pays there, and nothing else is played
+    wanted = {(need["asks"].lower(), word) for need in kept.settings.given["needs"] for word in decision.REGIMES}
+    for text in ((decision.MECHANISMS / "index.md").read_text(), "\n".join(decision.advice(kept))):
+        rows, asks, found = [line.split(" | ") for line in text.splitlines() if line.count("|") == 7], "", Counter()
+        for first, joining, take, *why in rows[2:]:
+            asks = first.strip("| ").lower() or asks
+            found.update(product(asks.split("; "), decision.REGIMES if joining == "any" else joining.split(", ")))
+            assert why[1] if take == "cannot say" else why[0]
+        assert found == Counter(wanted)
+
+
 def test_every_planned_run_is_an_experiment_and_a_cheats_shift_is_its_own(decision: ModuleType) -> None:
     settings = decision.read_settings()
-    for problem in settings.problems:
-        for mechanism in settings.mechanisms:
-            assert settings.job(problem, mechanism, "honest", 3).experiment.data.seed == 3
+    for of in product(settings.problems, settings.mechanisms):
+        assert settings.job(*of, "honest", 3).experiment.data.seed == 3
     honest, cheat = (decision.work(settings.job("digits", "fedavg", p, 9), int, "") for p in ("honest", "update x50"))
     assert decision.people_of(cheat) == [1]
     assert cheat["shift"] > 10 * honest["shift"] > 0
