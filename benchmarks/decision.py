@@ -541,8 +541,8 @@ MEASURES = {
     "gain": ("mean gain", 100, "{:+z.1f} ± {:.1f}"),
     "better": ("better off, %", 100, "{:.0f}"),
     "worst": ("worst-off member", 100, "{:+z.1f} ± {:.1f}"),
-    "under": ("the others under the worst cheat", 100, "{:+z.1f} ± {:.1f}"),
-    "keeps": ("the best cheat gains, %", 100, "{:+z.0f} ± {:.0f}"),
+    "under": ("others under the worst cheat", 100, "{:+z.1f} ± {:.1f}"),
+    "keeps": ("best cheat, %", 100, "{:+z.0f} ± {:.0f}"),
     "worth": ("pay and retrained share", 1, "{:+z.2f} ± {:.2f}"),
     "shift": ("largest shift", 1, "{:.2f}"),
     "any shift": ("by a cheat", 1, "{:.2f}"),
@@ -620,7 +620,7 @@ def answer(kept: Kept, need: Mapping[str, Any], joining: str) -> tuple[str, str,
     """
     (hits, tried, _), of, given = left_out(kept, need), ready(kept, need), kept.settings.given
     if hits < given["passes"] * tried:
-        return "cannot say", "", "the rule missed too often (*left out*)"
+        return "cannot say", "", "the rule missed too often"
     alike = [problem for problem in kept.settings.problems if regime(kept, problem) == joining]
     problems = [problem for problem in alike if problem in of]
     if not problems:
