@@ -28,6 +28,7 @@ import itertools
 import json
 import math
 import random
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -458,10 +459,8 @@ class Kept:
             return Cell(test, done=done, planned=planned)
         honest = {s: lines[HONEST, s] for s in splits}
         alone = {s: self.lines[self.settings.job(problem, ALONE, HONEST, s).key] for s in splits}
-        order = {
-            s: np.argsort(one["sizes"] if not of["own"] else range(of["clients"]), kind="stable")
-            for s, one in alone.items()
-        }
+        ranks = {s: range(of["clients"]) if of["own"] else one["sizes"] for s, one in alone.items()}
+        order = {s: np.argsort(rank, kind="stable") for s, rank in ranks.items()}
         mains = np.array([np.array(honest[s]["main"], float)[order[s]] for s in alone])
         gains = mains - np.array([np.array(alone[s]["main"], float)[order[s]] for s in alone])
         better = np.where(np.isnan(gains), np.nan, gains > 0)
@@ -542,7 +541,7 @@ MEASURES = {
     "better": ("better off, %", 100, "{:.0f}"),
     "worst": ("worst-off member", 100, "{:+z.1f} ± {:.1f}"),
     "under": ("others under the worst cheat", 100, "{:+z.1f} ± {:.1f}"),
-    "keeps": ("best cheat, %", 100, "{:+z.0f} ± {:.0f}"),
+    "keeps": ("best cheat, %", 100, "{:+z.0f} ± {:.0f} %"),
     "worth": ("pay and retrained share", 1, "{:+z.2f} ± {:.2f}"),
     "shift": ("largest shift", 1, "{:.2f}"),
     "any shift": ("by a cheat", 1, "{:.2f}"),
@@ -626,14 +625,15 @@ def answer(kept: Kept, need: Mapping[str, Any], joining: str) -> tuple[str, str,
     if not problems:
         lacks = {p: next(name for name in need["among"] if not kept.figure(p, name, need["by"])) for p in alike}
         why = "; ".join(f"{p} {shown(kept, p, name, need['by'])}" for p, name in lacks.items())
-        return "cannot say", "", f"{MEASURES[need['by']][0]}: {why or 'no such problem'}"
+        return "cannot say", "", why or "no such problem is played"
     name = best_of(kept, need, problems)
     if name == ALONE:
         return f"`{name}`", "0", "nothing: no update reaches others"
     warned = "keeps" if kept.settings.mechanisms[name].get("paid") else "under"
     gains, beware = ("; ".join(f"{p} {shown(kept, p, name, one)}" for p in problems) for one in ("worst", warned))
+    beware = re.sub(r" (\([^)]*\))(?=; [^(;]*\1)", "", beware)  # what the next problem names, too, is named there
     take = f"`{name.removesuffix('_proved')}`{' with proofs' * name.endswith('_proved')}"
-    return f"{take}{', provisionally' * (tried < given['least'])}", gains, f"{MEASURES[warned][0]}: {beware}"
+    return f"{take}{', provisionally' * (tried < given['least'])}", gains, "the others: " * (warned == "under") + beware
 
 
 def shown(kept: Kept, problem: str, mechanism: str, measure: str) -> str:
@@ -671,13 +671,12 @@ def advice(kept: Kept) -> list[str]:
     """Return what the decision page has of the kept runs: the regimes, what to take for each need, the picture."""
     settings, plain = kept.settings, kept.settings.given["regimes"]["plain"]
     done, planned = (sum(sum(getattr(cell, name)) for cell in kept.cells.values()) for name in ("done", "planned"))
-    found, asked = {problem: regime(kept, problem) for problem in settings.problems}, ("gain", "better", "worst")
-    named = [(problem, of["title"]) for problem, of in settings.problems.items() if found[problem]]
-    rows = [[title, *(shown(kept, name, plain, one) for one in asked), found[name] or ""] for name, title in named]
-    whole = pictured(kept)
-    part = [problem for problem in found if problem not in whole]
-    split = f"In the picture: {', '.join(whole) or 'none'}; in part: {', '.join(part) or 'none'}"
-    lines = [f"Played: {done:,} of at least {planned:,} runs. {split}.", ""]
+    known, asked = {p: word for p in settings.problems if (word := regime(kept, p))}, ("gain", "better", "worst")
+    titles = {problem: settings.problems[problem]["title"] for problem in known}
+    rows = [[titles[p], *(shown(kept, p, plain, one) for one in asked), word] for p, word in known.items()]
+    drawn = pictured(kept)
+    apart = ", ".join(problem for problem in settings.problems if problem not in drawn)
+    lines = [f"Played: {done:,} of at least {planned:,} runs. Not in the picture: {apart or 'none'}.", ""]
     lines += wide(["problem", *(f"FedAvg: {MEASURES[one][0]}" for one in asked), "joining"], rows)
     groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}  # needs with the same answers share their rows
     for need in settings.given["needs"]:
