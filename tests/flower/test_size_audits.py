@@ -158,7 +158,7 @@ def test_a_member_that_is_away_is_waited_for_once(tmp_path: Path, monkeypatch: p
 
 def test_a_network_asks_more_than_once_since_auditors_sign_in_between(tmp_path: Path) -> None:
     exp = books(sizes={**SIZES, "repeats": 0})
-    with pytest.raises(UserError, match="sizes.repeats: 0: "):
+    with pytest.raises(UserError, match=r"sizes\.repeats: 0: "):
         play(grid_of(exp, tmp_path / "nodes"), exp, tmp_path / "run")
 
 
