@@ -122,8 +122,7 @@ class Narrator:
         for taken in (one for one in played.view.posted if one.kind == KEPT):
             client = int(taken.step.rpartition("/")[2])
             LOG.warning("round %d: %s lost its bond: %s", number, self.federation.who(client), taken.memo)
-        wish = played.view.get(Pause)
-        if wish is not None and self.round < self._rounds:
+        if (wish := played.view.get(Pause)) is not None and self.round < self._rounds:
             give(self.run, "pause", wish.why)
 
     def on_end(self, result: PlayedRun) -> None:

@@ -60,7 +60,6 @@ def leave(
     if client is None:
         raise UserError("--client: must name the client that leaves, as in --client 3, or --sign be given by its owner")
     from hanse.flower.leave import place_of
-    from hanse.flower.members import Orders
     from hanse.wings.charter.leaving import check_signed, leave_run, named, only_expelled, would_leave
 
     run, number = named(folder, client)
@@ -68,8 +67,7 @@ def leave(
         return _say(would_leave(run, number), None, as_json)
     check_signed(run, number, signed)
     if only_expelled(run):
-        then = "the server is stopped" if Orders.read(run.path).ends else "the run has ended"
-        then = f"once {then}, this command with --key makes its receipt"
+        then = "once the run has ended, or a server that waits for it is stopped, the same with --key makes its receipt"
         return say(f"{called(run.client_label(number))} is asked nothing more from the next exchange on; {then}.")
     _say(leave_run(run, number, key), place_of(folder, number), as_json)
 

@@ -33,7 +33,6 @@ from hanse.runs.guards import Guard, ProofReplies, ProofStep
 COMMIT, AUDIT = "size commitment", "size audit"  # the questions
 UNKNOWN, COMMITTED, PROVED, FAILED = range(4)  # how a member stands
 UNFINISHED = "the run ended before its audit did"
-NEEDED = ("auditors", "repeats")  # options that a network must set
 
 
 @dataclass(frozen=True)
@@ -231,8 +230,7 @@ class SizesGuard(Guard):
 
     def provides(self) -> Mapping[str, str]:
         """Return that sizes are proved, that tokens move, and what a network lacks."""
-        said = self.experiment.of_wing("sizes")
-        none = {f"sizes.{key}/none": f"sizes.{key}: {value}" for key, value in said if key in NEEDED and not value}
+        none = {f"sizes.{key}/none": f"sizes.{key}: {x}" for key, x in self.experiment.of_wing("sizes") if not x}
         return {"proved sizes": "", "tokens": "", **none}
 
     def settle(self, sizes: Ints | None) -> None:

@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from hanse.base.errors import UserError
+from hanse.base.files import write_whole
 from hanse.core.declared import Declared
 from hanse.federation.node import NODE_GUARDS
 from hanse.flower.warm_memory import SOCKET, WAIT_S
@@ -74,12 +75,9 @@ def link(folder: Path) -> Path:
     real = str(beside) if beside.exists() else shutil.which(COMMAND)
     if real is None:
         raise UserError(f"{COMMAND}: is not installed; pip install '.[flower]' in a clone of hanse")
-    folder.mkdir(parents=True, exist_ok=True)
     command = folder / COMMAND
-    made = folder / f"{COMMAND}.new"  # messages that come meanwhile find the old one whole
-    made.write_text(_LINK.format(python=sys.executable, variable=SOCKET, real=real, wait=WAIT_S))
-    made.chmod(0o755)
-    made.replace(command)
+    write_whole(command, _LINK.format(python=sys.executable, variable=SOCKET, real=real, wait=WAIT_S))
+    command.chmod(0o755)
     if not os.access(command, os.X_OK):
         raise UserError(f"{folder}: no program can be run from here (mounted noexec?); let TMPDIR name another folder")
     return folder
