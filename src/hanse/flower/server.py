@@ -269,13 +269,13 @@ def gather(federation: FlowerFederation, members: int, patience_s: float) -> Non
         UserError: too few members come in time, or all nodes that are online were refused. The message has a line for
             each reason.
     """
-    end, enough, told = time.monotonic() + patience_s, None, -1
+    end, enough, told = federation.clock() + patience_s, None, -1
     while True:
         federation.look()
         newcomers, known = federation.newcomers, federation.members.by_key
         refused, here = newcomers.refused, federation.here() + len(newcomers.said)
         due = members - sum(m.expelled is not None for m in known.values())
-        now = time.monotonic()
+        now = federation.clock()
         if here >= max(1, due - len(refused)):
             enough = now if enough is None else enough
             # a run that goes on knows its members; a first start waits a little for nodes that have not answered yet

@@ -23,7 +23,7 @@ from hanse.base.merkle import as_text
 from hanse.core.calling import States
 from hanse.core.entry import TOKEN
 from hanse.flower.leave import LONGEST, place_of, signed_leave, take_leave
-from hanse.flower.members import ENDS, Members, Orders, give
+from hanse.flower.members import Members, Orders, give
 from hanse.flower.operator_key import signing_key
 from hanse.flower.receipts import signed_statements
 from hanse.ledger.accounts import Account
@@ -157,7 +157,7 @@ def leave_run(run: RunRecord, number: int, key: Path | None) -> Leaving:
         if signing is not None and not receipt.said["open"]:  # that of the run's end lacks what the leave has moved
             for _, page in signed_statements(folder, [number], signing):
                 write_whole(place_of(folder, number, ".html"), page)
-        if Orders.read(folder).paused == ENDS:
+        if Orders.read(folder).ends:
             give(folder, "go-on", "it has left: the run is settled")
         write_whole(file, receipt.as_json() + "\n", durable=True)  # last: until then this completes a leave
     covered = read_text(place_of(folder, number, "-lineage.jsonl")).count("\n")
