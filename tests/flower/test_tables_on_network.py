@@ -165,9 +165,9 @@ def test_the_command_says_what_it_doubts_and_ends_with_2_for_a_mistake(folder: P
     told = {"--client": "a", "--group": "none", "--leave-out": "seen", "--gap": "n/d", "--statistics": "agreed",
             "--test": "0.2", "--validation": "0"}  # fmt: skip
     for drafts in (["schema.toml", *files()], ["schema.toml", "again.toml"]):
+        words = ["schema", *drafts, *(word for pair in told.items() for word in pair), "--out", "x.toml"]
         with pytest.raises(hanse.UserError) as wrong:
-            words = [word for pair in told.items() for word in pair]
-            invoke("schema", *drafts, *words, "--out", "x.toml", catch_exceptions=False, standalone_mode=False)
+            invoke(*words, catch_exceptions=False, standalone_mode=False)
         assert [line.split(":")[0] for line in wrong.value.lines] == [*told]
     with pytest.raises(hanse.UserError) as wrong:
         hanse.who_gains(
