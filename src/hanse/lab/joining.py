@@ -25,7 +25,7 @@ from torch import nn
 
 from hanse.base.errors import UserError, in_python
 from hanse.base.factories import OBJECT, defaults, named_choice, whole_number
-from hanse.base.files import table
+from hanse.base.files import given_path, table
 from hanse.core.part import Mechanism, in_slots
 from hanse.data.build import with_own
 from hanse.data.dataset import Dataset
@@ -386,7 +386,7 @@ def who_gains(
     _check_all(list(called), lambda label: build(experiment(label, seed), own=own).engine.close())
     results, notes = list[list[Gain]](), list[str]()
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(TemporaryDirectory()) if out is None else out)
+        folder = given_path("out", stack.enter_context(TemporaryDirectory()) if out is None else out)
         bar, played, most = stack.enter_context(shown(progress, "rounds")), count(1), splits * len(called) * rounds
         for split in range(splits):
             experiments = {label: experiment(label, seed + split) for label in called}

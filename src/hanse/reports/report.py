@@ -12,7 +12,7 @@ from typing import Any
 from markupsafe import Markup
 
 from hanse.base.errors import UserError
-from hanse.base.files import read_text, write_whole
+from hanse.base.files import given_path, read_text, write_whole
 from hanse.reports.accuracy import curve_charts, own_charts
 from hanse.reports.answers import Answers, answers, contributed
 from hanse.reports.chart import Chart, to_csv
@@ -103,7 +103,7 @@ def write_report(
     ``progress`` is called with how many figures are drawn, and of how many. Raises UserError: not a run directory, or
     no finished round. OSError: ``out`` cannot be written.
     """
-    return reported(dirs, Path(out), progress)[0]
+    return reported(dirs, given_path("out", out), progress)[0]
 
 
 def reported(

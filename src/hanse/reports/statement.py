@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from hanse.base.errors import UserError
-from hanse.base.files import MEMBERS, table, write_whole
+from hanse.base.files import MEMBERS, given_path, table, write_whole
 from hanse.base.plain_text import quantity
 from hanse.core.telling import Measure
 from hanse.games.jackknife import SURE, t_factor
@@ -150,7 +150,7 @@ class Statement:
 
     def save(self, path: str | Path) -> None:
         """Write the page."""
-        write_whole(Path(path), render(self))
+        write_whole(given_path("path", path), render(self))
 
     def __repr__(self) -> str:
         first, *rest = self.lines

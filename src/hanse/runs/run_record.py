@@ -35,6 +35,7 @@ from hanse.base.factories import named_choice
 from hanse.base.files import (
     CLIENTS,
     MEMBERS,
+    given_path,
     going_on,
     json_lines,
     read_arrays,
@@ -807,7 +808,7 @@ def load_run(path: str | Path) -> RunRecord:
         UserError: ``path`` is not a run directory, contains links, has no finished round yet, or is damaged. The
             message has one line.
     """
-    path = run_folder(Path(path))
+    path = run_folder(given_path("path", path))
     config = read_toml(path / "config.toml")
     most = table(config, "data").get("clients")
     if (path / MEMBERS).exists():  # a network or an app: the data that the experiment names were not used
