@@ -201,6 +201,7 @@ def test_the_command(auction: Path, tmp_path: Path) -> None:
     assert (tmp_path / "s.html").read_text() == render(statement(auction, 2))
     result = invoke("statement", auction, "-c", 2, "--json")
     assert json.loads(result.stdout) == json.loads(json.dumps(statement(auction, 2).as_json()))
+    assert json.loads(result.stdout)["fallen"] == ""  # its values are no parts of a loss's fall
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,7 @@ class Statement:
         curve: the metric on its own test data after each round in which it tested.
         rounds: its seats in the rounds in which it was asked to train.
         measure: what one value is.
-        fallen: what fell by ``run.fall``.
+        fallen: what fell by ``run.fall``; "" where that is not known.
         valued: how many clients had an update valued.
         ranked: how many of these can be ranked.
         above: the sum of all clients' sums above zero.
