@@ -29,6 +29,8 @@ def test_worthless_clients_leave_for_good_and_cost_no_more() -> None:
         if total[seat["client"]] < 0:
             gone[seat["client"]] = seat["round"]
     assert len({c for c, r in gone.items() if r < 11}) == 8 - present[-1]
+    for round, tests in leaving.tests.items():  # nor is it asked to test
+        assert {*tests["tested"].tolist()} == {*range(8)} - {c for c, r in gone.items() if r < round}
     assert sum(m["bytes/up"] for m in leaving.metrics) < sum(m["bytes/up"] for m in loyal.metrics)
 
 
