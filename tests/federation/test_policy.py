@@ -8,7 +8,11 @@ import hanse
 
 
 def experiment(**clients: Any) -> hanse.Experiment:
-    sections = {"data": {"partition": {"alpha": 0.3}}, "train": {"lr": 0.05}, "engine": {"train": "stacked"}}
+    sections = {
+        "data": {"partition": {"alpha": 0.3}, "client_test": 0.2},
+        "train": {"lr": 0.05},
+        "engine": {"train": "stacked"},
+    }
     mechanism = {"name": "fedavg", "clients_per_round": 4, "value": "exact"}
     return digits(mechanism, 8, 12, **sections, behaviour={"noisy": {"sigma": 1.0}}, clients=clients)
 
