@@ -246,7 +246,7 @@ def _finish(result: PlayedRun) -> None:
     from hanse.reports.accuracy import reached
     from hanse.reports.answers import answers
     from hanse.reports.groups import group_runs
-    from hanse.reports.words import said
+    from hanse.reports.words import doubts_said, said
     from hanse.runs.observers import mostly_refused, valued_otherwise
     from hanse.runs.run_record import load_run
 
@@ -258,7 +258,7 @@ def _finish(result: PlayedRun) -> None:
         out.print(result.over, highlight=False)
     assert result.path is not None  # what a command plays has a run directory, and so at least a round
     record = load_run(result.path)
-    warn(dict.fromkeys(filter(None, (result.nothing, *record.doubts))))
+    warn(dict.fromkeys(filter(None, (result.nothing, *doubts_said(record)))))
     what, tested = reached(record)
     out.print(f"{quantity(len(result.metrics), 'round')}; {' '.join([what, *tested[-1:]])}", highlight=False)
     lines = [*mostly_refused(result.clients, result.names), *valued_otherwise(result.metrics)]

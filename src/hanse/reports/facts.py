@@ -631,8 +631,8 @@ class RunOf:
         def add(code: str, level: Level, **fields: Any) -> None:
             found.append(Note(code, level, {"run": run.name, **fields}))
 
-        for code, line in run.coded_doubts:
-            add(code, "doubt", said=line)
+        for code, what in run.coded_doubts:
+            add(code, "doubt", **what)
         for line in run.about.notes:  # None: of nobody alone
             owner = next((row.client for row in self.clients if f"client '{row.name}'" in line), None)
             add("data", "warning", said=line, client=owner)
@@ -668,7 +668,7 @@ class RunOf:
         if run.minted:
             add("minted", "warning", units=run.minted)
         if full := nothing_left(run.metrics):
-            add("nothing_left", "warning", said=full)
+            add("nothing_left", "warning", accuracy=full)
         for row in self.clients:
             who = {"client": row.client, "name": row.name}
             if row.units is not None and row.units < VERY_FEW and row.paid_to_join in ("yes", "no"):

@@ -140,7 +140,7 @@ def _words(dirs: Sequence[str | Path]) -> dict[str, Any]:
     key = charts[0].key if first.picture is None and charts else getattr(first.picture, "key", "")
     charts = sorted((replace(c, section=TOP) if c.key == key else c for c in charts), key=lambda c: c.section != TOP)
     valued = [(group, found) for group in groups if (found := contribution(group)) is not None]
-    others = [contributed(found, g.label, doubtful=any(r.doubts for r in g.runs)) for g, found in valued[1:]]
+    others = [contributed(found, g.label, doubtful=any(r.coded_doubts for r in g.runs)) for g, found in valued[1:]]
     size = {"clients": groups[0].runs[0].num_clients, "rounds": len(groups[0].runs[0].metrics)}
     return {
         "title": said("report_title", [group.label for group in groups], **size),
