@@ -18,7 +18,7 @@ from hanse.reports.answers import Answers, answers, contributed
 from hanse.reports.chart import Chart, to_csv
 from hanse.reports.compare import cautions, differences_table, experiments_table
 from hanse.reports.contributions import contribution, contribution_charts
-from hanse.reports.facts import MISSING, facts_of
+from hanse.reports.facts import MISSING, VALUED_OTHERWISE, facts_of
 from hanse.reports.groups import SeedGroup, group_runs
 from hanse.reports.honesty import kinds_table
 from hanse.reports.market import gains_charts
@@ -56,8 +56,8 @@ def figures(groups: Sequence[SeedGroup]) -> list[Chart]:
 # ---- what a reader must know of the runs
 
 
-_REPORTED = (*MISSING, "cut_short", "data", "unfinished", "ended_early", "late", "refusals", "minted", "nothing_left",
-             "few_units", "expelled", "refused", "sat_out", "left")  # fmt: skip
+_REPORTED = (*MISSING, "cut_short", *VALUED_OTHERWISE, "data", "unfinished", "ended_early", "late", "refusals",
+             "minted", "nothing_left", "few_units", "expelled", "refused", "sat_out", "left")  # fmt: skip
 _MOST_ALIKE = 3  # notes with one code
 
 
