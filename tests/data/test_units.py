@@ -325,7 +325,7 @@ def test_a_doubt_is_the_first_line_and_withholds_answers(tmp_path):
         runs.append(run(experiment, data=frame, value=True, out=out))
     about = runs[0].record.about
     assert "'patient'" in about.doubt
-    assert runs[0].record.coded_doubts[0] == ("data", f"{about.doubt}.")
+    assert runs[0].record.coded_doubts[0] == ("data", {"said": f"{about.doubt}."})
     assert invoice(tmp_path / "run1", "100", "EUR").total == 10_000
     with pytest.raises(UserError):
         invoice(tmp_path / "run0", "100", "EUR")

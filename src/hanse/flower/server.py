@@ -26,7 +26,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from hanse.base.errors import RunFailedError, UserError
-from hanse.base.files import FEDERATION, MEMBERS, read_text, write_whole
+from hanse.base.files import FEDERATION, MEMBERS, given_path, read_text, write_whole
 from hanse.base.lock import Hold
 from hanse.base.plain_text import quantity
 from hanse.core.part import Mechanism
@@ -92,7 +92,7 @@ def server_app(
         The app, for ``app = server_app(...)`` in the module that ``pyproject.toml`` names as ``serverapp``.
     """
     end_with_parent(sys.argv)  # a run's process must not outlive its SuperLink
-    app = ServerApp()
+    app, folder = ServerApp(), given_path("out", out)
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
@@ -100,9 +100,9 @@ def server_app(
         with speaking():
             loaded = experiment if isinstance(experiment, Experiment) else Experiment.read(experiment)
             played = play(
-                grid, loaded, Path(out), members, load_server_data, observers, patience_s=patience_s,
+                grid, loaded, folder, members, load_server_data, observers, patience_s=patience_s,
                 other_data=other_data, statements=True,
-                agreement=used(agreement or os.environ.get(AGREEMENT), Path(out)),
+                agreement=used(agreement or os.environ.get(AGREEMENT), folder),
             )  # fmt: skip
             if played.nothing is not None:  # so Flower, too, says that the run failed
                 raise RunFailedError(played.nothing)

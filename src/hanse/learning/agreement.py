@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -99,7 +100,9 @@ def why_unfit(
                 output = _put_out(plain, few.x)
         except RAISED as error:  # a user's module may raise anything, and that is the reason
             hint = "" if few.x.is_floating_point() else "; these are whole numbers (tokens), features must be float32"
-            return f"cannot take samples of shape {shape} ({first_line(error)}){hint}"
+            if re.search("dtype|scalar type|Input type", why := first_line(error)):
+                hint = hint or "; weights are float32 here: forward must not make its inputs another type"
+            return f"cannot take samples of shape {shape} ({why}){hint}"
         wrong = _wrong_form(output, few, num_classes, problem.one_output)
         # with fewer samples than the model can train on there is nothing more to try
         if wrong is not None or len(few) < smallest_batch(problem):

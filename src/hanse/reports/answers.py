@@ -25,7 +25,7 @@ from hanse.reports.facts import Answer, RunOf, facts_of, mean_interval
 from hanse.reports.fits import surely
 from hanse.reports.groups import SeedGroup, group_runs
 from hanse.reports.showing import shown
-from hanse.reports.words import Note, said
+from hanse.reports.words import Note, doubts_said, said
 from hanse.runs.chance import nothing_left
 from hanse.runs.run_record import RunRecord, load_runs
 
@@ -106,7 +106,7 @@ def answers(groups: Sequence[SeedGroup]) -> Answers:
     gave, picture = [Note("nobody_valued", "note")], None
     if valued is not None:
         worth = valued[1]
-        doubtful = any(run.doubts for run in given.runs)
+        doubtful = any(run.coded_doubts for run in given.runs)
         some = len(given.same_clients) < len(given.runs)  # of other splits, a client's number is another client's
         label = f"{given.label}{given.seeds_text}" if several or some else ""
         gave = contributed(worth, label, retrained.keys(), [row.name for row in harmful], doubtful=doubtful)
@@ -130,9 +130,9 @@ def doubts_of(groups: Sequence[SeedGroup]) -> list[str]:
     """Return the doubts about each experiment: those of its first doubtful seed, and how many more there are."""
     told = []
     for group in groups:
-        doubtful = [run for run in group.runs if run.doubts]
+        doubtful = [run for run in group.runs if run.coded_doubts]
         label = group.label if len(group.runs) > 1 or len(groups) > 1 else ""
-        for line in doubtful[0].doubts if doubtful else []:
+        for line in doubts_said(doubtful[0]) if doubtful else []:
             told.append(said("doubt_of", line, label, doubtful[0].seeds[0], len(doubtful) - 1))
     return told
 
@@ -278,7 +278,7 @@ def _next(
     choices = {
         "start_again_if_stopped": going_on and run.in_app,
         "let_it_finish": going_on,
-        "mind_the_warning": bool(run.doubts),
+        "mind_the_warning": bool(run.coded_doubts),
         "see_why_no_values": valued is None and bool(run.gaps),
         "run_what_is_joined": run.mechanism in APART,
         "keep_own_tests": untested and here,

@@ -50,6 +50,8 @@ VERY_FEW = 30  # test units: with fewer, a difference in one run is no ground fo
 
 MISSING = ("lost_round", "more_lost", "beyond_the_book", "no_values")  # notes on what is missing in the records
 
+VALUED_OTHERWISE = ("not_averages", "truncated_between")  # notes on rounds that were valued as what they were not
+
 Answer = Literal["yes", "no", "even", "unknown"]
 Status = Literal["active", "expelled", "refused", "sat out", "left", "never asked"]
 
@@ -631,8 +633,8 @@ class RunOf:
         def add(code: str, level: Level, **fields: Any) -> None:
             found.append(Note(code, level, {"run": run.name, **fields}))
 
-        for code, line in run.coded_doubts:
-            add(code, "doubt", said=line)
+        for code, what in run.coded_doubts:
+            add(code, "doubt", **what)
         for line in run.about.notes:  # None: of nobody alone
             owner = next((row.client for row in self.clients if f"client '{row.name}'" in line), None)
             add("data", "warning", said=line, client=owner)
@@ -656,6 +658,9 @@ class RunOf:
         cut, orders = (float(run.series(f"value/{of}")[1].sum()) for of in ("cut_short", "permutations"))
         if cut > 0:
             add("cut_short", "warning", cut=int(cut), orders=int(orders))
+        for code in VALUED_OTHERWISE:
+            if many := sum(bool(line.get(f"value/{code}")) for line in run.metrics):
+                add(code, "warning", rounds=many, of=len(run.metrics))
         if run.unfinished:
             add("unfinished", "warning", rounds=len(run.metrics), planned=run.rounds_planned)
         elif run.ended_early is not None:
@@ -668,7 +673,7 @@ class RunOf:
         if run.minted:
             add("minted", "warning", units=run.minted)
         if full := nothing_left(run.metrics):
-            add("nothing_left", "warning", said=full)
+            add("nothing_left", "warning", accuracy=full)
         for row in self.clients:
             who = {"client": row.client, "name": row.name}
             if row.units is not None and row.units < VERY_FEW and row.paid_to_join in ("yes", "no"):

@@ -25,6 +25,7 @@ from hanse.core.telling import About
 from hanse.games.jackknife import SURE
 from hanse.learning.models import Factory
 from hanse.reports.showing import Displayed, Picture
+from hanse.reports.words import doubts_said, said
 from hanse.reports.worths import Worths
 from hanse.runs import experiment as running
 from hanse.runs import played_run
@@ -71,7 +72,7 @@ class Run(PlayedRun, Displayed):
         from hanse.reports.answers import contributed
         from hanse.reports.facts import MISSING, facts_of
 
-        found, doubts = facts_of(self.record), tuple(self.record.doubts)
+        found, doubts = facts_of(self.record), tuple(doubts_said(self.record))
         sums = found.valued
         if sums is None:
             raise UserError(
@@ -164,8 +165,9 @@ class Run(PlayedRun, Displayed):
         sentences = () if self._valued is None else self._valued.told
         warned = [line for line in self.said if line.startswith("warning: ")]
         warned += [f"warning: {line}" for line in mostly_refused(self.clients, self.names)]
-        full = [line for line in [nothing_left(self.metrics)] if line and sentences]
-        return [" ".join([*self.record.doubts, f"{heading}."]), *warned, *stopped, *full, *sentences]
+        easy = nothing_left(self.metrics) if sentences else None
+        full = [] if easy is None else [said("nothing_left", easy)]
+        return [" ".join([*doubts_said(self.record), f"{heading}."]), *warned, *stopped, *full, *sentences]
 
     def shown_table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
         """Return the table of :meth:`values`, or an empty one if no updates were valued."""

@@ -35,6 +35,7 @@ from hanse.base.factories import named_choice
 from hanse.base.files import (
     CLIENTS,
     MEMBERS,
+    given_path,
     going_on,
     json_lines,
     read_arrays,
@@ -556,33 +557,32 @@ class RunRecord:
         shape = self.arrays(self.metrics[-1]["round"], only=("W_shape",)).get("W_shape") if self.metrics else None
         return 1 if shape is None or shape.shape != (2,) or shape.dtype.kind not in "iu" else int(shape[0])
 
-    @property
-    def doubts(self) -> list[str]:
-        """Sentences to show before the results: those of :attr:`coded_doubts`."""
-        return [said for _, said in self.coded_doubts]
-
     @cached_property
-    def coded_doubts(self) -> list[tuple[str, str]]:
-        """What makes the results doubtful, by the codes of notes, with a sentence each: that rows may be several of one
+    def coded_doubts(self) -> list[tuple[str, dict[str, Any]]]:
+        """What makes the results doubtful, by the codes of notes, with their fields: that rows may be several of one
         person, that there is no result, edited settings, books that do not hold, a model no better than chance,
         meaningless values, warnings of parts.
 
         Raises UserError if ``shape.json`` is missing or damaged.
         """
         trained = table(self.config, "train").get("loss")
-        found = [("data", f"{self.about.doubt}.")] if self.about.doubt else []
+        found = list[tuple[str, dict[str, Any]]]()
+        if self.about.doubt:
+            found.append(("data", {"said": f"{self.about.doubt}."}))
         if self.nothing:
-            found.append(("no_update_mixed", self.nothing))
+            found.append(("no_update_mixed", {"said": self.nothing}))
         else:
-            found += [("market_dead", line) for line in unsold(self.metrics)]
-            if table(self.config, "federation").get("secure") is not None:
-                found += [("in_no_sum", line) for line in in_no_sum((s.client, s.refused) for s in self.clients)]
+            if markets := unsold(self.metrics):
+                found.append(("market_dead", {"markets": markets}))
+            summed = table(self.config, "federation").get("secure") is not None
+            if summed and (lost := in_no_sum((seat.client, seat.refused) for seat in self.clients)):
+                found.append(("in_no_sum", lost))
         if edited := edited_settings(self.path):
-            found.append(("edited", f"{edited}."))
+            found.append(("edited", {"said": f"{edited}."}))
         if wrong := self.wrong_in_books:
-            found.append(("books_broken", f"{_UNLIKE}: {wrong} ('hanse ledger verify' checks them)."))
+            found.append(("books_broken", {"said": f"{_UNLIKE}: {wrong} ('hanse ledger verify' checks them)."}))
         found += doubts(self.metrics, self.guess, main=self.main.key, trained=trained, several=self.models > 1)
-        return [*found, *(("part_warning", line) for line in self.about.warnings)]
+        return [*found, *(("part_warning", {"said": line}) for line in self.about.warnings)]
 
     @cached_property
     def nothing(self) -> str | None:
@@ -807,7 +807,7 @@ def load_run(path: str | Path) -> RunRecord:
         UserError: ``path`` is not a run directory, contains links, has no finished round yet, or is damaged. The
             message has one line.
     """
-    path = run_folder(Path(path))
+    path = run_folder(given_path("path", path))
     config = read_toml(path / "config.toml")
     most = table(config, "data").get("clients")
     if (path / MEMBERS).exists():  # a network or an app: the data that the experiment names were not used
