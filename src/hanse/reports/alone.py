@@ -58,6 +58,8 @@ def by_python(run: RunRecord) -> str:
     data, model = (named_choice(table(run.config, section).get(key), "") == OBJECT for section, key in sections)
     if not data and not model:
         return ""
+    if run.path is None:
+        return "run.alone()"
     return f"hanse.load({str(run.path)!r}{', model=...' * model}).alone({'data=...' * data})"
 
 
@@ -122,11 +124,14 @@ def find_alone(run: RunRecord, given: Sequence[RunRecord] = ()) -> RunRecord | N
     for other in sorted(given, key=lambda other: other.seeds != run.seeds):
         if _alike(run.config, other.config):
             return other
-    beside = sorted(p for p in run.path.resolve().parent.iterdir() if p != run.path.resolve())
-    for path in (run.path / HERE, *beside):
+    if run.path is None:
+        return None
+    # glob passes over folders that this user may not read
+    beside = sorted(run.path.resolve().parent.glob("*/config.toml"))
+    for file in (run.path / HERE / "config.toml", *beside):
         try:
-            if (path / "config.toml").exists() and _alike(run.config, read_toml(path / "config.toml")):
-                return load_run(path)
+            if _alike(run.config, read_toml(file)):
+                return load_run(file.parent)
         except UserError:  # damaged, or without a round: another run's fault must not cost this run its statement
             continue
     return None

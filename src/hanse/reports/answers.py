@@ -172,7 +172,7 @@ def _joining(group: SeedGroup, found: Sequence[RunOf], beside: Sequence[RunRecor
                                                 "high": ends[1], "percent": reading.percent,
                                                 "less": reading.less_is_better}))  # fmt: skip
     elif not notes:
-        apart = (first.path / MEMBERS).exists() and not first.in_app
+        apart = first.has(MEMBERS) and not first.in_app
         notes.append(Note("joining_unknown", "warning", {"tested": any(tested), "apart": apart}))
     gained = [row.beyond for row in found[0].clients if row.honest and row.beyond is not None]
     if gained:
@@ -271,7 +271,7 @@ def _next(
     """
     run, judged = group.runs[0], (group if valued is None else valued[0]).runs[0]
     # whether no network, or an app of its own, played them
-    here, there = (not (one.path / MEMBERS).exists() for one in (run, judged))
+    here, there = (not one.has(MEMBERS) for one in (run, judged))
     lost = sum(one.whole.no - one.whole.yes for one in found)
     untested = not any(row.joined is not None for one in found for row in one.clients)
     going_on = run.unfinished and run.ended_early is None
