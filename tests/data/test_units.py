@@ -1,6 +1,7 @@
 """Units and times: no split divides a unit, later rows are never trained on, and intervals count units."""
 
 import math
+import time
 
 import numpy as np
 import pandas as pd
@@ -13,7 +14,7 @@ from hanse.base.errors import UserError
 from hanse.data import DataSpec, as_dataset, build
 from hanse.data.build import with_own
 from hanse.data.spec import parse_spec
-from hanse.data.units import split_times, split_units
+from hanse.data.units import split_times, split_units, times_of
 from hanse.games.jackknife import split_error
 from hanse.lab.joining import Gain, _mean
 from hanse.learning.intervals import difference, sample_blocks, unit_error, wilson
@@ -101,6 +102,20 @@ def test_all_forms_name_units():
         whole = np.concatenate([data.train.units.numpy(), data.test.units.numpy()])
         sizes = sorted(np.unique(whole, return_counts=True)[1].tolist())
         assert sizes == sorted(frame.groupby("patient").size().tolist())
+
+
+def test_all_forms_of_one_moment_are_one_time(monkeypatch):
+    monkeypatch.setenv("TZ", "Europe/Berlin")  # where the machine stands is no matter
+    time.tzset()
+    moment, day = pd.Timestamp("2020-10-25 00:30:00.25"), pd.Timestamp("2020-10-25")
+    columns = [pd.Series([moment]), pd.Series([moment]).dt.tz_localize("UTC").dt.tz_convert("Europe/Berlin")]
+    columns += [pd.Series([moment]).astype("timestamp[ms][pyarrow]")]
+    columns += [np.array([moment.to_datetime64()], f"datetime64[{unit}]") for unit in ("ms", "us", "ns")]
+    assert [times_of(one, "data").tolist() for one in columns] == [[1603585800.25]] * 6
+    days = [np.array([day.to_datetime64()], "datetime64[D]"), pd.Series([day.date()]).astype("date32[pyarrow]")]
+    assert [times_of(one, "data").tolist() for one in days] == [[1603584000.0]] * 2
+    monkeypatch.undo()
+    time.tzset()
 
 
 @pytest.mark.parametrize("cut", ["each_client", "all_clients"])
