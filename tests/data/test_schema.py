@@ -271,6 +271,13 @@ def test_a_column_that_is_said_to_be_two_things_is_named(tmp_path: Path, role: s
         assert role in str(wrong.value)
 
 
+@pytest.mark.parametrize("between", [",", ";", "\t"])
+def test_what_stands_between_columns_may_stand_in_a_quoted_name(tmp_path: Path, between: str) -> None:
+    names = ["age, in years; at first; at last", "height\nin\tcm", "y"]
+    pd.DataFrame([[1, 2, 3]], columns=names).to_csv(tmp_path / "a.csv", index=False, sep=between, quoting=1)
+    assert [*CsvTable.read(tmp_path / "a.csv").columns] == names
+
+
 def test_a_draft_says_what_it_cannot_tell(tmp_path: Path) -> None:
     files = written(tmp_path)
     with pytest.raises(UnfitTableError) as wrong:
