@@ -18,7 +18,7 @@ import numpy as np
 
 from hanse.base.files import MEMBERS
 from hanse.games.jackknife import SURE
-from hanse.reports.alone import ALONE, by_python, find_alone
+from hanse.reports.alone import ALONE, by_python, given_alone
 from hanse.reports.chart import Chart
 from hanse.reports.contributions import Contribution, contribution, picture_of
 from hanse.reports.facts import Answer, RunOf, facts_of, mean_interval
@@ -95,7 +95,7 @@ def answers(groups: Sequence[SeedGroup]) -> Answers:
     joined = [group for group in groups if group.runs[0].mechanism not in APART] or list(groups)
     beside = [run for group in groups for run in group.runs if run.mechanism == ALONE]
     group = joined[0]
-    found = [facts_of(run, find_alone(run, beside)) for run in group.runs]
+    found = [facts_of(run, given_alone(run, beside)) for run in group.runs]
     valued = next(((one, worth) for one in joined if (worth := contribution(one)) is not None), None)
     several = len(joined) > 1
     pays = _joining(group, found, beside, group.label if several else "")

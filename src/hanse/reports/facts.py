@@ -436,7 +436,6 @@ def _record(run: Any) -> RunRecord:
     return load_run(run)
 
 
-@lru_cache(maxsize=256)
 def facts_of(run: RunRecord, alone: RunRecord | None = None) -> RunOf:
     """Return the facts of one run, which are made when they are first asked for, and once for each record.
 
@@ -444,6 +443,11 @@ def facts_of(run: RunRecord, alone: RunRecord | None = None) -> RunOf:
         run: the run.
         alone: a run of the same clients alone; None as for :func:`facts`.
     """
+    return _made(run, alone)
+
+
+@lru_cache(maxsize=256)
+def _made(run: RunRecord, alone: RunRecord | None) -> RunOf:
     return RunOf(run, alone)
 
 
