@@ -36,15 +36,6 @@ EPSILON = 5e-3
 """GTFLAT's tolerance: half a percent of accuracy."""
 
 
-def best_so_far(accuracy: Floats) -> Floats:
-    """Return the best accuracy until each round, ``[..., rounds]``, as in GTFLAT's Figure 2.
-
-    Args:
-        accuracy: ``[..., rounds]``.
-    """
-    return np.asarray(np.maximum.accumulate(accuracy, axis=-1))
-
-
 def effective_round(rounds: Ints, accuracy: Floats, target: float, epsilon: float = EPSILON) -> int | None:
     """Return the effective round R* of GTFLAT's Definition 3: how many rounds a run took to be as good as a target.
 
