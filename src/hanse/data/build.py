@@ -145,7 +145,9 @@ def build(spec: DataSpec, dataset: Dataset | None = None) -> FederatedData:
         source = Synthetic(chosen.alpha, chosen.beta, spec.seed, chosen.samples_per_client)
         return GeneratedData.of(source, spec.clients, cuts)
     if dataset is None:
-        dataset = loaded(spec)
+        root = Path(spec.path).expanduser() if spec.path else None
+        scale = chosen.scale if isinstance(chosen, Images) else "standard"
+        dataset = load(chosen.name, root=root, seed=spec.seed, download=spec.download, scale=scale, options=chosen)
     dataset = prepared(dataset, spec)
     partition = split(dataset, spec)
     data = SplitData.of(dataset, partition, cuts)
@@ -157,17 +159,6 @@ def build(spec: DataSpec, dataset: Dataset | None = None) -> FederatedData:
         raise UserError(f"data.source: '{chosen.name}': {line}")
     own = (*_of_own_clients(dataset, spec, partition), *_of_scales(dataset, spec))
     return replace(data, warnings=(*data.warnings, *own))
-
-
-def loaded(spec: DataSpec) -> Dataset:
-    """Return the data set of a named source, from where and in the scale that a spec says.
-
-    Raises:
-        UserError: for the reasons of :func:`hanse.data.sources.load`.
-    """
-    root, source = Path(spec.path).expanduser() if spec.path else None, spec.source
-    scale = source.scale if isinstance(source, Images) else "standard"
-    return load(source.name, root=root, seed=spec.seed, download=spec.download, scale=scale, options=source)
 
 
 def _of_own_clients(dataset: Dataset, spec: DataSpec, partition: Partition) -> list[str]:

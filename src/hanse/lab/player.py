@@ -26,6 +26,7 @@ from functools import partial
 from importlib import import_module
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any, NoReturn
 
 from joblib import cpu_count
@@ -35,8 +36,8 @@ from threadpoolctl import threadpool_limits
 from hanse.base.errors import UserError, collected, library
 from hanse.base.plain_text import quantity
 from hanse.base.pytorch import torch
-from hanse.data.build import loaded
-from hanse.data.sources import SOURCES, keeping
+from hanse.data.sources import SOURCES, keeping, load
+from hanse.data.spec import Images
 from hanse.lab.job import Job, Step
 from hanse.lab.kept import Results
 from hanse.learning.threads import intra_op
@@ -151,12 +152,15 @@ def _check_sources(jobs: Sequence[Job]) -> None:
         UserError: a source cannot be loaded, with a line for each.
     """
     lines: list[str] = []
-    wanted = {(repr(spec.source), spec.path, spec.download): spec for spec in (job.experiment.data for job in jobs)}
-    for spec in wanted.values():
-        if spec.source.name in SOURCES:
+    wanted = dict.fromkeys(
+        (s.source.name, s.path, s.download, s.source.scale if isinstance(s.source, Images) else "standard")
+        for s in (job.experiment.data for job in jobs)
+    )
+    for source, path, download, scale in wanted:
+        if source in SOURCES:
             # one thread: a fork has no copy of threads that PyTorch starts here, and would wait for them
             with collected(lines), intra_op(1):
-                loaded(spec)
+                load(source, root=Path(path).expanduser() if path else None, download=download, scale=scale)
     if lines:
         raise UserError(*lines)
 
