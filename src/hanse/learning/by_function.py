@@ -87,8 +87,8 @@ class FunctionCoalitions(Generic[Model]):
     """The game of some updates whose coalitions' models a function scores.
 
     It can be used like :class:`hanse.learning.coalitions.UpdateGame`, but has no worths without a block of samples.
-    Instead it has :meth:`random_worths`, by which :meth:`errors` finds how much it matters that the function does not
-    say the same of a model twice.
+    Its :attr:`for_errors` are random worths, by which :meth:`errors` finds how much it matters that the function does
+    not say the same of a model twice.
 
     Args:
         worth: a function that returns the worth of a model; higher is better.
@@ -122,8 +122,9 @@ class FunctionCoalitions(Generic[Model]):
         """The number of updates, S."""
         return len(self.shares)
 
-    def random_worths(self) -> Floats:
-        """Return random worths ``[evaluated, B]`` of size 1. What values are of them, :meth:`errors` needs to know."""
+    @property
+    def for_errors(self) -> Floats:
+        """Random worths ``[evaluated, B]`` of size 1; :meth:`errors` needs the values that follow from them."""
         return np.random.default_rng(0).normal(size=(self.evaluated, _PROBES))
 
     def errors(self, of_random: Floats) -> Floats:

@@ -70,18 +70,11 @@ class Solved:
     metrics: Mapping[str, float] = field(default_factory=dict)
 
 
-def _beside(game: Coalitions) -> Floats:
-    """Return worths ``[evaluated, B]`` that are solved beside the game's own, for the errors of its values: without
-    each block of samples, or random ones where a user's function judges.
-    """
-    return game.random_worths() if isinstance(game, FunctionCoalitions) else game.without_block
-
-
 def _by_block(solve: Callable[[Floats], Floats], game: Coalitions) -> Floats:
-    """Return what ``solve`` makes of the worths beside the game's own, ``[m, B]``."""
+    """Return what ``solve`` makes of the worths that the game has for its values' errors, ``[m, B]``."""
     # A block may hold all samples of a class, without which a metric has no value. Then the players have none either.
     none = np.full(game.players, np.nan)
-    found = [none if np.isnan(worth).any() else solve(worth) for worth in _beside(game).T]
+    found = [none if np.isnan(worth).any() else solve(worth) for worth in game.for_errors.T]
     return np.stack(found, axis=1) if found else np.zeros((game.players, 0))
 
 
@@ -269,7 +262,7 @@ def _known(numbers: Floats) -> Floats | None:
 
 def _along(found: shapley.Estimate, game: Coalitions) -> Floats:
     """Return the sampled values without each block, ``[m, B]``, on the same permutations; NaN if none was sampled."""
-    worth = _beside(game)
+    worth = game.for_errors
     if found.walks is None:
         return np.full((len(found.values), worth.shape[1]), np.nan)
     return found.walks.values(worth)
@@ -373,11 +366,11 @@ class MixtureValue(GameValue):
         alone = np.array(memo.many([frozenset(), *(frozenset({i}) for i in range(n))]))[1:]
         sound = np.flatnonzero(alone > WORST)
         values, errors = np.full(n, WORST), np.zeros(n)
-        without = np.full((n, _beside(game).shape[1]), WORST)
+        without = np.full((n, game.for_errors.shape[1]), WORST)
         metrics: dict[str, float] = {"value/not_finite": float(n - len(sound))}
         if len(sound):
             found = self._among(memo, game, sound, view)
-            worth = _beside(game)[memo.places(_Among(memo, sound).named(found.fit.design.coalitions()))]
+            worth = game.for_errors[memo.places(_Among(memo, sound).named(found.fit.design.coalitions()))]
             values[sound], errors[sound] = found.values, found.standard_errors
             without[sound] = found.fit.values(worth)
             metrics |= {"value/exact_games": float(found.exact)}
