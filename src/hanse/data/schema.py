@@ -86,8 +86,13 @@ class CsvTable:
             raise UnfitTableError("file", f"{line}: save it as CSV UTF-8, or write it with encoding='utf-8'")
         text = unicodedata.normalize("NFC", text)  # what looks the same is the same word
         first, numbered = text.partition("\n")[0], list[tuple[int, list[str]]]()
-        between = max(",;\t", key=first.count)
+
+        def columns_by(letter: str) -> int:
+            """Return how many columns the row of names has with a letter between them; a quoted name may hold it."""
+            return len(next(csv.reader(io.StringIO(text[: 1 << 20], newline=""), delimiter=letter), ()))
+
         try:
+            between = max(",;\t", key=columns_by)
             for k, row in enumerate(csv.reader(io.StringIO(text, newline=""), delimiter=between, strict=True), 1):
                 if any(map(str.strip, row)):
                     numbered.append((k, row))

@@ -58,7 +58,8 @@ class Solved:
 
     Attributes:
         values: ``[m]``, one value per player.
-        without_block: the values with each of B blocks of validation samples left out in turn, ``[m, B]``.
+        without_block: the values with each of B blocks of validation samples left out in turn, ``[m, B]``; those of
+            random worths where a user's function judges, until :func:`steadied` has made errors of them.
         errors: standard errors ``[m]``; None for exact values.
         metrics: what to record; summed over the groups of a round.
     """
@@ -70,10 +71,10 @@ class Solved:
 
 
 def _by_block(solve: Callable[[Floats], Floats], game: Coalitions) -> Floats:
-    """Return what ``solve`` makes of the utilities with each block left out in turn, ``[m, B]``."""
+    """Return what ``solve`` makes of the worths that the game has for its values' errors, ``[m, B]``."""
     # A block may hold all samples of a class, without which a metric has no value. Then the players have none either.
     none = np.full(game.players, np.nan)
-    found = [none if np.isnan(worth).any() else solve(worth) for worth in game.without_block.T]
+    found = [none if np.isnan(worth).any() else solve(worth) for worth in game.for_errors.T]
     return np.stack(found, axis=1) if found else np.zeros((game.players, 0))
 
 
@@ -261,7 +262,7 @@ def _known(numbers: Floats) -> Floats | None:
 
 def _along(found: shapley.Estimate, game: Coalitions) -> Floats:
     """Return the sampled values without each block, ``[m, B]``, on the same permutations; NaN if none was sampled."""
-    worth = game.without_block
+    worth = game.for_errors
     if found.walks is None:
         return np.full((len(found.values), worth.shape[1]), np.nan)
     return found.walks.values(worth)
@@ -365,11 +366,11 @@ class MixtureValue(GameValue):
         alone = np.array(memo.many([frozenset(), *(frozenset({i}) for i in range(n))]))[1:]
         sound = np.flatnonzero(alone > WORST)
         values, errors = np.full(n, WORST), np.zeros(n)
-        without = np.full((n, game.without_block.shape[1]), WORST)
+        without = np.full((n, game.for_errors.shape[1]), WORST)
         metrics: dict[str, float] = {"value/not_finite": float(n - len(sound))}
         if len(sound):
             found = self._among(memo, game, sound, view)
-            worth = game.without_block[memo.places(_Among(memo, sound).named(found.fit.design.coalitions()))]
+            worth = game.for_errors[memo.places(_Among(memo, sound).named(found.fit.design.coalitions()))]
             values[sound], errors[sound] = found.values, found.standard_errors
             without[sound] = found.fit.values(worth)
             metrics |= {"value/exact_games": float(found.exact)}

@@ -18,7 +18,7 @@ import numpy as np
 
 from hanse.base.files import MEMBERS
 from hanse.games.jackknife import SURE
-from hanse.reports.alone import ALONE, by_python, find_alone
+from hanse.reports.alone import ALONE, by_python, given_alone
 from hanse.reports.chart import Chart
 from hanse.reports.contributions import Contribution, contribution, picture_of
 from hanse.reports.facts import Answer, RunOf, facts_of, mean_interval
@@ -95,7 +95,7 @@ def answers(groups: Sequence[SeedGroup]) -> Answers:
     joined = [group for group in groups if group.runs[0].mechanism not in APART] or list(groups)
     beside = [run for group in groups for run in group.runs if run.mechanism == ALONE]
     group = joined[0]
-    found = [facts_of(run, find_alone(run, beside)) for run in group.runs]
+    found = [facts_of(run, given_alone(run, beside)) for run in group.runs]
     valued = next(((one, worth) for one in joined if (worth := contribution(one)) is not None), None)
     several = len(joined) > 1
     pays = _joining(group, found, beside, group.label if several else "")
@@ -172,7 +172,7 @@ def _joining(group: SeedGroup, found: Sequence[RunOf], beside: Sequence[RunRecor
                                                 "high": ends[1], "percent": reading.percent,
                                                 "less": reading.less_is_better}))  # fmt: skip
     elif not notes:
-        apart = (first.path / MEMBERS).exists() and not first.in_app
+        apart = first.has(MEMBERS) and not first.in_app
         notes.append(Note("joining_unknown", "warning", {"tested": any(tested), "apart": apart}))
     gained = [row.beyond for row in found[0].clients if row.honest and row.beyond is not None]
     if gained:
@@ -271,7 +271,7 @@ def _next(
     """
     run, judged = group.runs[0], (group if valued is None else valued[0]).runs[0]
     # whether no network, or an app of its own, played them
-    here, there = (not (one.path / MEMBERS).exists() for one in (run, judged))
+    here, there = (not one.has(MEMBERS) for one in (run, judged))
     lost = sum(one.whole.no - one.whole.yes for one in found)
     untested = not any(row.joined is not None for one in found for row in one.clients)
     going_on = run.unfinished and run.ended_early is None

@@ -37,15 +37,6 @@ EPSILON = 5e-3
 """GTFLAT's tolerance: half a percent of accuracy."""
 
 
-def best_so_far(accuracy: Floats) -> Floats:
-    """Return the best accuracy until each round, ``[..., rounds]``, as in GTFLAT's Figure 2.
-
-    Args:
-        accuracy: ``[..., rounds]``.
-    """
-    return np.asarray(np.maximum.accumulate(accuracy, axis=-1))
-
-
 def effective_round(rounds: Ints, accuracy: Floats, target: float, epsilon: float = EPSILON) -> int | None:
     """Return the effective round R* of GTFLAT's Definition 3: how many rounds a run took to be as good as a target.
 
@@ -268,7 +259,11 @@ def cautions(groups: Sequence[SeedGroup]) -> list[Note]:
     Args:
         groups: the experiments.
     """
-    held = {group.label: [begun_with(run.path) for run in group.runs] for group in groups if len(group.runs) > 1}
+    held = {
+        group.label: [run.path and begun_with(run.path) for run in group.runs]
+        for group in groups
+        if len(group.runs) > 1
+    }
     fixed = [label for label, (first, *others) in held.items() if first and all(first == other for other in others)]
     one_split = [Note("one_split", "note", {"labels": fixed})] * bool(fixed)
     if len(groups) < 2:

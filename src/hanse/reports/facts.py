@@ -438,7 +438,6 @@ def _record(run: Any) -> RunRecord:
     return load_run(run)
 
 
-@lru_cache(maxsize=256)
 def facts_of(run: RunRecord, alone: RunRecord | None = None) -> RunOf:
     """Return the facts of one run, which are made when they are first asked for, and once for each record.
 
@@ -446,6 +445,11 @@ def facts_of(run: RunRecord, alone: RunRecord | None = None) -> RunOf:
         run: the run.
         alone: a run of the same clients alone; None as for :func:`facts`.
     """
+    return _made(run, alone)
+
+
+@lru_cache(maxsize=256)
+def _made(run: RunRecord, alone: RunRecord | None) -> RunOf:
     return RunOf(run, alone)
 
 
@@ -473,7 +477,7 @@ class RunOf:
             return ()
         members = table(table(self.record.config, "clients"), "members")
         joined = len(set(members.values())) < len(members)  # a charter names each member, also one of a single client
-        booked = (self.record.path / "ledger.json").exists()
+        booked = self.record.has("ledger.json")
         able = ("value",) * (self.valued is not None and self.valued.measure.share_out and not joined)
         return able + ("balance",) * (booked and not joined) + ("earned",) * booked
 
@@ -722,7 +726,8 @@ def _taking_part(run: RunRecord) -> dict[int, dict[str, Any]]:
     there = None if run.members else _listed(run, end, "present")  # a member's node may be away for a round
     rounds = [int(line["round"]) for line in run.metrics if line.get("left")]
     resigned = {client: round for round in rounds for client in _listed(run, round, "leaving") or ()}
-    expelled, gone = Orders.read(run.path).expelled, used_up((s.client, s.round, s.refused) for s in run.clients)
+    expelled = {} if run.path is None else Orders.read(run.path).expelled
+    gone = used_up((s.client, s.round, s.refused) for s in run.clients)
     left, absent = run.sums.left, set() if there is None else set(range(run.num_clients)) - there
     until = there_until(run, absent | (expelled.keys() & range(run.num_clients)))
     seats: dict[int, list[Seat]] = {client: [] for client in range(run.num_clients)}
@@ -734,7 +739,7 @@ def _taking_part(run: RunRecord) -> dict[int, dict[str, Any]]:
         asked, late = len({seat.round - seat.staleness for seat in mine}), [seat.staleness for seat in taken]
         status: Status = "active" if taken or run.in_app else "refused" if mine else "never asked"
         since, why = None, ""
-        signed = expelled.get(client) == LEAVES and place_of(run.path, client, "-signed.txt").exists()
+        signed = expelled.get(client) == LEAVES and place_of(run.folder, client, "-signed.txt").exists()
         if client in left or signed:
             # what is settled behind the last round is dated later; on a network it was asked nothing before
             status, since, why = "left", until[client] if client in expelled else min(left[client], end + 1), BY_LEAVE

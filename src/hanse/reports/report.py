@@ -157,7 +157,7 @@ def _words(dirs: Sequence[str | Path]) -> dict[str, Any]:
         "run_count": len(runs),
         "charts": charts,
         "parts": [(g.label, lines) for g in groups if (lines := g.runs[0].about.sentences)],
-        "configs": [(g.label, g.runs[0].name, (g.runs[0].path / "config.toml").read_text("utf-8")) for g in groups],
+        "configs": [(g.label, g.runs[0].name, (g.runs[0].folder / "config.toml").read_text("utf-8")) for g in groups],
     }
 
 

@@ -128,7 +128,7 @@ class Run(PlayedRun, Displayed):
         """
         from hanse.reports.statement import statement
 
-        path = self._path("statement")
+        path = self.record.folder
         return statement(path, client_of(client, self.names, "client") if isinstance(client, str) else client)
 
     def report(self, out: str | Path | None = None) -> Path:
@@ -142,7 +142,7 @@ class Run(PlayedRun, Displayed):
         """
         from hanse.reports.report import write_report
 
-        path = self._path("report")
+        path = self.record.folder
         return write_report([path], path if out is None else out)
 
     def sentences(self) -> Sequence[str]:
@@ -190,12 +190,6 @@ class Run(PlayedRun, Displayed):
         seats = self.record.seats
         return self.values() if np.isfinite(seats.value).any() else None
 
-    def _path(self, what: str) -> Path:
-        """Return the run directory. Raises UserError if there is none."""
-        if self.path is None:
-            raise UserError(f"{what}: this run has no directory: give it one, hanse.run(..., out='runs/first')")
-        return self.path
-
     def __repr__(self) -> str:
         return str(self)
 
@@ -238,7 +232,7 @@ class _InMemory(RunRecord):
         """Return the record of a run."""
         seats = [Seat.of(line) for line in run.clients]
         config = run.experiment.sections()
-        return _InMemory(Path("/nonexistent"), "run", config, run.metrics, seats, run)
+        return _InMemory(None, "run", config, run.metrics, seats, run)
 
     @property
     def about(self) -> About:

@@ -260,7 +260,7 @@ def _next(run: RunRecord, row: ClientFacts, fit: Fit, notes: Sequence[Note], *, 
         "leave_or_personal": fit.sign == -1,
         "stay": fit.sign == 1,
     }
-    apart = (run.path / MEMBERS).exists()
+    apart = run.has(MEMBERS)
     command = ("" if run.in_app else THERE) if apart else by_python(run) or f"--train-alone{run.trust}"
     tested = quantity(fit.counted, row.unit if row.unit not in ("", "row") else "sample")
     fields = {"samples": tested, "command": command}

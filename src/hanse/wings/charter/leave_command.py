@@ -110,7 +110,7 @@ def _say(leaving: Leaving, file: Path | None, as_json: bool) -> None:
     gone = [f", {tokens(said[one])} {one}" for one in ("returned", "lost") if one in said]
     held = in_tokens(said["balance"])
     held += f", {tokens(said['escrow'])} held back{still}{unvested}{''.join(gone)}"
-    if (run.path / "ledger.json").exists():
+    if run.has("ledger.json"):
         say(f"Its account has {held}.", wrap=True)
     values = run.seats.value[run.seats.client == leaving.client]
     if np.isfinite(values).any():
